@@ -1,0 +1,100 @@
+/* Who the ranks are, memory that peers can reach, and the group operations that the rest of heddle needs.
+ *
+ * Ranks are threads of one process ("threads"), processes of one host ("shm"), MPI processes ("mpi"), or whatever a
+ * host application brings (heddle_comm_from_callbacks). Every blocking wait has a deadline.
+ *
+ * Threads: a communicator may be used by one thread at a time, except heddle_comm_abort, which any thread may call.
+ */
+#ifndef HEDDLE_COMM_H
+#define HEDDLE_COMM_H
+
+#include <heddle/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_comm heddle_comm;
+
+/* A CUDA stream for GPU communicators; HEDDLE_NO_STREAM on the CPU. */
+typedef void *heddle_stream;
+#define HEDDLE_NO_STREAM ((heddle_stream)0)
+
+typedef enum heddle_space { HEDDLE_SPACE_HOST = 0, HEDDLE_SPACE_DEVICE = 1 } heddle_space;
+
+typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BIND_CORE = 2 } heddle_bind;
+
+typedef struct heddle_comm_options {
+    size_t struct_bytes;
+    int64_t deadline_ms; /* every blocking wait; default 60000 */
+    heddle_bind bind;    /* AUTO: one core per rank when the ranks of the host fit its cores, else none */
+    int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
+    int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
+    int64_t arena_bytes; /* address space reserved per rank for peer-reachable memory; default: physical memory */
+} heddle_comm_options;
+
+HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
+
+/* Open the communicator this process belongs to. `where`:
+ *   "shm"     processes of one host, from the environment set by heddle_run_ranks or a torchrun-like launcher
+ *             (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT)
+ *   "mpi"     MPI_COMM_WORLD; initialises MPI if nobody has (loads the adapter library libheddle_mpi)
+ *   "auto"    what the launcher's environment says: mpi, shm, or a single rank; heddle_comm_describe says which and why
+ *   "self"    one rank
+ *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
+ * Collective. options may be NULL. HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to
+ * install); HEDDLE_ERR_TIMEOUT: not all ranks came. */
+HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
+
+/* Frees the communicator and all its buffers. Not collective; NULL is legal. Plans and sessions made with it must be
+ * destroyed before. */
+HEDDLE_API void heddle_comm_destroy(heddle_comm *comm);
+
+typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
+
+/* Start nranks ranks, run fn on each, wait for all. transport: "threads", "shm" or "fault(SPEC):threads|shm". Returns
+ * HEDDLE_OK when every rank returned it; otherwise the status of the rank that failed first, and heddle_last_error()
+ * names it. The others are told (their waits return HEDDLE_ERR_PEER). With "shm" each rank is a forked process: arg is
+ * its own copy, and memory written by ranks is not seen by the caller. Nothing is left behind on return. */
+HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
+HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
+                                               heddle_rank_main fn, void *arg);
+
+HEDDLE_API int heddle_comm_rank(const heddle_comm *comm);
+HEDDLE_API int heddle_comm_size(const heddle_comm *comm);
+/* One line: transport, ranks, hosts, binding, why. Valid as long as the communicator. */
+HEDDLE_API const char *heddle_comm_describe(const heddle_comm *comm);
+/* 1 if `rank` can be reached by loads and stores (peer path), 0 if only by messages. */
+HEDDLE_API int heddle_comm_reaches(const heddle_comm *comm, int rank);
+/* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc). */
+HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);
+HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
+
+/* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective.
+ * HEDDLE_ERR_NOMEM names the bytes. With "threads" any memory is reachable and this is plain aligned memory. */
+HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
+/* NULL is legal. The buffer must not be in use by any peer. */
+HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
+
+/* Group operations on small host data; collective, same order on every rank. */
+HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
+/* recv gets size * bytes, ordered by rank. */
+HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+/* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64; in place. */
+HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
+/* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1). */
+HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
+                                              void *recv, size_t recv_bytes, int from);
+/* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective. The
+ * new communicator must be destroyed before its parent. */
+HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                                int axis);
+
+/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`. Any thread. */
+HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

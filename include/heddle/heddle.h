@@ -1,0 +1,17 @@
+/* heddle: Dynamic Sequence Parallelism. The umbrella header; adapters (mpi.h) are included separately. */
+#ifndef HEDDLE_HEDDLE_H
+#define HEDDLE_HEDDLE_H
+
+#include <heddle/block.h>
+#include <heddle/comm.h>
+#include <heddle/layout.h>
+#include <heddle/planner.h>
+#include <heddle/reshard.h>
+#include <heddle/schedule.h>
+#include <heddle/session.h>
+#include <heddle/status.h>
+#include <heddle/tensor.h>
+#include <heddle/transport.h>
+#include <heddle/version.h>
+
+#endif

@@ -1,0 +1,148 @@
+/* Shapes, meshes, layouts and boxes: plain values, their text forms, and which part of a tensor a rank holds.
+ *
+ *   shape    bf16[b=2 t=30 s=1590 c=1152]     memory order as written, row-major
+ *   mesh     [node=2 gpu=4]                   first axis is the major one: rank = node*4 + gpu
+ *   layout   t@node,s@gpu   t@sp(12 9 9)   *   sum@sp
+ *
+ * A layout says for each mesh axis which dim it shards, or that the tensor is replicated over it, or that the ranks
+ * along it hold partial sums. A rank's part of a tensor is always a box: one range per dim. Blocks are balanced
+ * (rank i of n gets L/n, the first L mod n ranks one more) unless explicit lengths are given. A dim on two axes is
+ * nested: each block of the axis that comes first in the mesh is split again by the second.
+ *
+ * All functions are pure and may be called from any thread.
+ */
+#ifndef HEDDLE_LAYOUT_H
+#define HEDDLE_LAYOUT_H
+
+#include <heddle/export.h>
+#include <heddle/status.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    HEDDLE_MAX_DIMS = 8,
+    HEDDLE_MAX_AXES = 4,
+    HEDDLE_NAME_BYTES = 16,   /* with the terminating 0; names are [a-z][a-z0-9_]* */
+    HEDDLE_MAX_BLOCKS = 128,  /* explicit block lengths in one layout, all axes together */
+    HEDDLE_MAX_RANKS = 65536, /* ranks of a mesh */
+    HEDDLE_LINE_BYTES = 4096  /* enough for any formatted text form */
+};
+
+/* name in text, bytes per element */
+#define HEDDLE_DTYPE_LIST(X)                                                                                           \
+    X(F64, "f64", 8)                                                                                                   \
+    X(F32, "f32", 4)                                                                                                   \
+    X(F16, "f16", 2)                                                                                                   \
+    X(BF16, "bf16", 2)                                                                                                 \
+    X(F8E4M3, "f8e4m3", 1)                                                                                             \
+    X(F8E5M2, "f8e5m2", 1)                                                                                             \
+    X(I64, "i64", 8)                                                                                                   \
+    X(I32, "i32", 4)                                                                                                   \
+    X(I8, "i8", 1)                                                                                                     \
+    X(U8, "u8", 1)                                                                                                     \
+    X(BOOL, "bool", 1)
+
+typedef enum heddle_dtype {
+#define HEDDLE_DTYPE_ENUM(name, text, bytes) HEDDLE_##name,
+    HEDDLE_DTYPE_LIST(HEDDLE_DTYPE_ENUM)
+#undef HEDDLE_DTYPE_ENUM
+        HEDDLE_DTYPE_COUNT
+} heddle_dtype;
+
+typedef struct heddle_dim {
+    char name[HEDDLE_NAME_BYTES];
+    int64_t extent; /* >= 0 */
+} heddle_dim;
+
+/* The global tensor. dim[0] is the slowest in memory. */
+typedef struct heddle_shape {
+    heddle_dtype dtype;
+    int ndim; /* 1..8 */
+    heddle_dim dim[HEDDLE_MAX_DIMS];
+} heddle_shape;
+
+typedef struct heddle_axis {
+    char name[HEDDLE_NAME_BYTES];
+    int size; /* >= 1 */
+} heddle_axis;
+
+/* rank = ((c0 * size1 + c1) * size2 + c2) ... */
+typedef struct heddle_mesh {
+    int naxes; /* 1..4 */
+    heddle_axis axis[HEDDLE_MAX_AXES];
+} heddle_mesh;
+
+/* Values of dim_of_axis besides a dim index */
+enum { HEDDLE_REPLICATED = -1, HEDDLE_PARTIAL = -2 };
+
+/* Explicit block lengths are kept in block[], those of axis 0 first: axis a owns nblocks[a] of them, 0 = balanced. */
+typedef struct heddle_layout {
+    int dim_of_axis[HEDDLE_MAX_AXES];
+    int nblocks[HEDDLE_MAX_AXES];
+    int64_t block[HEDDLE_MAX_BLOCKS];
+} heddle_layout;
+
+/* Memory order of a local array: dim[0] is the slowest. ndim == 0 means the shape's own order. */
+typedef struct heddle_order {
+    int ndim;
+    int dim[HEDDLE_MAX_DIMS];
+} heddle_order;
+
+/* Half-open ranges lo[d] <= i < lo[d] + len[d] in global coordinates. */
+typedef struct heddle_box {
+    int ndim;
+    int64_t lo[HEDDLE_MAX_DIMS];
+    int64_t len[HEDDLE_MAX_DIMS];
+} heddle_box;
+
+HEDDLE_API size_t heddle_dtype_bytes(heddle_dtype dtype);
+HEDDLE_API const char *heddle_dtype_name(heddle_dtype dtype);
+
+/* Text to value. The whole text must be consumed; HEDDLE_ERR_PARSE gives the column of the first wrong character.
+ * HEDDLE_ERR_LAYOUT: the text is well formed but contradicts itself, the shape or the mesh (unknown dim, block lengths
+ * that do not add up, element count over 2^62, ...). */
+HEDDLE_API heddle_status heddle_shape_parse(heddle_shape *out, const char *text);
+HEDDLE_API heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text);
+HEDDLE_API heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const heddle_shape *shape,
+                                             const heddle_mesh *mesh);
+
+/* Value to text, 0-terminated, the shortest form; parse(format(x)) == x. HEDDLE_ERR_ARG if it does not fit. */
+HEDDLE_API heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shape *shape);
+HEDDLE_API heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh);
+HEDDLE_API heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_layout *layout,
+                                              const heddle_shape *shape, const heddle_mesh *mesh);
+
+/* Check a value made by hand: HEDDLE_ERR_LAYOUT says what is wrong. */
+HEDDLE_API heddle_status heddle_shape_check(const heddle_shape *shape);
+HEDDLE_API heddle_status heddle_mesh_check(const heddle_mesh *mesh);
+HEDDLE_API heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape,
+                                             const heddle_mesh *mesh);
+
+/* A layout that is replicated over every axis. */
+HEDDLE_API heddle_layout heddle_layout_replicated(void);
+HEDDLE_API int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh);
+
+HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh);
+/* coords[a] for every axis; rank must be in 0..size-1 (HEDDLE_ERR_ARG). */
+HEDDLE_API heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
+HEDDLE_API int heddle_dim_index(const heddle_shape *shape, const char *name); /* -1: no such dim */
+HEDDLE_API int heddle_axis_index(const heddle_mesh *mesh, const char *name);  /* -1: no such axis */
+
+/* The part of the tensor that `rank` holds. Empty ranges (len 0) are legal. */
+HEDDLE_API heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                           const heddle_layout *layout, int rank);
+HEDDLE_API int64_t heddle_box_elems(const heddle_box *box);
+
+/* Strides in elements, per dim of the shape, of the dense local array of `box` in memory order `order` (NULL = the
+ * shape's). */
+HEDDLE_API void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

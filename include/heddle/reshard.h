@@ -1,0 +1,123 @@
+/* Reshard: move a tensor from one layout to another (DSP's dynamic switch, split, gather; paper arXiv 2403.10266,
+ * section 3). Exact data movement for every dtype, extent, rank count and layout pair.
+ *
+ *   bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp as b,s,t,c
+ *
+ * Who sends: where the source is replicated over an axis, a rank takes what it needs from the ranks that share its own
+ * coordinate on that axis, itself included. Partial sums into a sharded layout: every rank of the group sends each peer
+ * that peer's box, the receiver adds in rank order. Partial sums into a replicated layout: the same over balanced flat
+ * blocks of the local array, then a gather of them. A layout with sum@axis on the *right* receives only from ranks with
+ * its own coordinate on that axis and is zero elsewhere, so that the ranks' sum is the tensor (this is what the adjoint
+ * of a split is). Bytes a rank sends to itself are never counted.
+ */
+#ifndef HEDDLE_RESHARD_H
+#define HEDDLE_RESHARD_H
+
+#include <heddle/comm.h>
+#include <heddle/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A whole reshard as one line of text. */
+typedef struct heddle_reshard_line {
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout from, to;
+    heddle_order from_order, to_order; /* ndim 0: the shape's */
+} heddle_reshard_line;
+
+HEDDLE_API heddle_status heddle_reshard_parse(heddle_reshard_line *out, const char *text);
+HEDDLE_API heddle_status heddle_reshard_format(char *out, size_t out_bytes, const heddle_reshard_line *line);
+
+/* Bytes that one rank sends to one other rank. */
+typedef struct heddle_peer_bytes {
+    int peer;
+    int64_t bytes;
+    int64_t messages;
+} heddle_peer_bytes;
+
+/* What `rank` sends, ordered by peer, itself left out; without a communicator, in O(peers). *count gets the number of
+ * peers; at most `capacity` entries are written (out may be NULL with capacity 0). */
+HEDDLE_API heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *count,
+                                              const heddle_reshard_line *line, int rank);
+
+typedef enum heddle_memory {
+    HEDDLE_MEMORY_PEER = 0, /* src and dst come from heddle_buffer_alloc of this communicator (threads: any memory) */
+    HEDDLE_MEMORY_ANY = 1   /* may be private memory of the process: staging is reserved, info says what it costs */
+} heddle_memory;
+
+typedef enum heddle_tuning { HEDDLE_TUNING_TRIALS = 0, HEDDLE_TUNING_RULES = 1 } heddle_tuning;
+
+typedef struct heddle_reshard_options {
+    size_t struct_bytes;
+    heddle_order from_order, to_order; /* memory order of the local arrays */
+    const int64_t *src_stride_elems;   /* per dim of the shape; NULL: dense in from_order. Copied. */
+    const int64_t *dst_stride_elems;   /* likewise */
+    heddle_memory memory;
+    heddle_tuning tuning; /* TRIALS: a few timed copies on creation confirm the kernel */
+    const char *kernel;   /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
+    int64_t deadline_ms;  /* 0: the communicator's */
+} heddle_reshard_options;
+
+HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);
+
+typedef struct heddle_reshard heddle_reshard;
+
+/* Collective. Compares what all ranks ask for before anything else: HEDDLE_ERR_MISMATCH on every rank names the first
+ * rank and field that differ; a rank that fails to make its plan makes all fail (HEDDLE_ERR_PEER on the others). The
+ * plan borrows comm. options may be NULL. */
+HEDDLE_API heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
+                                               const heddle_mesh *mesh, const heddle_layout *from,
+                                               const heddle_layout *to, const heddle_reshard_options *options);
+/* The same from a line; its orders replace those of options. */
+HEDDLE_API heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm,
+                                                    const heddle_reshard_line *line,
+                                                    const heddle_reshard_options *options);
+/* The exact transpose of the linear map of `reshard`: from and to swapped, replicated and partial swapped. Collective.
+ */
+HEDDLE_API heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard);
+/* Not collective. NULL is legal. No execution may be in flight on any rank. */
+HEDDLE_API void heddle_reshard_destroy(heddle_reshard *reshard);
+
+typedef struct heddle_reshard_info {
+    size_t struct_bytes;
+    int nranks;
+    const int64_t *bytes_to;          /* [nranks] this rank sends per execution; own entry 0. Owned by the plan */
+    const int64_t *bytes_from;        /* [nranks] */
+    int64_t bytes_sent;               /* sum of bytes_to */
+    int64_t bytes_peer_path;          /* part of bytes_sent that goes by loads and stores */
+    int64_t bytes_messages;           /* part of bytes_sent that travels as messages */
+    int64_t messages;                 /* messages this rank sends */
+    int64_t workspace_bytes;          /* memory the plan holds besides src and dst */
+    size_t src_bytes, dst_bytes;      /* smallest buffers for this rank */
+    int64_t executions;               /* finished so far */
+    int64_t measured_bytes_sent;      /* counted while moving, all executions together */
+    const int64_t *measured_bytes_to; /* [nranks] likewise, per peer */
+    const char *path;   /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" */
+    const char *kernel; /* copy kernel of this rank's largest transfer */
+    const char *why;    /* one sentence: why this path and kernel, with figures if timed */
+    const char *line;   /* the reshard line */
+} heddle_reshard_info;
+
+HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
+
+/* Blocking execute: returns when dst is complete and src may be overwritten. src and dst must not overlap
+ * (HEDDLE_ERR_ARG; on every rank, since nobody's data moves then). Collective over the ranks that exchange data.
+ * HEDDLE_ERR_PEER / _TIMEOUT name rank and peer. Never allocates. */
+HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
+                                                heddle_stream stream);
+
+/* Split-phase: start returns at once; test makes progress and says whether it is done; wait blocks. Between start and
+ * the end src and dst belong to the plan. One execution in flight per plan, any number of plans. */
+HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
+                                              heddle_stream stream);
+HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
+HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,57 @@
+/* A schedule: for every stage the layout the activation is in, and the reshards between stages with their exact bytes.
+ * A plain immutable object; any thread. */
+#ifndef HEDDLE_SCHEDULE_H
+#define HEDDLE_SCHEDULE_H
+
+#include <heddle/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_schedule heddle_schedule;
+
+typedef struct heddle_schedule_info {
+    size_t struct_bytes;
+    const char *model; /* owned by the schedule, like all pointers below */
+    heddle_shape shape;
+    heddle_mesh mesh;
+    int nstages;                /* all repetitions, in the order they run */
+    int nedges;                 /* nstages + 1: edge i leads into stage i, the last one is the epilogue */
+    int switches;               /* edges that move bytes */
+    int64_t bytes_per_rank_max; /* sent by the busiest rank over the whole schedule */
+    int64_t bytes_total;        /* sent by all ranks */
+    const char *note;           /* one sentence: why this is optimal */
+} heddle_schedule_info;
+
+typedef struct heddle_schedule_stage {
+    const char *name;   /* "s.attn" ... */
+    int repetition;     /* 0.. */
+    const char *method; /* "local" */
+    heddle_layout layout;
+} heddle_schedule_stage;
+
+typedef struct heddle_schedule_edge {
+    heddle_layout from, to;
+    const char *kind;           /* "keep" "split" "switch" "gather" "free" "general" */
+    int64_t bytes_per_rank_max; /* sent by the busiest rank */
+    int64_t bytes_total;
+    int64_t messages; /* all ranks */
+} heddle_schedule_edge;
+
+HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
+/* JSON, written to a temporary file beside `path` and renamed. "-" writes to standard output. */
+HEDDLE_API heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
+HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule);
+HEDDLE_API heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule);
+HEDDLE_API heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule,
+                                                  int stage);
+HEDDLE_API heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge);
+/* Index of the stage called `name`, or -1. */
+HEDDLE_API int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

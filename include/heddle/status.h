@@ -1,0 +1,50 @@
+/* Status codes and the per-thread error sentence.
+ *
+ * Every function that can fail returns a heddle_status. The function that first knows what went wrong writes one
+ * sentence (what was asked, what was found, both numbers); heddle_last_error() reads it back. Outputs are written only
+ * on HEDDLE_OK. The library never prints, aborts or exits.
+ */
+#ifndef HEDDLE_STATUS_H
+#define HEDDLE_STATUS_H
+
+#include <heddle/export.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* name, cause */
+#define HEDDLE_STATUS_LIST(X)                                                                                          \
+    X(OK, "success")                                                                                                   \
+    X(ERR_ARG, "an argument is out of its documented range, or buffers overlap")                                       \
+    X(ERR_NOMEM, "memory could not be had; the sentence says how many bytes")                                          \
+    X(ERR_UNSUPPORTED, "valid, but not available here: the sentence names what is missing")                            \
+    X(ERR_LAYOUT, "shape, mesh and layout contradict one another")                                                     \
+    X(ERR_PARSE, "a text or a file does not follow its format; the sentence gives the position")                       \
+    X(ERR_IO, "a file or a pipe could not be read or written")                                                         \
+    X(ERR_MISMATCH, "ranks ask for different things; the sentence names the first rank and field")                     \
+    X(ERR_TRANSPORT, "the transport failed")                                                                           \
+    X(ERR_PEER, "another rank died or gave up; the sentence names it")                                                 \
+    X(ERR_TIMEOUT, "a wait passed its deadline; the sentence names rank, peer and stage")                              \
+    X(ERR_DEVICE, "a GPU call failed")                                                                                 \
+    X(ERR_INFEASIBLE, "no plan satisfies the constraints; the sentence gives the reason")                              \
+    X(ERR_INTERNAL, "a broken invariant inside heddle: please report it")
+
+typedef enum heddle_status {
+#define HEDDLE_STATUS_ENUM(name, text) HEDDLE_##name,
+    HEDDLE_STATUS_LIST(HEDDLE_STATUS_ENUM)
+#undef HEDDLE_STATUS_ENUM
+} heddle_status;
+
+/* "HEDDLE_ERR_ARG" for HEDDLE_ERR_ARG; "HEDDLE_UNKNOWN" for a value outside the list. Static storage, any thread. */
+HEDDLE_API const char *heddle_status_name(heddle_status status);
+
+/* The sentence of the last failed call of this thread; "" when none has failed. Valid until the next failing call of
+ * this thread. No trailing newline. */
+HEDDLE_API const char *heddle_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

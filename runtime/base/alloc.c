@@ -1,0 +1,55 @@
+#include "runtime/base/base.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_long fail_at; /* counts down to the allocation that fails; 0 = off */
+
+void hd_alloc_fail_at(long n)
+{
+    atomic_store(&fail_at, n);
+}
+
+static int injected_failure(void)
+{
+    return atomic_load_explicit(&fail_at, memory_order_relaxed) > 0 && atomic_fetch_sub(&fail_at, 1) == 1;
+}
+
+heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what)
+{
+    void *memory = injected_failure() ? NULL : calloc(count > 0 ? count : 1, bytes > 0 ? bytes : 1);
+    if (memory == NULL) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu x %zu bytes", what, count, bytes);
+    }
+    *out = memory;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const char *what)
+{
+    void *memory = NULL;
+    if (injected_failure() || posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu bytes", what, bytes);
+    }
+    memset(memory, 0, bytes);
+    *out = memory;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_strdup(char **out, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    void *copy = NULL;
+    heddle_status st = hd_alloc(&copy, bytes, 1, "a string");
+    if (st == HEDDLE_OK) {
+        memcpy(copy, text, bytes);
+        *out = copy;
+    }
+    return st;
+}
+
+void hd_free(void *memory)
+{
+    free(memory);
+}

@@ -1,0 +1,57 @@
+#include "runtime/base/base.h"
+
+#include <heddle/version.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SENTENCE_BYTES = 8192 };
+
+static _Thread_local char sentence[SENTENCE_BYTES];
+
+const char *heddle_status_name(heddle_status status)
+{
+    switch (status) {
+#define NAME(name, text)                                                                                               \
+    case HEDDLE_##name:                                                                                                \
+        return "HEDDLE_" #name;
+        HEDDLE_STATUS_LIST(NAME)
+#undef NAME
+    }
+    return "HEDDLE_UNKNOWN";
+}
+
+const char *heddle_last_error(void)
+{
+    return sentence;
+}
+
+const char *heddle_version(void)
+{
+    return HEDDLE_VERSION;
+}
+
+/* Formats into a scratch array first: an argument may be the present sentence itself. */
+heddle_status hd_fail(heddle_status status, const char *format, ...)
+{
+    char fresh[SENTENCE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(fresh, sizeof fresh, format, arguments);
+    va_end(arguments);
+    memcpy(sentence, fresh, sizeof sentence);
+    return status;
+}
+
+heddle_status hd_fail_prefix(heddle_status status, const char *format, ...)
+{
+    char prefix[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(prefix, sizeof prefix, format, arguments);
+    va_end(arguments);
+    char rest[SENTENCE_BYTES - sizeof prefix - 2];
+    snprintf(rest, sizeof rest, "%s", sentence);
+    snprintf(sentence, sizeof sentence, "%s: %s", prefix, rest);
+    return status;
+}

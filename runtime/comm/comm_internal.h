@@ -1,0 +1,52 @@
+/* What the rest of the runtime may ask of a communicator: links (flags between ranks of one host), addresses in peers'
+ * memory, and exchanges (strided messages between ranks that cannot reach one another). */
+#ifndef HD_COMM_INTERNAL_H
+#define HD_COMM_INTERNAL_H
+
+#include <heddle/comm.h>
+#include <heddle/transport.h>
+#include <sys/types.h>
+
+int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms); /* absolute; 0 = the communicator's */
+/* HEDDLE_ERR_PEER when somebody gave up or died. Cheap; called in every wait loop. */
+heddle_status hd_comm_check(heddle_comm *comm);
+
+/* Ranks of this host that reach one another (this one included), ascending. */
+int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
+/* 1 when ranks are threads of this process: every pointer is reachable as it is. */
+int hd_comm_shares_address_space(const heddle_comm *comm);
+pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
+
+/* A name for [memory, memory+bytes) that peers of this host can turn into an address; 0: they cannot reach it. Never
+ * allocates. Zero bytes give a valid name. */
+uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes);
+/* Address in this process of what `rank` exported. */
+void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name);
+
+/* A link: for every ordered pair of local ranks and each of HD_LINK_SLOTS slots a flag with a small payload, alone on
+ * its cache lines. Sequence numbers only grow; posting publishes everything written before (non-temporal stores
+ * included, if their kernel fenced). */
+enum { HD_LINK_SLOTS = 4, HD_LINK_WORDS = 6 };
+typedef struct hd_link hd_link;
+
+heddle_status hd_link_create(hd_link **out, heddle_comm *comm); /* collective over all ranks of comm */
+void hd_link_destroy(hd_link *link);                            /* not collective; NULL is legal */
+heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords);
+/* *arrived = 1 when peer has posted `sequence` or later; words may be NULL. */
+heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
+                           int *arrived);
+/* Spin while ranks fit the cores, then yield, then futex. HEDDLE_ERR_TIMEOUT names rank, peer and `what`. */
+heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
+                           int64_t deadline_ns, const char *what);
+/* Let others run for a moment inside a polling loop; `round` counts the loop's turns without progress. Sleeps, in the
+ * end, until a post to this rank or for a few milliseconds. */
+void hd_comm_relax(heddle_comm *comm, int round);
+
+/* Messages between ranks that cannot reach one another (or all ranks with force_messages). Collective creation. */
+typedef struct hd_exchange hd_exchange;
+heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const heddle_message *messages, int nmessages);
+heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *dst);
+heddle_status hd_exchange_test(hd_exchange *exchange, int *done);
+void hd_exchange_destroy(hd_exchange *exchange);
+
+#endif

@@ -1,0 +1,45 @@
+#include "case.h"
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <string.h>
+
+static void names_every_status(void **state)
+{
+    (void)state;
+    assert_string_equal(heddle_status_name(HEDDLE_ERR_MISMATCH), "HEDDLE_ERR_MISMATCH");
+    assert_string_equal(heddle_status_name((heddle_status)999), "HEDDLE_UNKNOWN");
+}
+
+static void keeps_the_last_sentence(void **state)
+{
+    (void)state;
+    assert_string_equal(heddle_last_error(), "");
+    assert_int_equal(hd_fail(HEDDLE_ERR_ARG, "wanted %d, got %d", 3, 4), HEDDLE_ERR_ARG);
+    hd_fail_prefix(HEDDLE_ERR_ARG, "file.yaml:%d", 7);
+    assert_string_equal(heddle_last_error(), "file.yaml:7: wanted 3, got 4");
+}
+
+static void refuses_the_nth_allocation(void **state)
+{
+    (void)state;
+    void *memory = NULL;
+    hd_alloc_fail_at(2);
+    HD_OK(hd_alloc(&memory, 1, 8, "a test"));
+    hd_free(memory);
+    HD_FAILS(HEDDLE_ERR_NOMEM, hd_alloc(&memory, 1, 8, "a test"));
+    assert_non_null(strstr(heddle_last_error(), "a test"));
+    HD_OK(hd_alloc(&memory, 1, 8, "a test"));
+    hd_free(memory);
+    HD_FAILS(HEDDLE_ERR_NOMEM, hd_alloc(&memory, SIZE_MAX / 2, 8, "an overflow"));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(names_every_status),
+        cmocka_unit_test(keeps_the_last_sentence),
+        cmocka_unit_test(refuses_the_nth_allocation),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
