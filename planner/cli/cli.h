@@ -1,0 +1,32 @@
+/* The command line: one file per sub-command, one table in main.c. Uses public headers only. */
+#ifndef HD_CLI_H
+#define HD_CLI_H
+
+#include <heddle/heddle.h>
+
+/* Exit codes, the same for every sub-command. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_BAD_INPUT = 2, CLI_INFEASIBLE = 3, CLI_MISMATCH = 5 };
+
+typedef struct cli_command {
+    const char *name;
+    const char *summary;               /* one line for `heddle help` */
+    int (*run)(int argc, char **argv); /* argv[0] is the sub-command's name; returns an exit code */
+} cli_command;
+
+int cli_plan(int argc, char **argv);
+int cli_run(int argc, char **argv);
+int cli_verify(int argc, char **argv);
+int cli_volume(int argc, char **argv);
+int cli_bench(int argc, char **argv);
+
+/* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */
+int cli_exit_code(heddle_status status);
+/* Prints "heddle: SENTENCE" to standard error and returns the exit code of `status`. */
+int cli_report(heddle_status status);
+/* The same for the command's own complaints (printf-like); returns CLI_BAD_INPUT. */
+int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Whole number within low..high, nothing behind it; CLI_OK or CLI_BAD_INPUT (complained). */
+int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high);
+
+#endif

@@ -1,0 +1,90 @@
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const cli_command commands[] = {
+    {NULL, NULL, NULL},
+};
+
+int cli_exit_code(heddle_status status)
+{
+    switch (status) {
+    case HEDDLE_OK:
+        return CLI_OK;
+    case HEDDLE_ERR_ARG:
+    case HEDDLE_ERR_PARSE:
+    case HEDDLE_ERR_LAYOUT:
+    case HEDDLE_ERR_IO:
+    case HEDDLE_ERR_UNSUPPORTED:
+        return CLI_BAD_INPUT;
+    case HEDDLE_ERR_INFEASIBLE:
+        return CLI_INFEASIBLE;
+    default:
+        return CLI_FAILED;
+    }
+}
+
+int cli_report(heddle_status status)
+{
+    if (status != HEDDLE_OK) {
+        fprintf(stderr, "heddle: %s\n", heddle_last_error());
+    }
+    return cli_exit_code(status);
+}
+
+int cli_usage_error(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "heddle: ");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    return CLI_BAD_INPUT;
+}
+
+int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high)
+{
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < low || value > high) {
+        return cli_usage_error("%s wants a whole number from %lld to %lld, not '%s'", option, low, high, text);
+    }
+    *out = value;
+    return CLI_OK;
+}
+
+static int help(FILE *to)
+{
+    fprintf(to, "usage: heddle COMMAND ...   (heddle COMMAND --help for each)\n\n");
+    for (const cli_command *c = commands; c->name != NULL; c++) {
+        fprintf(to, "  %-8s %s\n", c->name, c->summary);
+    }
+    fprintf(to, "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch\n");
+    return to == stdout ? CLI_OK : CLI_BAD_INPUT;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        return help(stderr);
+    }
+    if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        return help(stdout);
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("heddle %s\n", heddle_version());
+        return CLI_OK;
+    }
+    for (const cli_command *c = commands; c->name != NULL; c++) {
+        if (strcmp(argv[1], c->name) == 0) {
+            return c->run(argc - 1, argv + 1);
+        }
+    }
+    return cli_usage_error("unknown command '%s' (try: heddle help)", argv[1]);
+}
