@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The main job on a fresh machine: install what is missing, build, plan a video transformer, run its spatial and
+# temporal blocks on several ranks with the sharded dim switching in between, and prove that the result is bitwise that
+# of one rank. Takes a few minutes the first time, seconds after that.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. examples/packages.sh
+
+echo "== 1/4 packages"
+heddle_packages build
+
+echo "== 2/4 build (folder build/)"
+mkdir -p build
+log=build/quickstart.log
+if ! { cmake --preset release -G Ninja -DHEDDLE_TESTS=OFF && cmake --build build; } >"$log" 2>&1; then
+    tail -n 30 "$log" >&2
+    echo "error: the build failed; the whole log is in $log" >&2
+    exit 1
+fi
+
+model=examples/models/stdit3-240p-51f.yaml
+echo "== 3/4 plan: which dim is sharded in each stage, and what the switches cost"
+build/heddle plan "$model" --mesh sp=4
+
+echo
+echo "== 4/4 run two layer pairs on 4 ranks (processes), then once more on one rank, and compare"
+build/example_make_clip build/clip.y4m
+build/heddle run "$model" --layers 2 --ranks 4 --transport shm --input build/clip.y4m --output build/result.npy --check

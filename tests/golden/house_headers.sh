@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Every public header compiles alone, as C11, C17 and C++17, without extensions.
+set -u
+cd "${HEDDLE_SOURCE:?}"
+failed=0
+flags="-pedantic -Wall -Wextra -Werror -fsyntax-only -I include -I ${HEDDLE_BUILD:?}/include"
+command -v c++ >/dev/null || { echo "no C++ compiler: skipped"; exit 77; }
+for header in include/heddle/*.h; do
+    name=heddle/$(basename "$header")
+    extra=""
+    if [ "$name" = heddle/mpi.h ]; then
+        command -v mpicc >/dev/null || continue
+        extra="$(mpicc --showme:compile) -Wno-cast-function-type -DOMPI_SKIP_MPICXX"
+    fi
+    for standard in c11 c17; do
+        echo "#include <$name>" | cc -std=$standard $flags $extra -x c - || { echo "$name fails as $standard"; failed=1; }
+    done
+    echo "#include <$name>" | c++ -std=c++17 $flags $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
+done
+echo "headers: $(ls include/heddle/*.h | wc -l) compiled alone as C11, C17 and C++17"
+exit $failed

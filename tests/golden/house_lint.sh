@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The dependency directions of the design, read off the #include lines. A folder may include itself, the public headers
+# and what is listed here, nothing else.
+set -u
+cd "${HEDDLE_SOURCE:?}"
+failed=0
+say() {
+    echo "$1"
+    failed=1
+}
+
+allowed() {
+    case $1 in
+    include/heddle) echo "" ;;
+    kernels | kernels/*) echo "kernels" ;;
+    runtime/base) echo "runtime/base" ;;
+    runtime/layout) echo "runtime/base runtime/layout" ;;
+    runtime/comm) echo "runtime/base runtime/layout runtime/comm" ;;
+    runtime/reshard) echo "runtime/base runtime/layout runtime/comm runtime/reshard kernels" ;;
+    runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
+    runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/session" ;;
+    planner/cli | examples) echo "" ;;
+    planner/*) echo "runtime/base runtime/layout planner" ;;
+    *) echo "unknown" ;;
+    esac
+}
+
+for file in $(git ls-files 'include/*.h' 'kernels/*.[ch]' 'runtime/*.[ch]' 'planner/*.[ch]' 'examples/*.[ch]' 2>/dev/null ||
+    find include kernels runtime planner examples -name '*.[ch]'); do
+    folder=$(dirname "$file")
+    permitted=$(allowed "$folder")
+    [ "$permitted" != unknown ] || say "$file: folder '$folder' is not in the table of this test"
+    while read -r included; do
+        case $included in
+        */*) ;;
+        *) [ -f "$folder/$included" ] || say "$file: \"$included\" is not in its folder"; continue ;;
+        esac
+        ok=0
+        for prefix in $permitted; do
+            case $included in "$prefix"/*) ok=1 ;; esac
+        done
+        [ $ok = 1 ] || say "$file: may not include \"$included\""
+    done < <(sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' "$file")
+done
+
+# Only an adapter sees the header of its transport; nobody but base reads the environment; the library never prints or
+# exits.
+outside() { # pattern, message, allowed file pattern, folders
+    while IFS= read -r hit; do
+        [ -n "$hit" ] && say "$2: $hit"
+    done < <(grep -rnE "$1" ${4:-include kernels runtime planner} --include='*.[ch]' --include='*.cu' | grep -vE "$3")
+}
+outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '^(include/heddle/mpi\.h|runtime/comm/mpi[a-z_]*\.c)'
+outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/comm/(nccl|cuda)|include/heddle/nccl)'
+outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/)'
+outside '\b(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|planner/report/|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'
+outside '\b(TODO|FIXME|XXX|HACK)\b' 'unfinished mark' '^$'
+
+# Size limits.
+while read -r lines file; do
+    [ "$file" = total ] && continue
+    [ "$lines" -le 450 ] || say "$file: $lines lines (limit 450)"
+done < <(find include kernels runtime planner \( -name '*.[ch]' -o -name '*.cu' \) -exec wc -l {} +)
+
+[ $failed = 0 ] && echo "lint: all dependencies point the right way"
+exit $failed
