@@ -1,4 +1,4 @@
-#include "cli.h"
+#include "launch.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ int cli_exit_code(heddle_status status)
 
 int cli_report(heddle_status status)
 {
-    if (status != HEDDLE_OK) {
+    if (status != HEDDLE_OK && cli_speaks()) {
         fprintf(stderr, "heddle: %s\n", heddle_last_error());
     }
     return cli_exit_code(status);
@@ -38,6 +38,9 @@ int cli_report(heddle_status status)
 
 int cli_usage_error(const char *format, ...)
 {
+    if (!cli_speaks()) {
+        return CLI_BAD_INPUT;
+    }
     va_list arguments;
     va_start(arguments, format);
     fprintf(stderr, "heddle: ");

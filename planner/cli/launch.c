@@ -1,0 +1,236 @@
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 4096 };
+
+/* Shared with forked ranks; the page outlives every rank. */
+static int *verdict;
+
+typedef struct launcher {
+    const char *name, *rank, *size; /* environment variables */
+    const char *needs;              /* must be set too, else a batch script's own shell would count as a rank */
+} launcher;
+
+static const launcher launchers[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", NULL},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "MASTER_PORT"},
+};
+
+static int env_int(const char *name, int *out)
+{
+    const char *text = getenv(name);
+    if (text == NULL) {
+        return 0;
+    }
+    char *end = NULL;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || value < 0 || value > INT_MAX) {
+        return 0;
+    }
+    *out = (int)value;
+    return 1;
+}
+
+const char *cli_launcher(int *rank, int *size)
+{
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        const launcher *l = &launchers[i];
+        int found_rank = 0, found_size = 0;
+        if ((l->needs == NULL || getenv(l->needs) != NULL) && env_int(l->rank, &found_rank) &&
+            env_int(l->size, &found_size) && found_size >= 1 && found_rank < found_size) {
+            if (rank != NULL) {
+                *rank = found_rank;
+            }
+            if (size != NULL) {
+                *size = found_size;
+            }
+            return l->name;
+        }
+    }
+    if (rank != NULL) {
+        *rank = 0;
+    }
+    if (size != NULL) {
+        *size = 1;
+    }
+    return NULL;
+}
+
+int cli_speaks(void)
+{
+    int rank = 0;
+    cli_launcher(&rank, NULL);
+    return rank == 0;
+}
+
+/* The transport without "fault(SPEC):" in front, NULL if that is malformed. */
+static const char *plain_transport(const char *transport)
+{
+    if (strncmp(transport, "fault(", 6) != 0) {
+        return transport;
+    }
+    const char *end = strstr(transport, "):");
+    return end == NULL ? NULL : end + 2;
+}
+
+int cli_check_transport(const char *transport)
+{
+    const char *plain = plain_transport(transport);
+    static const char *const known[] = {"auto", "threads", "shm", "mpi", "self"};
+    for (size_t i = 0; plain != NULL && i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(plain, known[i]) == 0) {
+            return CLI_OK;
+        }
+    }
+    return cli_usage_error("unknown transport '%s' (threads, shm, mpi, self or auto)", transport);
+}
+
+static int transport_is(const char *transport, const char *name)
+{
+    const char *plain = plain_transport(transport);
+    return plain != NULL && strcmp(plain, name) == 0;
+}
+
+/* Do the ranks come from the launcher's job? */
+static int joins(const char *transport)
+{
+    const char *name = cli_launcher(NULL, NULL);
+    if (name == NULL) {
+        return 0;
+    }
+    return transport_is(transport, "auto") || (transport_is(transport, "mpi") && strcmp(name, "torchrun") != 0);
+}
+
+int cli_will_exec(const char *transport)
+{
+    return transport_is(transport, "mpi") && !joins(transport);
+}
+
+int cli_rank_count(int *out, const char *transport, int nranks)
+{
+    int launched = 1;
+    const char *name = cli_launcher(NULL, &launched);
+    if (transport_is(transport, "self")) {
+        launched = 1;
+        name = "--transport self";
+    } else if (!joins(transport)) {
+        *out = nranks == 0 ? 1 : nranks;
+        return CLI_OK;
+    }
+    if (nranks != 0 && nranks != launched) {
+        return cli_usage_error("%d ranks were asked for, but %s runs %d", nranks, name, launched);
+    }
+    *out = launched;
+    return CLI_OK;
+}
+
+void cli_verdict(int exit_code)
+{
+    int seen = verdict == NULL ? exit_code : __atomic_load_n(verdict, __ATOMIC_RELAXED);
+    while (seen < exit_code &&
+           !__atomic_compare_exchange_n(verdict, &seen, exit_code, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* Replace this process by mpirun of itself. Returns only when that fails. */
+static int become_mpirun(int nranks, int argc, char **argv)
+{
+    char self[PATH_MAX], count[16];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (length < 0) {
+        return cli_usage_error("cannot find this program again in order to start mpirun: %s", strerror(errno));
+    }
+    self[length] = '\0';
+    snprintf(count, sizeof(count), "%d", nranks);
+    const char *const front[] = {
+        "mpirun", "--quiet", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", count, self};
+    const int nfront = (int)(sizeof(front) / sizeof(front[0]));
+    char **all = calloc((size_t)(nfront + argc + 1), sizeof(*all));
+    if (all == NULL) {
+        fprintf(stderr, "heddle: no memory to start mpirun\n");
+        return CLI_FAILED;
+    }
+    for (int i = 0; i < nfront; i++) {
+        all[i] = (char *)front[i];
+    }
+    memcpy(all + nfront, argv, (size_t)argc * sizeof(*all));
+    int closed = open("/dev/null", O_RDONLY);
+    if (closed >= 0) {
+        dup2(closed, STDIN_FILENO);
+        close(closed);
+    }
+    fflush(NULL);
+    execvp("mpirun", all);
+    int code = cli_usage_error("cannot start mpirun: %s (Debian: apt-get install openmpi-bin libopenmpi-dev; "
+                               "or use --transport shm)",
+                               strerror(errno));
+    free(all);
+    return code;
+}
+
+/* A rank of a launcher's job. Deterministic complaints come from rank 0 alone; what only one rank knows is printed by
+ * that rank. */
+static int join_ranks(const char *transport, const heddle_comm_options *options, heddle_rank_main fn, void *arg)
+{
+    heddle_comm *comm = NULL;
+    heddle_status st = heddle_comm_open(&comm, transport, options);
+    if (st != HEDDLE_OK) {
+        return cli_report(st);
+    }
+    st = fn(comm, arg);
+    if (st != HEDDLE_OK) {
+        int rank = heddle_comm_rank(comm);
+        int code = cli_exit_code(st);
+        if (rank == 0 || (code == CLI_FAILED && st != HEDDLE_ERR_MISMATCH)) {
+            fprintf(stderr, "heddle: rank %d: %s\n", rank, heddle_last_error());
+        }
+        heddle_comm_abort(comm, heddle_last_error());
+    }
+    heddle_comm_destroy(comm);
+    return cli_exit_code(st);
+}
+
+int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, const heddle_comm_options *options,
+                   heddle_rank_main fn, void *arg)
+{
+    int code = cli_check_transport(transport);
+    if (code == CLI_OK) {
+        code = cli_rank_count(&nranks, transport, nranks);
+    }
+    if (code == CLI_OK && (nranks < 1 || nranks > MAX_RANKS)) {
+        code = cli_usage_error("the number of ranks must be 1 to %d, not %d", (int)MAX_RANKS, nranks);
+    }
+    if (code != CLI_OK) {
+        return code;
+    }
+    if (cli_will_exec(transport)) {
+        return become_mpirun(nranks, argc, argv);
+    }
+    if (verdict == NULL) {
+        void *page = mmap(NULL, sizeof(*verdict), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) {
+            fprintf(stderr, "heddle: no memory for %zu bytes shared by the ranks: %s\n", sizeof(*verdict),
+                    strerror(errno));
+            return CLI_FAILED;
+        }
+        verdict = page;
+    }
+    *verdict = CLI_OK;
+    if (joins(transport) || transport_is(transport, "self")) {
+        code = join_ranks(transport, options, fn, arg);
+    } else {
+        const char *start = transport_is(transport, "auto") ? "threads" : transport;
+        code = cli_report(heddle_run_ranks_with(nranks, start, options, fn, arg));
+    }
+    return code != CLI_OK ? code : *verdict;
+}
