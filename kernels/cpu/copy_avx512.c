@@ -1,0 +1,188 @@
+/* Copy kernels with 64-byte vectors, and the kernels that merge ragged rows into whole lines. */
+#include "copy_internal.h"
+
+#if HD_X86
+
+#include <immintrin.h>
+
+#define VEC __m512i
+#define VEC_BYTES 64
+#define VEC_LOAD(at) _mm512_loadu_si512((const void *)(at))
+#define VEC_STORE(at, v) _mm512_storeu_si512((void *)(at), v)
+#define VEC_STREAM(at, v) _mm512_stream_si512((__m512i *)(void *)(at), v)
+
+/* The low `bytes` bytes, 0..63. */
+HD_INLINE __mmask64 low_mask(int64_t bytes)
+{
+    return ((uint64_t)1 << bytes) - 1;
+}
+
+/* bytes < 64 */
+HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
+{
+    __mmask64 mask = low_mask(bytes);
+    _mm512_mask_storeu_epi8(dst, mask, _mm512_maskz_loadu_epi8(mask, src));
+}
+
+#include "copy_vector.h"
+
+/* A destination that grows by runs of any length: bytes wait in `carry` until their line is full and can be streamed.
+ * Bytes start..fill of the line at `line` are in carry. */
+typedef struct stream {
+    __m512i carry;
+    char *line;
+    int64_t start, fill;
+} stream;
+
+HD_INLINE void stream_flush(stream *s)
+{
+    if (s->fill > s->start) {
+        _mm512_mask_storeu_epi8(s->line, low_mask(s->fill) & ~low_mask(s->start), s->carry);
+    }
+}
+
+HD_INLINE void stream_open(stream *s, char *dst)
+{
+    s->fill = (int64_t)((uintptr_t)dst % HD_LINE_BYTES);
+    s->start = s->fill;
+    s->line = dst - s->fill;
+    s->carry = _mm512_setzero_si512();
+}
+
+/* The address `bytes` before `at`; it may lie outside the array, only masked lanes are read there. */
+HD_INLINE const char *before(const char *at, int64_t bytes)
+{
+    return (const char *)((uintptr_t)at - (uintptr_t)bytes);
+}
+
+HD_INLINE void stream_append(stream *s, char *dst, const char *src, int64_t bytes, int prefetch)
+{
+    if (s->line + s->fill != dst) {
+        stream_flush(s);
+        stream_open(s, dst);
+    }
+    __m512i line = _mm512_mask_loadu_epi8(
+        s->carry, bytes + s->fill < HD_LINE_BYTES ? low_mask(s->fill + bytes) & ~low_mask(s->fill) : ~low_mask(s->fill),
+        before(src, s->fill));
+    if (bytes + s->fill < HD_LINE_BYTES) {
+        s->carry = line;
+        s->fill += bytes;
+        return;
+    }
+    char *at = s->line;
+    if (s->start == 0) {
+        VEC_STREAM(at, line);
+    } else { /* somebody else's bytes are in front */
+        _mm512_mask_storeu_epi8(at, ~low_mask(s->start), line);
+    }
+    int64_t i = HD_LINE_BYTES - s->fill;
+    at += HD_LINE_BYTES;
+    for (; i + HD_LINE_BYTES <= bytes; i += HD_LINE_BYTES) {
+        if (prefetch) {
+            prefetch_lines(src + i + HD_PREFETCH_BYTES, 1);
+        }
+        VEC_STREAM(at, VEC_LOAD(src + i));
+        at += HD_LINE_BYTES;
+    }
+    if (prefetch) {
+        prefetch_lines(src + i + HD_PREFETCH_BYTES, 1);
+    }
+    s->carry = _mm512_maskz_loadu_epi8(low_mask(bytes - i), src + i);
+    s->fill = bytes - i;
+    s->start = 0;
+    s->line = at;
+}
+
+/* 1 when a step's runs lie back to back in dst: then all lanes feed one stream. */
+HD_INLINE int lanes_chain(const hd_rows *rows)
+{
+    for (int l = 0; l + 1 < rows->nlanes; l++) {
+        if (rows->dst[l] + rows->bytes[l] != rows->dst[l + 1]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+HD_INLINE void merge_chain(const hd_rows *rows, int prefetch)
+{
+    stream s;
+    stream_open(&s, rows->dst[0]);
+    for (int64_t i = 0; i < rows->steps; i++) {
+        for (int l = 0; l < rows->nlanes; l++) {
+            stream_append(&s, rows->dst[l] + i * rows->dst_stride[l], rows->src[l] + i * rows->src_stride[l],
+                          rows->bytes[l], prefetch);
+        }
+    }
+    stream_flush(&s);
+}
+
+HD_INLINE void merge_lanes(const hd_rows *rows, int prefetch)
+{
+    stream s[HD_WALK_LANES];
+    for (int l = 0; l < rows->nlanes; l++) {
+        stream_open(&s[l], rows->dst[l]);
+    }
+    for (int64_t i = 0; i < rows->steps; i++) {
+        for (int l = 0; l < rows->nlanes; l++) {
+            stream_append(&s[l], rows->dst[l] + i * rows->dst_stride[l], rows->src[l] + i * rows->src_stride[l],
+                          rows->bytes[l], prefetch);
+        }
+    }
+    for (int l = 0; l < rows->nlanes; l++) {
+        stream_flush(&s[l]);
+    }
+}
+
+HD_INLINE void merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, int prefetch)
+{
+    if (hd_no_steps(nloops, count)) {
+        return;
+    }
+    hd_rows rows;
+    int first = 0;
+    int nouter = nloops > 0 ? nloops - 1 : 0;
+    while (hd_rows_group(&rows, &first, lane, nlanes, nloops, count)) {
+        int64_t at[HD_MAX_LOOPS] = {0};
+        do {
+            hd_rows_point(&rows, lane, nouter, at);
+            if (rows.dst_stride[0] != rows.bytes[0] && lanes_chain(&rows)) {
+                merge_chain(&rows, prefetch);
+            } else {
+                merge_lanes(&rows, prefetch);
+            }
+        } while (hd_next_step(at, nouter, count));
+    }
+    _mm_sfence();
+}
+
+static void copy_merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+{
+    merge(lane, nlanes, nloops, count, 0);
+}
+
+static void copy_merge_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+{
+    merge(lane, nlanes, nloops, count, 1);
+}
+
+const hd_copy_kernel *hd_copy_family_avx512(int *count)
+{
+    static const hd_copy_kernel family[] = {
+        {"avx512", copy_plain, 1, 1},
+        {"avx512_pf", copy_plain_pf, 1, 1},
+        {"avx512_nt", copy_nt, 1, 1},
+        {"avx512_nt_pf", copy_nt_pf, 1, 1},
+        {"avx512_nt8", copy_nt8, 32768, 1},
+        {"avx512_nt8_pf", copy_nt8_pf, 32768, 1},
+        {"avx512_nt2", copy_nt2, 8192, 1},
+        {"avx512_merge", copy_merge, 1, 1},
+        {"avx512_merge_pf", copy_merge_pf, 1, 1},
+    };
+    *count = (int)(sizeof(family) / sizeof(family[0]));
+    return family;
+}
+
+#else
+typedef int hd_no_avx512;
+#endif

@@ -1,0 +1,37 @@
+/* Which instruction sets may be used: the CPU's and the operating system's answer together. */
+#include "cpu.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Not every compiler's __builtin_cpu_supports knows the name; its registers are those of AVX. */
+static int has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
+const char *hd_cpu_isa(void)
+{
+    return hd_cpu_has_avx512() ? "avx512" : hd_cpu_has_avx2() ? "avx2" : "generic";
+}
+
+int hd_cpu_has_avx2(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+#else
+    return 0;
+#endif
+}
+
+int hd_cpu_has_avx512(void)
+{
+#if defined(__x86_64__)
+    return hd_cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+    return 0;
+#endif
+}
