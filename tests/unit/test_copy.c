@@ -1,0 +1,250 @@
+#include "case.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROOM_BYTES = 6 << 20, MAX_LANES = 70, CANARY = 0xa5 };
+
+static uint64_t random_state = 1;
+
+static int64_t random_below(int64_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return n > 0 ? (int64_t)((random_state >> 20) % (uint64_t)n) : 0;
+}
+
+/* Lanes with offsets in place of addresses, and the bytes they span. */
+typedef struct geometry {
+    int nlanes, nloops;
+    int64_t count[HD_MAX_LOOPS];
+    hd_lane lane[MAX_LANES];
+    int64_t src_at[MAX_LANES], dst_at[MAX_LANES];
+} geometry;
+
+typedef enum side_kind { SIDE_PADDED, SIDE_DENSE, SIDE_INTERLEAVED, SIDE_KINDS } side_kind;
+
+/* Strides and offsets of one side: every lane alone with random gaps, alone without gaps, or all lanes' runs of a step
+ * back to back. Returns the bytes spanned. */
+static int64_t place_side(geometry *g, side_kind kind, int is_dst, int64_t unit)
+{
+    int64_t all_bytes = 0;
+    for (int l = 0; l < g->nlanes; l++) {
+        all_bytes += g->lane[l].run_bytes;
+    }
+    int64_t end = unit * random_below(70);
+    for (int l = 0; l < g->nlanes; l++) {
+        int64_t *stride = is_dst ? g->lane[l].dst_stride_bytes : g->lane[l].src_stride_bytes;
+        *(is_dst ? &g->dst_at[l] : &g->src_at[l]) = end;
+        int64_t span = kind == SIDE_INTERLEAVED ? all_bytes : g->lane[l].run_bytes;
+        for (int k = g->nloops - 1; k >= 0; k--) {
+            stride[k] = span + (kind == SIDE_PADDED ? unit * random_below(100) : 0);
+            span = stride[k] * g->count[k];
+        }
+        end += kind == SIDE_INTERLEAVED ? g->lane[l].run_bytes
+                                        : span + (kind == SIDE_PADDED ? unit * random_below(100) : 0);
+    }
+    int64_t steps = 1;
+    for (int k = 0; k < g->nloops; k++) {
+        steps *= g->count[k];
+    }
+    return end + (kind == SIDE_INTERLEAVED ? all_bytes * steps : 0);
+}
+
+/* 0: does not fit the room. */
+static int make_geometry(geometry *g, int64_t min_run, int64_t max_run, int64_t unit)
+{
+    memset(g, 0, sizeof(*g));
+    g->nlanes = random_below(20) == 0 ? MAX_LANES : 1 + (int)random_below(8);
+    g->nloops = (int)random_below(4);
+    for (int k = 0; k < g->nloops; k++) {
+        g->count[k] = random_below(30) == 0 ? 0 : 1 + random_below(k == g->nloops - 1 ? 12 : 4);
+    }
+    int64_t common = min_run + random_below(max_run - min_run + 1);
+    int same = (int)random_below(2);
+    for (int l = 0; l < g->nlanes; l++) {
+        int64_t run = same ? common : min_run + random_below(max_run - min_run + 1);
+        g->lane[l].run_bytes = random_below(25) == 0 ? 0 : (run + unit - 1) / unit * unit;
+    }
+    int64_t src = place_side(g, (side_kind)random_below(SIDE_KINDS), 0, unit);
+    int64_t dst = place_side(g, (side_kind)random_below(SIDE_KINDS), 1, unit);
+    return src <= ROOM_BYTES && dst <= ROOM_BYTES;
+}
+
+/* Byte by byte. */
+static void copy_bytes(const geometry *g, char *dst, const char *src)
+{
+    int64_t steps = 1;
+    for (int k = 0; k < g->nloops; k++) {
+        steps *= g->count[k];
+    }
+    for (int64_t step = 0; step < steps; step++) {
+        for (int l = 0; l < g->nlanes; l++) {
+            const char *from = src + g->src_at[l];
+            char *to = dst + g->dst_at[l];
+            int64_t rest = step;
+            for (int k = g->nloops - 1; k >= 0; k--) {
+                from += rest % g->count[k] * g->lane[l].src_stride_bytes[k];
+                to += rest % g->count[k] * g->lane[l].dst_stride_bytes[k];
+                rest /= g->count[k];
+            }
+            for (int64_t i = 0; i < g->lane[l].run_bytes; i++) {
+                to[i] = from[i];
+            }
+        }
+    }
+}
+
+typedef struct room {
+    char *src, *dst, *wanted;
+} room;
+
+static void open_room(room *r)
+{
+    r->src = aligned_alloc(4096, ROOM_BYTES);
+    r->dst = aligned_alloc(4096, ROOM_BYTES);
+    r->wanted = aligned_alloc(4096, ROOM_BYTES);
+    assert_true(r->src && r->dst && r->wanted);
+    for (int64_t i = 0; i < ROOM_BYTES; i++) {
+        r->src[i] = (char)(i * 131 + (i >> 8) * 29 + (i >> 16));
+    }
+}
+
+static void close_room(room *r)
+{
+    free(r->src);
+    free(r->dst);
+    free(r->wanted);
+}
+
+static void check_kernel(const hd_copy_kernel *kernel, geometry *g, room *r)
+{
+    for (int l = 0; l < g->nlanes; l++) {
+        g->lane[l].src = r->src + g->src_at[l];
+        g->lane[l].dst = r->dst + g->dst_at[l];
+    }
+    memset(r->dst, CANARY, ROOM_BYTES);
+    kernel->copy(g->lane, g->nlanes, g->nloops, g->count);
+    if (memcmp(r->dst, r->wanted, ROOM_BYTES) != 0) {
+        int64_t at = 0;
+        while (r->dst[at] == r->wanted[at]) {
+            at++;
+        }
+        fail_msg("%s: byte %lld is %d, wanted %d; %d lanes, %d loops, run %lld", kernel->name, (long long)at,
+                 r->dst[at], r->wanted[at], g->nlanes, g->nloops, (long long)g->lane[0].run_bytes);
+    }
+}
+
+static void check_all(int rounds, int64_t min_run, int64_t max_run, int64_t unit)
+{
+    room r;
+    open_room(&r);
+    geometry g;
+    int nkernels;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&nkernels);
+    int done = 0;
+    while (done < rounds) {
+        if (!make_geometry(&g, min_run, max_run, unit)) {
+            continue;
+        }
+        memset(r.wanted, CANARY, ROOM_BYTES);
+        copy_bytes(&g, r.wanted, r.src);
+        for (int i = 0; i < nkernels; i++) {
+            if (min_run >= kernel[i].min_run_bytes && unit % kernel[i].alignment == 0) {
+                check_kernel(&kernel[i], &g, &r);
+            }
+        }
+        done++;
+    }
+    close_room(&r);
+}
+
+static void any_run(void **state)
+{
+    (void)state;
+    check_all(60, 1, 5000, 1);
+}
+
+static void shorter_than_a_line(void **state)
+{
+    (void)state;
+    check_all(40, 1, 130, 1);
+}
+
+static void even_elements(void **state)
+{
+    (void)state;
+    check_all(40, 2, 700, 4);
+}
+
+static void whole_lines(void **state)
+{
+    (void)state;
+    check_all(50, 64, 20 * 64, 64);
+}
+
+static void long_runs(void **state)
+{
+    (void)state;
+    check_all(40, 32768, 140000, 1);
+}
+
+static void names_find_their_kernel(void **state)
+{
+    (void)state;
+    int count;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&count);
+    assert_true(count > 0);
+    for (int i = 0; i < count; i++) {
+        assert_ptr_equal(hd_copy_kernel_named(kernel[i].name), &kernel[i]);
+    }
+    assert_null(hd_copy_kernel_named("no_such_kernel"));
+    assert_true(hd_cpu_has_avx2() || !hd_cpu_has_avx512());
+    assert_string_equal(hd_cpu_isa(), hd_cpu_has_avx512() ? "avx512" : hd_cpu_has_avx2() ? "avx2" : "generic");
+}
+
+static void candidates_fit_the_lanes(void **state)
+{
+    (void)state;
+    geometry g;
+    char *base = aligned_alloc(64, 64);
+    assert_non_null(base);
+    for (int round = 0; round < 300; round++) {
+        make_geometry(&g, 0, random_below(2) ? 5000 : 100000, random_below(2) ? 1 : 64);
+        for (int l = 0; l < g.nlanes; l++) {
+            g.lane[l].src = base;
+            g.lane[l].dst = base;
+        }
+        hd_copy_hint hint = {random_below(1 << 27), 1 << 25};
+        const hd_copy_kernel *pick[16];
+        int capacity = 1 + (int)random_below(16);
+        int count = hd_copy_candidates(pick, capacity, g.lane, g.nlanes, g.nloops, g.count, &hint);
+        assert_in_range(count, 1, capacity);
+        for (int i = 0; i < count; i++) {
+            assert_non_null(pick[i]);
+            for (int j = 0; j < i; j++) {
+                assert_ptr_not_equal(pick[i], pick[j]);
+            }
+            for (int l = 0; l < g.nlanes; l++) {
+                int64_t run = g.lane[l].run_bytes;
+                assert_true(run == 0 || run >= pick[i]->min_run_bytes);
+            }
+        }
+    }
+    free(base);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(any_run),
+        cmocka_unit_test(shorter_than_a_line),
+        cmocka_unit_test(even_elements),
+        cmocka_unit_test(whole_lines),
+        cmocka_unit_test(long_runs),
+        cmocka_unit_test(names_find_their_kernel),
+        cmocka_unit_test(candidates_fit_the_lanes),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
