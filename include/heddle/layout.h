@@ -29,7 +29,7 @@ enum {
     HEDDLE_NAME_BYTES = 16,   /* with the terminating 0; names are [a-z][a-z0-9_]* */
     HEDDLE_MAX_BLOCKS = 128,  /* explicit block lengths in one layout, all axes together */
     HEDDLE_MAX_RANKS = 65536, /* ranks of a mesh */
-    HEDDLE_LINE_BYTES = 4096  /* enough for any formatted text form */
+    HEDDLE_LINE_BYTES = 6144  /* enough for any formatted text form */
 };
 
 /* name in text, bytes per element */

@@ -1,0 +1,28 @@
+/* Unchecked inner forms of heddle/layout.h, for loops over ranks, and checks shared between files. */
+#ifndef HD_ALGEBRA_H
+#define HD_ALGEBRA_H
+
+#include "runtime/base/base.h"
+#include <heddle/index.h>
+#include <heddle/layout.h>
+
+/* Elements of a tensor, and bytes of all its parts on all ranks, stay below these, so that no sum overflows 64 bits. */
+#define HD_MAX_ELEMS ((int64_t)1 << 62)
+#define HD_MAX_ALL_RANKS_BYTES ((int64_t)1 << 61)
+
+/* Explicit lengths of axis a, or NULL when its blocks are balanced. */
+const int64_t *hd_layout_blocks(const heddle_layout *layout, int axis);
+/* heddle_layout_box for values that have been checked. */
+void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
+                   const int *coords);
+void hd_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
+
+/* 1 when the lengths are what a balanced split of their sum gives. */
+int hd_blocks_are_balanced(const int64_t *block, int n);
+heddle_status hd_order_check(const heddle_order *order, const heddle_shape *shape);
+/* 1 when both mean the same memory order. */
+int hd_order_equal(const heddle_order *a, const heddle_order *b, int ndim);
+/* Dim at position `i` of the order. */
+int hd_order_dim(const heddle_order *order, int i);
+
+#endif

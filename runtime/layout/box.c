@@ -1,0 +1,145 @@
+/* Which part of a tensor a rank holds, and how it lies in memory. */
+#include "runtime/layout/algebra.h"
+
+#include <heddle/tensor.h>
+#include <string.h>
+
+int heddle_mesh_size(const heddle_mesh *mesh)
+{
+    int size = 1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        size *= mesh->axis[a].size;
+    }
+    return size;
+}
+
+void hd_mesh_coords(int *coords, const heddle_mesh *mesh, int rank)
+{
+    for (int a = mesh->naxes - 1; a >= 0; a--) {
+        coords[a] = rank % mesh->axis[a].size;
+        rank /= mesh->axis[a].size;
+    }
+}
+
+static heddle_status check_rank(const heddle_mesh *mesh, int rank)
+{
+    int size = heddle_mesh_size(mesh);
+    if (rank < 0 || rank >= size) {
+        return hd_fail(HEDDLE_ERR_ARG, "rank %d on a mesh of %d ranks", rank, size);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_mesh_check(mesh));
+    HD_TRY(check_rank(mesh, rank));
+    hd_mesh_coords(coords, mesh, rank);
+out:
+    return st;
+}
+
+void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
+                   const int *coords)
+{
+    memset(out, 0, sizeof *out);
+    out->ndim = shape->ndim;
+    for (int d = 0; d < shape->ndim; d++) {
+        out->len[d] = shape->dim[d].extent;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        int d = layout->dim_of_axis[a];
+        if (d >= 0) {
+            heddle_range_narrow(&out->lo[d], &out->len[d], hd_layout_blocks(layout, a), mesh->axis[a].size, coords[a]);
+        }
+    }
+}
+
+heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                const heddle_layout *layout, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    int coords[HEDDLE_MAX_AXES];
+    HD_TRY(heddle_layout_check(layout, shape, mesh));
+    HD_TRY(check_rank(mesh, rank));
+    hd_mesh_coords(coords, mesh, rank);
+    hd_layout_box(out, shape, mesh, layout, coords);
+out:
+    return st;
+}
+
+int64_t heddle_box_elems(const heddle_box *box)
+{
+    int64_t elems = 1;
+    for (int d = 0; d < box->ndim; d++) {
+        elems *= box->len[d];
+    }
+    return elems;
+}
+
+int hd_order_dim(const heddle_order *order, int i)
+{
+    return order == NULL || order->ndim == 0 ? i : order->dim[i];
+}
+
+int hd_order_equal(const heddle_order *a, const heddle_order *b, int ndim)
+{
+    for (int i = 0; i < ndim; i++) {
+        if (hd_order_dim(a, i) != hd_order_dim(b, i)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+heddle_status hd_order_check(const heddle_order *order, const heddle_shape *shape)
+{
+    if (order == NULL || order->ndim == 0) {
+        return HEDDLE_OK;
+    }
+    if (order->ndim != shape->ndim) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "the memory order names %d dims, the shape has %d", order->ndim, shape->ndim);
+    }
+    unsigned seen = 0;
+    for (int i = 0; i < order->ndim; i++) {
+        int d = order->dim[i];
+        if (d < 0 || d >= shape->ndim || (seen & (1u << d))) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "entry %d of the memory order is dim %d: %s", i, d,
+                           d < 0 || d >= shape->ndim ? "no such dim" : "named before");
+        }
+        seen |= 1u << d;
+    }
+    return HEDDLE_OK;
+}
+
+void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order)
+{
+    int64_t stride = 1;
+    for (int i = box->ndim - 1; i >= 0; i--) {
+        int d = hd_order_dim(order, i);
+        stride_elems[d] = stride;
+        stride *= box->len[d] > 0 ? box->len[d] : 1;
+    }
+}
+
+heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape, const heddle_mesh *mesh,
+                                 const heddle_layout *layout, const heddle_order *order, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_box box;
+    HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
+    HD_TRY(hd_order_check(order, shape));
+    int64_t elems = heddle_box_elems(&box);
+    if (data == NULL && elems > 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "data is NULL, but rank %d holds %lld elements", rank, (long long)elems);
+    }
+    memset(out, 0, sizeof *out);
+    out->data = data;
+    out->data_bytes = (size_t)elems * heddle_dtype_bytes(shape->dtype);
+    out->shape = *shape;
+    out->layout = *layout;
+    heddle_box_strides(out->stride_elems, &box, order);
+out:
+    return st;
+}
