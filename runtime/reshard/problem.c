@@ -1,0 +1,81 @@
+/* A reshard as one to three phases. */
+#include "runtime/layout/algebra.h"
+#include "runtime/reshard/compile.h"
+
+#include <string.h>
+
+static heddle_status check_line(const heddle_reshard_line *line)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_layout_check(&line->from, &line->shape, &line->mesh));
+    HD_TRY(heddle_layout_check(&line->to, &line->shape, &line->mesh));
+    HD_TRY(hd_order_check(&line->from_order, &line->shape));
+    HD_TRY(hd_order_check(&line->to_order, &line->shape));
+    int64_t bytes = (int64_t)heddle_dtype_bytes(line->shape.dtype);
+    for (int d = 0; d < line->shape.ndim; d++) {
+        bytes *= line->shape.dim[d].extent; /* checked: at most 2^62 */
+    }
+    int nranks = heddle_mesh_size(&line->mesh);
+    if (bytes > HD_MAX_ALL_RANKS_BYTES / nranks) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "a tensor of %lld bytes on %d ranks: more than 2^61 bytes could move",
+                       (long long)bytes, nranks);
+    }
+out:
+    return st;
+}
+
+/* Axes whose partial sums must be complete on every rank. An axis of one rank has nothing to add. */
+static unsigned reduced_axes(const heddle_reshard_line *line)
+{
+    unsigned axes = 0;
+    for (int a = 0; a < line->mesh.naxes; a++) {
+        if (line->from.dim_of_axis[a] == HEDDLE_PARTIAL && line->to.dim_of_axis[a] == HEDDLE_REPLICATED &&
+            line->mesh.axis[a].size > 1) {
+            axes |= 1u << a;
+        }
+    }
+    return axes;
+}
+
+static hd_phase *add_phase(hd_problem *problem, hd_phase_kind kind, const heddle_layout *from, const heddle_layout *to)
+{
+    hd_phase *phase = &problem->phase[problem->nphases++];
+    const heddle_reshard_line *line = &problem->line;
+    phase->kind = kind;
+    phase->from = *from;
+    phase->to = *to;
+    phase->from_order = line->from_order;
+    phase->to_order = kind == HD_PHASE_BOXES ? line->to_order : line->from_order;
+    return phase;
+}
+
+heddle_status hd_problem_make(hd_problem *out, const heddle_reshard_line *line)
+{
+    heddle_status st = check_line(line);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    memset(out, 0, sizeof *out);
+    out->line = *line;
+    unsigned axes = reduced_axes(line);
+    heddle_layout summed = line->from;
+    for (int a = 0; a < line->mesh.naxes; a++) {
+        if (axes & (1u << a)) {
+            summed.dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
+    }
+    if (axes != 0) {
+        hd_phase *reduce = add_phase(out, HD_PHASE_FLAT_REDUCE, &line->from, &summed);
+        hd_phase *gather = add_phase(out, HD_PHASE_FLAT_GATHER, &summed, &summed);
+        reduce->flat_axes = gather->flat_axes = axes;
+    }
+    if (axes == 0 || !heddle_layout_equal(&summed, &line->to, &line->mesh) ||
+        !hd_order_equal(&line->from_order, &line->to_order, line->shape.ndim)) {
+        add_phase(out, HD_PHASE_BOXES, &summed, &line->to);
+    }
+    for (int p = 0; p < out->nphases; p++) {
+        out->phase[p].src = p == 0 ? HD_PLACE_SRC : out->phase[p - 1].dst;
+        out->phase[p].dst = p == out->nphases - 1 ? HD_PLACE_DST : p == 0 ? HD_PLACE_WORK0 : HD_PLACE_WORK1;
+    }
+    return HEDDLE_OK;
+}
