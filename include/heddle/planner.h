@@ -49,6 +49,8 @@ typedef struct heddle_plan_options {
     size_t struct_bytes;
     const char *prologue; /* layout x arrives in; NULL: free choice (every rank can make any part) */
     const char *epilogue; /* layout x must end in; NULL: replicated ("*"), "any": free choice */
+    int slack_percent;    /* a stage's largest box may exceed that of its most even layout by this much; default 25 */
+    int max_waste_percent; /* 0: no limit; else infeasible when a stage's most even layout wastes more than this */
 } heddle_plan_options;
 
 HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);

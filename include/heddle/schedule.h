@@ -3,6 +3,7 @@
 #ifndef HEDDLE_SCHEDULE_H
 #define HEDDLE_SCHEDULE_H
 
+#include <heddle/block.h>
 #include <heddle/layout.h>
 
 #ifdef __cplusplus
@@ -16,7 +17,8 @@ typedef struct heddle_schedule_info {
     const char *model; /* owned by the schedule, like all pointers below */
     heddle_shape shape;
     heddle_mesh mesh;
-    int nstages;                /* all repetitions, in the order they run */
+    int period, repeat;         /* stages of one repetition, repetitions */
+    int nstages;                /* period * repeat, in the order they run */
     int nedges;                 /* nstages + 1: edge i leads into stage i, the last one is the epilogue */
     int switches;               /* edges that move bytes */
     int64_t bytes_per_rank_max; /* sent by the busiest rank over the whole schedule */
@@ -29,6 +31,8 @@ typedef struct heddle_schedule_stage {
     int repetition;     /* 0.. */
     const char *method; /* "local" */
     heddle_layout layout;
+    heddle_stage_kind kind;
+    int mixed_dim; /* whole in `layout`; -1 for token-wise stages */
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

@@ -1,0 +1,69 @@
+/* The model as read: declared dims, one activation tensor, one optional constant text tensor, a list of stages that is
+ * run `repeat` times. What depends on extents (heads, MLP width, the shape) is derived by hd_model_derive, so that a
+ * resize only changes extents and derives again.
+ */
+#ifndef HD_MODEL_H
+#define HD_MODEL_H
+
+#include <heddle/planner.h>
+
+enum {
+    HD_MODEL_LIMIT_BYTES = 1 << 20,
+    HD_MODEL_MAX_STAGES = 256,
+    HD_MODEL_MAX_DIMS = 12,
+    HD_MODEL_MAX_RUNS = 1 << 16, /* stages of all repetitions together */
+    HD_MODEL_TEXT_BYTES = 64,
+    HD_MODEL_MAX_HEADS = 65536
+};
+
+typedef enum hd_role { HD_ROLE_SEQ, HD_ROLE_BATCH, HD_ROLE_CHANNEL, HD_ROLE_HEADS, HD_ROLE_TEXT } hd_role;
+
+/* Where something was written, for sentences; line 0: nowhere. */
+typedef struct hd_mark {
+    int line, column;
+} hd_mark;
+
+typedef struct hd_model_dim {
+    char name[HEDDLE_NAME_BYTES];
+    int64_t extent;
+    hd_role role;
+    hd_mark mark;
+} hd_model_dim;
+
+typedef struct hd_model_stage {
+    char name[HD_MODEL_TEXT_BYTES];
+    heddle_stage_kind kind;
+    int mixed_dim; /* index in the shape, -1: token-wise */
+    int heads_dim; /* index in dims[]; -1: heads_fixed */
+    int64_t heads_fixed;
+    int64_t width; /* MLP; 0: ratio */
+    int64_t ratio_millionths;
+    int modulate, rope, qk_norm;
+    hd_mark mark;
+    int64_t heads, mlp_channels; /* derived */
+} hd_model_stage;
+
+struct heddle_model {
+    char *file; /* for sentences */
+    char name[HD_MODEL_TEXT_BYTES];
+    heddle_dtype dtype;
+    int ndims;
+    hd_model_dim dim[HD_MODEL_MAX_DIMS];
+    int activation_ndim;
+    int activation_dim[HEDDLE_MAX_DIMS]; /* indices in dim[], memory order */
+    hd_mark activation_mark;
+    int text_dim; /* index in dim[], -1: no text */
+    int patch[3];
+    int repeat;
+    int nstages;
+    hd_model_stage *stage;
+    heddle_shape shape; /* derived, like all below */
+    int batch_dim, channel_dim;
+    int64_t text_tokens;
+};
+
+/* Everything that follows from the extents, checked. Sentences name the place in the file while `with_marks`. */
+heddle_status hd_model_derive(heddle_model *model, int with_marks);
+int hd_model_dim_index(const heddle_model *model, const char *name);
+
+#endif

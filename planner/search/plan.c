@@ -1,0 +1,412 @@
+/* The search: Viterbi over the layouts of the activation, one state per layout, one step per stage.
+ *
+ * States are all layouts that put every mesh axis on a batch or sequence dim or replicate over it. A stage admits a
+ * state when the dim it mixes is whole and the state's largest box is not much larger than the smallest that any state
+ * of this stage has (slack); so work is a constraint, and bytes decide among sensible layouts only. Costs are
+ * lexicographic tuples; they add up along the chain, so the optimum is exact.
+ */
+#include "planner/search/schedule_internal.h"
+
+#include "planner/model/model.h"
+#include "runtime/base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_STATES = 1296, DEFAULT_SLACK_PERCENT = 25 };
+
+/* Compared in this order. */
+typedef struct cost {
+    int64_t bytes_per_rank_max, bytes_total, switches, elems;
+} cost;
+
+typedef struct search {
+    const heddle_model *m;
+    heddle_mesh mesh;
+    int slack_percent, max_waste_percent;
+    int nstates;            /* layouts that stages may be in */
+    int nlayouts;           /* those, then the prologue's and the epilogue's */
+    heddle_layout *layout;  /* [MAX_STATES + 2] */
+    int prologue, epilogue; /* indices in layout, -1: free */
+    int64_t *elems;         /* [nstates] in the largest box */
+    unsigned char *admits;  /* [period][nstates] */
+    hd_edge_cost *edge;     /* [nlayouts][nlayouts], messages -1: not known yet */
+    cost *here, *next;      /* [nstates] cost to go */
+    int16_t *choice;        /* [stages][nstates] the state of the following stage */
+} search;
+
+static int less(const cost *a, const cost *b)
+{
+    if (a->bytes_per_rank_max != b->bytes_per_rank_max) {
+        return a->bytes_per_rank_max < b->bytes_per_rank_max;
+    }
+    if (a->bytes_total != b->bytes_total) {
+        return a->bytes_total < b->bytes_total;
+    }
+    if (a->switches != b->switches) {
+        return a->switches < b->switches;
+    }
+    return a->elems < b->elems;
+}
+
+static heddle_status edge_of(const hd_edge_cost **out, search *s, int from, int to)
+{
+    hd_edge_cost *e = &s->edge[(size_t)from * (size_t)s->nlayouts + (size_t)to];
+    if (e->messages < 0) {
+        heddle_status st = hd_edge_cost_of(e, &s->m->shape, &s->mesh, &s->layout[from], &s->layout[to]);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
+    *out = e;
+    return HEDDLE_OK;
+}
+
+/* total = edge(from, to) + rest */
+static heddle_status add_edge(cost *total, search *s, int from, int to, const cost *rest)
+{
+    const hd_edge_cost *e = NULL;
+    *total = *rest;
+    if (from == to) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = edge_of(&e, s, from, to);
+    if (st == HEDDLE_OK) {
+        total->bytes_per_rank_max = hd_add_saturated(rest->bytes_per_rank_max, e->bytes_per_rank_max);
+        total->bytes_total = hd_add_saturated(rest->bytes_total, e->bytes_total);
+        total->switches += e->bytes_total > 0;
+    }
+    return st;
+}
+
+static int64_t power(int base, int exponent)
+{
+    int64_t result = 1;
+    while (exponent-- > 0) {
+        result *= base;
+    }
+    return result;
+}
+
+/* Digit a of state i in base (shardable dims + 1) says what axis a does; replicated comes last. */
+static heddle_status list_states(search *s)
+{
+    int dims[HEDDLE_MAX_DIMS];
+    int ndims = 0;
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        if (d != s->m->channel_dim) {
+            dims[ndims++] = d;
+        }
+    }
+    int64_t count = power(ndims + 1, s->mesh.naxes);
+    if (count > MAX_STATES) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "%lld layouts of %d dims over %d mesh axes; the planner searches at most %d (meshes of one or "
+                       "two axes)",
+                       (long long)count, ndims, s->mesh.naxes, MAX_STATES);
+    }
+    s->nstates = (int)count;
+    for (int i = 0; i < s->nstates; i++) {
+        heddle_box box;
+        int rest = i;
+        s->layout[i] = heddle_layout_replicated();
+        for (int a = 0; a < s->mesh.naxes; a++, rest /= ndims + 1) {
+            int digit = rest % (ndims + 1);
+            s->layout[i].dim_of_axis[a] = digit < ndims ? dims[digit] : HEDDLE_REPLICATED;
+        }
+        /* Balanced blocks: rank 0 has the largest. */
+        heddle_status st = heddle_layout_box(&box, &s->m->shape, &s->mesh, &s->layout[i], 0);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        s->elems[i] = heddle_box_elems(&box);
+    }
+    s->nlayouts = s->nstates;
+    return HEDDLE_OK;
+}
+
+/* The index of an end's layout, added to the table if no stage may be in it. */
+static heddle_status read_end(int *out, search *s, const char *what, const char *text)
+{
+    heddle_layout layout;
+    heddle_status st = heddle_layout_parse(&layout, text, &s->m->shape, &s->mesh);
+    if (st != HEDDLE_OK) {
+        return hd_fail_prefix(st, "%s", what);
+    }
+    for (int i = 0; i < s->nlayouts; i++) {
+        if (heddle_layout_equal(&s->layout[i], &layout, &s->mesh)) {
+            *out = i;
+            return HEDDLE_OK;
+        }
+    }
+    s->layout[s->nlayouts] = layout;
+    *out = s->nlayouts++;
+    return HEDDLE_OK;
+}
+
+static int keeps_whole(const search *s, int state, int dim)
+{
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        if (dim >= 0 && s->layout[state].dim_of_axis[a] == dim && s->mesh.axis[a].size > 1) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* What the ranks together hold more than the tensor, when each works as long as the busiest one. */
+static double waste_percent(const search *s, int64_t elems)
+{
+    double total = 1.0;
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        total *= (double)s->m->shape.dim[d].extent;
+    }
+    return total > 0 ? ((double)elems * heddle_mesh_size(&s->mesh) / total - 1.0) * 100.0 : 0.0;
+}
+
+static heddle_status admit(search *s)
+{
+    for (int k = 0; k < s->m->nstages; k++) {
+        unsigned char *admits = s->admits + (size_t)k * (size_t)s->nstates;
+        int64_t best = INT64_MAX;
+        for (int i = 0; i < s->nstates; i++) {
+            admits[i] = (unsigned char)keeps_whole(s, i, s->m->stage[k].mixed_dim);
+            best = admits[i] && s->elems[i] < best ? s->elems[i] : best;
+        }
+        if (s->max_waste_percent > 0 && waste_percent(s, best) > s->max_waste_percent + 1e-9) {
+            char shape[HEDDLE_LINE_BYTES];
+            char mesh[256];
+            heddle_shape_format(shape, sizeof shape, &s->m->shape);
+            heddle_mesh_format(mesh, sizeof mesh, &s->mesh);
+            return hd_fail(
+                HEDDLE_ERR_INFEASIBLE,
+                "stage '%s': the most even layout of %s on %s leaves the ranks %.1f%% more work than an even "
+                "split; at most %d%% is allowed",
+                s->m->stage[k].name, shape, mesh, waste_percent(s, best), s->max_waste_percent);
+        }
+        for (int i = 0; i < s->nstates; i++) {
+            admits[i] = admits[i] && (double)s->elems[i] * 100.0 <= (double)best * (100.0 + s->slack_percent);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* The cheapest continuation of `state`; on a tie it stays, then the first. */
+static heddle_status best_next(cost *best, int *choice, search *s, int stage, int state)
+{
+    const unsigned char *admits = s->admits + (size_t)((stage + 1) % s->m->nstages) * (size_t)s->nstates;
+    *choice = -1;
+    if (admits[state]) {
+        *best = s->next[state];
+        *choice = state;
+    }
+    for (int t = 0; t < s->nstates; t++) {
+        cost total;
+        if (!admits[t] || t == state) {
+            continue;
+        }
+        heddle_status st = add_edge(&total, s, state, t, &s->next[t]);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        if (*choice < 0 || less(&total, best)) {
+            *best = total;
+            *choice = t;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Backwards, so that the forward walk may put a switch off for as long as it costs nothing. */
+static heddle_status walk_back(search *s)
+{
+    int last = s->m->nstages * s->m->repeat - 1;
+    for (int i = last; i >= 0; i--) {
+        const unsigned char *admits = s->admits + (size_t)(i % s->m->nstages) * (size_t)s->nstates;
+        for (int state = 0; state < s->nstates; state++) {
+            heddle_status st = HEDDLE_OK;
+            const cost nothing = {0, 0, 0, 0};
+            int choice = 0;
+            if (!admits[state]) {
+                continue;
+            }
+            if (i < last) {
+                st = best_next(&s->here[state], &choice, s, i, state);
+            } else {
+                st = add_edge(&s->here[state], s, state, s->epilogue >= 0 ? s->epilogue : state, &nothing);
+            }
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+            s->here[state].elems = hd_add_saturated(s->here[state].elems, s->elems[state]);
+            s->choice[(size_t)i * (size_t)s->nstates + (size_t)state] = (int16_t)choice;
+        }
+        cost *swap = s->here;
+        s->here = s->next;
+        s->next = swap;
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status first_state(int *out, search *s)
+{
+    cost best = {0, 0, 0, 0};
+    *out = -1;
+    for (int state = 0; state < s->nstates; state++) {
+        cost total;
+        if (!s->admits[state]) {
+            continue;
+        }
+        heddle_status st = add_edge(&total, s, s->prologue >= 0 ? s->prologue : state, state, &s->next[state]);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        if (*out < 0 || less(&total, &best)) {
+            best = total;
+            *out = state;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status set_note(heddle_schedule *schedule, const search *s)
+{
+    char note[512];
+    snprintf(note, sizeof note,
+             "exact minimum over every sequence of %d layouts through %d stages: bytes of the busiest rank summed over "
+             "the edges, then all bytes, then switches, then work; a stage's largest box may exceed its best layout's "
+             "by %d%%",
+             s->nstates, s->m->nstages * s->m->repeat, s->slack_percent);
+    return hd_schedule_set_note(schedule, note);
+}
+
+static heddle_status write_down(heddle_schedule **out, search *s, int first)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_schedule *schedule = NULL;
+    int nstages = s->m->nstages * s->m->repeat;
+    int state = first;
+    int from = 0;
+    int to = 0;
+    HD_TRY(hd_schedule_new(&schedule, s->m->name, s->m->nstages, s->m->repeat));
+    schedule->shape = s->m->shape;
+    schedule->mesh = s->mesh;
+    for (int k = 0; k < s->m->nstages; k++) {
+        memcpy(schedule->stage[k].name, s->m->stage[k].name, sizeof schedule->stage[k].name);
+        schedule->stage[k].kind = s->m->stage[k].kind;
+        schedule->stage[k].mixed_dim = s->m->stage[k].mixed_dim;
+    }
+    HD_TRY(hd_schedule_layout(&from, schedule, &s->layout[s->prologue >= 0 ? s->prologue : first]));
+    for (int i = 0; i < nstages; i++) {
+        HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[state]));
+        schedule->stage_layout[i] = to;
+        HD_TRY(hd_schedule_set_edge(schedule, i, from, to, i == 0 && s->prologue < 0));
+        from = to;
+        state = i + 1 < nstages ? s->choice[(size_t)i * (size_t)s->nstates + (size_t)state] : state;
+    }
+    HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[s->epilogue >= 0 ? s->epilogue : state]));
+    HD_TRY(hd_schedule_set_edge(schedule, nstages, from, to, s->epilogue < 0));
+    HD_TRY(hd_schedule_sum(schedule));
+    HD_TRY(set_note(schedule, s));
+    *out = schedule;
+    schedule = NULL;
+out:
+    heddle_schedule_destroy(schedule);
+    return st;
+}
+
+static void search_free(search *s)
+{
+    hd_free(s->layout);
+    hd_free(s->elems);
+    hd_free(s->admits);
+    hd_free(s->edge);
+    hd_free(s->here);
+    hd_free(s->next);
+    hd_free(s->choice);
+}
+
+static heddle_status search_alloc(search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t states = (size_t)s->nstates;
+    size_t pairs = (size_t)s->nlayouts * (size_t)s->nlayouts;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages * states, 1, "admitted layouts"));
+    s->admits = memory;
+    HD_TRY(hd_alloc(&memory, pairs, sizeof *s->edge, "edge costs"));
+    s->edge = memory;
+    for (size_t i = 0; i < pairs; i++) {
+        s->edge[i].messages = -1;
+    }
+    HD_TRY(hd_alloc(&memory, states, sizeof *s->here, "costs"));
+    s->here = memory;
+    HD_TRY(hd_alloc(&memory, states, sizeof *s->next, "costs"));
+    s->next = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages * (size_t)s->m->repeat * states, sizeof *s->choice, "choices"));
+    s->choice = memory;
+out:
+    return st;
+}
+
+static heddle_status search_ends(search *s, const heddle_plan_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    const char *epilogue = options->epilogue != NULL ? options->epilogue : "*";
+    s->prologue = -1;
+    s->epilogue = -1;
+    if (options->prologue != NULL) {
+        HD_TRY(read_end(&s->prologue, s, "prologue", options->prologue));
+    }
+    if (strcmp(epilogue, "any") != 0) {
+        HD_TRY(read_end(&s->epilogue, s, "epilogue", epilogue));
+    }
+out:
+    return st;
+}
+
+void heddle_plan_options_init(heddle_plan_options *options)
+{
+    if (options != NULL) {
+        memset(options, 0, sizeof *options);
+        options->struct_bytes = sizeof *options;
+        options->slack_percent = DEFAULT_SLACK_PERCENT;
+    }
+}
+
+heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
+                          const heddle_plan_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_plan_options defaults;
+    search s = {.m = model};
+    void *memory = NULL;
+    int first = 0;
+    if (out == NULL || model == NULL || mesh == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_plan: NULL argument");
+    }
+    heddle_plan_options_init(&defaults);
+    options = options != NULL ? options : &defaults;
+    HD_TRY(heddle_mesh_check(mesh));
+    s.mesh = *mesh;
+    if (options->slack_percent < 0 || options->max_waste_percent < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "slack and waste are percentages of at least 0, found %d and %d",
+                       options->slack_percent, options->max_waste_percent);
+    }
+    s.slack_percent = options->slack_percent;
+    s.max_waste_percent = options->max_waste_percent;
+    HD_TRY(hd_alloc(&memory, MAX_STATES + 2, sizeof *s.layout, "layouts"));
+    s.layout = memory;
+    HD_TRY(hd_alloc(&memory, MAX_STATES, sizeof *s.elems, "layouts"));
+    s.elems = memory;
+    HD_TRY(list_states(&s));
+    HD_TRY(search_ends(&s, options));
+    HD_TRY(search_alloc(&s));
+    HD_TRY(admit(&s));
+    HD_TRY(walk_back(&s));
+    HD_TRY(first_state(&first, &s));
+    st = write_down(out, &s, first);
+out:
+    search_free(&s);
+    return st;
+}

@@ -1,0 +1,241 @@
+#include "planner/search/schedule_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <string.h>
+
+static const char *const edge_kind_names[] = {
+    [HD_EDGE_KEEP] = "keep",     [HD_EDGE_SPLIT] = "split", [HD_EDGE_SWITCH] = "switch",
+    [HD_EDGE_GATHER] = "gather", [HD_EDGE_FREE] = "free",   [HD_EDGE_GENERAL] = "general"};
+static const char *const stage_kind_names[] = {
+    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
+
+const char *hd_edge_kind_name(hd_edge_kind kind)
+{
+    return edge_kind_names[kind];
+}
+
+const char *hd_stage_kind_name(heddle_stage_kind kind)
+{
+    return stage_kind_names[kind];
+}
+
+hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to, const heddle_mesh *mesh)
+{
+    hd_edge_kind kind = HD_EDGE_KEEP;
+    int changed = 0;
+    if (heddle_layout_equal(from, to, mesh)) {
+        return HD_EDGE_KEEP;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        int f = from->dim_of_axis[a];
+        int t = to->dim_of_axis[a];
+        if (f == t) {
+            continue;
+        }
+        changed++;
+        if (f == HEDDLE_REPLICATED && t >= 0) {
+            kind = HD_EDGE_SPLIT;
+        } else if (f >= 0 && t == HEDDLE_REPLICATED) {
+            kind = HD_EDGE_GATHER;
+        } else if (f >= 0 && t >= 0) {
+            kind = HD_EDGE_SWITCH;
+        } else {
+            kind = HD_EDGE_GENERAL;
+        }
+    }
+    return changed == 1 ? kind : HD_EDGE_GENERAL;
+}
+
+int64_t hd_add_saturated(int64_t a, int64_t b)
+{
+    int64_t sum = 0;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+void heddle_schedule_destroy(heddle_schedule *schedule)
+{
+    if (schedule != NULL) {
+        hd_free(schedule->model);
+        hd_free(schedule->note);
+        hd_free(schedule->stage);
+        hd_free(schedule->layout);
+        hd_free(schedule->stage_layout);
+        hd_free(schedule->edge);
+        hd_free(schedule);
+    }
+}
+
+heddle_status hd_schedule_new(heddle_schedule **out, const char *model, int period, int repeat)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_schedule *s = NULL;
+    void *memory = NULL;
+    size_t nstages = (size_t)period * (size_t)repeat;
+    HD_TRY(hd_alloc(&memory, 1, sizeof *s, "a schedule"));
+    s = memory;
+    s->period = period;
+    s->repeat = repeat;
+    HD_TRY(hd_strdup(&s->model, model));
+    HD_TRY(hd_alloc(&memory, (size_t)period, sizeof *s->stage, "stages of a schedule"));
+    s->stage = memory;
+    HD_TRY(hd_alloc(&memory, nstages, sizeof *s->stage_layout, "stages of a schedule"));
+    s->stage_layout = memory;
+    HD_TRY(hd_alloc(&memory, nstages + 1, sizeof *s->edge, "edges of a schedule"));
+    s->edge = memory;
+    *out = s;
+    s = NULL;
+out:
+    heddle_schedule_destroy(s);
+    return st;
+}
+
+heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const heddle_layout *layout)
+{
+    for (int i = 0; i < schedule->nlayouts; i++) {
+        if (heddle_layout_equal(&schedule->layout[i], layout, &schedule->mesh)) {
+            *out = i;
+            return HEDDLE_OK;
+        }
+    }
+    if (schedule->nlayouts == schedule->layouts_capacity) {
+        int capacity = 2 * schedule->layouts_capacity + 4;
+        void *memory = NULL;
+        heddle_status st = hd_alloc(&memory, (size_t)capacity, sizeof *layout, "layouts of a schedule");
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        if (schedule->nlayouts > 0) {
+            memcpy(memory, schedule->layout, (size_t)schedule->nlayouts * sizeof *layout);
+        }
+        hd_free(schedule->layout);
+        schedule->layout = memory;
+        schedule->layouts_capacity = capacity;
+    }
+    schedule->layout[schedule->nlayouts] = *layout;
+    *out = schedule->nlayouts++;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from, int to, int is_free)
+{
+    hd_schedule_edge *e = &schedule->edge[edge];
+    e->from = from;
+    e->to = to;
+    memset(&e->cost, 0, sizeof e->cost);
+    if (is_free || from == to) {
+        e->kind = is_free ? HD_EDGE_FREE : HD_EDGE_KEEP;
+        return HEDDLE_OK;
+    }
+    /* A schedule repeats few moves many times. */
+    for (int i = 0; i < edge; i++) {
+        if (schedule->edge[i].from == from && schedule->edge[i].to == to) {
+            *e = schedule->edge[i];
+            return HEDDLE_OK;
+        }
+    }
+    e->kind = hd_edge_kind_of(&schedule->layout[from], &schedule->layout[to], &schedule->mesh);
+    return hd_edge_cost_of(&e->cost, &schedule->shape, &schedule->mesh, &schedule->layout[from], &schedule->layout[to]);
+}
+
+heddle_status hd_schedule_sum(heddle_schedule *schedule)
+{
+    int nedges = schedule->period * schedule->repeat + 1;
+    schedule->switches = 0;
+    schedule->bytes_per_rank_max = 0;
+    schedule->bytes_total = 0;
+    for (int i = 0; i < nedges; i++) {
+        const hd_edge_cost *cost = &schedule->edge[i].cost;
+        schedule->switches += cost->bytes_total > 0;
+        schedule->bytes_per_rank_max = hd_add_saturated(schedule->bytes_per_rank_max, cost->bytes_per_rank_max);
+        schedule->bytes_total = hd_add_saturated(schedule->bytes_total, cost->bytes_total);
+    }
+    if (schedule->bytes_total == INT64_MAX) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the schedule of model '%s' moves more than 2^63 bytes",
+                       schedule->model);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note)
+{
+    char *copy = NULL;
+    heddle_status st = hd_strdup(&copy, note);
+    if (st == HEDDLE_OK) {
+        hd_free(schedule->note);
+        schedule->note = copy;
+    }
+    return st;
+}
+
+heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule)
+{
+    if (out == NULL || schedule == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_get_info: NULL argument");
+    }
+    memset(out, 0, sizeof *out);
+    out->struct_bytes = sizeof *out;
+    out->model = schedule->model;
+    out->shape = schedule->shape;
+    out->mesh = schedule->mesh;
+    out->period = schedule->period;
+    out->repeat = schedule->repeat;
+    out->nstages = schedule->period * schedule->repeat;
+    out->nedges = out->nstages + 1;
+    out->switches = schedule->switches;
+    out->bytes_per_rank_max = schedule->bytes_per_rank_max;
+    out->bytes_total = schedule->bytes_total;
+    out->note = schedule->note != NULL ? schedule->note : "";
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule, int stage)
+{
+    if (out == NULL || schedule == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_stage_at: NULL argument");
+    }
+    if (stage < 0 || stage >= schedule->period * schedule->repeat) {
+        return hd_fail(HEDDLE_ERR_ARG, "stage %d of a schedule with %d stages", stage,
+                       schedule->period * schedule->repeat);
+    }
+    const hd_schedule_stage *s = &schedule->stage[stage % schedule->period];
+    out->name = s->name;
+    out->repetition = stage / schedule->period;
+    out->method = "local";
+    out->layout = schedule->layout[schedule->stage_layout[stage]];
+    out->kind = s->kind;
+    out->mixed_dim = s->mixed_dim;
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge)
+{
+    if (out == NULL || schedule == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_edge_at: NULL argument");
+    }
+    if (edge < 0 || edge > schedule->period * schedule->repeat) {
+        return hd_fail(HEDDLE_ERR_ARG, "edge %d of a schedule with %d edges", edge,
+                       schedule->period * schedule->repeat + 1);
+    }
+    const hd_schedule_edge *e = &schedule->edge[edge];
+    out->from = schedule->layout[e->from];
+    out->to = schedule->layout[e->to];
+    out->kind = hd_edge_kind_name(e->kind);
+    out->bytes_per_rank_max = e->cost.bytes_per_rank_max;
+    out->bytes_total = e->cost.bytes_total;
+    out->messages = e->cost.messages;
+    return HEDDLE_OK;
+}
+
+int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition)
+{
+    if (schedule == NULL || name == NULL || repetition < 0 || repetition >= schedule->repeat) {
+        return -1;
+    }
+    for (int i = 0; i < schedule->period; i++) {
+        if (strcmp(schedule->stage[i].name, name) == 0) {
+            return repetition * schedule->period + i;
+        }
+    }
+    return -1;
+}

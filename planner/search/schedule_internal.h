@@ -1,0 +1,70 @@
+/* The schedule object, shared by the search, the reader and the writer. Layouts are kept once and named by index. */
+#ifndef HD_SCHEDULE_INTERNAL_H
+#define HD_SCHEDULE_INTERNAL_H
+
+#include <heddle/planner.h>
+#include <heddle/schedule.h>
+
+#define HD_SCHEDULE_SCHEMA "heddle-schedule-1"
+enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_NAME_BYTES = 64 };
+
+typedef enum hd_edge_kind {
+    HD_EDGE_KEEP,
+    HD_EDGE_SPLIT,
+    HD_EDGE_SWITCH,
+    HD_EDGE_GATHER,
+    HD_EDGE_FREE,
+    HD_EDGE_GENERAL
+} hd_edge_kind;
+
+/* What an edge moves. Sums saturate at INT64_MAX, which the planner refuses. */
+typedef struct hd_edge_cost {
+    int64_t bytes_per_rank_max, bytes_total, messages;
+} hd_edge_cost;
+
+typedef struct hd_schedule_stage {
+    char name[HD_SCHEDULE_NAME_BYTES];
+    heddle_stage_kind kind;
+    int mixed_dim;
+} hd_schedule_stage;
+
+typedef struct hd_schedule_edge {
+    int from, to; /* indices in layout[] */
+    hd_edge_kind kind;
+    hd_edge_cost cost;
+} hd_schedule_edge;
+
+struct heddle_schedule {
+    char *model;
+    char *note;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    int period, repeat;       /* stages of one repetition, repetitions */
+    hd_schedule_stage *stage; /* [period] */
+    int nlayouts, layouts_capacity;
+    heddle_layout *layout;
+    int *stage_layout;      /* [period * repeat] */
+    hd_schedule_edge *edge; /* [period * repeat + 1] */
+    int switches;
+    int64_t bytes_per_rank_max, bytes_total;
+};
+
+heddle_status hd_schedule_new(heddle_schedule **out, const char *model, int period, int repeat);
+/* Index of an equal layout in the table, added if new. */
+heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const heddle_layout *layout);
+/* Fill an edge: kind and cost from its two layouts; is_free: the ends are a free choice. */
+heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from, int to, int is_free);
+/* Totals from the edges; HEDDLE_ERR_UNSUPPORTED when a sum passes 2^63. */
+heddle_status hd_schedule_sum(heddle_schedule *schedule);
+heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note);
+
+const char *hd_edge_kind_name(hd_edge_kind kind);
+hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to, const heddle_mesh *mesh);
+const char *hd_stage_kind_name(heddle_stage_kind kind);
+
+/* Exact bytes and messages of a reshard, all ranks. */
+heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                              const heddle_layout *from, const heddle_layout *to);
+int64_t hd_add_saturated(int64_t a, int64_t b);
+
+#endif
