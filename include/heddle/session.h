@@ -1,7 +1,22 @@
-/* Session: module-level switching inside somebody else's framework.
+/* Session: module-level switching inside somebody else's framework (Dynamic Sequence Parallelism, arXiv 2403.10266,
+ * section 3: the switch of the activation between stages).
  *
  * The framework calls heddle_session_enter at the start of each module; the session brings the activation into the
  * layout that the schedule gives this module. Already there: nothing happens.
+ *
+ *     heddle_session_create(&session, comm, schedule, NULL);
+ *     for each forward pass {
+ *         heddle_session_rewind(session);
+ *         heddle_session_enter(session, "s.attn", &x, HEDDLE_NO_STREAM);   x.data, x.stride_elems: the new local part
+ *         my_spatial_attention(x.data, ...);                               in place, or into memory of your own
+ *         heddle_session_enter(session, "t.attn", &x, HEDDLE_NO_STREAM);
+ *         ...
+ *         heddle_session_enter(session, "end", &x, HEDDLE_NO_STREAM);
+ *     }
+ *     heddle_session_destroy(session);                                      before the communicator
+ *
+ * examples/02_modules.c is a whole program. Threads: a session may be used by one thread at a time, the one that uses
+ * its communicator.
  */
 #ifndef HEDDLE_SESSION_H
 #define HEDDLE_SESSION_H
@@ -18,46 +33,84 @@ typedef struct heddle_session heddle_session;
 
 typedef struct heddle_session_options {
     size_t struct_bytes;
-    int dry_run; /* 1: record what would be moved, touch no data (x->data may be NULL) */
+    int dry_run; /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
 } heddle_session_options;
 
 HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
 
-/* Collective. Borrows comm and schedule. The schedule's mesh must have as many ranks as comm. */
+/* Collective. Borrows comm and schedule until heddle_session_destroy. Makes a reshard for every distinct edge of the
+ * schedule and two buffers of the size of this rank's largest local part, so that a pass that follows the schedule
+ * neither allocates nor exchanges metadata. options may be NULL.
+ *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, options without its _init function
+ *   HEDDLE_ERR_LAYOUT    the schedule's mesh has another number of ranks than comm
+ *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules differ; names the first rank and what differs
+ *   HEDDLE_ERR_NOMEM     names the bytes; the other ranks get HEDDLE_ERR_PEER
+ *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT  another rank failed, did not come, or could not be reached */
 HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
                                                const heddle_session_options *options);
+
+/* Frees the session's buffers, and with them what the last switches returned. Not collective, but every rank must have
+ * returned from its last enter. NULL is legal. */
 HEDDLE_API void heddle_session_destroy(heddle_session *session);
 
-/* Bring x into the layout of stage `stage` (the next repetition of that name; "end" is the epilogue). On return
- * x->layout, x->stride_elems, x->data and x->data_bytes describe the new local part. A switch never writes into the
- * caller's memory: x->data then points to memory of the session, valid (and free to be written) until the second next
- * switch of the same session or its destruction. Collective. */
+/* Bring x into the layout of stage `stage` (the next repetition of that name in this pass; "end" is the epilogue, which
+ * may be entered any number of times). Blocks until x is complete. Collective: all ranks enter the same stages in the
+ * same order with x in the same layout.
+ *
+ * x comes in with the schedule's shape, in any layout, in any memory of the process and with any non-negative strides.
+ * On return x->layout, x->stride_elems (dense, in the shape's order), x->data and x->data_bytes describe the new local
+ * part; a rank whose part is empty gets a valid address too. When x is in the stage's layout already it is left exactly
+ * as it is, strides included.
+ *
+ * A switch never writes into the caller's memory: x->data then points to memory of the session, valid (and free to be
+ * written) until the second next switch of the same session or its destruction. The caller's own memory may be reused
+ * as soon as enter returns.
+ *
+ * Fast: x->data is what the previous switch returned (changed in place), or memory of heddle_buffer_alloc, or any
+ * memory when ranks are threads. Otherwise, and where x is not dense, this rank first copies its part into a buffer of
+ * the session (allocated once) that peers can read. A layout that the schedule does not lead to the stage from works
+ * too: its reshard is made then, collectively, and kept.
+ *
+ *   HEDDLE_ERR_ARG     no such stage (the sentence offers the nearest name), entered more often than the schedule
+ *                      repeats it, x->data NULL or too small for x's part, a negative stride. Nothing has moved on this
+ *                      rank; if the others did not make the same mistake they wait until their deadline, so tell them
+ *                      with heddle_comm_abort
+ *   HEDDLE_ERR_LAYOUT  x's shape is not the schedule's, or its layout does not fit shape and mesh
+ *   HEDDLE_ERR_NOMEM   a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
+ *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names rank and stage
+ * On failure x is unchanged. */
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
                                               heddle_stream stream);
 
+/* Over the session's life. */
 typedef struct heddle_session_counters {
-    size_t struct_bytes;
-    int64_t enters;     /* calls */
-    int64_t switches;   /* calls that changed the layout */
-    int64_t bytes_sent; /* measured, by this rank (dry run: planned) */
-    int64_t bytes_planned;
-    int64_t switch_ns; /* time inside switches */
-    int64_t workspace_bytes;
+    size_t struct_bytes;     /* set to sizeof(heddle_session_counters) before the call */
+    int64_t enters;          /* calls that succeeded */
+    int64_t switches;        /* those that changed the layout */
+    int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned) */
+    int64_t bytes_planned;   /* the same, from the layouts alone, before anything ran */
+    int64_t switch_ns;       /* time inside switches, waiting for peers included */
+    int64_t workspace_bytes; /* memory the session and its plans hold on this rank */
 } heddle_session_counters;
 
 HEDDLE_API heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session);
-/* Start the next forward pass: repetitions count from 0 again. */
+
+/* Start the next forward pass: repetitions count from 0 again. Records and counters go on. Not collective. */
 HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
 
-/* What the i-th enter did; HEDDLE_ERR_ARG past the end. The last 4096 are kept. */
+/* What one enter did. */
 typedef struct heddle_session_record {
-    const char *stage; /* owned by the session, like line */
-    int repetition;
-    const char *line; /* reshard line, "" if nothing moved */
-    const char *path;
-    int64_t bytes_planned, bytes_sent, ns;
+    const char *stage;     /* owned by the schedule; "end" for the epilogue */
+    int repetition;        /* 0.. */
+    const char *line;      /* reshard line, owned by the session; "" if nothing moved */
+    const char *path;      /* of this rank, as in heddle_reshard_info; "" if nothing moved, "dry run" in one */
+    int64_t bytes_planned; /* this rank sends */
+    int64_t bytes_sent;
+    int64_t ns;
 } heddle_session_record;
 
+/* Record of the enter number `index`, counted from 0 over the session's life. The last 4096 are kept.
+ * HEDDLE_ERR_ARG: not made yet or forgotten; the sentence gives the range. */
 HEDDLE_API heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index);
 
 #ifdef __cplusplus
