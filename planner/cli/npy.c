@@ -1,0 +1,389 @@
+#include "npy.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAGIC_BYTES = 6, MAX_HEADER_BYTES = 65536, ALIGNMENT = 64 };
+
+static const char magic[] = "\x93NUMPY";
+
+const char *npy_type_of(heddle_dtype dtype)
+{
+    switch (dtype) {
+    case HEDDLE_F64:
+        return "<f8";
+    case HEDDLE_F32:
+        return "<f4";
+    case HEDDLE_F16:
+        return "<f2";
+    case HEDDLE_BF16:
+        return "<u2";
+    case HEDDLE_I64:
+        return "<i8";
+    case HEDDLE_I32:
+        return "<i4";
+    case HEDDLE_I8:
+        return "|i1";
+    case HEDDLE_BOOL:
+        return "|b1";
+    default:
+        return "|u1";
+    }
+}
+
+void npy_free(npy_array *array)
+{
+    free(array->data);
+    array->data = NULL;
+}
+
+/* --- the header: a Python dict of three keys
+ * --------------------------------------------------------------------------- */
+
+typedef struct header {
+    const char *path;
+    const char *text, *at, *end;
+    char type[16];
+    int has_type, has_order, has_shape;
+    int fortran;
+    int ndim;
+    int64_t extent[HEDDLE_MAX_DIMS];
+} header;
+
+static int bad(const header *h, const char *what)
+{
+    return cli_usage_error("%s: header, byte %td: %s", h->path, h->at - h->text, what);
+}
+
+static void skip_blanks(header *h)
+{
+    while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) {
+        h->at++;
+    }
+}
+
+static int take(header *h, char c)
+{
+    skip_blanks(h);
+    if (h->at < h->end && *h->at == c) {
+        h->at++;
+        return 1;
+    }
+    return 0;
+}
+
+static int take_word(header *h, const char *word)
+{
+    size_t n = strlen(word);
+    skip_blanks(h);
+    if ((size_t)(h->end - h->at) >= n && memcmp(h->at, word, n) == 0) {
+        h->at += n;
+        return 1;
+    }
+    return 0;
+}
+
+/* A quoted string without escapes. */
+static int read_string(char *out, size_t out_bytes, header *h)
+{
+    skip_blanks(h);
+    char quote = h->at < h->end ? *h->at : 0;
+    if (quote != '\'' && quote != '"') {
+        return bad(h, "expected a quoted string");
+    }
+    const char *start = ++h->at;
+    while (h->at < h->end && *h->at != quote) {
+        h->at++;
+    }
+    size_t n = (size_t)(h->at - start);
+    if (h->at == h->end || n >= out_bytes) {
+        return bad(h, "a string does not end, or is longer than the format knows");
+    }
+    memcpy(out, start, n);
+    out[n] = '\0';
+    h->at++;
+    return CLI_OK;
+}
+
+static int read_shape(header *h)
+{
+    if (!take(h, '(')) {
+        return bad(h, "expected '(' of the shape");
+    }
+    while (!take(h, ')')) {
+        int64_t extent = 0;
+        const char *start = h->at;
+        for (; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++) {
+            if (extent > (((int64_t)1 << 62) - 9) / 10) {
+                return bad(h, "an extent is larger than 2^62");
+            }
+            extent = extent * 10 + (*h->at - '0');
+        }
+        if (h->at == start) {
+            return bad(h, "expected an extent, a whole number from 0 on");
+        }
+        if (h->ndim == HEDDLE_MAX_DIMS) {
+            return bad(h, "more than 8 dims");
+        }
+        h->extent[h->ndim++] = extent;
+        take(h, 'L'); /* Python 2 */
+        if (!take(h, ',')) {
+            if (!take(h, ')')) {
+                return bad(h, "expected ',' or ')' in the shape");
+            }
+            break;
+        }
+        skip_blanks(h);
+    }
+    return CLI_OK;
+}
+
+static int read_entry(header *h)
+{
+    char key[32];
+    int code = read_string(key, sizeof key, h);
+    if (code != CLI_OK) {
+        return code;
+    }
+    if (!take(h, ':')) {
+        return bad(h, "expected ':' after a key");
+    }
+    if (strcmp(key, "descr") == 0) {
+        h->has_type++;
+        skip_blanks(h);
+        if (h->at < h->end && *h->at == '[') {
+            return bad(h, "a structured dtype; a plain one is needed");
+        }
+        return read_string(h->type, sizeof h->type, h);
+    }
+    if (strcmp(key, "fortran_order") == 0) {
+        h->has_order++;
+        h->fortran = take_word(h, "True");
+        return h->fortran || take_word(h, "False") ? CLI_OK : bad(h, "expected True or False");
+    }
+    if (strcmp(key, "shape") == 0) {
+        h->has_shape++;
+        h->ndim = 0;
+        return read_shape(h);
+    }
+    return bad(h, "a key other than descr, fortran_order and shape");
+}
+
+static int read_dict(header *h)
+{
+    if (!take(h, '{')) {
+        return bad(h, "expected '{'");
+    }
+    while (!take(h, '}')) {
+        int code = read_entry(h);
+        if (code != CLI_OK) {
+            return code;
+        }
+        if (!take(h, ',')) {
+            if (!take(h, '}')) {
+                return bad(h, "expected ',' or '}' after an entry");
+            }
+            break;
+        }
+    }
+    skip_blanks(h);
+    if (h->at != h->end) {
+        return bad(h, "something follows the closing '}'");
+    }
+    if (h->has_type != 1 || h->has_order != 1 || h->has_shape != 1) {
+        return bad(h, "descr, fortran_order and shape are needed, once each");
+    }
+    return CLI_OK;
+}
+
+/* --- what the header means
+ * ----------------------------------------------------------------------------------------------- */
+
+static int accept_type(npy_array *out, const header *h)
+{
+    static const char *const known[] = {"<f4", "<f8", "<f2", "<i4", "<i8", "<u2", "|i1", "|u1", "|b1"};
+    char order = h->type[0];
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        int same_end = order == known[i][0] || order == '=' || (known[i][0] == '|' && order == '<');
+        if (same_end && strcmp(h->type + 1, known[i] + 1) == 0) {
+            memcpy(out->type, known[i], 4);
+            out->item_bytes = (size_t)(known[i][2] - '0');
+            return CLI_OK;
+        }
+    }
+    return cli_usage_error("%s: dtype '%s' is not supported; these are: <f8 <f4 <f2 <i8 <i4 <u2 |i1 |u1 |b1%s", h->path,
+                           h->type, order == '>' ? " (little end first)" : "");
+}
+
+static int accept_header(npy_array *out, const header *h, int64_t left_bytes)
+{
+    int code = accept_type(out, h);
+    if (code != CLI_OK) {
+        return code;
+    }
+    if (h->fortran) {
+        return cli_usage_error("%s: stored in Fortran order; save it with np.ascontiguousarray", h->path);
+    }
+    int64_t bytes = (int64_t)out->item_bytes, span = bytes;
+    out->ndim = h->ndim;
+    for (int d = 0; d < h->ndim; d++) {
+        out->extent[d] = h->extent[d];
+        int64_t factor = h->extent[d] > 0 ? h->extent[d] : 1;
+        if (span > ((int64_t)1 << 62) / factor) {
+            return cli_usage_error("%s: the shape in the header means more than 2^62 bytes", h->path);
+        }
+        span *= factor;
+        bytes *= h->extent[d];
+    }
+    if (bytes != left_bytes) {
+        return cli_usage_error("%s: %s: the header promises %lld bytes of data, the file has %lld", h->path,
+                               bytes > left_bytes ? "truncated" : "too long", (long long)bytes, (long long)left_bytes);
+    }
+    out->data_bytes = (size_t)bytes;
+    return CLI_OK;
+}
+
+/* Reads the fixed part; *bytes gets the length of the dict that follows. */
+static int read_prefix(uint32_t *bytes, FILE *file, const char *path, int64_t file_bytes)
+{
+    unsigned char start[MAGIC_BYTES + 6];
+    size_t got = fread(start, 1, MAGIC_BYTES + 4, file);
+    if (got < MAGIC_BYTES || memcmp(start, magic, MAGIC_BYTES) != 0) {
+        return cli_usage_error("%s: not a .npy file (the first %d bytes of %lld are not its magic)", path, MAGIC_BYTES,
+                               (long long)file_bytes);
+    }
+    if (got < MAGIC_BYTES + 4) {
+        return cli_usage_error("%s: truncated: %lld bytes, the header alone needs more", path, (long long)file_bytes);
+    }
+    int version = start[MAGIC_BYTES];
+    if (version < 1 || version > 3) {
+        return cli_usage_error("%s: .npy format version %d, known are 1 to 3", path, version);
+    }
+    *bytes = start[8] | (uint32_t)start[9] << 8;
+    if (version > 1) {
+        if (fread(start + 10, 1, 2, file) != 2) {
+            return cli_usage_error("%s: truncated: %lld bytes, the header alone needs more", path,
+                                   (long long)file_bytes);
+        }
+        *bytes |= (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24;
+    }
+    if (*bytes > MAX_HEADER_BYTES) {
+        return cli_usage_error("%s: a header of %lu bytes, at most %d are accepted", path, (unsigned long)*bytes,
+                               MAX_HEADER_BYTES);
+    }
+    return CLI_OK;
+}
+
+static int read_header(npy_array *out, FILE *file, const char *path)
+{
+    struct stat info;
+    if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
+        return cli_usage_error("%s: not a regular file", path);
+    }
+    uint32_t bytes = 0;
+    int code = read_prefix(&bytes, file, path, (int64_t)info.st_size);
+    if (code != CLI_OK) {
+        return code;
+    }
+    char *text = malloc((size_t)bytes + 1);
+    if (text == NULL) {
+        return cli_usage_error("%s: no memory for a header of %lu bytes", path, (unsigned long)bytes);
+    }
+    size_t got = fread(text, 1, bytes, file);
+    if (got != bytes) {
+        code = cli_usage_error("%s: truncated: the header has %lu bytes, the file ends after %zu of them", path,
+                               (unsigned long)bytes, got);
+    } else {
+        header h = {.path = path, .text = text, .at = text, .end = text + bytes};
+        code = read_dict(&h);
+        code = code != CLI_OK ? code : accept_header(out, &h, (int64_t)info.st_size - (int64_t)ftell(file));
+    }
+    free(text);
+    return code;
+}
+
+static int read_file(npy_array *out, const char *path, int with_data)
+{
+    npy_array array;
+    memset(&array, 0, sizeof array);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return cli_usage_error("%s: cannot be opened: %s", path, strerror(errno));
+    }
+    int code = read_header(&array, file, path);
+    if (code == CLI_OK && with_data) {
+        array.data = malloc(array.data_bytes > 0 ? array.data_bytes : 1);
+        if (array.data == NULL) {
+            code = cli_usage_error("%s: no memory for its %zu bytes", path, array.data_bytes);
+        } else if (fread(array.data, 1, array.data_bytes, file) != array.data_bytes) {
+            code = cli_usage_error("%s: its %zu bytes of data could not be read: %s", path, array.data_bytes,
+                                   ferror(file) ? strerror(errno) : "it ends early");
+        }
+    }
+    fclose(file);
+    if (code != CLI_OK) {
+        npy_free(&array);
+        return code;
+    }
+    *out = array;
+    return CLI_OK;
+}
+
+int npy_read(npy_array *out, const char *path)
+{
+    return read_file(out, path, 1);
+}
+
+int npy_read_header(npy_array *out, const char *path)
+{
+    return read_file(out, path, 0);
+}
+
+/* The dict is padded with blanks so that the data starts on a multiple of 64. */
+static int make_header(char *out, size_t out_bytes, const char *type, int ndim, const int64_t *extent)
+{
+    const int fixed = MAGIC_BYTES + 4;
+    int n = fixed + snprintf(out + fixed, out_bytes - (size_t)fixed,
+                             "{'descr': '%s', 'fortran_order': False, 'shape': (", type);
+    for (int d = 0; d < ndim; d++) {
+        n += snprintf(out + n, out_bytes - (size_t)n, "%lld,%s", (long long)extent[d], d + 1 < ndim ? " " : "");
+    }
+    n += snprintf(out + n, out_bytes - (size_t)n, "), }");
+    while ((n + 1) % ALIGNMENT != 0) {
+        out[n++] = ' ';
+    }
+    out[n++] = '\n';
+    memcpy(out, magic, MAGIC_BYTES);
+    out[6] = 1;
+    out[7] = 0;
+    out[8] = (char)((n - fixed) & 0xff);
+    out[9] = (char)((n - fixed) >> 8);
+    return n;
+}
+
+int npy_write(const char *path, const char *type, int ndim, const int64_t *extent, const void *data)
+{
+    char start[1024];
+    size_t bytes = (size_t)(type[2] - '0');
+    for (int d = 0; d < ndim; d++) {
+        bytes *= (size_t)extent[d];
+    }
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) {
+        return cli_usage_error("%s: cannot be written: %s", path, strerror(errno));
+    }
+    size_t start_bytes = (size_t)make_header(start, sizeof start, type, ndim, extent);
+    int failed = fwrite(start, 1, start_bytes, file) != start_bytes;
+    failed |= bytes > 0 && fwrite(data, 1, bytes, file) != bytes;
+    int reason = errno;
+    failed |= fclose(file) != 0;
+    if (failed) {
+        cli_usage_error("%s: its %zu bytes could not be written: %s", path, start_bytes + bytes,
+                        strerror(errno ? errno : reason));
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
