@@ -44,6 +44,9 @@ typedef struct heddle_schedule_edge {
 } heddle_schedule_edge;
 
 HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
+/* The same from memory; `name` stands for the file in sentences. */
+HEDDLE_API heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,
+                                               const char *name);
 /* JSON, written to a temporary file beside `path` and renamed. "-" writes to standard output. */
 HEDDLE_API heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
 HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule);

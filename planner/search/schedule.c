@@ -20,31 +20,34 @@ const char *hd_stage_kind_name(heddle_stage_kind kind)
     return stage_kind_names[kind];
 }
 
+/* What happens along one mesh axis. */
+static hd_edge_kind axis_kind(int from, int to)
+{
+    if (from == HEDDLE_REPLICATED && to >= 0) {
+        return HD_EDGE_SPLIT;
+    }
+    if (from >= 0 && to == HEDDLE_REPLICATED) {
+        return HD_EDGE_GATHER;
+    }
+    return from >= 0 && to >= 0 ? HD_EDGE_SWITCH : HD_EDGE_GENERAL;
+}
+
+/* A move has a name when all axes that change do the same thing. */
 hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to, const heddle_mesh *mesh)
 {
     hd_edge_kind kind = HD_EDGE_KEEP;
-    int changed = 0;
     if (heddle_layout_equal(from, to, mesh)) {
         return HD_EDGE_KEEP;
     }
     for (int a = 0; a < mesh->naxes; a++) {
         int f = from->dim_of_axis[a];
         int t = to->dim_of_axis[a];
-        if (f == t) {
-            continue;
-        }
-        changed++;
-        if (f == HEDDLE_REPLICATED && t >= 0) {
-            kind = HD_EDGE_SPLIT;
-        } else if (f >= 0 && t == HEDDLE_REPLICATED) {
-            kind = HD_EDGE_GATHER;
-        } else if (f >= 0 && t >= 0) {
-            kind = HD_EDGE_SWITCH;
-        } else {
-            kind = HD_EDGE_GENERAL;
+        if (f != t) {
+            hd_edge_kind here = axis_kind(f, t);
+            kind = kind == HD_EDGE_KEEP || kind == here ? here : HD_EDGE_GENERAL;
         }
     }
-    return changed == 1 ? kind : HD_EDGE_GENERAL;
+    return kind == HD_EDGE_KEEP ? HD_EDGE_GENERAL : kind;
 }
 
 int64_t hd_add_saturated(int64_t a, int64_t b)
@@ -97,6 +100,10 @@ heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const hedd
             *out = i;
             return HEDDLE_OK;
         }
+    }
+    if (schedule->nlayouts == HD_SCHEDULE_MAX_LAYOUTS) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a schedule with more than %d different layouts",
+                       HD_SCHEDULE_MAX_LAYOUTS);
     }
     if (schedule->nlayouts == schedule->layouts_capacity) {
         int capacity = 2 * schedule->layouts_capacity + 4;

@@ -6,7 +6,7 @@
 #include <heddle/schedule.h>
 
 #define HD_SCHEDULE_SCHEMA "heddle-schedule-1"
-enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_NAME_BYTES = 64 };
+enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_NAME_BYTES = 64, HD_SCHEDULE_MAX_LAYOUTS = 256 };
 
 typedef enum hd_edge_kind {
     HD_EDGE_KEEP,
@@ -65,6 +65,9 @@ const char *hd_stage_kind_name(heddle_stage_kind kind);
 /* Exact bytes and messages of a reshard, all ranks. */
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                               const heddle_layout *from, const heddle_layout *to);
+/* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout. */
+heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                  const heddle_layout *from, const heddle_layout *to);
 int64_t hd_add_saturated(int64_t a, int64_t b);
 
 #endif

@@ -1,0 +1,144 @@
+/* Schedule -> JSON, one stage or edge per line; written beside the target and renamed. */
+#include "planner/search/schedule_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void put_text(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+        if (*p == '"' || *p == '\\') {
+            fprintf(f, "\\%c", *p);
+        } else if (*p < 0x20 || *p == 0x7f) {
+            fprintf(f, "\\u%04x", *p);
+        } else {
+            fputc(*p, f);
+        }
+    }
+    fputc('"', f);
+}
+
+static void put_layout(FILE *f, const heddle_schedule *s, int layout)
+{
+    char text[HEDDLE_LINE_BYTES] = "";
+    heddle_layout_format(text, sizeof text, &s->layout[layout], &s->shape, &s->mesh);
+    put_text(f, text);
+}
+
+static void put_stages(FILE *f, const heddle_schedule *s)
+{
+    int nstages = s->period * s->repeat;
+    fprintf(f, "  \"stages\": [\n");
+    for (int i = 0; i < nstages; i++) {
+        const hd_schedule_stage *stage = &s->stage[i % s->period];
+        fprintf(f, "    {\"name\": ");
+        put_text(f, stage->name);
+        fprintf(f, ", \"repetition\": %d, \"kind\": \"%s\", \"over\": ", i / s->period,
+                hd_stage_kind_name(stage->kind));
+        if (stage->mixed_dim >= 0) {
+            put_text(f, s->shape.dim[stage->mixed_dim].name);
+        } else {
+            fprintf(f, "null");
+        }
+        fprintf(f, ", \"method\": \"local\", \"layout\": ");
+        put_layout(f, s, s->stage_layout[i]);
+        fprintf(f, "}%s\n", i + 1 < nstages ? "," : "");
+    }
+    fprintf(f, "  ],\n");
+}
+
+static void put_edges(FILE *f, const heddle_schedule *s)
+{
+    int nedges = s->period * s->repeat + 1;
+    fprintf(f, "  \"edges\": [\n");
+    for (int i = 0; i < nedges; i++) {
+        const hd_schedule_edge *e = &s->edge[i];
+        fprintf(f, "    {\"from\": ");
+        put_layout(f, s, e->from);
+        fprintf(f, ", \"to\": ");
+        put_layout(f, s, e->to);
+        fprintf(f,
+                ", \"kind\": \"%s\", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_total\": %" PRId64
+                ", \"messages\": %" PRId64 "}%s\n",
+                hd_edge_kind_name(e->kind), e->cost.bytes_per_rank_max, e->cost.bytes_total, e->cost.messages,
+                i + 1 < nedges ? "," : "");
+    }
+    fprintf(f, "  ],\n");
+}
+
+static void put_schedule(FILE *f, const heddle_schedule *s)
+{
+    char shape[HEDDLE_LINE_BYTES] = "";
+    char mesh[HEDDLE_LINE_BYTES] = "";
+    heddle_shape_format(shape, sizeof shape, &s->shape);
+    heddle_mesh_format(mesh, sizeof mesh, &s->mesh);
+    fprintf(f, "{\n  \"schema\": \"" HD_SCHEDULE_SCHEMA "\",\n  \"model\": ");
+    put_text(f, s->model);
+    fprintf(f, ",\n  \"shape\": ");
+    put_text(f, shape);
+    fprintf(f, ",\n  \"mesh\": ");
+    put_text(f, mesh);
+    fprintf(f, ",\n  \"period\": %d,\n  \"repeat\": %d,\n", s->period, s->repeat);
+    put_stages(f, s);
+    put_edges(f, s);
+    fprintf(
+        f, "  \"switches\": %d,\n  \"bytes_per_rank_max\": %" PRId64 ",\n  \"bytes_total\": %" PRId64 ",\n  \"note\": ",
+        s->switches, s->bytes_per_rank_max, s->bytes_total);
+    put_text(f, s->note != NULL ? s->note : "");
+    fprintf(f, "\n}\n");
+}
+
+static heddle_status save_renamed(const heddle_schedule *schedule, const char *path)
+{
+    heddle_status st = HEDDLE_OK;
+    char *temporary = NULL;
+    void *memory = NULL;
+    size_t bytes = strlen(path) + sizeof ".tmp--" + 40;
+    HD_TRY(hd_alloc(&memory, bytes, 1, "a file name"));
+    temporary = memory;
+    snprintf(temporary, bytes, "%s.tmp-%ld-%llx", path, (long)getpid(), (unsigned long long)hd_now_ns());
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+        goto out;
+    }
+    FILE *f = fdopen(fd, "w");
+    if (f == NULL) {
+        close(fd);
+        unlink(temporary);
+        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+        goto out;
+    }
+    put_schedule(f, schedule);
+    int failed = ferror(f) != 0 || fflush(f) != 0 || fsync(fd) != 0;
+    failed = fclose(f) != 0 || failed;
+    if (failed || rename(temporary, path) != 0) {
+        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+        unlink(temporary);
+    }
+out:
+    hd_free(temporary);
+    return st;
+}
+
+heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path)
+{
+    if (schedule == NULL || path == NULL || path[0] == '\0') {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: no schedule or no path");
+    }
+    if (strcmp(path, "-") != 0) {
+        return save_renamed(schedule, path);
+    }
+    put_schedule(stdout, schedule);
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+        return hd_fail(HEDDLE_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+    }
+    return HEDDLE_OK;
+}

@@ -1,0 +1,314 @@
+/* JSON -> schedule. Nothing is believed: layouts are parsed against shape and mesh, the chain of edges is checked
+ * against the stages, bytes and messages are computed anew and compared. */
+#include "planner/model/node.h"
+#include "planner/search/schedule_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STAGES_MAX = 1 << 16 };
+
+enum {
+    TOP_SCHEMA,
+    TOP_MODEL,
+    TOP_SHAPE,
+    TOP_MESH,
+    TOP_PERIOD,
+    TOP_REPEAT,
+    TOP_STAGES,
+    TOP_EDGES,
+    TOP_SWITCHES,
+    TOP_BYTES_MAX,
+    TOP_BYTES_TOTAL,
+    TOP_NOTE,
+    TOP_KEYS
+};
+static const hd_key top_keys[TOP_KEYS] = {
+    [TOP_SCHEMA] = {"schema", 1},
+    [TOP_MODEL] = {"model", 1},
+    [TOP_SHAPE] = {"shape", 1},
+    [TOP_MESH] = {"mesh", 1},
+    [TOP_PERIOD] = {"period", 1},
+    [TOP_REPEAT] = {"repeat", 1},
+    [TOP_STAGES] = {"stages", 1},
+    [TOP_EDGES] = {"edges", 1},
+    [TOP_SWITCHES] = {"switches", 1},
+    [TOP_BYTES_MAX] = {"bytes_per_rank_max", 1},
+    [TOP_BYTES_TOTAL] = {"bytes_total", 1},
+    [TOP_NOTE] = {"note", 0},
+};
+
+enum { STAGE_NAME, STAGE_REPETITION, STAGE_KIND, STAGE_OVER, STAGE_METHOD, STAGE_LAYOUT, STAGE_KEYS };
+static const hd_key stage_keys[STAGE_KEYS] = {
+    [STAGE_NAME] = {"name", 1}, [STAGE_REPETITION] = {"repetition", 1}, [STAGE_KIND] = {"kind", 1},
+    [STAGE_OVER] = {"over", 1}, [STAGE_METHOD] = {"method", 1},         [STAGE_LAYOUT] = {"layout", 1},
+};
+static const char *const stage_kinds[] = {
+    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
+static const char *const methods[] = {"local"};
+
+enum { EDGE_FROM, EDGE_TO, EDGE_KIND, EDGE_BYTES_MAX, EDGE_BYTES_TOTAL, EDGE_MESSAGES, EDGE_KEYS };
+static const hd_key edge_keys[EDGE_KEYS] = {
+    [EDGE_FROM] = {"from", 1},
+    [EDGE_TO] = {"to", 1},
+    [EDGE_KIND] = {"kind", 1},
+    [EDGE_BYTES_MAX] = {"bytes_per_rank_max", 1},
+    [EDGE_BYTES_TOTAL] = {"bytes_total", 1},
+    [EDGE_MESSAGES] = {"messages", 1},
+};
+static const char *const edge_kinds[] = {"keep", "split", "switch", "gather", "free", "general"};
+
+/* A text form inside the file: its own sentence gets the place in front. */
+static heddle_status at_node(heddle_status st, const hd_node *node)
+{
+    if (st == HEDDLE_OK) {
+        return st;
+    }
+    return hd_fail_prefix(st, "%s:%d:%d", node->document->name, node->line, node->column);
+}
+
+static heddle_status read_layout(int *out, heddle_schedule *s, const hd_node *node, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    const char *text = NULL;
+    heddle_layout layout;
+    HD_TRY(hd_node_text(&text, node, what));
+    HD_TRY(at_node(heddle_layout_parse(&layout, text, &s->shape, &s->mesh), node));
+    st = hd_schedule_layout(out, s, &layout);
+out:
+    return st;
+}
+
+static heddle_status read_over(int *out, const heddle_schedule *s, const hd_node *node)
+{
+    char quoted[HD_NODE_QUOTE_BYTES];
+    const char *text = NULL;
+    heddle_status st = hd_node_text(&text, node, "over");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    *out = -1;
+    if (!node->quoted && (strcmp(text, "null") == 0)) {
+        return HEDDLE_OK;
+    }
+    *out = heddle_dim_index(&s->shape, text);
+    if (*out < 0) {
+        return hd_node_fail(HEDDLE_ERR_PARSE, node, "'over' names no dim of the shape: '%s'",
+                            hd_quote(quoted, sizeof quoted, text));
+    }
+    return HEDDLE_OK;
+}
+
+/* The stage of the first repetition defines name, kind and dim; the others must agree with it. */
+static heddle_status take_stage(heddle_schedule *s, const hd_node *const *value, int index,
+                                const hd_schedule_stage *new)
+{
+    hd_schedule_stage *known = &s->stage[index % s->period];
+    if (index >= s->period) {
+        if (strcmp(known->name, new->name) != 0 || known->kind != new->kind || known->mixed_dim != new->mixed_dim) {
+            return hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_NAME],
+                                "stage %d is '%s' where the first repetition has '%s', or differs in kind or over",
+                                index, new->name, known->name);
+        }
+        return HEDDLE_OK;
+    }
+    for (int i = 0; i < index; i++) {
+        if (strcmp(s->stage[i].name, new->name) == 0) {
+            return hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "stage name '%s' is taken by stage %d", new->name,
+                                i);
+        }
+    }
+    *known = *new;
+    return HEDDLE_OK;
+}
+
+static heddle_status read_stage(heddle_schedule *s, const hd_node *node, int index)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_node *value[STAGE_KEYS];
+    hd_schedule_stage stage = {.mixed_dim = -1};
+    const char *name = NULL;
+    int64_t repetition = 0;
+    int choice = 0;
+    HD_TRY(hd_map_read(value, node, stage_keys, STAGE_KEYS, "a stage"));
+    HD_TRY(hd_node_text(&name, value[STAGE_NAME], "name"));
+    if (name[0] == '\0' || strlen(name) >= sizeof stage.name) {
+        st = hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "a stage's name has 1 to %zu bytes, found %zu",
+                          sizeof stage.name - 1, strlen(name));
+        goto out;
+    }
+    memcpy(stage.name, name, strlen(name) + 1);
+    HD_TRY(hd_node_int(&repetition, value[STAGE_REPETITION], 0, STAGES_MAX, "repetition"));
+    if (repetition != index / s->period) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_REPETITION],
+                          "stage %d with %d stages in a repetition belongs to repetition %d, found %lld", index,
+                          s->period, index / s->period, (long long)repetition);
+        goto out;
+    }
+    HD_TRY(hd_node_choice(&choice, value[STAGE_KIND], stage_kinds, HEDDLE_STAGE_MLP + 1, "kind"));
+    stage.kind = (heddle_stage_kind)choice;
+    HD_TRY(hd_node_choice(&choice, value[STAGE_METHOD], methods, 1, "method"));
+    HD_TRY(read_over(&stage.mixed_dim, s, value[STAGE_OVER]));
+    HD_TRY(take_stage(s, value, index, &stage));
+    HD_TRY(read_layout(&s->stage_layout[index], s, value[STAGE_LAYOUT], "layout"));
+    const heddle_layout *layout = &s->layout[s->stage_layout[index]];
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        int d = layout->dim_of_axis[a];
+        if (d == HEDDLE_PARTIAL || (d >= 0 && d == stage.mixed_dim && s->mesh.axis[a].size > 1)) {
+            st = hd_node_fail(HEDDLE_ERR_LAYOUT, value[STAGE_LAYOUT],
+                              "stage '%s' cannot run in layout '%s': its dim must be whole and its values complete",
+                              stage.name, value[STAGE_LAYOUT]->text);
+            goto out;
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status compare(const hd_node *node, int64_t computed, const char *what)
+{
+    int64_t found = 0;
+    heddle_status st = hd_node_int(&found, node, 0, INT64_MAX, what);
+    if (st == HEDDLE_OK && found != computed) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, node, "'%s' says %lld, but the layouts give %lld", what,
+                          (long long)found, (long long)computed);
+    }
+    return st;
+}
+
+/* An edge leads from the stage before to the stage behind it; the two ends are the schedule's own. */
+static heddle_status read_edge(heddle_schedule *s, const hd_node *node, int index)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_node *value[EDGE_KEYS];
+    int nstages = s->period * s->repeat;
+    int from = 0;
+    int to = 0;
+    int kind = 0;
+    HD_TRY(hd_map_read(value, node, edge_keys, EDGE_KEYS, "an edge"));
+    HD_TRY(read_layout(&from, s, value[EDGE_FROM], "from"));
+    HD_TRY(read_layout(&to, s, value[EDGE_TO], "to"));
+    if (index > 0 && from != s->stage_layout[index - 1]) {
+        st =
+            hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_FROM], "edge %d starts in '%s', not in the layout of stage %d",
+                         index, value[EDGE_FROM]->text, index - 1);
+        goto out;
+    }
+    if (index < nstages && to != s->stage_layout[index]) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_TO], "edge %d ends in '%s', not in the layout of stage %d",
+                          index, value[EDGE_TO]->text, index);
+        goto out;
+    }
+    HD_TRY(hd_node_choice(&kind, value[EDGE_KIND], edge_kinds, HD_EDGE_GENERAL + 1, "kind"));
+    int is_free = kind == HD_EDGE_FREE;
+    if (is_free && (from != to || (index > 0 && index < nstages))) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_KIND],
+                          "only the first and the last edge may be free, and they keep the layout");
+        goto out;
+    }
+    HD_TRY(hd_schedule_set_edge(s, index, from, to, is_free));
+    if (kind != (int)s->edge[index].kind) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_KIND], "'kind' says %s, but the layouts give %s",
+                          edge_kinds[kind], hd_edge_kind_name(s->edge[index].kind));
+        goto out;
+    }
+    HD_TRY(compare(value[EDGE_BYTES_MAX], s->edge[index].cost.bytes_per_rank_max, "bytes_per_rank_max"));
+    HD_TRY(compare(value[EDGE_BYTES_TOTAL], s->edge[index].cost.bytes_total, "bytes_total"));
+    HD_TRY(compare(value[EDGE_MESSAGES], s->edge[index].cost.messages, "messages"));
+out:
+    return st;
+}
+
+/* Shape, mesh and counts: an empty schedule of the right size. */
+static heddle_status read_frame(heddle_schedule **out, const hd_node *const *value)
+{
+    heddle_status st = HEDDLE_OK;
+    char quoted[HD_NODE_QUOTE_BYTES];
+    const char *text = NULL;
+    const char *model = NULL;
+    int64_t period = 0;
+    int64_t repeat = 0;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    HD_TRY(hd_node_text(&text, value[TOP_SCHEMA], "schema"));
+    if (strcmp(text, HD_SCHEDULE_SCHEMA) != 0) {
+        st = hd_node_fail(HEDDLE_ERR_PARSE, value[TOP_SCHEMA], "'schema' is '%s'; this version reads %s",
+                          hd_quote(quoted, sizeof quoted, text), HD_SCHEDULE_SCHEMA);
+        goto out;
+    }
+    HD_TRY(hd_node_text(&model, value[TOP_MODEL], "model"));
+    HD_TRY(hd_node_text(&text, value[TOP_SHAPE], "shape"));
+    HD_TRY(at_node(heddle_shape_parse(&shape, text), value[TOP_SHAPE]));
+    HD_TRY(hd_node_text(&text, value[TOP_MESH], "mesh"));
+    HD_TRY(at_node(heddle_mesh_parse(&mesh, text), value[TOP_MESH]));
+    HD_TRY(hd_node_int(&period, value[TOP_PERIOD], 1, STAGES_MAX, "period"));
+    HD_TRY(hd_node_int(&repeat, value[TOP_REPEAT], 1, STAGES_MAX / period, "repeat"));
+    int nstages = (int)(period * repeat);
+    HD_TRY(hd_node_list(value[TOP_STAGES], nstages, nstages, "stages"));
+    HD_TRY(hd_node_list(value[TOP_EDGES], nstages + 1, nstages + 1, "edges"));
+    HD_TRY(hd_schedule_new(out, model, (int)period, (int)repeat));
+    (*out)->shape = shape;
+    (*out)->mesh = mesh;
+out:
+    return st;
+}
+
+static heddle_status read_schedule(heddle_schedule **out, const hd_node *root)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_schedule *s = NULL;
+    const hd_node *value[TOP_KEYS];
+    const char *note = "";
+    int index = 0;
+    HD_TRY(hd_map_read(value, root, top_keys, TOP_KEYS, "the schedule"));
+    HD_TRY(read_frame(&s, value));
+    for (const hd_node *child = value[TOP_STAGES]->child; child != NULL; child = child->next) {
+        HD_TRY(read_stage(s, child, index++));
+    }
+    index = 0;
+    for (const hd_node *child = value[TOP_EDGES]->child; child != NULL; child = child->next) {
+        HD_TRY(read_edge(s, child, index++));
+    }
+    HD_TRY(hd_schedule_sum(s));
+    HD_TRY(compare(value[TOP_SWITCHES], s->switches, "switches"));
+    HD_TRY(compare(value[TOP_BYTES_MAX], s->bytes_per_rank_max, "bytes_per_rank_max"));
+    HD_TRY(compare(value[TOP_BYTES_TOTAL], s->bytes_total, "bytes_total"));
+    HD_TRY(value[TOP_NOTE] != NULL ? hd_node_text(&note, value[TOP_NOTE], "note") : HEDDLE_OK);
+    HD_TRY(hd_schedule_set_note(s, note));
+    *out = s;
+    s = NULL;
+out:
+    heddle_schedule_destroy(s);
+    return st;
+}
+
+heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes, const char *name)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_document *document = NULL;
+    if (out == NULL || (text == NULL && text_bytes > 0) || name == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_parse: NULL argument");
+    }
+    HD_TRY(hd_document_parse(&document, text, text_bytes, name, HD_SCHEDULE_LIMIT_BYTES));
+    st = read_schedule(out, document->root);
+out:
+    hd_document_free(document);
+    return st;
+}
+
+heddle_status heddle_schedule_load(heddle_schedule **out, const char *path)
+{
+    heddle_status st = HEDDLE_OK;
+    char *text = NULL;
+    size_t text_bytes = 0;
+    if (out == NULL || path == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_load: NULL argument");
+    }
+    HD_TRY(hd_file_read(&text, &text_bytes, path, HD_SCHEDULE_LIMIT_BYTES));
+    st = heddle_schedule_parse(out, text, text_bytes, path);
+out:
+    hd_free(text);
+    return st;
+}
