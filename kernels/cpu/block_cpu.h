@@ -1,0 +1,13 @@
+/* What the variants of the block kernels share. */
+#ifndef HD_BLOCK_CPU_H
+#define HD_BLOCK_CPU_H
+
+#include "kernels/kernels_block.h"
+
+#define HD_NORM_EPSILON 1e-6
+#define HD_GELU_SLOPE 0.7978845608028654f /* sqrt(2 / pi) */
+#define HD_GELU_CUBIC 0.044715f
+
+extern const hd_block_kernels hd_block_reference;
+
+#endif

@@ -1,0 +1,281 @@
+/* Options, parameters and life of a block. */
+#include "runtime/base/base.h"
+#include "runtime/block/block_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float ROPE_BASE = 10000.0f;
+
+void heddle_block_options_init(heddle_block_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+    options->mixed_dim = -1;
+    options->heads = 1;
+    options->modulate = 1;
+    options->threads = 1;
+}
+
+static heddle_status check_heads(const heddle_block_options *options, int64_t channels)
+{
+    if (options->heads < 1 || channels % options->heads != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "%lld channels cannot be divided into %d heads", (long long)channels,
+                       options->heads);
+    }
+    if (options->kind == HEDDLE_STAGE_ATTENTION && options->rope && channels / options->heads % 2 != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "rotary positions need an even number of channels per head, not %lld",
+                       (long long)(channels / options->heads));
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check_kind(const heddle_block_options *options, int64_t channels)
+{
+    const heddle_shape *shape = &options->shape;
+    switch (options->kind) {
+    case HEDDLE_STAGE_ATTENTION:
+        if (options->mixed_dim < 1 || options->mixed_dim > shape->ndim - 2) {
+            return hd_fail(HEDDLE_ERR_ARG, "mixed_dim %d of an attention stage must be a sequence dim, 1 to %d",
+                           options->mixed_dim, shape->ndim - 2);
+        }
+        return check_heads(options, channels);
+    case HEDDLE_STAGE_CROSS:
+        if (options->text_tokens < 1) {
+            return hd_fail(HEDDLE_ERR_ARG, "a cross-attention stage needs text_tokens >= 1, not %lld",
+                           (long long)options->text_tokens);
+        }
+        return check_heads(options, channels);
+    case HEDDLE_STAGE_MLP:
+        if (options->mlp_channels < 1) {
+            return hd_fail(HEDDLE_ERR_ARG, "an MLP stage needs mlp_channels >= 1, not %lld",
+                           (long long)options->mlp_channels);
+        }
+        return HEDDLE_OK;
+    }
+    return hd_fail(HEDDLE_ERR_ARG, "there is no stage kind %d", (int)options->kind);
+}
+
+static heddle_status check_options(const heddle_block_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_shape *shape = &options->shape;
+    if (options->struct_bytes != sizeof *options) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "block options of %zu bytes, this library has %zu: call heddle_block_options_init",
+                       options->struct_bytes, sizeof *options);
+    }
+    HD_TRY(heddle_shape_check(shape));
+    if (shape->ndim < 2) {
+        return hd_fail(HEDDLE_ERR_ARG, "a block needs a batch dim and a channel dim, the shape has %d dim",
+                       shape->ndim);
+    }
+    if (shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "blocks work on f32 and bf16, not on %s",
+                       heddle_dtype_name(shape->dtype));
+    }
+    if (shape->dim[shape->ndim - 1].extent < 1) {
+        return hd_fail(HEDDLE_ERR_ARG, "the channel dim %s is empty", shape->dim[shape->ndim - 1].name);
+    }
+    if (options->threads < 0 || options->threads > HD_BLOCK_THREADS) {
+        return hd_fail(HEDDLE_ERR_ARG, "%d threads: must be 0 to %d", options->threads, HD_BLOCK_THREADS);
+    }
+    return check_kind(options, shape->dim[shape->ndim - 1].extent);
+out:
+    return st;
+}
+
+static heddle_status add_param(heddle_block *block, const char *name, int64_t rows, int64_t columns)
+{
+    heddle_param *param = &block->param[block->nparams];
+    param->name = name;
+    param->ndim = columns > 0 ? 2 : 1;
+    param->extent[0] = rows;
+    param->extent[1] = columns;
+    int64_t count = columns > 0 ? columns : 1;
+    heddle_status st = HEDDLE_OK;
+    if (rows > INT32_MAX || count > INT32_MAX) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %s would be %lld x %lld", name, (long long)rows, (long long)count);
+    }
+    HD_TRY(hd_alloc((void **)&param->data, (size_t)rows, (size_t)count * sizeof(float), name));
+    block->nparams++;
+out:
+    return st;
+}
+
+static heddle_status add_layer(heddle_block *block, const char *weight, const char *bias, int64_t k, int64_t n,
+                               heddle_dtype dst_dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(add_param(block, weight, n, k));
+    HD_TRY(add_param(block, bias, n, 0));
+    HD_TRY(hd_gemm_create(&block->layer[block->nlayers], k, n, block->options.shape.dtype, dst_dtype, block->seats));
+    block->nlayers++;
+out:
+    return st;
+}
+
+static heddle_status make_layers(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t c = block->channels;
+    int64_t hidden = block->options.mlp_channels;
+    heddle_dtype dtype = block->options.shape.dtype;
+    switch (block->options.kind) {
+    case HEDDLE_STAGE_ATTENTION:
+        HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, dtype));
+        HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
+        if (block->options.qk_norm) {
+            HD_TRY(add_param(block, "q_norm.weight", block->head_channels, 0));
+            HD_TRY(add_param(block, "k_norm.weight", block->head_channels, 0));
+        }
+        break;
+    case HEDDLE_STAGE_CROSS:
+        HD_TRY(add_layer(block, "q_linear.weight", "q_linear.bias", c, c, dtype));
+        HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
+        HD_TRY(add_layer(block, "kv_linear.weight", "kv_linear.bias", c, 2 * c, dtype));
+        break;
+    case HEDDLE_STAGE_MLP:
+        HD_TRY(add_layer(block, "fc1.weight", "fc1.bias", c, hidden, HEDDLE_F32));
+        HD_TRY(add_layer(block, "fc2.weight", "fc2.bias", hidden, c, HEDDLE_F32));
+        break;
+    }
+out:
+    return st;
+}
+
+static heddle_status make_rope(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t t_extent = block->options.shape.dim[block->options.mixed_dim].extent;
+    int64_t d = block->head_channels;
+    HD_TRY(hd_alloc((void **)&block->cos_sin, (size_t)t_extent, (size_t)d * sizeof(float), "rotary positions"));
+    for (int64_t t = 0; t < t_extent; t++) {
+        for (int64_t i = 0; i < d; i += 2) {
+            double angle = (double)t * pow((double)ROPE_BASE, -(double)i / (double)d);
+            block->cos_sin[t * d + i] = (float)cos(angle);
+            block->cos_sin[t * d + i + 1] = (float)sin(angle);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_block *block = NULL;
+    if (out == NULL || options == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_create: %s is NULL", out == NULL ? "out" : "options");
+    }
+    HD_TRY(check_options(options));
+    HD_TRY(hd_alloc((void **)&block, 1, sizeof *block, "a block"));
+    block->options = *options;
+    block->channels = options->shape.dim[options->shape.ndim - 1].extent;
+    if (options->kind != HEDDLE_STAGE_MLP) {
+        block->head_channels = block->channels / options->heads;
+    }
+    block->kernels = hd_block_kernels_best();
+    block->seats = options->threads > 0 ? options->threads : 1;
+    HD_TRY(hd_alloc((void **)&block->seat, (size_t)block->seats, sizeof *block->seat, "a block's threads"));
+    HD_TRY(make_layers(block));
+    if (options->kind == HEDDLE_STAGE_ATTENTION && options->rope) {
+        HD_TRY(make_rope(block));
+    }
+    *out = block;
+    block = NULL;
+out:
+    heddle_block_destroy(block);
+    return st;
+}
+
+void heddle_block_destroy(heddle_block *block)
+{
+    if (block == NULL) {
+        return;
+    }
+    for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
+        hd_free(block->param[i].data);
+    }
+    for (int i = 0; i < HD_BLOCK_LAYERS; i++) {
+        hd_gemm_destroy(block->layer[i]);
+    }
+    for (int i = 0; block->seat != NULL && i < block->seats; i++) {
+        for (size_t part = 0; part < sizeof block->seat[i].part / sizeof block->seat[i].part[0]; part++) {
+            hd_free(block->seat[i].part[part]);
+        }
+    }
+    hd_free(block->seat);
+    hd_free(block->cos_sin);
+    hd_free(block->text_kv);
+    hd_free(block);
+}
+
+int heddle_block_nparams(const heddle_block *block)
+{
+    return block->nparams;
+}
+
+heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index)
+{
+    if (index < 0 || index >= block->nparams) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
+    }
+    *out = block->param[index];
+    return HEDDLE_OK;
+}
+
+/* splitmix64's finaliser */
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* -1 <= u < 1 from 24 bits of the counter (seed, param, element): the same on every rank and machine */
+static float uniform(uint64_t key, uint64_t element)
+{
+    return (float)(int32_t)(mix(key + (element + 1) * 0x9e3779b97f4a7c15u) >> 40) * 0x1p-23f - 1.0f;
+}
+
+heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
+{
+    for (int p = 0; p < block->nparams; p++) {
+        heddle_param *param = &block->param[p];
+        uint64_t key = mix(seed + 0x632be59bd9b4e019u * (uint64_t)(p + 1));
+        int64_t columns = param->ndim == 2 ? param->extent[1] : 1;
+        float scale = param->ndim == 2 ? sqrtf(6.0f / (float)(param->extent[0] + columns)) : 0.02f;
+        float base = block->options.kind == HEDDLE_STAGE_ATTENTION && p >= HD_PARAM_Q_NORM ? 1.0f : 0.0f;
+        for (int64_t i = 0; i < param->extent[0] * columns; i++) {
+            param->data[i] = base + scale * uniform(key, (uint64_t)i);
+        }
+    }
+    return heddle_block_commit(block);
+}
+
+heddle_status heddle_block_commit(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    block->committed = 0;
+    for (int i = 0; i < block->nlayers; i++) {
+        HD_TRY(hd_gemm_pack(block->layer[i], block->param[2 * i].data, block->param[2 * i + 1].data));
+    }
+    block->committed = 1;
+out:
+    return st;
+}
+
+int64_t heddle_block_workspace_bytes(const heddle_block *block)
+{
+    int64_t bytes = (int64_t)block->text_kv_bytes;
+    for (int i = 0; i < block->nlayers; i++) {
+        bytes += hd_gemm_bytes(block->layer[i]);
+    }
+    for (int i = 0; i < block->seats; i++) {
+        for (size_t part = 0; part < sizeof block->seat[i].part / sizeof block->seat[i].part[0]; part++) {
+            bytes += (int64_t)block->seat[i].part_bytes[part];
+        }
+    }
+    return bytes;
+}

@@ -1,0 +1,82 @@
+/* A block: options, parameters, linear layers and one workspace per thread. */
+#ifndef HD_BLOCK_INTERNAL_H
+#define HD_BLOCK_INTERNAL_H
+
+#include "kernels/kernels_block.h"
+#include "runtime/block/gemm.h"
+
+#include <heddle/block.h>
+
+enum {
+    HD_BLOCK_PARAMS = 6,
+    HD_BLOCK_LAYERS = 3,
+    HD_BLOCK_THREADS = 256,
+    HD_CHUNK_ROWS = 256 /* rows that go through a stage together; a fibre is never cut */
+};
+
+/* Positions in block->layer and of its weight in block->param (the bias follows). */
+enum { HD_LAYER_QKV = 0, HD_LAYER_PROJ = 1 };                      /* ATTENTION */
+enum { HD_LAYER_Q = 0, HD_LAYER_CROSS_PROJ = 1, HD_LAYER_KV = 2 }; /* CROSS */
+enum { HD_LAYER_FC1 = 0, HD_LAYER_FC2 = 1 };                       /* MLP */
+enum { HD_PARAM_Q_NORM = 4, HD_PARAM_K_NORM = 5 };                 /* ATTENTION with qk_norm */
+
+/* Scratch of one thread; the meaning of the parts is each stage's own. */
+typedef struct hd_block_seat {
+    void *part[4];
+    size_t part_bytes[4];
+    heddle_status status;
+    char sentence[512]; /* heddle_last_error of the thread that failed */
+} hd_block_seat;
+
+struct heddle_block {
+    heddle_block_options options;
+    int64_t channels;
+    int64_t head_channels;
+    const hd_block_kernels *kernels;
+    int nparams;
+    heddle_param param[HD_BLOCK_PARAMS];
+    int nlayers;
+    hd_gemm *layer[HD_BLOCK_LAYERS];
+    int committed;
+    float *cos_sin; /* [extent of mixed_dim][d/2][2]; NULL without rope */
+    int seats;
+    hd_block_seat *seat;
+    void *text_kv; /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
+    size_t text_kv_bytes;
+};
+
+/* x[outer, t, inner, c]: the box as seen from the mixed dim (outer = everything before it, batch included). Stages that
+ * mix nothing see [rows, 1, 1, c]. */
+typedef struct hd_block_view {
+    char *x;
+    const heddle_conditioning *conditioning;
+    int64_t outer;
+    int64_t t;
+    int64_t inner;
+    int64_t sample_rows; /* rows per sample in the box */
+    int64_t first_sample;
+    int64_t samples;
+    int64_t jobs;
+    int64_t fibres_per_job; /* ATTENTION: of one outer index, or whole outer indices when >= inner */
+} hd_block_view;
+
+typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *view, int seat, int64_t job);
+
+/* Runs job 0..jobs-1 on the block's threads; every job is run by one thread from its start to its end. */
+heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs);
+/* Makes part `index` of every seat at least `bytes` large. */
+heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes);
+
+heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view);
+heddle_status hd_stage_cross(heddle_block *block, hd_block_view *view);
+heddle_status hd_stage_mlp(heddle_block *block, hd_block_view *view);
+
+static inline size_t hd_block_elem_bytes(const heddle_block *block)
+{
+    return heddle_dtype_bytes(block->options.shape.dtype);
+}
+
+/* Row `which` (0..5) of the conditioning of local sample `sample`; NULL when the block is not modulated. */
+const float *hd_block_condition(const heddle_block *block, const hd_block_view *view, int64_t sample, int which);
+
+#endif

@@ -1,0 +1,197 @@
+/* Checks of a forward call, the view of the box, and the threads that work on it. */
+#include "runtime/base/base.h"
+#include "runtime/block/block_internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64, CONDITION_ROWS = 6 };
+
+const float *hd_block_condition(const heddle_block *block, const hd_block_view *view, int64_t sample, int which)
+{
+    if (!block->options.modulate) {
+        return NULL;
+    }
+    return view->conditioning->vector + ((view->first_sample + sample) * CONDITION_ROWS + which) * block->channels;
+}
+
+heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < block->seats; i++) {
+        hd_block_seat *seat = &block->seat[i];
+        if (seat->part_bytes[index] < bytes) {
+            hd_free(seat->part[index]);
+            seat->part[index] = NULL;
+            seat->part_bytes[index] = 0;
+            HD_TRY(hd_alloc_aligned(&seat->part[index], ALIGNMENT, bytes, "a block's workspace"));
+            seat->part_bytes[index] = bytes;
+        }
+    }
+out:
+    return st;
+}
+
+typedef struct block_team {
+    heddle_block *block;
+    const hd_block_view *view;
+    hd_block_job fn;
+    int64_t jobs;
+    atomic_llong next;
+    atomic_int next_seat;
+} block_team;
+
+static void *work(void *arg)
+{
+    block_team *team = arg;
+    int seat_index = atomic_fetch_add(&team->next_seat, 1);
+    hd_block_seat *seat = &team->block->seat[seat_index];
+    int entered = hd_gemm_enter();
+    seat->status = HEDDLE_OK;
+    for (;;) {
+        int64_t job = atomic_fetch_add(&team->next, 1);
+        if (job >= team->jobs || seat->status != HEDDLE_OK) {
+            break;
+        }
+        seat->status = team->fn(team->block, team->view, seat_index, job);
+    }
+    if (seat->status != HEDDLE_OK) {
+        snprintf(seat->sentence, sizeof seat->sentence, "%s", heddle_last_error());
+    }
+    hd_gemm_leave(entered);
+    return NULL;
+}
+
+/* Threads live for one call: nothing has to survive a fork, and starting one costs microseconds against a stage's
+ * milliseconds. Where a thread cannot be had the others do its share. */
+heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs)
+{
+    pthread_t thread[HD_BLOCK_THREADS];
+    int started = 0;
+    block_team team = {.block = block, .view = view, .fn = fn, .jobs = jobs};
+    for (int i = 0; i < block->seats; i++) {
+        block->seat[i].status = HEDDLE_OK;
+    }
+    while (started < block->seats - 1 && started < jobs - 1 &&
+           pthread_create(&thread[started], NULL, work, &team) == 0) {
+        started++;
+    }
+    work(&team);
+    for (int i = 0; i < started; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    for (int i = 0; i < block->seats; i++) {
+        if (block->seat[i].status != HEDDLE_OK) {
+            return hd_fail(block->seat[i].status, "%s", block->seat[i].sentence);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check_whole(const heddle_shape *shape, const heddle_box *box, int dim, const char *why)
+{
+    if (box->lo[dim] != 0 || box->len[dim] != shape->dim[dim].extent) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "dim %s %s and must be whole on the rank: it holds %lld..%lld of %lld",
+                       shape->dim[dim].name, why, (long long)box->lo[dim], (long long)(box->lo[dim] + box->len[dim]),
+                       (long long)shape->dim[dim].extent);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check_box(const heddle_block *block, const heddle_box *box)
+{
+    const heddle_shape *shape = &block->options.shape;
+    if (box->ndim != shape->ndim) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "the box has %d dims, the block's shape %d", box->ndim, shape->ndim);
+    }
+    for (int d = 0; d < box->ndim; d++) {
+        int64_t extent = shape->dim[d].extent;
+        if (box->lo[d] < 0 || box->len[d] < 0 || box->lo[d] > extent || box->len[d] > extent - box->lo[d]) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "the box starts at %lld of dim %s and has %lld, the shape has %lld",
+                           (long long)box->lo[d], shape->dim[d].name, (long long)box->len[d], (long long)extent);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check_conditioning(const heddle_block *block, const heddle_box *box,
+                                        const heddle_conditioning *conditioning)
+{
+    const heddle_block_options *options = &block->options;
+    if (options->kind != HEDDLE_STAGE_CROSS) {
+        if (options->modulate && (conditioning == NULL || conditioning->vector == NULL)) {
+            return hd_fail(HEDDLE_ERR_ARG, "a modulated stage needs the conditioning vector [b, 6, c]");
+        }
+        return HEDDLE_OK;
+    }
+    if (conditioning == NULL || conditioning->text == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "a cross-attention stage needs the text [b, %lld, c]",
+                       (long long)options->text_tokens);
+    }
+    for (int64_t b = box->lo[0]; conditioning->text_lengths != NULL && b < box->lo[0] + box->len[0]; b++) {
+        if (conditioning->text_lengths[b] < 0 || conditioning->text_lengths[b] > options->text_tokens) {
+            return hd_fail(HEDDLE_ERR_ARG, "text length %lld of sample %lld: must be 0 to %lld",
+                           (long long)conditioning->text_lengths[b], (long long)b, (long long)options->text_tokens);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static hd_block_view make_view(const heddle_block *block, void *x, const heddle_box *box,
+                               const heddle_conditioning *conditioning)
+{
+    int mixed = block->options.kind == HEDDLE_STAGE_ATTENTION ? block->options.mixed_dim : box->ndim - 1;
+    hd_block_view view = {.x = x, .conditioning = conditioning, .outer = 1, .t = 1, .inner = 1, .sample_rows = 1};
+    view.first_sample = box->lo[0];
+    view.samples = box->len[0];
+    for (int d = 0; d < box->ndim - 1; d++) {
+        view.sample_rows *= d > 0 ? box->len[d] : 1;
+        if (d < mixed) {
+            view.outer *= box->len[d];
+        } else if (d == mixed) {
+            view.t = box->len[d];
+        } else {
+            view.inner *= box->len[d];
+        }
+    }
+    return view;
+}
+
+heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
+                                   const heddle_conditioning *conditioning)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_view view;
+    if (block == NULL || box == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: %s is NULL", block == NULL ? "block" : "box");
+    }
+    if (!block->committed) {
+        return hd_fail(HEDDLE_ERR_ARG, "the block's weights are not ready: call heddle_block_commit first");
+    }
+    HD_TRY(check_box(block, box));
+    if (heddle_box_elems(box) == 0) {
+        return HEDDLE_OK;
+    }
+    if (x == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: x is NULL, the box has %lld elements",
+                       (long long)heddle_box_elems(box));
+    }
+    HD_TRY(check_whole(&block->options.shape, box, box->ndim - 1, "holds the channels"));
+    if (block->options.kind == HEDDLE_STAGE_ATTENTION) {
+        HD_TRY(check_whole(&block->options.shape, box, block->options.mixed_dim, "is mixed by this stage"));
+    }
+    HD_TRY(check_conditioning(block, box, conditioning));
+    view = make_view(block, x, box, conditioning);
+    switch (block->options.kind) {
+    case HEDDLE_STAGE_ATTENTION:
+        return hd_stage_attention(block, &view);
+    case HEDDLE_STAGE_CROSS:
+        return hd_stage_cross(block, &view);
+    case HEDDLE_STAGE_MLP:
+        return hd_stage_mlp(block, &view);
+    }
+out:
+    return st;
+}

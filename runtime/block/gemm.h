@@ -1,0 +1,38 @@
+/* Linear layers whose rows do not know of one another: dst[r, n] = src[r, k] * W[n, k]^T + bias.
+ *
+ * oneDNN picks its kernel, and with it the order of its sums, by the number of rows. So every call has the same number
+ * of rows here (the last block of a matrix is padded), and packing checks that a row's result does not depend on its
+ * place in the block; a block size that fails the check is replaced by a smaller one, down to a single row.
+ */
+#ifndef HD_GEMM_H
+#define HD_GEMM_H
+
+#include <heddle/layout.h>
+
+enum { HD_GEMM_ROWS = 64 }; /* the block size that is tried first; chunks of rows should be multiples of it */
+
+typedef struct hd_gemm hd_gemm;
+
+/* src_dtype, dst_dtype: F32 or BF16 (sums are always f32). A seat is what one thread needs to run it: threads with
+ * different seats may run the same gemm at the same time. BF16 sources are multiplied as BF16 where oneDNN has a
+ * kernel for that, else as F32 after conversion. */
+heddle_status hd_gemm_create(hd_gemm **out, int64_t k, int64_t n, heddle_dtype src_dtype, heddle_dtype dst_dtype,
+                             int seats);
+void hd_gemm_destroy(hd_gemm *gemm);
+
+/* Copies weight [n, k] and bias [n] (NULL: none) into the kernel's own order. Not while anybody runs it. */
+heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias);
+
+/* Dense rows. Allocates nothing. dst must not overlap src. */
+heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
+
+int64_t hd_gemm_bytes(const hd_gemm *gemm);      /* scratch and packed weights */
+int64_t hd_gemm_block_rows(const hd_gemm *gemm); /* 0 before packing */
+const char *hd_gemm_kernel(const hd_gemm *gemm); /* oneDNN's name of the kernel; "" before packing */
+
+/* oneDNN runs on OpenMP. The library's ranks and threads are its own, so OpenMP is held at one thread while they call
+ * oneDNN; also, OpenMP's thread pools do not survive fork. Returns what to hand to hd_gemm_leave. */
+int hd_gemm_enter(void);
+void hd_gemm_leave(int entered);
+
+#endif

@@ -1,0 +1,120 @@
+/* x += proj(attention of q(x) to k,v(text)); k and v of the text once per call, then chunks of rows of one sample. */
+#include "runtime/base/base.h"
+#include "runtime/block/block_internal.h"
+
+#include <math.h>
+
+enum { PART_Q = 0, PART_MIXED = 1, PART_OUT = 2, PART_SCRATCH = 3, ALIGNMENT = 64 };
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t text_length(const heddle_block *block, const hd_block_view *view, int64_t sample)
+{
+    const int64_t *lengths = view->conditioning->text_lengths;
+    return lengths != NULL ? lengths[view->first_sample + sample] : block->options.text_tokens;
+}
+
+static char *sample_kv(const heddle_block *block, int64_t sample)
+{
+    return (char *)block->text_kv +
+           (size_t)(sample * block->options.text_tokens * 2 * block->channels) * hd_block_elem_bytes(block);
+}
+
+/* One sample's keys and values. */
+static heddle_status text_job(heddle_block *block, const hd_block_view *view, int seat_index, int64_t sample)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_dtype dtype = block->options.shape.dtype;
+    int64_t c = block->channels;
+    int64_t length = text_length(block, view, sample);
+    const float *text = view->conditioning->text + (view->first_sample + sample) * block->options.text_tokens * c;
+    char *kv = sample_kv(block, sample);
+    for (int64_t r = 0; r < length; r += HD_CHUNK_ROWS) {
+        int64_t rows = smaller(HD_CHUNK_ROWS, length - r);
+        const void *src = text + r * c;
+        if (dtype != HEDDLE_F32) {
+            block->kernels->convert(block->seat[seat_index].part[PART_Q], dtype, src, HEDDLE_F32, rows * c);
+            src = block->seat[seat_index].part[PART_Q];
+        }
+        HD_TRY(hd_gemm_run(block->layer[HD_LAYER_KV], seat_index, kv + (size_t)(r * 2 * c) * hd_block_elem_bytes(block),
+                           src, rows));
+    }
+out:
+    return st;
+}
+
+static heddle_status chunk(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_block_seat *seat = &block->seat[seat_index];
+    heddle_dtype dtype = block->options.shape.dtype;
+    int64_t c = block->channels;
+    int64_t d = block->head_channels;
+    size_t elem = hd_block_elem_bytes(block);
+    int64_t sample_chunks = (view->sample_rows + HD_CHUNK_ROWS - 1) / HD_CHUNK_ROWS;
+    int64_t sample = job / sample_chunks;
+    int64_t first = job % sample_chunks * HD_CHUNK_ROWS;
+    int64_t rows = smaller(HD_CHUNK_ROWS, view->sample_rows - first);
+    char *x = view->x + (size_t)((sample * view->sample_rows + first) * c) * elem;
+    const char *kv = sample_kv(block, sample);
+    hd_attention_head head = {.dtype = dtype,
+                              .nq = rows,
+                              .nk = text_length(block, view, sample),
+                              .d = d,
+                              .q_stride = c,
+                              .kv_stride = 2 * c,
+                              .out_stride = c,
+                              .scale = 1.0f / sqrtf((float)d)};
+    if (head.nk == 0) {
+        return HEDDLE_OK; /* no text, no contribution */
+    }
+    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_Q], seat_index, seat->part[PART_Q], x, rows));
+    for (int64_t h = 0; h < block->options.heads; h++) {
+        head.q = (const char *)seat->part[PART_Q] + (size_t)(h * d) * elem;
+        head.k = kv + (size_t)(h * d) * elem;
+        head.v = kv + (size_t)(c + h * d) * elem;
+        head.out = (char *)seat->part[PART_MIXED] + (size_t)(h * d) * elem;
+        block->kernels->attention(&head, seat->part[PART_SCRATCH]);
+    }
+    HD_TRY(
+        hd_gemm_run(block->layer[HD_LAYER_CROSS_PROJ], seat_index, seat->part[PART_OUT], seat->part[PART_MIXED], rows));
+    block->kernels->gate_residual(x, dtype, seat->part[PART_OUT], rows, c, NULL);
+out:
+    return st;
+}
+
+static heddle_status reserve(heddle_block *block, const hd_block_view *view)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t elem = hd_block_elem_bytes(block);
+    size_t plain = (size_t)(HD_CHUNK_ROWS * block->channels);
+    size_t kv_bytes = (size_t)(view->samples * block->options.text_tokens * 2 * block->channels) * elem;
+    HD_TRY(hd_block_reserve(block, PART_Q, plain * elem));
+    HD_TRY(hd_block_reserve(block, PART_MIXED, plain * elem));
+    HD_TRY(hd_block_reserve(block, PART_OUT, plain * sizeof(float)));
+    HD_TRY(hd_block_reserve(block, PART_SCRATCH,
+                            block->kernels->attention_scratch_bytes(block->options.text_tokens, block->head_channels)));
+    if (block->text_kv_bytes < kv_bytes) {
+        hd_free(block->text_kv);
+        block->text_kv = NULL;
+        block->text_kv_bytes = 0;
+        HD_TRY(hd_alloc_aligned(&block->text_kv, ALIGNMENT, kv_bytes, "keys and values of the text"));
+        block->text_kv_bytes = kv_bytes;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_stage_cross(heddle_block *block, hd_block_view *view)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t sample_chunks = (view->sample_rows + HD_CHUNK_ROWS - 1) / HD_CHUNK_ROWS;
+    HD_TRY(reserve(block, view));
+    HD_TRY(hd_block_run_jobs(block, view, text_job, view->samples));
+    HD_TRY(hd_block_run_jobs(block, view, chunk, view->samples * sample_chunks));
+out:
+    return st;
+}
