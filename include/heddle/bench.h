@@ -1,0 +1,59 @@
+/* Measuring a reshard against what the machine can do, in one run.
+ *
+ * The roofline is the same bytes (those a rank keeps included) copied contiguously from the ranks that own them: all
+ * ranks at once, between the same flags as the reshard's own, with the strongest of all copy kernels, both directions
+ * (pull and push) and several orders of peers. Reshards and contiguous copies take turns in one loop, and as often as
+ * each other, because a shared machine changes its speed within seconds: only ratios inside one run mean anything.
+ */
+#ifndef HEDDLE_BENCH_H
+#define HEDDLE_BENCH_H
+
+#include <heddle/reshard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_bench_options {
+    size_t struct_bytes;
+    int64_t min_rounds;                    /* at least so many rounds of four reshards; default 30 */
+    int64_t max_rounds;                    /* default 1000, at most 100000 */
+    int64_t budget_ms;                     /* go on until so much time is spent; default 3000 */
+    const heddle_reshard_options *reshard; /* memory, tuning, kernel; NULL: defaults. Orders come from the line */
+} heddle_bench_options;
+
+HEDDLE_API void heddle_bench_options_init(heddle_bench_options *options);
+
+/* The same on every rank. A time is that of the slowest rank. min: the fastest of all samples; median: of all samples,
+ * for the roofline that of its best way (kernel, direction, order). */
+typedef struct heddle_bench_result {
+    size_t struct_bytes;
+    int64_t rounds, samples;  /* samples of the reshard, and as many of the roofline */
+    int64_t repeats;          /* executions back to back in one sample (small tensors) */
+    double min_ms, median_ms; /* per execution */
+    double roofline_min_ms, roofline_median_ms;
+    int64_t bytes_per_rank;      /* largest destination of a rank: what is read and written at least */
+    int64_t bytes_sent_per_rank; /* largest number of bytes that a rank sends to others */
+    int64_t bytes_total;         /* all destinations together */
+    int roofline_is_local; /* 1: some ranks reach each other by messages only; their bytes were read from own memory */
+    char path[32], kernel[32]; /* of rank 0, as in heddle_reshard_info */
+    char roofline_kernel[32];  /* of the fastest contiguous copy, with its direction in roofline_way */
+    char roofline_way[32];     /* "pull, own part first" ... */
+    char why[512];
+} heddle_bench_result;
+
+/* Collective; allocates the buffers (heddle_buffer_alloc, or private memory with HEDDLE_MEMORY_ANY), touches them,
+ * makes the plan, warms up, measures, frees everything. out->struct_bytes must be set by the caller. Errors: those of
+ * heddle_reshard_create_line, heddle_buffer_alloc and heddle_reshard_execute. */
+HEDDLE_API heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm,
+                                              const heddle_reshard_line *line, const heddle_bench_options *options);
+
+/* Name of the index-th copy kernel of this CPU (for heddle_reshard_options.kernel), NULL behind the last;
+ * *min_run_bytes (may be NULL) gets its shortest run. */
+HEDDLE_API const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

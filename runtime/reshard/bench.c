@@ -1,0 +1,405 @@
+/* Reshard and roofline by turns. A round is four samples of each; all ranks learn the slowest rank's time of every
+ * sample after the round, so that they take the same decisions without a leader. */
+#include <heddle/bench.h>
+
+#include "kernels/kernels.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/reshard/roofline.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PAIRS = 4, /* samples of each kind in a round: the three best ways, and one more to be tried again */
+    BEST_WAYS = 3,
+    MAX_WAYS = 256,
+    SAMPLE_NS = 100000, /* shorter executions are repeated inside a sample */
+    MAX_REPEATS = 1000,
+    WARM_UPS = 3,
+    ENOUGH_FOR_MEDIAN = 10,
+    ROUNDS_AT_MOST = 100000,
+    BUFFER_ALIGNMENT = 4096
+};
+
+typedef struct bench {
+    heddle_comm *comm;
+    heddle_reshard *reshard;
+    heddle_reshard_info info;
+    hd_roofline *roofline;
+    void *src, *dst;         /* of the roofline, and of the reshard unless it runs on private memory */
+    void *any_src, *any_dst; /* HEDDLE_MEMORY_ANY */
+    int64_t repeats, rounds;
+    int nways, next_way; /* next_way: tried again in the next round */
+    double best_ns[MAX_WAYS];
+    int leader[BEST_WAYS];
+    int64_t *all;      /* [nranks][2 * PAIRS + 1] of the last round */
+    double *switch_ns; /* [max_rounds * PAIRS] */
+    double *roofline_ns;
+    int *roofline_way;
+} bench;
+
+void heddle_bench_options_init(heddle_bench_options *options)
+{
+    *options = (heddle_bench_options){
+        .struct_bytes = sizeof(*options), .min_rounds = 30, .max_rounds = 1000, .budget_ms = 3000};
+}
+
+const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
+{
+    int count;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&count);
+    if (index < 0 || index >= count) {
+        return NULL;
+    }
+    if (min_run_bytes != NULL) {
+        *min_run_bytes = kernel[index].min_run_bytes;
+    }
+    return kernel[index].name;
+}
+
+/* --- buffers ---------------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status make_buffers(bench *b, heddle_memory memory)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t slack = hd_roofline_slack_bytes(b->info.nranks);
+    HD_TRY(heddle_buffer_alloc(&b->src, b->comm, b->info.src_bytes + slack, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&b->dst, b->comm, b->info.dst_bytes + slack, HEDDLE_SPACE_HOST));
+    memset(b->src, 1 + heddle_comm_rank(b->comm), b->info.src_bytes + slack);
+    memset(b->dst, 0, b->info.dst_bytes + slack);
+    if (memory == HEDDLE_MEMORY_ANY) {
+        HD_TRY(hd_alloc_aligned(&b->any_src, BUFFER_ALIGNMENT, b->info.src_bytes + slack, "a private source"));
+        HD_TRY(hd_alloc_aligned(&b->any_dst, BUFFER_ALIGNMENT, b->info.dst_bytes + slack, "a private destination"));
+        memset(b->any_src, 1 + heddle_comm_rank(b->comm), b->info.src_bytes + slack);
+        memset(b->any_dst, 0, b->info.dst_bytes + slack);
+    }
+out:
+    return st;
+}
+
+static void free_bench(bench *b)
+{
+    hd_roofline_destroy(b->roofline);
+    heddle_reshard_destroy(b->reshard);
+    heddle_buffer_free(b->comm, b->src);
+    heddle_buffer_free(b->comm, b->dst);
+    hd_free(b->any_src);
+    hd_free(b->any_dst);
+    hd_free(b->all);
+    hd_free(b->switch_ns);
+    hd_free(b->roofline_ns);
+    hd_free(b->roofline_way);
+}
+
+/* --- samples ---------------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status sample_reshard(bench *b, int64_t *ns)
+{
+    heddle_status st = HEDDLE_OK;
+    const void *src = b->any_src != NULL ? b->any_src : b->src;
+    void *dst = b->any_dst != NULL ? b->any_dst : b->dst;
+    HD_TRY(heddle_comm_barrier(b->comm));
+    int64_t start_ns = hd_now_ns();
+    for (int64_t i = 0; i < b->repeats; i++) {
+        HD_TRY(heddle_reshard_execute(b->reshard, src, dst, HEDDLE_NO_STREAM));
+    }
+    *ns = hd_now_ns() - start_ns;
+out:
+    return st;
+}
+
+static heddle_status sample_roofline(bench *b, int way, int64_t *ns)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t deadline_ns = hd_comm_deadline_ns(b->comm, 0);
+    HD_TRY(heddle_comm_barrier(b->comm));
+    int64_t start_ns = hd_now_ns();
+    for (int64_t i = 0; i < b->repeats; i++) {
+        HD_TRY(hd_roofline_run(b->roofline, way, deadline_ns));
+    }
+    *ns = hd_now_ns() - start_ns;
+out:
+    return st;
+}
+
+/* values[i] becomes the largest of all ranks; stop (may be NULL) becomes rank 0's. */
+static heddle_status slowest(bench *b, int64_t *values, int count, int *stop)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t own[2 * PAIRS + 1] = {0};
+    const int width = 2 * PAIRS + 1;
+    memcpy(own, values, (size_t)count * sizeof(*values));
+    own[2 * PAIRS] = stop != NULL ? *stop : 0;
+    HD_TRY(heddle_comm_allgather(b->comm, own, b->all, sizeof(own)));
+    for (int i = 0; i < count; i++) {
+        for (int r = 0; r < b->info.nranks; r++) {
+            int64_t other = b->all[r * width + i];
+            values[i] = other > values[i] ? other : values[i];
+        }
+    }
+    if (stop != NULL) {
+        *stop = (int)b->all[2 * PAIRS];
+    }
+out:
+    return st;
+}
+
+static heddle_status warm_up(bench *b)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t ns = 0;
+    b->repeats = 1;
+    for (int i = 0; i < WARM_UPS; i++) {
+        HD_TRY(sample_reshard(b, &ns));
+    }
+    b->repeats = 4;
+    HD_TRY(sample_reshard(b, &ns));
+    HD_TRY(slowest(b, &ns, 1, NULL));
+    int64_t once_ns = ns / b->repeats + 1;
+    b->repeats = SAMPLE_NS / once_ns + 1;
+    b->repeats = b->repeats < MAX_REPEATS ? b->repeats : MAX_REPEATS;
+out:
+    return st;
+}
+
+/* --- ways ------------------------------------------------------------------------------------------------------------
+ */
+
+static void rank_ways(bench *b)
+{
+    for (int i = 0; i < BEST_WAYS; i++) {
+        int best = -1;
+        for (int way = 0; way < b->nways; way++) {
+            int taken = 0;
+            for (int j = 0; j < i; j++) {
+                taken |= b->leader[j] == way;
+            }
+            if (!taken && (best < 0 || b->best_ns[way] < b->best_ns[best])) {
+                best = way;
+            }
+        }
+        b->leader[i] = best < 0 ? 0 : best;
+    }
+}
+
+static heddle_status try_way(bench *b, int way)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t ns = 0;
+    HD_TRY(sample_roofline(b, way, &ns));
+    HD_TRY(slowest(b, &ns, 1, NULL));
+    b->best_ns[way] = fmin(b->best_ns[way], (double)ns);
+out:
+    return st;
+}
+
+/* Every kernel twice in one way each, then the leaders' other ways. The rest is tried later, one a round. */
+static heddle_status explore(bench *b)
+{
+    heddle_status st = HEDDLE_OK;
+    const int per_kernel = hd_roofline_ways_per_kernel();
+    b->nways = hd_roofline_ways(b->roofline);
+    b->nways = b->nways < MAX_WAYS ? b->nways : MAX_WAYS / per_kernel * per_kernel;
+    for (int way = 0; way < b->nways; way++) {
+        b->best_ns[way] = INFINITY;
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        for (int kernel = 0; kernel < b->nways / per_kernel; kernel++) {
+            HD_TRY(try_way(b, kernel * per_kernel + (turn == 0 ? 0 : per_kernel / 2)));
+        }
+    }
+    rank_ways(b);
+    for (int i = 0; i < BEST_WAYS; i++) {
+        int first = b->leader[i] / per_kernel * per_kernel;
+        for (int way = first; way < first + per_kernel; way++) {
+            HD_TRY(try_way(b, way));
+        }
+    }
+    rank_ways(b);
+out:
+    return st;
+}
+
+/* --- the measurement -------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status one_round(bench *b, int *stop)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t ns[2 * PAIRS] = {0};
+    int way[PAIRS];
+    for (int i = 0; i < PAIRS; i++) {
+        way[i] = i < BEST_WAYS ? b->leader[i] : b->next_way;
+        HD_TRY(sample_reshard(b, &ns[2 * i]));
+        HD_TRY(sample_roofline(b, way[i], &ns[2 * i + 1]));
+    }
+    HD_TRY(slowest(b, ns, 2 * PAIRS, stop));
+    for (int i = 0; i < PAIRS; i++) {
+        int64_t at = b->rounds * PAIRS + i;
+        b->switch_ns[at] = (double)ns[2 * i];
+        b->roofline_ns[at] = (double)ns[2 * i + 1];
+        b->roofline_way[at] = way[i];
+        b->best_ns[way[i]] = fmin(b->best_ns[way[i]], (double)ns[2 * i + 1]);
+    }
+    b->rounds++;
+    b->next_way = (b->next_way + 1) % b->nways;
+    rank_ways(b);
+out:
+    return st;
+}
+
+static heddle_status measure(bench *b, const heddle_bench_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t samples = (size_t)options->max_rounds * PAIRS;
+    HD_TRY(hd_alloc((void **)&b->switch_ns, samples, sizeof(double), "samples"));
+    HD_TRY(hd_alloc((void **)&b->roofline_ns, samples, sizeof(double), "samples"));
+    HD_TRY(hd_alloc((void **)&b->roofline_way, samples, sizeof(int), "samples"));
+    int64_t end_ns = hd_now_ns() + options->budget_ms * 1000000;
+    HD_TRY(explore(b));
+    int stop = 0;
+    while (!stop) {
+        stop = hd_now_ns() >= end_ns && b->rounds + 1 >= options->min_rounds;
+        stop |= b->rounds + 1 >= options->max_rounds;
+        HD_TRY(one_round(b, &stop));
+    }
+out:
+    return st;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double median_of(double *value, int64_t count)
+{
+    qsort(value, (size_t)count, sizeof(double), by_value);
+    return count % 2 ? value[count / 2] : (value[count / 2 - 1] + value[count / 2]) / 2;
+}
+
+static void copy_text(char *out, size_t out_bytes, const char *text)
+{
+    strncpy(out, text != NULL ? text : "", out_bytes - 1);
+    out[out_bytes - 1] = '\0';
+}
+
+static heddle_status summarise(bench *b, heddle_bench_result *out)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t samples = b->rounds * PAIRS;
+    double *part = NULL;
+    HD_TRY(hd_alloc((void **)&part, (size_t)samples, sizeof(double), "a median"));
+    double unit = 1e-6 / (double)b->repeats;
+    double median = INFINITY;
+    int64_t most = 0;
+    for (int turn = 0; turn < 2; turn++) { /* without a way that was seen often: the one seen most */
+        for (int way = 0; way < b->nways; way++) {
+            int64_t count = 0;
+            for (int64_t i = 0; i < samples; i++) {
+                if (b->roofline_way[i] == way) {
+                    part[count++] = b->roofline_ns[i];
+                }
+            }
+            most = count > most ? count : most;
+            if (turn == 1 && count > 0 && count >= (most < ENOUGH_FOR_MEDIAN ? most : ENOUGH_FOR_MEDIAN)) {
+                median = fmin(median, median_of(part, count));
+            }
+        }
+    }
+    out->rounds = b->rounds;
+    out->samples = samples;
+    out->repeats = b->repeats;
+    out->median_ms = median_of(b->switch_ns, samples) * unit;
+    out->min_ms = b->switch_ns[0] * unit;
+    int best = 0;
+    for (int64_t i = 1; i < samples; i++) {
+        best = b->roofline_ns[i] < b->roofline_ns[best] ? (int)i : best;
+    }
+    out->roofline_min_ms = b->roofline_ns[best] * unit;
+    out->roofline_median_ms = median * unit;
+    copy_text(out->roofline_kernel, sizeof(out->roofline_kernel), hd_roofline_kernel(b->roofline_way[best]));
+    copy_text(out->roofline_way, sizeof(out->roofline_way), hd_roofline_way_name(b->roofline_way[best]));
+    out->roofline_is_local = hd_roofline_is_local(b->roofline);
+out:
+    hd_free(part);
+    return st;
+}
+
+/* What only the ranks together know. */
+typedef struct shared_facts {
+    int64_t dst_bytes, bytes_sent, is_local;
+    char path[32], kernel[32], why[512];
+} shared_facts;
+
+static heddle_status share_facts(bench *b, heddle_bench_result *out)
+{
+    heddle_status st = HEDDLE_OK;
+    shared_facts *all = NULL;
+    shared_facts own = {(int64_t)b->info.dst_bytes, b->info.bytes_sent, out->roofline_is_local, "", "", ""};
+    copy_text(own.path, sizeof(own.path), b->info.path);
+    copy_text(own.kernel, sizeof(own.kernel), b->info.kernel);
+    copy_text(own.why, sizeof(own.why), b->info.why);
+    HD_TRY(hd_alloc((void **)&all, (size_t)b->info.nranks, sizeof(own), "what the ranks report"));
+    HD_TRY(heddle_comm_allgather(b->comm, &own, all, sizeof(own)));
+    for (int r = 0; r < b->info.nranks; r++) {
+        out->bytes_total += all[r].dst_bytes;
+        out->bytes_per_rank = all[r].dst_bytes > out->bytes_per_rank ? all[r].dst_bytes : out->bytes_per_rank;
+        out->bytes_sent_per_rank =
+            all[r].bytes_sent > out->bytes_sent_per_rank ? all[r].bytes_sent : out->bytes_sent_per_rank;
+        out->roofline_is_local |= (int)all[r].is_local;
+    }
+    memcpy(out->path, all[0].path, sizeof(out->path));
+    memcpy(out->kernel, all[0].kernel, sizeof(out->kernel));
+    memcpy(out->why, all[0].why, sizeof(out->why));
+out:
+    hd_free(all);
+    return st;
+}
+
+static heddle_status check_options(const heddle_bench_options *options, const heddle_bench_result *out)
+{
+    if (options->struct_bytes != sizeof(*options) || out->struct_bytes != sizeof(*out)) {
+        return hd_fail(HEDDLE_ERR_ARG, "bench: options of %zu bytes and a result of %zu, wanted %zu and %zu",
+                       options->struct_bytes, out->struct_bytes, sizeof(*options), sizeof(*out));
+    }
+    if (options->min_rounds < 1 || options->max_rounds < options->min_rounds || options->max_rounds > ROUNDS_AT_MOST ||
+        options->budget_ms < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "bench: %lld to %lld rounds in %lld ms, wanted 1 to %d and no negative time",
+                       (long long)options->min_rounds, (long long)options->max_rounds, (long long)options->budget_ms,
+                       (int)ROUNDS_AT_MOST);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, const heddle_reshard_line *line,
+                                   const heddle_bench_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_bench_options defaults;
+    heddle_bench_options_init(&defaults);
+    options = options != NULL ? options : &defaults;
+    bench b = {.comm = comm};
+    HD_TRY(check_options(options, out));
+    *out = (heddle_bench_result){.struct_bytes = sizeof(*out)};
+    HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, options->reshard));
+    b.info.struct_bytes = sizeof(b.info);
+    HD_TRY(heddle_reshard_get_info(&b.info, b.reshard));
+    HD_TRY(make_buffers(&b, options->reshard != NULL ? options->reshard->memory : HEDDLE_MEMORY_PEER));
+    HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * PAIRS + 1), sizeof(int64_t), "samples of all ranks"));
+    HD_TRY(hd_roofline_create(&b.roofline, comm, &b.info, b.src, b.dst));
+    HD_TRY(warm_up(&b));
+    HD_TRY(measure(&b, options));
+    HD_TRY(summarise(&b, out));
+    HD_TRY(share_facts(&b, out));
+    HD_TRY(heddle_comm_barrier(comm)); /* nobody frees what a peer still uses */
+out:
+    free_bench(&b);
+    return st;
+}

@@ -1,0 +1,249 @@
+#include "runtime/reshard/roofline.h"
+
+#include "kernels/kernels.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+enum { ORDER_OWN_FIRST, ORDER_OWN_LAST, ORDER_RANKS, ORDERS };
+enum { PULL, PUSH, DIRECTIONS, WAYS_PER_KERNEL = DIRECTIONS * ORDERS, LINE = 64, SLOT_READY = 0, SLOT_DONE = 1 };
+
+static const char *const way_names[WAYS_PER_KERNEL] = {"pull, own part first", "pull, own part last", "pull, by rank",
+                                                       "push, own part first", "push, own part last", "push, by rank"};
+
+struct hd_roofline {
+    heddle_comm *comm;
+    hd_link *link;
+    uint64_t sequence;
+    int npeers; /* reachable ranks besides this one */
+    int *peer;
+    int is_local;
+    hd_lane *lanes; /* [WAYS_PER_KERNEL][nranks] */
+    int nranks;
+    int64_t shortest_bytes[WAYS_PER_KERNEL];
+};
+
+/* What every rank tells the others, followed by its row of bytes. */
+typedef struct card {
+    uint64_t src, dst; /* exported */
+    int64_t src_bytes, dst_bytes;
+} card;
+
+size_t hd_roofline_slack_bytes(int nranks)
+{
+    return (size_t)(nranks + 1) * LINE;
+}
+
+static int64_t round_up(int64_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Bytes that q has from p: what the reshard sends, and the rest of the destination from q itself. */
+typedef struct table {
+    int n;
+    card *card;     /* [n] */
+    int64_t *bytes; /* [p * n + q] */
+} table;
+
+static int64_t src_offset(const table *t, int p, int q)
+{
+    int64_t at = 0;
+    for (int i = 0; i < q; i++) {
+        at += round_up(t->bytes[p * t->n + i]);
+    }
+    int64_t last = t->card[p].src_bytes - t->bytes[p * t->n + q];
+    return at <= round_up(last) ? at : last / LINE * LINE;
+}
+
+static int64_t dst_offset(const table *t, int p, int q)
+{
+    int64_t at = 0;
+    for (int i = 0; i < p; i++) {
+        at += round_up(t->bytes[i * t->n + q]);
+    }
+    int64_t last = t->card[q].dst_bytes - t->bytes[p * t->n + q];
+    return at <= round_up(last) ? at : last / LINE * LINE;
+}
+
+static void free_table(table *t)
+{
+    hd_free(t->card);
+    hd_free(t->bytes);
+}
+
+static heddle_status gather_table(table *t, heddle_comm *comm, const heddle_reshard_info *info, const void *src,
+                                  const void *dst)
+{
+    heddle_status st = HEDDLE_OK;
+    int rank = heddle_comm_rank(comm);
+    size_t slack = hd_roofline_slack_bytes(t->n);
+    int64_t *row = NULL;
+    card own = {hd_comm_export(comm, src, info->src_bytes + slack), hd_comm_export(comm, dst, info->dst_bytes + slack),
+                (int64_t)info->src_bytes, (int64_t)info->dst_bytes};
+    HD_TRY(hd_alloc((void **)&t->card, (size_t)t->n, sizeof(card), "the ranks' buffers"));
+    HD_TRY(hd_alloc((void **)&t->bytes, (size_t)t->n * (size_t)t->n, sizeof(int64_t), "the bytes between ranks"));
+    HD_TRY(hd_alloc((void **)&row, (size_t)t->n, sizeof(int64_t), "a row of bytes"));
+    HD_TRY(heddle_comm_allgather(comm, &own, t->card, sizeof(own)));
+    int64_t from_others = 0;
+    for (int p = 0; p < t->n; p++) {
+        row[p] = info->bytes_to[p];
+        from_others += p == rank ? 0 : info->bytes_from[p];
+    }
+    int64_t kept = own.dst_bytes - from_others;
+    row[rank] = kept < 0 ? 0 : kept < own.src_bytes ? kept : own.src_bytes;
+    HD_TRY(heddle_comm_allgather(comm, row, t->bytes, (size_t)t->n * sizeof(int64_t)));
+out:
+    hd_free(row);
+    return st;
+}
+
+static int reaches(const hd_roofline *r, int rank)
+{
+    if (rank == heddle_comm_rank(r->comm)) {
+        return 1;
+    }
+    for (int i = 0; i < r->npeers; i++) {
+        if (r->peer[i] == rank) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static hd_lane make_lane(const hd_roofline *r, const table *t, int direction, int other, char *src, char *dst)
+{
+    int rank = heddle_comm_rank(r->comm);
+    int p = direction == PULL ? other : rank; /* bytes go from p to q */
+    int q = direction == PULL ? rank : other;
+    hd_lane lane = {.run_bytes = t->bytes[p * t->n + q]};
+    if (!reaches(r, other)) { /* as many bytes inside own memory, as if pulled */
+        lane.run_bytes = t->bytes[other * t->n + rank];
+        int64_t own = t->card[rank].src_bytes;
+        lane.run_bytes = lane.run_bytes < own ? lane.run_bytes : own;
+        lane.src = src;
+        lane.dst = dst + dst_offset(t, other, rank);
+        return lane;
+    }
+    char *from = p == rank ? src : (char *)hd_comm_import(r->comm, p, t->card[p].src);
+    char *to = q == rank ? dst : (char *)hd_comm_import(r->comm, q, t->card[q].dst);
+    lane.src = from + src_offset(t, p, q);
+    lane.dst = to + dst_offset(t, p, q);
+    return lane;
+}
+
+static void make_lanes(hd_roofline *r, const table *t, char *src, char *dst)
+{
+    int rank = heddle_comm_rank(r->comm);
+    for (int way = 0; way < WAYS_PER_KERNEL; way++) {
+        int order = way % ORDERS;
+        r->shortest_bytes[way] = INT64_MAX;
+        for (int i = 0; i < t->n; i++) {
+            int other = order == ORDER_RANKS ? i : (rank + i + (order == ORDER_OWN_LAST)) % t->n;
+            hd_lane *lane = &r->lanes[way * t->n + i];
+            *lane = make_lane(r, t, way / ORDERS, other, src, dst);
+            if (lane->run_bytes > 0 && lane->run_bytes < r->shortest_bytes[way]) {
+                r->shortest_bytes[way] = lane->run_bytes;
+            }
+        }
+    }
+}
+
+heddle_status hd_roofline_create(hd_roofline **out, heddle_comm *comm, const heddle_reshard_info *info, void *src,
+                                 void *dst)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_roofline *r = NULL;
+    table t = {.n = heddle_comm_size(comm)};
+    HD_TRY(hd_alloc((void **)&r, 1, sizeof(*r), "a roofline"));
+    r->comm = comm;
+    r->nranks = t.n;
+    const int *local = NULL;
+    int nlocal = hd_comm_local_ranks(comm, &local);
+    HD_TRY(hd_alloc((void **)&r->peer, (size_t)t.n, sizeof(int), "a roofline's peers"));
+    for (int i = 0; i < nlocal; i++) {
+        if (local[i] != heddle_comm_rank(comm)) {
+            r->peer[r->npeers++] = local[i];
+        }
+    }
+    r->is_local = r->npeers + 1 < t.n;
+    HD_TRY(hd_alloc((void **)&r->lanes, (size_t)t.n * WAYS_PER_KERNEL, sizeof(hd_lane), "a roofline's copies"));
+    HD_TRY(gather_table(&t, comm, info, src, dst));
+    make_lanes(r, &t, src, dst);
+    HD_TRY(hd_link_create(&r->link, comm));
+    *out = r;
+    r = NULL;
+out:
+    hd_roofline_destroy(r);
+    free_table(&t);
+    return st;
+}
+
+void hd_roofline_destroy(hd_roofline *roofline)
+{
+    if (roofline == NULL) {
+        return;
+    }
+    hd_link_destroy(roofline->link);
+    hd_free(roofline->lanes);
+    hd_free(roofline->peer);
+    hd_free(roofline);
+}
+
+int hd_roofline_ways(const hd_roofline *roofline)
+{
+    (void)roofline;
+    int count;
+    hd_copy_kernels(&count);
+    return count * WAYS_PER_KERNEL;
+}
+
+int hd_roofline_ways_per_kernel(void)
+{
+    return WAYS_PER_KERNEL;
+}
+
+const char *hd_roofline_kernel(int way)
+{
+    int count;
+    return hd_copy_kernels(&count)[way / WAYS_PER_KERNEL].name;
+}
+
+const char *hd_roofline_way_name(int way)
+{
+    return way_names[way % WAYS_PER_KERNEL];
+}
+
+int hd_roofline_is_local(const hd_roofline *roofline)
+{
+    return roofline->is_local;
+}
+
+static heddle_status meet(hd_roofline *r, int slot, int64_t deadline_ns)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < r->npeers; i++) {
+        HD_TRY(hd_link_post(r->link, r->peer[i], slot, r->sequence, NULL, 0));
+    }
+    for (int i = 0; i < r->npeers; i++) {
+        HD_TRY(hd_link_wait(r->link, r->peer[i], slot, r->sequence, NULL, 0, deadline_ns, "roofline"));
+    }
+out:
+    return st;
+}
+
+heddle_status hd_roofline_run(hd_roofline *roofline, int way, int64_t deadline_ns)
+{
+    heddle_status st = HEDDLE_OK;
+    int count;
+    const hd_copy_kernel *kernel = &hd_copy_kernels(&count)[way / WAYS_PER_KERNEL];
+    int variant = way % WAYS_PER_KERNEL;
+    if (roofline->shortest_bytes[variant] < kernel->min_run_bytes) {
+        kernel = hd_copy_kernels(&count);
+    }
+    roofline->sequence++;
+    HD_TRY(meet(roofline, SLOT_READY, deadline_ns));
+    kernel->copy(roofline->lanes + (size_t)variant * (size_t)roofline->nranks, roofline->nranks, 0, NULL);
+    HD_TRY(meet(roofline, SLOT_DONE, deadline_ns));
+out:
+    return st;
+}
