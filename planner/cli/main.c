@@ -7,6 +7,7 @@
 #include <string.h>
 
 static const cli_command commands[] = {
+    {"bench", "time a reshard against a contiguous copy of the same bytes", cli_bench},
     {NULL, NULL, NULL},
 };
 
