@@ -1,0 +1,461 @@
+/* Making a plan. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting. */
+#include "runtime/reshard/plan.h"
+
+#include "runtime/layout/algebra.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void heddle_reshard_options_init(heddle_reshard_options *options)
+{
+    if (options != NULL) {
+        memset(options, 0, sizeof *options);
+        options->struct_bytes = sizeof *options;
+    }
+}
+
+/* --- this rank's arguments
+ * -------------------------------------------------------------------------------------------- */
+
+static heddle_status take_options(hd_request *out, const heddle_reshard_options *options)
+{
+    heddle_reshard_options_init(&out->options);
+    if (options != NULL) {
+        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *options) {
+            return hd_fail(HEDDLE_ERR_ARG, "reshard options of %zu bytes, this library knows %zu: use _options_init",
+                           options->struct_bytes, sizeof *options);
+        }
+        memcpy(&out->options, options, options->struct_bytes);
+        out->options.struct_bytes = sizeof *options;
+    }
+    const heddle_reshard_options *o = &out->options;
+    if ((o->memory != HEDDLE_MEMORY_PEER && o->memory != HEDDLE_MEMORY_ANY) ||
+        (o->tuning != HEDDLE_TUNING_TRIALS && o->tuning != HEDDLE_TUNING_RULES) || o->deadline_ms < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "reshard options: memory %d, tuning %d, deadline %lld ms", (int)o->memory,
+                       (int)o->tuning, (long long)o->deadline_ms);
+    }
+    if (o->kernel == NULL) {
+        return HEDDLE_OK;
+    }
+    out->kernel = hd_copy_kernel_named(o->kernel);
+    if (out->kernel != NULL) {
+        return HEDDLE_OK;
+    }
+    char names[512];
+    int n;
+    size_t at = 0;
+    const hd_copy_kernel *all = hd_copy_kernels(&n);
+    for (int i = 0; i < n && at < sizeof names; i++) {
+        at += (size_t)snprintf(names + at, sizeof names - at, " %s", all[i].name);
+    }
+    return hd_fail(HEDDLE_ERR_ARG, "no copy kernel is called '%.40s'; this CPU has:%s", o->kernel, names);
+}
+
+/* Strides of one side, checked; *bytes gets the smallest buffer. Destinations must not fold onto themselves. */
+static heddle_status take_strides(int64_t *stride, int64_t *bytes, const int64_t *given, const heddle_box *box,
+                                  const heddle_order *order, const heddle_shape *shape, int is_dst)
+{
+    const char *side = is_dst ? "dst" : "src";
+    int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), last = 0;
+    int dim[HEDDLE_MAX_DIMS], n = 0;
+    heddle_box_strides(stride, box, order->ndim > 0 ? order : NULL);
+    *bytes = 0;
+    if (heddle_box_elems(box) == 0) {
+        return HEDDLE_OK;
+    }
+    for (int d = 0; d < box->ndim; d++) {
+        stride[d] = given != NULL ? given[d] : stride[d];
+        int64_t reach;
+        if (box->len[d] == 1) {
+            continue;
+        }
+        if (stride[d] < 0 || (is_dst && stride[d] == 0) || __builtin_mul_overflow(stride[d], box->len[d] - 1, &reach) ||
+            __builtin_add_overflow(last, reach, &last) || __builtin_mul_overflow(last + 1, elem_bytes, bytes)) {
+            return hd_fail(HEDDLE_ERR_ARG, "%s stride of dim %s is %lld elements for %lld rows", side,
+                           shape->dim[d].name, (long long)stride[d], (long long)box->len[d]);
+        }
+        int j = n++;
+        for (; j > 0 && stride[dim[j - 1]] > stride[d]; j--) {
+            dim[j] = dim[j - 1];
+        }
+        dim[j] = d;
+    }
+    *bytes = (last + 1) * elem_bytes;
+    int64_t below = 0;
+    for (int i = 0; is_dst && i < n; i++) { /* ascending strides: each steps over all that lies below */
+        if (stride[dim[i]] <= below) {
+            return hd_fail(HEDDLE_ERR_ARG, "dst stride of dim %s is %lld elements, but its rows reach over %lld",
+                           shape->dim[dim[i]].name, (long long)stride[dim[i]], (long long)(below + 1));
+        }
+        below += stride[dim[i]] * (box->len[dim[i]] - 1);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status take_line(hd_request *out, const heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_reshard_line *line = &out->line;
+    heddle_box src, dst;
+    hd_problem problem;
+    int nranks = heddle_comm_size(comm), rank = heddle_comm_rank(comm);
+    HD_TRY(hd_problem_make(&problem, line));
+    if (heddle_mesh_size(&line->mesh) != nranks) {
+        st = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(&line->mesh),
+                     nranks);
+        goto out;
+    }
+    HD_TRY(heddle_layout_box(&src, &line->shape, &line->mesh, &line->from, rank));
+    HD_TRY(heddle_layout_box(&dst, &line->shape, &line->mesh, &line->to, rank));
+    HD_TRY(take_strides(out->src_stride_elems, &out->src_bytes, out->options.src_stride_elems, &src, &line->from_order,
+                        &line->shape, 0));
+    HD_TRY(take_strides(out->dst_stride_elems, &out->dst_bytes, out->options.dst_stride_elems, &dst, &line->to_order,
+                        &line->shape, 1));
+out:
+    return st;
+}
+
+static heddle_status take_request(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
+                                  const heddle_reshard_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(out, 0, sizeof *out);
+    out->line = *line;
+    HD_TRY(take_options(out, options));
+    HD_TRY(take_line(out, comm));
+out:
+    out->options.src_stride_elems = out->options.dst_stride_elems = NULL; /* the caller's; copied above */
+    out->options.kernel = NULL;
+    return st;
+}
+
+/* --- the plan
+ * --------------------------------------------------------------------------------------------------------- */
+
+static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard *plan = NULL;
+    size_t n = (size_t)heddle_comm_size(comm);
+    HD_TRY(hd_alloc((void **)&plan, 1, sizeof *plan, "a reshard"));
+    plan->comm = comm;
+    plan->rank = heddle_comm_rank(comm);
+    plan->nranks = (int)n;
+    plan->request = *request;
+    plan->src_dense_offset = plan->dst_dense_offset = -1;
+    plan->elem_bytes = heddle_dtype_bytes(request->line.shape.dtype);
+    HD_TRY(hd_alloc((void **)&plan->facts, n, sizeof *plan->facts, "facts of all ranks"));
+    HD_TRY(hd_alloc((void **)&plan->component, n, 1, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->src_at, n, sizeof *plan->src_at, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->dst_at, n, sizeof *plan->dst_at, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->moved, n, sizeof *plan->moved, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->reach_of, n, 1, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->bytes_to, n, sizeof *plan->bytes_to, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->bytes_from, n, sizeof *plan->bytes_from, "a reshard"));
+    HD_TRY(hd_alloc((void **)&plan->measured_to, n, sizeof *plan->measured_to, "a reshard"));
+out:
+    if (st != HEDDLE_OK) {
+        heddle_reshard_destroy(plan);
+        plan = NULL;
+    }
+    *out = plan;
+    return st;
+}
+
+/* What the ranks tell one another about their pieces: geometry of every step, and with whom they copy directly. */
+typedef struct survey {
+    hd_geometry *own, *all; /* [HD_MAX_STEPS], [nranks][HD_MAX_STEPS] */
+    uint64_t *near, *all_near;
+    size_t words;
+} survey;
+
+static heddle_status survey_alloc(survey *s, int nranks)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t n = (size_t)nranks;
+    s->words = (n + 63) / 64;
+    HD_TRY(hd_alloc((void **)&s->own, HD_MAX_STEPS, sizeof(hd_geometry), "geometry of a reshard"));
+    HD_TRY(hd_alloc((void **)&s->all, n * HD_MAX_STEPS, sizeof(hd_geometry), "geometry of a reshard"));
+    HD_TRY(hd_alloc((void **)&s->near, s->words, sizeof(uint64_t), "geometry of a reshard"));
+    HD_TRY(hd_alloc((void **)&s->all_near, n * s->words, sizeof(uint64_t), "geometry of a reshard"));
+out:
+    return st;
+}
+
+static void survey_free(survey *s)
+{
+    hd_free(s->own);
+    hd_free(s->all);
+    hd_free(s->near);
+    hd_free(s->all_near);
+}
+
+static void note_near(survey *s, const heddle_reshard *plan, const hd_pieces *pieces)
+{
+    for (int i = 0; i < pieces->count; i++) {
+        int peer = pieces->piece[i].peer;
+        if (peer != plan->rank && hd_plan_near(plan, peer)) {
+            s->near[peer / 64] |= (uint64_t)1 << peer % 64;
+        }
+    }
+}
+
+/* Flat phases see dense arrays; where the caller's are not, copies of them are kept. */
+static int is_dense(const int64_t *stride, const heddle_box *box, const heddle_order *order)
+{
+    int64_t dense[HEDDLE_MAX_DIMS];
+    heddle_box_strides(dense, box, order->ndim > 0 ? order : NULL);
+    for (int d = 0; d < box->ndim; d++) {
+        if (box->len[d] > 1 && heddle_box_elems(box) > 0 && stride[d] != dense[d]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static heddle_status build_dense_copy(hd_lanes *out, int64_t *offset, heddle_reshard *plan, int is_dst)
+{
+    const heddle_reshard_line *line = &plan->request.line;
+    const heddle_order *order = is_dst ? &line->to_order : &line->from_order;
+    hd_array caller, dense;
+    hd_copy copy;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_layout_box(&caller.box, &line->shape, &line->mesh, is_dst ? &line->to : &line->from, plan->rank));
+    memcpy(caller.stride_elems, is_dst ? plan->request.dst_stride_elems : plan->request.src_stride_elems,
+           sizeof caller.stride_elems);
+    if (is_dense(caller.stride_elems, &caller.box, order)) {
+        return HEDDLE_OK;
+    }
+    dense.box = caller.box;
+    heddle_box_strides(dense.stride_elems, &dense.box, order->ndim > 0 ? order : NULL);
+    *offset = hd_plan_reserve(plan, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
+    hd_piece piece = {plan->rank, caller.box};
+    hd_piece_copy(&copy, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
+    HD_TRY(hd_lanes_build(out, &copy, &plan->rank, 1, is_dst ? HD_SIDE_DST : HD_SIDE_SRC, plan->rank, plan->nranks));
+    hd_lanes_choose(out, plan->request.kernel, &plan->hint);
+out:
+    return st;
+}
+
+static heddle_status reserve_work(heddle_reshard *plan)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_problem *problem = &plan->problem;
+    for (int p = 0; p < problem->nphases; p++) {
+        hd_place place = problem->phase[p].dst;
+        if (place == HD_PLACE_WORK0 || place == HD_PLACE_WORK1) {
+            plan->work_offset[place == HD_PLACE_WORK1] = hd_plan_reserve(plan, (int64_t)plan->step[p].dst_bytes);
+        }
+    }
+    if (problem->phase[0].kind != HD_PHASE_BOXES) {
+        HD_TRY(build_dense_copy(&plan->src_dense, &plan->src_dense_offset, plan, 0));
+    }
+    if (problem->phase[problem->nphases - 1].kind != HD_PHASE_BOXES) {
+        HD_TRY(build_dense_copy(&plan->dst_dense, &plan->dst_dense_offset, plan, 1));
+    }
+out:
+    return st;
+}
+
+static heddle_status compile_steps(heddle_reshard *plan, survey *s)
+{
+    heddle_status st = HEDDLE_OK;
+    plan->hint.shared_cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(plan->comm);
+    for (int r = 0; r < plan->nranks; r++) {
+        if (hd_plan_near(plan, r)) {
+            plan->hint.footprint_bytes += plan->facts[r].src_bytes + plan->facts[r].dst_bytes;
+        }
+    }
+    HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
+    HD_TRY(heddle_reshard_format(plan->line_text, sizeof plan->line_text, &plan->request.line));
+    plan->nsteps = plan->problem.nphases;
+    for (int p = 0; p < plan->nsteps; p++) {
+        HD_TRY(hd_step_compile(&s->own[p], plan, p));
+        note_near(s, plan, &plan->step[p].send);
+        note_near(s, plan, &plan->step[p].recv);
+    }
+    HD_TRY(reserve_work(plan));
+out:
+    return st;
+}
+
+/* Ranks that this one is connected with by direct copies: a refusal reaches all of them before anything moves. */
+static void find_component(heddle_reshard *plan, const survey *s)
+{
+    plan->component[plan->rank] = 1;
+    for (int grew = 1; grew;) {
+        grew = 0;
+        for (int r = 0; r < plan->nranks; r++) {
+            for (int k = 0; plan->component[r] == 1 && k < plan->nranks; k++) {
+                if (!plan->component[k] && (s->all_near[(size_t)r * s->words + (size_t)k / 64] >> k % 64 & 1)) {
+                    plan->component[k] = 1;
+                    grew = 1;
+                }
+            }
+            plan->component[r] = plan->component[r] ? 2 : 0; /* visited */
+        }
+    }
+    for (int r = 0; r < plan->nranks; r++) {
+        plan->component[r] = plan->component[r] > 0;
+    }
+    plan->component[plan->rank] = 0;
+}
+
+static heddle_status build_steps(heddle_reshard *plan, const survey *s)
+{
+    heddle_status st = HEDDLE_OK;
+    find_component(plan, s);
+    for (int p = 0; p < plan->nsteps; p++) {
+        for (int r = 0; r < plan->nranks; r++) {
+            plan->any_peer |= s->all[(size_t)r * HD_MAX_STEPS + (size_t)p].near > 0;
+            plan->any_mail |= s->all[(size_t)r * HD_MAX_STEPS + (size_t)p].mail > 0;
+        }
+        HD_TRY(hd_step_build(plan, p, s->all));
+    }
+    if (plan->buffer_bytes > 0) {
+        HD_TRY(heddle_buffer_alloc((void **)&plan->buffer, plan->comm, (size_t)plan->buffer_bytes, HEDDLE_SPACE_HOST));
+    }
+out:
+    return st;
+}
+
+static heddle_status open_channels(heddle_reshard *plan)
+{
+    heddle_status st = HEDDLE_OK;
+    if (plan->any_peer) {
+        HD_TRY(hd_link_create(&plan->link, plan->comm));
+    }
+    for (int p = 0; p < plan->nsteps; p++) {
+        hd_mail *mail = &plan->step[p].mail;
+        if (plan->step[p].any_mail) {
+            HD_TRY(hd_exchange_create(&mail->exchange, plan->comm, mail->message, mail->nmessages));
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard *plan = NULL;
+    survey s = {0};
+    if (own == HEDDLE_OK) {
+        own = alloc_plan(&plan, comm, request);
+    }
+    if (own == HEDDLE_OK) {
+        own = survey_alloc(&s, plan->nranks);
+    }
+    HD_TRY(hd_comm_agree(comm, own));
+    HD_TRY(hd_facts_agree(plan->facts, comm, request));
+    HD_TRY(hd_comm_agree(comm, compile_steps(plan, &s)));
+    HD_TRY(hd_gather(comm, s.own, s.all, HD_MAX_STEPS * sizeof *s.own));
+    HD_TRY(hd_gather(comm, s.near, s.all_near, s.words * sizeof *s.near));
+    HD_TRY(hd_comm_agree(comm, build_steps(plan, &s)));
+    HD_TRY(hd_comm_agree(comm, open_channels(plan)));
+    HD_TRY(hd_plan_tune(plan));
+    hd_plan_explain(plan);
+    *out = plan;
+    plan = NULL;
+out:
+    survey_free(&s);
+    heddle_reshard_destroy(plan);
+    return st;
+}
+
+heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm, const heddle_reshard_line *line,
+                                         const heddle_reshard_options *options)
+{
+    static const heddle_reshard_line nothing;
+    hd_request request;
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create: comm is NULL");
+    }
+    heddle_status own = HEDDLE_OK;
+    if (out == NULL || line == NULL) { /* the others must be told */
+        memset(&request, 0, sizeof request);
+        request.line = nothing;
+        own = hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create: out or the description of the reshard is NULL");
+    } else {
+        own = take_request(&request, comm, line, options);
+    }
+    return hd_plan_create(out, comm, &request, own);
+}
+
+heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
+                                    const heddle_mesh *mesh, const heddle_layout *from, const heddle_layout *to,
+                                    const heddle_reshard_options *options)
+{
+    heddle_reshard_line line;
+    int whole = shape != NULL && mesh != NULL && from != NULL && to != NULL;
+    memset(&line, 0, sizeof line);
+    if (whole) {
+        line.shape = *shape;
+        line.mesh = *mesh;
+        line.from = *from;
+        line.to = *to;
+        if (options != NULL) {
+            line.from_order = options->from_order;
+            line.to_order = options->to_order;
+        }
+    }
+    return heddle_reshard_create_line(out, comm, whole ? &line : NULL, options);
+}
+
+/* The transpose of a replication is a sum and the other way round; everything else only changes sides. */
+static heddle_layout transposed(const heddle_layout *layout)
+{
+    heddle_layout t = *layout;
+    for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
+        if (layout->dim_of_axis[a] == HEDDLE_REPLICATED) {
+            t.dim_of_axis[a] = HEDDLE_PARTIAL;
+        } else if (layout->dim_of_axis[a] == HEDDLE_PARTIAL) {
+            t.dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
+    }
+    return t;
+}
+
+heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard)
+{
+    if (reshard == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create_adjoint: reshard is NULL");
+    }
+    const hd_request *request = &reshard->request;
+    heddle_reshard_line line = request->line;
+    heddle_reshard_options options = request->options;
+    line.from = transposed(&request->line.to);
+    line.to = transposed(&request->line.from);
+    line.from_order = request->line.to_order;
+    line.to_order = request->line.from_order;
+    options.src_stride_elems = request->dst_stride_elems;
+    options.dst_stride_elems = request->src_stride_elems;
+    options.kernel = request->kernel != NULL ? request->kernel->name : NULL;
+    return heddle_reshard_create_line(out, reshard->comm, &line, &options);
+}
+
+void heddle_reshard_destroy(heddle_reshard *reshard)
+{
+    if (reshard == NULL) {
+        return;
+    }
+    for (int p = 0; p < HD_MAX_STEPS; p++) {
+        hd_step_free(&reshard->step[p]);
+    }
+    hd_link_destroy(reshard->link);
+    hd_lanes_free(&reshard->src_dense);
+    hd_lanes_free(&reshard->dst_dense);
+    if (reshard->buffer != NULL) {
+        heddle_buffer_free(reshard->comm, reshard->buffer);
+    }
+    hd_free(reshard->facts);
+    hd_free(reshard->component);
+    hd_free(reshard->src_at);
+    hd_free(reshard->dst_at);
+    hd_free(reshard->moved);
+    hd_free(reshard->reach_of);
+    hd_free(reshard->bytes_to);
+    hd_free(reshard->bytes_from);
+    hd_free(reshard->measured_to);
+    hd_free(reshard);
+}

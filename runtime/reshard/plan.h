@@ -1,0 +1,266 @@
+/* What a reshard plan is made of. One step per phase of the problem; a step holds everything this rank copies, sums,
+ * sends and receives in it. Nothing here is allocated after creation. */
+#ifndef HD_PLAN_H
+#define HD_PLAN_H
+
+#include "kernels/kernels.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/reshard/compile.h"
+
+/* --- copies: geometry without pointers (copy.c) ------------------------------------------------------------------- */
+
+typedef enum hd_side { HD_SIDE_SRC, HD_SIDE_DST } hd_side;
+
+int64_t hd_copy_bytes(const hd_copy *copy);
+/* Bytes that lie together on one side, whatever the loops of the other side. */
+int64_t hd_copy_stretch(const hd_copy *copy, hd_side side);
+/* Order the loops by the strides of one side (largest outermost) and merge neighbours. */
+void hd_copy_walk(hd_copy *copy, hd_side side);
+/* The order in which the bytes of a copy travel: that of the side that lies together, so that only the other is packed.
+ */
+void hd_copy_stream(hd_copy *copy);
+/* Replace one side by a dense array in loop order, at `offset_bytes`. */
+void hd_copy_make_dense(hd_copy *copy, hd_side side, int64_t offset_bytes);
+/* One side of a copy as a message. */
+heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
+
+/* --- lanes: copies ready for a kernel (lanes.c) ------------------------------------------------------------------- */
+
+typedef struct hd_lane_at {
+    int peer;
+    int64_t src_offset_bytes, dst_offset_bytes, bytes;
+} hd_lane_at;
+
+/* Lanes that share their loops, so that the interleaved side is walked in row order. */
+typedef struct hd_lane_group {
+    int first, nlanes, nloops;
+    int64_t count[HD_MAX_LOOPS];
+    const hd_copy_kernel *kernel, *fallback; /* fallback: when a base address is not aligned for kernel */
+} hd_lane_group;
+
+typedef struct hd_lanes {
+    hd_lane *lane;
+    hd_lane_at *at;
+    hd_lane_group *group;
+    int nlanes, ngroups;
+} hd_lanes;
+
+/* Fuses copies with equal loops when the walked side is interleaved more finely than HD_LONG_RUN_BYTES. Copies are
+ * reordered: row order inside a group, own rank's successor first between groups. */
+enum { HD_LONG_RUN_BYTES = 65536 };
+heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer, int ncopies, hd_side walk, int rank,
+                             int nranks);
+void hd_lanes_free(hd_lanes *lanes);
+/* Use `kernel` wherever it fits (NULL: the rule). */
+void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
+/* The group that moves most; NULL when there is none. */
+const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes);
+int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int capacity, const hd_copy_hint *hint);
+/* Where a copy's offsets count from: one address for all lanes, or one per peer when the table is given. */
+typedef struct hd_bases {
+    const void *src;
+    void *dst;
+    const void *const *src_at; /* [peer] */
+    void *const *dst_at;       /* [peer] */
+    int64_t *moved;            /* [peer] grows by the bytes copied; may be NULL */
+} hd_bases;
+
+void hd_lanes_run(hd_lanes *lanes, const hd_bases *bases);
+
+/* --- what every rank tells every other at creation (agree.c) ------------------------------------------------------ */
+
+enum { HD_NFIELDS = 12 };
+
+typedef struct hd_facts {
+    uint64_t field[HD_NFIELDS];
+    int64_t src_stride_elems[HEDDLE_MAX_DIMS], dst_stride_elems[HEDDLE_MAX_DIMS];
+    int64_t src_bytes, dst_bytes;
+} hd_facts;
+
+typedef struct hd_request {
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    int64_t src_stride_elems[HEDDLE_MAX_DIMS], dst_stride_elems[HEDDLE_MAX_DIMS]; /* always filled */
+    int64_t src_bytes, dst_bytes;
+    const hd_copy_kernel *kernel; /* forced, or NULL */
+} hd_request;
+
+/* Collective: facts[nranks]. HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ. */
+heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request);
+/* An allgather that tells the others when this rank cannot take part. */
+heddle_status hd_gather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* --- sums (sum.c) ---------------------------------------------------------------------------------------------------
+ */
+
+typedef enum hd_source { HD_SOURCE_DIRECT, HD_SOURCE_STAGED } hd_source;
+
+typedef struct hd_sum_term {
+    int peer;
+    int64_t offset_bytes;                  /* in the peer's array, or in own memory for a message */
+    int64_t stride_bytes[HEDDLE_MAX_DIMS]; /* in the peer's array */
+    int is_message;                        /* lies dense at offset_bytes of the mail's receive staging */
+} hd_sum_term;
+
+/* Pieces with the same box, added in rank order. */
+typedef struct hd_sum {
+    int first, nterms; /* in hd_sums.term */
+    int nloops;
+    int64_t count[HEDDLE_MAX_DIMS], dst_stride_bytes[HEDDLE_MAX_DIMS], dense_stride_bytes[HEDDLE_MAX_DIMS];
+    int64_t dst_offset_bytes, run_elems, bytes;
+} hd_sum;
+
+typedef struct hd_sums {
+    hd_sum *sum;
+    hd_sum_term *term;
+    const void **row; /* scratch, one per term of the largest sum */
+    int nsums, nterms;
+} hd_sums;
+
+/* --- a step
+ * ----------------------------------------------------------------------------------------------------------- */
+
+/* Messages of a step to and from ranks that cannot be reached. */
+typedef struct hd_mail {
+    int nmessages, nsends;
+    heddle_message *message; /* sends first */
+    int64_t *message_bytes;
+    int64_t *recv_offset; /* [step.recv.count] in recv_stage */
+    hd_exchange *exchange;
+    char *send_stage, *recv_stage; /* NULL: in place */
+    int64_t stage_bytes;
+    hd_lanes pack, unpack;
+} hd_mail;
+
+/* Private memory (HEDDLE_MEMORY_ANY): how peers get what they cannot read. */
+typedef enum hd_reach { HD_REACH_DIRECT, HD_REACH_STAGED, HD_REACH_READV } hd_reach;
+
+typedef struct hd_private {
+    int used;
+    hd_lanes pack;         /* own src -> staging in the plan's buffer */
+    int64_t *piece_offset; /* [nranks] of the piece for a peer; NULL: nobody reads here */
+    int *from, nfrom;      /* peers this rank reads */
+    hd_lanes *direct;      /* [nfrom] one copy each */
+    hd_lanes *staged;      /* [nfrom] likewise, from the peer's staging */
+    hd_copy *copy;         /* [nfrom] for process_vm_readv */
+} hd_private;
+
+enum { HD_ROLE_READ = 1, HD_ROLE_WRITE = 2 }; /* this rank reads from / writes to that one */
+
+/* Copies between this rank and the ranks it reaches, itself included; at most one per peer and direction. */
+typedef struct hd_step {
+    const hd_phase *phase;
+    int push;               /* the owner of the source moves */
+    int walk_src;           /* lanes follow the source's order */
+    int any_sums, any_mail; /* on any rank */
+    hd_pieces send, recv;
+    int *ready, nready;   /* ranks to which READY is posted, and from which it is awaited */
+    unsigned char *role;  /* [nready] HD_ROLE_* */
+    int *served, nserved; /* ranks that wait for my DONE */
+    int *movers, nmovers; /* ranks whose DONE I wait for */
+    hd_lanes lanes;
+    hd_copy zero; /* what is cleared first, where pieces do not cover the destination */
+    hd_sums sum;
+    hd_mail mail;
+    hd_private own;
+    size_t src_bytes, dst_bytes; /* of the arrays the step reads and writes here */
+} hd_step;
+
+enum { HD_MAX_STEPS = 3 };
+
+typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH } hd_state;
+
+struct heddle_reshard {
+    heddle_comm *comm;
+    int rank, nranks;
+    hd_request request;
+    hd_problem problem;
+    hd_facts *facts; /* [nranks] */
+    int64_t src_box_elems, dst_box_elems;
+    size_t elem_bytes;
+    hd_link *link;
+    hd_step step[HD_MAX_STEPS];
+    int nsteps;
+    int any_peer, any_mail;   /* on any rank */
+    unsigned char *component; /* [nranks] 1: connected with this rank by peer copies, over any number of ranks */
+    hd_copy_hint hint;
+    char *buffer; /* peer-reachable: work arrays, then staging */
+    int64_t buffer_bytes;
+    int64_t work_offset[2];
+    int64_t src_dense_offset, dst_dense_offset; /* -1: flat phases read src and write dst as they are */
+    hd_lanes src_dense, dst_dense;
+    hd_reach reach; /* of a private source */
+
+    /* one execution */
+    hd_state state;
+    int at;     /* step */
+    int waited; /* next rank of the present wait */
+    int mail_done;
+    uint64_t sequence, epoch; /* of steps, of executions */
+    int64_t deadline_ns;      /* 0: not looked at the clock yet */
+    int pending;              /* READYs of an execution refused here are still to be collected */
+    int refusal;              /* its reason */
+    int refused_by;           /* 1 + rank whose refusal was seen in this execution */
+    const char *src;
+    char *dst;
+    const char *step_src;
+    char *step_dst;
+    const void **src_at;     /* [nranks] */
+    void **dst_at;           /* [nranks] */
+    int64_t *moved;          /* [nranks] by this rank in the present step */
+    unsigned char *reach_of; /* [nranks] hd_reach of the peer's source in this execution */
+    heddle_status broken;
+    char broken_why[256];
+
+    /* information */
+    int64_t executions;
+    int64_t *bytes_to, *bytes_from, *measured_to; /* [nranks] */
+    int64_t bytes_peer_path, bytes_messages, messages, plan_bytes;
+    char path[32], kernel_name[32], trials[256], line_text[HEDDLE_LINE_BYTES], why[768];
+};
+
+/* The array of `rank` that a phase reads (is_dst 0) or writes, strides included. */
+heddle_status hd_plan_array(hd_array *out, const heddle_reshard *plan, int phase, int is_dst, int rank);
+/* The copy from one rank to another of a piece. */
+heddle_status hd_plan_copy(hd_copy *out, const heddle_reshard *plan, int phase, const hd_piece *piece, int from,
+                           int to);
+
+int hd_plan_near(const heddle_reshard *plan, int peer); /* reached by loads and stores, itself included */
+
+/* The step's geometry as the others need it. */
+typedef struct hd_geometry {
+    int64_t largest_bytes, run_bytes, src_stretch_bytes, dst_stretch_bytes; /* of the largest piece */
+    int32_t sums, zero_fill, mail, near;
+} hd_geometry;
+
+heddle_status hd_step_compile(hd_geometry *out, heddle_reshard *plan, int phase);
+/* all: [nranks][HD_MAX_STEPS]; decides the direction, the same on every rank, then makes the copies. */
+heddle_status hd_step_build(heddle_reshard *plan, int phase, const hd_geometry *all);
+void hd_step_free(hd_step *step);
+
+heddle_status hd_sums_build(heddle_reshard *plan, int phase);
+void hd_sums_run(hd_sums *sums, heddle_reshard *plan);
+void hd_sums_free(hd_sums *sums);
+
+/* Reserves `bytes` in the plan's buffer (before it is allocated) and returns their offset. */
+int64_t hd_plan_reserve(heddle_reshard *plan, int64_t bytes);
+
+heddle_status hd_mail_build(heddle_reshard *plan, int phase, int packed);
+void hd_mail_free(hd_mail *mail);
+
+heddle_status hd_private_build(heddle_reshard *plan, int phase);
+heddle_status hd_private_move(hd_step *step, heddle_reshard *plan);
+heddle_status hd_private_probe(heddle_reshard *plan, int *works); /* collective: may peers be read by readv? */
+void hd_private_free(hd_private *p);
+
+/* Leave the finished or failed execution: the next one starts clean. */
+heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
+heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
+void hd_plan_explain(heddle_reshard *plan);
+
+/* Collective; own: the status of this rank's check of its arguments. */
+heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own);
+const void *hd_step_place(const heddle_reshard *plan, hd_place place, const void *src, const void *dst);
+
+#endif

@@ -1,0 +1,467 @@
+/* One execution: a small state machine, driven by start/test/wait. */
+#include "runtime/reshard/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Two slots of each kind, used in turn: a rank may be one step ahead of its peer. */
+enum { SLOT_READY = 0, SLOT_DONE = 2 };
+
+enum { REFUSED_NOT = 0, REFUSED_OVERLAP, REFUSED_SRC, REFUSED_DST, REFUSED_NULL, REFUSED_STREAM, REFUSED_COUNT };
+
+static const char *const refusal[REFUSED_COUNT] = {"",
+                                                   "its src and dst overlap",
+                                                   "its src cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                   "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                   "its src or dst is NULL or not aligned to its elements",
+                                                   "it gave a stream, but its communicator has no GPU"};
+
+static int64_t deadline(heddle_reshard *plan)
+{
+    if (plan->deadline_ns == 0) {
+        plan->deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
+    }
+    return plan->deadline_ns;
+}
+
+/* The plan cannot go on, and neither can those who wait for it. */
+static heddle_status give_up(heddle_reshard *plan, heddle_status st)
+{
+    snprintf(plan->broken_why, sizeof plan->broken_why, "%s", heddle_last_error());
+    plan->broken = st;
+    plan->state = HD_IDLE;
+    heddle_comm_abort(plan->comm, plan->broken_why);
+    return hd_fail(st, "%s", plan->broken_why);
+}
+
+/* By execution, not by step: a rank starts execution e+2 only when all its peers have come to e+1. */
+static int slot(const heddle_reshard *plan, int kind)
+{
+    return kind + (int)(plan->epoch & 1);
+}
+
+/* Look for a flag of a peer, or wait for it when nothing else needs progress. */
+static heddle_status await(heddle_reshard *plan, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
+{
+    heddle_status st = hd_link_poll(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, here);
+    if (st != HEDDLE_OK || *here || !block) {
+        return st;
+    }
+    *here = 1;
+    return hd_link_wait(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, deadline(plan),
+                        kind == SLOT_READY ? "reshard: peer ready" : "reshard: peer done");
+}
+
+static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t pa = (uintptr_t)a, pb = (uintptr_t)b;
+    return a_bytes > 0 && b_bytes > 0 && pa < pb + b_bytes && pb < pa + a_bytes;
+}
+
+static int check_buffers(const heddle_reshard *plan, const void *src, void *dst)
+{
+    size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
+    if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0) ||
+        ((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
+        return REFUSED_NULL;
+    }
+    if (overlap(src, src_bytes, dst, dst_bytes)) {
+        return REFUSED_OVERLAP;
+    }
+    if (plan->step[0].nready > 0 && plan->request.options.memory == HEDDLE_MEMORY_PEER) {
+        if (hd_comm_export(plan->comm, src, src_bytes) == 0) {
+            return REFUSED_SRC;
+        }
+        if (hd_comm_export(plan->comm, dst, dst_bytes) == 0) {
+            return REFUSED_DST;
+        }
+    }
+    return REFUSED_NOT;
+}
+
+/* Tell everybody who might wait for this rank that it does not take part. */
+static heddle_status refuse(heddle_reshard *plan, int reason)
+{
+    heddle_status st = HEDDLE_OK;
+    uint64_t words[3] = {(uint64_t)reason, 0, 0};
+    const hd_step *step = &plan->step[0];
+    if (plan->any_mail) { /* messages carry no marks */
+        hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->rank, refusal[reason]);
+        return give_up(plan, HEDDLE_ERR_ARG);
+    }
+    plan->sequence++;
+    plan->epoch++;
+    for (int i = 0; i < step->nready; i++) {
+        HD_TRY(hd_link_post(plan->link, step->ready[i], slot(plan, SLOT_READY), plan->sequence, words, 3));
+    }
+    plan->pending = step->nready > 0;
+    return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->rank, refusal[reason]);
+out:
+    return give_up(plan, st);
+}
+
+/* After a refusal: the others have seen it before a mark of this rank is used again. */
+static heddle_status settle(heddle_reshard *plan)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_step *step = &plan->step[0];
+    uint64_t words[3];
+    int here;
+    plan->deadline_ns = 0;
+    for (int i = 0; i < step->nready; i++) {
+        HD_TRY(await(plan, SLOT_READY, step->ready[i], words, 3, 1, &here));
+    }
+    plan->pending = 0;
+    return HEDDLE_OK;
+out:
+    return give_up(plan, st);
+}
+
+const void *hd_step_place(const heddle_reshard *plan, hd_place place, const void *src, const void *dst)
+{
+    switch (place) {
+    case HD_PLACE_SRC:
+        return plan->src_dense_offset >= 0 ? plan->buffer + plan->src_dense_offset : src;
+    case HD_PLACE_DST:
+        return plan->dst_dense_offset >= 0 ? plan->buffer + plan->dst_dense_offset : dst;
+    default:
+        return plan->buffer + plan->work_offset[place == HD_PLACE_WORK1];
+    }
+}
+
+/* Post where this rank's arrays lie. */
+static heddle_status post_ready(heddle_reshard *plan, hd_step *step)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_reach reach = HD_REACH_DIRECT;
+    uint64_t src = hd_comm_export(plan->comm, plan->step_src, step->src_bytes);
+    uint64_t dst = hd_comm_export(plan->comm, plan->step_dst, step->dst_bytes);
+    if (step->own.used && src == 0) {
+        reach = plan->reach;
+        if (reach == HD_REACH_STAGED) {
+            hd_lanes_run(&step->own.pack, &(hd_bases){.src = plan->step_src, .dst = plan->buffer});
+        }
+    }
+    for (int i = 0; i < step->nready; i++) {
+        uint64_t words[3] = {(uint64_t)reach << 8, src, dst};
+        int peer = step->ready[i];
+        if (reach == HD_REACH_READV) {
+            words[1] = (uint64_t)(uintptr_t)plan->step_src;
+        } else if (reach == HD_REACH_STAGED) {
+            words[1] = hd_comm_export(plan->comm, plan->buffer + step->own.piece_offset[peer], 0);
+        }
+        HD_TRY(hd_link_post(plan->link, peer, slot(plan, SLOT_READY), plan->sequence, words, 3));
+    }
+    plan->src_at[plan->rank] = plan->step_src;
+    plan->dst_at[plan->rank] = plan->step_dst;
+    plan->reach_of[plan->rank] = HD_REACH_DIRECT;
+out:
+    return st;
+}
+
+static void clear(char *dst, const hd_copy *rows)
+{
+    int64_t index[HEDDLE_MAX_DIMS] = {0};
+    for (int k = 0; k >= 0;) {
+        memset(dst, 0, (size_t)rows->run_bytes);
+        for (k = rows->nloops - 1; k >= 0; k--) {
+            int64_t steps = ++index[k] < rows->count[k] ? 1 : 1 - rows->count[k];
+            dst += steps * rows->dst_stride_bytes[k];
+            if (index[k] < rows->count[k]) {
+                break;
+            }
+            index[k] = 0;
+        }
+    }
+}
+
+static heddle_status begin_mail(heddle_reshard *plan, hd_step *step)
+{
+    hd_mail *mail = &step->mail;
+    plan->mail_done = mail->exchange == NULL;
+    if (plan->mail_done) {
+        return HEDDLE_OK;
+    }
+    if (step->recv.zero_fill) {
+        clear(plan->step_dst, &step->zero);
+    }
+    if (mail->pack.nlanes > 0) {
+        hd_lanes_run(&mail->pack, &(hd_bases){.src = plan->step_src, .dst = mail->send_stage});
+    }
+    return hd_exchange_start(mail->exchange, mail->send_stage != NULL ? mail->send_stage : plan->step_src,
+                             mail->recv_stage != NULL ? mail->recv_stage : plan->step_dst);
+}
+
+static heddle_status begin_step(heddle_reshard *plan)
+{
+    hd_step *step = &plan->step[plan->at];
+    heddle_status st = HEDDLE_OK;
+    plan->sequence++;
+    plan->step_src = hd_step_place(plan, step->phase->src, plan->src, plan->dst);
+    plan->step_dst = (char *)(uintptr_t)hd_step_place(plan, step->phase->dst, plan->src, plan->dst);
+    plan->waited = 0;
+    HD_TRY(post_ready(plan, step));
+    HD_TRY(begin_mail(plan, step));
+    plan->state = HD_COLLECT;
+out:
+    return st;
+}
+
+static heddle_status take_ready(heddle_reshard *plan, const hd_step *step, int i, const uint64_t *words)
+{
+    int peer = step->ready[i], reason = (int)(words[0] & 255);
+    if (reason != REFUSED_NOT) {
+        plan->refused_by = 1 + peer; /* collect the others first: all are told alike */
+        plan->refusal = reason < REFUSED_COUNT ? reason : REFUSED_NOT;
+        return HEDDLE_OK;
+    }
+    plan->reach_of[peer] = (unsigned char)(words[0] >> 8);
+    if (step->role[i] == HD_ROLE_READ) {
+        plan->src_at[peer] = plan->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
+                                                                    : hd_comm_import(plan->comm, peer, words[1]);
+    } else if (step->role[i] == HD_ROLE_WRITE) {
+        plan->dst_at[peer] = hd_comm_import(plan->comm, peer, words[2]);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status collect(heddle_reshard *plan, int block, int *stuck)
+{
+    const hd_step *step = &plan->step[plan->at];
+    heddle_status st = HEDDLE_OK;
+    for (; plan->waited < step->nready; plan->waited++) {
+        uint64_t words[3];
+        int here;
+        HD_TRY(await(plan, SLOT_READY, step->ready[plan->waited], words, 3, block && plan->mail_done, &here));
+        if (!here) {
+            *stuck = 1;
+            return HEDDLE_OK;
+        }
+        HD_TRY(take_ready(plan, step, plan->waited, words));
+    }
+    if (plan->refused_by > 0) {
+        plan->state = HD_IDLE;
+        return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->refused_by - 1,
+                       refusal[plan->refusal]);
+    }
+    plan->state = HD_MOVE;
+out:
+    return st;
+}
+
+static heddle_status poll_mail(heddle_reshard *plan, hd_step *step, int *stuck)
+{
+    hd_mail *mail = &step->mail;
+    heddle_status st = HEDDLE_OK;
+    if (plan->mail_done) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_exchange_test(mail->exchange, &plan->mail_done));
+    if (!plan->mail_done) {
+        *stuck = 1;
+        return HEDDLE_OK;
+    }
+    for (int i = 0; i < mail->nsends; i++) {
+        plan->measured_to[mail->message[i].peer] += mail->message_bytes[i];
+    }
+    if (mail->unpack.nlanes > 0) {
+        hd_lanes_run(&mail->unpack, &(hd_bases){.src = mail->recv_stage, .dst = plan->step_dst});
+    }
+out:
+    return st;
+}
+
+static int all_direct(const heddle_reshard *plan, const hd_step *step)
+{
+    for (int i = 0; i < step->own.nfrom; i++) {
+        if (plan->reach_of[step->own.from[i]] != HD_REACH_DIRECT) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static heddle_status move(heddle_reshard *plan, int *stuck)
+{
+    hd_step *step = &plan->step[plan->at];
+    heddle_status st = HEDDLE_OK;
+    if (step->recv.sums) { /* terms may come as messages */
+        HD_TRY(poll_mail(plan, step, stuck));
+        if (*stuck) {
+            return HEDDLE_OK;
+        }
+    }
+    for (int i = 0; i < step->nserved; i++) {
+        plan->moved[step->served[i]] = 0;
+    }
+    if (step->recv.zero_fill && step->mail.exchange == NULL) {
+        clear(plan->step_dst, &step->zero);
+    }
+    if (step->recv.sums) {
+        hd_sums_run(&step->sum, plan);
+    } else if (step->own.used && !all_direct(plan, step)) {
+        HD_TRY(hd_private_move(step, plan));
+    } else if (step->push) {
+        hd_lanes_run(&step->lanes, &(hd_bases){.src = plan->step_src, .dst_at = plan->dst_at, .moved = plan->moved});
+    } else {
+        hd_lanes_run(&step->lanes, &(hd_bases){.src_at = plan->src_at, .dst = plan->step_dst, .moved = plan->moved});
+    }
+    for (int i = 0; i < step->nserved; i++) {
+        int peer = step->served[i];
+        uint64_t bytes = (uint64_t)plan->moved[peer];
+        plan->measured_to[peer] += step->push ? plan->moved[peer] : 0;
+        HD_TRY(hd_link_post(plan->link, peer, slot(plan, SLOT_DONE), plan->sequence, &bytes, 1));
+    }
+    plan->waited = 0;
+    plan->state = HD_MAIL;
+out:
+    return st;
+}
+
+static heddle_status finish(heddle_reshard *plan, int block, int *stuck)
+{
+    hd_step *step = &plan->step[plan->at];
+    heddle_status st = HEDDLE_OK;
+    for (; plan->waited < step->nmovers; plan->waited++) {
+        uint64_t bytes;
+        int here, peer = step->movers[plan->waited];
+        HD_TRY(await(plan, SLOT_DONE, peer, &bytes, 1, block, &here));
+        if (!here) {
+            *stuck = 1;
+            return HEDDLE_OK;
+        }
+        plan->measured_to[peer] += step->push ? 0 : (int64_t)bytes;
+    }
+    if (++plan->at < plan->nsteps) {
+        return begin_step(plan);
+    }
+    if (plan->dst_dense_offset >= 0) {
+        hd_lanes_run(&plan->dst_dense, &(hd_bases){.src = plan->buffer + plan->dst_dense_offset, .dst = plan->dst});
+    }
+    plan->executions++;
+    plan->state = HD_IDLE;
+out:
+    return st;
+}
+
+/* As far as it goes; blocking, to the end. */
+static heddle_status drive(heddle_reshard *plan, int block)
+{
+    heddle_status st = HEDDLE_OK;
+    if (plan->broken != HEDDLE_OK) {
+        return hd_fail(plan->broken, "the reshard failed before: %s", plan->broken_why);
+    }
+    for (int round = 0; plan->state != HD_IDLE;) {
+        int stuck = 0;
+        switch (plan->state) {
+        case HD_COLLECT:
+            st = collect(plan, block, &stuck);
+            break;
+        case HD_MOVE:
+            st = move(plan, &stuck);
+            break;
+        case HD_MAIL:
+            st = poll_mail(plan, &plan->step[plan->at], &stuck);
+            plan->state = st == HEDDLE_OK && !stuck ? HD_FINISH : plan->state;
+            break;
+        default:
+            st = finish(plan, block, &stuck);
+            break;
+        }
+        if (st != HEDDLE_OK) {
+            return plan->state == HD_IDLE ? st : give_up(plan, st); /* idle: a refusal, which breaks nothing */
+        }
+        if (stuck) {
+            st = hd_comm_check(plan->comm);
+            if (st != HEDDLE_OK) {
+                return give_up(plan, st);
+            }
+            if (!block) {
+                return HEDDLE_OK;
+            }
+            if (hd_now_ns() > deadline(plan)) {
+                hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d waited too long for the messages of a reshard", plan->rank);
+                return give_up(plan, HEDDLE_ERR_TIMEOUT);
+            }
+            hd_comm_relax(plan->comm, round++);
+        } else {
+            round = 0;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    if (plan->broken != HEDDLE_OK) {
+        return hd_fail(plan->broken, "the reshard failed before: %s", plan->broken_why);
+    }
+    if (plan->state != HD_IDLE) {
+        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
+    }
+    if (plan->pending) {
+        st = settle(plan);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
+    int reason = stream != HEDDLE_NO_STREAM ? REFUSED_STREAM : check_buffers(plan, src, dst);
+    plan->deadline_ns = 0;
+    if (reason != REFUSED_NOT) {
+        return refuse(plan, reason);
+    }
+    plan->src = src;
+    plan->dst = dst;
+    plan->at = 0;
+    plan->epoch++;
+    plan->refused_by = 0;
+    if (plan->src_dense_offset >= 0) {
+        hd_lanes_run(&plan->src_dense, &(hd_bases){.src = src, .dst = plan->buffer + plan->src_dense_offset});
+    }
+    st = begin_step(plan);
+    return st == HEDDLE_OK ? st : give_up(plan, st);
+}
+
+heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
+{
+    heddle_status st = start(plan, src, dst, HEDDLE_NO_STREAM);
+    return st == HEDDLE_OK ? drive(plan, 1) : st;
+}
+
+heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
+{
+    if (reshard == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
+    }
+    heddle_status st = start(reshard, src, dst, stream);
+    return st == HEDDLE_OK ? drive(reshard, 1) : st;
+}
+
+heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
+{
+    if (reshard == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_start: reshard is NULL");
+    }
+    return start(reshard, src, dst, stream);
+}
+
+heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
+{
+    if (reshard == NULL || done == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_test: reshard or done is NULL");
+    }
+    heddle_status st = drive(reshard, 0);
+    if (st == HEDDLE_OK) {
+        *done = reshard->state == HD_IDLE;
+    }
+    return st;
+}
+
+heddle_status heddle_reshard_wait(heddle_reshard *reshard)
+{
+    if (reshard == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_wait: reshard is NULL");
+    }
+    return drive(reshard, 1);
+}
