@@ -7,6 +7,7 @@
 #include <string.h>
 
 static const cli_command commands[] = {
+    {"plan", "the layout of the activation in every stage of a model, and what each change of it moves", cli_plan},
     {"bench", "time a reshard against a contiguous copy of the same bytes", cli_bench},
     {NULL, NULL, NULL},
 };
