@@ -5,25 +5,30 @@
  * kinds (it costs 20 times as much), so rows that share lines belong to the plain or the merging kernels. */
 enum { LINE_VECS = HD_LINE_BYTES / VEC_BYTES, BLOCK_BYTES = 4 * HD_LINE_BYTES };
 
+/* Line by line: all loads of a block first, then all its stores, is slower both in the cache and out of it. */
 HD_INLINE void line_copy(char *dst, const char *src, int lines)
 {
-    VEC v[4 * LINE_VECS];
-    for (int i = 0; i < lines * LINE_VECS; i++) {
-        v[i] = VEC_LOAD(src + i * VEC_BYTES);
-    }
-    for (int i = 0; i < lines * LINE_VECS; i++) {
-        VEC_STORE(dst + i * VEC_BYTES, v[i]);
+    for (int i = 0; i < lines; i++) {
+        VEC v[LINE_VECS];
+        for (int k = 0; k < LINE_VECS; k++) {
+            v[k] = VEC_LOAD(src + i * HD_LINE_BYTES + k * VEC_BYTES);
+        }
+        for (int k = 0; k < LINE_VECS; k++) {
+            VEC_STORE(dst + i * HD_LINE_BYTES + k * VEC_BYTES, v[k]);
+        }
     }
 }
 
 HD_INLINE void line_stream(char *dst, const char *src, int lines)
 {
-    VEC v[4 * LINE_VECS];
-    for (int i = 0; i < lines * LINE_VECS; i++) {
-        v[i] = VEC_LOAD(src + i * VEC_BYTES);
-    }
-    for (int i = 0; i < lines * LINE_VECS; i++) {
-        VEC_STREAM(dst + i * VEC_BYTES, v[i]);
+    for (int i = 0; i < lines; i++) {
+        VEC v[LINE_VECS];
+        for (int k = 0; k < LINE_VECS; k++) {
+            v[k] = VEC_LOAD(src + i * HD_LINE_BYTES + k * VEC_BYTES);
+        }
+        for (int k = 0; k < LINE_VECS; k++) {
+            VEC_STREAM(dst + i * HD_LINE_BYTES + k * VEC_BYTES, v[k]);
+        }
     }
 }
 
