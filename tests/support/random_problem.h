@@ -1,0 +1,38 @@
+/* Random reshard problems with the memory of all their ranks in one process. */
+#ifndef HD_TEST_RANDOM_PROBLEM_H
+#define HD_TEST_RANDOM_PROBLEM_H
+
+#include "planner/cli/random_line.h"
+#include "runtime/reshard/compile.h"
+
+/* A valid problem of `ranks` ranks; a line that does not come back the same from its text fails the case. */
+void hd_random_line(heddle_reshard_line *out, random_source *source, int ranks, int max_dims, int64_t max_elems,
+                    int partial);
+/* The text of a line, for failure messages. Static storage. */
+const char *hd_line_text(const heddle_reshard_line *line);
+
+/* One dense local array per rank, in one layout and memory order. Allocated exactly, so that a sanitizer sees what
+ * runs over. */
+typedef struct hd_parts {
+    int nranks;
+    void **part;
+    size_t *bytes;
+} hd_parts;
+
+void hd_parts_make(hd_parts *out, const heddle_reshard_line *line, int is_to);
+void hd_parts_free(hd_parts *parts);
+/* Finite values of the dtype, different on every rank, also where the layout says replicated. */
+void hd_parts_fill_random(hd_parts *parts, random_source *source, heddle_dtype dtype);
+/* Each rank's part of one global array: equal on replicas; partial sums: on coordinate 0, the others zero. */
+void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed);
+/* Fails the case with the line's text, the first wrong rank and byte. */
+void hd_parts_equal(const hd_parts *got, const hd_parts *wanted, const heddle_reshard_line *line);
+
+/* Run a reshard with hd_compile, hd_piece_copy, memcpy and hd_sum_rows. */
+void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
+void hd_simulate_oracle(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
+
+/* from and to swapped, replicated and partial swapped. */
+void hd_adjoint_line(heddle_reshard_line *out, const heddle_reshard_line *line);
+
+#endif
