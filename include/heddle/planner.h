@@ -45,6 +45,9 @@ HEDDLE_API heddle_status heddle_model_stage(heddle_stage_info *out, const heddle
  * lists the known ones. */
 HEDDLE_API heddle_status heddle_model_resize(heddle_model *model, const char *sizes, int repeat);
 
+/* Change the dtype of the activation: HEDDLE_F32 or HEDDLE_BF16 (else HEDDLE_ERR_ARG). */
+HEDDLE_API heddle_status heddle_model_set_dtype(heddle_model *model, heddle_dtype dtype);
+
 typedef struct heddle_plan_options {
     size_t struct_bytes;
     const char *prologue; /* layout x arrives in; NULL: free choice (every rank can make any part) */

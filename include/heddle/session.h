@@ -106,6 +106,7 @@ typedef struct heddle_session_record {
     const char *path;      /* of this rank, as in heddle_reshard_info; "" if nothing moved, "dry run" in one */
     int64_t bytes_planned; /* this rank sends */
     int64_t bytes_sent;
+    int64_t bytes_messages; /* part of bytes_planned that travels as messages; 0 in a dry run */
     int64_t ns;
 } heddle_session_record;
 

@@ -203,6 +203,7 @@ static heddle_status move(heddle_session *session, const char *stage, heddle_ten
         return HEDDLE_OK;
     }
     record->path = plan->info.path;
+    record->bytes_messages = plan->info.bytes_messages;
     st = hd_session_source(&src, session, x, box);
     if (st == HEDDLE_OK) {
         st = hd_session_result(&dst, session, hd_session_local_bytes(session, target), src);
