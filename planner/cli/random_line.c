@@ -28,11 +28,10 @@ static void random_mesh(heddle_mesh *out, random_source *source, const random_li
     out->naxes = (int)random_between(source, 1, limits->max_axes);
     int left = limits->ranks;
     for (int a = 0; a < out->naxes; a++) {
-        int size = left;
-        if (a < out->naxes - 1) {
-            do {
-                size = (int)random_between(source, 1, left);
-            } while (left % size != 0);
+        int size = left, last = a == out->naxes - 1, draws = 0;
+        /* Any divisor, but 1 and all that is left only after some other draws. */
+        while (!last && (left % (size = (int)random_between(source, 1, left)) != 0 ||
+                         ((size == 1 || size == left) && draws++ < 4))) {
         }
         strcpy(out->axis[a].name, names[a]);
         out->axis[a].size = size;
