@@ -11,6 +11,10 @@ int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms); /* ab
 /* HEDDLE_ERR_PEER when somebody gave up or died. Cheap; called in every wait loop. */
 heddle_status hd_comm_check(heddle_comm *comm);
 
+/* Collective: everybody tells how it went so far. Returns `mine` when that failed, HEDDLE_ERR_PEER naming the first
+ * rank whose failed, HEDDLE_OK when all went well. Before the result of a collective creation is used. */
+heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
+
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */
@@ -22,6 +26,9 @@ pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
 uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes);
 /* Address in this process of what `rank` exported. */
 void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name);
+/* Map the pages of a peer's buffer into this process now instead of fault by fault in the first execution. The contents
+ * stay; a hint that cannot fail. */
+void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write);
 
 /* A link: for every ordered pair of local ranks and each of HD_LINK_SLOTS slots a flag with a small payload, alone on
  * its cache lines. Sequence numbers only grow; posting publishes everything written before (non-temporal stores

@@ -1,0 +1,276 @@
+/* What a made communicator answers and does. */
+#include "runtime/comm/comm_private.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int heddle_comm_rank(const heddle_comm *comm)
+{
+    return comm->rank;
+}
+
+int heddle_comm_size(const heddle_comm *comm)
+{
+    return comm->size;
+}
+
+const char *heddle_comm_describe(const heddle_comm *comm)
+{
+    return comm->describe;
+}
+
+int heddle_comm_reaches(const heddle_comm *comm, int rank)
+{
+    return rank >= 0 && rank < comm->size && comm->local_index[rank] >= 0;
+}
+
+size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm)
+{
+    (void)comm;
+    return hd_topology_cache_bytes(1);
+}
+
+size_t heddle_comm_private_cache_bytes(const heddle_comm *comm)
+{
+    (void)comm;
+    return hd_topology_cache_bytes(0);
+}
+
+heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space)
+{
+    heddle_status st = HEDDLE_OK;
+    if (space != HEDDLE_SPACE_HOST) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s has no device memory", comm->name);
+    }
+    HD_TRY(hd_fault_point(comm, "buffer alloc"));
+    HD_TRY(hd_group_alloc(comm->group, out, bytes));
+out:
+    return st;
+}
+
+void heddle_buffer_free(heddle_comm *comm, void *buffer)
+{
+    hd_group_release(comm->group, buffer);
+}
+
+/* --- group operations
+ * -------------------------------------------------------------------------------------------------- */
+
+heddle_status heddle_comm_barrier(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_fault_point(comm, "barrier"));
+    if (comm->hub.of != NULL) {
+        return hd_hub_barrier(comm, "barrier");
+    }
+    char nothing = 0;
+    st = comm->ops->allgather(comm, &nothing, comm->records, 1);
+out:
+    return st;
+}
+
+heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_fault_point(comm, "allgather"));
+    st = comm->hub.of != NULL ? hd_hub_allgather(comm, send, recv, bytes)
+                              : comm->ops->allgather(comm, send, recv, bytes);
+out:
+    return st;
+}
+
+#define ADD(type)                                                                                                      \
+    for (size_t i = 0; i < n; i++) {                                                                                   \
+        type value = ((const type *)all)[i];                                                                           \
+        for (int r = 1; r < comm->size; r++) {                                                                         \
+            value += ((const type *)all)[(size_t)r * n + i];                                                           \
+        }                                                                                                              \
+        ((type *)data)[i] = value;                                                                                     \
+    }
+
+/* Without a hub: what fits the communicator's records at a time. */
+static heddle_status sum_by_allgather(heddle_comm *comm, unsigned char *own, size_t elems, heddle_dtype dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
+    void *all = comm->records;
+    for (size_t at = 0; at < elems; at += sizeof(hd_record) / elem_bytes) {
+        size_t room = sizeof(hd_record) / elem_bytes;
+        size_t n = elems - at < room ? elems - at : room;
+        void *data = own + at * elem_bytes;
+        HD_TRY(comm->ops->allgather(comm, data, all, n * elem_bytes));
+        if (dtype == HEDDLE_F64) {
+            ADD(double)
+        } else if (dtype == HEDDLE_F32) {
+            ADD(float)
+        } else {
+            ADD(uint64_t)
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    if (dtype != HEDDLE_F64 && dtype != HEDDLE_F32 && dtype != HEDDLE_I64) {
+        return hd_fail(HEDDLE_ERR_ARG, "allreduce of dtype %d, wanted f64, f32 or i64", (int)dtype);
+    }
+    if (elems < 0 || elems > INT64_MAX / 8) {
+        return hd_fail(HEDDLE_ERR_ARG, "allreduce of %lld elements", (long long)elems);
+    }
+    HD_TRY(hd_fault_point(comm, "allreduce"));
+    st = comm->hub.of != NULL ? hd_hub_sum(comm, data, elems, dtype)
+                              : sum_by_allgather(comm, data, (size_t)elems, dtype);
+out:
+    return st;
+}
+
+heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                   size_t recv_bytes, int from)
+{
+    heddle_status st = HEDDLE_OK;
+    if (to < -1 || to >= comm->size || from < -1 || from >= comm->size) {
+        return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
+    }
+    HD_TRY(hd_fault_point(comm, "sendrecv"));
+    if (to == comm->rank && from == comm->rank) {
+        if (send_bytes != recv_bytes) {
+            return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d sends itself %zu bytes and expects %zu", comm->rank,
+                           send_bytes, recv_bytes);
+        }
+        if (send_bytes > 0) {
+            memmove(recv, send, send_bytes);
+        }
+        return HEDDLE_OK;
+    }
+    st = comm->hub.of != NULL ? hd_pair_sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from)
+                              : comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
+out:
+    return st;
+}
+
+heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    hd_group_raise(root->group, why);
+    return root->ops->abort(root, why);
+}
+
+heddle_status heddle_transport_fail(heddle_status status, const char *format, ...)
+{
+    char text[HD_WHY_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return hd_fail(status, "%s", text);
+}
+
+/* --- for the rest of the runtime
+ * ------------------------------------------------------------------------------------------ */
+
+int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
+{
+    return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
+}
+
+heddle_status hd_comm_check(heddle_comm *comm)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    heddle_status st = hd_group_check(root->group);
+    return st != HEDDLE_OK ? st : root->ops->check(root);
+}
+
+void hd_comm_relax(heddle_comm *comm, int round)
+{
+    hd_group_relax(comm->group, round);
+}
+
+heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)
+{
+    heddle_status st = hd_comm_check(comm);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (*deadline_ns == 0) {
+        *deadline_ns = hd_comm_deadline_ns(comm, 0);
+    }
+    *late = hd_now_ns() > *deadline_ns;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
+{
+    heddle_status st = HEDDLE_OK;
+    own->status = (int32_t)mine;
+    snprintf(own->text, sizeof own->text, "%s", mine != HEDDLE_OK ? heddle_last_error() : "");
+    st = comm->hub.of != NULL ? hd_hub_allgather(comm, own, comm->records, sizeof *own)
+                              : comm->ops->allgather(comm, own, comm->records, sizeof *own);
+    if (mine != HEDDLE_OK) {
+        return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
+    }
+    HD_TRY(st);
+    for (int r = 0; r < comm->size; r++) {
+        const hd_record *theirs = &comm->records[r];
+        if (theirs->status != HEDDLE_OK) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %.*s", hd_comm_root_rank(comm, r), (int)sizeof theirs->text - 1,
+                           theirs->text);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
+{
+    hd_record own = {.name = 0};
+    return hd_comm_agree_with(comm, mine, &own);
+}
+
+int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks)
+{
+    *ranks = comm->local;
+    return comm->nlocal;
+}
+
+int hd_comm_shares_address_space(const heddle_comm *comm)
+{
+    return comm->group->team != NULL;
+}
+
+pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank)
+{
+    return comm->member[rank] >= 0 ? comm->group->pid[comm->member[rank]] : 0;
+}
+
+uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes)
+{
+    return hd_group_export(comm->group, memory, bytes);
+}
+
+void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name)
+{
+    return comm->local_index[rank] >= 0 ? hd_group_import(comm->group, comm->member[rank], name) : NULL;
+}
+
+/* A page of a peer's arena costs a fault on first use here too; populating does not change the contents. */
+void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write)
+{
+    if (comm->group->team != NULL || bytes == 0 || rank == comm->rank) {
+        return;
+    }
+    unsigned char *memory = hd_comm_import(comm, rank, name);
+    if (memory != NULL) {
+        size_t over = (uintptr_t)memory % 4096;
+        madvise(memory - over, bytes + over, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    }
+}

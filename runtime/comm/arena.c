@@ -1,0 +1,359 @@
+/* Memory that peers of this host can reach.
+ *
+ * Processes: every rank has one memfd, sparse and as large as the machine's memory, mapped by all members when they
+ * meet; a buffer is a range of it. Pages are reserved (fallocate) before they are handed out, so that a shortage is a
+ * status and not a SIGBUS, and touched, because a first touch is ten times slower than a copy. Threads: the heap.
+ */
+#include "runtime/comm/comm_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, CHECKED_FROM = 64 << 20, PUNCHED_FROM = 1 << 20 };
+
+/* Bytes the machine can still give; the kernel would hand out more and end somebody later. */
+static size_t available_bytes(void)
+{
+    size_t available = SIZE_MAX;
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (file != NULL) {
+        char line[256];
+        while (fgets(line, sizeof line, file) != NULL) {
+            unsigned long long kib = 0;
+            if (sscanf(line, "MemAvailable: %llu", &kib) == 1) {
+                available = (size_t)kib * 1024;
+            }
+        }
+        fclose(file);
+    }
+    unsigned long long limit = 0;
+    unsigned long long used = 0;
+    FILE *max = fopen("/sys/fs/cgroup/memory.max", "re"); /* "max" does not scan: no limit */
+    FILE *now = fopen("/sys/fs/cgroup/memory.current", "re");
+    if (max != NULL && now != NULL && fscanf(max, "%llu", &limit) == 1 && fscanf(now, "%llu", &used) == 1) {
+        size_t left = limit > used ? (size_t)(limit - used) : 0;
+        available = left < available ? left : available;
+    }
+    if (max != NULL) {
+        fclose(max);
+    }
+    if (now != NULL) {
+        fclose(now);
+    }
+    return available;
+}
+
+static heddle_status check_available(size_t bytes)
+{
+    if (bytes < CHECKED_FROM) {
+        return HEDDLE_OK;
+    }
+    size_t available = available_bytes();
+    if (bytes > available) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes, the machine has %zu left", bytes,
+                       available);
+    }
+    return HEDDLE_OK;
+}
+
+static void touch(void *memory, size_t bytes)
+{
+    if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0) {
+        for (size_t i = 0; i < bytes; i += PAGE) {
+            ((volatile unsigned char *)memory)[i] = 0;
+        }
+    }
+}
+
+/* --- one arena per process ------------------------------------------------------------------------------------------
+ */
+
+static size_t arena_size(int64_t wanted, int n)
+{
+    size_t bytes = wanted > 0 ? (size_t)wanted : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    size_t limit = ((size_t)1 << 45) / (size_t)n; /* all arenas together: a quarter of the address space */
+    bytes = bytes < limit ? bytes : limit;
+    bytes += sizeof(hd_control) + HUGE_PAGE; /* the control area comes on top */
+    return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+heddle_status hd_arena_map(hd_group *group, int index, int fd)
+{
+    off_t bytes = lseek(fd, 0, SEEK_END);
+    if (bytes < (off_t)sizeof(hd_control)) {
+        return hd_fail(HEDDLE_ERR_TRANSPORT, "the shared memory of rank %d has only %lld bytes", group->rank[index],
+                       (long long)bytes);
+    }
+    void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "the shared memory of rank %d cannot be mapped, %lld bytes: %s",
+                       group->rank[index], (long long)bytes, strerror(errno));
+    }
+    madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* a wish */
+    group->base[index] = base;
+    group->arena_bytes[index] = (size_t)bytes;
+    group->control[index] = base;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t bytes = arena_size(arena_bytes, group->n);
+    size_t control_bytes = (sizeof(hd_control) + PAGE - 1) / PAGE * PAGE;
+    void *block = NULL;
+    HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "an arena"));
+    group->blocks = block;
+    group->arena_fd = memfd_create("heddle", MFD_CLOEXEC);
+    if (group->arena_fd < 0 || ftruncate(group->arena_fd, (off_t)bytes) != 0 ||
+        fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)control_bytes) != 0) {
+        st = hd_fail(HEDDLE_ERR_NOMEM, "shared memory of %zu bytes cannot be made: %s", bytes, strerror(errno));
+        goto out;
+    }
+    HD_TRY(hd_arena_map(group, group->me, group->arena_fd));
+    touch(group->base[group->me], control_bytes);
+    group->blocks->memory = group->base[group->me] + control_bytes;
+    group->blocks->bytes = bytes - control_bytes;
+    /* Peers that cannot watch this process otherwise see this lock go. */
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    fcntl(group->arena_fd, F_SETLK, &lock);
+out:
+    return st;
+}
+
+void hd_arena_destroy(hd_group *group)
+{
+    for (int i = 0; i < group->n; i++) {
+        if (group->base != NULL && group->base[i] != NULL) {
+            munmap(group->base[i], group->arena_bytes[i]);
+        }
+    }
+    if (group->arena_fd >= 0) {
+        close(group->arena_fd);
+    }
+    while (group->blocks != NULL) {
+        hd_block *next = group->blocks->next;
+        hd_free(group->blocks);
+        group->blocks = next;
+    }
+}
+
+/* Cut [memory, memory+bytes) out of the free block `from`; the pieces before and after stay free. */
+static heddle_status cut(hd_block *from, unsigned char *memory, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t before = (size_t)(memory - from->memory);
+    size_t after = from->bytes - before - bytes;
+    void *first = NULL;
+    void *last = NULL;
+    if (before > 0) {
+        HD_TRY(hd_alloc(&first, 1, sizeof(hd_block), "an arena"));
+    }
+    if (after > 0) {
+        HD_TRY(hd_alloc(&last, 1, sizeof(hd_block), "an arena"));
+        hd_block *rest = last;
+        *rest = (hd_block){.next = from->next, .memory = memory + bytes, .bytes = after};
+        from->next = rest;
+        from->bytes = before + bytes;
+    }
+    if (before > 0) {
+        hd_block *middle = first;
+        *middle = (hd_block){.next = from->next, .memory = memory, .bytes = bytes, .used = 1};
+        from->next = middle;
+        from->bytes = before;
+        first = NULL;
+    } else {
+        from->used = 1;
+    }
+out:
+    if (st != HEDDLE_OK) {
+        hd_free(first);
+    }
+    return st;
+}
+
+static void join_free(hd_block *blocks)
+{
+    for (hd_block *b = blocks; b != NULL; b = b->next) {
+        while (!b->used && b->next != NULL && !b->next->used) {
+            hd_block *gone = b->next;
+            b->bytes += gone->bytes;
+            b->next = gone->next;
+            hd_free(gone);
+        }
+    }
+}
+
+static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    size_t rounded = bytes > 0 ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
+    unsigned char *base = group->base[group->me];
+    hd_block *b = group->blocks;
+    size_t skip = 0;
+    for (; b != NULL; b = b->next) {
+        skip = (alignment - (size_t)(b->memory - base) % alignment) % alignment;
+        if (!b->used && b->bytes >= rounded && b->bytes - rounded >= skip) {
+            break;
+        }
+    }
+    if (b == NULL || rounded < bytes) {
+        return hd_fail(HEDDLE_ERR_NOMEM,
+                       "out of memory: a buffer of %zu bytes does not fit the rank's arena of %zu bytes", bytes,
+                       group->arena_bytes[group->me]);
+    }
+    unsigned char *memory = b->memory + skip;
+    HD_TRY(check_available(rounded));
+    if (fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, memory - base, (off_t)rounded) != 0) {
+        st = hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes: %s", bytes, strerror(errno));
+        goto out;
+    }
+    HD_TRY(cut(b, memory, rounded));
+    touch(memory, rounded);
+    *out = memory;
+out:
+    return st;
+}
+
+static void arena_release(hd_group *group, void *memory)
+{
+    for (hd_block *b = group->blocks; b != NULL; b = b->next) {
+        if (b->used && b->memory == memory) {
+            if (b->bytes >= PUNCHED_FROM) {
+                fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                          b->memory - group->base[group->me], (off_t)b->bytes);
+            }
+            b->used = 0;
+            join_free(group->blocks);
+            return;
+        }
+    }
+}
+
+/* --- threads
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static heddle_status heap_alloc(hd_group *group, void **out, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    void *block = NULL;
+    void *memory = NULL;
+    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    HD_TRY(check_available(bytes));
+    HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "a buffer"));
+    HD_TRY(hd_alloc_aligned(&memory, alignment, bytes, "a buffer")); /* zeroes, hence touches */
+    *(hd_block *)block = (hd_block){.next = group->blocks, .memory = memory, .bytes = bytes, .used = 1};
+    group->blocks = block;
+    block = NULL;
+    *out = memory;
+out:
+    hd_free(block);
+    return st;
+}
+
+static void heap_release(hd_group *group, void *memory)
+{
+    for (hd_block **b = &group->blocks; *b != NULL; b = &(*b)->next) {
+        if ((*b)->memory == memory) {
+            hd_block *gone = *b;
+            *b = gone->next;
+            hd_free(gone->memory);
+            hd_free(gone);
+            return;
+        }
+    }
+}
+
+/* --- both
+ * --------------------------------------------------------------------------------------------------------------- */
+
+heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes)
+{
+    return group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
+}
+
+void hd_group_release(hd_group *group, void *memory)
+{
+    if (memory == NULL) {
+        return;
+    }
+    if (group->team != NULL) {
+        heap_release(group, memory);
+    } else {
+        arena_release(group, memory);
+    }
+}
+
+heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh)
+{
+    for (hd_block **b = &group->kept; *b != NULL; b = &(*b)->next) {
+        if ((*b)->bytes == bytes) {
+            hd_block *found = *b;
+            *b = found->next;
+            found->generation++;
+            *out = found;
+            *fresh = 0;
+            return HEDDLE_OK;
+        }
+    }
+    heddle_status st = HEDDLE_OK;
+    void *block = NULL;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "shared bookkeeping"));
+    if (group->team != NULL) {
+        HD_TRY(hd_alloc_aligned(&memory, HD_LINE_BYTES, bytes, "shared bookkeeping"));
+    } else {
+        HD_TRY(arena_alloc(group, &memory, bytes));
+    }
+    *(hd_block *)block = (hd_block){.memory = memory, .bytes = bytes, .generation = 1};
+    *out = block;
+    *fresh = 1;
+    block = NULL;
+out:
+    hd_free(block);
+    return st;
+}
+
+void hd_group_keep(hd_group *group, hd_block *block)
+{
+    if (block != NULL) {
+        block->next = group->kept;
+        group->kept = block;
+    }
+}
+
+/* Names are addresses (threads) or offsets in the arena (processes), plus one. */
+uint64_t hd_group_export(const hd_group *group, const void *memory, size_t bytes)
+{
+    uintptr_t address = (uintptr_t)memory;
+    if (group->team != NULL) {
+        return (uint64_t)address + 1;
+    }
+    uintptr_t base = (uintptr_t)group->base[group->me];
+    size_t arena = group->arena_bytes[group->me];
+    if (bytes == 0) {
+        return 1;
+    }
+    return address >= base && bytes <= arena && address - base <= arena - bytes ? (uint64_t)(address - base) + 1 : 0;
+}
+
+void *hd_group_import(const hd_group *group, int index, uint64_t name)
+{
+    if (name == 0) {
+        return NULL;
+    }
+    if (group->team != NULL) {
+        return (void *)(uintptr_t)(name - 1);
+    }
+    return name - 1 < group->arena_bytes[index] ? group->base[index] + (name - 1) : NULL;
+}

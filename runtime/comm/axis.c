@@ -1,0 +1,202 @@
+/* Groups of ranks along one axis of a mesh: parts of a communicator that share its memory and its transport.
+ *
+ * Where all ranks of the part sit on this host it has a hub of its own. Otherwise its operations are made of the
+ * parent's: a ring of sendrecv, and exchanges with translated peers.
+ */
+#include "runtime/comm/comm_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The part as far as it can be made alone. */
+static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    void *p = NULL;
+    int fresh = 0;
+    HD_TRY(hd_alloc(&p, 1, sizeof(heddle_comm), "a communicator"));
+    heddle_comm *comm = p;
+    *out = comm;
+    comm->rank = rank;
+    comm->size = size;
+    comm->parent = parent;
+    comm->group = parent->group;
+    comm->name = parent->name;
+    comm->options = parent->options;
+    comm->fault = parent->fault;
+    HD_TRY(hd_comm_arrays(comm));
+    HD_TRY(hd_alloc((void **)&comm->parent_rank, (size_t)size, sizeof(int), "a communicator"));
+    memcpy(comm->parent_rank, parent_ranks, (size_t)size * sizeof(int));
+    for (int r = 0; r < size; r++) {
+        comm->member[r] = parent->member[parent_ranks[r]];
+    }
+    hd_comm_find_local(comm);
+    snprintf(comm->describe, sizeof comm->describe, "%d of the ranks of: %.900s", size, parent->describe);
+    comm->ops = parent->ops == &hd_local_ops ? &hd_local_ops : &hd_part_ops;
+    if (hd_comm_all_members(comm)) {
+        HD_TRY(hd_hub_arrays(comm));
+        HD_TRY(hd_group_take(comm->group, &comm->hub.block, sizeof(hd_hub_memory), &fresh));
+    }
+out:
+    return st; /* the caller destroys what there is */
+}
+
+/* Everybody has entered this creation when the first agreement is through, so nobody reads an older hub in the same
+ * memory any more; when the second one is through, all counters are zero. */
+static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *parent = comm->parent;
+    hd_record own = {.name = 0};
+    hd_block *block = comm->hub.block;
+    if (mine == HEDDLE_OK && block != NULL) {
+        own.name = hd_group_export(comm->group, block->memory, block->bytes);
+    }
+    HD_TRY(hd_comm_agree_with(parent, mine, &own));
+    if (block != NULL) {
+        hd_hub_memory *hub = (hd_hub_memory *)block->memory;
+        atomic_store(&hub->counter, 0);
+        atomic_store(&hub->arrived, 0);
+        for (int r = 0; r < comm->size; r++) {
+            comm->hub.of[r] = hd_group_import(comm->group, comm->member[r], parent->records[comm->parent_rank[r]].name);
+        }
+    }
+    HD_TRY(hd_comm_agree(parent, HEDDLE_OK));
+    heddle_status linked = block != NULL ? hd_link_create_all(&comm->pair, comm) : HEDDLE_OK;
+    HD_TRY(hd_comm_agree(parent, linked));
+out:
+    return st;
+}
+
+static heddle_status part_new(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
+{
+    heddle_comm *comm = NULL;
+    heddle_status st = part_alone(&comm, parent, parent_ranks, size, rank);
+    if (comm == NULL) {
+        return hd_comm_agree(parent, st);
+    }
+    st = part_hub(comm, st);
+    if (st != HEDDLE_OK) {
+        heddle_comm_destroy(comm);
+        return st;
+    }
+    *out = comm;
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
+{
+    heddle_status st = HEDDLE_OK;
+    int *ranks = NULL;
+    int coords[HEDDLE_MAX_AXES];
+    HD_TRY(heddle_mesh_check(mesh));
+    if (heddle_mesh_size(mesh) != comm->size) {
+        st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), comm->size);
+        goto out;
+    }
+    if (axis < 0 || axis >= mesh->naxes) {
+        st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
+        goto out;
+    }
+    HD_TRY(heddle_mesh_coords(coords, mesh, comm->rank));
+    int stride = 1;
+    for (int a = axis + 1; a < mesh->naxes; a++) {
+        stride *= mesh->axis[a].size;
+    }
+    int size = mesh->axis[axis].size;
+    st = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
+    HD_TRY(hd_comm_agree(comm, st));
+    for (int i = 0; i < size; i++) {
+        ranks[i] = comm->rank + (i - coords[axis]) * stride;
+    }
+    st = part_new(out, comm, ranks, size, coords[axis]);
+out:
+    hd_free(ranks);
+    return st;
+}
+
+/* --- operations of a part that is spread over hosts ------------------------------------------------------------------
+ */
+
+static heddle_status part_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                   size_t recv_bytes, int from)
+{
+    heddle_comm *parent = comm->parent;
+    return parent->ops->sendrecv(parent, send, send_bytes, to < 0 ? -1 : comm->parent_rank[to], recv, recv_bytes,
+                                 from < 0 ? -1 : comm->parent_rank[from]);
+}
+
+static heddle_status part_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    unsigned char *all = recv;
+    int n = comm->size;
+    memmove(all + (size_t)comm->rank * bytes, send, bytes);
+    for (int step = 0; step < n - 1; step++) {
+        int mine = (comm->rank - step + n) % n;
+        int theirs = (comm->rank - step - 1 + n) % n;
+        HD_TRY(part_sendrecv(comm, all + (size_t)mine * bytes, bytes, (comm->rank + 1) % n,
+                             all + (size_t)theirs * bytes, bytes, (comm->rank - 1 + n) % n));
+    }
+out:
+    return st;
+}
+
+static heddle_status part_exchange_create(heddle_comm *comm, void **out, const heddle_message *messages, int nmessages,
+                                          int tag)
+{
+    heddle_message *translated = NULL;
+    heddle_status st = hd_alloc((void **)&translated, (size_t)nmessages, sizeof *translated, "an exchange");
+    if (st == HEDDLE_OK) {
+        for (int i = 0; i < nmessages; i++) {
+            translated[i] = messages[i];
+            translated[i].peer = comm->parent_rank[messages[i].peer];
+        }
+        st = comm->parent->ops->exchange_create(comm->parent, out, translated, nmessages, tag);
+    }
+    hd_free(translated);
+    return st;
+}
+
+static heddle_status part_exchange_start(heddle_comm *comm, void *exchange, const void *src, void *dst)
+{
+    return comm->parent->ops->exchange_start(comm->parent, exchange, src, dst);
+}
+
+static heddle_status part_exchange_test(heddle_comm *comm, void *exchange, int *done)
+{
+    return comm->parent->ops->exchange_test(comm->parent, exchange, done);
+}
+
+static void part_exchange_destroy(heddle_comm *comm, void *exchange)
+{
+    comm->parent->ops->exchange_destroy(comm->parent, exchange);
+}
+
+static heddle_status part_abort(heddle_comm *comm, const char *why)
+{
+    return comm->parent->ops->abort(comm->parent, why);
+}
+
+static heddle_status part_check(heddle_comm *comm)
+{
+    return comm->parent->ops->check(comm->parent);
+}
+
+static void part_destroy(heddle_comm *comm)
+{
+    (void)comm;
+}
+
+const hd_comm_ops hd_part_ops = {
+    .name = "part",
+    .allgather = part_allgather,
+    .sendrecv = part_sendrecv,
+    .exchange_create = part_exchange_create,
+    .exchange_start = part_exchange_start,
+    .exchange_test = part_exchange_test,
+    .exchange_destroy = part_exchange_destroy,
+    .abort = part_abort,
+    .check = part_check,
+    .destroy = part_destroy,
+};

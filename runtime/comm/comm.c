@@ -1,0 +1,203 @@
+/* The communicator: put together, taken apart, and its public face. */
+#include "runtime/comm/comm_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_DEADLINE_MS = 60000 };
+
+void heddle_comm_options_init(heddle_comm_options *options)
+{
+    *options = (heddle_comm_options){.struct_bytes = sizeof *options, .deadline_ms = DEFAULT_DEADLINE_MS};
+}
+
+heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *options)
+{
+    heddle_comm_options_init(out);
+    if (options == NULL) {
+        return HEDDLE_OK;
+    }
+    if (options->struct_bytes != sizeof *options) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_options has %zu bytes, wanted %zu: call heddle_comm_options_init",
+                       options->struct_bytes, sizeof *options);
+    }
+    if (options->deadline_ms < 0 || options->deadline_ms > INT64_MAX / 2000000) {
+        return hd_fail(HEDDLE_ERR_ARG, "deadline_ms is %lld, wanted 0 (default) or more",
+                       (long long)options->deadline_ms);
+    }
+    if (options->pretend_hosts < 0 || options->arena_bytes < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "pretend_hosts is %d and arena_bytes %lld, wanted 0 or more",
+                       options->pretend_hosts, (long long)options->arena_bytes);
+    }
+    if (options->bind < HEDDLE_BIND_AUTO || options->bind > HEDDLE_BIND_CORE) {
+        return hd_fail(HEDDLE_ERR_ARG, "bind is %d, wanted 0 to 2", (int)options->bind);
+    }
+    *out = *options;
+    out->deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : DEFAULT_DEADLINE_MS;
+    return HEDDLE_OK;
+}
+
+/* --- making
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* Host of a rank when `hosts` hosts are pretended: blocks of ranks, the first ones one larger. */
+static int pretended_host(int rank, int size, int hosts)
+{
+    hosts = hosts < size ? hosts : size;
+    int small = size / hosts;
+    int larger = size % hosts;
+    return rank < larger * (small + 1) ? rank / (small + 1) : larger + (rank - larger * (small + 1)) / small;
+}
+
+static int reached(const heddle_comm *comm, int root_rank, int root_peer, int root_size)
+{
+    int hosts = comm->options.pretend_hosts;
+    if (root_rank == root_peer) {
+        return 1;
+    }
+    return !comm->options.force_messages &&
+           (hosts == 0 || pretended_host(root_rank, root_size, hosts) == pretended_host(root_peer, root_size, hosts));
+}
+
+void hd_comm_find_local(heddle_comm *comm)
+{
+    const heddle_comm *root = hd_comm_root(comm);
+    int me = hd_comm_root_rank(comm, comm->rank);
+    comm->nlocal = 0;
+    for (int r = 0; r < comm->size; r++) {
+        comm->local_index[r] = -1;
+        if (comm->member[r] >= 0 && reached(comm, me, hd_comm_root_rank(comm, r), root->size)) {
+            comm->local_index[r] = comm->nlocal;
+            comm->local[comm->nlocal++] = r;
+        }
+    }
+}
+
+int hd_comm_all_members(const heddle_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++) {
+        if (comm->member[r] < 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+heddle_status hd_comm_arrays(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t n = (size_t)comm->size;
+    HD_TRY(hd_alloc((void **)&comm->member, n, sizeof(int), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->local, n, sizeof(int), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->local_index, n, sizeof(int), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->records, n, sizeof(hd_record), "a communicator"));
+out:
+    return st;
+}
+
+/* What a communicator with hub needs in memory, before anybody is told. */
+heddle_status hd_hub_arrays(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t n = (size_t)comm->size;
+    HD_TRY(hd_alloc((void **)&comm->hub.of, n, sizeof(hd_hub_memory *), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->pair_sent, n, sizeof(uint64_t), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->pair_received, n, sizeof(uint64_t), "a communicator"));
+    if (comm->group->team == NULL && comm->size > 1) {
+        HD_TRY(hd_group_alloc(comm->group, (void **)&comm->pair_stage, 2 * HD_OUTBOX_BYTES));
+    }
+out:
+    return st;
+}
+
+static void bind_and_describe(heddle_comm *comm, const char *why)
+{
+    hd_group *group = comm->group;
+    int cores = group->n > 1 || comm->options.bind == HEDDLE_BIND_CORE
+                    ? hd_topology_bind(comm->options.bind, group->me, group->n, &comm->cpus_before)
+                    : 0;
+    comm->bound = cores > 0;
+    char bound[64] = "not bound to cores";
+    if (cores > 0) {
+        snprintf(bound, sizeof bound, "bound to %d core%s each", cores, cores == 1 ? "" : "s");
+    }
+    char reach[96] = "";
+    if (comm->options.force_messages) {
+        snprintf(reach, sizeof reach, ", messages forced");
+    } else if (comm->options.pretend_hosts > 0) {
+        snprintf(reach, sizeof reach, ", pretending %d hosts", comm->options.pretend_hosts);
+    }
+    snprintf(comm->describe, sizeof comm->describe, "%s: %d rank%s, %d on this host%s, %s, %s%s%s", comm->name,
+             comm->size, comm->size == 1 ? "" : "s", group->n, reach, bound,
+             group->spins > 0 || group->n == 1 ? "waits spin first" : "waits yield at once", why != NULL ? "; " : "",
+             why != NULL ? why : "");
+}
+
+heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
+{
+    heddle_status st = HEDDLE_OK;
+    void *p = NULL;
+    heddle_comm *comm = NULL;
+    HD_TRY(hd_alloc(&p, 1, sizeof(heddle_comm), "a communicator"));
+    comm = p;
+    comm->rank = parts->rank;
+    comm->size = parts->size;
+    comm->ops = parts->ops;
+    comm->name = parts->name;
+    comm->group = parts->group;
+    HD_TRY(hd_options_check(&comm->options, parts->options));
+    HD_TRY(hd_comm_arrays(comm));
+    for (int r = 0; r < comm->size; r++) {
+        comm->member[r] = parts->member != NULL ? parts->member[r] : r;
+    }
+    hd_comm_find_local(comm);
+    bind_and_describe(comm, parts->why);
+    if (hd_comm_all_members(comm)) {
+        HD_TRY(hd_hub_arrays(comm));
+        for (int r = 0; r < comm->size; r++) {
+            comm->hub.of[r] = &comm->group->control[comm->member[r]]->hub;
+        }
+        HD_TRY(hd_link_create_all(&comm->pair, comm));
+    }
+    comm->ctx = parts->ctx;
+    *out = comm;
+out:
+    if (st != HEDDLE_OK) {
+        hd_group_raise(parts->group, heddle_last_error());
+        if (comm != NULL) {
+            comm->ops = &hd_local_ops; /* ctx stays the caller's */
+            heddle_comm_destroy(comm);
+        } else {
+            hd_group_destroy(parts->group);
+        }
+    }
+    return st;
+}
+
+void heddle_comm_destroy(heddle_comm *comm)
+{
+    if (comm == NULL) {
+        return;
+    }
+    hd_link_destroy(comm->pair);
+    if (comm->parent == NULL) {
+        comm->ops->destroy(comm);
+        hd_fault_destroy(comm->fault);
+        if (comm->bound) {
+            sched_setaffinity(0, sizeof comm->cpus_before, &comm->cpus_before);
+        }
+        hd_group_destroy(comm->group);
+    } else {
+        hd_group_keep(comm->group, comm->hub.block);
+        hd_group_release(comm->group, comm->pair_stage);
+    }
+    hd_free(comm->hub.of);
+    hd_free(comm->pair_sent);
+    hd_free(comm->pair_received);
+    hd_free(comm->parent_rank);
+    hd_free(comm->member);
+    hd_free(comm->local);
+    hd_free(comm->local_index);
+    hd_free(comm->records);
+    hd_free(comm);
+}

@@ -1,0 +1,281 @@
+/* Inside of a communicator, shared by the files of this folder.
+ *
+ * A communicator = ranks + a table of operations + the *group*: the ranks of this host, with control memory that all of
+ * them can write. Three kinds of communicator are made of these parts:
+ *   threads, shm, self    every rank is in the group; a *hub* in the control memory carries the group operations
+ *   callbacks (MPI, ...)  some ranks are elsewhere; the table leads to the transport
+ *   axis groups           part of the ranks of another one; share its group
+ */
+#ifndef HD_COMM_PRIVATE_H
+#define HD_COMM_PRIVATE_H
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum {
+    HD_LINE_BYTES = 128,         /* two cache lines: the adjacent-line prefetcher shares pairs */
+    HD_OUTBOX_BYTES = 32768,     /* one half of a rank's outbox in a hub */
+    HD_WHY_BYTES = 1024,         /* sentence of an abort */
+    HD_RECORD_BYTES = 256,       /* what every rank tells the others when something is made collectively */
+    HD_PEER_CHECK_NS = 20000000, /* how often a waiting rank looks whether its peers live */
+    HD_SLEEP_NS = 20000000       /* longest sleep without looking around */
+};
+
+/* --- shared memory of one rank ----------------------------------------------------------------------------------- */
+
+/* Meeting point of the ranks of one communicator. Every rank has one; the counter of rank 0's is the one that counts.
+ * Arriving at round k+1 proves that the outboxes of round k were read, so two halves are enough. */
+typedef struct hd_hub_memory {
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t counter; /* arrivals since the beginning, all ranks */
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t arrived; /* rounds this rank has entered: names the one that is missing */
+    _Alignas(HD_LINE_BYTES) unsigned char outbox[2][HD_OUTBOX_BYTES];
+} hd_hub_memory;
+
+typedef enum hd_rank_state { HD_RANK_RUNS = 0, HD_RANK_LEFT = 1 } hd_rank_state;
+
+typedef struct hd_control {
+    _Alignas(HD_LINE_BYTES) _Atomic uint32_t doorbell; /* futex */
+    _Atomic uint32_t sleeping;                         /* 1: ring after posting */
+    _Alignas(HD_LINE_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
+    _Atomic int state;                                 /* hd_rank_state */
+    _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable */
+    cpu_set_t cpus;                                    /* where this rank may run; written before anybody else looks */
+    char why[HD_WHY_BYTES];
+    hd_hub_memory hub;
+} hd_control;
+
+/* --- the ranks of one host: this rank's handle ----------------------------------------------------------------------
+ */
+
+typedef struct hd_team hd_team; /* threads: what they share, freed by the last */
+
+/* A piece of peer-reachable memory; private bookkeeping. */
+typedef struct hd_block {
+    struct hd_block *next;
+    unsigned char *memory;
+    size_t bytes;
+    int used;            /* arena only: blocks lie in order of address and cover the arena */
+    uint64_t generation; /* link inboxes only */
+} hd_block;
+
+typedef struct hd_group {
+    int n;
+    int me;               /* index of this rank */
+    int *rank;            /* rank in the communicator the group was made for (for sentences) */
+    hd_control **control; /* of every member, as mapped here */
+    unsigned char **base; /* arenas as mapped here; NULL: threads */
+    size_t *arena_bytes;  /* of every member */
+    pid_t *pid;
+    struct pollfd *life; /* pidfd of every member, -1: not watched */
+    int *lock_fd;        /* members without pidfd: their arena, whose record lock ends with them; -1 */
+    hd_team *team;       /* threads */
+    int arena_fd;        /* -1: threads */
+    hd_block *blocks;    /* arena: all; threads: buffers given out */
+    hd_block *kept;      /* link inboxes waiting for another link: a late post may still hit them */
+    int spins;           /* turns of spinning before yielding; 0 when the ranks outnumber the cores */
+    int armed;           /* control->sleeping is set */
+    uint32_t armed_value;
+    int64_t checked_ns; /* last look at the peers' lives */
+    int dead;           /* 1 + index of a member that died; 0 */
+} hd_group;
+
+typedef struct hd_join {
+    const char *key; /* the same on all members, of nobody else on this host; no name in the file system */
+    int n;
+    int me;
+    const int *ranks;        /* names of the members in sentences; NULL: their index */
+    int64_t deadline_ns;     /* absolute */
+    int64_t arena_bytes;     /* 0: physical memory */
+    const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
+} hd_join;
+
+/* Processes of one host meet and map each other's arenas. Collective over the members. */
+heddle_status hd_group_join(hd_group **out, const hd_join *join);
+/* Threads: one team, then one handle per rank. */
+heddle_status hd_team_create(hd_team **out, int n);
+void hd_team_release(hd_team *team); /* the creator's share */
+heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me);
+/* Not collective; says that this rank left. NULL is legal. */
+void hd_group_destroy(hd_group *group);
+
+heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks); /* parts of the above */
+void hd_group_free(hd_group *group);
+
+/* memory */
+heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes);
+heddle_status hd_arena_map(hd_group *group, int index, int fd);
+void hd_arena_destroy(hd_group *group);
+heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes);
+void hd_group_release(hd_group *group, void *memory);
+uint64_t hd_group_export(const hd_group *group, const void *memory, size_t bytes);
+void *hd_group_import(const hd_group *group, int index, uint64_t name);
+/* Memory that a peer may still touch a little later is not freed but kept for the next user of the same size. */
+heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh);
+void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */
+void hd_team_adopt(hd_team *team, hd_block *blocks);  /* frees them when the last thread has left */
+
+/* waiting */
+void hd_group_set_spins(hd_group *group);
+void hd_group_relax(hd_group *group, int round);
+void hd_group_disarm(hd_group *group);
+void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
+/* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
+heddle_status hd_group_check(hd_group *group);
+void hd_group_raise(hd_group *group, const char *why); /* any thread */
+static inline int hd_group_left(const hd_group *group, int index)
+{
+    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
+}
+
+/* --- communicator ----------------------------------------------------------------------------------------------------
+ */
+
+/* What differs between transports; no slot is NULL. `exchange` is the transport's own object. */
+typedef struct hd_comm_ops {
+    const char *name;
+    heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+    heddle_status (*sendrecv)(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                              size_t recv_bytes, int from);
+    heddle_status (*exchange_create)(heddle_comm *comm, void **out, const heddle_message *messages, int nmessages,
+                                     int tag);
+    heddle_status (*exchange_start)(heddle_comm *comm, void *exchange, const void *src, void *dst);
+    heddle_status (*exchange_test)(heddle_comm *comm, void *exchange, int *done);
+    void (*exchange_destroy)(heddle_comm *comm, void *exchange);
+    heddle_status (*abort)(heddle_comm *comm, const char *why); /* ranks outside the group; any thread */
+    heddle_status (*check)(heddle_comm *comm);                  /* did a rank outside the group give up? cheap */
+    void (*destroy)(heddle_comm *comm);                         /* comm->ctx only */
+} hd_comm_ops;
+
+/* This rank's handle of a hub; present when all ranks of the communicator are in the group. */
+typedef struct hd_hub {
+    hd_hub_memory **of; /* by rank; NULL: the communicator has no hub */
+    uint64_t round;
+    hd_block *block; /* parts: of[rank], given back to the group's keep */
+} hd_hub;
+
+/* What every rank tells the others when something is made together. */
+typedef struct hd_record {
+    int32_t status;
+    int32_t number;
+    uint64_t name;
+    uint64_t extra;
+    char text[HD_RECORD_BYTES - 24];
+} hd_record;
+
+typedef struct hd_fault hd_fault;
+
+struct heddle_comm {
+    int rank;
+    int size;
+    const hd_comm_ops *ops;
+    void *ctx;           /* of ops */
+    heddle_comm *parent; /* axis groups */
+    int *parent_rank;    /* of every rank; NULL: no parent */
+    hd_group *group;     /* owned by the communicator without parent */
+    int *member;         /* by rank: group index, -1: not on this host */
+    int *local;          /* ranks that reach one another, ascending */
+    int nlocal;
+    int *local_index; /* by rank: position in local, -1: messages only */
+    heddle_comm_options options;
+    hd_hub hub;
+    hd_link *pair;       /* sendrecv between members of the group; only with a hub */
+    uint64_t *pair_sent; /* by rank */
+    uint64_t *pair_received;
+    unsigned char *pair_stage; /* two halves of HD_OUTBOX_BYTES, for memory that peers cannot reach; NULL: threads */
+    hd_record *records;        /* one per rank */
+    hd_fault *fault;
+    int next_tag; /* of the communicator without parent */
+    int broken;   /* heddle_status of a group operation that failed half way */
+    int bound;    /* cpus_before is to be restored */
+    cpu_set_t cpus_before;
+    const char *name; /* "shm", for the description */
+    char describe[1024];
+};
+
+typedef struct hd_comm_parts {
+    const char *name; /* "threads", ...; static */
+    const char *why;  /* end of the description; copied */
+    int rank;
+    int size;
+    const hd_comm_ops *ops;
+    void *ctx;
+    hd_group *group;                    /* taken over, also on failure */
+    const int *member;                  /* by rank; NULL: the group has all ranks in order */
+    const heddle_comm_options *options; /* NULL: defaults */
+} hd_comm_parts;
+
+/* Collective over the group when all ranks are in it (the hub), otherwise local. On failure ctx stays the caller's. */
+heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts);
+heddle_status hd_comm_arrays(heddle_comm *comm); /* parts of making one */
+heddle_status hd_hub_arrays(heddle_comm *comm);
+void hd_comm_find_local(heddle_comm *comm);
+int hd_comm_all_members(const heddle_comm *comm);
+heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *options);
+
+extern const hd_comm_ops hd_local_ops; /* all ranks in the group; ctx unused */
+extern const hd_comm_ops hd_part_ops;  /* axis group of a communicator without hub */
+
+static inline heddle_comm *hd_comm_root(heddle_comm *comm)
+{
+    while (comm->parent != NULL) {
+        comm = comm->parent;
+    }
+    return comm;
+}
+
+/* The rank's number in the communicator that the user opened: what sentences name. */
+static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
+{
+    for (; comm->parent != NULL; comm = comm->parent) {
+        rank = comm->parent_rank[rank];
+    }
+    return rank;
+}
+
+/* Allgather of `own` (its status and text are filled in from `mine`). Returns `mine` if that failed; otherwise
+ * HEDDLE_ERR_PEER when another rank's failed; comm->records holds everybody's afterwards. */
+heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own);
+
+/* One turn's look around in a wait loop, for turns where hd_wait_looks says so: did a rank give up, die, is it late? */
+static inline int hd_wait_looks(const hd_group *group, int round)
+{
+    return round > 0 && (round >= group->spins || (round & 255) == 255);
+}
+heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
+
+/* links over all ranks of a communicator with hub, whatever the options say about reaching */
+heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm);
+
+/* hub */
+heddle_status hd_hub_barrier(heddle_comm *comm, const char *what);
+heddle_status hd_hub_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+heddle_status hd_hub_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
+heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                               size_t recv_bytes, int from);
+
+/* opening */
+heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why);
+heddle_status hd_open_self(heddle_comm **out, const heddle_comm_options *options, const char *why);
+heddle_status hd_open_module(heddle_comm **out, const char *name, const heddle_comm_options *options);
+
+/* machine */
+void hd_topology_load(void); /* once per process; tens of milliseconds */
+size_t hd_topology_cache_bytes(int shared);
+/* Restrict the calling thread to its share of the cores it may use. Returns the number of cores, 0: left alone. */
+int hd_topology_bind(heddle_bind bind, int index, int n, cpu_set_t *before);
+
+/* faults */
+heddle_status hd_fault_parse(hd_fault **out, const char *where, const char **inner); /* *out NULL: no fault(...) */
+void hd_fault_destroy(hd_fault *fault);
+heddle_status hd_fault_count(heddle_comm *comm, const char *call);
+void hd_fault_attach(heddle_comm *comm, hd_fault *fault); /* takes it over */
+static inline heddle_status hd_fault_point(heddle_comm *comm, const char *call)
+{
+    return __builtin_expect(comm->fault != NULL, 0) ? hd_fault_count(comm, call) : HEDDLE_OK;
+}
+
+#endif

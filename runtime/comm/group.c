@@ -1,0 +1,172 @@
+/* The handle of the ranks of one host: made, taken apart; and the team of ranks that are threads. */
+#include "runtime/comm/comm_private.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What threads share. Freed by the last one, because a rank may still post to another that has left already. */
+struct hd_team {
+    _Atomic int holders;
+    int n;
+    hd_control *control; /* one per rank */
+    hd_block *orphans;   /* buffers and link inboxes of ranks that left */
+    pthread_mutex_t lock;
+};
+
+heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    void *p = NULL;
+    HD_TRY(hd_alloc(&p, 1, sizeof(hd_group), "the ranks of a host"));
+    hd_group *g = p;
+    g->n = n;
+    g->me = me;
+    g->arena_fd = -1;
+    HD_TRY(hd_alloc((void **)&g->rank, (size_t)n, sizeof(int), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->control, (size_t)n, sizeof(hd_control *), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->base, (size_t)n, sizeof(unsigned char *), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->arena_bytes, (size_t)n, sizeof(size_t), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->pid, (size_t)n, sizeof(pid_t), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->life, (size_t)n, sizeof(struct pollfd), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->lock_fd, (size_t)n, sizeof(int), "the ranks of a host"));
+    for (int i = 0; i < n; i++) {
+        g->rank[i] = ranks != NULL ? ranks[i] : i;
+        g->life[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+        g->lock_fd[i] = -1;
+    }
+    *out = g;
+out:
+    if (st != HEDDLE_OK && p != NULL) {
+        hd_group_free(p);
+    }
+    return st;
+}
+
+/* The handle only; nobody is told. */
+void hd_group_free(hd_group *g)
+{
+    if (g->team == NULL) {
+        hd_arena_destroy(g);
+        while (g->kept != NULL) {
+            hd_block *next = g->kept->next;
+            hd_free(g->kept);
+            g->kept = next;
+        }
+    }
+    for (int i = 0; i < g->n; i++) {
+        if (g->life != NULL && g->life[i].fd >= 0) {
+            close(g->life[i].fd);
+        }
+        if (g->lock_fd != NULL && g->lock_fd[i] >= 0) {
+            close(g->lock_fd[i]);
+        }
+    }
+    hd_free(g->lock_fd);
+    hd_free(g->life);
+    hd_free(g->pid);
+    hd_free(g->arena_bytes);
+    hd_free(g->base);
+    hd_free(g->control);
+    hd_free(g->rank);
+    hd_free(g);
+}
+
+void hd_group_destroy(hd_group *group)
+{
+    if (group == NULL) {
+        return;
+    }
+    atomic_store(&group->control[group->me]->state, HD_RANK_LEFT);
+    for (int i = 0; i < group->n; i++) {
+        if (i != group->me) {
+            hd_group_ring(group, i); /* somebody may wait for this rank in vain */
+        }
+    }
+    hd_team *team = group->team;
+    if (team != NULL) {
+        hd_team_adopt(team, group->blocks);
+        hd_team_adopt(team, group->kept);
+        group->blocks = NULL;
+        group->kept = NULL;
+    }
+    hd_group_free(group);
+    if (team != NULL) {
+        hd_team_release(team);
+    }
+}
+
+/* --- threads -------------------------------------------------------------------------------------------------------
+ */
+
+heddle_status hd_team_create(hd_team **out, int n)
+{
+    heddle_status st = HEDDLE_OK;
+    void *team = NULL;
+    void *control = NULL;
+    HD_TRY(hd_alloc(&team, 1, sizeof(hd_team), "the ranks of a process"));
+    HD_TRY(hd_alloc_aligned(&control, 4096, (size_t)n * sizeof(hd_control), "the ranks of a process"));
+    hd_team *t = team;
+    t->n = n;
+    t->control = control;
+    atomic_init(&t->holders, 1);
+    pthread_mutex_init(&t->lock, NULL);
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    for (int i = 0; i < n; i++) {
+        t->control[i].cpus = cpus;
+    }
+    *out = t;
+out:
+    if (st != HEDDLE_OK) {
+        hd_free(team);
+    }
+    return st;
+}
+
+void hd_team_release(hd_team *team)
+{
+    if (team == NULL || atomic_fetch_sub(&team->holders, 1) != 1) {
+        return;
+    }
+    while (team->orphans != NULL) {
+        hd_block *next = team->orphans->next;
+        hd_free(team->orphans->memory);
+        hd_free(team->orphans);
+        team->orphans = next;
+    }
+    pthread_mutex_destroy(&team->lock);
+    hd_free(team->control);
+    hd_free(team);
+}
+
+void hd_team_adopt(hd_team *team, hd_block *blocks)
+{
+    pthread_mutex_lock(&team->lock);
+    while (blocks != NULL) {
+        hd_block *next = blocks->next;
+        blocks->next = team->orphans;
+        team->orphans = blocks;
+        blocks = next;
+    }
+    pthread_mutex_unlock(&team->lock);
+}
+
+heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me)
+{
+    hd_group *g = NULL;
+    heddle_status st = hd_group_new(&g, team->n, me, NULL);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    for (int i = 0; i < team->n; i++) {
+        g->control[i] = &team->control[i];
+        g->pid[i] = getpid();
+    }
+    g->team = team;
+    atomic_fetch_add(&team->holders, 1);
+    hd_group_set_spins(g);
+    *out = g;
+    return HEDDLE_OK;
+}

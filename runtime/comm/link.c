@@ -1,0 +1,207 @@
+/* Links: flags between ranks that share memory. A rank's inbox lies in its own memory; peers write into it.
+ *
+ * An inbox outlives its link: a peer may post once more after this rank has destroyed its side, so the memory is kept
+ * for a later link of the same size instead of being freed. Every use of an inbox has its own generation, which stands
+ * above the sequence number in the flag; late posts of an older generation never look like new ones.
+ */
+#include "runtime/comm/comm_private.h"
+
+enum { GENERATION_SHIFT = 40 };
+
+typedef struct cell {
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t sequence;
+    _Atomic uint64_t word[HD_LINK_WORDS];
+} cell;
+
+struct hd_link {
+    heddle_comm *comm;
+    hd_block *inbox;
+    uint64_t in_base;   /* generation of the inbox, shifted */
+    cell **in;          /* by rank: HD_LINK_SLOTS cells that it writes; NULL: not linked */
+    cell **out;         /* by rank: the cells that this rank writes */
+    uint64_t *out_base; /* by rank */
+};
+
+static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
+{
+    int fresh = 0;
+    heddle_status st = hd_group_take(group, out, bytes, &fresh);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    for (size_t i = 0; i < bytes / sizeof(cell) && fresh; i++) {
+        atomic_store(&((cell *)(*out)->memory)[i].sequence, 0); /* arena memory may have been used before */
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status link_parts(hd_link **out, heddle_comm *comm, int n)
+{
+    heddle_status st = HEDDLE_OK;
+    void *p = NULL;
+    HD_TRY(hd_alloc(&p, 1, sizeof(hd_link), "a link"));
+    hd_link *link = p;
+    link->comm = comm;
+    HD_TRY(hd_alloc((void **)&link->in, (size_t)comm->size, sizeof(cell *), "a link"));
+    HD_TRY(hd_alloc((void **)&link->out, (size_t)comm->size, sizeof(cell *), "a link"));
+    HD_TRY(hd_alloc((void **)&link->out_base, (size_t)comm->size, sizeof(uint64_t), "a link"));
+    HD_TRY(take_inbox(comm->group, &link->inbox, (size_t)n * HD_LINK_SLOTS * sizeof(cell)));
+    link->in_base = link->inbox->generation << GENERATION_SHIFT;
+    *out = link;
+out:
+    if (st != HEDDLE_OK) {
+        hd_link_destroy(p);
+    }
+    return st;
+}
+
+/* ranks: the participants on this host, ascending; the same list on all of them. */
+static heddle_status link_make(hd_link **out, heddle_comm *comm, const int *ranks, int n)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_link *link = NULL;
+    int me = 0;
+    while (ranks[me] != comm->rank) {
+        me++;
+    }
+    heddle_status mine = link_parts(&link, comm, n);
+    hd_record own = {.name = 0};
+    if (mine == HEDDLE_OK) {
+        own.name = hd_group_export(comm->group, link->inbox->memory, link->inbox->bytes);
+        own.extra = link->in_base;
+    }
+    HD_TRY(hd_comm_agree_with(comm, mine, &own));
+    for (int i = 0; i < n; i++) {
+        const hd_record *peer = &comm->records[ranks[i]];
+        cell *theirs = hd_group_import(comm->group, comm->member[ranks[i]], peer->name);
+        link->in[ranks[i]] = (cell *)link->inbox->memory + (size_t)i * HD_LINK_SLOTS;
+        link->out[ranks[i]] = theirs + (size_t)me * HD_LINK_SLOTS;
+        link->out_base[ranks[i]] = peer->extra;
+    }
+    *out = link;
+    link = NULL;
+out:
+    hd_link_destroy(link);
+    return st;
+}
+
+heddle_status hd_link_create(hd_link **out, heddle_comm *comm)
+{
+    return link_make(out, comm, comm->local, comm->nlocal);
+}
+
+/* Also between ranks that are told to send messages: those messages travel on it. */
+heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    int *ranks = NULL;
+    st = hd_alloc((void **)&ranks, (size_t)comm->size, sizeof(int), "a link");
+    HD_TRY(hd_comm_agree(comm, st));
+    for (int i = 0; i < comm->size; i++) {
+        ranks[i] = i;
+    }
+    st = link_make(out, comm, ranks, comm->size);
+out:
+    hd_free(ranks);
+    return st;
+}
+
+void hd_link_destroy(hd_link *link)
+{
+    if (link == NULL) {
+        return;
+    }
+    hd_group_keep(link->comm->group, link->inbox);
+    hd_free(link->in);
+    hd_free(link->out);
+    hd_free(link->out_base);
+    hd_free(link);
+}
+
+static heddle_status check_peer(const hd_link *link, int peer, int slot, int nwords)
+{
+    if (peer < 0 || peer >= link->comm->size || link->out[peer] == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "rank %d has no link to rank %d", link->comm->rank, peer);
+    }
+    if (slot < 0 || slot >= HD_LINK_SLOTS || nwords < 0 || nwords > HD_LINK_WORDS) {
+        return hd_fail(HEDDLE_ERR_ARG, "slot %d of %d, %d words of at most %d", slot, HD_LINK_SLOTS, nwords,
+                       HD_LINK_WORDS);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_peer(link, peer, slot, nwords));
+    HD_TRY(hd_fault_point(link->comm, "link post"));
+    cell *c = &link->out[peer][slot];
+    for (int i = 0; i < nwords; i++) {
+        atomic_store_explicit(&c->word[i], words[i], memory_order_relaxed);
+    }
+    /* A locked instruction: what was written before becomes visible before it, and `sleeping` is read after it. */
+    atomic_exchange(&c->sequence, link->out_base[peer] + sequence);
+    if (peer != link->comm->rank) {
+        hd_group_ring(link->comm->group, link->comm->member[peer]);
+    }
+out:
+    return st;
+}
+
+static int has_arrived(const hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords)
+{
+    cell *c = &link->in[peer][slot];
+    if (atomic_load(&c->sequence) < link->in_base + sequence) {
+        return 0;
+    }
+    for (int i = 0; i < nwords && words != NULL; i++) {
+        words[i] = atomic_load_explicit(&c->word[i], memory_order_relaxed);
+    }
+    return 1;
+}
+
+heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
+                           int *arrived)
+{
+    heddle_status st = check_peer(link, peer, slot, nwords);
+    if (st == HEDDLE_OK) {
+        *arrived = has_arrived(link, peer, slot, sequence, words, nwords);
+    }
+    return st;
+}
+
+heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
+                           int64_t deadline_ns, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *comm = link->comm;
+    hd_group *group = comm->group;
+    int late = 0;
+    HD_TRY(check_peer(link, peer, slot, nwords));
+    HD_TRY(hd_fault_point(comm, "link wait"));
+    for (int round = 0;; round++) {
+        if (has_arrived(link, peer, slot, sequence, words, nwords)) {
+            st = HEDDLE_OK;
+            break;
+        }
+        if (st != HEDDLE_OK) {
+            break;
+        }
+        if (hd_wait_looks(group, round)) {
+            st = hd_wait_look(comm, &deadline_ns, &late);
+            if (late) {
+                st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
+                             hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, peer), what);
+            } else if (st == HEDDLE_OK && hd_group_left(group, comm->member[peer])) {
+                st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)",
+                             hd_comm_root_rank(comm, peer), hd_comm_root_rank(comm, comm->rank), what);
+            }
+        }
+        if (st == HEDDLE_OK) {
+            hd_group_relax(group, round);
+        }
+    }
+    hd_group_disarm(group);
+out:
+    return st;
+}

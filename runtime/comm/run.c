@@ -1,0 +1,114 @@
+/* heddle_run_ranks: what is common to ranks that are threads and ranks that are processes. */
+#include "runtime/comm/run.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* What a rank's function returned, and its place in the order of failures. */
+void hd_run_report(hd_run_shared *shared, int rank, heddle_status status)
+{
+    hd_run_rank *r = &shared->rank[rank];
+    if (status != HEDDLE_OK) {
+        const char *sentence = heddle_last_error();
+        snprintf(r->sentence, sizeof r->sentence, "%s", *sentence != 0 ? sentence : heddle_status_name(status));
+        r->order = atomic_fetch_add(&shared->failures, 1) + 1;
+    }
+    r->status = (int)status;
+    atomic_store(&r->done, 1);
+}
+
+void hd_run_rank_main(hd_run *run, hd_group *group, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_fault *fault = NULL;
+    heddle_comm *comm = NULL;
+    const char *inner = NULL;
+    const hd_comm_parts parts = {.name = run->inner,
+                                 .why = "started by heddle_run_ranks",
+                                 .rank = rank,
+                                 .size = run->nranks,
+                                 .ops = &hd_local_ops,
+                                 .group = group,
+                                 .options = &run->options};
+    HD_TRY(hd_comm_new(&comm, &parts));
+    HD_TRY(hd_fault_parse(&fault, run->where, &inner));
+    if (fault != NULL) {
+        hd_fault_attach(comm, fault);
+    }
+    st = run->fn(comm, run->arg);
+out:
+    hd_run_report(run->shared, rank, st);
+    if (st != HEDDLE_OK && comm != NULL) {
+        heddle_comm_abort(comm, run->shared->rank[rank].sentence);
+    }
+    heddle_comm_destroy(comm);
+}
+
+/* 1 when `a` explains the run better than `b`: a cause before a rank that only heard of it, then the earlier one. */
+static int explains_better(const hd_run_rank *a, const hd_run_rank *b)
+{
+    int a_heard = a->status == HEDDLE_ERR_PEER && !a->ended;
+    int b_heard = b->status == HEDDLE_ERR_PEER && !b->ended;
+    return a_heard != b_heard ? b_heard : a->order < b->order;
+}
+
+static heddle_status result_of(const hd_run_shared *shared, int nranks)
+{
+    int worst = -1;
+    for (int i = 0; i < nranks; i++) {
+        const hd_run_rank *r = &shared->rank[i];
+        if (r->status != HEDDLE_OK && (worst < 0 || explains_better(r, &shared->rank[worst]))) {
+            worst = i;
+        }
+    }
+    if (worst < 0) {
+        return HEDDLE_OK;
+    }
+    const hd_run_rank *r = &shared->rank[worst];
+    return hd_fail((heddle_status)r->status, "rank %d%s %s", worst, r->ended ? "" : ":", r->sentence);
+}
+
+heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
+                                    heddle_rank_main fn, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_fault *fault = NULL;
+    hd_run run = {.nranks = nranks, .where = transport, .fn = fn, .arg = arg};
+    size_t shared_bytes = 0;
+    HD_TRY(hd_options_check(&run.options, options));
+    HD_TRY(hd_fault_parse(&fault, transport, &run.inner));
+    int threads = strcmp(run.inner, "threads") == 0;
+    if (!threads && strcmp(run.inner, "shm") != 0) {
+        st = hd_fail(HEDDLE_ERR_ARG, "ranks cannot be started on '%s': wanted threads, shm or fault(SPEC):...",
+                     run.inner);
+        goto out;
+    }
+    if (nranks < 1 || nranks > HD_RUN_MAX_RANKS) {
+        st = hd_fail(HEDDLE_ERR_ARG, "%d ranks, wanted 1 to %d", nranks, HD_RUN_MAX_RANKS);
+        goto out;
+    }
+    shared_bytes = sizeof(hd_run_shared) + (size_t)nranks * sizeof(hd_run_rank);
+    run.shared = mmap(NULL, shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (run.shared == MAP_FAILED) {
+        run.shared = NULL;
+        st = hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %zu bytes shared with %d ranks: %s", shared_bytes, nranks,
+                     strerror(errno));
+        goto out;
+    }
+    hd_topology_load(); /* once here instead of in every process */
+    HD_TRY(threads ? hd_run_threads(&run) : hd_run_processes(&run));
+    st = result_of(run.shared, nranks);
+out:
+    if (run.shared != NULL) {
+        munmap(run.shared, shared_bytes);
+    }
+    hd_fault_destroy(fault);
+    return st;
+}
+
+heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg)
+{
+    return heddle_run_ranks_with(nranks, transport, NULL, fn, arg);
+}

@@ -1,0 +1,41 @@
+/* What the two ways of starting ranks share. */
+#ifndef HD_COMM_RUN_H
+#define HD_COMM_RUN_H
+
+#include "runtime/comm/comm_private.h"
+
+enum { HD_RUN_MAX_RANKS = 1024, HD_RUN_GRACE_MS = 2000 };
+
+/* How one rank ended. Shared between processes. */
+typedef struct hd_run_rank {
+    _Atomic int done; /* the function returned, status and sentence are there */
+    int status;
+    int order; /* among the failures, from 1 */
+    int ended; /* the process ended without the function returning; the sentence goes on after "rank N " */
+    char sentence[HD_WHY_BYTES];
+} hd_run_rank;
+
+typedef struct hd_run_shared {
+    _Atomic int failures;
+    _Atomic int dead; /* 1 + rank of a process that ended without a word; 0 */
+    hd_run_rank rank[];
+} hd_run_shared;
+
+typedef struct hd_run {
+    int nranks;
+    const char *where; /* as the caller gave it, fault(...) included */
+    const char *inner;
+    heddle_comm_options options;
+    heddle_rank_main fn;
+    void *arg;
+    hd_run_shared *shared;
+} hd_run;
+
+heddle_status hd_run_threads(hd_run *run);
+heddle_status hd_run_processes(hd_run *run);
+
+/* Make the rank's communicator from its group (taken over), run the function, report. */
+void hd_run_rank_main(hd_run *run, hd_group *group, int rank);
+void hd_run_report(hd_run_shared *shared, int rank, heddle_status status);
+
+#endif
