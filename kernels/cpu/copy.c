@@ -107,13 +107,13 @@ enum { LONG_BYTES = 32768, STRING_BYTES = 1024, RAGGED_STREAM_BYTES = 4096 };
 /* Best guess first. "" is the plain kernel of the widest instruction set. */
 static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_hint *hint)
 {
-    static const char *const streamed_long[] = {"_nt_pf", "_nt8_pf", "_nt", "_nt8", "movsb", "_nt2", "_pf", NULL};
-    static const char *const streamed_lines[] = {"_nt_pf", "_nt", "_pf", "movsb", NULL};
-    static const char *const streamed_ragged[] = {"_merge_pf", "_merge", "_pf", "", "_nt_pf", "movsb", NULL};
-    static const char *const streamed_short[] = {"_merge_pf", "_merge", "_pf", "", "memcpy", NULL};
-    static const char *const cached_long[] = {"movsb", "", "_pf", "_nt_pf", "memcpy", NULL};
-    static const char *const cached_short[] = {"", "_pf", "_nt", "memcpy", NULL};
-    static const char *const cached_ragged[] = {"", "_pf", "_merge", "memcpy", NULL};
+    static const char *const streamed_long[] = {"_nt_pf", "_merge", "_nt", "_nt8_pf", "movsb", "_nt8", "_pf", NULL};
+    static const char *const streamed_lines[] = {"_nt_pf", "_merge", "_nt", "_merge_pf", "_pf", NULL};
+    static const char *const streamed_ragged[] = {"_merge_pf", "_merge", "_nt_pf", "_pf", "", "movsb", NULL};
+    static const char *const streamed_short[] = {"_merge_pf", "_merge", "_nt", "_pf", "", "memcpy", NULL};
+    static const char *const cached_long[] = {"movsb", "memcpy", "", "_pf", "_nt_pf", NULL};
+    static const char *const cached_lines[] = {"", "memcpy", "_pf", "movsb", "_nt_pf", NULL};
+    static const char *const cached_ragged[] = {"", "memcpy", "_pf", "_merge_pf", NULL};
     if (hint->footprint_bytes > hint->shared_cache_bytes) {
         if (runs->shortest_bytes >= LONG_BYTES) {
             return streamed_long;
@@ -126,7 +126,7 @@ static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_
     if (runs->shortest_bytes >= STRING_BYTES) {
         return cached_long;
     }
-    return runs->whole_lines ? cached_short : cached_ragged;
+    return runs->whole_lines ? cached_lines : cached_ragged;
 }
 
 int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
