@@ -1,0 +1,323 @@
+/* A communicator over somebody's transport table (heddle/transport.h). The transport is asked once who sits on the same
+ * host; those ranks then share memory as in "shm", and the transport carries what goes to the others. */
+#include "runtime/comm/callbacks.h"
+#include "runtime/comm/comm_private.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum {
+    TAGS = 32768,   /* what every MPI grants */
+    POLL_TURNS = 16 /* a look at the transport costs more than one at memory */
+};
+
+typedef struct callbacks {
+    heddle_transport table;
+    void *ctx;
+    char name[32];
+    hd_comm_ops ops;
+    unsigned turns;
+    /* An abort from a thread that may not use the transport waits here for the one that may. */
+    pthread_t owner;
+    pthread_mutex_t lock;
+    _Atomic int pending;
+    char pending_why[HD_WHY_BYTES];
+} callbacks;
+
+/* --- operations
+ * --------------------------------------------------------------------------------------------------------- */
+
+static callbacks *of(const heddle_comm *comm)
+{
+    return comm->ctx;
+}
+
+static void send_pending(callbacks *c)
+{
+    if (__builtin_expect(atomic_load(&c->pending), 0)) {
+        char why[HD_WHY_BYTES];
+        pthread_mutex_lock(&c->lock);
+        snprintf(why, sizeof why, "%s", c->pending_why);
+        atomic_store(&c->pending, 0);
+        pthread_mutex_unlock(&c->lock);
+        c->table.abort_send(c->ctx, why);
+    }
+}
+
+static heddle_status callbacks_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    callbacks *c = of(comm);
+    send_pending(c);
+    return c->table.allgather(c->ctx, send, recv, bytes, hd_comm_deadline_ns(comm, 0));
+}
+
+static heddle_status callbacks_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                        size_t recv_bytes, int from)
+{
+    callbacks *c = of(comm);
+    send_pending(c);
+    return c->table.sendrecv(c->ctx, send, send_bytes, to, recv, recv_bytes, from, hd_comm_deadline_ns(comm, 0));
+}
+
+static heddle_status callbacks_exchange_create(heddle_comm *comm, void **out, const heddle_message *messages,
+                                               int nmessages, int tag)
+{
+    callbacks *c = of(comm);
+    return c->table.exchange_create(c->ctx, out, messages, nmessages, tag % TAGS);
+}
+
+static heddle_status callbacks_exchange_start(heddle_comm *comm, void *exchange, const void *src, void *dst)
+{
+    callbacks *c = of(comm);
+    return c->table.exchange_start(c->ctx, exchange, src, dst);
+}
+
+static heddle_status callbacks_exchange_test(heddle_comm *comm, void *exchange, int *done)
+{
+    callbacks *c = of(comm);
+    return c->table.exchange_test(c->ctx, exchange, done);
+}
+
+static void callbacks_exchange_destroy(heddle_comm *comm, void *exchange)
+{
+    callbacks *c = of(comm);
+    c->table.exchange_destroy(c->ctx, exchange);
+}
+
+static heddle_status callbacks_abort(heddle_comm *comm, const char *why)
+{
+    callbacks *c = of(comm);
+    if (pthread_equal(pthread_self(), c->owner)) {
+        return c->table.abort_send(c->ctx, why);
+    }
+    pthread_mutex_lock(&c->lock);
+    snprintf(c->pending_why, sizeof c->pending_why, "%s", why);
+    atomic_store(&c->pending, 1);
+    pthread_mutex_unlock(&c->lock);
+    return HEDDLE_OK;
+}
+
+static heddle_status callbacks_check(heddle_comm *comm)
+{
+    callbacks *c = of(comm);
+    if (!pthread_equal(pthread_self(), c->owner)) {
+        return HEDDLE_OK;
+    }
+    send_pending(c);
+    if (c->turns++ % POLL_TURNS != 0) {
+        return HEDDLE_OK;
+    }
+    int by = -1;
+    char why[HD_WHY_BYTES] = "";
+    heddle_status st = c->table.abort_poll(c->ctx, &by, why, sizeof why);
+    if (st == HEDDLE_OK && by >= 0) {
+        st = hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
+    }
+    return st;
+}
+
+static void callbacks_free(callbacks *c)
+{
+    pthread_mutex_destroy(&c->lock);
+    hd_free(c);
+}
+
+static void callbacks_destroy(heddle_comm *comm)
+{
+    callbacks *c = of(comm);
+    send_pending(c);
+    c->table.destroy(c->ctx);
+    callbacks_free(c);
+}
+
+static const hd_comm_ops callbacks_ops = {
+    .allgather = callbacks_allgather,
+    .sendrecv = callbacks_sendrecv,
+    .exchange_create = callbacks_exchange_create,
+    .exchange_start = callbacks_exchange_start,
+    .exchange_test = callbacks_exchange_test,
+    .exchange_destroy = callbacks_exchange_destroy,
+    .abort = callbacks_abort,
+    .check = callbacks_check,
+    .destroy = callbacks_destroy,
+};
+
+/* --- making
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* Everybody learns of a rank that could not join its host's memory, so that nobody waits for it. */
+static heddle_status join_together(hd_group **group, const hd_join *join, const callbacks *c)
+{
+    typedef struct outcome {
+        int32_t status;
+        char why[HD_RECORD_BYTES - sizeof(int32_t)];
+    } outcome;
+    outcome *all = NULL;
+    outcome mine = {.status = HEDDLE_OK};
+    heddle_status st = hd_alloc((void **)&all, (size_t)c->table.size, sizeof *all, "outcomes of joining");
+    if (st == HEDDLE_OK) {
+        st = hd_group_join(group, join);
+    }
+    mine.status = st;
+    if (st != HEDDLE_OK) {
+        snprintf(mine.why, sizeof mine.why, "%s", heddle_last_error());
+    }
+    if (all == NULL) {
+        return st; /* the others run into their deadline, which names this rank's absence */
+    }
+    heddle_status gathered = c->table.allgather(c->ctx, &mine, all, sizeof mine, join->deadline_ns);
+    for (int r = 0; st == HEDDLE_OK && gathered == HEDDLE_OK && r < c->table.size; r++) {
+        if (all[r].status != HEDDLE_OK) {
+            all[r].why[sizeof all[r].why - 1] = '\0';
+            st = hd_fail(HEDDLE_ERR_PEER, "rank %d could not share memory with its host's ranks: %s", r, all[r].why);
+        }
+    }
+    st = st != HEDDLE_OK ? st : gathered;
+    if (st != HEDDLE_OK) {
+        hd_group_destroy(*group);
+        *group = NULL;
+    }
+    hd_free(all);
+    return st;
+}
+
+/* The ranks of this host, in order; the first one's random bytes are the key they meet under. */
+static heddle_status make_group(hd_group **group, int *member, const callbacks *c, const hd_introduction *all,
+                                const heddle_comm_options *options, int64_t deadline_ns)
+{
+    char key[40];
+    int *ranks = NULL;
+    int n = 0;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc((void **)&ranks, (size_t)c->table.size, sizeof *ranks, "ranks of this host"));
+    for (int r = 0; r < c->table.size; r++) {
+        member[r] = -1;
+        if (hd_introductions_meet(all, c->table.size, c->table.rank, r, options)) {
+            ranks[n] = r;
+            member[r] = n++;
+        }
+    }
+    snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[ranks[0]].word[2],
+             (unsigned long long)all[ranks[0]].word[3]);
+    const hd_join join = {
+        .key = key,
+        .n = n,
+        .me = member[c->table.rank],
+        .ranks = ranks,
+        .deadline_ns = deadline_ns,
+        .arena_bytes = options->arena_bytes,
+    };
+    HD_TRY(join_together(group, &join, c));
+out:
+    hd_free(ranks);
+    return st;
+}
+
+static heddle_status check_table(const heddle_transport *t)
+{
+    if (t == NULL || t->struct_bytes != sizeof *t) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: the transport table has %zu bytes, wanted %zu",
+                       t != NULL ? t->struct_bytes : 0, sizeof *t);
+    }
+    if (t->size < 1 || t->size > HEDDLE_MAX_RANKS || t->rank < 0 || t->rank >= t->size) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: rank %d of %d ranks; at most %d ranks", t->rank,
+                       t->size, HEDDLE_MAX_RANKS);
+    }
+    const struct {
+        const char *name;
+        int missing;
+    } slot[] = {
+        {"name", t->name == NULL},
+        {"allgather", t->allgather == NULL},
+        {"exchange_create", t->exchange_create == NULL},
+        {"exchange_start", t->exchange_start == NULL},
+        {"exchange_test", t->exchange_test == NULL},
+        {"exchange_destroy", t->exchange_destroy == NULL},
+        {"sendrecv", t->sendrecv == NULL},
+        {"abort_send", t->abort_send == NULL},
+        {"abort_poll", t->abort_poll == NULL},
+        {"destroy", t->destroy == NULL},
+    };
+    for (size_t i = 0; i < sizeof slot / sizeof slot[0]; i++) {
+        if (slot[i].missing) {
+            return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: slot '%s' of the transport table is NULL",
+                           slot[i].name);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status callbacks_new(callbacks **out, const heddle_transport *transport, void *ctx)
+{
+    callbacks *c = NULL;
+    heddle_status st = hd_alloc((void **)&c, 1, sizeof *c, "a communicator over callbacks");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    c->table = *transport;
+    c->ctx = ctx;
+    snprintf(c->name, sizeof c->name, "%s", transport->name);
+    c->table.name = c->name;
+    c->ops = callbacks_ops;
+    c->ops.name = c->name;
+    c->owner = pthread_self();
+    pthread_mutex_init(&c->lock, NULL);
+    *out = c;
+    return HEDDLE_OK;
+}
+
+/* The others wait for this rank; the sentence must survive whatever the transport says on the way. */
+static void tell_failure(const heddle_transport *transport, void *ctx)
+{
+    char why[HD_WHY_BYTES];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    transport->abort_send(ctx, why);
+    (void)hd_fail(HEDDLE_OK, "%s", why);
+}
+
+heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
+                                         const heddle_comm_options *given)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm_options options;
+    callbacks *c = NULL;
+    hd_introduction *all = NULL;
+    hd_introduction mine;
+    int *member = NULL;
+    hd_group *group = NULL;
+    if (out == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: out is NULL");
+    }
+    HD_TRY(hd_options_check(&options, given));
+    HD_TRY(check_table(transport));
+    int64_t deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
+    HD_TRY(callbacks_new(&c, transport, ctx));
+    HD_TRY(hd_alloc((void **)&all, (size_t)transport->size, sizeof *all, "introductions of the ranks"));
+    HD_TRY(hd_alloc((void **)&member, (size_t)transport->size, sizeof *member, "places of the ranks"));
+    HD_TRY(hd_introduce(&mine, &options));
+    HD_TRY(transport->allgather(ctx, &mine, all, sizeof mine, deadline_ns));
+    HD_TRY(hd_introductions_agree(all, transport->size));
+    HD_TRY(make_group(&group, member, c, all, &options, deadline_ns));
+    const hd_comm_parts parts = {
+        .name = c->name,
+        .rank = transport->rank,
+        .size = transport->size,
+        .ops = &c->ops,
+        .ctx = c,
+        .group = group,
+        .member = member,
+        .options = &options,
+    };
+    HD_TRY(hd_comm_new(out, &parts));
+    c = NULL; /* the communicator's now */
+out:
+    if (c != NULL) {
+        if (st != HEDDLE_ERR_MISMATCH && st != HEDDLE_ERR_PEER && st != HEDDLE_ERR_TIMEOUT) {
+            tell_failure(transport, ctx);
+        }
+        callbacks_free(c);
+    }
+    hd_free(member);
+    hd_free(all);
+    return st;
+}

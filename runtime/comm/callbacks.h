@@ -1,0 +1,17 @@
+/* Who sits where: what the ranks of a transport tell one another before anything else. */
+#ifndef HD_CALLBACKS_H
+#define HD_CALLBACKS_H
+
+#include <heddle/comm.h>
+
+typedef struct hd_introduction {
+    uint64_t word[6]; /* host (2), random (2), options (2) */
+} hd_introduction;
+
+heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *options);
+/* HEDDLE_ERR_MISMATCH names the first rank and option that differ. */
+heddle_status hd_introductions_agree(const hd_introduction *all, int size);
+/* 1 when ranks a and b share memory. */
+int hd_introductions_meet(const hd_introduction *all, int size, int a, int b, const heddle_comm_options *options);
+
+#endif

@@ -1,0 +1,93 @@
+/* Which ranks of a transport sit on one host: everybody introduces itself once. */
+#include "runtime/comm/callbacks.h"
+
+#include "runtime/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void mix(uint64_t hash[2], const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash[0] = (hash[0] ^ byte[i]) * 0x100000001b3u;
+        hash[1] = (hash[1] + byte[i]) * 0x9E3779B97F4A7C15u;
+        hash[1] ^= hash[1] >> 29;
+    }
+}
+
+/* What two processes must have in common to share memory: the running kernel, the user, and the namespaces of sockets,
+ * process numbers and users. A process that cannot tell sits on a host of its own. */
+static void host_hash(uint64_t hash[2], const uint64_t random[2])
+{
+    static const char *const space[] = {"/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user"};
+    char boot[64] = "";
+    uid_t user = getuid();
+    hash[0] = 0xcbf29ce484222325u;
+    hash[1] = 0;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (got <= 0) {
+        mix(hash, random, 2 * sizeof *random);
+        return;
+    }
+    mix(hash, boot, (size_t)got);
+    mix(hash, &user, sizeof user);
+    for (size_t i = 0; i < sizeof space / sizeof space[0]; i++) {
+        struct stat st = {0};
+        if (stat(space[i], &st) == 0) {
+            mix(hash, &st.st_dev, sizeof st.st_dev);
+            mix(hash, &st.st_ino, sizeof st.st_ino);
+        }
+    }
+}
+
+heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *options)
+{
+    if (getrandom(&mine->word[2], 2 * sizeof mine->word[0], 0) != (ssize_t)(2 * sizeof mine->word[0])) {
+        return hd_fail(HEDDLE_ERR_IO, "no random bytes from the kernel: %s", strerror(errno));
+    }
+    host_hash(&mine->word[0], &mine->word[2]);
+    mine->word[4] = (uint64_t)(options->force_messages != 0);
+    mine->word[5] = (uint64_t)options->pretend_hosts;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_introductions_agree(const hd_introduction *all, int size)
+{
+    static const char *const field[] = {"force_messages", "pretend_hosts"};
+    for (int r = 1; r < size; r++) {
+        for (int f = 0; f < 2; f++) {
+            if (all[r].word[4 + f] != all[0].word[4 + f]) {
+                return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d opens the communicator with %s = %llu, rank 0 with %llu",
+                               r, field[f], (unsigned long long)all[r].word[4 + f],
+                               (unsigned long long)all[0].word[4 + f]);
+            }
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Pretended hosts are blocks of ranks, cut like any block distribution. */
+static int pretended_host(int rank, int size, int hosts)
+{
+    int large = size % hosts;
+    int block = size / hosts;
+    int in_large = large * (block + 1);
+    return rank < in_large ? rank / (block + 1) : block > 0 ? large + (rank - in_large) / block : rank;
+}
+
+int hd_introductions_meet(const hd_introduction *all, int size, int a, int b, const heddle_comm_options *options)
+{
+    int hosts = options->pretend_hosts;
+    return a == b ||
+           (!options->force_messages && all[a].word[0] == all[b].word[0] && all[a].word[1] == all[b].word[1] &&
+            (hosts <= 0 || pretended_host(a, size, hosts) == pretended_host(b, size, hosts)));
+}

@@ -1,0 +1,345 @@
+/* The MPI adapter under mpirun: group operations, reshards over every mix of peer memory and messages, a borrowed part
+ * of the world, deadlines, and what MPI was asked to move against what was planned. */
+#include "case.h"
+#include "mpirun.h"
+#include "pmpi_count.h"
+#include "switch_check.h"
+
+#include <dlfcn.h>
+#include <heddle/mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PASSED = 0, FAILED = 1, AS_WANTED = 42, MAX_RANKS = 8 };
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
+            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
+            return FAILED;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+/* --- as a rank
+ * -------------------------------------------------------------------------------------------------------- */
+
+static heddle_comm_options mode_options(const char *what)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.bind = HEDDLE_BIND_NONE;
+    options.deadline_ms = 30000;
+    options.force_messages = strstr(what, "forced") != NULL;
+    options.pretend_hosts = strstr(what, "hosts") != NULL ? 2 : 0;
+    return options;
+}
+
+static int group_operations(heddle_comm *comm)
+{
+    int rank = heddle_comm_rank(comm);
+    int size = heddle_comm_size(comm);
+    enum { LARGE = 3 << 20 };
+    unsigned char *out = malloc(LARGE);
+    unsigned char *in = malloc(LARGE);
+    CHECK(strstr(heddle_comm_describe(comm), "mpi") != NULL && out != NULL && in != NULL);
+    for (int turn = 0; turn < 10; turn++) {
+        int64_t mine[2] = {rank, turn};
+        int64_t all[2 * MAX_RANKS];
+        int64_t sum = rank + turn;
+        int from = (rank + size - 1) % size;
+        size_t bytes = turn % 2 ? LARGE : 5;
+        CHECK(heddle_comm_barrier(comm) == HEDDLE_OK);
+        CHECK(heddle_comm_allgather(comm, mine, all, sizeof(mine)) == HEDDLE_OK);
+        for (int r = 0; r < size; r++) {
+            CHECK(all[2 * r] == r && all[2 * r + 1] == turn);
+        }
+        CHECK(heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_I64) == HEDDLE_OK);
+        CHECK(sum == (int64_t)size * (size - 1) / 2 + (int64_t)size * turn);
+        memset(out, rank + turn, bytes);
+        CHECK(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from) == HEDDLE_OK);
+        CHECK(in[0] == from + turn && in[bytes - 1] == from + turn);
+    }
+    free(out);
+    free(in);
+    return PASSED;
+}
+
+static int reshards(heddle_comm *comm, int64_t *total_to)
+{
+    char room[SWITCH_TEXT_BYTES];
+    char text[SWITCH_TEXT_BYTES];
+    for (int i = 0; switch_line(i, heddle_comm_size(comm), room) != NULL; i++) {
+        if (switch_check(comm, room, total_to, text) != 0) {
+            fprintf(stderr, "rank %d: %s\n", heddle_comm_rank(comm), text);
+            MPI_Abort(MPI_COMM_WORLD, FAILED);
+            return FAILED;
+        }
+    }
+    return PASSED;
+}
+
+/* Everything on the world that heddle opens by itself. */
+static int as_world(const char *what)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = mode_options(what);
+    CHECK(heddle_comm_open(&comm, "mpi", &options) == HEDDLE_OK);
+    int size = heddle_comm_size(comm);
+    for (int r = 0; r < size; r++) {
+        int apart = options.force_messages ||
+                    (options.pretend_hosts == 2 && (r < (size + 1) / 2) != (heddle_comm_rank(comm) < (size + 1) / 2));
+        CHECK(heddle_comm_reaches(comm, r) == (r == heddle_comm_rank(comm) || !apart));
+    }
+    int result = group_operations(comm);
+    result = result == PASSED ? reshards(comm, NULL) : result;
+    heddle_comm_destroy(comm);
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    return result == PASSED && finalized ? PASSED : FAILED;
+}
+
+/* Even and odd ranks apart, in reversed order, both at work at the same time; then the world again. */
+static int as_split(const char *what)
+{
+    MPI_Comm half;
+    heddle_comm *comm = NULL;
+    heddle_comm *world = NULL;
+    heddle_comm_options options = mode_options(what);
+    int rank = 0;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    CHECK(heddle_comm_from_mpi(&world, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK(heddle_comm_from_mpi(&comm, half, &options) == HEDDLE_OK);
+    int half_rank = 0;
+    MPI_Comm_rank(half, &half_rank);
+    CHECK(heddle_comm_rank(comm) == half_rank);
+    CHECK(group_operations(comm) == PASSED && reshards(comm, NULL) == PASSED);
+    CHECK(group_operations(world) == PASSED && reshards(world, NULL) == PASSED);
+    heddle_comm_destroy(comm);
+    heddle_comm_destroy(world);
+    /* the borrowed communicator still works, with its own error handler */
+    int sum = 1;
+    MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, half);
+    MPI_Comm_free(&half);
+    MPI_Finalize();
+    return sum > 0 ? PASSED : FAILED;
+}
+
+/* What the interposer saw on the exchange communicator = what was measured (and that = what was planned). */
+static int as_counted(const char *what)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = mode_options(what);
+    int64_t total[MAX_RANKS] = {0};
+    int64_t bytes[MAX_RANKS] = {0};
+    int64_t messages[MAX_RANKS] = {0};
+    pmpi_count_read_fn *read_counts = NULL;
+    void *found = dlsym(RTLD_DEFAULT, "pmpi_count_read");
+    memcpy(&read_counts, &found, sizeof(found));
+    MPI_Init(NULL, NULL);
+    CHECK(read_counts != NULL);
+    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK(group_operations(comm) == PASSED && reshards(comm, total) == PASSED);
+    int size = heddle_comm_size(comm);
+    int rank = heddle_comm_rank(comm);
+    int seen = read_counts("heddle exchange", bytes, messages, size) == 0;
+    for (int r = 0; r < size; r++) {
+        int64_t wanted = heddle_comm_reaches(comm, r) ? 0 : total[r];
+        if (bytes[r] != wanted || (wanted > 0 && messages[r] == 0)) {
+            fprintf(stderr, "rank %d to %d: MPI was asked for %lld bytes in %lld messages, planned and measured %lld\n",
+                    rank, r, (long long)bytes[r], (long long)messages[r], (long long)wanted);
+            MPI_Abort(MPI_COMM_WORLD, FAILED);
+        }
+    }
+    CHECK(seen || !options.force_messages || size == 1);
+    CHECK(!options.force_messages || size == 1 || total[(rank + 1) % size] > 0);
+    heddle_comm_destroy(comm);
+    MPI_Finalize();
+    return PASSED;
+}
+
+/* The last rank stays away: the others are told in time, and by name. */
+static int as_missing(const char *what)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = mode_options(what);
+    int rank = 0;
+    int size = 0;
+    options.deadline_ms = 400;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int later = strstr(what, "later") != NULL;
+    if (later) {
+        CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    }
+    if (rank == size - 1) {
+        sleep(20);
+        return FAILED;
+    }
+    double begin = MPI_Wtime();
+    heddle_status st = later ? heddle_comm_barrier(comm) : heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options);
+    CHECK(st == HEDDLE_ERR_TIMEOUT);
+    CHECK(MPI_Wtime() - begin < 5);
+    if (rank == 0) {
+        usleep(300000); /* the others see it too */
+        MPI_Abort(MPI_COMM_WORLD, AS_WANTED);
+    }
+    sleep(20);
+    return FAILED;
+}
+
+/* Rank 0 gives up while the others wait in every kind of wait. */
+static int as_abort(const char *what)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = mode_options(what);
+    MPI_Init(NULL, NULL);
+    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    int rank = heddle_comm_rank(comm);
+    int in = 0;
+    if (rank == 0) {
+        usleep(100000);
+        CHECK(heddle_comm_abort(comm, "the oven is off") == HEDDLE_OK);
+        usleep(500000);
+        MPI_Abort(MPI_COMM_WORLD, AS_WANTED);
+    }
+    heddle_status st =
+        rank == 1 ? heddle_comm_barrier(comm) : heddle_comm_sendrecv(comm, &rank, sizeof(rank), -1, &in, sizeof(in), 0);
+    CHECK(st == HEDDLE_ERR_PEER);
+    CHECK(strstr(heddle_last_error(), "rank 0") != NULL && strstr(heddle_last_error(), "the oven is off") != NULL);
+    sleep(20);
+    return FAILED;
+}
+
+static int as_wrong_use(void)
+{
+    heddle_comm *comm = NULL;
+    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
+    MPI_Init(NULL, NULL);
+    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_NULL, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_comm_from_mpi(NULL, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
+    MPI_Finalize();
+    int refused = heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG &&
+                  heddle_comm_open(&comm, "mpi", NULL) == HEDDLE_ERR_UNSUPPORTED;
+    return refused ? PASSED : FAILED;
+}
+
+static int rank_main(const char *what)
+{
+    static const struct {
+        const char *word;
+        int (*run)(const char *);
+    } table[] = {{"world", as_world},
+                 {"split", as_split},
+                 {"counted", as_counted},
+                 {"missing", as_missing},
+                 {"abort", as_abort}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        if (strncmp(what, table[i].word, strlen(table[i].word)) == 0) {
+            return table[i].run(what);
+        }
+    }
+    return as_wrong_use();
+}
+
+/* --- from outside
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void run(int nranks, const char *what, int wanted, const char *preload)
+{
+    const mpirun_options options = {.preload = preload, .seconds = 50};
+    int code = mpirun_self(nranks, what, &options);
+    if (code == MPIRUN_ABSENT) {
+        print_message("no mpirun in PATH\n");
+        skip();
+    }
+    if (code != wanted) {
+        print_error("mpirun -n %d ... %s: exit code %d, wanted %d\n", nranks, what, code, wanted);
+    }
+    assert_int_equal(code, wanted);
+}
+
+static void one_to_four_ranks_share_memory(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        run(n, "world", PASSED, NULL);
+    }
+}
+
+static void one_to_four_ranks_by_messages(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        run(n, "world forced", PASSED, NULL);
+    }
+}
+
+static void two_pretended_hosts(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 4; n++) {
+        run(n, "world hosts", PASSED, NULL);
+    }
+}
+
+static void a_borrowed_part_of_the_world(void **state)
+{
+    (void)state;
+    run(4, "split", PASSED, NULL);
+    run(3, "split forced", PASSED, NULL);
+}
+
+static void bytes_that_mpi_was_asked_to_move(void **state)
+{
+    (void)state;
+    run(2, "counted forced", PASSED, "libheddle_pmpi_count.so");
+    run(3, "counted forced", PASSED, "libheddle_pmpi_count.so");
+    run(4, "counted hosts", PASSED, "libheddle_pmpi_count.so");
+    run(4, "counted", PASSED, "libheddle_pmpi_count.so");
+}
+
+static void a_rank_that_stays_away(void **state)
+{
+    (void)state;
+    run(3, "missing", AS_WANTED, NULL);
+    run(3, "missing later", AS_WANTED, NULL);
+    run(3, "missing later forced", AS_WANTED, NULL);
+}
+
+static void an_abort_reaches_everybody(void **state)
+{
+    (void)state;
+    run(3, "abort", AS_WANTED, NULL);
+    run(3, "abort forced", AS_WANTED, NULL);
+    run(3, "abort hosts", AS_WANTED, NULL);
+}
+
+static void wrong_use_is_refused(void **state)
+{
+    (void)state;
+    run(1, "wrong use", PASSED, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (mpirun_inside(argc, argv)) {
+        return rank_main(argv[2]);
+    }
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(one_to_four_ranks_share_memory),
+        cmocka_unit_test(one_to_four_ranks_by_messages),
+        cmocka_unit_test(two_pretended_hosts),
+        cmocka_unit_test(a_borrowed_part_of_the_world),
+        cmocka_unit_test(bytes_that_mpi_was_asked_to_move),
+        cmocka_unit_test(a_rank_that_stays_away),
+        cmocka_unit_test(an_abort_reaches_everybody),
+        cmocka_unit_test(wrong_use_is_refused),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
