@@ -9,6 +9,7 @@
 static const cli_command commands[] = {
     {"plan", "the layout of the activation in every stage of a model, and what each change of it moves", cli_plan},
     {"bench", "time a reshard against a contiguous copy of the same bytes", cli_bench},
+    {"volume", "bytes that every rank sends to every other, nothing is run", cli_volume},
     {NULL, NULL, NULL},
 };
 
