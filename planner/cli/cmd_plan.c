@@ -102,7 +102,6 @@ static int parse_arguments(plan_request *r, int argc, char **argv)
     optind = 1;
     opterr = 0;
     for (;;) {
-        int at = optind;
         int option = getopt_long(argc, argv, ":o:h", options, NULL);
         if (option == -1) {
             break;
@@ -112,7 +111,7 @@ static int parse_arguments(plan_request *r, int argc, char **argv)
             return CLI_OK;
         }
         if (option == '?' || option == ':') {
-            return cli_usage_error("'%s': %s (heddle plan --help)", argv[at < argc ? at : argc - 1],
+            return cli_usage_error("'%s': %s (heddle plan --help)", argv[optind - 1],
                                    option == ':' ? "this option wants a value" : "unknown option");
         }
         int rc = take_option(r, option);
@@ -385,11 +384,12 @@ static int is_pair_model(const plan_view *v, int *heads)
 static void print_method(const char *name, double bytes, double own, const char *remark)
 {
     char text[16];
-    char ratio[24] = "";
+    si(text, sizeof text, bytes);
+    printf("  %-44s %10s", name, text);
     if (own > 0) {
-        snprintf(ratio, sizeof ratio, "%.2fx", bytes / own);
+        printf(" %7.2fx", bytes / own);
     }
-    printf("  %-44s %10s %8s%s%s\n", name, si(text, sizeof text, bytes), ratio, remark[0] != '\0' ? "  " : "", remark);
+    printf("%s%s\n", remark[0] != '\0' ? "  " : "", remark);
 }
 
 static void print_comparison(const plan_view *v)
@@ -431,7 +431,8 @@ static void print_footer(const plan_view *v)
             printf("lower bound: %d switch%s while one sequence dim is sharded at a time%s\n", forced,
                    forced == 1 ? "" : "es", forced == interior ? "; reached" : "");
         } else {
-            printf("another dim takes the mesh: %d switches would be needed over sequence dims alone\n", forced);
+            printf("the batch takes the mesh: over one sequence dim at a time %d switch%s would be needed\n", forced,
+                   forced == 1 ? "" : "es");
         }
     }
 }
@@ -444,8 +445,8 @@ static void print_plan(const plan_view *v)
     heddle_shape_format(shape, sizeof shape, &v->info.shape);
     heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh);
     printf("%s: %s on %s\n", v->info.model, shape, mesh);
-    printf("%d stages x %d repetitions; the activation has %s, an even part of it %s\n\n", v->info.period,
-           v->info.repeat, si(bytes, sizeof bytes, v->bytes), si(mesh, sizeof mesh, v->bytes / v->nranks));
+    printf("%d stages x %d; the activation has %s, an even part of it %s\n\n", v->info.period, v->info.repeat,
+           si(bytes, sizeof bytes, v->bytes), si(mesh, sizeof mesh, v->bytes / v->nranks));
     print_table(v);
     print_footer(v);
     print_comparison(v);
