@@ -148,7 +148,7 @@ static heddle_status post_ready(heddle_reshard *plan, hd_step *step)
         if (reach == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)plan->step_src;
         } else if (reach == HD_REACH_STAGED) {
-            words[1] = hd_comm_export(plan->comm, plan->buffer + step->own.piece_offset[peer], 0);
+            words[1] = hd_comm_export(plan->comm, plan->buffer + step->own.piece_offset[peer], 1);
         }
         HD_TRY(hd_link_post(plan->link, peer, slot(plan, SLOT_READY), plan->sequence, words, 3));
     }

@@ -1,0 +1,216 @@
+/* Reshards against the oracle, bitwise, over every way the bytes can take. */
+#include "reshard_check.h"
+
+#include "kernels/kernels.h"
+
+static const char *const lines[] = {
+    /* 1 rank */
+    "f32[t=5 s=7] on [sp=1]: t@sp -> s@sp",
+    "bf16[b=2 t=5 s=7] on [sp=1]: sum@sp -> * as s,t,b",
+    /* 2 ranks: keep, split, switch, gather, permuted orders, empty */
+    "bf16[t=6 s=8 c=32] on [sp=2]: t@sp -> t@sp",
+    "bf16[t=6 s=8 c=32] on [sp=2]: * -> t@sp",
+    "bf16[t=6 s=8 c=32] on [sp=2]: t@sp -> *",
+    "bf16[t=6 s=8 c=32] on [sp=2]: t@sp -> s@sp",
+    "bf16[t=6 s=8 c=32] on [sp=2]: s@sp -> t@sp",
+    "bf16[t=7 s=9 c=33] on [sp=2]: t@sp -> s@sp as s,t,c",
+    "bf16[t=7 s=9 c=33] on [sp=2]: s@sp as s,t,c -> t@sp",
+    "f32[t=7 s=9 c=5] on [sp=2]: s@sp -> t@sp as c,s,t",
+    "u8[t=1 s=1 c=1] on [sp=2]: t@sp -> s@sp",
+    "i32[t=0 s=4] on [sp=2]: t@sp -> s@sp",
+    "f64[t=5 s=6] on [sp=2]: t@sp(0 5) -> s@sp(6 0)",
+    "f8e4m3[b=2 t=5 s=6 h=3 d=4] on [sp=2]: s@sp -> h@sp",
+    "i8[a=2 b=2 c=2 d=2 e=2 f=2 g=2 h=3] on [sp=2]: a@sp -> h@sp as h,g,f,e,d,c,b,a",
+    /* 3 ranks, uneven, fewer elements than ranks */
+    "f32[b=2 t=7 s=11 c=3] on [sp=3]: t@sp -> s@sp",
+    "f32[b=2 t=7 s=11 c=3] on [sp=3]: s@sp -> t@sp",
+    "i64[t=2 s=5] on [sp=3]: t@sp -> s@sp",
+    "bool[t=9 s=5] on [sp=3]: t@sp(2 0 7) -> s@sp(1 4 0)",
+    "f16[t=7 s=10] on [sp=3]: t@sp -> t@sp(1 1 5)",
+    /* 4 ranks: 2-D meshes, nested, replicated axes */
+    "bf16[b=2 t=9 s=10 c=4] on [sp=4]: t@sp -> s@sp as s,b,t,c",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: t@a,s@b -> s@a,t@b",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: t@a,t@b -> s@a,s@b",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: t@a -> s@b",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: t@a,t@b -> t@b",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: * -> t@a,s@b",
+    "f32[t=9 s=10 c=4] on [a=2 b=2]: t@a,c@b -> s@a,c@b",
+    "u8[t=3 s=2] on [a=2 b=2]: t@a,t@b -> s@b",
+    /* 6 and 8 ranks */
+    "f32[t=7 s=13 c=3] on [a=2 b=3]: t@a,t@b -> s@b",
+    "bf16[t=11 s=17 c=8] on [sp=8]: t@sp -> s@sp",
+    "bf16[t=11 s=17 c=8] on [sp=8]: s@sp -> t@sp",
+    "bf16[t=11 s=17 c=8] on [a=2 b=2 c=2]: t@a,s@b,c@c -> c@a,t@b,s@c",
+};
+
+static const char *const sum_lines[] = {
+    "f64[t=5 s=6] on [sp=2]: sum@sp -> t@sp",
+    "f32[t=5 s=6] on [sp=2]: sum@sp -> *",
+    "f16[t=5 s=6] on [sp=2]: sum@sp -> *",
+    "bf16[t=5 s=6] on [sp=2]: sum@sp -> s@sp",
+    "bf16[t=5 s=6] on [sp=2]: * -> sum@sp",
+    "f32[t=5 s=6] on [sp=2]: t@sp -> sum@sp",
+    "f32[t=5 s=6] on [sp=2]: sum@sp -> sum@sp",
+    "i64[t=5 s=6 c=3] on [sp=3]: sum@sp -> t@sp",
+    "f8e4m3[t=5 s=6 c=3] on [sp=3]: sum@sp -> *",
+    "f8e5m2[t=5 s=6 c=3] on [sp=3]: sum@sp -> s@sp as s,t,c",
+    "bf16[t=7 s=6 c=3] on [sp=3]: sum@sp -> * as c,t,s",
+    "i8[t=2 s=1] on [sp=3]: sum@sp -> *",
+    "i32[t=5 s=6 c=3] on [a=2 b=2]: t@a,sum@b -> s@a",
+    "bf16[t=5 s=6 c=3] on [a=2 b=2]: t@a,sum@b -> s@a,t@b",
+    "f32[t=5 s=6 c=3] on [a=2 b=2]: sum@a,sum@b -> *",
+    "f32[t=5 s=6 c=3] on [a=2 b=2]: sum@a,sum@b -> t@a",
+    "u8[t=5 s=6 c=3] on [a=2 b=2]: sum@a,t@b -> t@b",
+    "f64[t=5 s=6 c=3] on [a=2 b=2]: t@a -> s@a,sum@b",
+    "bool[t=5 s=6 c=3] on [a=2 b=2]: sum@a,t@b -> s@a,t@b",
+    "bf16[t=5 s=6 c=7] on [sp=8]: sum@sp -> *",
+    "bf16[t=5 s=16 c=7] on [sp=8]: sum@sp -> s@sp",
+};
+
+typedef struct job {
+    rc_mode mode;
+    const char *const *line;
+    int nlines;
+} job;
+
+static int ranks_of(const char *text)
+{
+    heddle_reshard_line line;
+    HD_OK(heddle_reshard_parse(&line, text));
+    return heddle_mesh_size(&line.mesh);
+}
+
+static heddle_status check_all(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    for (int i = 0; i < j->nlines; i++) {
+        heddle_reshard_line line;
+        heddle_status st = heddle_reshard_parse(&line, j->line[i]);
+        if (st == HEDDLE_OK && heddle_mesh_size(&line.mesh) == heddle_comm_size(comm)) {
+            st = rc_check(comm, j->line[i], &j->mode);
+        }
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void run(const char *transport, const heddle_comm_options *options, const rc_mode *mode)
+{
+    const char *const *sets[] = {lines, sum_lines};
+    int counts[] = {(int)(sizeof lines / sizeof *lines), (int)(sizeof sum_lines / sizeof *sum_lines)};
+    for (int s = 0; s < 2; s++) {
+        job j = {*mode, sets[s], counts[s]};
+        unsigned done = 0;
+        for (int i = 0; i < counts[s]; i++) {
+            int n = ranks_of(sets[s][i]);
+            if ((done & 1u << n) == 0) {
+                done |= 1u << n;
+                HD_OK(heddle_run_ranks_with(n, transport, options, check_all, &j));
+            }
+        }
+    }
+}
+
+static void run_default(const char *transport, const rc_mode *mode)
+{
+    run(transport, NULL, mode);
+}
+
+static void threads_move_exactly(void **state)
+{
+    (void)state;
+    run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+}
+
+static void shm_moves_exactly(void **state)
+{
+    (void)state;
+    run_default("shm", &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+}
+
+static void trials_change_nothing(void **state)
+{
+    (void)state;
+    run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
+    run_default("shm", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS, .memory = HEDDLE_MEMORY_ANY, .private_src = 1});
+}
+
+static void split_phase_moves_exactly(void **state)
+{
+    (void)state;
+    run_default("threads", &(rc_mode){.split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
+    run_default("shm", &(rc_mode){.split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
+}
+
+static void strided_arrays(void **state)
+{
+    (void)state;
+    run_default("threads", &(rc_mode){.padded = 1, .tuning = HEDDLE_TUNING_RULES});
+    run_default("shm", &(rc_mode){.padded = 1, .tuning = HEDDLE_TUNING_RULES});
+}
+
+static void messages_between_all(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.force_messages = 1;
+    run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+    run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+    run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
+    run("threads", &options, &(rc_mode){.padded = 1, .split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
+}
+
+static void pretended_hosts_mix(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.pretend_hosts = 2;
+    run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+    run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
+    run("shm", &options, &(rc_mode){.padded = 1, .split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
+}
+
+static void private_memory(void **state)
+{
+    (void)state;
+    for (int k = 1; k < 4; k++) {
+        run_default("shm", &(rc_mode){.memory = HEDDLE_MEMORY_ANY,
+                                      .private_src = k & 1,
+                                      .private_dst = k >> 1,
+                                      .tuning = HEDDLE_TUNING_RULES});
+    }
+    run_default("shm", &(rc_mode){.memory = HEDDLE_MEMORY_ANY,
+                                  .private_src = 1,
+                                  .private_dst = 1,
+                                  .padded = 1,
+                                  .split_phase = 1,
+                                  .tuning = HEDDLE_TUNING_RULES});
+    run_default("threads", &(rc_mode){.private_src = 1, .private_dst = 1, .tuning = HEDDLE_TUNING_RULES});
+}
+
+static void every_kernel(void **state)
+{
+    (void)state;
+    int n;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&n);
+    for (int i = 0; i < n; i++) {
+        job j = {{.kernel = kernel[i].name, .tuning = HEDDLE_TUNING_RULES}, lines, sizeof lines / sizeof *lines};
+        HD_OK(heddle_run_ranks(2, "threads", check_all, &j));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(threads_move_exactly),  cmocka_unit_test(shm_moves_exactly),
+        cmocka_unit_test(trials_change_nothing), cmocka_unit_test(split_phase_moves_exactly),
+        cmocka_unit_test(strided_arrays),        cmocka_unit_test(messages_between_all),
+        cmocka_unit_test(pretended_hosts_mix),   cmocka_unit_test(private_memory),
+        cmocka_unit_test(every_kernel),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
