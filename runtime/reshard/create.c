@@ -143,6 +143,7 @@ static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const h
     plan->nranks = (int)n;
     plan->request = *request;
     plan->src_dense_offset = plan->dst_dense_offset = -1;
+    plan->reach = HD_REACH_STAGED;
     plan->elem_bytes = heddle_dtype_bytes(request->line.shape.dtype);
     HD_TRY(hd_alloc((void **)&plan->facts, n, sizeof *plan->facts, "facts of all ranks"));
     HD_TRY(hd_alloc((void **)&plan->component, n, 1, "a reshard"));
