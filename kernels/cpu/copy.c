@@ -107,7 +107,7 @@ enum { LONG_BYTES = 32768, STRING_BYTES = 1024, RAGGED_STREAM_BYTES = 4096 };
 /* Best guess first. "" is the plain kernel of the widest instruction set. */
 static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_hint *hint)
 {
-    static const char *const streamed_long[] = {"_nt_pf", "_merge", "_nt", "_nt8_pf", "movsb", "_nt8", "_pf", NULL};
+    static const char *const streamed_long[] = {"_nt", "_merge", "_nt_pf", "_nt8_pf", "movsb", "_nt8", "_pf", NULL};
     static const char *const streamed_lines[] = {"_nt_pf", "_merge", "_nt", "_merge_pf", "_pf", NULL};
     static const char *const streamed_ragged[] = {"_merge_pf", "_merge", "_nt_pf", "_pf", "", "movsb", NULL};
     static const char *const streamed_short[] = {"_merge_pf", "_merge", "_nt", "_pf", "", "memcpy", NULL};

@@ -90,7 +90,8 @@ HD_INLINE void run_stream(char *dst, const char *src, int64_t bytes, const char 
     if (i > 0) {
         copy_small(dst, src, i);
     }
-    for (; i + BLOCK_BYTES <= bytes; i += BLOCK_BYTES) {
+    /* Without prefetch a loop of one line is the fastest; prefetches are worth a block. */
+    for (; prefetch && i + BLOCK_BYTES <= bytes; i += BLOCK_BYTES) {
         if (prefetch) {
             prefetch_lines(prefetch_at(src, i, bytes, ahead), 4);
         }

@@ -1,7 +1,7 @@
 /* Every copy kernel on the lanes of a dim switch between threads pinned to cores, against contiguous copies of the
  * same bytes from the ranks that own them, all interleaved round-robin between the same barriers.
  *
- *     bench_copy A B C ELEM_BYTES [RANKS [SECONDS]]      [a b c]: a@sp -> b@sp (push), b@sp -> a@sp (pull),
+ *     bench_copy A B C ELEM_BYTES [RANKS [SECONDS [KERNELS]]]      [a b c]: a@sp -> b@sp (push), b@sp -> a@sp (pull),
  *                                                        a@sp -> b@sp as b,a,c (permuted push)
  */
 #include "kernels/kernels.h"
@@ -33,6 +33,7 @@ static const char *const way_name[WAYS] = {"roof (own first)", "roof (own last)"
 static int64_t extent_a, extent_b, row_bytes;
 static int nranks;
 static double seconds = 3;
+static const char *only; /* ",name,name,"; NULL: all kernels */
 static char *src[MAX_RANKS], *dst[MAX_RANKS];
 static atomic_int arrived, stop;
 static double times[WAYS][MAX_ROWS][MAX_ROUNDS][MAX_RANKS];
@@ -116,6 +117,11 @@ static void do_job(const job *j, way w, const hd_copy_kernel *kernel)
 
 static int fits(const job *j, const hd_copy_kernel *kernel)
 {
+    char name[64];
+    snprintf(name, sizeof name, ",%s,", kernel->name);
+    if (only != NULL && strstr(only, name) == NULL) {
+        return 0;
+    }
     for (int l = 0; l < nranks; l++) {
         if (j->lane[l].run_bytes < kernel->min_run_bytes) {
             return 0;
@@ -219,7 +225,7 @@ static void report(void)
 int main(int argc, char **argv)
 {
     if (argc < 5) {
-        fprintf(stderr, "usage: bench_copy A B C ELEM_BYTES [RANKS [SECONDS]]\n");
+        fprintf(stderr, "usage: bench_copy A B C ELEM_BYTES [RANKS [SECONDS [KERNELS]]]\n");
         return 2;
     }
     extent_a = atoll(argv[1]);
@@ -227,6 +233,11 @@ int main(int argc, char **argv)
     row_bytes = atoll(argv[3]) * atoll(argv[4]);
     nranks = argc > 5 ? atoi(argv[5]) : 2;
     seconds = argc > 6 ? atof(argv[6]) : 3;
+    static char list[512];
+    if (argc > 7) {
+        snprintf(list, sizeof list, ",%s,", argv[7]);
+        only = list;
+    }
     if (extent_a <= 0 || extent_b <= 0 || row_bytes <= 0 || nranks < 1 || nranks > MAX_RANKS) {
         fprintf(stderr, "bench_copy: extents must be positive, ranks 1 to %d\n", MAX_RANKS);
         return 2;
