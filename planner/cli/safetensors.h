@@ -40,4 +40,6 @@ const safetensors_entry *safetensors_find(const safetensors_file *file, const ch
 int safetensors_read_f32(float *out, const safetensors_file *file, const char *name, int ndim, const int64_t *extent,
                          char *error, size_t error_bytes);
 
+float safetensors_half(uint16_t half); /* IEEE binary16 */
+
 #endif

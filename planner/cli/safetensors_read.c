@@ -42,7 +42,7 @@ static float from_bits(uint32_t bits)
     return value;
 }
 
-static float from_half(uint16_t half)
+float safetensors_half(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
     if (exponent == 31) {
@@ -63,7 +63,7 @@ static void convert(float *out, const safetensors_entry *e)
     }
     for (size_t i = 0; i < e->bytes / 2; i++) {
         const uint16_t half = (uint16_t)(e->data[2 * i] | e->data[2 * i + 1] << 8);
-        out[i] = e->dtype == SAFETENSORS_F16 ? from_half(half) : from_bits((uint32_t)half << 16);
+        out[i] = e->dtype == SAFETENSORS_F16 ? safetensors_half(half) : from_bits((uint32_t)half << 16);
     }
 }
 

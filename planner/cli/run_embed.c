@@ -1,0 +1,185 @@
+/* The first activation: patches of a clip through a linear layer, an array, or seeded numbers. Every rank makes exactly
+ * its own part, and element by element the same as any other rank would. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_AT_ONCE = 512, SEED_EMBED = 101, SEED_INPUT = 102 };
+
+float run_uniform(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed * UINT64_C(0x9e3779b97f4a7c15) + index * UINT64_C(0xbf58476d1ce4e5b9) + 1;
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    z ^= z >> 31;
+    return (float)(int32_t)(z >> 32) * 0x1p-31f;
+}
+
+static float from_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+float run_load(const void *x, int64_t index, heddle_dtype dtype)
+{
+    return dtype == HEDDLE_BF16 ? from_bits((uint32_t)((const uint16_t *)x)[index] << 16) : ((const float *)x)[index];
+}
+
+static uint16_t to_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if ((bits & 0x7fffffff) > 0x7f800000) {
+        return (uint16_t)(bits >> 16 | 0x40);
+    }
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void store(void *x, int64_t first, const float *values, int64_t count, heddle_dtype dtype)
+{
+    if (dtype == HEDDLE_F32) {
+        memcpy((float *)x + first, values, (size_t)count * sizeof(*values));
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        ((uint16_t *)x)[first + i] = to_bf16(values[i]);
+    }
+}
+
+/* --- weights of the first and the last layer ------------------------------------------------------------------------
+ */
+
+static int optional_weight(float *out, const run_job *job, const char *name, int ndim, int64_t rows, int64_t columns,
+                           int *found)
+{
+    char error[512];
+    const int64_t extent[2] = {rows, columns};
+    *found = safetensors_find(&job->weights, name) != NULL;
+    if (*found && safetensors_read_f32(out, &job->weights, name, ndim, extent, error, sizeof(error)) != 0) {
+        return cli_usage_error("%s: %s", job->options->weights, error);
+    }
+    return CLI_OK;
+}
+
+/* W^T W is about the identity, so that the transposed layer at the end gives back what the blocks left of the clip. */
+int run_make_embedding(run_job *job)
+{
+    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, values = job->patches.values;
+    int found = 0;
+    if (job->input != RUN_CLIP) {
+        return CLI_OK;
+    }
+    job->embed_weight = calloc((size_t)(channels * values), sizeof(float));
+    job->final_weight = calloc((size_t)(channels * values), sizeof(float));
+    job->embed_bias = calloc((size_t)channels, sizeof(float));
+    job->final_bias = calloc((size_t)values, sizeof(float));
+    if (job->embed_weight == NULL || job->final_weight == NULL || job->embed_bias == NULL || job->final_bias == NULL) {
+        fprintf(stderr, "heddle: no memory for an embedding of %" PRId64 " x %" PRId64 " weights\n", channels, values);
+        return CLI_FAILED;
+    }
+    const float scale = sqrtf(3.0F / (float)channels);
+    for (int64_t i = 0; i < channels * values; i++) {
+        job->embed_weight[i] = scale * run_uniform((uint64_t)job->options->seed + SEED_EMBED, (uint64_t)i);
+    }
+    int code = optional_weight(job->embed_weight, job, "embed.weight", 2, channels, values, &found);
+    for (int64_t i = 0; i < channels * values; i++) {
+        job->final_weight[i % values * channels + i / values] = job->embed_weight[i];
+    }
+    code = code != CLI_OK ? code : optional_weight(job->embed_bias, job, "embed.bias", 1, channels, 0, &found);
+    code = code != CLI_OK ? code : optional_weight(job->final_weight, job, "final.weight", 2, values, channels, &found);
+    return code != CLI_OK ? code : optional_weight(job->final_bias, job, "final.bias", 1, values, 0, &found);
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------------
+ */
+
+/* Global coordinates of the box's row (all dims but the channels) number `row`. */
+static void row_coords(int64_t *coords, const run_job *job, const heddle_box *box, int64_t row)
+{
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        coords[d] = box->lo[d];
+        if (d != job->info.channel_dim) {
+            coords[d] += row % box->len[d];
+            row /= box->len[d];
+        }
+    }
+}
+
+static void take_patch(float *out, const run_job *job, const int64_t *coords)
+{
+    const run_patches *p = &job->patches;
+    const heddle_shape *shape = &job->info.shape;
+    const int s = heddle_dim_index(shape, "s");
+    const int64_t t = coords[heddle_dim_index(shape, "t")];
+    const int64_t py = s >= 0 ? coords[s] / p->x : coords[heddle_dim_index(shape, "h")];
+    const int64_t px = s >= 0 ? coords[s] % p->x : coords[heddle_dim_index(shape, "w")];
+    for (int plane = 0; plane < Y4M_PLANES; plane++) {
+        for (int64_t f = 0; f < p->frames; f++) {
+            for (int64_t y = 0; y < p->height; y++) {
+                for (int64_t x = 0; x < p->width; x++) {
+                    *out++ =
+                        (float)y4m_sample(&job->clip, t * p->frames + f, plane, py * p->height + y, px * p->width + x) /
+                            127.5F -
+                        1.0F;
+                }
+            }
+        }
+    }
+}
+
+static void take_row(float *out, const run_job *job, const int64_t *coords, int64_t channels)
+{
+    int64_t first = 0;
+    for (int d = 0; d < job->info.shape.ndim; d++) {
+        first = first * job->info.shape.dim[d].extent + (d == job->info.channel_dim ? 0 : coords[d]);
+    }
+    for (int64_t c = 0; c < channels; c++) {
+        if (job->input == RUN_SEEDED) {
+            out[c] = 1.7320508F * run_uniform((uint64_t)job->options->seed + SEED_INPUT, (uint64_t)(first + c));
+        } else if (job->array.type[2] == '4') {
+            out[c] = ((const float *)job->array.data)[first + c];
+        } else if (job->array.type[2] == '8') {
+            out[c] = (float)((const double *)job->array.data)[first + c];
+        } else {
+            out[c] = safetensors_half(((const uint16_t *)job->array.data)[first + c]);
+        }
+    }
+}
+
+heddle_status run_fill(void *x, const run_job *job, const heddle_box *box)
+{
+    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, values = job->patches.values;
+    const int64_t rows = channels == 0 ? 0 : heddle_box_elems(box) / channels;
+    float *buffer = malloc((size_t)(ROWS_AT_ONCE * (channels + values)) * sizeof(float));
+    heddle_status st = HEDDLE_OK;
+    if (buffer == NULL) {
+        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of input rows",
+                                     (int64_t)ROWS_AT_ONCE * (channels + values) * (int64_t)sizeof(float));
+    }
+    for (int64_t row = 0; row < rows && st == HEDDLE_OK; row += ROWS_AT_ONCE) {
+        const int64_t count = rows - row < ROWS_AT_ONCE ? rows - row : ROWS_AT_ONCE;
+        float *patches = buffer + ROWS_AT_ONCE * channels;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t coords[HEDDLE_MAX_DIMS];
+            row_coords(coords, job, box, row + i);
+            if (job->input == RUN_CLIP) {
+                take_patch(patches + i * values, job, coords);
+            } else {
+                take_row(buffer + i * channels, job, coords, channels);
+            }
+        }
+        if (job->input == RUN_CLIP) {
+            st = heddle_linear_forward(buffer, patches, count, values, job->embed_weight, job->embed_bias, channels,
+                                       (int)job->options->threads);
+        }
+        store(x, row * channels, buffer, count * channels, job->info.shape.dtype);
+    }
+    free(buffer);
+    return st;
+}

@@ -1,0 +1,331 @@
+/* One rank's forward pass: enter a stage, run its block on the local part, and so on. The one-rank reference is the
+ * same code on a communicator of one. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SEED_VECTOR = 201, SEED_TEXT = 202, VECTOR_ROWS = 6 };
+
+typedef struct forward {
+    const run_job *job;
+    heddle_comm *comm;
+    heddle_session *session;
+    heddle_block **block; /* one per stage of a repetition: weights are set anew for each */
+    float *vector, *text;
+    int64_t *text_lengths;
+    void *first; /* this rank's part of the input */
+    heddle_tensor x;
+    run_step *step;
+    char (*path)[RUN_PATH_BYTES]; /* the result's */
+    int entered;                  /* over all passes: the number of the next session record */
+    int progress;
+} forward;
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static heddle_status no_memory(const char *what, int64_t bytes)
+{
+    return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of %s", bytes, what);
+}
+
+/* The sentence says where it happened. */
+static heddle_status at_stage(const forward *f, heddle_status st, const char *stage, int repetition)
+{
+    char sentence[1024];
+    snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
+    return heddle_transport_fail(st, "rank %d, stage '%s' of layer %d: %s", heddle_comm_rank(f->comm), stage,
+                                 repetition, sentence);
+}
+
+static int64_t peak_bytes(void)
+{
+    char line[256];
+    long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "VmHWM: %lld kB", &kib) == 1) {
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return (int64_t)kib * 1024;
+}
+
+/* --- preparing ------------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status make_conditioning(forward *f)
+{
+    const run_job *job = f->job;
+    const int64_t batch = job->info.shape.dim[0].extent;
+    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, tokens = job->info.text_tokens;
+    const uint64_t seed = (uint64_t)job->options->seed;
+    f->vector = malloc((size_t)(batch * VECTOR_ROWS * channels) * sizeof(float) + 1);
+    f->text = malloc((size_t)(batch * tokens * channels) * sizeof(float) + 1);
+    f->text_lengths = malloc((size_t)batch * sizeof(*f->text_lengths) + 1);
+    if (f->vector == NULL || f->text == NULL || f->text_lengths == NULL) {
+        return no_memory("conditioning", batch * (VECTOR_ROWS + tokens) * channels * (int64_t)sizeof(float));
+    }
+    for (int64_t i = 0; i < batch * VECTOR_ROWS * channels; i++) {
+        f->vector[i] = 0.5F * run_uniform(seed + SEED_VECTOR, (uint64_t)i);
+    }
+    for (int64_t i = 0; i < batch * tokens * channels; i++) {
+        f->text[i] = run_uniform(seed + SEED_TEXT, (uint64_t)i);
+    }
+    for (int64_t b = 0; b < batch; b++) { /* captions of different lengths */
+        f->text_lengths[b] = tokens - (b * 7 + 3) % (tokens / 2 + 1);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status make_blocks(forward *f)
+{
+    f->block = calloc((size_t)f->job->info.nstages, sizeof(heddle_block *));
+    if (f->block == NULL) {
+        return no_memory("blocks", f->job->info.nstages * (int64_t)sizeof(heddle_block *));
+    }
+    for (int i = 0; i < f->job->info.nstages; i++) {
+        heddle_status st = run_make_block(&f->block[i], f->job, i);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* x as the schedule's prologue has it, in memory that peers reach. */
+static heddle_status make_first(forward *f, const heddle_schedule *schedule)
+{
+    heddle_schedule_edge edge;
+    heddle_box box;
+    const heddle_shape *shape = &f->job->info.shape;
+    const int rank = heddle_comm_rank(f->comm);
+    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_status st = heddle_schedule_get_info(&info, schedule);
+    if (st == HEDDLE_OK) {
+        st = heddle_schedule_edge_at(&edge, schedule, 0);
+    }
+    if (st == HEDDLE_OK) {
+        st = heddle_layout_box(&box, shape, &info.mesh, &edge.from, rank);
+    }
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (f->first == NULL) {
+        const size_t bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(shape->dtype);
+        st = heddle_buffer_alloc(&f->first, f->comm, bytes + 1, HEDDLE_SPACE_HOST);
+    }
+    if (st == HEDDLE_OK) {
+        st = run_fill(f->first, f->job, &box);
+    }
+    return st != HEDDLE_OK ? st : heddle_tensor_init(&f->x, f->first, shape, &info.mesh, &edge.from, NULL, rank);
+}
+
+/* --- running ---------------------------------------------------------------------------------------------------------
+ */
+
+static void show_progress(const forward *f, int pass, int repetition, const char *stage)
+{
+    if (f->progress) {
+        fprintf(stderr, "\r\033[Kpass %d/%lld  layer %d/%d  %s", pass + 1, f->job->options->passes, repetition + 1,
+                f->job->info.repeat, stage);
+        fflush(stderr);
+    }
+}
+
+static heddle_status enter(forward *f, const char *stage, run_step *step)
+{
+    heddle_session_record record;
+    heddle_status st = heddle_session_enter(f->session, stage, &f->x, HEDDLE_NO_STREAM);
+    if (st == HEDDLE_OK) {
+        st = heddle_session_record_at(&record, f->session, f->entered++);
+    }
+    if (st == HEDDLE_OK) {
+        step->planned = record.bytes_planned;
+        step->sent = record.bytes_sent;
+        step->messages = record.bytes_messages;
+        step->switch_ns = record.ns;
+        snprintf(f->path[step - f->step], RUN_PATH_BYTES, "%s", record.path);
+    }
+    return st;
+}
+
+static heddle_status run_layer(forward *f, const heddle_schedule_info *schedule, int pass, int repetition)
+{
+    const heddle_conditioning conditioning = {f->vector, f->text, f->text_lengths};
+    for (int i = 0; i < f->job->info.nstages; i++) {
+        heddle_stage_info stage = {0};
+        heddle_box box;
+        run_step *step = &f->step[repetition * f->job->info.nstages + i];
+        heddle_status st = heddle_model_stage(&stage, f->job->model, i);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        show_progress(f, pass, repetition, stage.name);
+        st = enter(f, stage.name, step);
+        if (st != HEDDLE_OK) {
+            return st; /* names rank and stage */
+        }
+        const int64_t start_ns = now_ns();
+        st = heddle_layout_box(&box, &f->job->info.shape, &schedule->mesh, &f->x.layout, heddle_comm_rank(f->comm));
+        if (st == HEDDLE_OK && heddle_box_elems(&box) > 0) {
+            st = heddle_block_forward(f->block[i], f->x.data, &box, &conditioning);
+        }
+        if (st != HEDDLE_OK) {
+            return at_stage(f, st, stage.name, repetition);
+        }
+        step->compute_ns = now_ns() - start_ns;
+    }
+    return HEDDLE_OK;
+}
+
+/* Layers are timed between barriers, so that making weights is not taken for waiting in a switch. */
+static heddle_status run_pass(forward *f, const heddle_schedule *schedule, int pass, int64_t *forward_ns)
+{
+    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_status st = heddle_schedule_get_info(&info, schedule);
+    if (st == HEDDLE_OK) {
+        st = make_first(f, schedule);
+    }
+    if (st == HEDDLE_OK) {
+        st = heddle_session_rewind(f->session);
+    }
+    *forward_ns = 0;
+    for (int r = 0; r < f->job->info.repeat && st == HEDDLE_OK; r++) {
+        for (int i = 0; i < f->job->info.nstages && st == HEDDLE_OK; i++) {
+            st = run_set_weights(f->block[i], f->job, i, r);
+        }
+        if (st == HEDDLE_OK) {
+            st = heddle_comm_barrier(f->comm);
+        }
+        if (st != HEDDLE_OK) {
+            return at_stage(f, st, "weights", r);
+        }
+        const int64_t start_ns = now_ns();
+        st = run_layer(f, &info, pass, r);
+        if (st == HEDDLE_OK && r + 1 == f->job->info.repeat) {
+            show_progress(f, pass, r, "end");
+            st = enter(f, "end", &f->step[info.nstages]);
+        }
+        if (st == HEDDLE_OK) {
+            st = heddle_comm_barrier(f->comm);
+        }
+        *forward_ns += now_ns() - start_ns;
+    }
+    return st;
+}
+
+/* The whole activation, from a schedule that ends in any layout. */
+static heddle_status gather(run_result *out, forward *f, const heddle_mesh *mesh)
+{
+    const heddle_shape *shape = &f->job->info.shape;
+    const heddle_layout whole = heddle_layout_replicated();
+    heddle_reshard *reshard = NULL;
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, shape, mesh, &whole, heddle_comm_rank(f->comm));
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    const size_t bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(shape->dtype);
+    out->output = malloc(bytes + 1);
+    if (out->output == NULL) {
+        return no_memory("output", (int64_t)bytes);
+    }
+    if (heddle_layout_equal(&f->x.layout, &whole, mesh)) {
+        memcpy(out->output, f->x.data, bytes);
+        return HEDDLE_OK;
+    }
+    heddle_reshard_options options;
+    heddle_reshard_options_init(&options);
+    options.memory = HEDDLE_MEMORY_ANY;
+    options.tuning = HEDDLE_TUNING_RULES;
+    st = heddle_reshard_create(&reshard, f->comm, shape, mesh, &f->x.layout, &whole, &options);
+    if (st == HEDDLE_OK) {
+        st = heddle_reshard_execute(reshard, f->x.data, out->output, HEDDLE_NO_STREAM);
+    }
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+static heddle_status prepare(forward *f, const heddle_schedule *schedule)
+{
+    heddle_status st = make_conditioning(f);
+    if (st == HEDDLE_OK) {
+        st = make_blocks(f);
+    }
+    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, NULL);
+}
+
+static void release(forward *f)
+{
+    heddle_session_destroy(f->session);
+    heddle_buffer_free(f->comm, f->first);
+    for (int i = 0; f->block != NULL && i < f->job->info.nstages; i++) {
+        heddle_block_destroy(f->block[i]);
+    }
+    free(f->block);
+    free(f->vector);
+    free(f->text);
+    free(f->text_lengths);
+    free(f->step);
+}
+
+heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm, const heddle_schedule *schedule,
+                          int want_output)
+{
+    forward f = {.job = job, .comm = comm};
+    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    memset(out, 0, sizeof(*out));
+    f.progress = heddle_comm_rank(comm) == 0 && isatty(STDERR_FILENO);
+    heddle_status st = heddle_schedule_get_info(&info, schedule);
+    out->nsteps = info.nstages + 1;
+    if (st == HEDDLE_OK) {
+        f.step = calloc((size_t)out->nsteps, sizeof(run_step));
+        out->step = calloc((size_t)out->nsteps, sizeof(run_step));
+        out->path = calloc((size_t)out->nsteps, sizeof(*out->path));
+        f.path = out->path;
+        st = f.step == NULL || out->step == NULL || out->path == NULL
+                 ? no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
+                 : prepare(&f, schedule);
+    }
+    for (int pass = 0; pass < job->options->passes && st == HEDDLE_OK; pass++) {
+        int64_t forward_ns = 0;
+        st = run_pass(&f, schedule, pass, &forward_ns);
+        if (st == HEDDLE_OK && (pass == 0 || forward_ns < out->forward_ns)) {
+            out->forward_ns = forward_ns;
+            memcpy(out->step, f.step, (size_t)out->nsteps * sizeof(run_step));
+        }
+    }
+    if (f.progress) {
+        fprintf(stderr, "\r\033[K");
+    }
+    if (st == HEDDLE_OK && want_output) {
+        st = gather(out, &f, &info.mesh);
+    }
+    out->peak_bytes = peak_bytes();
+    release(&f);
+    if (st != HEDDLE_OK) {
+        run_release(out);
+    }
+    return st;
+}
+
+void run_release(run_result *result)
+{
+    free(result->step);
+    free(result->path);
+    free(result->output);
+    memset(result, 0, sizeof(*result));
+}

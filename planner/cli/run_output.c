@@ -1,0 +1,202 @@
+/* What comes out: files, and the two comparisons of --check. */
+#include "run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t elems_of(const heddle_shape *shape)
+{
+    int64_t elems = 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        elems *= shape->dim[d].extent;
+    }
+    return elems;
+}
+
+static int write_npy(const run_job *job, const char *path, const void *output)
+{
+    const heddle_shape *shape = &job->info.shape;
+    const int64_t elems = elems_of(shape);
+    int64_t extent[HEDDLE_MAX_DIMS];
+    for (int d = 0; d < shape->ndim; d++) {
+        extent[d] = shape->dim[d].extent;
+    }
+    if (shape->dtype == HEDDLE_F32) {
+        return npy_write(path, "<f4", shape->ndim, extent, output);
+    }
+    float *values = malloc((size_t)elems * sizeof(float) + 1);
+    if (values == NULL) {
+        fprintf(stderr, "heddle: no memory for %" PRId64 " bytes of output\n", elems * (int64_t)sizeof(float));
+        return CLI_FAILED;
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        values[i] = run_load(output, i, shape->dtype);
+    }
+    int code = npy_write(path, "<f4", shape->ndim, extent, values);
+    free(values);
+    return code;
+}
+
+static uint8_t to_sample(float value)
+{
+    const float scaled = (value + 1.0F) * 127.5F + 0.5F;
+    return scaled >= 255.0F ? 255 : scaled > 0.0F ? (uint8_t)scaled : 0; /* NaN gives 0 */
+}
+
+/* Tokens of one time step through the last layer, and every patch to its place in the frames. */
+static heddle_status unpatch(uint8_t *frames, float *tokens, float *patches, const run_job *job, const void *output,
+                             int64_t t)
+{
+    const run_patches *p = &job->patches;
+    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, count = p->y * p->x;
+    const int64_t width = p->x * p->width, height = p->y * p->height;
+    for (int64_t i = 0; i < count * channels; i++) { /* the first sample; dims b t s c or b t h w c */
+        tokens[i] = run_load(output, t * count * channels + i, job->info.shape.dtype);
+    }
+    heddle_status st = heddle_linear_forward(patches, tokens, count, channels, job->final_weight, job->final_bias,
+                                             p->values, (int)job->options->threads);
+    for (int64_t i = 0; i < count * p->values && st == HEDDLE_OK; i++) {
+        int64_t rest = i % p->values;
+        const int64_t x = rest % p->width, y = rest / p->width % p->height;
+        rest /= p->width * p->height;
+        const int64_t frame = rest % p->frames, plane = rest / p->frames, token = i / p->values;
+        frames[((frame * Y4M_PLANES + plane) * height + token / p->x * p->height + y) * width +
+               token % p->x * p->width + x] = to_sample(patches[i]);
+    }
+    return st;
+}
+
+static int write_frames(FILE *file, const run_job *job, const void *output)
+{
+    const run_patches *p = &job->patches;
+    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, count = p->y * p->x;
+    const int64_t width = p->x * p->width, height = p->y * p->height;
+    uint8_t *frames = malloc((size_t)(p->frames * Y4M_PLANES * width * height));
+    float *tokens = malloc((size_t)(count * channels) * sizeof(float));
+    float *patches = malloc((size_t)(count * p->values) * sizeof(float));
+    heddle_status st = HEDDLE_OK;
+    int bad = y4m_write_header(file, width, height, job->clip.rate_num, job->clip.rate_den);
+    if (frames == NULL || tokens == NULL || patches == NULL) {
+        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for frames of %" PRId64 " x %" PRId64, width, height);
+    }
+    for (int64_t t = 0; t < p->t && st == HEDDLE_OK && bad == 0; t++) {
+        st = unpatch(frames, tokens, patches, job, output, t);
+        for (int64_t f = 0; f < p->frames && st == HEDDLE_OK && bad == 0; f++) {
+            bad = y4m_write_frame(file, frames + f * Y4M_PLANES * width * height, width, height);
+        }
+    }
+    free(frames);
+    free(tokens);
+    free(patches);
+    return st != HEDDLE_OK ? cli_report(st) : bad != 0 ? CLI_FAILED : CLI_OK;
+}
+
+static int write_y4m(const run_job *job, const char *path, const void *output)
+{
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) {
+        fprintf(stderr, "heddle: %s: cannot write: %s\n", path, strerror(errno));
+        return CLI_FAILED;
+    }
+    errno = 0;
+    int code = write_frames(file, job, output);
+    const int failed = ferror(file) != 0, saved = errno;
+    if (fclose(file) != 0 || failed) {
+        fprintf(stderr, "heddle: %s: cannot write: %s\n", path, strerror(saved != 0 ? saved : errno));
+        code = CLI_FAILED;
+    }
+    if (code != CLI_OK) {
+        remove(path);
+    }
+    return code;
+}
+
+int run_write_output(const run_job *job, const void *output)
+{
+    const char *path = job->options->output;
+    const size_t length = strlen(path);
+    return length > 4 && strcmp(path + length - 4, ".y4m") == 0 ? write_y4m(job, path, output)
+                                                                : write_npy(job, path, output);
+}
+
+/* --- the checks ------------------------------------------------------------------------------------------------------
+ */
+
+static void step_name(char *out, size_t out_bytes, const run_job *job, int step)
+{
+    heddle_schedule_stage stage;
+    if (heddle_schedule_stage_at(&stage, job->schedule, step) == HEDDLE_OK) {
+        snprintf(out, out_bytes, "stage '%s' of layer %d", stage.name, stage.repetition);
+    } else {
+        snprintf(out, out_bytes, "the epilogue");
+    }
+}
+
+int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, int nranks, int nsteps,
+                    const run_step *steps)
+{
+    char name[128];
+    int64_t moved = 0;
+    for (int i = 0; i < nsteps; i++) {
+        heddle_schedule_edge edge;
+        int64_t total = 0;
+        step_name(name, sizeof(name), job, i);
+        for (int rank = 0; rank < nranks; rank++) {
+            const run_step *s = &steps[rank * nsteps + i];
+            total += s->sent;
+            if (s->sent != s->planned) {
+                snprintf(sentence, sentence_bytes, "rank %d sent %" PRId64 " bytes into %s, planned were %" PRId64,
+                         rank, s->sent, name, s->planned);
+                return CLI_MISMATCH;
+            }
+        }
+        if (heddle_schedule_edge_at(&edge, job->schedule, i) != HEDDLE_OK || edge.bytes_total != total) {
+            snprintf(sentence, sentence_bytes, "the ranks sent %" PRId64 " bytes into %s, the schedule says %" PRId64,
+                     total, name, edge.bytes_total);
+            return CLI_MISMATCH;
+        }
+        moved += total;
+    }
+    snprintf(sentence, sentence_bytes, "bytes sent = bytes planned for %d ranks x %d edges (%" PRId64 " bytes)", nranks,
+             nsteps, moved);
+    return CLI_OK;
+}
+
+int run_check_values(char *sentence, size_t sentence_bytes, const run_job *job, const void *output,
+                     const void *reference)
+{
+    const heddle_shape *shape = &job->info.shape;
+    const size_t bytes = heddle_dtype_bytes(shape->dtype);
+    const int64_t elems = elems_of(shape);
+    int64_t differ = 0, first = 0, rest;
+    if (memcmp(output, reference, (size_t)elems * bytes) == 0) {
+        snprintf(sentence, sentence_bytes, "bitwise equal to one rank (%" PRId64 " values)", elems);
+        return CLI_OK;
+    }
+    for (int64_t i = elems - 1; i >= 0; i--) {
+        if (memcmp((const char *)output + (size_t)i * bytes, (const char *)reference + (size_t)i * bytes, bytes) != 0) {
+            differ++;
+            first = i;
+        }
+    }
+    char place[256] = "";
+    size_t at = 0;
+    int64_t coords[HEDDLE_MAX_DIMS];
+    rest = first;
+    for (int d = shape->ndim - 1; d >= 0; d--) {
+        coords[d] = rest % shape->dim[d].extent;
+        rest /= shape->dim[d].extent;
+    }
+    for (int d = 0; d < shape->ndim && at < sizeof(place); d++) {
+        at += (size_t)snprintf(place + at, sizeof(place) - at, "%s%s=%" PRId64, d > 0 ? " " : "", shape->dim[d].name,
+                               coords[d]);
+    }
+    snprintf(sentence, sentence_bytes,
+             "%" PRId64 " of %" PRId64 " values differ from one rank, the first at [%s]: %.9g, one rank has %.9g",
+             differ, elems, place, (double)run_load(output, first, shape->dtype),
+             (double)run_load(reference, first, shape->dtype));
+    return CLI_MISMATCH;
+}

@@ -1,0 +1,150 @@
+/* From options to a job: model, input, schedule, weights; everything that can be wrong is found before a rank starts.
+ */
+#include "run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+* /
+
+    /* "sp=4", "node=2,gpu=2" or "[node=2 gpu=2]" */
+    static int read_mesh(heddle_mesh *out, const char *mesh)
+{
+    char text[256];
+    if (snprintf(text, sizeof(text), mesh[0] == '[' ? "%s" : "[%s]", mesh) >= (int)sizeof(text)) {
+        return cli_usage_error("--mesh has %zu characters; a mesh fits in %zu", strlen(mesh), sizeof(text) - 3);
+    }
+    for (char *comma = strchr(text, ','); comma != NULL && mesh[0] != '['; comma = strchr(comma, ',')) {
+        *comma = ' ';
+    }
+    heddle_status st = heddle_mesh_parse(out, text);
+    return st == HEDDLE_OK ? CLI_OK : cli_usage_error("--mesh %s: %s", mesh, heddle_last_error());
+}
+
+static int make_mesh(run_job *job, int ranks)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "sp=%d", ranks);
+    const char *mesh = job->options->mesh != NULL ? job->options->mesh : text;
+    int code = read_mesh(&job->mesh, mesh);
+    if (code == CLI_OK && heddle_mesh_size(&job->mesh) != ranks) {
+        return cli_usage_error("--mesh %s has %d ranks, but %d run", mesh, heddle_mesh_size(&job->mesh), ranks);
+    }
+    return code;
+}
+
+/* A schedule from a file must be this model's. */
+static int check_schedule(run_job *job, int ranks)
+{
+    const char *path = job->options->schedule;
+    char has[HEDDLE_LINE_BYTES] = "?", wants[HEDDLE_LINE_BYTES] = "?";
+    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_edge edge;
+    heddle_status st = heddle_schedule_get_info(&info, job->schedule);
+    if (st == HEDDLE_OK) {
+        st = heddle_schedule_edge_at(&edge, job->schedule, 0);
+    }
+    if (st != HEDDLE_OK) {
+        return cli_report(st);
+    }
+    heddle_shape_format(has, sizeof(has), &info.shape);
+    heddle_shape_format(wants, sizeof(wants), &job->info.shape);
+    if (strcmp(has, wants) != 0) {
+        return cli_usage_error("%s is for %s, the model is %s", path, has, wants);
+    }
+    if (info.nstages != job->info.nstages * job->info.repeat) {
+        return cli_usage_error("%s has %d stages, the model runs %d stages %d times", path, info.nstages,
+                               job->info.nstages, job->info.repeat);
+    }
+    for (int i = 0; i < info.nstages; i++) {
+        heddle_schedule_stage planned;
+        heddle_stage_info stage = {0};
+        heddle_schedule_stage_at(&planned, job->schedule, i);
+        heddle_model_stage(&stage, job->model, i % job->info.nstages);
+        if (strcmp(planned.name, stage.name) != 0) {
+            return cli_usage_error("%s: stage %d is '%s', the model's is '%s'", path, i, planned.name, stage.name);
+        }
+    }
+    for (int a = 0; a < info.mesh.naxes; a++) {
+        if (edge.from.dim_of_axis[a] == HEDDLE_PARTIAL) {
+            return cli_usage_error("%s begins with partial sums, which heddle run cannot make", path);
+        }
+    }
+    if (heddle_mesh_size(&info.mesh) != ranks) {
+        return cli_usage_error("%s is for %d ranks, but %d run", path, heddle_mesh_size(&info.mesh), ranks);
+    }
+    job->mesh = info.mesh;
+    return CLI_OK;
+}
+
+static int make_schedule(run_job *job, int ranks)
+{
+    if (job->options->schedule != NULL) {
+        int code = cli_report(heddle_schedule_load(&job->schedule, job->options->schedule));
+        return code != CLI_OK ? code : check_schedule(job, ranks);
+    }
+    int code = make_mesh(job, ranks);
+    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->mesh, NULL));
+}
+
+/* The number of ranks: --ranks, else the mesh's or the schedule's, else the launcher's. */
+int run_count_ranks(int *ranks, const run_options *o)
+{
+    int asked = (int)o->ranks;
+    if (asked == 0 && o->mesh != NULL) {
+        heddle_mesh mesh;
+        int code = read_mesh(&mesh, o->mesh);
+        if (code != CLI_OK) {
+            return code;
+        }
+        asked = heddle_mesh_size(&mesh);
+    } else if (asked == 0 && o->schedule != NULL) {
+        heddle_schedule *schedule = NULL;
+        heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+        int code = cli_report(heddle_schedule_load(&schedule, o->schedule));
+        if (code == CLI_OK) {
+            code = cli_report(heddle_schedule_get_info(&info, schedule));
+            asked = heddle_mesh_size(&info.mesh);
+        }
+        heddle_schedule_destroy(schedule);
+        if (code != CLI_OK) {
+            return code;
+        }
+    }
+    return cli_rank_count(ranks, o->transport, asked);
+}
+
+int run_prepare(run_job *job, int ranks)
+{
+    job->info.struct_bytes = sizeof(job->info);
+    int code = cli_report(heddle_model_load(&job->model, job->options->model));
+    if (code == CLI_OK) {
+        code = cli_report(heddle_model_get_info(&job->info, job->model));
+    }
+    if (code == CLI_OK && (job->info.batch_dim != 0 || job->info.channel_dim != job->info.shape.ndim - 1)) {
+        return cli_usage_error("model '%s': heddle run wants the batch first and the channels last among the "
+                               "activation's %d dims; they are number %d and %d (from 0)",
+                               job->info.name, job->info.shape.ndim, job->info.batch_dim, job->info.channel_dim);
+    }
+    code = code != CLI_OK ? code : run_open_input(job);
+    code = code != CLI_OK ? code : run_fit_model(job);
+    code = code != CLI_OK ? code : make_schedule(job, ranks);
+    code = code != CLI_OK ? code : run_open_weights(job);
+    return code != CLI_OK ? code : run_make_embedding(job);
+}
+
+void run_release_job(run_job *job)
+{
+    heddle_schedule_destroy(job->schedule);
+    heddle_model_destroy(job->model);
+    y4m_close(&job->clip);
+    npy_free(&job->array);
+    safetensors_close(&job->weights);
+    run_release_file(&job->clip_file);
+    run_release_file(&job->weights_file);
+    free(job->embed_weight);
+    free(job->final_weight);
+    free(job->embed_bias);
+    free(job->final_bias);
+}
