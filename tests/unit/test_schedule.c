@@ -1,0 +1,295 @@
+/* Schedules: accessors, JSON there and back, and files that do not tell the truth. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+
+#include <heddle/planner.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FILE_BYTES = 1 << 16 };
+
+static const char model_text[] = "model: 'small'\n"
+                                 "dtype: bf16\n"
+                                 "dims: {b: {size: 1, role: batch}, t: 6, s: 10, c: {size: 8, role: channel}}\n"
+                                 "tensors: {x: [b, t, s, c]}\n"
+                                 "repeat: 2\n"
+                                 "stages:\n"
+                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
+                                 "  - {name: mlp, kind: mlp, ratio: 4}\n";
+
+static heddle_schedule *make_schedule(const char *mesh_text, const char *prologue)
+{
+    heddle_model *model = NULL;
+    heddle_schedule *schedule = NULL;
+    heddle_mesh mesh;
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.prologue = prologue;
+    HD_OK(heddle_model_parse(&model, model_text, sizeof model_text - 1, "m"));
+    HD_OK(heddle_mesh_parse(&mesh, mesh_text));
+    HD_OK(heddle_plan(&schedule, model, &mesh, &options));
+    heddle_model_destroy(model);
+    return schedule;
+}
+
+static void temporary_path(char *out, size_t out_bytes)
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(out, out_bytes, "%s/heddle-schedule-%ld.json", folder != NULL ? folder : "/tmp", (long)getpid());
+}
+
+/* Saves and reads the text back; the file is gone afterwards. */
+static void saved_text(char *out, const heddle_schedule *schedule)
+{
+    char path[512];
+    temporary_path(path, sizeof path);
+    HD_OK(heddle_schedule_save(schedule, path));
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    size_t bytes = fread(out, 1, FILE_BYTES - 1, f);
+    out[bytes] = '\0';
+    fclose(f);
+    unlink(path);
+    assert_true(bytes > 0 && bytes < FILE_BYTES - 1);
+}
+
+static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
+{
+    heddle_schedule_info ia;
+    heddle_schedule_info ib;
+    HD_OK(heddle_schedule_get_info(&ia, a));
+    HD_OK(heddle_schedule_get_info(&ib, b));
+    assert_string_equal(ia.model, ib.model);
+    assert_string_equal(ia.note, ib.note);
+    assert_memory_equal(&ia.shape, &ib.shape, sizeof ia.shape);
+    assert_int_equal(ia.mesh.naxes, ib.mesh.naxes);
+    assert_int_equal(ia.period, ib.period);
+    assert_int_equal(ia.repeat, ib.repeat);
+    assert_int_equal(ia.switches, ib.switches);
+    assert_int_equal(ia.bytes_per_rank_max, ib.bytes_per_rank_max);
+    assert_int_equal(ia.bytes_total, ib.bytes_total);
+    for (int i = 0; i < ia.nstages; i++) {
+        heddle_schedule_stage sa;
+        heddle_schedule_stage sb;
+        HD_OK(heddle_schedule_stage_at(&sa, a, i));
+        HD_OK(heddle_schedule_stage_at(&sb, b, i));
+        assert_string_equal(sa.name, sb.name);
+        assert_string_equal(sa.method, sb.method);
+        assert_int_equal(sa.repetition, sb.repetition);
+        assert_int_equal(sa.kind, sb.kind);
+        assert_int_equal(sa.mixed_dim, sb.mixed_dim);
+        assert_true(heddle_layout_equal(&sa.layout, &sb.layout, &ia.mesh));
+    }
+    for (int i = 0; i < ia.nedges; i++) {
+        heddle_schedule_edge ea;
+        heddle_schedule_edge eb;
+        HD_OK(heddle_schedule_edge_at(&ea, a, i));
+        HD_OK(heddle_schedule_edge_at(&eb, b, i));
+        assert_string_equal(ea.kind, eb.kind);
+        assert_true(heddle_layout_equal(&ea.from, &eb.from, &ia.mesh));
+        assert_true(heddle_layout_equal(&ea.to, &eb.to, &ia.mesh));
+        assert_int_equal(ea.bytes_per_rank_max, eb.bytes_per_rank_max);
+        assert_int_equal(ea.bytes_total, eb.bytes_total);
+        assert_int_equal(ea.messages, eb.messages);
+    }
+}
+
+static void saves_and_loads(void **state)
+{
+    (void)state;
+    static char first[FILE_BYTES];
+    static char second[FILE_BYTES];
+    static const char *const meshes[] = {"[sp=4]", "[sp=1]", "[sp=20]", "[node=2 gpu=3]"};
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        heddle_schedule *schedule = make_schedule(meshes[i], i == 0 ? "t@sp(3 1 1 1)" : NULL);
+        heddle_schedule *loaded = NULL;
+        saved_text(first, schedule);
+        HD_OK(heddle_schedule_parse(&loaded, first, strlen(first), "s.json"));
+        assert_same(schedule, loaded);
+        saved_text(second, loaded);
+        assert_string_equal(first, second);
+        heddle_schedule_destroy(schedule);
+        heddle_schedule_destroy(loaded);
+    }
+}
+
+static void finds_stages(void **state)
+{
+    (void)state;
+    heddle_schedule *schedule = make_schedule("[sp=2]", NULL);
+    assert_int_equal(heddle_schedule_find(schedule, "s.attn", 0), 0);
+    assert_int_equal(heddle_schedule_find(schedule, "mlp", 0), 2);
+    assert_int_equal(heddle_schedule_find(schedule, "t.attn", 1), 4);
+    assert_int_equal(heddle_schedule_find(schedule, "t.attn", 2), -1);
+    assert_int_equal(heddle_schedule_find(schedule, "t.attn", -1), -1);
+    assert_int_equal(heddle_schedule_find(schedule, "end", 0), -1);
+    heddle_schedule_stage stage;
+    heddle_schedule_edge edge;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, 6));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, -1));
+    HD_OK(heddle_schedule_edge_at(&edge, schedule, 6));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_edge_at(&edge, schedule, 7));
+    heddle_schedule_destroy(schedule);
+    heddle_schedule_destroy(NULL);
+}
+
+typedef struct lie {
+    const char *from, *to; /* the first occurrence is replaced */
+    heddle_status status;
+    const char *sentence;
+} lie;
+
+static const lie lies[] = {
+    {"heddle-schedule-1", "heddle-schedule-9", HEDDLE_ERR_PARSE, "this version reads heddle-schedule-1"},
+    {"\"schema\"", "\"shcema\"", HEDDLE_ERR_PARSE, "s.json:2:3: unknown key 'shcema' in the schedule; did you mean"},
+    {"\"model\": \"small\",", "", HEDDLE_ERR_PARSE, "has no 'model'"},
+    {"bf16[", "bf17[", HEDDLE_ERR_PARSE, "s.json:4:"},
+    {"s=10", "s=11", HEDDLE_ERR_MISMATCH, "but the layouts give"},
+    {"[sp=3]", "[sp=4]", HEDDLE_ERR_MISMATCH, "but the layouts give"},
+    {"[sp=3]", "[sq=3]", HEDDLE_ERR_LAYOUT, "s.json:"},
+    {"\"period\": 3", "\"period\": 2", HEDDLE_ERR_PARSE, "4 to 4 entries, found 6"},
+    {"\"period\": 3", "\"period\": -3", HEDDLE_ERR_PARSE, "from 1 to"},
+    {"\"repeat\": 2", "\"repeat\": 3", HEDDLE_ERR_PARSE, "entries"},
+    {"\"repeat\": 2", "\"repeat\": 2.0", HEDDLE_ERR_PARSE, "whole number"},
+    {"\"name\": \"s.attn\"", "\"name\": \"\"", HEDDLE_ERR_PARSE, "1 to 63"},
+    {"\"name\": \"s.attn\"", "\"name\": \"mlp\"", HEDDLE_ERR_PARSE, "taken"},
+    {"\"name\": \"s.attn\"", "\"name\": \"x\"", HEDDLE_ERR_MISMATCH, "first repetition has 'x'"},
+    {"\"repetition\": 1", "\"repetition\": 0", HEDDLE_ERR_MISMATCH, "belongs to repetition 1"},
+    {"\"kind\": \"attention\"", "\"kind\": \"mlp\"", HEDDLE_ERR_MISMATCH, "differs in kind"},
+    {"\"over\": \"s\"", "\"over\": \"t\"", HEDDLE_ERR_LAYOUT, "cannot run in layout 't@sp'"},
+    {"\"over\": \"s\"", "\"over\": \"q\"", HEDDLE_ERR_PARSE, "names no dim"},
+    {"\"method\": \"local\"", "\"method\": \"magic\"", HEDDLE_ERR_PARSE, "'magic'"},
+    {"\"layout\": \"t@sp\"", "\"layout\": \"s@sp\"", HEDDLE_ERR_LAYOUT, "cannot run"},
+    {"\"layout\": \"t@sp\"", "\"layout\": \"sum@sp\"", HEDDLE_ERR_LAYOUT, "cannot run"},
+    {"\"layout\": \"t@sp\"", "\"layout\": \"*\"", HEDDLE_ERR_MISMATCH, "not in the layout of stage 0"},
+    {"\"kind\": \"switch\"", "\"kind\": \"gather\"", HEDDLE_ERR_MISMATCH, "the layouts give switch"},
+    {"\"kind\": \"switch\"", "\"kind\": \"free\"", HEDDLE_ERR_MISMATCH, "only the first and the last edge"},
+    {"\"kind\": \"gather\"", "\"kind\": \"free\"", HEDDLE_ERR_MISMATCH, "only the first and the last edge"},
+    {"\"messages\": 6", "\"messages\": 7", HEDDLE_ERR_MISMATCH, "'messages' says 7, but the layouts give 6"},
+    {"\"messages\": 6", "\"messages\": -6", HEDDLE_ERR_PARSE, "from 0 to"},
+    {"\"messages\": 6", "\"messages\": 99999999999999999999", HEDDLE_ERR_PARSE, "from 0 to"},
+    {"\"messages\": 6", "\"messages\": \"6\"", HEDDLE_ERR_PARSE, "whole number"},
+    {"\"switches\": 4", "\"switches\": 3", HEDDLE_ERR_MISMATCH, "'switches' says 3"},
+    {"\"note\": \"", "\"note\": [\"", HEDDLE_ERR_PARSE, "s.json"},
+    {"  \"note\"", "  \"model\": \"x\",\n  \"note\"", HEDDLE_ERR_PARSE, "duplicate key 'model'"},
+};
+
+static void refuses_lies(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    static char changed[FILE_BYTES];
+    int wrong = 0;
+    heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
+    saved_text(text, schedule);
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        heddle_schedule *loaded = NULL;
+        char *at = strstr(text, lies[i].from);
+        if (at == NULL) {
+            fail_msg("'%s' is not in %s", lies[i].from, text);
+        }
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, lies[i].to, at + strlen(lies[i].from));
+        heddle_status st = heddle_schedule_parse(&loaded, changed, strlen(changed), "s.json");
+        if (st != lies[i].status || strstr(heddle_last_error(), lies[i].sentence) == NULL ||
+            strncmp(heddle_last_error(), "s.json:", 7) != 0) {
+            print_error("lie %zu, %s: %s: %s\n", i, lies[i].to, heddle_status_name(st), heddle_last_error());
+            wrong++;
+        }
+        assert_null(loaded);
+    }
+    assert_int_equal(wrong, 0);
+    heddle_schedule_destroy(schedule);
+}
+
+/* Whatever byte count is changed, the load notices: no integer in the file is taken on trust. */
+static void notices_every_changed_digit(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
+    saved_text(text, schedule);
+    size_t end = (size_t)(strstr(text, "\"note\"") - text);
+    for (size_t i = 0; i < end; i++) {
+        heddle_schedule *loaded = NULL;
+        if (text[i] < '0' || text[i] > '9') {
+            continue;
+        }
+        char old = text[i];
+        text[i] = old == '9' ? '8' : (char)(old + 1);
+        heddle_status st = heddle_schedule_parse(&loaded, text, strlen(text), "s.json");
+        if (st == HEDDLE_OK) {
+            fail_msg("a changed digit at byte %zu is taken: %.60s", i, text + (i > 30 ? i - 30 : 0));
+        }
+        text[i] = old;
+    }
+    heddle_schedule_destroy(schedule);
+}
+
+static void survives_truncation(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
+    saved_text(text, schedule);
+    size_t bytes = strlen(text) - 2;
+    for (size_t n = 0; n < bytes; n += n % 7 + 1) {
+        heddle_schedule *loaded = NULL;
+        HD_FAILS(HEDDLE_ERR_PARSE, heddle_schedule_parse(&loaded, text, n, "s.json"));
+    }
+    heddle_schedule *loaded = NULL;
+    HD_FAILS(HEDDLE_ERR_IO, heddle_schedule_load(&loaded, "/nonexistent/s.json"));
+    HD_FAILS(HEDDLE_ERR_IO, heddle_schedule_save(schedule, "/nonexistent/s.json"));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_save(schedule, ""));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_save(NULL, "x"));
+    heddle_schedule_destroy(schedule);
+}
+
+/* Every allocation on the way fails once; nothing leaks (the address sanitizer looks) and nothing is returned. */
+static void survives_lack_of_memory(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
+    saved_text(text, schedule);
+    heddle_schedule_destroy(schedule);
+    int failures = 0;
+    for (long n = 1;; n++) {
+        heddle_model *model = NULL;
+        heddle_schedule *loaded = NULL;
+        schedule = NULL;
+        heddle_mesh mesh;
+        HD_OK(heddle_mesh_parse(&mesh, "[sp=3]"));
+        hd_alloc_fail_at(n);
+        heddle_status st = heddle_model_parse(&model, model_text, sizeof model_text - 1, "m");
+        if (st == HEDDLE_OK) {
+            st = heddle_plan(&schedule, model, &mesh, NULL);
+        }
+        if (st == HEDDLE_OK) {
+            st = heddle_schedule_parse(&loaded, text, strlen(text), "s.json");
+        }
+        hd_alloc_fail_at(0);
+        heddle_model_destroy(model);
+        heddle_schedule_destroy(schedule);
+        heddle_schedule_destroy(loaded);
+        if (st == HEDDLE_OK) {
+            break;
+        }
+        assert_int_equal(st, HEDDLE_ERR_NOMEM);
+        failures++;
+    }
+    assert_true(failures > 100);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(saves_and_loads),     cmocka_unit_test(finds_stages),
+        cmocka_unit_test(refuses_lies),        cmocka_unit_test(notices_every_changed_digit),
+        cmocka_unit_test(survives_truncation), cmocka_unit_test(survives_lack_of_memory),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
