@@ -52,8 +52,7 @@ static void store(void *x, int64_t first, const float *values, int64_t count, he
     }
 }
 
-/* --- weights of the first and the last layer ------------------------------------------------------------------------
- */
+/* --- weights of the first and the last layer --- */
 
 static int optional_weight(float *out, const run_job *job, const char *name, int ndim, int64_t rows, int64_t columns,
                            int *found)
@@ -96,8 +95,7 @@ int run_make_embedding(run_job *job)
     return code != CLI_OK ? code : optional_weight(job->final_bias, job, "final.bias", 1, values, 0, &found);
 }
 
-/* --- rows ------------------------------------------------------------------------------------------------------------
- */
+/* --- rows --- */
 
 /* Global coordinates of the box's row (all dims but the channels) number `row`. */
 static void row_coords(int64_t *coords, const run_job *job, const heddle_box *box, int64_t row)

@@ -63,8 +63,7 @@ static int64_t peak_bytes(void)
     return (int64_t)kib * 1024;
 }
 
-/* --- preparing ------------------------------------------------------------------------------------------------------
- */
+/* --- preparing --- */
 
 static heddle_status make_conditioning(forward *f)
 {
@@ -133,8 +132,7 @@ static heddle_status make_first(forward *f, const heddle_schedule *schedule)
     return st != HEDDLE_OK ? st : heddle_tensor_init(&f->x, f->first, shape, &info.mesh, &edge.from, NULL, rank);
 }
 
-/* --- running ---------------------------------------------------------------------------------------------------------
- */
+/* --- running --- */
 
 static void show_progress(const forward *f, int pass, int repetition, const char *stage)
 {

@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-* /
-
-    /* The same job on a communicator of one. */
-    static heddle_status run_reference(run_result *out, const run_job *job)
+/* The same job on a communicator of one. */
+static heddle_status run_reference(run_result *out, const run_job *job)
 {
     run_options options = *job->options;
     run_job alone = *job;

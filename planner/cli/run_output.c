@@ -122,8 +122,7 @@ int run_write_output(const run_job *job, const void *output)
                                                                 : write_npy(job, path, output);
 }
 
-/* --- the checks ------------------------------------------------------------------------------------------------------
- */
+/* --- the checks --- */
 
 static void step_name(char *out, size_t out_bytes, const run_job *job, int step)
 {

@@ -1,15 +1,12 @@
-/* From options to a job: model, input, schedule, weights; everything that can be wrong is found before a rank starts.
- */
+/* From options to a job: model, input, schedule, weights; everything that can be wrong is found first. */
 #include "run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-* /
-
-    /* "sp=4", "node=2,gpu=2" or "[node=2 gpu=2]" */
-    static int read_mesh(heddle_mesh *out, const char *mesh)
+/* "sp=4", "node=2,gpu=2" or "[node=2 gpu=2]" */
+static int read_mesh(heddle_mesh *out, const char *mesh)
 {
     char text[256];
     if (snprintf(text, sizeof(text), mesh[0] == '[' ? "%s" : "[%s]", mesh) >= (int)sizeof(text)) {

@@ -115,8 +115,7 @@ heddle_status hd_session_plan_get(hd_session_plan **out, heddle_session *session
     return st;
 }
 
-/* --- the same schedule everywhere ------------------------------------------------------------------------------------
- */
+/* --- the same schedule everywhere --- */
 
 enum { FIELDS = 7 };
 

@@ -116,7 +116,7 @@ void heddle_session_destroy(heddle_session *session)
     hd_free(session);
 }
 
-/* --- enter -------------------------------------------------------------------------------------------------------- */
+/* --- enter --- */
 
 static heddle_status check_same_shape(const heddle_session *session, const heddle_tensor *x, const char *stage)
 {
