@@ -192,7 +192,12 @@ heddle_status hd_comm_check(heddle_comm *comm)
 
 void hd_comm_relax(heddle_comm *comm, int round)
 {
-    hd_group_relax(comm->group, round);
+    heddle_comm *root = hd_comm_root(comm);
+    if (root->ops->relax != NULL) {
+        root->ops->relax(root, round);
+    } else {
+        hd_group_relax(comm->group, round);
+    }
 }
 
 heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)

@@ -4,11 +4,14 @@
 #include "runtime/comm/comm_private.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum {
-    TAGS = 32768,   /* what every MPI grants */
-    POLL_TURNS = 16 /* a look at the transport costs more than one at memory */
+    TAGS = 32768,    /* what every MPI grants */
+    POLL_TURNS = 16, /* a look at the transport costs more than one at memory */
+    YIELD_TURNS = 64
 };
 
 typedef struct callbacks {
@@ -17,6 +20,7 @@ typedef struct callbacks {
     char name[32];
     hd_comm_ops ops;
     unsigned turns;
+    int crowded; /* more ranks than cores on this host: give the core away at once */
     /* An abort from a thread that may not use the transport waits here for the one that may. */
     pthread_t owner;
     pthread_mutex_t lock;
@@ -116,6 +120,15 @@ static heddle_status callbacks_check(heddle_comm *comm)
     return st;
 }
 
+/* Most transports only move while they are asked: looking often is what moves the bytes, and nobody rings when they
+ * have come, so no sleeping. */
+static void callbacks_relax(heddle_comm *comm, int round)
+{
+    if (of(comm)->crowded || round % YIELD_TURNS == YIELD_TURNS - 1) {
+        sched_yield();
+    }
+}
+
 static void callbacks_free(callbacks *c)
 {
     pthread_mutex_destroy(&c->lock);
@@ -139,6 +152,7 @@ static const hd_comm_ops callbacks_ops = {
     .exchange_destroy = callbacks_exchange_destroy,
     .abort = callbacks_abort,
     .check = callbacks_check,
+    .relax = callbacks_relax,
     .destroy = callbacks_destroy,
 };
 
@@ -297,6 +311,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(hd_introduce(&mine, &options));
     HD_TRY(transport->allgather(ctx, &mine, all, sizeof mine, deadline_ns));
     HD_TRY(hd_introductions_agree(all, transport->size));
+    c->crowded = hd_introductions_on_host(all, transport->size, transport->rank) > sysconf(_SC_NPROCESSORS_ONLN);
     HD_TRY(make_group(&group, member, c, all, &options, deadline_ns));
     const hd_comm_parts parts = {
         .name = c->name,

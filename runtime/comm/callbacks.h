@@ -11,6 +11,8 @@ typedef struct hd_introduction {
 heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *options);
 /* HEDDLE_ERR_MISMATCH names the first rank and option that differ. */
 heddle_status hd_introductions_agree(const hd_introduction *all, int size);
+/* Ranks that truly sit on the host of `rank`, whatever is pretended. */
+int hd_introductions_on_host(const hd_introduction *all, int size, int rank);
 /* 1 when ranks a and b share memory. */
 int hd_introductions_meet(const hd_introduction *all, int size, int a, int b, const heddle_comm_options *options);
 

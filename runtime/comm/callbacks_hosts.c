@@ -84,10 +84,23 @@ static int pretended_host(int rank, int size, int hosts)
     return rank < in_large ? rank / (block + 1) : block > 0 ? large + (rank - in_large) / block : rank;
 }
 
+static int same_host(const hd_introduction *a, const hd_introduction *b)
+{
+    return a->word[0] == b->word[0] && a->word[1] == b->word[1];
+}
+
+int hd_introductions_on_host(const hd_introduction *all, int size, int rank)
+{
+    int count = 0;
+    for (int r = 0; r < size; r++) {
+        count += same_host(&all[r], &all[rank]);
+    }
+    return count;
+}
+
 int hd_introductions_meet(const hd_introduction *all, int size, int a, int b, const heddle_comm_options *options)
 {
     int hosts = options->pretend_hosts;
-    return a == b ||
-           (!options->force_messages && all[a].word[0] == all[b].word[0] && all[a].word[1] == all[b].word[1] &&
-            (hosts <= 0 || pretended_host(a, size, hosts) == pretended_host(b, size, hosts)));
+    return a == b || (!options->force_messages && same_host(&all[a], &all[b]) &&
+                      (hosts <= 0 || pretended_host(a, size, hosts) == pretended_host(b, size, hosts)));
 }

@@ -134,7 +134,7 @@ static inline int hd_group_left(const hd_group *group, int index)
 /* --- communicator ----------------------------------------------------------------------------------------------------
  */
 
-/* What differs between transports; no slot is NULL. `exchange` is the transport's own object. */
+/* What differs between transports; no slot but relax is NULL. `exchange` is the transport's own object. */
 typedef struct hd_comm_ops {
     const char *name;
     heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -147,7 +147,9 @@ typedef struct hd_comm_ops {
     void (*exchange_destroy)(heddle_comm *comm, void *exchange);
     heddle_status (*abort)(heddle_comm *comm, const char *why); /* ranks outside the group; any thread */
     heddle_status (*check)(heddle_comm *comm);                  /* did a rank outside the group give up? cheap */
-    void (*destroy)(heddle_comm *comm);                         /* comm->ctx only */
+    /* Between two looks at an exchange; NULL: hd_group_relax. Transports whose messages ring no bell must not sleep. */
+    void (*relax)(heddle_comm *comm, int round);
+    void (*destroy)(heddle_comm *comm); /* comm->ctx only */
 } hd_comm_ops;
 
 /* This rank's handle of a hub; present when all ranks of the communicator are in the group. */
