@@ -102,6 +102,7 @@ heddle_status hd_mail_build(heddle_reshard *plan, int phase, int packed)
     hd_mail *mail = &step->mail;
     side_plan send = {0}, recv = {0};
     memset(mail, 0, sizeof *mail);
+    mail->is_packed = packed;
     if (!step->any_mail) {
         return HEDDLE_OK;
     }

@@ -123,6 +123,7 @@ typedef struct hd_sums {
 
 /* Messages of a step to and from ranks that cannot be reached. */
 typedef struct hd_mail {
+    int is_packed;
     int nmessages, nsends;
     heddle_message *message; /* sends first */
     int64_t *message_bytes;
@@ -162,7 +163,7 @@ typedef struct hd_step {
     hd_lanes lanes;
     hd_copy zero; /* what is cleared first, where pieces do not cover the destination */
     hd_sums sum;
-    hd_mail mail;
+    hd_mail mail, spare; /* spare: while two ways are compared */
     hd_private own;
     size_t src_bytes, dst_bytes; /* of the arrays the step reads and writes here */
 } hd_step;

@@ -272,5 +272,6 @@ void hd_step_free(hd_step *step)
     hd_lanes_free(&step->lanes);
     hd_sums_free(&step->sum);
     hd_mail_free(&step->mail);
+    hd_mail_free(&step->spare);
     hd_private_free(&step->own);
 }

@@ -1,7 +1,426 @@
-/* A few timed executions confirm what the rules chose; the slowest rank counts, and all ranks take the same. */
+/* A few timed executions confirm what the rules chose: the copy kernel, how private memory is reached, whether messages
+ * are packed. The slowest rank's time counts and all ranks take the same decision. Plans that are large against the
+ * cache are timed on a smaller twin of the same shape, so that creation needs a bounded time and memory. */
 #include "runtime/reshard/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SMALLEST_BYTES = 16384,   /* below, the rule decides */
+    FOOTPRINT_CACHES = 3,     /* a twin is so many times the shared cache, all ranks together */
+    MIN_RANK_BYTES = 4 << 20, /* of a twin: src + dst of one rank */
+    MAX_RANK_BYTES = 128 << 20,
+    BUDGET_NS = 40000000, /* for all timed executions of a plan */
+    SAMPLE_NS = 20000,    /* shorter executions are repeated */
+    MAX_ROUNDS = 12,
+    MAX_REPEATS = 64,
+    MAX_WAYS = 5,
+    MARGIN_PERCENT = 2 /* the rule's choice stays unless another is so much faster */
+};
+
+/* One thing to decide: `ways` alternatives, way 0 by rule. */
+typedef struct trial {
+    heddle_reshard *twin;
+    void *src, *dst;
+    int ways;
+    int repeats, rounds;
+    int64_t best_ns[MAX_WAYS]; /* of this rank, then of the slowest */
+} trial;
+
+/* --- a smaller problem of the same shape -------------------------------------------------------------------------- */
+
+static int64_t rank_bytes(const heddle_reshard_line *line)
+{
+    int64_t most = 0;
+    for (int side = 0; side < 2; side++) { /* rank 0 holds the largest block of balanced layouts */
+        heddle_box box;
+        if (heddle_layout_box(&box, &line->shape, &line->mesh, side ? &line->to : &line->from, 0) != HEDDLE_OK) {
+            return INT64_MAX;
+        }
+        most += heddle_box_elems(&box) * (int64_t)heddle_dtype_bytes(line->shape.dtype);
+    }
+    return most;
+}
+
+/* How far a dim may shrink: every rank keeps a few rows. 0: explicit blocks, leave it alone. */
+static int64_t smallest_extent(const heddle_reshard_line *line, int dim)
+{
+    int64_t split[2] = {1, 1};
+    for (int a = 0; a < line->mesh.naxes; a++) {
+        const heddle_layout *side[2] = {&line->from, &line->to};
+        for (int s = 0; s < 2; s++) {
+            if (side[s]->dim_of_axis[a] == dim) {
+                if (side[s]->nblocks[a] > 0) {
+                    return 0;
+                }
+                split[s] *= line->mesh.axis[a].size;
+            }
+        }
+    }
+    return 2 * (split[0] > split[1] ? split[0] : split[1]);
+}
+
+/* Halves outer dims, so that runs keep their length as long as possible. Returns 0 when it cannot be done. */
+static int shrink(heddle_reshard_line *line, int64_t limit_bytes)
+{
+    for (int i = 0; i < line->shape.ndim; i++) {
+        int d = line->from_order.ndim > 0 ? line->from_order.dim[i] : i;
+        int64_t least = smallest_extent(line, d);
+        while (least > 0 && line->shape.dim[d].extent / 2 >= least && rank_bytes(line) > limit_bytes) {
+            line->shape.dim[d].extent /= 2;
+        }
+    }
+    return rank_bytes(line) <= 2 * limit_bytes;
+}
+
+static int64_t limit_of(const heddle_reshard *plan)
+{
+    const int *local;
+    int64_t limit = FOOTPRINT_CACHES * plan->hint.shared_cache_bytes / hd_comm_local_ranks(plan->comm, &local);
+    return limit < MIN_RANK_BYTES ? MIN_RANK_BYTES : limit > MAX_RANK_BYTES ? MAX_RANK_BYTES : limit;
+}
+
+/* The twin takes the request of the plan, dense and by rule. Collective; every rank comes to the same result. */
+static heddle_status make_twin(heddle_reshard **out, heddle_reshard *plan, int *possible)
+{
+    int64_t bytes = 0, limit = INT64_MAX, mine = limit_of(plan);
+    heddle_status st = HEDDLE_OK;
+    void *all = NULL;
+    hd_request request = plan->request;
+    HD_TRY(hd_comm_agree(plan->comm, hd_alloc(&all, (size_t)plan->nranks, sizeof(int64_t), "trials of a reshard")));
+    HD_TRY(hd_gather(plan->comm, &mine, all, sizeof mine));
+    for (int r = 0; r < plan->nranks; r++) {
+        limit = ((int64_t *)all)[r] < limit ? ((int64_t *)all)[r] : limit;
+        int64_t of_rank = plan->facts[r].src_bytes + plan->facts[r].dst_bytes;
+        bytes = of_rank > bytes ? of_rank : bytes;
+    }
+    *possible = bytes >= SMALLEST_BYTES;
+    *out = plan;
+    if (!*possible || bytes <= limit) {
+        goto out;
+    }
+    *possible = shrink(&request.line, limit);
+    if (*possible) {
+        heddle_reshard_options options = request.options;
+        options.tuning = HEDDLE_TUNING_RULES;
+        HD_TRY(heddle_reshard_create_line(out, plan->comm, &request.line, &options));
+    }
+out:
+    hd_free(all);
+    return st;
+}
+
+static heddle_status trial_buffer(void **out, heddle_reshard *twin, int64_t bytes)
+{
+    if (twin->request.options.memory == HEDDLE_MEMORY_ANY) {
+        return hd_alloc_aligned(out, 4096, (size_t)bytes, "trials of a reshard");
+    }
+    return heddle_buffer_alloc(out, twin->comm, (size_t)bytes, HEDDLE_SPACE_HOST);
+}
+
+static void free_trial_buffer(heddle_reshard *twin, void *buffer)
+{
+    if (twin->request.options.memory == HEDDLE_MEMORY_ANY) {
+        hd_free(buffer);
+    } else if (buffer != NULL) {
+        heddle_buffer_free(twin->comm, buffer);
+    }
+}
+
+/* --- ways -----------------------------------------------------------------------------------------------------------
+ */
+
+typedef void (*way_fn)(heddle_reshard *plan, heddle_reshard *twin, int way);
+
+static hd_lanes *main_lanes(heddle_reshard *plan)
+{
+    int64_t most = 0;
+    hd_lanes *best = NULL;
+    for (int p = 0; p < plan->nsteps; p++) {
+        hd_lanes *set[] = {&plan->step[p].lanes, &plan->step[p].own.pack};
+        for (int k = 0; k < 2; k++) {
+            int64_t bytes = 0;
+            for (int i = 0; i < set[k]->nlanes; i++) {
+                bytes += set[k]->at[i].bytes;
+            }
+            if (bytes > most) {
+                most = bytes;
+                best = set[k];
+            }
+        }
+    }
+    return best;
+}
+
+static int kernel_ways(heddle_reshard *plan, const hd_copy_kernel **out)
+{
+    hd_lanes *lanes = main_lanes(plan);
+    return lanes == NULL ? 0 : hd_lanes_candidates(lanes, out, MAX_WAYS, &plan->hint);
+}
+
+static void choose_everywhere(heddle_reshard *plan, const hd_copy_kernel *kernel, const hd_copy_hint *hint)
+{
+    for (int p = 0; p < plan->nsteps; p++) {
+        hd_step *step = &plan->step[p];
+        hd_lanes_choose(&step->lanes, kernel, hint);
+        hd_lanes_choose(&step->own.pack, kernel, hint);
+        for (int i = 0; i < step->own.nfrom; i++) {
+            hd_lanes_choose(&step->own.direct[i], kernel, hint);
+            hd_lanes_choose(&step->own.staged[i], kernel, hint);
+        }
+    }
+}
+
+static void use_kernel(heddle_reshard *plan, heddle_reshard *twin, int way)
+{
+    const hd_copy_kernel *candidate[MAX_WAYS];
+    int n = kernel_ways(plan, candidate);
+    if (n > 0) {
+        choose_everywhere(twin, candidate[way < n ? way : n - 1], &plan->hint);
+    }
+}
+
+static void use_reach(heddle_reshard *plan, heddle_reshard *twin, int way)
+{
+    (void)plan;
+    twin->reach = way == 0 ? HD_REACH_STAGED : HD_REACH_READV;
+}
+
+/* Both exchanges exist while they are compared; the second one waits in `spare`. */
+static void use_mail(heddle_reshard *plan, heddle_reshard *twin, int way)
+{
+    (void)plan;
+    for (int p = 0; p < twin->nsteps; p++) {
+        hd_step *step = &twin->step[p];
+        if (step->any_mail && step->mail.is_packed != way) {
+            hd_mail other = step->mail;
+            step->mail = step->spare;
+            step->spare = other;
+        }
+    }
+}
+
+/* --- timing ---------------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status sample(trial *t, int repeats, int64_t *ns)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t start = hd_now_ns();
+    for (int i = 0; i < repeats; i++) {
+        HD_TRY(hd_plan_run(t->twin, t->src, t->dst));
+    }
+    *ns = (hd_now_ns() - start) / repeats;
+out:
+    return st;
+}
+
+/* The slowest rank's value of each entry. */
+static heddle_status slowest(heddle_reshard *plan, int64_t *value, int n)
+{
+    heddle_status st = HEDDLE_OK;
+    void *all = NULL;
+    HD_TRY(hd_comm_agree(plan->comm, hd_alloc(&all, (size_t)plan->nranks * MAX_WAYS, sizeof(int64_t), "trial times")));
+    HD_TRY(hd_gather(plan->comm, value, all, (size_t)n * sizeof *value));
+    for (int r = 0; r < plan->nranks; r++) {
+        for (int i = 0; i < n; i++) {
+            int64_t theirs = ((int64_t *)all)[r * n + i];
+            value[i] = theirs > value[i] ? theirs : value[i];
+        }
+    }
+out:
+    hd_free(all);
+    return st;
+}
+
+/* Every way by turns; the budget says how often. */
+static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t first[MAX_WAYS], sum = 0;
+    for (int w = 0; w < t->ways; w++) {
+        use(plan, t->twin, w);
+        HD_TRY(sample(t, 1, &first[w])); /* cold */
+        HD_TRY(sample(t, 1, &first[w]));
+    }
+    HD_TRY(slowest(plan, first, t->ways));
+    int64_t shortest = first[0];
+    for (int w = 0; w < t->ways; w++) {
+        shortest = first[w] < shortest ? first[w] : shortest;
+    }
+    int64_t repeats = SAMPLE_NS / (shortest + 1) + 1;
+    repeats = repeats > MAX_REPEATS ? MAX_REPEATS : repeats;
+    for (int w = 0; w < t->ways; w++) {
+        sum += first[w] * repeats;
+        t->best_ns[w] = first[w];
+    }
+    int64_t rounds = BUDGET_NS / (sum + 1);
+    rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
+    for (int i = 0; i < rounds; i++) {
+        for (int w = 0; w < t->ways; w++) {
+            int64_t ns;
+            use(plan, t->twin, w);
+            HD_TRY(sample(t, (int)repeats, &ns));
+            t->best_ns[w] = ns < t->best_ns[w] ? ns : t->best_ns[w];
+        }
+    }
+    HD_TRY(slowest(plan, t->best_ns, t->ways));
+out:
+    return st;
+}
+
+static int winner(const trial *t)
+{
+    int best = 0;
+    for (int w = 1; w < t->ways; w++) {
+        if (t->best_ns[w] * 100 < t->best_ns[0] * (100 - MARGIN_PERCENT) && t->best_ns[w] < t->best_ns[best]) {
+            best = w;
+        }
+    }
+    return best;
+}
+
+static void note(heddle_reshard *plan, const trial *t, const char *const *name)
+{
+    size_t at = strlen(plan->trials);
+    at += (size_t)snprintf(plan->trials + at, sizeof plan->trials - at, "%s", at == 0 ? "timed " : "; ");
+    for (int w = 0; w < t->ways && at < sizeof plan->trials; w++) {
+        at += (size_t)snprintf(plan->trials + at, sizeof plan->trials - at, "%s%s %.2f us", w > 0 ? ", " : "", name[w],
+                               (double)t->best_ns[w] / 1000);
+    }
+}
+
+static heddle_status tune_kernel(heddle_reshard *plan, trial *t)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_copy_kernel *candidate[MAX_WAYS];
+    const char *name[MAX_WAYS] = {"-", "-", "-", "-", "-"};
+    int own = kernel_ways(plan, candidate);
+    int64_t ways = own;
+    HD_TRY(slowest(plan, &ways, 1));
+    t->ways = (int)ways;
+    if (t->ways < 2 || plan->request.kernel != NULL) {
+        goto out;
+    }
+    for (int i = 0; i < own; i++) {
+        name[i] = candidate[i]->name;
+    }
+    HD_TRY(time_ways(t, plan, use_kernel));
+    use_kernel(plan, plan, winner(t));
+    use_kernel(plan, t->twin, winner(t));
+    note(plan, t, name);
+out:
+    return st;
+}
+
+static heddle_status tune_reach(heddle_reshard *plan, trial *t)
+{
+    static const char *const name[] = {"staged", "process_vm_readv"};
+    heddle_status st = HEDDLE_OK;
+    int used = 0, works = 0;
+    for (int p = 0; p < plan->nsteps; p++) {
+        used |= plan->step[p].own.used;
+        if (plan->step[p].own.used && plan->step[p].any_sums) {
+            goto out; /* terms are added where they lie: they must be readable by loads */
+        }
+    }
+    if (!used || !plan->any_peer) {
+        goto out;
+    }
+    HD_TRY(hd_private_probe(plan, &works));
+    int64_t fails = !works;
+    HD_TRY(slowest(plan, &fails, 1));
+    if (fails) {
+        snprintf(plan->trials, sizeof plan->trials, "process_vm_readv is not permitted here");
+        goto out;
+    }
+    t->ways = 2;
+    HD_TRY(time_ways(t, plan, use_reach));
+    use_reach(plan, plan, winner(t));
+    use_reach(plan, t->twin, winner(t));
+    note(plan, t, name);
+out:
+    return st;
+}
+
+static heddle_status open_spare(heddle_reshard *plan)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int p = 0; p < plan->nsteps; p++) {
+        hd_step *step = &plan->step[p];
+        if (!step->any_mail) {
+            continue;
+        }
+        hd_mail typed = step->mail;
+        heddle_status built = hd_mail_build(plan, p, 1);
+        step->spare = step->mail;
+        step->mail = typed;
+        HD_TRY(hd_comm_agree(plan->comm, built));
+        HD_TRY(hd_exchange_create(&step->spare.exchange, plan->comm, step->spare.message, step->spare.nmessages));
+    }
+out:
+    return st;
+}
+
+static heddle_status tune_mail(heddle_reshard *plan, trial *t)
+{
+    static const char *const name[] = {"typed messages", "packed messages"};
+    heddle_status st = HEDDLE_OK;
+    int best;
+    if (!plan->any_mail) {
+        goto out;
+    }
+    HD_TRY(open_spare(t->twin));
+    t->ways = 2;
+    HD_TRY(time_ways(t, plan, use_mail));
+    best = winner(t);
+    if (t->twin != plan && best == 1) {
+        HD_TRY(open_spare(plan));
+    }
+    use_mail(plan, plan, best);
+    use_mail(plan, t->twin, best);
+    note(plan, t, name);
+out:
+    for (int p = 0; p < plan->nsteps; p++) {
+        hd_mail_free(&plan->step[p].spare);
+    }
+    return st;
+}
+
+static void forget_executions(heddle_reshard *plan)
+{
+    plan->executions = 0;
+    memset(plan->measured_to, 0, (size_t)plan->nranks * sizeof *plan->measured_to);
+}
 
 heddle_status hd_plan_tune(heddle_reshard *plan)
 {
-    return hd_comm_agree(plan->comm, HEDDLE_OK);
+    heddle_status st = HEDDLE_OK;
+    trial t = {0};
+    int possible = plan->request.options.tuning == HEDDLE_TUNING_TRIALS;
+    if (!possible) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(make_twin(&t.twin, plan, &possible));
+    if (!possible) {
+        goto out;
+    }
+    st = trial_buffer(&t.src, t.twin, t.twin->request.src_bytes);
+    st = st == HEDDLE_OK ? trial_buffer(&t.dst, t.twin, t.twin->request.dst_bytes) : st;
+    HD_TRY(hd_comm_agree(plan->comm, st));
+    HD_TRY(tune_mail(plan, &t));
+    HD_TRY(tune_reach(plan, &t));
+    HD_TRY(tune_kernel(plan, &t));
+    HD_TRY(heddle_comm_barrier(plan->comm)); /* nobody uses the twin any more */
+    forget_executions(plan);
+out:
+    if (t.twin != NULL) {
+        free_trial_buffer(t.twin, t.src);
+        free_trial_buffer(t.twin, t.dst);
+    }
+    if (t.twin != plan) {
+        heddle_reshard_destroy(t.twin);
+    }
+    return st;
 }

@@ -67,6 +67,13 @@ static const char *const sum_lines[] = {
     "bf16[t=5 s=16 c=7] on [sp=8]: sum@sp -> s@sp",
 };
 
+/* Large enough to be timed on creation. */
+static const char *const timed_lines[] = {
+    "bf16[t=17 s=101 c=72] on [sp=2]: t@sp -> s@sp",           "bf16[t=17 s=101 c=72] on [sp=2]: s@sp -> t@sp as s,t,c",
+    "f32[b=2 t=16 s=30 c=36] on [sp=3]: s@sp -> t@sp",         "f32[t=31 s=70 c=5] on [sp=3]: sum@sp -> *",
+    "bf16[t=18 s=34 c=72] on [a=2 b=2]: t@a,sum@b -> s@a,t@b",
+};
+
 typedef struct job {
     rc_mode mode;
     const char *const *line;
@@ -98,9 +105,10 @@ static heddle_status check_all(heddle_comm *comm, void *arg)
 
 static void run(const char *transport, const heddle_comm_options *options, const rc_mode *mode)
 {
-    const char *const *sets[] = {lines, sum_lines};
-    int counts[] = {(int)(sizeof lines / sizeof *lines), (int)(sizeof sum_lines / sizeof *sum_lines)};
-    for (int s = 0; s < 2; s++) {
+    const char *const *sets[] = {lines, sum_lines, timed_lines};
+    int counts[] = {(int)(sizeof lines / sizeof *lines), (int)(sizeof sum_lines / sizeof *sum_lines),
+                    (int)(sizeof timed_lines / sizeof *timed_lines)};
+    for (int s = mode->tuning == HEDDLE_TUNING_TRIALS ? 2 : 0; s < 3; s++) {
         job j = {*mode, sets[s], counts[s]};
         unsigned done = 0;
         for (int i = 0; i < counts[s]; i++) {
@@ -133,8 +141,12 @@ static void shm_moves_exactly(void **state)
 static void trials_change_nothing(void **state)
 {
     (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
     run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
     run_default("shm", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS, .memory = HEDDLE_MEMORY_ANY, .private_src = 1});
+    options.pretend_hosts = 2;
+    run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
 }
 
 static void split_phase_moves_exactly(void **state)
