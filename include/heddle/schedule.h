@@ -13,15 +13,15 @@ extern "C" {
 typedef struct heddle_schedule heddle_schedule;
 
 typedef struct heddle_schedule_info {
-    size_t struct_bytes;
-    const char *model; /* owned by the schedule, like all pointers below */
+    size_t struct_bytes; /* set by the call */
+    const char *model;   /* owned by the schedule, like all pointers below */
     heddle_shape shape;
     heddle_mesh mesh;
     int period, repeat;         /* stages of one repetition, repetitions */
     int nstages;                /* period * repeat, in the order they run */
     int nedges;                 /* nstages + 1: edge i leads into stage i, the last one is the epilogue */
-    int switches;               /* edges that move bytes */
-    int64_t bytes_per_rank_max; /* sent by the busiest rank over the whole schedule */
+    int switches;               /* edges that move bytes, both ends included */
+    int64_t bytes_per_rank_max; /* the edges' bytes_per_rank_max added up */
     int64_t bytes_total;        /* sent by all ranks */
     const char *note;           /* one sentence: why this is optimal */
 } heddle_schedule_info;
@@ -29,7 +29,7 @@ typedef struct heddle_schedule_info {
 typedef struct heddle_schedule_stage {
     const char *name;   /* "s.attn" ... */
     int repetition;     /* 0.. */
-    const char *method; /* "local" */
+    const char *method; /* how it runs: "local" */
     heddle_layout layout;
     heddle_stage_kind kind;
     int mixed_dim; /* whole in `layout`; -1 for token-wise stages */
@@ -37,24 +37,32 @@ typedef struct heddle_schedule_stage {
 
 typedef struct heddle_schedule_edge {
     heddle_layout from, to;
-    const char *kind;           /* "keep" "split" "switch" "gather" "free" "general" */
+    /* "keep"; "split" replicated to sharded, "switch" sharded to sharded, "gather" sharded to replicated (each on all
+     * axes that change); "general" any other move; "free" an end that is a free choice: from == to, nothing moves */
+    const char *kind;
     int64_t bytes_per_rank_max; /* sent by the busiest rank */
-    int64_t bytes_total;
-    int64_t messages; /* all ranks */
+    int64_t bytes_total;        /* sent by all ranks */
+    int64_t messages;           /* all ranks; pairs that exchange data */
 } heddle_schedule_edge;
 
+/* Read a schedule file (docs/formats.md; at most 64 MiB). Nothing in it is taken on trust: bytes and messages are
+ * computed anew. The caller owns *out. HEDDLE_ERR_IO: cannot be read. HEDDLE_ERR_PARSE: not of the format or of another
+ * version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its stage. HEDDLE_ERR_MISMATCH: numbers or stages
+ * that contradict one another. All but the first begin with file:line:column. */
 HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
 /* The same from memory; `name` stands for the file in sentences. */
 HEDDLE_API heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,
                                                const char *name);
-/* JSON, written to a temporary file beside `path` and renamed. "-" writes to standard output. */
+/* JSON, written to a temporary file beside `path` and renamed. "-" writes to standard output. HEDDLE_ERR_IO: the file
+ * cannot be written; nothing is left behind. */
 HEDDLE_API heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
-HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule);
+HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule); /* NULL is legal */
+/* HEDDLE_ERR_ARG: NULL argument, index out of range. Pointers live as long as the schedule. */
 HEDDLE_API heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule);
 HEDDLE_API heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule,
                                                   int stage);
 HEDDLE_API heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge);
-/* Index of the stage called `name`, or -1. */
+/* Index of the stage called `name` in repetition `repetition`, or -1. */
 HEDDLE_API int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition);
 
 #ifdef __cplusplus

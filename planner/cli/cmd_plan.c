@@ -1,13 +1,11 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
-#include "cli.h"
+#include "plan_table.h"
 
 #include <getopt.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { CYCLE_MAX = 8, TEXT_BYTES = 512 };
+enum { TEXT_BYTES = 512 };
 
 typedef struct plan_request {
     const char *model_path, *mesh_text, *sizes, *output;
@@ -15,15 +13,6 @@ typedef struct plan_request {
     int json;
     heddle_plan_options options;
 } plan_request;
-
-/* The schedule with everything the table wants to know about it. */
-typedef struct plan_view {
-    const heddle_model *model;
-    const heddle_schedule *schedule;
-    heddle_schedule_info info;
-    int nranks;
-    double elems, bytes; /* of the whole tensor */
-} plan_view;
 
 static void usage(FILE *to)
 {
@@ -143,318 +132,9 @@ static heddle_status parse_mesh(heddle_mesh *out, const char *text)
     return heddle_mesh_parse(out, bracketed);
 }
 
-/* Three figures and an SI unit; whole bytes below 1 kB. */
-static const char *si(char *out, size_t out_bytes, double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-    int unit = 0;
-    while (bytes >= 999.5 && unit < 6) {
-        bytes /= 1000.0;
-        unit++;
-    }
-    int places = unit == 0 || bytes >= 99.95 ? 0 : (bytes >= 9.995 ? 1 : 2);
-    snprintf(out, out_bytes, "%.*f %s", places, bytes, units[unit]);
-    return out;
-}
-
-static const char *layout_text(char *out, size_t out_bytes, const plan_view *v, const heddle_layout *layout)
-{
-    if (heddle_layout_format(out, out_bytes, layout, &v->info.shape, &v->info.mesh) != HEDDLE_OK) {
-        snprintf(out, out_bytes, "...");
-    }
-    return out;
-}
-
-/* What the ranks together do more than an even split would. */
-static double waste_percent(const plan_view *v, const heddle_layout *layout)
-{
-    heddle_box box;
-    if (v->elems <= 0 || heddle_layout_box(&box, &v->info.shape, &v->info.mesh, layout, 0) != HEDDLE_OK) {
-        return 0.0;
-    }
-    return ((double)heddle_box_elems(&box) * v->nranks / v->elems - 1.0) * 100.0;
-}
-
-static void print_edge(const plan_view *v, const char *stage, const heddle_layout *layout,
-                       const heddle_schedule_edge *edge, int with_waste)
-{
-    char to[TEXT_BYTES];
-    char from[TEXT_BYTES];
-    char max[16] = "-";
-    char total[16] = "-";
-    char messages[24] = "-";
-    char waste[16] = "";
-    int moves = edge->bytes_total > 0;
-    if (moves) {
-        si(max, sizeof max, (double)edge->bytes_per_rank_max);
-        si(total, sizeof total, (double)edge->bytes_total);
-        snprintf(messages, sizeof messages, "%" PRId64, edge->messages);
-    }
-    if (with_waste) {
-        snprintf(waste, sizeof waste, "%5.1f%%", waste_percent(v, layout));
-    }
-    layout_text(from, sizeof from, v, &edge->from);
-    printf("  %-14s %-17s %-8s %-17s %9s %9s %8s%s%s\n", stage, layout_text(to, sizeof to, v, layout), edge->kind,
-           strcmp(edge->kind, "keep") == 0 || strcmp(edge->kind, "free") == 0 ? "" : from, max, total, messages,
-           with_waste ? "  " : "", waste);
-}
-
-static int print_repetition(const plan_view *v, int repetition)
-{
-    for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_stage stage;
-        heddle_schedule_edge edge;
-        int index = repetition * v->info.period + i;
-        if (heddle_schedule_stage_at(&stage, v->schedule, index) != HEDDLE_OK ||
-            heddle_schedule_edge_at(&edge, v->schedule, index) != HEDDLE_OK) {
-            return 0;
-        }
-        print_edge(v, stage.name, &stage.layout, &edge, 1);
-    }
-    return 1;
-}
-
-/* Same layouts and the same incoming edges? */
-static int same_repetition(const plan_view *v, int a, int b)
-{
-    for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_edge ea;
-        heddle_schedule_edge eb;
-        if (heddle_schedule_edge_at(&ea, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
-            heddle_schedule_edge_at(&eb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
-            strcmp(ea.kind, eb.kind) != 0 || !heddle_layout_equal(&ea.from, &eb.from, &v->info.mesh) ||
-            !heddle_layout_equal(&ea.to, &eb.to, &v->info.mesh)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* How often the `cycle` repetitions from `first` on follow one another. */
-static int count_cycles(const plan_view *v, int first, int cycle)
-{
-    int count = 1;
-    for (int r = first + cycle; r < v->info.repeat; r++) {
-        if (!same_repetition(v, r, r - cycle)) {
-            break;
-        }
-        if ((r - first + 1) % cycle == 0) {
-            count++;
-        }
-    }
-    return first + cycle <= v->info.repeat ? count : 0;
-}
-
-/* The shortest cycle among those that cover most repetitions from `first` on. */
-static void find_cycle(int *cycle, int *count, const plan_view *v, int first)
-{
-    int covered = 1;
-    *cycle = 1;
-    *count = 1;
-    for (int c = 1; c <= CYCLE_MAX; c++) {
-        int n = count_cycles(v, first, c);
-        if (n >= 2 && n * c > covered) {
-            covered = n * c;
-            *cycle = c;
-            *count = n;
-        }
-    }
-}
-
-/* The longest run of equal cycles, for "per layer" figures. */
-static void steady_cycle(int *first, int *cycle, const plan_view *v)
-{
-    int most = 0;
-    *first = 0;
-    *cycle = 1;
-    for (int r = 0; r < v->info.repeat;) {
-        int c = 1;
-        int n = 1;
-        find_cycle(&c, &n, v, r);
-        if (c * n > most) {
-            most = c * n;
-            *first = r;
-            *cycle = c;
-        }
-        r += c * n;
-    }
-}
-
-static void print_table(const plan_view *v)
-{
-    heddle_schedule_edge edge;
-    printf("  %-14s %-17s %-8s %-17s %9s %9s %8s  %6s\n", "stage", "layout", "incoming", "from", "max/rank", "total",
-           "messages", "waste");
-    for (int r = 0; r < v->info.repeat;) {
-        int cycle = 1;
-        int count = 1;
-        find_cycle(&cycle, &count, v, r);
-        if (count > 1) {
-            printf("repetitions %d to %d: %sx %d\n", r + 1, r + cycle * count, cycle > 1 ? "these, " : "", count);
-        } else {
-            printf("repetition %d\n", r + 1);
-        }
-        for (int k = 0; k < cycle; k++) {
-            if (k > 0) {
-                printf("  -\n");
-            }
-            print_repetition(v, r + k);
-        }
-        r += cycle * count;
-    }
-    if (heddle_schedule_edge_at(&edge, v->schedule, v->info.nedges - 1) == HEDDLE_OK) {
-        printf("end\n");
-        print_edge(v, "(epilogue)", &edge.to, &edge, 0);
-    }
-}
-
-/* Changes of layout that no schedule with one sequence dim sharded at a time avoids: a layout lasts until every
- * sequence dim has been mixed once (Belady's rule; exact for equal costs). */
-static int forced_changes(const plan_view *v)
-{
-    heddle_model_info model;
-    int changes = 0;
-    unsigned mixed = 0;
-    unsigned all = 0;
-    if (heddle_model_get_info(&model, v->model) != HEDDLE_OK) {
-        return 0;
-    }
-    for (int d = 0; d < v->info.shape.ndim; d++) {
-        all |= d != model.batch_dim && d != model.channel_dim ? 1U << d : 0;
-    }
-    for (int i = 0; i < v->info.nstages; i++) {
-        heddle_schedule_stage stage;
-        if (heddle_schedule_stage_at(&stage, v->schedule, i) != HEDDLE_OK || stage.mixed_dim < 0) {
-            continue;
-        }
-        mixed |= 1U << stage.mixed_dim;
-        if (mixed == all) {
-            mixed = 1U << stage.mixed_dim;
-            changes++;
-        }
-    }
-    return changes;
-}
-
-/* Interior edges that move bytes. */
-static int interior_switches(const plan_view *v)
-{
-    int count = 0;
-    for (int i = 1; i + 1 < v->info.nedges; i++) {
-        heddle_schedule_edge edge;
-        count += heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK && edge.bytes_total > 0;
-    }
-    return count;
-}
-
-/* Mean bytes that a rank sends in one repetition of the steady part. */
-static double steady_bytes(const plan_view *v)
-{
-    int first = 0;
-    int cycle = 1;
-    double bytes = 0;
-    steady_cycle(&first, &cycle, v);
-    for (int i = first * v->info.period; i < (first + cycle) * v->info.period; i++) {
-        heddle_schedule_edge edge;
-        if (heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK) {
-            bytes += (double)edge.bytes_total;
-        }
-    }
-    return bytes / cycle / v->nranks;
-}
-
-/* Two attention stages over different dims: the form that the published formulas are for. *heads: of the first. */
-static int is_pair_model(const plan_view *v, int *heads)
-{
-    int dims[2] = {-1, -1};
-    int count = 0;
-    for (int i = 0; i < v->info.period; i++) {
-        heddle_stage_info stage;
-        if (heddle_model_stage(&stage, v->model, i) == HEDDLE_OK && stage.kind == HEDDLE_STAGE_ATTENTION) {
-            if (count < 2) {
-                dims[count] = stage.mixed_dim;
-                *heads = count == 0 ? stage.heads : *heads;
-            }
-            count++;
-        }
-    }
-    return count == 2 && dims[0] != dims[1];
-}
-
-static void print_method(const char *name, double bytes, double own, const char *remark)
-{
-    char text[16];
-    si(text, sizeof text, bytes);
-    printf("  %-44s %10s", name, text);
-    if (own > 0) {
-        printf(" %7.2fx", bytes / own);
-    }
-    printf("%s%s\n", remark[0] != '\0' ? "  " : "", remark);
-}
-
-static void print_comparison(const plan_view *v)
-{
-    int heads = 0;
-    double f = (double)(v->nranks - 1) / v->nranks;
-    double shard = v->bytes / v->nranks;
-    double own = steady_bytes(v);
-    char remark[64] = "";
-    if (v->nranks < 2 || !is_pair_model(v, &heads)) {
-        return;
-    }
-    if (heads % v->nranks != 0) {
-        snprintf(remark, sizeof remark, "not possible: %d heads over %d ranks", heads, v->nranks);
-    }
-    printf("\nsent per rank (mean) and pair of attention blocks, forward, even split\n");
-    print_method("this schedule", own, own, "");
-    print_method("Ulysses where the sharded dim is attended", 4 * shard * f, own, remark);
-    print_method("Ulysses in both blocks", 8 * shard * f, own, remark);
-    print_method("ring attention where the dim is attended", 2 * v->bytes * f, own, "overlaps with compute");
-    print_method("Megatron-SP", 8 * v->bytes * f, own, "weights are sharded too");
-}
-
-static void print_footer(const plan_view *v)
-{
-    char max[16];
-    char total[16];
-    int interior = interior_switches(v);
-    int ends = v->info.switches - interior;
-    printf("\nforward pass: %d switch%s", interior, interior == 1 ? "" : "es");
-    if (ends > 0) {
-        printf(" and %d move%s at the ends", ends, ends == 1 ? "" : "s");
-    }
-    printf("; the busiest ranks send %s, all ranks %s\n", si(max, sizeof max, (double)v->info.bytes_per_rank_max),
-           si(total, sizeof total, (double)v->info.bytes_total));
-    if (v->info.mesh.naxes == 1 && v->nranks > 1) {
-        int forced = forced_changes(v);
-        if (interior >= forced) {
-            printf("lower bound: %d switch%s while one sequence dim is sharded at a time%s\n", forced,
-                   forced == 1 ? "" : "es", forced == interior ? "; reached" : "");
-        } else {
-            printf("the batch takes the mesh: over one sequence dim at a time %d switch%s would be needed\n", forced,
-                   forced == 1 ? "" : "es");
-        }
-    }
-}
-
-static void print_plan(const plan_view *v)
-{
-    char shape[HEDDLE_LINE_BYTES] = "";
-    char mesh[TEXT_BYTES] = "";
-    char bytes[16];
-    heddle_shape_format(shape, sizeof shape, &v->info.shape);
-    heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh);
-    printf("%s: %s on %s\n", v->info.model, shape, mesh);
-    printf("%d stages x %d; the activation has %s, an even part of it %s\n\n", v->info.period, v->info.repeat,
-           si(bytes, sizeof bytes, v->bytes), si(mesh, sizeof mesh, v->bytes / v->nranks));
-    print_table(v);
-    print_footer(v);
-    print_comparison(v);
-}
-
 static heddle_status show(const plan_request *r, const heddle_model *model, const heddle_schedule *schedule)
 {
-    plan_view v = {.model = model, .schedule = schedule};
+    cli_plan_view v = {.model = model, .schedule = schedule};
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
     if (st == HEDDLE_OK && r->output != NULL) {
         st = heddle_schedule_save(schedule, r->output);
@@ -471,7 +151,7 @@ static heddle_status show(const plan_request *r, const heddle_model *model, cons
         v.elems *= (double)v.info.shape.dim[d].extent;
     }
     v.bytes = v.elems * (double)heddle_dtype_bytes(v.info.shape.dtype);
-    print_plan(&v);
+    cli_print_plan(&v);
     return HEDDLE_OK;
 }
 

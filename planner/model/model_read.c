@@ -1,14 +1,12 @@
 /* Model file -> heddle_model; the format is in docs/formats.md. One table of keys per map. */
-#include "planner/model/model.h"
-#include "planner/model/node.h"
+#include "planner/model/model_read.h"
 
 #include "runtime/base/base.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { PATCH_MAX = 64, MILLION = 1000000 };
-static const int64_t extent_max = INT64_C(1) << 48;
+enum { PATCH_MAX = 64 };
 
 enum { MODEL_NAME, MODEL_DTYPE, MODEL_DIMS, MODEL_TENSORS, MODEL_PATCH, MODEL_REPEAT, MODEL_STAGES, MODEL_KEYS };
 static const hd_key model_keys[MODEL_KEYS] = {
@@ -19,67 +17,30 @@ static const hd_key model_keys[MODEL_KEYS] = {
 
 enum { DIM_SIZE, DIM_ROLE, DIM_KEYS };
 static const hd_key dim_keys[DIM_KEYS] = {[DIM_SIZE] = {"size", 1}, [DIM_ROLE] = {"role", 0}};
-static const char *const role_names[] = {[HD_ROLE_SEQ] = "seq",
-                                         [HD_ROLE_BATCH] = "batch",
-                                         [HD_ROLE_CHANNEL] = "channel",
-                                         [HD_ROLE_HEADS] = "heads",
-                                         [HD_ROLE_TEXT] = "text"};
+const char *const hd_role_names[] = {[HD_ROLE_SEQ] = "seq",
+                                     [HD_ROLE_BATCH] = "batch",
+                                     [HD_ROLE_CHANNEL] = "channel",
+                                     [HD_ROLE_HEADS] = "heads",
+                                     [HD_ROLE_TEXT] = "text"};
 
 enum { TENSOR_DIMS, TENSOR_CONST, TENSOR_KEYS };
 static const hd_key tensor_keys[TENSOR_KEYS] = {[TENSOR_DIMS] = {"dims", 1}, [TENSOR_CONST] = {"const", 0}};
 
-enum {
-    STAGE_NAME,
-    STAGE_KIND,
-    STAGE_IN,
-    STAGE_OVER,
-    STAGE_READS,
-    STAGE_HEADS,
-    STAGE_WIDTH,
-    STAGE_RATIO,
-    STAGE_MODULATE,
-    STAGE_ROPE,
-    STAGE_QK_NORM,
-    STAGE_KEYS
-};
-static const hd_key stage_keys[STAGE_KEYS] = {
-    [STAGE_NAME] = {"name", 1},   [STAGE_KIND] = {"kind", 1},       [STAGE_IN] = {"in", 0},
-    [STAGE_OVER] = {"over", 0},   [STAGE_READS] = {"reads", 0},     [STAGE_HEADS] = {"heads", 0},
-    [STAGE_WIDTH] = {"width", 0}, [STAGE_RATIO] = {"ratio", 0},     [STAGE_MODULATE] = {"modulate", 0},
-    [STAGE_ROPE] = {"rope", 0},   [STAGE_QK_NORM] = {"qk_norm", 0},
-};
-static const char *const kind_names[] = {
-    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
-/* Which keys a kind takes besides name, kind and in: 1 = may, 2 = must. */
-static const char stage_takes[][STAGE_KEYS] = {
-    [HEDDLE_STAGE_ATTENTION] =
-        {[STAGE_OVER] = 2, [STAGE_HEADS] = 2, [STAGE_MODULATE] = 1, [STAGE_ROPE] = 1, [STAGE_QK_NORM] = 1},
-    [HEDDLE_STAGE_CROSS] = {[STAGE_READS] = 2, [STAGE_HEADS] = 2},
-    [HEDDLE_STAGE_MLP] = {[STAGE_WIDTH] = 1, [STAGE_RATIO] = 1, [STAGE_MODULATE] = 1},
-};
-
-/* What reading needs besides the model: the tensors' names. */
-typedef struct reader {
-    heddle_model *m;
-    const char *activation;
-    const char *text;
-} reader;
-
-static hd_mark mark_of(const hd_node *node)
+hd_mark hd_mark_of(const hd_node *node)
 {
     hd_mark mark = {node->line, node->column};
     return mark;
 }
 
 /* Dim names follow the text forms: [a-z][a-z0-9_]*. */
-static int is_dim_name(const char *text)
+int hd_is_dim_name(const char *text)
 {
     size_t length = strlen(text);
     return length > 0 && length < HEDDLE_NAME_BYTES && text[0] >= 'a' && text[0] <= 'z' &&
            strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == length;
 }
 
-static heddle_status read_label(char *out, const hd_node *node, const char *what)
+heddle_status hd_read_label(char *out, const hd_node *node, const char *what)
 {
     char quoted[HD_NODE_QUOTE_BYTES];
     const char *text = NULL;
@@ -118,7 +79,7 @@ static heddle_status read_dim(hd_model_dim *out, const hd_node *node)
     char what[HD_NODE_QUOTE_BYTES];
     const hd_node *value[DIM_KEYS] = {node, NULL};
     int role = HD_ROLE_SEQ;
-    if (!is_dim_name(node->key)) {
+    if (!hd_is_dim_name(node->key)) {
         return hd_node_fail(HEDDLE_ERR_PARSE, node, "a dim's name is a lower-case word of up to %d letters, found '%s'",
                             HEDDLE_NAME_BYTES - 1, hd_quote(quoted, sizeof quoted, node->key));
     }
@@ -127,13 +88,13 @@ static heddle_status read_dim(hd_model_dim *out, const hd_node *node)
         HD_TRY(hd_map_read(value, node, dim_keys, DIM_KEYS, what));
     }
     snprintf(what, sizeof what, "size of %s", node->key);
-    HD_TRY(hd_node_int(&out->extent, value[DIM_SIZE], 1, extent_max, what));
+    HD_TRY(hd_node_int(&out->extent, value[DIM_SIZE], 1, HD_EXTENT_MAX, what));
     if (value[DIM_ROLE] != NULL) {
-        HD_TRY(hd_node_choice(&role, value[DIM_ROLE], role_names, HD_ROLE_TEXT + 1, "role"));
+        HD_TRY(hd_node_choice(&role, value[DIM_ROLE], hd_role_names, HD_ROLE_TEXT + 1, "role"));
     }
     memcpy(out->name, node->key, strlen(node->key) + 1);
     out->role = (hd_role)role;
-    out->mark = mark_of(node);
+    out->mark = hd_mark_of(node);
 out:
     return st;
 }
@@ -154,8 +115,7 @@ static heddle_status read_dims(heddle_model *m, const hd_node *node)
     return HEDDLE_OK;
 }
 
-/* The index of a declared dim. */
-static heddle_status read_dim_ref(int *out, const heddle_model *m, const hd_node *node, const char *what)
+heddle_status hd_read_dim_ref(int *out, const heddle_model *m, const hd_node *node, const char *what)
 {
     const char *names[HD_MODEL_MAX_DIMS];
     for (int d = 0; d < m->ndims; d++) {
@@ -171,7 +131,7 @@ static heddle_status read_tensor_dims(int *out, int *count, const heddle_model *
     unsigned seen = 0;
     *count = 0;
     for (const hd_node *child = list->child; st == HEDDLE_OK && child != NULL; child = child->next) {
-        st = read_dim_ref(&out[*count], m, child, what);
+        st = hd_read_dim_ref(&out[*count], m, child, what);
         if (st == HEDDLE_OK && (seen & 1U << out[*count]) != 0) {
             st = hd_node_fail(HEDDLE_ERR_PARSE, child, "dim '%s' appears twice in '%s'", child->text, what);
         }
@@ -195,7 +155,7 @@ static heddle_status check_activation(const heddle_model *m, const hd_node *node
             return hd_node_fail(HEDDLE_ERR_LAYOUT, node,
                                 "tensor '%s' must be a batch dim (if any), sequence dims, then the channels; dim '%s' "
                                 "in place %d is %s",
-                                node->key, d->name, i + 1, role_names[d->role]);
+                                node->key, d->name, i + 1, hd_role_names[d->role]);
         }
         seqs += d->role == HD_ROLE_SEQ;
     }
@@ -205,7 +165,7 @@ static heddle_status check_activation(const heddle_model *m, const hd_node *node
     return HEDDLE_OK;
 }
 
-static heddle_status read_activation(reader *r, const hd_node *node, const hd_node *list)
+static heddle_status read_activation(hd_model_reader *r, const hd_node *node, const hd_node *list)
 {
     heddle_model *m = r->m;
     heddle_status st = HEDDLE_OK;
@@ -216,14 +176,14 @@ static heddle_status read_activation(reader *r, const hd_node *node, const hd_no
                             node->key, r->activation);
     }
     r->activation = node->key;
-    m->activation_mark = mark_of(list);
+    m->activation_mark = hd_mark_of(list);
     HD_TRY(read_tensor_dims(m->activation_dim, &m->activation_ndim, m, list, node->key));
     st = check_activation(m, node);
 out:
     return st;
 }
 
-static heddle_status read_const(reader *r, const hd_node *node, const hd_node *list)
+static heddle_status read_const(hd_model_reader *r, const hd_node *node, const hd_node *list)
 {
     heddle_status st = HEDDLE_OK;
     int dims[HEDDLE_MAX_DIMS];
@@ -242,7 +202,7 @@ static heddle_status read_const(reader *r, const hd_node *node, const hd_node *l
             st = hd_node_fail(HEDDLE_ERR_LAYOUT, node,
                               "constant tensor '%s' must be a batch dim (if any), one text dim, then the channels; dim "
                               "'%s' in place %d is %s",
-                              node->key, d->name, i + 1, role_names[d->role]);
+                              node->key, d->name, i + 1, hd_role_names[d->role]);
             goto out;
         }
         text_dim = d->role == HD_ROLE_TEXT ? dims[i] : text_dim;
@@ -256,7 +216,7 @@ out:
     return st;
 }
 
-static heddle_status read_tensors(reader *r, const hd_node *node)
+static heddle_status read_tensors(hd_model_reader *r, const hd_node *node)
 {
     heddle_status st = HEDDLE_OK;
     char what[HD_NODE_QUOTE_BYTES];
@@ -266,7 +226,7 @@ static heddle_status read_tensors(reader *r, const hd_node *node)
     for (const hd_node *child = node->child; child != NULL; child = child->next) {
         const hd_node *value[TENSOR_KEYS] = {child, NULL};
         int is_const = 0;
-        if (!is_dim_name(child->key)) {
+        if (!hd_is_dim_name(child->key)) {
             return hd_node_fail(HEDDLE_ERR_PARSE, child, "a tensor's name is a lower-case word of up to %d letters",
                                 HEDDLE_NAME_BYTES - 1);
         }
@@ -281,150 +241,6 @@ static heddle_status read_tensors(reader *r, const hd_node *node)
     }
     if (r->activation == NULL) {
         st = hd_node_fail(HEDDLE_ERR_PARSE, node, "'tensors' names no activation tensor (x: [b, t, s, c])");
-    }
-out:
-    return st;
-}
-
-/* The name of a tensor that must be `wanted`. */
-static heddle_status read_tensor_ref(const hd_node *node, const char *wanted, const char *what)
-{
-    int choice = 0;
-    if (wanted == NULL) {
-        return hd_node_fail(HEDDLE_ERR_PARSE, node, "'%s': 'tensors' has no such tensor (const: true)", what);
-    }
-    return hd_node_choice(&choice, node, &wanted, 1, what);
-}
-
-/* "4" or "2.6875", up to six places. */
-static heddle_status read_ratio(int64_t *out, const hd_node *node)
-{
-    char quoted[HD_NODE_QUOTE_BYTES];
-    const char *text = NULL;
-    heddle_status st = hd_node_text(&text, node, "ratio");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    size_t whole = strspn(text, "0123456789");
-    size_t places = text[whole] == '.' ? strspn(text + whole + 1, "0123456789") : 0;
-    size_t length = whole + (text[whole] == '.' ? 1 + places : 0);
-    int64_t value = 0;
-    if (!node->quoted && whole > 0 && whole <= 4 && places <= 6 && (text[whole] != '.' || places > 0) &&
-        text[length] == '\0') {
-        for (size_t i = 0; i < whole + 6; i++) {
-            size_t at = i < whole ? i : i + 1;
-            value = value * 10 + (i < whole + places ? text[at] - '0' : 0);
-        }
-    }
-    if (value == 0) {
-        return hd_node_fail(HEDDLE_ERR_PARSE, node,
-                            "'ratio' must be a number from 0.000001 to 9999 with up to six places, found '%s'",
-                            hd_quote(quoted, sizeof quoted, text));
-    }
-    *out = value;
-    return HEDDLE_OK;
-}
-
-static heddle_status read_over(hd_model_stage *s, const heddle_model *m, const hd_node *node)
-{
-    int d = 0;
-    heddle_status st = read_dim_ref(&d, m, node, "over");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    for (int i = 0; i < m->activation_ndim; i++) {
-        if (m->activation_dim[i] == d && m->dim[d].role == HD_ROLE_SEQ) {
-            s->mixed_dim = i;
-            return HEDDLE_OK;
-        }
-    }
-    return hd_node_fail(HEDDLE_ERR_LAYOUT, node, "attention runs over a sequence dim of the activation; '%s' is %s",
-                        m->dim[d].name, role_names[m->dim[d].role]);
-}
-
-static heddle_status read_heads(hd_model_stage *s, const heddle_model *m, const hd_node *node)
-{
-    if (node->kind == HD_NODE_SCALAR && is_dim_name(node->text)) {
-        heddle_status st = read_dim_ref(&s->heads_dim, m, node, "heads");
-        if (st == HEDDLE_OK && m->dim[s->heads_dim].role != HD_ROLE_HEADS) {
-            st = hd_node_fail(HEDDLE_ERR_LAYOUT, node, "'heads' names dim '%s', whose role is %s, not heads",
-                              node->text, role_names[m->dim[s->heads_dim].role]);
-        }
-        return st;
-    }
-    return hd_node_int(&s->heads_fixed, node, 1, HD_MODEL_MAX_HEADS, "heads");
-}
-
-/* Keys that the stage's kind does not take, or wants and does not get. */
-static heddle_status check_stage_keys(const hd_model_stage *s, const hd_node *node, const hd_node *const *value)
-{
-    for (int k = STAGE_OVER; k < STAGE_KEYS; k++) {
-        char takes = stage_takes[s->kind][k];
-        if (takes == 0 && value[k] != NULL) {
-            return hd_node_fail(HEDDLE_ERR_PARSE, value[k], "stage '%s' is of kind %s, which takes no '%s'", s->name,
-                                kind_names[s->kind], stage_keys[k].name);
-        }
-        if (takes == 2 && value[k] == NULL) {
-            return hd_node_fail(HEDDLE_ERR_PARSE, node, "stage '%s' is of kind %s and has no '%s'", s->name,
-                                kind_names[s->kind], stage_keys[k].name);
-        }
-    }
-    if (s->kind == HEDDLE_STAGE_MLP && (value[STAGE_WIDTH] == NULL) == (value[STAGE_RATIO] == NULL)) {
-        return hd_node_fail(HEDDLE_ERR_PARSE, node, "stage '%s' needs either 'width' or 'ratio'", s->name);
-    }
-    return HEDDLE_OK;
-}
-
-static heddle_status read_stage(reader *r, const hd_node *node, int index)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_node *value[STAGE_KEYS];
-    hd_model_stage *s = &r->m->stage[index];
-    char what[32];
-    int kind = 0;
-    snprintf(what, sizeof what, "stage %d", index + 1);
-    s->mixed_dim = -1;
-    s->heads_dim = -1;
-    s->mark = mark_of(node);
-    HD_TRY(hd_map_read(value, node, stage_keys, STAGE_KEYS, what));
-    HD_TRY(read_label(s->name, value[STAGE_NAME], "name"));
-    HD_TRY(hd_node_choice(&kind, value[STAGE_KIND], kind_names, HEDDLE_STAGE_MLP + 1, "kind"));
-    s->kind = (heddle_stage_kind)kind;
-    HD_TRY(check_stage_keys(s, node, value));
-    HD_TRY(value[STAGE_IN] ? read_tensor_ref(value[STAGE_IN], r->activation, "in") : HEDDLE_OK);
-    HD_TRY(value[STAGE_READS] ? read_tensor_ref(value[STAGE_READS], r->text, "reads") : HEDDLE_OK);
-    HD_TRY(value[STAGE_OVER] ? read_over(s, r->m, value[STAGE_OVER]) : HEDDLE_OK);
-    HD_TRY(value[STAGE_HEADS] ? read_heads(s, r->m, value[STAGE_HEADS]) : HEDDLE_OK);
-    HD_TRY(value[STAGE_WIDTH] ? hd_node_int(&s->width, value[STAGE_WIDTH], 1, extent_max, "width") : HEDDLE_OK);
-    HD_TRY(value[STAGE_RATIO] ? read_ratio(&s->ratio_millionths, value[STAGE_RATIO]) : HEDDLE_OK);
-    HD_TRY(value[STAGE_MODULATE] ? hd_node_bool(&s->modulate, value[STAGE_MODULATE], "modulate") : HEDDLE_OK);
-    HD_TRY(value[STAGE_ROPE] ? hd_node_bool(&s->rope, value[STAGE_ROPE], "rope") : HEDDLE_OK);
-    HD_TRY(value[STAGE_QK_NORM] ? hd_node_bool(&s->qk_norm, value[STAGE_QK_NORM], "qk_norm") : HEDDLE_OK);
-    if (strcmp(s->name, "end") == 0) {
-        st = hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "the name 'end' is taken: it means the epilogue");
-        goto out;
-    }
-    for (int i = 0; i < index; i++) {
-        if (strcmp(r->m->stage[i].name, s->name) == 0) {
-            st = hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "stage name '%s' is taken by stage %d", s->name,
-                              i + 1);
-            goto out;
-        }
-    }
-out:
-    return st;
-}
-
-static heddle_status read_stages(reader *r, const hd_node *node)
-{
-    heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    HD_TRY(hd_node_list(node, 1, HD_MODEL_MAX_STAGES, "stages"));
-    HD_TRY(hd_alloc(&memory, (size_t)node->count, sizeof(hd_model_stage), "stages of a model"));
-    r->m->stage = memory;
-    for (const hd_node *child = node->child; child != NULL; child = child->next) {
-        HD_TRY(read_stage(r, child, r->m->nstages));
-        r->m->nstages++;
     }
 out:
     return st;
@@ -446,17 +262,17 @@ static heddle_status read_model(heddle_model *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[MODEL_KEYS];
-    reader r = {.m = m};
+    hd_model_reader r = {.m = m};
     int64_t repeat = 1;
     HD_TRY(hd_map_read(value, root, model_keys, MODEL_KEYS, "the model"));
-    HD_TRY(read_label(m->name, value[MODEL_NAME], "model"));
+    HD_TRY(hd_read_label(m->name, value[MODEL_NAME], "model"));
     HD_TRY(read_dtype(&m->dtype, value[MODEL_DTYPE]));
     HD_TRY(read_dims(m, value[MODEL_DIMS]));
     HD_TRY(read_tensors(&r, value[MODEL_TENSORS]));
     HD_TRY(value[MODEL_PATCH] ? read_patch(m, value[MODEL_PATCH]) : HEDDLE_OK);
     HD_TRY(value[MODEL_REPEAT] ? hd_node_int(&repeat, value[MODEL_REPEAT], 1, HD_MODEL_MAX_RUNS, "repeat") : HEDDLE_OK);
     m->repeat = (int)repeat;
-    HD_TRY(read_stages(&r, value[MODEL_STAGES]));
+    HD_TRY(hd_read_stages(&r, value[MODEL_STAGES]));
     st = hd_model_derive(m, 1);
 out:
     return st;

@@ -374,33 +374,48 @@ void heddle_plan_options_init(heddle_plan_options *options)
     }
 }
 
+/* The caller's options over the defaults; a caller built with an older header has a shorter struct. */
+static heddle_status take_options(heddle_plan_options *out, const heddle_plan_options *options)
+{
+    heddle_plan_options_init(out);
+    if (options == NULL) {
+        return HEDDLE_OK;
+    }
+    if (options->struct_bytes == 0 || options->struct_bytes > sizeof *out) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "heddle_plan_options has struct_bytes %zu, expected 1 to %zu (use heddle_plan_options_init)",
+                       options->struct_bytes, sizeof *out);
+    }
+    memcpy(out, options, options->struct_bytes);
+    if (out->slack_percent < 0 || out->max_waste_percent < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "slack and waste are percentages of at least 0, found %d and %d",
+                       out->slack_percent, out->max_waste_percent);
+    }
+    return HEDDLE_OK;
+}
+
 heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                           const heddle_plan_options *options)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_plan_options defaults;
+    heddle_plan_options o;
     search s = {.m = model};
     void *memory = NULL;
     int first = 0;
     if (out == NULL || model == NULL || mesh == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_plan: NULL argument");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_plan needs a place for the schedule, a model and a mesh");
     }
-    heddle_plan_options_init(&defaults);
-    options = options != NULL ? options : &defaults;
+    HD_TRY(take_options(&o, options));
     HD_TRY(heddle_mesh_check(mesh));
+    s.slack_percent = o.slack_percent;
+    s.max_waste_percent = o.max_waste_percent;
     s.mesh = *mesh;
-    if (options->slack_percent < 0 || options->max_waste_percent < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "slack and waste are percentages of at least 0, found %d and %d",
-                       options->slack_percent, options->max_waste_percent);
-    }
-    s.slack_percent = options->slack_percent;
-    s.max_waste_percent = options->max_waste_percent;
     HD_TRY(hd_alloc(&memory, MAX_STATES + 2, sizeof *s.layout, "layouts"));
     s.layout = memory;
     HD_TRY(hd_alloc(&memory, MAX_STATES, sizeof *s.elems, "layouts"));
     s.elems = memory;
     HD_TRY(list_states(&s));
-    HD_TRY(search_ends(&s, options));
+    HD_TRY(search_ends(&s, &o));
     HD_TRY(search_alloc(&s));
     HD_TRY(admit(&s));
     HD_TRY(walk_back(&s));

@@ -1,0 +1,95 @@
+#!/bin/bash
+# heddle plan: the table's facts, JSON there and back, exit codes and sentences.
+set -u
+: "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
+models=$HEDDLE_SOURCE/examples/models
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# says WHAT EXIT TEXT ARGUMENTS...: the command exits with EXIT and says TEXT (standard output and error together)
+says() {
+    local what=$1 code=$2 text=$3
+    shift 3
+    "$HEDDLE" plan "$@" >"$folder/out" 2>&1
+    local rc=$?
+    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
+        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
+        head -40 "$folder/out"
+        failed=1
+    fi
+}
+
+xl=$models/stdit3-xl2.yaml
+says "switches" 0 "55 switches; the busiest ranks send" "$xl" --mesh sp=4 --epilogue any
+says "default epilogue" 0 "55 switches and 1 move at the ends" "$xl" --mesh sp=4
+says "bracketed mesh" 0 "on [sp=4]" "$xl" --mesh '[sp=4]'
+says "two axes" 0 "b@cfg,t@sp" "$xl" --mesh cfg=2,sp=4 --size b=2
+says "folding" 0 "repetitions 2 to 28: x 27" "$xl" --mesh sp=4
+says "period of two" 0 "repetitions 2 to 27: these, x 13" "$models/axial-3d.yaml" --mesh sp=4 --epilogue any
+says "axial switches" 0 "41 switches; the" "$models/axial-3d.yaml" --mesh sp=4 --epilogue any
+says "axial, four layers" 0 "5 switches; the" "$models/axial-3d.yaml" --mesh sp=4 --epilogue any --layers 4
+says "comparison" 0 "Ulysses in both blocks" "$xl" --mesh sp=4
+says "26 heads" 0 "not possible: 26 heads, 4 ranks" "$models/stdit3-3b.yaml" --mesh sp=4
+says "uneven" 0 "t@sp              switch   s@sp                2.79 MB   10.5 MB       12    6.7%" "$xl" --mesh sp=4
+says "prologue" 0 "split    *" "$xl" --mesh sp=4 --prologue '*'
+says "one rank" 0 "0 switches" "$xl" --mesh sp=1
+says "batch" 0 "the batch takes the mesh" "$xl" --mesh sp=2 --size b=2 --epilogue any
+says "help" 0 "usage: heddle plan" --help
+for model in "$models"/*.yaml; do
+    says "$model" 0 "forward pass:" "$model" --mesh sp=8
+    if awk 'length($0) > 100 { exit 1 }' "$folder/out"; then :; else
+        echo "FAILED $model: more than 100 columns"
+        failed=1
+    fi
+    if grep -q ' $' "$folder/out"; then
+        echo "FAILED $model: spaces at the end of a line"
+        failed=1
+    fi
+done
+
+says "no model" 2 "wants one model file" --mesh sp=4
+says "no mesh" 2 "wants --mesh" "$xl"
+says "unknown option" 2 "'--bogus': unknown option" "$xl" --mesh sp=4 --bogus
+says "missing value" 2 "'--mesh': this option wants a value" "$xl" --mesh
+says "missing file" 2 "/nonexistent.yaml: cannot be opened" /nonexistent.yaml --mesh sp=4
+says "a folder" 2 "Is a directory" "$folder" --mesh sp=4
+says "bad mesh" 2 "heddle: mesh" "$xl" --mesh sp=x
+says "bad size" 2 "has no dim 'q'; it has b=1, t=15, s=405" "$xl" --mesh sp=4 --size q=4
+says "bad layers" 2 "--layers wants a whole number" "$xl" --mesh sp=4 --layers 0
+says "bad prologue" 2 "prologue: layout, column 1: unknown dim 'q'" "$xl" --mesh sp=4 --prologue q@sp
+says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30
+says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o /nonexistent/s.json
+printf 'model: x\ndtype: f32\ndmis: {t: 3}\n' >"$folder/typo.yaml"
+says "typo" 2 "typo.yaml:3:1: unknown key 'dmis' in the model; did you mean 'dims'?" "$folder/typo.yaml" --mesh sp=4
+head -c 100 /dev/urandom >"$folder/noise.yaml"
+says "noise" 2 "noise.yaml:" "$folder/noise.yaml" --mesh sp=4
+
+# JSON: -o, --json and -o - are the same bytes; other tools read it.
+"$HEDDLE" plan "$xl" --mesh sp=4 -o "$folder/a.json" >/dev/null || failed=1
+"$HEDDLE" plan "$xl" --mesh sp=4 --json >"$folder/b.json" || failed=1
+"$HEDDLE" plan "$xl" --mesh sp=4 -o - >"$folder/c.json" || failed=1
+if ! cmp -s "$folder/a.json" "$folder/b.json" || ! cmp -s "$folder/a.json" "$folder/c.json"; then
+    echo "FAILED the three ways to get JSON differ"
+    failed=1
+fi
+if [ "$(ls "$folder" | grep -c tmp)" != 0 ]; then
+    echo "FAILED a temporary file is left"
+    failed=1
+fi
+if command -v python3 >/dev/null; then
+    python3 - "$folder/a.json" <<'PY' || failed=1
+import json, sys
+s = json.load(open(sys.argv[1]))
+assert s["schema"] == "heddle-schedule-1", s["schema"]
+assert len(s["stages"]) == 168 and len(s["edges"]) == 169
+assert s["switches"] == sum(e["bytes_total"] > 0 for e in s["edges"]) == 56
+assert s["bytes_total"] == sum(e["bytes_total"] for e in s["edges"])
+t, n = [4, 4, 4, 3], [102, 101, 101, 101]
+switch = [e for e in s["edges"] if (e["from"], e["to"]) == ("t@sp", "s@sp")]
+assert len(switch) == 28
+assert all(e["bytes_total"] == sum(a * (405 - b) for a, b in zip(t, n)) * 2304 for e in switch)
+assert all(e["bytes_per_rank_max"] == max(a * (405 - b) for a, b in zip(t, n)) * 2304 for e in switch)
+PY
+fi
+exit $failed
