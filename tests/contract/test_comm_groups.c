@@ -1,0 +1,346 @@
+/* Groups along mesh axes, forced messages and pretended hosts, many ranks, opening from the environment. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
+            goto out;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static const char *const transports[] = {"threads", "shm"};
+
+static heddle_status use_group(heddle_comm *group, int wanted_rank, int wanted_size, const int *parents)
+{
+    heddle_status st = HEDDLE_OK;
+    int all[64];
+    int n = heddle_comm_size(group);
+    int me = heddle_comm_rank(group);
+    int parent = parents[me];
+    int64_t sum = parent;
+    int64_t wanted_sum = 0;
+    int got = -1;
+    hd_link *link = NULL;
+    CHECK(n == wanted_size && me == wanted_rank);
+    HD_TRY(heddle_comm_barrier(group));
+    HD_TRY(heddle_comm_allgather(group, &parent, all, sizeof parent));
+    for (int r = 0; r < n; r++) {
+        CHECK(all[r] == parents[r]);
+        wanted_sum += parents[r];
+    }
+    HD_TRY(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_I64));
+    CHECK(sum == wanted_sum);
+    HD_TRY(heddle_comm_sendrecv(group, &parent, sizeof parent, (me + 1) % n, &got, sizeof got, (me + n - 1) % n));
+    CHECK(got == parents[(me + n - 1) % n]);
+    HD_TRY(hd_link_create(&link, group));
+    uint64_t word = (uint64_t)parent;
+    for (int r = 0; r < n; r++) {
+        if (heddle_comm_reaches(group, r)) {
+            HD_TRY(hd_link_post(link, r, 3, 1, &word, 1));
+        }
+    }
+    for (int r = 0; r < n; r++) {
+        if (heddle_comm_reaches(group, r)) {
+            HD_TRY(hd_link_wait(link, r, 3, 1, &word, 1, hd_comm_deadline_ns(group, 0), "group"));
+            CHECK(word == (uint64_t)parents[r]);
+        }
+    }
+out:
+    hd_link_destroy(link);
+    return st;
+}
+
+/* Every axis of a mesh several times (memory is used again), nested groups, then a bad axis. */
+static heddle_status axis_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_mesh *mesh = arg;
+    int coords[HEDDLE_MAX_AXES];
+    heddle_comm *group = NULL;
+    heddle_comm *nested = NULL;
+    HD_TRY(heddle_mesh_coords(coords, mesh, heddle_comm_rank(comm)));
+    for (int turn = 0; turn < 3 * mesh->naxes; turn++) {
+        int axis = turn % mesh->naxes;
+        int parents[64];
+        int stride = 1;
+        for (int a = axis + 1; a < mesh->naxes; a++) {
+            stride *= mesh->axis[a].size;
+        }
+        for (int i = 0; i < mesh->axis[axis].size; i++) {
+            parents[i] = heddle_comm_rank(comm) + (i - coords[axis]) * stride;
+        }
+        HD_TRY(heddle_comm_axis_group(&group, comm, mesh, axis));
+        HD_TRY(use_group(group, coords[axis], mesh->axis[axis].size, parents));
+        const heddle_mesh line = {.naxes = 1, .axis = {{"x", mesh->axis[axis].size}}};
+        HD_TRY(heddle_comm_axis_group(&nested, group, &line, 0));
+        HD_TRY(use_group(nested, coords[axis], mesh->axis[axis].size, parents));
+        heddle_comm_destroy(nested);
+        heddle_comm_destroy(group);
+        group = NULL;
+        nested = NULL;
+    }
+    CHECK(heddle_comm_axis_group(&group, comm, mesh, mesh->naxes) == HEDDLE_ERR_ARG);
+    const heddle_mesh other = {.naxes = 1, .axis = {{"x", heddle_comm_size(comm) + 1}}};
+    CHECK(heddle_comm_axis_group(&group, comm, &other, 0) == HEDDLE_ERR_ARG);
+out:
+    heddle_comm_destroy(nested);
+    heddle_comm_destroy(group);
+    return st;
+}
+
+static void axis_groups(void **state)
+{
+    (void)state;
+    static const heddle_mesh meshes[] = {
+        {.naxes = 1, .axis = {{"sp", 1}}},
+        {.naxes = 2, .axis = {{"node", 2}, {"gpu", 2}}},
+        {.naxes = 2, .axis = {{"node", 2}, {"gpu", 3}}},
+        {.naxes = 3, .axis = {{"a", 2}, {"b", 2}, {"c", 2}}},
+    };
+    for (size_t t = 0; t < 2; t++) {
+        for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; m++) {
+            HD_OK(heddle_run_ranks(heddle_mesh_size(&meshes[m]), transports[t], axis_rank, (void *)&meshes[m]));
+            for (int hosts = 1; hosts <= 2; hosts++) {
+                heddle_comm_options options;
+                heddle_comm_options_init(&options);
+                options.pretend_hosts = hosts;
+                HD_OK(heddle_run_ranks_with(heddle_mesh_size(&meshes[m]), transports[t], &options, axis_rank,
+                                            (void *)&meshes[m]));
+            }
+        }
+    }
+}
+
+/* --- messages -------------------------------------------------------------------------------------------------------
+ */
+
+enum { ROWS = 6, RUN = 40, PITCH = 64 };
+
+/* Rank r sends every rank p (itself too) ROWS rows of RUN bytes, strided by PITCH, of its block for p, as one message;
+ * the receiver takes them as two: dense, 1 + 5 rows. */
+static heddle_status exchange_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    int n = heddle_comm_size(comm);
+    int me = heddle_comm_rank(comm);
+    heddle_message *m = calloc((size_t)n * 3, sizeof *m);
+    unsigned char *src = malloc((size_t)n * ROWS * PITCH);
+    unsigned char *dst = malloc((size_t)n * ROWS * RUN);
+    hd_exchange *exchange = NULL;
+    for (int p = 0; p < n; p++) {
+        m[3 * p] = (heddle_message){.peer = p,
+                                    .is_send = 1,
+                                    .offset_bytes = (int64_t)p * ROWS * PITCH,
+                                    .run_bytes = RUN,
+                                    .nloops = 1,
+                                    .count = {ROWS},
+                                    .stride_bytes = {PITCH}};
+        m[3 * p + 1] = (heddle_message){.peer = p, .offset_bytes = (int64_t)p * ROWS * RUN, .run_bytes = RUN};
+        m[3 * p + 2] = (heddle_message){.peer = p,
+                                        .offset_bytes = (int64_t)p * ROWS * RUN + RUN,
+                                        .run_bytes = 4,
+                                        .nloops = 2,
+                                        .count = {ROWS - 1, RUN / 4},
+                                        .stride_bytes = {RUN, 4}};
+    }
+    HD_TRY(hd_exchange_create(&exchange, comm, m, 3 * n));
+    for (int turn = 0; turn < 20; turn++) {
+        for (int i = 0; i < n * ROWS * PITCH; i++) {
+            src[i] = (unsigned char)(me * 31 + i + turn * 7);
+        }
+        memset(dst, 0, (size_t)n * ROWS * RUN);
+        HD_TRY(hd_exchange_start(exchange, src, dst));
+        int done = 0;
+        for (int round = 0; !done; round++) {
+            HD_TRY(hd_exchange_test(exchange, &done));
+            hd_comm_relax(comm, done ? 0 : round);
+        }
+        for (int p = 0; p < n; p++) {
+            for (int i = 0; i < ROWS * RUN; i++) {
+                int from = me * ROWS * PITCH + i / RUN * PITCH + i % RUN;
+                CHECK(dst[p * ROWS * RUN + i] == (unsigned char)(p * 31 + from + turn * 7));
+            }
+        }
+    }
+    hd_exchange_destroy(exchange);
+    exchange = NULL;
+    m[0].peer = me == n - 1 ? n : 0; /* one rank asks for nonsense: all are told */
+    heddle_status wanted = me == n - 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
+    CHECK(hd_exchange_create(&exchange, comm, m, 3 * n) == wanted);
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    hd_exchange_destroy(exchange);
+    free(m);
+    free(src);
+    free(dst);
+    return st;
+}
+
+static heddle_status hosts_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    int hosts = *(int *)arg;
+    int n = heddle_comm_size(comm);
+    int me = heddle_comm_rank(comm);
+    const int *local = NULL;
+    int nlocal = hd_comm_local_ranks(comm, &local);
+    int reached = 0;
+    for (int r = 0; r < n; r++) {
+        reached += heddle_comm_reaches(comm, r);
+        CHECK((hd_comm_import(comm, r, 65) != NULL) == heddle_comm_reaches(comm, r));
+    }
+    CHECK(reached == nlocal && heddle_comm_reaches(comm, me));
+    CHECK(hosts == 0 ? nlocal == 1 : nlocal >= n / hosts && nlocal <= (n + hosts - 1) / hosts);
+    HD_TRY(exchange_rank(comm, NULL));
+out:
+    return st;
+}
+
+static void messages(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (int n = 1; n <= 5; n += 2) {
+            for (int hosts = 0; hosts <= 3 && hosts <= n; hosts++) {
+                heddle_comm_options options;
+                heddle_comm_options_init(&options);
+                options.force_messages = hosts == 0;
+                options.pretend_hosts = hosts;
+                HD_OK(heddle_run_ranks_with(n, transports[t], &options, hosts_rank, &hosts));
+            }
+        }
+    }
+}
+
+static heddle_status small_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    int all[64];
+    int me = heddle_comm_rank(comm);
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(heddle_comm_allgather(comm, &me, all, sizeof me));
+    for (int r = 0; r < heddle_comm_size(comm); r++) {
+        CHECK(all[r] == r);
+    }
+out:
+    return st;
+}
+
+static void many_ranks(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        HD_OK(heddle_run_ranks(16, transports[t], small_rank, NULL));
+        HD_OK(heddle_run_ranks(64, transports[t], small_rank, NULL));
+    }
+}
+
+/* --- opening
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static int open_in_child(int rank, int size, const char *where)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", size);
+    setenv("WORLD_SIZE", text, 1);
+    setenv("LOCAL_WORLD_SIZE", text, 1);
+    for (int again = 0; again < 3; again++) { /* the same key one after another */
+        heddle_comm *comm = NULL;
+        heddle_status st = heddle_comm_open(&comm, where, NULL);
+        st = st == HEDDLE_OK ? small_rank(comm, NULL) : st;
+        if (st != HEDDLE_OK || heddle_comm_rank(comm) != rank || strstr(heddle_comm_describe(comm), "shm") == NULL) {
+            fprintf(stderr, "rank %d, open %d: %s\n", rank, again, heddle_last_error());
+            return 1;
+        }
+        heddle_comm_destroy(comm);
+    }
+    return 0;
+}
+
+static void opens_from_environment(void **state)
+{
+    (void)state;
+    char port[16];
+    snprintf(port, sizeof port, "%d", (int)getpid());
+    setenv("MASTER_PORT", port, 1);
+    for (int w = 0; w < 2; w++) {
+        pid_t pid[4];
+        for (int r = 0; r < 4; r++) {
+            pid[r] = fork();
+            if (pid[r] == 0) {
+                _exit(open_in_child(r, 4, w == 0 ? "shm" : "auto"));
+            }
+        }
+        for (int r = 0; r < 4; r++) {
+            int wait_status = 0;
+            assert_int_equal(waitpid(pid[r], &wait_status, 0), pid[r]);
+            assert_int_equal(wait_status, 0);
+        }
+    }
+}
+
+static void opening_refuses(void **state)
+{
+    (void)state;
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    HD_OK(heddle_comm_open(&comm, "auto", NULL));
+    assert_int_equal(heddle_comm_size(comm), 1);
+    assert_non_null(strstr(heddle_comm_describe(comm), "auto chose self"));
+    heddle_comm_destroy(comm);
+    heddle_comm_destroy(NULL);
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_comm_open(&comm, "shm", NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "threads", NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "carrier pigeon", NULL));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_comm_open(&comm, "fault(:self", NULL));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_comm_open(&comm, "fault(fail=x):self", NULL));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_comm_open(&comm, "fault(delay=5@1):self", NULL));
+    HD_OK(heddle_comm_open(&comm, "fault(fail=2@0,delay=0.1ms,reorder=3):self", NULL));
+    HD_OK(heddle_comm_barrier(comm));
+    HD_FAILS(HEDDLE_ERR_TRANSPORT, heddle_comm_barrier(comm));
+    HD_OK(heddle_comm_barrier(comm));
+    heddle_comm_destroy(comm);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(0, "threads", small_rank, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(2, "mpi", small_rank, NULL));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_run_ranks(2, "fault(nonsense):shm", small_rank, NULL));
+    options.struct_bytes = 3;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "self", &options));
+    setenv("RANK", "4", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "shm", NULL));
+    setenv("RANK", "1", 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_comm_open(&comm, "shm", NULL));
+    setenv("LOCAL_WORLD_SIZE", "4", 1);
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 200;
+    HD_FAILS(HEDDLE_ERR_TIMEOUT, heddle_comm_open(&comm, "shm", &options)); /* nobody else comes */
+    setenv("RANK", "0", 1);
+    HD_FAILS(HEDDLE_ERR_TIMEOUT, heddle_comm_open(&comm, "shm", &options));
+    assert_non_null(strstr(heddle_last_error(), "rank 1"));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(axis_groups),     cmocka_unit_test(messages),
+        cmocka_unit_test(many_ranks),      cmocka_unit_test(opens_from_environment),
+        cmocka_unit_test(opening_refuses),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
