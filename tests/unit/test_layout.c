@@ -1,0 +1,267 @@
+/* Boxes, strides and index arithmetic of layouts. */
+#include "case.h"
+
+#include <heddle/index.h>
+#include <heddle/reshard.h>
+#include <heddle/tensor.h>
+#include <string.h>
+
+static void parse(heddle_shape *shape, heddle_mesh *mesh, heddle_layout *layout, const char *shape_text,
+                  const char *mesh_text, const char *layout_text)
+{
+    HD_OK(heddle_shape_parse(shape, shape_text));
+    HD_OK(heddle_mesh_parse(mesh, mesh_text));
+    HD_OK(heddle_layout_parse(layout, layout_text, shape, mesh));
+}
+
+static void balanced_blocks(void **state)
+{
+    (void)state;
+    for (int64_t extent = 0; extent < 40; extent++) {
+        for (int n = 1; n <= 12; n++) {
+            int64_t start = 0;
+            for (int i = 0; i < n; i++) {
+                int64_t len = heddle_block_len(extent, n, i);
+                assert_int_equal(heddle_block_start(extent, n, i), start);
+                assert_int_equal(len, extent / n + (i < extent % n));
+                for (int64_t x = start; x < start + len; x++) {
+                    assert_int_equal(heddle_block_owner(extent, n, x), i);
+                }
+                start += len;
+            }
+            assert_int_equal(start, extent);
+        }
+    }
+}
+
+static void blocks_of_huge_extents(void **state)
+{
+    (void)state;
+    int64_t extent = ((int64_t)1 << 62) - 1;
+    int n = 65536, last = n - 1;
+    assert_int_equal(heddle_block_start(extent, n, last) + heddle_block_len(extent, n, last), extent);
+    assert_int_equal(heddle_block_owner(extent, n, extent - 1), last);
+    assert_int_equal(heddle_block_owner(extent, n, heddle_block_start(extent, n, 1234)), 1234);
+    assert_int_equal(heddle_block_owner(extent, n, heddle_block_start(extent, n, 1234) - 1), 1233);
+}
+
+static void explicit_blocks(void **state)
+{
+    (void)state;
+    const int64_t len[5] = {0, 3, 0, 0, 2};
+    const int owner[5] = {1, 1, 1, 4, 4};
+    for (int x = 0; x < 5; x++) {
+        assert_int_equal(heddle_split_owner(len, 5, x), owner[x]);
+    }
+    assert_int_equal(heddle_split_start(len, 4), 3);
+    int64_t lo = 10, n = 5;
+    heddle_range_narrow(&lo, &n, len, 5, 4);
+    assert_int_equal(lo, 13);
+    assert_int_equal(n, 2);
+}
+
+static void ranks_and_coordinates(void **state)
+{
+    (void)state;
+    heddle_mesh mesh;
+    HD_OK(heddle_mesh_parse(&mesh, "[node=2 gpu=3 x=4]"));
+    assert_int_equal(heddle_mesh_size(&mesh), 24);
+    const int size[3] = {2, 3, 4};
+    for (int rank = 0; rank < 24; rank++) {
+        int coords[HEDDLE_MAX_AXES], same[3];
+        HD_OK(heddle_mesh_coords(coords, &mesh, rank));
+        assert_int_equal((coords[0] * 3 + coords[1]) * 4 + coords[2], rank);
+        assert_int_equal(heddle_mesh_rank_of(coords, size, 3), rank);
+        heddle_mesh_coords_of(same, size, 3, rank);
+        assert_memory_equal(same, coords, sizeof same);
+    }
+    int coords[HEDDLE_MAX_AXES];
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_mesh_coords(coords, &mesh, 24));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_mesh_coords(coords, &mesh, -1));
+}
+
+static void ravel_and_unravel(void **state)
+{
+    (void)state;
+    const int64_t len[3] = {2, 3, 4};
+    int64_t coord[3] = {0}, lo[3] = {5, 6, 7}, stride[3] = {100, 10, 1}, at[3] = {6, 8, 10};
+    for (int64_t i = 0; i < 24; i++) {
+        heddle_index_unravel(coord, len, 3, i);
+        assert_int_equal(heddle_index_ravel(coord, len, 3), i);
+    }
+    assert_int_equal(heddle_index_offset(at, lo, stride, 3), 123);
+}
+
+/* All ranks' boxes cover every element once per replica. */
+static void boxes_partition(const char *shape_text, const char *mesh_text, const char *layout_text, int64_t copies)
+{
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    parse(&shape, &mesh, &layout, shape_text, mesh_text, layout_text);
+    int64_t sum = 0, whole = 1;
+    for (int d = 0; d < shape.ndim; d++) {
+        whole *= shape.dim[d].extent;
+    }
+    for (int r = 0; r < heddle_mesh_size(&mesh); r++) {
+        heddle_box box;
+        HD_OK(heddle_layout_box(&box, &shape, &mesh, &layout, r));
+        sum += heddle_box_elems(&box);
+    }
+    assert_int_equal(sum, whole * copies);
+}
+
+static void boxes_add_up(void **state)
+{
+    (void)state;
+    boxes_partition("u8[t=17 s=5]", "[x=4]", "t@x", 1);
+    boxes_partition("u8[t=3 s=5]", "[x=8]", "t@x", 1);
+    boxes_partition("u8[t=17 s=5]", "[x=4 y=3]", "t@x", 3);
+    boxes_partition("u8[t=17 s=5]", "[x=4 y=3]", "t@x,t@y", 1);
+    boxes_partition("u8[t=17 s=5]", "[x=4 y=3]", "t@x(0 9 0 8),t@y", 1);
+    boxes_partition("u8[t=17 s=5]", "[x=4 y=3]", "t@x,sum@y", 3);
+    boxes_partition("u8[t=17 s=0]", "[x=4 y=3]", "s@x,t@y", 1);
+}
+
+static void box_is(const char *layout_text, int rank, int64_t lo, int64_t len)
+{
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_box box;
+    parse(&shape, &mesh, &layout, "bf16[b=2 t=30 s=5]", "[node=2 gpu=4]", layout_text);
+    HD_OK(heddle_layout_box(&box, &shape, &mesh, &layout, rank));
+    assert_int_equal(box.lo[0], 0);
+    assert_int_equal(box.len[0], 2);
+    assert_int_equal(box.lo[1], lo);
+    assert_int_equal(box.len[1], len);
+}
+
+static void nested_boxes(void **state)
+{
+    (void)state;
+    box_is("t@node", 5, 15, 15);
+    box_is("t@gpu", 5, 8, 8);
+    box_is("t@gpu", 6, 16, 7);
+    /* 30 = 15 + 15; 15 = 4 + 4 + 4 + 3: a block stays inside its node's block */
+    box_is("t@node,t@gpu", 3, 12, 3);
+    box_is("t@node,t@gpu", 4, 15, 4);
+    box_is("t@gpu,t@node", 4, 15, 4);
+    box_is("t@node(29 1),t@gpu", 0, 0, 8);
+    box_is("t@node(29 1),t@gpu", 3, 22, 7);
+    box_is("t@node(29 1),t@gpu", 4, 29, 1);
+    box_is("t@node(29 1),t@gpu", 5, 30, 0);
+    box_is("sum@node,t@gpu(0 0 30 0)", 6, 0, 30);
+}
+
+static void strides(void **state)
+{
+    (void)state;
+    const heddle_box box = {3, {5, 6, 7}, {2, 3, 4}};
+    const heddle_order order = {3, {2, 0, 1}};
+    int64_t stride[HEDDLE_MAX_DIMS];
+    heddle_box_strides(stride, &box, NULL);
+    assert_int_equal(stride[0], 12);
+    assert_int_equal(stride[1], 4);
+    assert_int_equal(stride[2], 1);
+    heddle_box_strides(stride, &box, &order);
+    assert_int_equal(stride[2], 6);
+    assert_int_equal(stride[0], 3);
+    assert_int_equal(stride[1], 1);
+}
+
+static void tensors(void **state)
+{
+    (void)state;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_tensor tensor;
+    char data[64];
+    parse(&shape, &mesh, &layout, "f32[t=5 s=3]", "[x=4]", "t@x");
+    HD_OK(heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, NULL, 0));
+    assert_int_equal(tensor.data_bytes, 2 * 3 * 4);
+    assert_int_equal(tensor.stride_elems[0], 3);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_init(&tensor, NULL, &shape, &mesh, &layout, NULL, 0));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, NULL, 4));
+    const heddle_order twice = {2, {1, 1}};
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, &twice, 0));
+    HD_OK(heddle_layout_parse(&layout, "t@x(5 0 0 0)", &shape, &mesh));
+    HD_OK(heddle_tensor_init(&tensor, NULL, &shape, &mesh, &layout, NULL, 1));
+    assert_int_equal(tensor.data_bytes, 0);
+}
+
+static void values_made_by_hand(void **state)
+{
+    (void)state;
+    heddle_shape shape, bad;
+    heddle_mesh mesh, bad_mesh;
+    heddle_layout layout, worse;
+    parse(&shape, &mesh, &layout, "f32[t=5 s=3]", "[x=4]", "t@x");
+    bad = shape;
+    memset(bad.dim[0].name, 'a', sizeof bad.dim[0].name); /* no end */
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_shape_check(&bad));
+    bad = shape;
+    strcpy(bad.dim[1].name, "t");
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_shape_check(&bad));
+    bad = shape;
+    bad.dim[0].extent = -1;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_shape_check(&bad));
+    bad = shape;
+    bad.dtype = (heddle_dtype)99;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_shape_check(&bad));
+    bad = shape;
+    bad.dim[0].extent = (int64_t)1 << 60;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_shape_check(&bad));
+    bad_mesh = mesh;
+    bad_mesh.axis[0].size = 0;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_mesh_check(&bad_mesh));
+    bad_mesh.axis[0].size = HEDDLE_MAX_RANKS + 1;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_mesh_check(&bad_mesh));
+    worse = layout;
+    worse.dim_of_axis[0] = 2;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
+    worse.dim_of_axis[0] = -3;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
+    worse = layout;
+    worse.nblocks[0] = 4;
+    worse.block[0] = INT64_MAX;
+    worse.block[1] = INT64_MAX;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
+    worse.nblocks[0] = 1 << 30;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_layout_check(NULL, &shape, &mesh));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_layout_check(&layout, NULL, &mesh));
+}
+
+static void equal_layouts(void **state)
+{
+    (void)state;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout a, b;
+    parse(&shape, &mesh, &a, "f32[t=5 s=3]", "[x=4]", "t@x");
+    HD_OK(heddle_layout_parse(&b, "t@x(2 1 1 1)", &shape, &mesh));
+    assert_true(heddle_layout_equal(&a, &b, &mesh));
+    b = a;
+    b.nblocks[0] = 4;
+    memcpy(b.block, (const int64_t[]){2, 1, 1, 1}, 4 * sizeof *b.block);
+    assert_true(heddle_layout_equal(&a, &b, &mesh));
+    memcpy(b.block, (const int64_t[]){1, 2, 1, 1}, 4 * sizeof *b.block);
+    assert_false(heddle_layout_equal(&a, &b, &mesh));
+    b = heddle_layout_replicated();
+    assert_false(heddle_layout_equal(&a, &b, &mesh));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(balanced_blocks),   cmocka_unit_test(blocks_of_huge_extents),
+        cmocka_unit_test(explicit_blocks),   cmocka_unit_test(ranks_and_coordinates),
+        cmocka_unit_test(ravel_and_unravel), cmocka_unit_test(boxes_add_up),
+        cmocka_unit_test(nested_boxes),      cmocka_unit_test(strides),
+        cmocka_unit_test(tensors),           cmocka_unit_test(values_made_by_hand),
+        cmocka_unit_test(equal_layouts),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
