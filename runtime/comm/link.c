@@ -13,6 +13,13 @@ typedef struct cell {
     _Atomic uint64_t word[HD_LINK_WORDS];
 } cell;
 
+/* What a cell holds already, as its writer knows. Words that stay the same are not stored again: a peer that spins on
+ * the flag takes the line away between the words and the flag, and it has to come back twice. */
+typedef struct known {
+    int nwords;
+    uint64_t word[HD_LINK_WORDS];
+} known;
+
 struct hd_link {
     heddle_comm *comm;
     hd_block *inbox;
@@ -20,6 +27,7 @@ struct hd_link {
     cell **in;          /* by rank: HD_LINK_SLOTS cells that it writes; NULL: not linked */
     cell **out;         /* by rank: the cells that this rank writes */
     uint64_t *out_base; /* by rank */
+    known *known;       /* by rank and slot: of the cells that this rank writes */
 };
 
 static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
@@ -45,6 +53,7 @@ static heddle_status link_parts(hd_link **out, heddle_comm *comm, int n)
     HD_TRY(hd_alloc((void **)&link->in, (size_t)comm->size, sizeof(cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out, (size_t)comm->size, sizeof(cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out_base, (size_t)comm->size, sizeof(uint64_t), "a link"));
+    HD_TRY(hd_alloc((void **)&link->known, (size_t)comm->size * HD_LINK_SLOTS, sizeof(known), "a link"));
     HD_TRY(take_inbox(comm->group, &link->inbox, (size_t)n * HD_LINK_SLOTS * sizeof(cell)));
     link->in_base = link->inbox->generation << GENERATION_SHIFT;
     *out = link;
@@ -115,6 +124,7 @@ void hd_link_destroy(hd_link *link)
     hd_free(link->in);
     hd_free(link->out);
     hd_free(link->out_base);
+    hd_free(link->known);
     hd_free(link);
 }
 
@@ -136,9 +146,14 @@ heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence,
     HD_TRY(check_peer(link, peer, slot, nwords));
     HD_TRY(hd_fault_point(link->comm, "link post"));
     cell *c = &link->out[peer][slot];
+    known *k = &link->known[peer * HD_LINK_SLOTS + slot];
     for (int i = 0; i < nwords; i++) {
-        atomic_store_explicit(&c->word[i], words[i], memory_order_relaxed);
+        if (i >= k->nwords || k->word[i] != words[i]) {
+            atomic_store_explicit(&c->word[i], words[i], memory_order_relaxed);
+            k->word[i] = words[i];
+        }
     }
+    k->nwords = nwords > k->nwords ? nwords : k->nwords;
     /* A locked instruction: what was written before becomes visible before it, and `sleeping` is read after it. */
     atomic_exchange(&c->sequence, link->out_base[peer] + sequence);
     if (peer != link->comm->rank) {

@@ -48,7 +48,10 @@ static heddle_status await(heddle_reshard *plan, int kind, int peer, uint64_t *w
         return st;
     }
     *here = 1;
-    return hd_link_wait(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, deadline(plan),
+    /* The communicator's own deadline is looked up by whoever waits long enough to need it: the clock costs as much as
+     * the flag. */
+    int64_t deadline_ns = plan->request.options.deadline_ms > 0 ? deadline(plan) : 0;
+    return hd_link_wait(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, deadline_ns,
                         kind == SLOT_READY ? "reshard: peer ready" : "reshard: peer done");
 }
 
