@@ -1,0 +1,395 @@
+/* Ranks that give up, come late, run out of memory or lose a transport call: everybody is told, nothing hangs or leaks.
+ */
+#include "case.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <dirent.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const transports[] = {"threads", "shm"};
+
+/* What ranks saw, visible to the test also when they are processes. */
+typedef struct seen {
+    _Atomic int started;
+    heddle_status status[64];
+    char sentence[64][256];
+} seen;
+
+static seen *all_seen;
+
+static void forget(void)
+{
+    if (all_seen == NULL) {
+        all_seen = mmap(NULL, sizeof *all_seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(all_seen != MAP_FAILED);
+    }
+    memset(all_seen, 0, sizeof *all_seen);
+}
+
+static heddle_status remember(heddle_comm *comm, heddle_status status)
+{
+    int me = heddle_comm_rank(comm);
+    all_seen->status[me] = status;
+    snprintf(all_seen->sentence[me], sizeof all_seen->sentence[me], "%s",
+             status != HEDDLE_OK ? heddle_last_error() : "");
+    return status;
+}
+
+static int open_descriptors(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL) {
+        n++;
+    }
+    closedir(folder);
+    return n;
+}
+
+static void assert_nothing_left(int descriptors)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(open_descriptors(), descriptors);
+}
+
+/* --- giving up
+ * ---------------------------------------------------------------------------------------------------------- */
+
+typedef enum wait_kind { IN_BARRIER, IN_ALLGATHER, IN_SENDRECV, IN_LINK, WAIT_KINDS } wait_kind;
+
+/* Wait for rank 1 in some way. */
+static heddle_status wait_somehow(heddle_comm *comm, wait_kind kind)
+{
+    char own[8] = {0};
+    char all[64 * 8];
+    heddle_status st = HEDDLE_OK;
+    hd_link *link = NULL;
+    if (kind == IN_ALLGATHER) {
+        return heddle_comm_allgather(comm, own, all, sizeof own);
+    }
+    if (kind == IN_SENDRECV) {
+        return heddle_comm_sendrecv(comm, NULL, 0, -1, all, 8, 1);
+    }
+    if (kind == IN_LINK) {
+        st = hd_link_create(&link, comm);
+        if (st == HEDDLE_OK) {
+            st = hd_link_wait(link, 1, 0, 1, NULL, 0, hd_comm_deadline_ns(comm, 0), "waiting for the test");
+        }
+        hd_link_destroy(link);
+        return st;
+    }
+    return heddle_comm_barrier(comm);
+}
+
+static heddle_status aborting_rank(heddle_comm *comm, void *arg)
+{
+    wait_kind kind = *(wait_kind *)arg;
+    if (heddle_comm_rank(comm) == 1) {
+        hd_link *link = NULL;
+        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
+        hd_link_destroy(link);
+        usleep(30000); /* the others sleep by now */
+        heddle_comm_abort(comm, "the soup is cold");
+        return remember(comm, st);
+    }
+    return remember(comm, wait_somehow(comm, kind));
+}
+
+static void abort_wakes_everyone(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
+            forget();
+            int64_t start_ns = hd_now_ns();
+            HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(4, transports[t], aborting_rank, &kind));
+            assert_true(hd_now_ns() - start_ns < 1500000000);
+            for (int r = 0; r < 4; r++) {
+                assert_int_equal(all_seen->status[r], r == 1 ? HEDDLE_OK : HEDDLE_ERR_PEER);
+                assert_true(r == 1 || strstr(all_seen->sentence[r], "rank 1") != NULL);
+                assert_true(r == 1 || strstr(all_seen->sentence[r], "the soup is cold") != NULL);
+            }
+        }
+    }
+}
+
+static heddle_status failing_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    if (heddle_comm_rank(comm) == 2) {
+        usleep(5000);
+        return hd_fail(HEDDLE_ERR_LAYOUT, "only %d spoons", 3);
+    }
+    return remember(comm, heddle_comm_barrier(comm));
+}
+
+static void failing_rank_is_named(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        forget();
+        HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_run_ranks(4, transports[t], failing_rank, NULL));
+        assert_string_equal(heddle_last_error(), "rank 2: only 3 spoons");
+        for (int r = 0; r < 4; r++) {
+            assert_true(r == 2 || all_seen->status[r] == HEDDLE_ERR_PEER);
+            assert_true(r == 2 || strstr(all_seen->sentence[r], "only 3 spoons") != NULL);
+        }
+    }
+}
+
+/* Success without taking part in what the others still wait for. */
+static heddle_status leaving_rank(heddle_comm *comm, void *arg)
+{
+    wait_kind kind = *(wait_kind *)arg;
+    if (heddle_comm_rank(comm) == 1) {
+        hd_link *link = NULL;
+        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
+        hd_link_destroy(link);
+        return st;
+    }
+    return remember(comm, wait_somehow(comm, kind));
+}
+
+static void leaving_rank_is_noticed(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
+            forget();
+            int64_t start_ns = hd_now_ns();
+            HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(3, transports[t], leaving_rank, &kind));
+            assert_true(hd_now_ns() - start_ns < 1500000000);
+            assert_non_null(strstr(heddle_last_error(), "rank 1"));
+        }
+    }
+}
+
+/* --- late
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static heddle_status late_rank(heddle_comm *comm, void *arg)
+{
+    wait_kind kind = *(wait_kind *)arg;
+    if (heddle_comm_rank(comm) == 1) {
+        hd_link *link = NULL;
+        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
+        hd_link_destroy(link);
+        usleep(600000);
+        return st;
+    }
+    int64_t start_ns = hd_now_ns();
+    heddle_status st = wait_somehow(comm, kind);
+    if (st == HEDDLE_ERR_TIMEOUT && hd_now_ns() - start_ns < 190000000) {
+        return remember(comm, hd_fail(HEDDLE_ERR_INTERNAL, "too early"));
+    }
+    return remember(comm, st);
+}
+
+static void deadline_fires(void **state)
+{
+    (void)state;
+    static const char *const stages[] = {"barrier", "allgather", "sendrecv", "waiting for the test"};
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 200;
+    for (size_t t = 0; t < 2; t++) {
+        for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
+            forget();
+            HD_FAILS(HEDDLE_ERR_TIMEOUT, heddle_run_ranks_with(2, transports[t], &options, late_rank, &kind));
+            assert_int_equal(all_seen->status[0], HEDDLE_ERR_TIMEOUT);
+            assert_non_null(strstr(all_seen->sentence[0], "rank 0"));
+            assert_non_null(strstr(all_seen->sentence[0], "rank 1"));
+            assert_non_null(strstr(all_seen->sentence[0], stages[kind]));
+        }
+    }
+}
+
+static heddle_status sized_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    static char data[100000];
+    int me = heddle_comm_rank(comm);
+    char *own = data; /* out of peers' reach with shm: through the stage */
+    heddle_status st = me == 0 ? heddle_comm_sendrecv(comm, own, sizeof data, 1, NULL, 0, -1)
+                               : heddle_comm_sendrecv(comm, NULL, 0, -1, own, 50000, 0);
+    remember(comm, st);
+    return heddle_comm_barrier(comm);
+}
+
+static void sizes_must_match(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        forget();
+        HD_OK(heddle_run_ranks(2, transports[t], sized_rank, NULL));
+        assert_int_equal(all_seen->status[0], HEDDLE_ERR_MISMATCH);
+        assert_int_equal(all_seen->status[1], HEDDLE_ERR_MISMATCH);
+        assert_non_null(strstr(all_seen->sentence[1], "50000"));
+        assert_non_null(strstr(all_seen->sentence[1], "100000"));
+    }
+}
+
+/* --- the n-th call, the n-th allocation
+ * ---------------------------------------------------------------------------------- */
+
+/* A little of everything. */
+static heddle_status busy_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    long fail_at = *(long *)arg;
+    int n = heddle_comm_size(comm);
+    int me = heddle_comm_rank(comm);
+    const heddle_mesh mesh = {.naxes = 2, .axis = {{"a", n / 2}, {"b", 2}}};
+    heddle_comm *group = NULL;
+    hd_link *link = NULL;
+    hd_exchange *exchange = NULL;
+    void *buffer = NULL;
+    char all[64];
+    int done = 0;
+    heddle_message m[2] = {{.peer = (me + 1) % n, .is_send = 1, .run_bytes = 32},
+                           {.peer = (me + n - 1) % n, .run_bytes = 32}};
+    if (fail_at > 0 && me == 1) {
+        hd_alloc_fail_at(fail_at);
+    }
+    HD_TRY(heddle_buffer_alloc(&buffer, comm, 64, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_comm_axis_group(&group, comm, &mesh, 1));
+    HD_TRY(heddle_comm_barrier(group));
+    HD_TRY(hd_link_create(&link, comm));
+    HD_TRY(hd_link_post(link, (me + 1) % n, 0, 1, NULL, 0));
+    HD_TRY(hd_link_wait(link, (me + n - 1) % n, 0, 1, NULL, 0, hd_comm_deadline_ns(comm, 0), "busy"));
+    HD_TRY(hd_exchange_create(&exchange, comm, m, 2));
+    HD_TRY(hd_exchange_start(exchange, buffer, (char *)buffer + 32));
+    for (int round = 0; !done; round++) {
+        HD_TRY(hd_exchange_test(exchange, &done));
+        hd_comm_relax(comm, done ? 0 : round);
+    }
+    HD_TRY(heddle_comm_sendrecv(comm, all, 32, (me + 1) % n, all + 32, 32, (me + n - 1) % n));
+    HD_TRY(heddle_comm_allgather(comm, buffer, all, 8));
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    remember(comm, st);
+    hd_alloc_fail_at(0);
+    hd_exchange_destroy(exchange);
+    hd_link_destroy(link);
+    heddle_comm_destroy(group);
+    heddle_buffer_free(comm, buffer);
+    return st;
+}
+
+static void check_outcome(heddle_status st, heddle_status wanted, int culprit)
+{
+    if (st == HEDDLE_OK) {
+        return;
+    }
+    assert_int_equal(st, wanted);
+    for (int r = 0; r < 4; r++) {
+        heddle_status one = all_seen->status[r];
+        assert_true(one == HEDDLE_OK || one == wanted || one == HEDDLE_ERR_PEER);
+        assert_true(r != culprit || one == wanted);
+    }
+}
+
+static void every_call_fails_once(void **state)
+{
+    (void)state;
+    long none = 0;
+    int descriptors = open_descriptors();
+    for (size_t t = 0; t < 2; t++) {
+        for (int rank = 0; rank < 4; rank += 3) {
+            heddle_status st = HEDDLE_ERR_TRANSPORT;
+            int n = 0;
+            while (st != HEDDLE_OK && n < 200) {
+                char where[64];
+                snprintf(where, sizeof where, "fault(fail=%d@%d):%s", ++n, rank, transports[t]);
+                forget();
+                int64_t start_ns = hd_now_ns();
+                st = heddle_run_ranks(4, where, busy_rank, &none);
+                check_outcome(st, HEDDLE_ERR_TRANSPORT, rank);
+                assert_true(hd_now_ns() - start_ns < 1900000000);
+            }
+            assert_int_equal(st, HEDDLE_OK);
+            assert_true(n > 8);
+        }
+    }
+    assert_nothing_left(descriptors);
+}
+
+static void every_allocation_of_a_rank_fails_once(void **state)
+{
+    (void)state;
+    int descriptors = open_descriptors();
+    heddle_status st = HEDDLE_ERR_NOMEM;
+    long n = 0;
+    while (st != HEDDLE_OK && n < 500) { /* processes: the counter of threads would be everybody's */
+        n++;
+        forget();
+        st = heddle_run_ranks(4, "shm", busy_rank, &n);
+        check_outcome(st, HEDDLE_ERR_NOMEM, 1);
+    }
+    assert_int_equal(st, HEDDLE_OK);
+    assert_true(n > 20);
+    assert_nothing_left(descriptors);
+}
+
+/* Also those of the parent and of the meeting. */
+static void every_allocation_of_a_run_fails_once(void **state)
+{
+    (void)state;
+    long none = 0;
+    int descriptors = open_descriptors();
+    forget();
+    HD_OK(heddle_run_ranks(4, "threads", busy_rank, &none)); /* what is made once per process */
+    for (size_t t = 0; t < 2; t++) {
+        heddle_status st = HEDDLE_ERR_NOMEM;
+        long n = 0;
+        while (st != HEDDLE_OK && n < 1000) {
+            forget();
+            hd_alloc_fail_at(++n);
+            st = heddle_run_ranks(4, transports[t], busy_rank, &none);
+            hd_alloc_fail_at(0);
+            assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM);
+        }
+        assert_int_equal(st, HEDDLE_OK);
+        assert_true(n > 20);
+    }
+    assert_nothing_left(descriptors);
+}
+
+static void overtaking_changes_nothing(void **state)
+{
+    (void)state;
+    long none = 0;
+    for (size_t t = 0; t < 2; t++) {
+        for (int seed = 1; seed <= 10; seed++) {
+            char where[64];
+            snprintf(where, sizeof where, "fault(reorder=%d,delay=0.2ms@%d):%s", seed, seed % 4, transports[t]);
+            forget();
+            HD_OK(heddle_run_ranks(4, where, busy_rank, &none));
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(abort_wakes_everyone),
+        cmocka_unit_test(failing_rank_is_named),
+        cmocka_unit_test(leaving_rank_is_noticed),
+        cmocka_unit_test(deadline_fires),
+        cmocka_unit_test(sizes_must_match),
+        cmocka_unit_test(every_call_fails_once),
+        cmocka_unit_test(every_allocation_of_a_rank_fails_once),
+        cmocka_unit_test(every_allocation_of_a_run_fails_once),
+        cmocka_unit_test(overtaking_changes_nothing),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
