@@ -1,15 +1,19 @@
 /* Linear layers whose rows do not know of one another: dst[r, n] = src[r, k] * W[n, k]^T + bias.
  *
- * oneDNN picks its kernel, and with it the order of its sums, by the number of rows. So every call has the same number
- * of rows here (the last block of a matrix is padded), and packing checks that a row's result does not depend on its
- * place in the block; a block size that fails the check is replaced by a smaller one, down to a single row.
+ * oneDNN picks its kernel, and with it the order of its sums, by the number of rows. So every call has one of two fixed
+ * numbers of rows here (the last block of a matrix is padded), and packing checks that a row's result depends neither
+ * on its place in a block nor on which of the two it is in. A size that fails the check is not used; the smallest, one
+ * row, cannot fail.
  */
 #ifndef HD_GEMM_H
 #define HD_GEMM_H
 
 #include <heddle/layout.h>
 
-enum { HD_GEMM_ROWS = 64 }; /* the block size that is tried first; chunks of rows should be multiples of it */
+enum {
+    HD_GEMM_ROWS = 64,       /* of a small block */
+    HD_GEMM_LARGE_ROWS = 256 /* of a large one, which reads the weights less often; chunks should be multiples */
+};
 
 typedef struct hd_gemm hd_gemm;
 
@@ -27,7 +31,7 @@ heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias
 heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 
 int64_t hd_gemm_bytes(const hd_gemm *gemm);      /* scratch and packed weights */
-int64_t hd_gemm_block_rows(const hd_gemm *gemm); /* 0 before packing */
+int64_t hd_gemm_block_rows(const hd_gemm *gemm); /* of the larger kind in use; 0 before packing */
 const char *hd_gemm_kernel(const hd_gemm *gemm); /* oneDNN's name of the kernel; "" before packing */
 
 /* oneDNN runs on OpenMP. The library's ranks and threads are its own, so OpenMP is held at one thread while they call

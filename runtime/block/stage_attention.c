@@ -8,7 +8,7 @@ enum { PART_NORMED = 0, PART_QKV = 1, PART_OUT = 2, PART_SCRATCH = 3 };
 enum { SHIFT = 0, SCALE = 1, GATE = 2 };
 
 /* A group: inner indices i0 .. i0+ni of outer indices o0 .. o0+no (no > 1 only with all inner ones). Its rows are
- * gathered in the order (o, t, i), so that row r of the group is token (r / ni) % t of a fibre. */
+ * gathered fibre after fibre, (o, i, t): tokens a power of two apart would fall on the same few cache sets. */
 typedef struct fibre_group {
     int64_t o0;
     int64_t no;
@@ -45,17 +45,17 @@ static fibre_group group_of(const hd_block_view *view, int64_t job)
 /* Where row r of the group lies in the box. */
 static int64_t row_in_box(const hd_block_view *view, const fibre_group *group, int64_t r)
 {
-    int64_t i = r % group->ni;
-    int64_t t = r / group->ni % view->t;
-    int64_t o = r / group->ni / view->t;
+    int64_t t = r % view->t;
+    int64_t i = r / view->t % group->ni;
+    int64_t o = r / view->t / group->ni;
     return ((group->o0 + o) * view->t + t) * view->inner + group->i0 + i;
 }
 
 /* Rows from r on that lie together in the box and belong to one sample. */
 static int64_t run_rows(const hd_block_view *view, const fibre_group *group, int64_t r, int64_t end)
 {
-    if (group->ni < view->inner) {
-        return smaller(end - r, group->ni - r % group->ni);
+    if (view->inner > 1) {
+        return 1;
     }
     return smaller(end - r, view->sample_rows - row_in_box(view, group, r) % view->sample_rows);
 }
@@ -77,8 +77,7 @@ static void normalise(heddle_block *block, const hd_block_view *view, int seat_i
     }
 }
 
-static void norm_rotate(heddle_block *block, const hd_block_view *view, const fibre_group *group, char *qkv,
-                        int64_t rows)
+static void norm_rotate(heddle_block *block, const hd_block_view *view, char *qkv, int64_t rows)
 {
     int64_t c = block->channels;
     size_t elem = hd_block_elem_bytes(block);
@@ -87,7 +86,7 @@ static void norm_rotate(heddle_block *block, const hd_block_view *view, const fi
     }
     for (int64_t r = 0; r < rows; r++) {
         char *row = qkv + (size_t)(r * 3 * c) * elem;
-        int64_t t = r / group->ni % view->t;
+        int64_t t = r % view->t;
         const float *cos_sin = block->cos_sin != NULL ? block->cos_sin + t * block->head_channels : NULL;
         for (int which = 0; which < 2; which++) {
             const float *weight = block->options.qk_norm ? block->param[HD_PARAM_Q_NORM + which].data : NULL;
@@ -108,12 +107,12 @@ static void mix(heddle_block *block, const hd_block_view *view, int seat_index, 
                               .nq = view->t,
                               .nk = view->t,
                               .d = d,
-                              .q_stride = group->ni * 3 * c,
-                              .kv_stride = group->ni * 3 * c,
-                              .out_stride = group->ni * c,
+                              .q_stride = 3 * c,
+                              .kv_stride = 3 * c,
+                              .out_stride = c,
                               .scale = 1.0f / sqrtf((float)d)};
     for (int64_t fibre = 0; fibre < group->no * group->ni; fibre++) {
-        int64_t row = fibre / group->ni * view->t * group->ni + fibre % group->ni;
+        int64_t row = fibre * view->t;
         const char *qkv = (const char *)seat->part[PART_QKV] + (size_t)(row * 3 * c) * elem;
         char *out = (char *)seat->part[PART_NORMED] + (size_t)(row * c) * elem;
         for (int64_t h = 0; h < block->options.heads; h++) {
@@ -158,7 +157,7 @@ static heddle_status group_job(heddle_block *block, const hd_block_view *view, i
     int64_t rows = group.no * view->t * group.ni;
     normalise(block, view, seat_index, &group, rows);
     HD_TRY(hd_gemm_run(block->layer[HD_LAYER_QKV], seat_index, seat->part[PART_QKV], seat->part[PART_NORMED], rows));
-    norm_rotate(block, view, &group, seat->part[PART_QKV], rows);
+    norm_rotate(block, view, seat->part[PART_QKV], rows);
     mix(block, view, seat_index, &group);
     HD_TRY(project(block, view, seat_index, &group, rows));
 out:

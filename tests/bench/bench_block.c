@@ -13,7 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS = 16, WIDTH = 72, C = HEADS * WIDTH, LONG = 1024, SHORT = 16, FIBRES = 64, CHUNK = 1024 };
+enum {
+    HEADS = 16,
+    WIDTH = 72,
+    C = HEADS * WIDTH,
+    LONG = 1024,
+    SHORT = 16,
+    FIBRES = 16,
+    /* of T = 16: what a block works on at a time */ CHUNK = 1024
+};
 
 static double budget_s = 0.25;
 
@@ -129,12 +137,14 @@ static double bench_linear(int64_t k, int64_t n, heddle_dtype dtype)
 /* --- attention ------------------------------------------------------------------------------------------------------
  */
 
-/* Fused qkv rows [t][fibre][3c]; long fibres: one of them. */
+/* Fused qkv rows, [fibre][t][3c] as the blocks gather them, or [t][fibre][3c] as the activation lies. */
 typedef struct attention_case {
     const hd_block_kernels *kernels;
     heddle_dtype dtype;
     int64_t t;
     int64_t fibres;
+    int64_t token_rows; /* rows from a token to the next, and from a fibre to the next */
+    int64_t fibre_rows;
     char *qkv;
     char *out;
     void *scratch;
@@ -149,16 +159,16 @@ static void run_attention(void *arg)
                               .nq = a->t,
                               .nk = a->t,
                               .d = WIDTH,
-                              .q_stride = a->fibres * 3 * C,
-                              .kv_stride = a->fibres * 3 * C,
-                              .out_stride = a->fibres * C,
+                              .q_stride = a->token_rows * 3 * C,
+                              .kv_stride = a->token_rows * 3 * C,
+                              .out_stride = a->token_rows * C,
                               .scale = 1.0f / sqrtf(WIDTH)};
     for (int64_t fibre = 0; fibre < a->fibres; fibre++) {
         for (int64_t h = 0; h < HEADS; h++) {
-            head.q = a->qkv + (size_t)(fibre * 3 * C + h * WIDTH) * elem;
+            head.q = a->qkv + (size_t)(fibre * a->fibre_rows * 3 * C + h * WIDTH) * elem;
             head.k = (const char *)head.q + C * elem;
             head.v = (const char *)head.k + C * elem;
-            head.out = a->out + (size_t)(fibre * C + h * WIDTH) * elem;
+            head.out = a->out + (size_t)(fibre * a->fibre_rows * C + h * WIDTH) * elem;
             a->kernels->attention(&head, a->scratch);
         }
     }
@@ -168,13 +178,13 @@ static void run_attention(void *arg)
 static void run_strided_sgemm(void *arg)
 {
     attention_case *a = arg;
-    dnnl_dim_t ld = a->fibres * 3 * C;
+    dnnl_dim_t ld = a->token_rows * 3 * C;
     for (int64_t fibre = 0; fibre < a->fibres; fibre++) {
         for (int64_t h = 0; h < HEADS; h++) {
-            const float *q = (const float *)a->qkv + fibre * 3 * C + h * WIDTH;
-            float *out = (float *)a->out + fibre * C + h * WIDTH;
+            const float *q = (const float *)a->qkv + fibre * a->fibre_rows * 3 * C + h * WIDTH;
+            float *out = (float *)a->out + fibre * a->fibre_rows * C + h * WIDTH;
             dnnl_sgemm('N', 'T', a->t, a->t, WIDTH, 0.1f, q, ld, q + C, ld, 0, a->scores, a->t);
-            dnnl_sgemm('N', 'N', a->t, WIDTH, a->t, 1, a->scores, a->t, q + 2 * C, ld, 0, out, a->fibres * C);
+            dnnl_sgemm('N', 'N', a->t, WIDTH, a->t, 1, a->scores, a->t, q + 2 * C, ld, 0, out, a->token_rows * C);
         }
     }
 }
@@ -203,11 +213,12 @@ static double bench_batched(const attention_case *a, double flops)
     dnnl_engine_create(&engine, dnnl_cpu, 0);
     dnnl_stream_create(&b.stream, engine, dnnl_stream_default_flags);
     const dnnl_dim_t t = a->t;
-    const dnnl_dim_t row = a->fibres * 3 * C;
+    const dnnl_dim_t row = a->token_rows * 3 * C;
+    const dnnl_dim_t next = a->fibre_rows;
     const dnnl_dims_t tall = {a->fibres, HEADS, t, WIDTH}, wide = {a->fibres, HEADS, WIDTH, t};
     const dnnl_dims_t square = {a->fibres, HEADS, t, t};
-    const dnnl_dims_t rows = {3 * C, WIDTH, row, 1}, columns = {3 * C, WIDTH, 1, row};
-    const dnnl_dims_t dense = {HEADS * t * t, t * t, t, 1}, out = {C, WIDTH, a->fibres * C, 1};
+    const dnnl_dims_t rows = {next * 3 * C, WIDTH, row, 1}, columns = {next * 3 * C, WIDTH, 1, row};
+    const dnnl_dims_t dense = {HEADS * t * t, t * t, t, 1}, out = {next * C, WIDTH, row / 3, 1};
     dnnl_memory_desc_t q, k, s, v, o;
     dnnl_memory_desc_init_by_strides(&q, 4, tall, dnnl_f32, rows);
     dnnl_memory_desc_init_by_strides(&k, 4, wide, dnnl_f32, columns);
@@ -222,7 +233,7 @@ static double bench_batched(const attention_case *a, double flops)
         dnnl_primitive_desc_t descriptor;
         dnnl_matmul_desc_init(&matmul, desc[i][0], desc[i][1], NULL, desc[i][2]);
         if (dnnl_primitive_desc_create(&descriptor, &matmul, NULL, engine, NULL) != dnnl_success) {
-            printf("T = 16 batched matmul: not available\n");
+            printf("    batched strided matmul: not available\n");
             return 0;
         }
         dnnl_primitive_create(&b.product[i], descriptor);
@@ -231,7 +242,7 @@ static double bench_batched(const attention_case *a, double flops)
             dnnl_memory_create(&b.memory[i][j], desc[i][j], engine, data[i][j]);
         }
     }
-    double rate = report("T = 16, batched strided matmul, softmax not counted", flops, best_of(run_batched, &b));
+    double rate = report("    batched strided matmul, softmax not counted", flops, best_of(run_batched, &b));
     for (int i = 0; i < 2; i++) {
         dnnl_primitive_destroy(b.product[i]);
         for (int j = 0; j < 3; j++) {
@@ -243,9 +254,12 @@ static double bench_batched(const attention_case *a, double flops)
     return rate;
 }
 
-static attention_case attention_of(const hd_block_kernels *kernels, heddle_dtype dtype, int64_t t, int64_t fibres)
+static attention_case attention_of(const hd_block_kernels *kernels, heddle_dtype dtype, int64_t t, int64_t fibres,
+                                   int gathered)
 {
     attention_case a = {.kernels = kernels, .dtype = dtype, .t = t, .fibres = fibres};
+    a.token_rows = gathered ? 1 : fibres;
+    a.fibre_rows = gathered ? t : 1;
     a.qkv = filled((size_t)(t * fibres * 3 * C), dtype);
     a.out = filled((size_t)(t * fibres * C), dtype);
     a.scratch = filled(kernels->attention_scratch_bytes(t, WIDTH) / sizeof(float), HEDDLE_F32);
@@ -261,32 +275,45 @@ static void free_attention(attention_case *a)
     free(a->scores);
 }
 
+static void bench_long(const hd_block_kernels *kernels, heddle_dtype dtype, double sgemm)
+{
+    char name[80];
+    attention_case a = attention_of(kernels, dtype, LONG, 1, 1);
+    snprintf(name, sizeof name, "attention S = 1024, 16 x 72, %s, %s", heddle_dtype_name(dtype), kernels->name);
+    double rate = report(name, 4.0 * LONG * LONG * C, best_of(run_attention, &a));
+    printf("    %.2f of sgemm\n", rate / sgemm);
+    free_attention(&a);
+}
+
+static void bench_short(const hd_block_kernels *kernels, heddle_dtype dtype, int gathered)
+{
+    char name[80];
+    attention_case a = attention_of(kernels, dtype, SHORT, FIBRES, gathered);
+    double flops = 4.0 * SHORT * SHORT * C * FIBRES;
+    snprintf(name, sizeof name, "attention T = 16, 16 x 72, %s, %s, %s", heddle_dtype_name(dtype), kernels->name,
+             gathered ? "fibre by fibre" : "in place");
+    double rate = report(name, flops, best_of(run_attention, &a));
+    if (dtype == HEDDLE_F32) {
+        double strided =
+            report("    one strided sgemm each, softmax not counted", flops, best_of(run_strided_sgemm, &a));
+        double batched = bench_batched(&a, flops);
+        printf("    %.2f x strided sgemm, %.2f x batched matmul\n", rate / strided, rate / batched);
+    }
+    free_attention(&a);
+}
+
 static void bench_attention(double sgemm)
 {
     static const char *const names[] = {"avx512", "avx2"};
-    for (size_t i = 0; i < 2 * sizeof names / sizeof names[0]; i++) {
-        const hd_block_kernels *kernels = hd_block_kernels_named(names[i / 2]);
-        heddle_dtype dtype = i % 2 == 0 ? HEDDLE_F32 : HEDDLE_BF16;
-        char name[80];
-        if (kernels == NULL) {
-            continue;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const hd_block_kernels *kernels = hd_block_kernels_named(names[i]);
+        if (kernels != NULL) {
+            bench_long(kernels, HEDDLE_F32, sgemm);
+            bench_long(kernels, HEDDLE_BF16, sgemm);
+            bench_short(kernels, HEDDLE_F32, 1);
+            bench_short(kernels, HEDDLE_F32, 0);
+            bench_short(kernels, HEDDLE_BF16, 1);
         }
-        attention_case a = attention_of(kernels, dtype, LONG, 1);
-        snprintf(name, sizeof name, "attention S = 1024, 16 x 72, %s, %s", heddle_dtype_name(dtype), kernels->name);
-        double rate = report(name, 4.0 * LONG * LONG * C, best_of(run_attention, &a));
-        printf("    %.2f of sgemm\n", rate / sgemm);
-        free_attention(&a);
-        a = attention_of(kernels, dtype, SHORT, FIBRES);
-        double flops = 4.0 * SHORT * SHORT * C * FIBRES;
-        snprintf(name, sizeof name, "attention T = 16, 16 x 72, %s, %s", heddle_dtype_name(dtype), kernels->name);
-        rate = report(name, flops, best_of(run_attention, &a));
-        if (dtype == HEDDLE_F32) {
-            double strided =
-                report("T = 16, one strided sgemm each, softmax not counted", flops, best_of(run_strided_sgemm, &a));
-            double batched = bench_batched(&a, flops);
-            printf("    %.2f x strided sgemm, %.2f x batched matmul\n", rate / strided, rate / batched);
-        }
-        free_attention(&a);
     }
 }
 
