@@ -77,7 +77,8 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * batch or sequence dim or replicate over it (DSP, arXiv 2403.10266, chooses these by hand). Exact, deterministic,
  * pure; about a millisecond for 128 layers. The caller owns *out, which keeps nothing of model and mesh. options may be
  * NULL. HEDDLE_ERR_INFEASIBLE: max_waste_percent; names the stage. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue,
- * epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched), or
+ * epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched),
+ * more than 10^9 steps of search, or
  * more than 2^63 bytes moved. */
 HEDDLE_API heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                      const heddle_plan_options *options);

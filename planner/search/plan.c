@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_STATES = 1296, DEFAULT_SLACK_PERCENT = 25 };
+enum { MAX_STATES = 1296, DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000 };
 
 /* Compared in this order. */
 typedef struct cost {
@@ -326,6 +326,22 @@ static void search_free(search *s)
     hd_free(s->choice);
 }
 
+/* Steps through the stages and prices of edges; both are in the nanoseconds. */
+static heddle_status check_effort(const search *s)
+{
+    double stages = (double)s->m->nstages * s->m->repeat;
+    double pairs = (double)s->nstates * s->nstates;
+    double steps = pairs * (stages + heddle_mesh_size(&s->mesh));
+    if (steps > STEPS_MAX) {
+        return hd_fail(
+            HEDDLE_ERR_UNSUPPORTED,
+            "%d layouts through %.0f stages on %d ranks are %.1e steps of search; at most %.0e are taken (use "
+            "fewer mesh axes or fewer layers)",
+            s->nstates, stages, heddle_mesh_size(&s->mesh), steps, (double)STEPS_MAX);
+    }
+    return HEDDLE_OK;
+}
+
 static heddle_status search_alloc(search *s)
 {
     heddle_status st = HEDDLE_OK;
@@ -416,6 +432,7 @@ heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, cons
     s.elems = memory;
     HD_TRY(list_states(&s));
     HD_TRY(search_ends(&s, &o));
+    HD_TRY(check_effort(&s));
     HD_TRY(search_alloc(&s));
     HD_TRY(admit(&s));
     HD_TRY(walk_back(&s));
