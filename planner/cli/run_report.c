@@ -161,8 +161,9 @@ void run_print_table(const run_report *report)
            "measured", "switch ms", "block ms", "path");
     for (int i = 0; i < count && rows != NULL; i++) {
         const row *r = &rows[i];
-        printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f  %s\n", r->name, r->runs, r->layout,
-               r->method, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns), r->path);
+        printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f%s%s\n", r->name, r->runs, r->layout,
+               r->method, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns), r->path[0] != 0 ? "  " : "",
+               r->path);
     }
     printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f\n\n", "total", report->mine->nsteps, "", "",
            t.planned_max, t.sent_max, ms(t.switch_ns), ms(t.compute_ns));

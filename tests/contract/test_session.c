@@ -1,0 +1,499 @@
+/* Sessions: every element is where the schedule says after every enter, whatever memory and layout x came in. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char model_text[] = "model: small\n"
+                                 "dtype: f32\n"
+                                 "dims:\n"
+                                 "  b: {size: 1, role: batch}\n"
+                                 "  t: {size: 5, role: seq}\n"
+                                 "  s: {size: 7, role: seq}\n"
+                                 "  c: {size: 6, role: channel}\n"
+                                 "tensors:\n"
+                                 "  x: [b, t, s, c]\n"
+                                 "repeat: 3\n"
+                                 "stages:\n"
+                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+                                 "  - {name: s.mlp, kind: mlp, ratio: 2}\n"
+                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
+                                 "  - {name: t.mlp, kind: mlp, ratio: 2}\n";
+static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
+enum { STAGES = 4, REPEAT = 3 };
+
+/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s (last: %s)", __LINE__, #condition, last_copy());          \
+        }                                                                                                              \
+    } while (0)
+
+static const char *last_copy(void)
+{
+    static _Thread_local char text[512];
+    snprintf(text, sizeof(text), "%s", heddle_last_error());
+    return text;
+}
+
+typedef struct fixture {
+    heddle_model *model;
+    heddle_schedule *schedule;
+    heddle_schedule_info info;
+    heddle_session *session;
+} fixture;
+
+static heddle_status make_schedule(fixture *f, int ranks, const char *sizes)
+{
+    char text[32];
+    heddle_mesh mesh;
+    heddle_status st;
+    memset(f, 0, sizeof(*f));
+    f->info.struct_bytes = sizeof(f->info);
+    snprintf(text, sizeof(text), "[sp=%d]", ranks);
+    HD_TRY(heddle_model_parse(&f->model, model_text, strlen(model_text), "small.yaml"));
+    HD_TRY(heddle_model_resize(f->model, sizes, 0));
+    HD_TRY(heddle_mesh_parse(&mesh, text));
+    HD_TRY(heddle_plan(&f->schedule, f->model, &mesh, NULL));
+    HD_TRY(heddle_schedule_get_info(&f->info, f->schedule));
+out:
+    return st;
+}
+
+static heddle_status set_up(fixture *f, heddle_comm *comm, int dry_run)
+{
+    heddle_session_options options;
+    heddle_status st = make_schedule(f, heddle_comm_size(comm), "t=5");
+    heddle_session_options_init(&options);
+    options.dry_run = dry_run;
+    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, comm, f->schedule, &options);
+}
+
+static void tear_down(fixture *f)
+{
+    heddle_session_destroy(f->session);
+    heddle_schedule_destroy(f->schedule);
+    heddle_model_destroy(f->model);
+}
+
+/* Element i of the box, in row-major order: its index in memory by the tensor's strides, and in the global tensor. */
+static void locate(int64_t *at, int64_t *global, const heddle_tensor *x, const heddle_box *box, int64_t i)
+{
+    int64_t step = 1;
+    *at = 0;
+    *global = 0;
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        const int64_t coord = i % box->len[d];
+        i /= box->len[d];
+        *at += coord * x->stride_elems[d];
+        *global += (box->lo[d] + coord) * step;
+        step *= x->shape.dim[d].extent;
+    }
+}
+
+static void stamp(heddle_tensor *x, const heddle_box *box)
+{
+    for (int64_t i = 0; i < heddle_box_elems(box); i++) {
+        int64_t at = 0, global = 0;
+        locate(&at, &global, x, box, i);
+        ((float *)x->data)[at] = (float)global + 0.5F;
+    }
+}
+
+static heddle_status check_stamps(const heddle_tensor *x, const fixture *f, int rank, float bias)
+{
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+    CHECK(st == HEDDLE_OK);
+    CHECK(x->data_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
+    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
+        int64_t at = 0, global = 0;
+        locate(&at, &global, x, &box, i);
+        CHECK(((const float *)x->data)[at] == (float)global + 0.5F + bias);
+    }
+    return HEDDLE_OK;
+}
+
+/* x in the layout `text`, in malloc'ed memory. */
+static heddle_status make_x(heddle_tensor *x, const fixture *f, const char *text, int rank)
+{
+    heddle_layout layout;
+    heddle_box box;
+    heddle_status st;
+    HD_TRY(heddle_layout_parse(&layout, text, &f->info.shape, &f->info.mesh));
+    HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
+    HD_TRY(heddle_tensor_init(x, malloc((size_t)heddle_box_elems(&box) * sizeof(float) + 1), &f->info.shape,
+                              &f->info.mesh, &layout, NULL, rank));
+    stamp(x, &box);
+out:
+    return st;
+}
+
+static heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bias)
+{
+    for (int r = 0; r < REPEAT; r++) {
+        for (int i = 0; i < STAGES; i++) {
+            heddle_schedule_stage wanted;
+            heddle_box box;
+            heddle_status st = heddle_session_enter(f->session, stages[i], x, HEDDLE_NO_STREAM);
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+            CHECK(heddle_schedule_stage_at(&wanted, f->schedule, r * STAGES + i) == HEDDLE_OK);
+            CHECK(heddle_layout_equal(&x->layout, &wanted.layout, &f->info.mesh));
+            st = check_stamps(x, f, rank, *bias);
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+            heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+            for (int64_t e = 0; e < heddle_box_elems(&box); e++) { /* a module that works in place */
+                ((float *)x->data)[e] += 1.0F;
+            }
+            *bias += 1.0F;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Two passes from private memory, counters and records. */
+static heddle_status passes(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_session_record record;
+    const int rank = heddle_comm_rank(comm);
+    void *mine = NULL;
+    int64_t sent = 0;
+    heddle_status st;
+    HD_TRY(set_up(&f, comm, 0));
+    for (int pass = 0; pass < 2; pass++) {
+        float bias = 0;
+        HD_TRY(make_x(&x, &f, arg, rank));
+        free(mine);
+        mine = x.data;
+        HD_TRY(heddle_session_rewind(f.session));
+        HD_TRY(enter_all(&f, &x, rank, &bias));
+        HD_TRY(heddle_session_enter(f.session, "end", &x, HEDDLE_NO_STREAM));
+        HD_TRY(check_stamps(&x, &f, rank, bias));
+    }
+    HD_TRY(heddle_session_get_counters(&counters, f.session));
+    CHECK(counters.enters == 2 * (STAGES * REPEAT + 1));
+    CHECK(counters.bytes_sent == counters.bytes_planned);
+    CHECK(heddle_comm_size(comm) == 1 || counters.bytes_sent > 0);
+    for (int i = 0; i < counters.enters; i++) {
+        HD_TRY(heddle_session_record_at(&record, f.session, i));
+        CHECK(record.bytes_sent == record.bytes_planned);
+        CHECK((record.line[0] == '\0') == (record.path[0] == '\0'));
+        sent += record.bytes_sent;
+    }
+    CHECK(sent == counters.bytes_sent);
+    CHECK(heddle_session_record_at(&record, f.session, (int)counters.enters) == HEDDLE_ERR_ARG);
+    st = HEDDLE_OK;
+out:
+    free(mine);
+    tear_down(&f);
+    return st;
+}
+
+static void follows_schedule(void **state)
+{
+    (void)state;
+    static const char *const from[] = {"*", "t@sp", "s@sp", "c@sp", "t@sp"};
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        HD_OK(heddle_run_ranks(ranks, "threads", passes, (void *)from[ranks]));
+        HD_OK(heddle_run_ranks(ranks, "shm", passes, (void *)from[ranks]));
+        HD_OK(heddle_run_ranks(ranks, "shm", passes, (void *)from[ranks - 1]));
+    }
+    HD_OK(heddle_run_ranks(6, "shm", passes, "t@sp")); /* more ranks than frames: empty boxes */
+}
+
+/* Strides with gaps and another order of dims; the caller's memory is left alone. */
+static heddle_status strided(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    heddle_box box;
+    const int rank = heddle_comm_rank(comm);
+    float *memory = NULL, *copy = NULL;
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(make_x(&x, &f, "s@sp", rank));
+    free(x.data);
+    HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &x.layout, rank));
+    const int64_t gap = 3, rows = box.len[1] * box.len[2];
+    x.stride_elems[3] = gap * rows; /* c is the slowest */
+    x.stride_elems[1] = gap;
+    x.stride_elems[2] = gap * box.len[1];
+    x.stride_elems[0] = 0;
+    x.data_bytes = (size_t)(gap * rows * box.len[3]) * sizeof(float);
+    memory = x.data = malloc(x.data_bytes + 1);
+    copy = malloc(x.data_bytes + 1);
+    memset(memory, 0x3c, x.data_bytes);
+    stamp(&x, &box);
+    memcpy(copy, memory, x.data_bytes);
+    heddle_tensor too_small = x;
+    too_small.data_bytes = heddle_box_elems(&box) == 0 ? x.data_bytes : sizeof(float);
+    CHECK(heddle_box_elems(&box) == 0 ||
+          heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    heddle_tensor twin = x;
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM));
+    HD_TRY(check_stamps(&x, &f, rank, 0));
+    CHECK(memcmp(memory, copy, twin.data_bytes) == 0);
+    CHECK(x.data != memory);
+    st = HEDDLE_OK;
+out:
+    free(memory);
+    free(copy);
+    tear_down(&f);
+    return st;
+}
+
+static void takes_any_strides(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", strided, NULL));
+    HD_OK(heddle_run_ranks(3, "shm", strided, NULL));
+}
+
+/* A result lives until the second next switch, also when it is what the second next switch reads. */
+static heddle_status lifetimes(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0}, first, second;
+    const int rank = heddle_comm_rank(comm);
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(make_x(&x, &f, "*", rank));
+    void *mine = x.data;
+    first = x;
+    HD_TRY(heddle_session_enter(f.session, "t.attn", &first, HEDDLE_NO_STREAM)); /* switch 1 */
+    second = x;
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &second, HEDDLE_NO_STREAM)); /* switch 2 */
+    CHECK(first.data != second.data);
+    HD_TRY(check_stamps(&first, &f, rank, 0));
+    heddle_tensor again = first;
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &again, HEDDLE_NO_STREAM)); /* switch 3 reads switch 1's */
+    HD_TRY(check_stamps(&again, &f, rank, 0));
+    HD_TRY(check_stamps(&second, &f, rank, 0));
+    CHECK(again.data != first.data && again.data != second.data);
+    free(mine);
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void results_stay_valid(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", lifetimes, NULL));
+    HD_OK(heddle_run_ranks(4, "shm", lifetimes, NULL));
+}
+
+static heddle_status refusals(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    const int rank = heddle_comm_rank(comm);
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    const heddle_tensor before = x;
+    CHECK(heddle_session_enter(f.session, "s.atn", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "did you mean 's.attn'") != NULL);
+    CHECK(heddle_session_enter(f.session, "", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, NULL, &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.attn", NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_rewind(NULL) == HEDDLE_ERR_ARG);
+    x.shape.dim[1].extent = 6;
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
+    CHECK(strstr(heddle_last_error(), "t=6") != NULL && strstr(heddle_last_error(), "t=5") != NULL);
+    x = before;
+    x.layout.dim_of_axis[0] = 9;
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
+    x = before;
+    x.data = NULL;
+    CHECK(heddle_session_enter(f.session, "t.attn", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    x = before;
+    for (int r = 0; r < REPEAT; r++) {
+        HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM));
+    }
+    CHECK(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "heddle_session_rewind") != NULL);
+    HD_TRY(heddle_session_rewind(f.session));
+    HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM));
+    HD_TRY(check_stamps(&x, &f, rank, 0));
+    heddle_session_counters counters = {0};
+    CHECK(heddle_session_get_counters(&counters, f.session) == HEDDLE_ERR_ARG);
+    free(before.data);
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void refuses_clearly(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", refusals, NULL));
+}
+
+/* The dry run plans what the real one moves, and touches nothing. */
+static heddle_status dry(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_schedule_edge edge;
+    int64_t total = 0;
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 1));
+    HD_TRY(heddle_schedule_edge_at(&edge, f.schedule, 0));
+    HD_TRY(heddle_tensor_init(&x, &x, &f.info.shape, &f.info.mesh, &edge.from, NULL, heddle_comm_rank(comm)));
+    x.data = NULL;
+    for (int i = 0; i < STAGES * REPEAT; i++) {
+        HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x, HEDDLE_NO_STREAM));
+    }
+    HD_TRY(heddle_session_enter(f.session, "end", &x, HEDDLE_NO_STREAM));
+    CHECK(x.data == NULL);
+    HD_TRY(heddle_session_get_counters(&counters, f.session));
+    CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);
+    total = counters.bytes_planned;
+    HD_TRY(heddle_comm_allreduce_sum(comm, &total, 1, HEDDLE_I64));
+    CHECK(total == f.info.bytes_total);
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void dry_run_counts(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", dry, NULL));
+}
+
+/* Rank 2 has another schedule; and a schedule for another number of ranks. */
+static heddle_status disagree(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    const char *wanted = heddle_comm_rank(comm) >= 0 ? "rank 2" : "";
+    heddle_status st;
+    (void)arg;
+    HD_TRY(make_schedule(&f, 3, heddle_comm_rank(comm) == 2 ? "s=8" : "s=7"));
+    CHECK(heddle_session_create(&f.session, comm, f.schedule, NULL) == HEDDLE_ERR_MISMATCH);
+    CHECK(strstr(heddle_last_error(), wanted) != NULL && strstr(heddle_last_error(), "shape") != NULL);
+    CHECK(f.session == NULL);
+    tear_down(&f);
+    HD_TRY(make_schedule(&f, 4, "s=7"));
+    CHECK(heddle_session_create(&f.session, comm, f.schedule, NULL) == HEDDLE_ERR_LAYOUT);
+    CHECK(heddle_session_create(NULL, comm, f.schedule, NULL) == HEDDLE_ERR_ARG);
+    heddle_session_options options = {0};
+    CHECK(heddle_session_create(&f.session, comm, f.schedule, &options) == HEDDLE_ERR_ARG);
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void schedules_must_agree(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", disagree, NULL));
+    HD_OK(heddle_run_ranks(3, "shm", disagree, NULL));
+    heddle_session_destroy(NULL);
+}
+
+/* The n-th allocation of rank 1 fails: it says so, and nobody waits for it. */
+static heddle_status starved(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    float bias = 0;
+    const int rank = heddle_comm_rank(comm);
+    heddle_status st = make_schedule(&f, heddle_comm_size(comm), "t=5");
+    if (st == HEDDLE_OK && rank == 1) {
+        hd_alloc_fail_at(*(const long *)arg);
+    }
+    HD_TRY(heddle_session_create(&f.session, comm, f.schedule, NULL));
+    HD_TRY(make_x(&x, &f, "*", rank));
+    HD_TRY(enter_all(&f, &x, rank, &bias));
+out:
+    hd_alloc_fail_at(0);
+    if (f.session != NULL || st == HEDDLE_OK) {
+        free(bias == 0 ? x.data : NULL);
+    }
+    tear_down(&f);
+    return st;
+}
+
+static void survives_failed_allocations(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 5000;
+    int failed = 0;
+    for (long n = 1; n < 200; n += n < 12 ? 1 : 7) {
+        const int64_t start_ns = hd_now_ns();
+        heddle_status st = heddle_run_ranks_with(3, "shm", &options, starved, &n);
+        failed += st != HEDDLE_OK;
+        assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM || st == HEDDLE_ERR_PEER);
+        assert_true(hd_now_ns() - start_ns < INT64_C(4000000000)); /* nobody waited for the deadline */
+        if (st == HEDDLE_OK) {
+            break;
+        }
+    }
+    assert_true(failed > 5);
+}
+
+/* A rank that dies between two switches is named by the others. */
+static heddle_status dies(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    float bias = 0;
+    const int rank = heddle_comm_rank(comm);
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    for (int pass = 0; pass < 1000; pass++) {
+        if (rank == 1 && pass == 3) {
+            _exit(9);
+        }
+        HD_TRY(heddle_session_rewind(f.session));
+        HD_TRY(enter_all(&f, &x, rank, &bias));
+    }
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void names_the_dead(void **state)
+{
+    (void)state;
+    const int64_t start_ns = hd_now_ns();
+    heddle_status st = heddle_run_ranks(3, "shm", dies, NULL);
+    assert_int_equal(st, HEDDLE_ERR_PEER);
+    assert_non_null(strstr(heddle_last_error(), "rank 1"));
+    assert_true(hd_now_ns() - start_ns < INT64_C(4000000000));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(follows_schedule),   cmocka_unit_test(takes_any_strides),
+        cmocka_unit_test(results_stay_valid), cmocka_unit_test(refuses_clearly),
+        cmocka_unit_test(dry_run_counts),     cmocka_unit_test(schedules_must_agree),
+        cmocka_unit_test(names_the_dead),     cmocka_unit_test(survives_failed_allocations),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
