@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 enum {
-    TAGS = 32768,    /* what every MPI grants */
-    POLL_TURNS = 16, /* a look at the transport costs more than one at memory */
-    YIELD_TURNS = 64
+    TAGS = 32768,      /* what every MPI grants */
+    POLL_TURNS = 16,   /* a look at the transport costs more than one at memory */
+    YIELD_TURNS = 1024 /* a neighbour may keep the core for milliseconds */
 };
 
 typedef struct callbacks {

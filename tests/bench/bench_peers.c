@@ -120,8 +120,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* One switch before the clock starts: whoever ran before has left its own buffers in the cache. */
 static double sample(peers_method *m, int repeat)
 {
+    m->run(m);
     MPI_Barrier(MPI_COMM_WORLD);
     double begin = MPI_Wtime();
     for (int i = 0; i < repeat; i++) {
@@ -137,20 +139,36 @@ typedef struct row {
     double min_ms, median_ms;
 } row;
 
-/* The order turns by one from iteration to iteration, so that no method always follows the same one. */
+/* A new order for every iteration, the same on all ranks: nobody always runs in what another one left in the cache. */
+static void shuffle(int *order, int count, int iteration)
+{
+    uint64_t x = (uint64_t)iteration * 0x9E3779B97F4A7C15u + 1;
+    for (int k = 0; k < count; k++) {
+        order[k] = k;
+    }
+    for (int k = count - 1; k > 0; k--) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        int other = (int)((x >> 33) % (uint64_t)(k + 1));
+        int moved = order[k];
+        order[k] = order[other];
+        order[other] = moved;
+    }
+}
+
 static void time_all(row *rows, peers_method **methods, int count, int iterations, int repeat)
 {
+    int order[MAX_METHODS];
     double *samples = malloc((size_t)count * (size_t)iterations * sizeof(*samples));
     if (samples == NULL) {
         MPI_Abort(MPI_COMM_WORLD, 1);
         return;
     }
     for (int i = -WARM_UPS; i < iterations; i++) {
+        shuffle(order, count, i + WARM_UPS);
         for (int k = 0; k < count; k++) {
-            int m = (k + i + WARM_UPS) % count;
-            double seconds = sample(methods[m], repeat);
+            double seconds = sample(methods[order[k]], repeat);
             if (i >= 0) {
-                samples[m * iterations + i] = seconds;
+                samples[order[k] * iterations + i] = seconds;
             }
         }
     }
@@ -240,10 +258,6 @@ static int list_methods(peers_method *methods, heddle_comm *peer, heddle_comm *m
     methods[n].name = "heddle, peer path";
     methods[n++].comm = peer;
     methods[n] = peers_ours;
-    methods[n].name = "heddle, private memory";
-    methods[n].mode = 1;
-    methods[n++].comm = peer;
-    methods[n] = peers_ours;
     methods[n].name = "heddle, MPI messages";
     methods[n++].comm = messages;
     methods[n++] = peers_typed;
@@ -253,6 +267,10 @@ static int list_methods(peers_method *methods, heddle_comm *peer, heddle_comm *m
         methods[n] = peers_fftw;
         methods[n++].mode = strcmp(options->fftw, "measure") == 0;
     }
+    methods[n] = peers_ours;
+    methods[n].name = "heddle, private memory";
+    methods[n].mode = 1;
+    methods[n++].comm = peer;
     methods[n++] = peers_kernel;
     methods[n++] = peers_memcpy;
     return n;
