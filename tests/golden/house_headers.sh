@@ -13,7 +13,7 @@ for header in include/heddle/*.h; do
         extra="$(mpicc --showme:compile) -Wno-cast-function-type -DOMPI_SKIP_MPICXX"
     fi
     for standard in c11 c17; do
-        echo "#include <$name>" | cc -std=$standard $flags $extra -x c - || { echo "$name fails as $standard"; failed=1; }
+        printf "#include <%s>\nextern int not_empty;\n" "$name" | cc -std=$standard $flags $extra -x c - || { echo "$name fails as $standard"; failed=1; }
     done
     echo "#include <$name>" | c++ -std=c++17 $flags $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
 done
