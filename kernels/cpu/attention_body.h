@@ -57,43 +57,72 @@ INLINE int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* qt[i][q] = q[q][i] * scale * log2(e); queries that do not exist are zero. */
-INLINE void load_queries(float *qt, const hd_attention_head *head, int bf16, int64_t q0, int nz)
+/* qt[i][q] = q[q][i] * factor for one vector of queries, of which `count` exist (the others are zero). */
+INLINE void load_query_vector(float *qt, const hd_attention_head *head, int bf16, int64_t first, int count, vec factor)
 {
-    vec factor = vec_set1(head->scale * HD_LOG2_E);
-    for (int z = 0; z < nz; z++) {
-        int64_t first = q0 + z * VEC;
-        for (int64_t i = 0; i < head->d; i += VEC) {
-            vec t[VEC];
+    for (int64_t i = 0; i < head->d; i += VEC) {
+        vec t[VEC];
+#pragma GCC unroll 16
+        for (int r = 0; r < VEC; r++) {
+            t[r] = r < count ? load_some(head->q, bf16, (first + r) * head->q_stride + i, head->d - i) : vec_set1(0);
+        }
+        vec_transpose(t);
+        if (i + VEC <= head->d) {
+#pragma GCC unroll 16
             for (int r = 0; r < VEC; r++) {
-                t[r] = first + r < head->nq ? load_some(head->q, bf16, (first + r) * head->q_stride + i, head->d - i)
-                                            : vec_set1(0);
+                vec_store(qt + (i + r) * QUERY_BLOCK, vec_mul(t[r], factor));
             }
-            vec_transpose(t);
-            for (int r = 0; r < VEC && i + r < head->d; r++) {
-                vec_store(qt + (i + r) * QUERY_BLOCK + z * VEC, vec_mul(t[r], factor));
+        } else {
+            for (int r = 0; r < head->d - i; r++) {
+                vec_store(qt + (i + r) * QUERY_BLOCK, vec_mul(t[r], factor));
             }
         }
     }
 }
 
-/* out[q][i] = o[i][q] / sum[q] */
+/* out[q][i] = o[i][q] * inverse[q] for one vector of queries, of which `count` exist. */
+INLINE void store_query_vector(const hd_attention_head *head, int bf16, const float *o, int64_t first, int count,
+                               vec inverse)
+{
+    for (int64_t i = 0; i < head->d; i += VEC) {
+        vec t[VEC];
+#pragma GCC unroll 16
+        for (int r = 0; r < VEC; r++) {
+            t[r] = i + r < head->d ? vec_mul(vec_load(o + (i + r) * QUERY_BLOCK), inverse) : vec_set1(0);
+        }
+        vec_transpose(t);
+        if (count >= VEC && i + VEC <= head->d) {
+#pragma GCC unroll 16
+            for (int r = 0; r < VEC; r++) {
+                store_some(head->out, bf16, (first + r) * head->out_stride + i, t[r], VEC);
+            }
+        } else {
+            for (int r = 0; r < VEC && r < count; r++) {
+                store_some(head->out, bf16, (first + r) * head->out_stride + i, t[r], head->d - i);
+            }
+        }
+    }
+}
+
+INLINE void load_queries(float *qt, const hd_attention_head *head, int bf16, int64_t q0, int nz)
+{
+    vec factor = vec_set1(head->scale * HD_LOG2_E);
+    for (int z = 0; z < nz; z++) {
+        int64_t first = q0 + z * VEC;
+        if (first + VEC <= head->nq) {
+            load_query_vector(qt + z * VEC, head, bf16, first, VEC, factor);
+        } else {
+            load_query_vector(qt + z * VEC, head, bf16, first, (int)(head->nq - first), factor);
+        }
+    }
+}
+
 INLINE void store_outputs(const hd_attention_head *head, int bf16, const attention_scratch *scratch, int64_t q0, int nz)
 {
     for (int z = 0; z < nz; z++) {
         int64_t first = q0 + z * VEC;
         vec inverse = vec_div(vec_set1(1), vec_load(scratch->sum + z * VEC));
-        for (int64_t i = 0; i < head->d; i += VEC) {
-            vec t[VEC];
-            for (int r = 0; r < VEC; r++) {
-                t[r] = i + r < head->d ? vec_mul(vec_load(scratch->o + (i + r) * QUERY_BLOCK + z * VEC), inverse)
-                                       : vec_set1(0);
-            }
-            vec_transpose(t);
-            for (int r = 0; r < VEC && first + r < head->nq; r++) {
-                store_some(head->out, bf16, (first + r) * head->out_stride + i, t[r], head->d - i);
-            }
-        }
+        store_query_vector(head, bf16, scratch->o + z * VEC, first, (int)least(VEC, head->nq - first), inverse);
     }
 }
 

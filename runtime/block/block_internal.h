@@ -11,7 +11,8 @@ enum {
     HD_BLOCK_PARAMS = 6,
     HD_BLOCK_LAYERS = 3,
     HD_BLOCK_THREADS = 256,
-    HD_CHUNK_ROWS = HD_GEMM_LARGE_ROWS /* rows that go through a stage together; a fibre is never cut */
+    HD_CHUNK_ROWS = HD_GEMM_LARGE_ROWS, /* rows that go through a stage together */
+    HD_GROUP_ROWS = 1024                /* at most so many rows of short fibres; a fibre is never cut */
 };
 
 /* Positions in block->layer and of its weight in block->param (the bias follows). */

@@ -164,17 +164,46 @@ out:
     return st;
 }
 
-/* As many fibres as make HD_CHUNK_ROWS rows, at least one. */
-static void divide(hd_block_view *view)
+/* Time of `rows` rows in the linear layers, in arbitrary units: whole large blocks, the rest in padded small ones,
+ * which are some 6 % slower per row. */
+static int64_t cost_of(int64_t rows)
 {
-    int64_t fibres = HD_CHUNK_ROWS / view->t;
-    fibres = fibres < 1 ? 1 : fibres;
-    if (fibres >= view->inner) {
-        int64_t outers = smaller(fibres / view->inner, view->outer);
-        view->fibres_per_job = outers * view->inner;
+    int64_t rest = rows % HD_GEMM_LARGE_ROWS;
+    return (rows - rest) * 16 + (rest + HD_GEMM_ROWS - 1) / HD_GEMM_ROWS * HD_GEMM_ROWS * 17;
+}
+
+/* Of `count` units of `rows` rows each, taken `step` at a time. */
+static int64_t cost_of_steps(int64_t count, int64_t rows, int64_t step)
+{
+    return count / step * cost_of(step * rows) + cost_of(count % step * rows);
+}
+
+/* Fibres per job: what pads the fewest rows, within HD_GROUP_ROWS rows (at least one fibre) and leaving every thread a
+ * job. */
+static void divide(const heddle_block *block, hd_block_view *view)
+{
+    int64_t share = (view->outer * view->inner + block->seats - 1) / block->seats;
+    int64_t limit = smaller(share, HD_GROUP_ROWS / view->t);
+    int64_t best = INT64_MAX;
+    view->fibres_per_job = 1;
+    for (int64_t fibres = 1; fibres < view->inner && fibres <= limit; fibres++) {
+        int64_t cost = view->outer * cost_of_steps(view->inner, view->t, fibres);
+        if (cost < best) {
+            best = cost;
+            view->fibres_per_job = fibres;
+        }
+    }
+    for (int64_t outers = 1; outers <= view->outer && outers * view->inner <= limit; outers++) {
+        int64_t cost = cost_of_steps(view->outer, view->inner * view->t, outers);
+        if (cost < best) {
+            best = cost;
+            view->fibres_per_job = outers * view->inner;
+        }
+    }
+    if (view->fibres_per_job >= view->inner) {
+        int64_t outers = view->fibres_per_job / view->inner;
         view->jobs = (view->outer + outers - 1) / outers;
     } else {
-        view->fibres_per_job = fibres;
         view->jobs = view->outer * jobs_per_outer(view);
     }
 }
@@ -183,7 +212,7 @@ heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem = hd_block_elem_bytes(block);
-    divide(view);
+    divide(block, view);
     size_t plain = (size_t)(view->fibres_per_job * view->t * block->channels);
     HD_TRY(hd_block_reserve(block, PART_NORMED, plain * elem));
     HD_TRY(hd_block_reserve(block, PART_QKV, 3 * plain * elem));
