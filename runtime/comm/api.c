@@ -247,6 +247,11 @@ int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks)
     return comm->nlocal;
 }
 
+void **hd_comm_in_flight(heddle_comm *comm)
+{
+    return &comm->in_flight;
+}
+
 int hd_comm_shares_address_space(const heddle_comm *comm)
 {
     return comm->group->team != NULL;

@@ -15,6 +15,9 @@ heddle_status hd_comm_check(heddle_comm *comm);
  * rank whose failed, HEDDLE_OK when all went well. Before the result of a collective creation is used. */
 heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
 
+/* A place of the communicator where reshards keep the list of those in flight; NULL at first. */
+void **hd_comm_in_flight(heddle_comm *comm);
+
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */

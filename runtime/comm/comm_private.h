@@ -190,9 +190,10 @@ struct heddle_comm {
     unsigned char *pair_stage; /* two halves of HD_OUTBOX_BYTES, for memory that peers cannot reach; NULL: threads */
     hd_record *records;        /* one per rank */
     hd_fault *fault;
-    int next_tag; /* of the communicator without parent */
-    int broken;   /* heddle_status of a group operation that failed half way */
-    int bound;    /* cpus_before is to be restored */
+    void *in_flight; /* of the reshards: hd_comm_in_flight */
+    int next_tag;    /* of the communicator without parent */
+    int broken;      /* heddle_status of a group operation that failed half way */
+    int bound;       /* cpus_before is to be restored */
     cpu_set_t cpus_before;
     const char *name; /* "shm", for the description */
     char describe[1024];
@@ -251,6 +252,11 @@ heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 
 /* links over all ranks of a communicator with hub, whatever the options say about reaching */
 heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm);
+
+/* Memory of threads is gone when its owner gave up and freed it, so a reader claims a message before it reads, and a
+ * sender that gives up revokes it. Each returns 1 on success: exactly one of the two succeeds per sequence number. */
+int hd_link_claim(hd_link *link, int sender, uint64_t sequence);
+int hd_link_revoke(hd_link *link, int reader, uint64_t sequence);
 
 /* hub */
 heddle_status hd_hub_barrier(heddle_comm *comm, const char *what);

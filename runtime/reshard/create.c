@@ -359,6 +359,12 @@ heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_r
     *out = plan;
     plan = NULL;
 out:
+    if (st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_TIMEOUT) { /* the others may wait for what will not come */
+        char why[256];
+        snprintf(why, sizeof why, "%s", heddle_last_error());
+        heddle_comm_abort(comm, why);
+        hd_fail(st, "%s", why);
+    }
     survey_free(&s);
     heddle_reshard_destroy(plan);
     return st;
@@ -439,6 +445,9 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
 {
     if (reshard == NULL) {
         return;
+    }
+    if (reshard->state != HD_IDLE) {
+        hd_plan_leave(reshard);
     }
     for (int p = 0; p < HD_MAX_STEPS; p++) {
         hd_step_free(&reshard->step[p]);

@@ -67,6 +67,9 @@ typedef struct hd_bases {
 } hd_bases;
 
 void hd_lanes_run(hd_lanes *lanes, const hd_bases *bases);
+void hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end);
+/* How many groups, from the first on, copy inside this rank only. */
+int hd_lanes_own(const hd_lanes *lanes, int rank);
 
 /* --- what every rank tells every other at creation (agree.c) ------------------------------------------------------ */
 
@@ -195,8 +198,9 @@ struct heddle_reshard {
 
     /* one execution */
     hd_state state;
-    int at;     /* step */
-    int waited; /* next rank of the present wait */
+    int at;          /* step */
+    int waited;      /* next rank of the present wait */
+    int groups_done; /* lane groups copied before the peers were ready; -1: not looked at yet */
     int mail_done;
     uint64_t sequence, epoch; /* of steps, of executions */
     int64_t deadline_ns;      /* 0: not looked at the clock yet */
@@ -207,12 +211,15 @@ struct heddle_reshard {
     char *dst;
     const char *step_src;
     char *step_dst;
-    const void **src_at;     /* [nranks] */
-    void **dst_at;           /* [nranks] */
-    int64_t *moved;          /* [nranks] by this rank in the present step */
-    unsigned char *reach_of; /* [nranks] hd_reach of the peer's source in this execution */
+    const void **src_at;         /* [nranks] */
+    void **dst_at;               /* [nranks] */
+    int64_t *moved;              /* [nranks] by this rank in the present step */
+    unsigned char *reach_of;     /* [nranks] hd_reach of the peer's source in this execution */
+    uint64_t src_name, dst_name; /* of the user's arrays, as exported */
+    heddle_reshard *next;        /* in flight on the same communicator */
+    heddle_status outcome;       /* of an execution that ended while another plan was waited for */
     heddle_status broken;
-    char broken_why[256];
+    char broken_why[256], waits_for[64];
 
     /* information */
     int64_t executions;
@@ -255,13 +262,52 @@ heddle_status hd_private_move(hd_step *step, heddle_reshard *plan);
 heddle_status hd_private_probe(heddle_reshard *plan, int *works); /* collective: may peers be read by readv? */
 void hd_private_free(hd_private *p);
 
-/* Leave the finished or failed execution: the next one starts clean. */
 heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
 void hd_plan_explain(heddle_reshard *plan);
 
 /* Collective; own: the status of this rank's check of its arguments. */
 heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own);
+
+/* --- executing ------------------------------------------------------------------------------------------------------
+ */
+
+/* Two slots of each kind, used in turn by executions (not steps): a rank starts execution e+2 only when all its peers
+ * have come to e+1. */
+enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
+
+static inline int hd_plan_slot(const heddle_reshard *plan, int kind)
+{
+    return kind + (int)(plan->epoch & 1);
+}
+
+heddle_status hd_plan_await(heddle_reshard *plan, int kind, int peer, uint64_t *words, int nwords, int block,
+                            int *here);
+int64_t hd_plan_deadline(heddle_reshard *plan);
+heddle_status hd_plan_begin(heddle_reshard *plan); /* the step plan->at */
+/* As far as it goes without waiting (block: for anything but flags). */
+heddle_status hd_plan_advance(heddle_reshard *plan, int block, int *stuck);
+void hd_plan_leave(heddle_reshard *plan); /* the plans in flight */
+/* Says so to everybody who waits, and returns `st` with its sentence. */
+heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st);
+
+enum {
+    HD_REFUSED_NOT = 0,
+    HD_REFUSED_OVERLAP,
+    HD_REFUSED_SRC,
+    HD_REFUSED_DST,
+    HD_REFUSED_NULL,
+    HD_REFUSED_STREAM,
+    HD_REFUSED_COUNT
+};
+
+int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
+const char *hd_refusal_text(int reason);
+/* Tell everybody who might wait for this rank that it does not take part. */
+heddle_status hd_refuse(heddle_reshard *plan, int reason);
+/* After a refusal: the others have seen it before a mark of this rank is used again. */
+heddle_status hd_settle(heddle_reshard *plan);
+
 const void *hd_step_place(const heddle_reshard *plan, hd_place place, const void *src, const void *dst);
 
 #endif

@@ -1,22 +1,10 @@
-/* One execution: a small state machine, driven by start/test/wait. */
+/* One execution: a small state machine, one function per state. */
 #include "runtime/reshard/plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Two slots of each kind, used in turn: a rank may be one step ahead of its peer. */
-enum { SLOT_READY = 0, SLOT_DONE = 2 };
-
-enum { REFUSED_NOT = 0, REFUSED_OVERLAP, REFUSED_SRC, REFUSED_DST, REFUSED_NULL, REFUSED_STREAM, REFUSED_COUNT };
-
-static const char *const refusal[REFUSED_COUNT] = {"",
-                                                   "its src and dst overlap",
-                                                   "its src cannot be reached by peers (HEDDLE_MEMORY_PEER)",
-                                                   "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
-                                                   "its src or dst is NULL or not aligned to its elements",
-                                                   "it gave a stream, but its communicator has no GPU"};
-
-static int64_t deadline(heddle_reshard *plan)
+int64_t hd_plan_deadline(heddle_reshard *plan)
 {
     if (plan->deadline_ns == 0) {
         plan->deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
@@ -25,99 +13,27 @@ static int64_t deadline(heddle_reshard *plan)
 }
 
 /* The plan cannot go on, and neither can those who wait for it. */
-static heddle_status give_up(heddle_reshard *plan, heddle_status st)
+heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st)
 {
     snprintf(plan->broken_why, sizeof plan->broken_why, "%s", heddle_last_error());
     plan->broken = st;
-    plan->state = HD_IDLE;
+    hd_plan_leave(plan);
     heddle_comm_abort(plan->comm, plan->broken_why);
     return hd_fail(st, "%s", plan->broken_why);
 }
 
-/* By execution, not by step: a rank starts execution e+2 only when all its peers have come to e+1. */
-static int slot(const heddle_reshard *plan, int kind)
-{
-    return kind + (int)(plan->epoch & 1);
-}
-
 /* Look for a flag of a peer, or wait for it when nothing else needs progress. */
-static heddle_status await(heddle_reshard *plan, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
+heddle_status hd_plan_await(heddle_reshard *plan, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
 {
-    heddle_status st = hd_link_poll(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, here);
-    if (st != HEDDLE_OK || *here || !block) {
-        return st;
+    if (!block) {
+        return hd_link_poll(plan->link, peer, hd_plan_slot(plan, kind), plan->sequence, words, nwords, here);
     }
     *here = 1;
     /* The communicator's own deadline is looked up by whoever waits long enough to need it: the clock costs as much as
      * the flag. */
-    int64_t deadline_ns = plan->request.options.deadline_ms > 0 ? deadline(plan) : 0;
-    return hd_link_wait(plan->link, peer, slot(plan, kind), plan->sequence, words, nwords, deadline_ns,
-                        kind == SLOT_READY ? "reshard: peer ready" : "reshard: peer done");
-}
-
-static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
-{
-    uintptr_t pa = (uintptr_t)a, pb = (uintptr_t)b;
-    return a_bytes > 0 && b_bytes > 0 && pa < pb + b_bytes && pb < pa + a_bytes;
-}
-
-static int check_buffers(const heddle_reshard *plan, const void *src, void *dst)
-{
-    size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
-    if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0) ||
-        ((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
-        return REFUSED_NULL;
-    }
-    if (overlap(src, src_bytes, dst, dst_bytes)) {
-        return REFUSED_OVERLAP;
-    }
-    if (plan->step[0].nready > 0 && plan->request.options.memory == HEDDLE_MEMORY_PEER) {
-        if (hd_comm_export(plan->comm, src, src_bytes) == 0) {
-            return REFUSED_SRC;
-        }
-        if (hd_comm_export(plan->comm, dst, dst_bytes) == 0) {
-            return REFUSED_DST;
-        }
-    }
-    return REFUSED_NOT;
-}
-
-/* Tell everybody who might wait for this rank that it does not take part. */
-static heddle_status refuse(heddle_reshard *plan, int reason)
-{
-    heddle_status st = HEDDLE_OK;
-    uint64_t words[3] = {(uint64_t)reason, 0, 0};
-    const hd_step *step = &plan->step[0];
-    if (plan->any_mail) { /* messages carry no marks */
-        hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->rank, refusal[reason]);
-        return give_up(plan, HEDDLE_ERR_ARG);
-    }
-    plan->sequence++;
-    plan->epoch++;
-    for (int i = 0; i < step->nready; i++) {
-        HD_TRY(hd_link_post(plan->link, step->ready[i], slot(plan, SLOT_READY), plan->sequence, words, 3));
-    }
-    plan->pending = step->nready > 0;
-    return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->rank, refusal[reason]);
-out:
-    return give_up(plan, st);
-}
-
-/* After a refusal: the others have seen it before a mark of this rank is used again. */
-static heddle_status settle(heddle_reshard *plan)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_step *step = &plan->step[0];
-    uint64_t words[3];
-    int here;
-    plan->deadline_ns = 0;
-    for (int i = 0; i < step->nready; i++) {
-        HD_TRY(await(plan, SLOT_READY, step->ready[i], words, 3, 1, &here));
-    }
-    plan->pending = 0;
-    return HEDDLE_OK;
-out:
-    return give_up(plan, st);
+    int64_t deadline_ns = plan->request.options.deadline_ms > 0 ? hd_plan_deadline(plan) : 0;
+    return hd_link_wait(plan->link, peer, hd_plan_slot(plan, kind), plan->sequence, words, nwords, deadline_ns,
+                        kind == HD_SLOT_READY ? "reshard: peer ready" : "reshard: peer done");
 }
 
 const void *hd_step_place(const heddle_reshard *plan, hd_place place, const void *src, const void *dst)
@@ -137,8 +53,10 @@ static heddle_status post_ready(heddle_reshard *plan, hd_step *step)
 {
     heddle_status st = HEDDLE_OK;
     hd_reach reach = HD_REACH_DIRECT;
-    uint64_t src = hd_comm_export(plan->comm, plan->step_src, step->src_bytes);
-    uint64_t dst = hd_comm_export(plan->comm, plan->step_dst, step->dst_bytes);
+    uint64_t src =
+        plan->step_src == plan->src ? plan->src_name : hd_comm_export(plan->comm, plan->step_src, step->src_bytes);
+    uint64_t dst =
+        plan->step_dst == plan->dst ? plan->dst_name : hd_comm_export(plan->comm, plan->step_dst, step->dst_bytes);
     if (step->own.used && src == 0) {
         reach = plan->reach;
         if (reach == HD_REACH_STAGED) {
@@ -153,7 +71,7 @@ static heddle_status post_ready(heddle_reshard *plan, hd_step *step)
         } else if (reach == HD_REACH_STAGED) {
             words[1] = hd_comm_export(plan->comm, plan->buffer + step->own.piece_offset[peer], 1);
         }
-        HD_TRY(hd_link_post(plan->link, peer, slot(plan, SLOT_READY), plan->sequence, words, 3));
+        HD_TRY(hd_link_post(plan->link, peer, hd_plan_slot(plan, HD_SLOT_READY), plan->sequence, words, 3));
     }
     plan->src_at[plan->rank] = plan->step_src;
     plan->dst_at[plan->rank] = plan->step_dst;
@@ -195,7 +113,7 @@ static heddle_status begin_mail(heddle_reshard *plan, hd_step *step)
                              mail->recv_stage != NULL ? mail->recv_stage : plan->step_dst);
 }
 
-static heddle_status begin_step(heddle_reshard *plan)
+heddle_status hd_plan_begin(heddle_reshard *plan)
 {
     hd_step *step = &plan->step[plan->at];
     heddle_status st = HEDDLE_OK;
@@ -213,9 +131,9 @@ out:
 static heddle_status take_ready(heddle_reshard *plan, const hd_step *step, int i, const uint64_t *words)
 {
     int peer = step->ready[i], reason = (int)(words[0] & 255);
-    if (reason != REFUSED_NOT) {
+    if (reason != HD_REFUSED_NOT) {
         plan->refused_by = 1 + peer; /* collect the others first: all are told alike */
-        plan->refusal = reason < REFUSED_COUNT ? reason : REFUSED_NOT;
+        plan->refusal = reason;
         return HEDDLE_OK;
     }
     plan->reach_of[peer] = (unsigned char)(words[0] >> 8);
@@ -235,7 +153,8 @@ static heddle_status collect(heddle_reshard *plan, int block, int *stuck)
     for (; plan->waited < step->nready; plan->waited++) {
         uint64_t words[3];
         int here;
-        HD_TRY(await(plan, SLOT_READY, step->ready[plan->waited], words, 3, block && plan->mail_done, &here));
+        HD_TRY(
+            hd_plan_await(plan, HD_SLOT_READY, step->ready[plan->waited], words, 3, block && plan->mail_done, &here));
         if (!here) {
             *stuck = 1;
             return HEDDLE_OK;
@@ -243,9 +162,9 @@ static heddle_status collect(heddle_reshard *plan, int block, int *stuck)
         HD_TRY(take_ready(plan, step, plan->waited, words));
     }
     if (plan->refused_by > 0) {
-        plan->state = HD_IDLE;
+        hd_plan_leave(plan);
         return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->refused_by - 1,
-                       refusal[plan->refusal]);
+                       hd_refusal_text(plan->refusal));
     }
     plan->state = HD_MOVE;
 out:
@@ -313,7 +232,7 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
         int peer = step->served[i];
         uint64_t bytes = (uint64_t)plan->moved[peer];
         plan->measured_to[peer] += step->push ? plan->moved[peer] : 0;
-        HD_TRY(hd_link_post(plan->link, peer, slot(plan, SLOT_DONE), plan->sequence, &bytes, 1));
+        HD_TRY(hd_link_post(plan->link, peer, hd_plan_slot(plan, HD_SLOT_DONE), plan->sequence, &bytes, 1));
     }
     plan->waited = 0;
     plan->state = HD_MAIL;
@@ -328,7 +247,7 @@ static heddle_status finish(heddle_reshard *plan, int block, int *stuck)
     for (; plan->waited < step->nmovers; plan->waited++) {
         uint64_t bytes;
         int here, peer = step->movers[plan->waited];
-        HD_TRY(await(plan, SLOT_DONE, peer, &bytes, 1, block, &here));
+        HD_TRY(hd_plan_await(plan, HD_SLOT_DONE, peer, &bytes, 1, block, &here));
         if (!here) {
             *stuck = 1;
             return HEDDLE_OK;
@@ -336,135 +255,41 @@ static heddle_status finish(heddle_reshard *plan, int block, int *stuck)
         plan->measured_to[peer] += step->push ? 0 : (int64_t)bytes;
     }
     if (++plan->at < plan->nsteps) {
-        return begin_step(plan);
+        return hd_plan_begin(plan);
     }
     if (plan->dst_dense_offset >= 0) {
         hd_lanes_run(&plan->dst_dense, &(hd_bases){.src = plan->buffer + plan->dst_dense_offset, .dst = plan->dst});
     }
     plan->executions++;
-    plan->state = HD_IDLE;
+    hd_plan_leave(plan);
 out:
     return st;
 }
 
-/* As far as it goes; blocking, to the end. */
-static heddle_status drive(heddle_reshard *plan, int block)
+/* As far as it goes without waiting (block: for anything but flags). */
+heddle_status hd_plan_advance(heddle_reshard *plan, int block, int *stuck)
 {
     heddle_status st = HEDDLE_OK;
-    if (plan->broken != HEDDLE_OK) {
-        return hd_fail(plan->broken, "the reshard failed before: %s", plan->broken_why);
-    }
-    for (int round = 0; plan->state != HD_IDLE;) {
-        int stuck = 0;
+    *stuck = 0;
+    while (plan->state != HD_IDLE && !*stuck && st == HEDDLE_OK) {
         switch (plan->state) {
         case HD_COLLECT:
-            st = collect(plan, block, &stuck);
+            st = collect(plan, block, stuck);
             break;
         case HD_MOVE:
-            st = move(plan, &stuck);
+            st = move(plan, stuck);
             break;
         case HD_MAIL:
-            st = poll_mail(plan, &plan->step[plan->at], &stuck);
-            plan->state = st == HEDDLE_OK && !stuck ? HD_FINISH : plan->state;
+            st = poll_mail(plan, &plan->step[plan->at], stuck);
+            plan->state = st == HEDDLE_OK && !*stuck ? HD_FINISH : plan->state;
             break;
         default:
-            st = finish(plan, block, &stuck);
+            st = finish(plan, block, stuck);
             break;
         }
-        if (st != HEDDLE_OK) {
-            return plan->state == HD_IDLE ? st : give_up(plan, st); /* idle: a refusal, which breaks nothing */
-        }
-        if (stuck) {
-            st = hd_comm_check(plan->comm);
-            if (st != HEDDLE_OK) {
-                return give_up(plan, st);
-            }
-            if (!block) {
-                return HEDDLE_OK;
-            }
-            if (hd_now_ns() > deadline(plan)) {
-                hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d waited too long for the messages of a reshard", plan->rank);
-                return give_up(plan, HEDDLE_ERR_TIMEOUT);
-            }
-            hd_comm_relax(plan->comm, round++);
-        } else {
-            round = 0;
-        }
     }
-    return HEDDLE_OK;
-}
-
-static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    if (plan->broken != HEDDLE_OK) {
-        return hd_fail(plan->broken, "the reshard failed before: %s", plan->broken_why);
-    }
-    if (plan->state != HD_IDLE) {
-        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
-    }
-    if (plan->pending) {
-        st = settle(plan);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-    }
-    int reason = stream != HEDDLE_NO_STREAM ? REFUSED_STREAM : check_buffers(plan, src, dst);
-    plan->deadline_ns = 0;
-    if (reason != REFUSED_NOT) {
-        return refuse(plan, reason);
-    }
-    plan->src = src;
-    plan->dst = dst;
-    plan->at = 0;
-    plan->epoch++;
-    plan->refused_by = 0;
-    if (plan->src_dense_offset >= 0) {
-        hd_lanes_run(&plan->src_dense, &(hd_bases){.src = src, .dst = plan->buffer + plan->src_dense_offset});
-    }
-    st = begin_step(plan);
-    return st == HEDDLE_OK ? st : give_up(plan, st);
-}
-
-heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
-{
-    heddle_status st = start(plan, src, dst, HEDDLE_NO_STREAM);
-    return st == HEDDLE_OK ? drive(plan, 1) : st;
-}
-
-heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
-{
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
-    }
-    heddle_status st = start(reshard, src, dst, stream);
-    return st == HEDDLE_OK ? drive(reshard, 1) : st;
-}
-
-heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
-{
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_start: reshard is NULL");
-    }
-    return start(reshard, src, dst, stream);
-}
-
-heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
-{
-    if (reshard == NULL || done == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_test: reshard or done is NULL");
-    }
-    heddle_status st = drive(reshard, 0);
-    if (st == HEDDLE_OK) {
-        *done = reshard->state == HD_IDLE;
+    if (st != HEDDLE_OK && plan->state != HD_IDLE) { /* idle: a refusal, which breaks nothing */
+        st = hd_plan_give_up(plan, st);
     }
     return st;
-}
-
-heddle_status heddle_reshard_wait(heddle_reshard *reshard)
-{
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_wait: reshard is NULL");
-    }
-    return drive(reshard, 1);
 }

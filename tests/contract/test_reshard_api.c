@@ -1,0 +1,433 @@
+/* What the calls promise besides moving bytes: refusals reach every rank, plans are independent, adjoints are exact. */
+#include "reshard_check.h"
+
+#include "runtime/comm/comm_internal.h"
+
+#define SWITCH "f32[t=6 s=9 c=4] on [sp=3]: t@sp -> s@sp"
+
+static heddle_status wrong(const char *what, heddle_status st)
+{
+    char sentence[400];
+    snprintf(sentence, sizeof sentence, "%s", heddle_last_error());
+    return hd_fail(HEDDLE_ERR_INTERNAL, "%s: got %s: %s", what, heddle_status_name(st), sentence);
+}
+
+/* --- creation ------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct variant {
+    const char *line, *field; /* what rank 2 asks for, and the field that differs */
+    heddle_memory memory;
+    heddle_tuning tuning;
+    const char *kernel;
+} variant;
+
+static const variant variants[] = {
+    {"f64[t=6 s=9 c=4] on [sp=3]: t@sp -> s@sp", "dtype", 0, 0, NULL},
+    {"f32[t=6 s=9 h=4] on [sp=3]: t@sp -> s@sp", "dims", 0, 0, NULL},
+    {"f32[t=6 s=9] on [sp=3]: t@sp -> s@sp", "dims", 0, 0, NULL},
+    {"f32[t=6 s=8 c=4] on [sp=3]: t@sp -> s@sp", "extents", 0, 0, NULL},
+    {"f32[t=6 s=9 c=4] on [rp=3]: t@rp -> s@rp", "mesh", 0, 0, NULL},
+    {"f32[t=6 s=9 c=4] on [sp=3]: c@sp -> s@sp", "from layout", 0, 0, NULL},
+    {"f32[t=6 s=9 c=4] on [sp=3]: t@sp -> s@sp(3 4 2)", "to layout", 0, 0, NULL},
+    {"f32[t=6 s=9 c=4] on [sp=3]: t@sp as s,t,c -> s@sp", "from order", 0, 0, NULL},
+    {"f32[t=6 s=9 c=4] on [sp=3]: t@sp -> s@sp as s,t,c", "to order", 0, 0, NULL},
+    {SWITCH, "memory", HEDDLE_MEMORY_ANY, 0, NULL},
+    {SWITCH, "tuning", 0, HEDDLE_TUNING_RULES, NULL},
+    {SWITCH, "kernel", 0, 0, "memcpy"},
+};
+
+static heddle_status ask_differently(heddle_comm *comm, void *arg)
+{
+    const int nvariants = (int)(sizeof variants / sizeof *variants);
+    (void)arg;
+    for (int i = 0; i < nvariants; i++) {
+        heddle_reshard_line line;
+        heddle_reshard_options options;
+        heddle_reshard *reshard = NULL;
+        int odd = heddle_comm_rank(comm) == 2;
+        heddle_status st = heddle_reshard_parse(&line, odd ? variants[i].line : SWITCH);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        heddle_reshard_options_init(&options);
+        if (odd) {
+            options.memory = variants[i].memory;
+            options.tuning = variants[i].tuning;
+            options.kernel = variants[i].kernel;
+        }
+        st = heddle_reshard_create_line(&reshard, comm, &line, &options);
+        const char *why = heddle_last_error();
+        if (st != HEDDLE_ERR_MISMATCH || reshard != NULL || strstr(why, "rank 2") == NULL ||
+            strstr(why, variants[i].field) == NULL) {
+            return wrong(variants[i].field, st);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void mismatch_reaches_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", ask_differently, NULL));
+    HD_OK(heddle_run_ranks(3, "shm", ask_differently, NULL));
+}
+
+static heddle_status ask_badly(heddle_comm *comm, void *arg)
+{
+    static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1};
+    (void)arg;
+    for (int i = 0; i < 6; i++) {
+        heddle_reshard_line line;
+        heddle_reshard_options options;
+        heddle_reshard *reshard = NULL;
+        int bad = heddle_comm_rank(comm) == 1;
+        heddle_status st = heddle_reshard_parse(&line, SWITCH);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        heddle_reshard_options_init(&options);
+        if (bad) {
+            options.kernel = i == 0 ? "no_such_kernel" : NULL;
+            options.dst_stride_elems = i == 1 ? folded : NULL;
+            options.src_stride_elems = i == 2 ? negative : NULL;
+            options.struct_bytes = i == 3 ? 1000 : options.struct_bytes;
+            options.deadline_ms = i == 4 ? -1 : 0;
+        }
+        st = heddle_reshard_create_line(&reshard, comm, bad && i == 5 ? NULL : &line, &options);
+        if (st != (bad ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) || (!bad && strstr(heddle_last_error(), "rank 1") == NULL) ||
+            (bad && i == 0 && strstr(heddle_last_error(), "memcpy") == NULL)) {
+            return wrong("a rank with bad arguments", st);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void bad_arguments_reach_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", ask_badly, NULL));
+    HD_OK(heddle_run_ranks(3, "shm", ask_badly, NULL));
+}
+
+static heddle_status too_few_ranks(heddle_comm *comm, void *arg)
+{
+    heddle_reshard_line line;
+    heddle_reshard *reshard = NULL;
+    (void)arg;
+    heddle_status st = heddle_reshard_parse(&line, SWITCH);
+    if (st == HEDDLE_OK) {
+        st = heddle_reshard_create_line(&reshard, comm, &line, NULL);
+        st = st == HEDDLE_ERR_LAYOUT && strstr(heddle_last_error(), "3") != NULL ? HEDDLE_OK : wrong("mesh of 3", st);
+    }
+    return st;
+}
+
+static void mesh_must_have_all_ranks(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", too_few_ranks, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_execute(NULL, NULL, NULL, HEDDLE_NO_STREAM));
+    heddle_reshard_destroy(NULL);
+}
+
+/* --- refusals while executing ---------------------------------------------------------------------------------------
+ */
+
+typedef struct setup {
+    heddle_reshard *reshard;
+    heddle_reshard_info info;
+    void *src, *dst;
+} setup;
+
+static heddle_status set_up(setup *s, heddle_comm *comm, const char *text, heddle_memory memory)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    memset(s, 0, sizeof *s);
+    heddle_reshard_options_init(&options);
+    options.memory = memory;
+    options.tuning = HEDDLE_TUNING_RULES;
+    HD_TRY(heddle_reshard_parse(&line, text));
+    HD_TRY(heddle_reshard_create_line(&s->reshard, comm, &line, &options));
+    HD_TRY(heddle_reshard_get_info(&s->info, s->reshard));
+    HD_TRY(heddle_buffer_alloc(&s->src, comm, s->info.src_bytes + 64, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&s->dst, comm, s->info.dst_bytes + 64, HEDDLE_SPACE_HOST));
+    memset(s->src, 1 + heddle_comm_rank(comm), s->info.src_bytes);
+out:
+    return st;
+}
+
+static heddle_status tear_down(setup *s, heddle_comm *comm, heddle_status st)
+{
+    st = st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
+    heddle_reshard_destroy(s->reshard);
+    heddle_buffer_free(comm, s->src);
+    heddle_buffer_free(comm, s->dst);
+    return st;
+}
+
+static heddle_status try_refusals(heddle_comm *comm, setup *s, int bad_rank, const void *bad_src, void *bad_dst)
+{
+    int bad = heddle_comm_rank(comm) == bad_rank;
+    char name[16];
+    snprintf(name, sizeof name, "rank %d", bad_rank);
+    for (int i = 0; i < 4; i++) { /* several in a row, then a good one */
+        memset(s->dst, 0x77, s->info.dst_bytes);
+        heddle_status st = heddle_reshard_execute(s->reshard, bad ? bad_src : s->src, bad ? bad_dst : s->dst, NULL);
+        if (st != HEDDLE_ERR_ARG || strstr(heddle_last_error(), name) == NULL) {
+            return wrong("a refused execution", st);
+        }
+        for (size_t k = 0; k < s->info.dst_bytes; k++) {
+            if (((unsigned char *)s->dst)[k] != 0x77) {
+                return hd_fail(HEDDLE_ERR_INTERNAL, "data moved in spite of a refusal");
+            }
+        }
+        st = i % 2 == 0 ? heddle_reshard_execute(s->reshard, s->src, s->dst, NULL) : HEDDLE_OK;
+        if (st != HEDDLE_OK) {
+            return wrong("an execution after a refused one", st);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status overlaps(heddle_comm *comm, void *arg)
+{
+    static const char *const texts[] = {SWITCH, "f32[t=6 s=9 c=4] on [sp=3]: s@sp -> t@sp",
+                                        "f32[t=6 s=9 c=4] on [sp=3]: sum@sp -> *",
+                                        "f32[t=9] on [sp=3]: t@sp(3 3 3) -> t@sp(4 4 1)"};
+    (void)arg;
+    for (int i = 0; i < 4; i++) {
+        setup s;
+        heddle_status st = set_up(&s, comm, texts[i], HEDDLE_MEMORY_PEER);
+        for (int bad = 0; bad < 3 && st == HEDDLE_OK; bad++) {
+            st = try_refusals(comm, &s, bad, s.src, s.src);
+            st = st == HEDDLE_OK ? try_refusals(comm, &s, bad, NULL, s.dst) : st;
+            st = st == HEDDLE_OK ? try_refusals(comm, &s, bad, (char *)s.dst + s.info.dst_bytes - 4, s.dst) : st;
+        }
+        st = tear_down(&s, comm, st);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void overlap_is_refused_on_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", overlaps, NULL));
+    HD_OK(heddle_run_ranks(3, "shm", overlaps, NULL));
+}
+
+static heddle_status private_to_peer(heddle_comm *comm, void *arg)
+{
+    setup s;
+    static float mine[6 * 9 * 4];
+    (void)arg;
+    heddle_status st = set_up(&s, comm, SWITCH, HEDDLE_MEMORY_PEER);
+    for (int bad = 0; bad < 3 && st == HEDDLE_OK; bad++) {
+        st = try_refusals(comm, &s, bad, mine, s.dst);
+        st = st == HEDDLE_OK ? try_refusals(comm, &s, bad, s.src, mine) : st;
+    }
+    return tear_down(&s, comm, st);
+}
+
+static void unreachable_memory_is_refused_on_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "shm", private_to_peer, NULL));
+}
+
+/* --- plans
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static heddle_status several_in_flight(heddle_comm *comm, void *arg)
+{
+    enum { PLANS = 4 };
+    static const char *const texts[PLANS] = {SWITCH, "f32[t=6 s=9 c=4] on [sp=3]: s@sp -> t@sp",
+                                             "i64[t=6 s=9 c=4] on [sp=3]: sum@sp -> *", SWITCH};
+    setup s[PLANS];
+    heddle_status st = HEDDLE_OK;
+    int made = 0;
+    (void)arg;
+    for (; made < PLANS && st == HEDDLE_OK; made++) {
+        st = set_up(&s[made], comm, texts[made], HEDDLE_MEMORY_PEER);
+    }
+    for (int round = 0; round < 20 && st == HEDDLE_OK; round++) {
+        for (int i = 0; i < PLANS && st == HEDDLE_OK; i++) {
+            st = heddle_reshard_start(s[i].reshard, s[i].src, s[i].dst, NULL);
+        }
+        if (st == HEDDLE_OK && heddle_reshard_start(s[0].reshard, s[0].src, s[0].dst, NULL) != HEDDLE_ERR_ARG) {
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "a second start while one is in flight was accepted");
+        }
+        double work = 0;
+        for (int done = 0, turn = 0; turn < 100 && st == HEDDLE_OK && !done; turn++) {
+            for (int k = 0; k < 1000; k++) {
+                work += k * 0.5;
+            }
+            st = heddle_reshard_test(s[turn % PLANS].reshard, &done);
+        }
+        for (int i = PLANS - 1; i >= 0 && st == HEDDLE_OK && work > 0; i--) { /* waits in another order */
+            st = heddle_reshard_wait(s[(i + heddle_comm_rank(comm)) % PLANS].reshard);
+        }
+    }
+    for (int i = 0; i < made; i++) {
+        st = tear_down(&s[i], comm, st);
+    }
+    return st;
+}
+
+static void plans_are_independent(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 5000;
+    /* Waiting in different orders needs progress of the peer's copy: only test() and wait() of that plan give it. */
+    HD_OK(heddle_run_ranks_with(3, "threads", &options, several_in_flight, NULL));
+    HD_OK(heddle_run_ranks_with(3, "shm", &options, several_in_flight, NULL));
+}
+
+static heddle_status look_at_info(heddle_comm *comm, void *arg)
+{
+    setup s;
+    (void)arg;
+    heddle_status st = set_up(&s, comm, "bf16[t=8 s=6 c=64] on [sp=2]: t@sp -> s@sp", HEDDLE_MEMORY_PEER);
+    int me = heddle_comm_rank(comm);
+    if (st == HEDDLE_OK &&
+        (s.info.workspace_bytes != 0 || s.info.bytes_to[me] != 0 || s.info.bytes_to[1 - me] != 4 * 3 * 64 * 2 ||
+         s.info.bytes_from[1 - me] != 4 * 3 * 64 * 2 || s.info.bytes_sent != 4 * 3 * 64 * 2 ||
+         strcmp(s.info.path, "peer push") != 0 || s.info.why[0] == 0 ||
+         strcmp(s.info.line, "bf16[t=8 s=6 c=64] on [sp=2]: t@sp -> s@sp") != 0)) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "info: workspace %lld, to %lld, path %s, line %s",
+                     (long long)s.info.workspace_bytes, (long long)s.info.bytes_to[1 - me], s.info.path, s.info.line);
+    }
+    st = tear_down(&s, comm, st);
+    if (st == HEDDLE_OK) {
+        st = set_up(&s, comm, "bf16[t=8 s=6 c=64] on [sp=2]: s@sp -> t@sp", HEDDLE_MEMORY_ANY);
+        int staged = strcmp(s.info.path, hd_comm_shares_address_space(comm) ? "peer pull" : "staged") == 0;
+        if (st == HEDDLE_OK && !staged) {
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "private memory goes by path %s", s.info.path);
+        }
+        st = tear_down(&s, comm, st);
+    }
+    return st;
+}
+
+static void info_says_what_happens(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", look_at_info, NULL));
+    HD_OK(heddle_run_ranks(2, "shm", look_at_info, NULL));
+}
+
+/* --- adjoint
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/* Small whole numbers: sums are exact in f64 as well. */
+static void fill_numbers(void *data, size_t bytes, int is_float, uint64_t seed)
+{
+    for (size_t i = 0; i < bytes / 8; i++) {
+        int64_t n = (int64_t)(rc_random(&seed) % 201) - 100;
+        double d = (double)n;
+        memcpy((char *)data + i * 8, is_float ? (void *)&d : (void *)&n, 8);
+    }
+}
+
+static void inner_product(void *sum, const void *a, const void *b, size_t bytes, int is_float)
+{
+    double f = 0;
+    uint64_t n = 0;
+    for (size_t i = 0; i < bytes / 8; i++) {
+        if (is_float) {
+            f += ((const double *)a)[i] * ((const double *)b)[i];
+        } else {
+            n += (uint64_t)((const int64_t *)a)[i] * (uint64_t)((const int64_t *)b)[i];
+        }
+    }
+    memcpy(sum, is_float ? (void *)&f : (void *)&n, 8);
+}
+
+static heddle_status check_adjoint(heddle_comm *comm, const char *text)
+{
+    setup s;
+    heddle_reshard *adjoint = NULL;
+    heddle_reshard_info info;
+    void *y = NULL, *x_back = NULL;
+    int64_t product[2];
+    int is_float = text[0] == 'f';
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(set_up(&s, comm, text, HEDDLE_MEMORY_PEER));
+    HD_TRY(heddle_reshard_create_adjoint(&adjoint, s.reshard));
+    HD_TRY(heddle_reshard_get_info(&info, adjoint));
+    if (info.src_bytes != s.info.dst_bytes || info.dst_bytes != s.info.src_bytes) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "%s: the adjoint %s has other sizes", text, info.line);
+        goto out;
+    }
+    HD_TRY(heddle_buffer_alloc(&y, comm, info.src_bytes + 8, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&x_back, comm, info.dst_bytes + 8, HEDDLE_SPACE_HOST));
+    fill_numbers(s.src, s.info.src_bytes, is_float, 3 + (uint64_t)heddle_comm_rank(comm));
+    fill_numbers(y, info.src_bytes, is_float, 300 + (uint64_t)heddle_comm_rank(comm));
+    HD_TRY(heddle_reshard_execute(s.reshard, s.src, s.dst, NULL));
+    HD_TRY(heddle_reshard_execute(adjoint, y, x_back, NULL));
+    inner_product(&product[0], y, s.dst, s.info.dst_bytes, is_float);
+    inner_product(&product[1], x_back, s.src, s.info.src_bytes, is_float);
+    HD_TRY(heddle_comm_allreduce_sum(comm, product, 2, is_float ? HEDDLE_F64 : HEDDLE_I64));
+    if (product[0] != product[1]) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "%s: <y,Fx> and <F*y,x> differ (F* is %s)", text, info.line);
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    heddle_reshard_destroy(adjoint);
+    heddle_buffer_free(comm, y);
+    heddle_buffer_free(comm, x_back);
+    return tear_down(&s, comm, st);
+}
+
+static heddle_status check_adjoints(heddle_comm *comm, void *arg)
+{
+    static const char *const problems[] = {
+        "[t=6 s=9 c=4] on [a=2 b=2]: t@a,s@b -> s@a,c@b",     "[t=6 s=9 c=4] on [a=2 b=2]: t@a -> s@a",
+        "[t=6 s=9 c=4] on [a=2 b=2]: * -> t@a,t@b",           "[t=6 s=9 c=4] on [a=2 b=2]: t@a,t@b -> *",
+        "[t=6 s=9 c=4] on [a=2 b=2]: sum@a,t@b -> s@a,t@b",   "[t=6 s=9 c=4] on [a=2 b=2]: sum@a,sum@b -> *",
+        "[t=6 s=9 c=4] on [a=2 b=2]: t@a,sum@b -> t@a",       "[t=6 s=9 c=4] on [a=2 b=2]: * -> sum@a,t@b",
+        "[t=6 s=9 c=4] on [a=2 b=2]: t@a,sum@b -> sum@a,t@b", "[t=6 s=9 c=4] on [a=2 b=2]: sum@a -> sum@b",
+        "[t=6 s=9 c=4] on [a=2 b=2]: t@a -> s@b as s,c,t",
+    };
+    (void)arg;
+    for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++) {
+        for (int k = 0; k < 2; k++) {
+            char text[200];
+            snprintf(text, sizeof text, "%s%s", k == 0 ? "f64" : "i64", problems[i]);
+            heddle_status st = check_adjoint(comm, text);
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void adjoints_are_exact(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(4, "threads", check_adjoints, NULL));
+    HD_OK(heddle_run_ranks(4, "shm", check_adjoints, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(mismatch_reaches_every_rank),
+        cmocka_unit_test(bad_arguments_reach_every_rank),
+        cmocka_unit_test(mesh_must_have_all_ranks),
+        cmocka_unit_test(overlap_is_refused_on_every_rank),
+        cmocka_unit_test(unreachable_memory_is_refused_on_every_rank),
+        cmocka_unit_test(plans_are_independent),
+        cmocka_unit_test(info_says_what_happens),
+        cmocka_unit_test(adjoints_are_exact),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

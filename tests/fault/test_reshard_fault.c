@@ -1,0 +1,247 @@
+/* Things that go wrong while a reshard is made or runs: nobody hangs, everybody is told, nothing leaks. */
+#include "case.h"
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SWITCH "bf16[t=24 s=48 c=64] on [sp=3]: t@sp -> s@sp"
+
+enum { RANKS = 3 };
+
+/* Written by the ranks, read by the case; shared with forked ranks. */
+typedef struct report {
+    int64_t killed_ns, told_ns[RANKS];
+    int status[RANKS], named[RANKS];
+} report;
+
+static report *shared_report(void)
+{
+    report *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(r != MAP_FAILED);
+    return r;
+}
+
+typedef struct job {
+    report *report;
+    const char *line;
+    int64_t deadline_ms;
+} job;
+
+static heddle_status make(heddle_reshard **out, heddle_comm *comm, const char *text, int64_t deadline_ms)
+{
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    heddle_status st = heddle_reshard_parse(&line, text);
+    heddle_reshard_options_init(&options);
+    options.tuning = HEDDLE_TUNING_RULES;
+    options.deadline_ms = deadline_ms;
+    return st == HEDDLE_OK ? heddle_reshard_create_line(out, comm, &line, &options) : st;
+}
+
+static heddle_status buffers(void **src, void **dst, heddle_comm *comm, const heddle_reshard *reshard)
+{
+    heddle_reshard_info info;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_reshard_get_info(&info, reshard));
+    HD_TRY(heddle_buffer_alloc(src, comm, info.src_bytes, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(dst, comm, info.dst_bytes, HEDDLE_SPACE_HOST));
+out:
+    return st;
+}
+
+static heddle_status die_while_executing(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_reshard *reshard = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(make(&reshard, comm, j->line, 20000));
+    HD_TRY(buffers(&src, &dst, comm, reshard));
+    for (int64_t i = 0, start = hd_now_ns(); st == HEDDLE_OK; i++) {
+        if (rank == 1 && hd_now_ns() - start > 30000000) {
+            j->report->killed_ns = hd_now_ns();
+            raise(SIGKILL);
+        }
+        st = heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+    }
+    j->report->told_ns[rank] = hd_now_ns();
+    j->report->status[rank] = (int)st;
+    j->report->named[rank] = strstr(heddle_last_error(), "rank 1") != NULL;
+out:
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+static void survivors_of_a_kill_are_told(void **state)
+{
+    static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *",
+                                        "f32[t=24 s=48 c=64] on [sp=3]: s@sp -> t@sp as s,t,c"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        job j = {shared_report(), lines[i % 3], 0};
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = i == 3;
+        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks_with(RANKS, "shm", &options, die_while_executing, &j));
+        assert_true(j.report->killed_ns > 0);
+        for (int r = 0; r < RANKS; r += 2) {
+            assert_int_equal(j.report->status[r], HEDDLE_ERR_PEER);
+            assert_true(j.report->named[r]);
+            assert_true(j.report->told_ns[r] - j.report->killed_ns < 2000000000);
+        }
+        munmap(j.report, sizeof *j.report);
+    }
+}
+
+static heddle_status one_does_not_come(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_reshard *reshard = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(make(&reshard, comm, j->line, 200));
+    HD_TRY(buffers(&src, &dst, comm, reshard));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (rank == 1) {
+        usleep(1000000);
+    }
+    st = heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+    j->report->status[rank] = (int)st;
+    j->report->named[rank] = strstr(heddle_last_error(), "rank 1") != NULL;
+    if (st != HEDDLE_OK && heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM) != st) {
+        j->report->status[rank] = HEDDLE_ERR_INTERNAL; /* a broken plan stays broken */
+    }
+out:
+    heddle_reshard_destroy(reshard);
+    return HEDDLE_OK;
+}
+
+static void deadline_names_the_missing_rank(void **state)
+{
+    static const char *const transports[] = {"threads", "shm"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        job j = {shared_report(), SWITCH, 200};
+        HD_OK(heddle_run_ranks(RANKS, transports[i], one_does_not_come, &j));
+        int late = 0;
+        for (int r = 0; r < RANKS; r += 2) { /* the first to give up tells the others */
+            late += j.report->status[r] == HEDDLE_ERR_TIMEOUT && j.report->named[r];
+            assert_true(j.report->status[r] == HEDDLE_ERR_TIMEOUT || j.report->status[r] == HEDDLE_ERR_PEER);
+        }
+        assert_true(late > 0);
+        assert_int_equal(j.report->status[1], HEDDLE_ERR_PEER);
+        munmap(j.report, sizeof *j.report);
+    }
+}
+
+static heddle_status allocations_fail(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    for (long n = 1; n < 2000; n++) {
+        heddle_reshard *reshard = NULL;
+        void *src = NULL, *dst = NULL;
+        if (rank == 1) {
+            hd_alloc_fail_at(n);
+        }
+        heddle_status st = make(&reshard, comm, j->line, 0);
+        if (rank == 1) {
+            hd_alloc_fail_at(0);
+        }
+        if (st == HEDDLE_OK) {
+            st = buffers(&src, &dst, comm, reshard);
+            st = st == HEDDLE_OK ? heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM) : st;
+            heddle_buffer_free(comm, src);
+            heddle_buffer_free(comm, dst);
+            heddle_reshard_destroy(reshard);
+            j->report->named[rank] = (int)n;
+            return st;
+        }
+        if (st != (rank == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER) || reshard != NULL) {
+            char why[300];
+            snprintf(why, sizeof why, "%s", heddle_last_error());
+            return hd_fail(HEDDLE_ERR_INTERNAL, "allocation %ld: rank %d got %s: %s", n, rank, heddle_status_name(st),
+                           why);
+        }
+    }
+    return hd_fail(HEDDLE_ERR_INTERNAL, "creation never succeeded");
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        job j = {shared_report(), lines[i % 2], 0};
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = i >= 2;
+        HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, allocations_fail, &j));
+        assert_true(j.report->named[0] > 10); /* so many were tried */
+        munmap(j.report, sizeof *j.report);
+    }
+}
+
+static heddle_status make_and_run(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_reshard *reshard = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(make(&reshard, comm, j->line, 0));
+    HD_TRY(buffers(&src, &dst, comm, reshard));
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    j->report->status[rank] = (int)st;
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+static void every_transport_call_may_fail(void **state)
+{
+    static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
+    static const char *const inner[] = {"threads", "shm"};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        job j = {shared_report(), lines[i / 2 % 2], 0};
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = i >= 4;
+        int n = 1, step = i >= 4 ? 3 : 1;
+        heddle_status st = HEDDLE_ERR_TRANSPORT;
+        for (; n < 1000 && st != HEDDLE_OK; n += step) {
+            char transport[64];
+            memset(j.report, 0, sizeof *j.report);
+            snprintf(transport, sizeof transport, "fault(fail=%d@1):%s", n, inner[i % 2]);
+            st = heddle_run_ranks_with(RANKS, transport, &options, make_and_run, &j);
+            for (int r = 0; r < RANKS && st != HEDDLE_OK; r++) {
+                /* the last call of all may fail on one rank alone: the others have nothing to wait for */
+                assert_true(j.report->status[r] != HEDDLE_OK || j.report->status[1] != HEDDLE_OK);
+                assert_int_not_equal(j.report->status[r], HEDDLE_ERR_TIMEOUT);
+            }
+        }
+        assert_true(n > 10 && n < 1000);
+        munmap(j.report, sizeof *j.report);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(survivors_of_a_kill_are_told),
+        cmocka_unit_test(deadline_names_the_missing_rank),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_transport_call_may_fail),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
