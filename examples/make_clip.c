@@ -1,7 +1,7 @@
 /* Writes a small moving clip as YUV4MPEG2, so that `heddle run --input` has something to read where there is no video
  * and no ffmpeg: a ball over a rolling landscape, 4:2:0, 8 bits.
  *
- *     ./example_make_clip clip.y4m                        17 frames of 60 x 36
+ *     ./example_make_clip clip.y4m                        15 frames of 54 x 30
  *     ./example_make_clip clip.y4m 32 128 128             frames, width, height
  *     heddle run examples/models/stdit3-xl2.yaml --input clip.y4m --layers 1 --ranks 2
  */
@@ -60,9 +60,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s clip.y4m [frames [width [height]]]\n", argv[0]);
         return 2;
     }
-    const int frames = number(argc > 2 ? argv[2] : NULL, 17, MAX_FRAMES);
-    const int width = number(argc > 3 ? argv[3] : NULL, 60, MAX_SIDE);
-    const int height = number(argc > 4 ? argv[4] : NULL, 36, MAX_SIDE);
+    const int frames = number(argc > 2 ? argv[2] : NULL, 15, MAX_FRAMES);
+    const int width = number(argc > 3 ? argv[3] : NULL, 54, MAX_SIDE);
+    const int height = number(argc > 4 ? argv[4] : NULL, 30, MAX_SIDE);
     FILE *file = fopen(argv[1], "wb");
     if (file == NULL) {
         perror(argv[1]);

@@ -6,15 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-static int input_is_y4m(const char *path, const uint8_t *bytes, size_t size)
+static int input_is_y4m(const char *path)
 {
     const size_t length = strlen(path);
-    (void)bytes;
-    (void)size;
     return length < 4 || strcmp(path + length - 4, ".npy") != 0;
 }
 
@@ -114,7 +110,7 @@ int run_open_input(run_job *job)
     if (path == NULL) {
         return CLI_OK;
     }
-    if (input_is_y4m(path, NULL, 0)) {
+    if (input_is_y4m(path)) {
         return open_clip(job, path);
     }
     int code = npy_read(&job->array, path);
@@ -155,6 +151,18 @@ static int fit_dim(run_job *job, const char *name, int64_t *extent, int may_cut)
     return cli_report(heddle_model_resize(job->model, sizes, 0));
 }
 
+static void say_leftovers(const run_job *job)
+{
+    const run_patches *p = &job->patches;
+    const int64_t frames = job->clip.frames - p->t * p->frames, rows = job->clip.height - p->y * p->height;
+    const int64_t columns = job->clip.width - p->x * p->width;
+    if (frames + rows + columns > 0) {
+        fprintf(stderr,
+                "heddle: of the clip %" PRId64 " frames, %" PRId64 " rows and %" PRId64 " columns are not used\n",
+                frames, rows, columns);
+    }
+}
+
 static int fit_clip(run_job *job)
 {
     run_patches *p = &job->patches;
@@ -177,11 +185,9 @@ static int fit_clip(run_job *job)
     if (code == CLI_OK && cli_speaks() && !cli_will_exec(job->options->transport)) {
         fprintf(stderr,
                 "heddle: clip of %" PRId64 " frames of %" PRId64 " x %" PRId64 ": t=%" PRId64 " (model: %" PRId64
-                "), %" PRId64 " x %" PRId64 " tokens per frame; %" PRId64 " frames, %" PRId64 " rows and %" PRId64
-                " columns left over are not used\n",
-                job->clip.frames, job->clip.width, job->clip.height, p->t, model_t, p->y, p->x,
-                job->clip.frames - p->t * p->frames, job->clip.height - p->y * p->height,
-                job->clip.width - p->x * p->width);
+                "), %" PRId64 " x %" PRId64 " tokens per frame\n",
+                job->clip.frames, job->clip.width, job->clip.height, p->t, model_t, p->y, p->x);
+        say_leftovers(job);
     }
     return code;
 }

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# heddle run on 1 to 4 ranks: bitwise equal to one rank, bytes as planned, nothing padded; clips and arrays in and out.
+set -euo pipefail
+model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAILED: $1" >&2
+    exit 1
+}
+
+# 15 and 405 divide by no number of ranks but 1 and 3 (and 405 = 81 * 5): all values are there, and no more.
+for transport in threads shm; do
+    for ranks in 1 2 3 4; do
+        "$HEDDLE" run "$model" --ranks $ranks --transport $transport --check --output "$work/y-$transport-$ranks.npy" \
+            >"$work/out"
+        grep -q "bitwise equal to one rank (291600 values)" "$work/out" || fail "$transport, $ranks ranks: $(cat "$work/out")"
+        grep -q "check: bytes sent = bytes planned for $ranks ranks x 13 edges" "$work/out" || fail "bytes, $ranks ranks"
+        awk 'length > 100 && !/^(threads|shm|bytes)/ { exit 1 }' "$work/out" || fail "a line of the table is too long"
+        cmp -s "$work/y-threads-1.npy" "$work/y-$transport-$ranks.npy" || fail "$transport, $ranks ranks: other file"
+    done
+done
+# In bf16, with threads, on a mesh of two axes, more ranks than frames, by messages.
+"$HEDDLE" run "$model" --ranks 3 --transport shm --dtype bf16 --check --threads 2 >"$work/out" || fail bf16
+"$HEDDLE" run "$model" --mesh node=2,gpu=2 --transport threads --check >"$work/out" || fail "two axes"
+"$HEDDLE" run "$model" --ranks 4 --size t=3,s=5 --layers 1 --transport shm --check >"$work/out" || fail "t=3 s=5"
+"$HEDDLE" run "$model" --ranks 7 --size t=3,s=2 --layers 1 --transport threads --check >"$work/out" || fail "t=3 s=2"
+"$HEDDLE" run "$model" --ranks 2 --passes 3 --layers 3 --transport threads >"$work/out" || fail passes
+
+# JSON can be read, and says the same.
+"$HEDDLE" run "$model" --ranks 3 --transport shm --check --json >"$work/json"
+grep -q '"check": true' "$work/json" || fail "json"
+if command -v python3 >/dev/null; then
+    python3 - "$work/json" <<'PY' || fail "json: python"
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["ranks"] == 3 and r["bytes_sent"] == r["bytes_planned"] > 0 and len(r["peak_bytes"]) == 3
+assert sum(s["runs"] for s in r["stages"]) == 13 and r["forward_ms"] > 0
+PY
+fi
+
+# A clip in: the clip's sizes win, every rank makes its own part; a clip and an array out.
+clip=$work/clip.y4m
+if [ -x "$HEDDLE_BUILD/example_make_clip" ]; then
+    "$HEDDLE_BUILD/example_make_clip" "$clip" 7 27 15 >/dev/null
+    "$HEDDLE" run "$model" --ranks 3 --transport shm --input "$clip" --output "$work/y.y4m" --check >"$work/out" \
+        2>"$work/err" || fail clip
+    grep -q "t=7 (model: 15), 7 x 13 tokens" "$work/err" || fail "clip: $(cat "$work/err")"
+    grep -q "0 frames, 1 rows and 1 columns are not used" "$work/err" || fail "clip: $(cat "$work/err")"
+    grep -q "t=7 s=91 c=48" "$work/out" || fail "clip: $(cat "$work/out")"
+    [ "$(head -n 1 "$work/y.y4m")" = "YUV4MPEG2 W26 H14 F25:1 Ip A1:1 C444" ] || fail "clip out: header"
+    [ "$(stat -c %s "$work/y.y4m")" = $((37 + 7 * (6 + 3 * 26 * 14))) ] || fail "clip out: size"
+    "$HEDDLE" run "$model" --ranks 2 --transport threads --input - --output "$work/z.y4m" <"$clip" >/dev/null 2>&1
+    cmp -s "$work/y.y4m" "$work/z.y4m" || fail "the clip from standard input on 2 ranks gives another result"
+fi
+
+# An array in: the output of one run is the input of the next.
+"$HEDDLE" run "$model" --ranks 3 --transport shm --input "$work/y-shm-4.npy" --check --size t=15 >"$work/out" || fail npy
+
+# A schedule from a file.
+"$HEDDLE" plan "$model" --mesh sp=3 --output "$work/s.json" >/dev/null
+"$HEDDLE" run "$model" --schedule "$work/s.json" --transport shm --check >"$work/out" || fail schedule
+grep -q "on \[sp=3\]" "$work/out" || fail "schedule: $(cat "$work/out")"
+
+# Weights from a file: other weights, other values; the same weights, the same values.
+if command -v python3 >/dev/null; then
+    python3 "$HEDDLE_SOURCE/tests/golden/make_weights.py" "$work/w.safetensors" 48 2
+    "$HEDDLE" run "$model" --ranks 3 --transport shm --weights "$work/w.safetensors" --check \
+        --output "$work/w.npy" >"$work/out" || fail weights
+    ! cmp -s "$work/w.npy" "$work/y-shm-3.npy" || fail "weights from a file change nothing"
+fi
+
+# mpirun is started, with one rank's exit code as its own, and joined.
+if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+    "$HEDDLE" run "$model" --ranks 3 --transport mpi --check >"$work/out" || fail mpi
+    grep -q "bitwise equal to one rank (291600 values)" "$work/out" || fail "mpi: $(cat "$work/out")"
+    "$HEDDLE" run "$model" --ranks 4 --transport mpi --check --hosts 2 --json >"$work/out" || fail "mpi on two hosts"
+    grep -q '"path": "mixed"' "$work/out" || fail "mpi on two hosts: $(cat "$work/out")"
+    mpirun --allow-run-as-root --oversubscribe -n 2 "$HEDDLE" run "$model" --check </dev/null >"$work/out" || fail mpirun
+    grep -q "on \[sp=2\]" "$work/out" || fail "mpirun: $(cat "$work/out")"
+    if [ -e "$clip" ]; then
+        "$HEDDLE" run "$model" --ranks 2 --transport mpi --input - --output "$work/m.y4m" <"$clip" >/dev/null 2>&1
+        cmp -s "$work/y.y4m" "$work/m.y4m" || fail "the clip from standard input under mpirun gives another result"
+    fi
+    set +e
+    "$HEDDLE" run "$model" --ranks 2 --transport mpi --input /dev/null 2>"$work/err"
+    [ $? = 2 ] || fail "mpi: bad input does not exit 2"
+    set -e
+fi
+echo "ok"
