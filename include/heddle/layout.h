@@ -9,7 +9,14 @@
  * (rank i of n gets L/n, the first L mod n ranks one more) unless explicit lengths are given. A dim on two axes is
  * nested: each block of the axis that comes first in the mesh is split again by the second.
  *
- * All functions are pure and may be called from any thread.
+ * Several axes may name the same dim: t@node,t@gpu nests, t@gpu,t@node means the same. Explicit lengths may contain
+ * zeros, add up to the extent, and stand on the outermost axis of a dim only. Extents may be 0 or smaller than the
+ * number of ranks: some ranks are then empty. Nothing is ever padded.
+ *
+ * In text, blanks are free between tokens, names are [a-z][a-z0-9_]* of at most 15 characters, numbers are decimal, and
+ * "sum" is no dim's name. Index arithmetic for kernels and device code is in heddle/index.h.
+ *
+ * All functions are pure, may be called from any thread, write their outputs only on HEDDLE_OK and own nothing.
  */
 #ifndef HEDDLE_LAYOUT_H
 #define HEDDLE_LAYOUT_H
@@ -58,7 +65,8 @@ typedef struct heddle_dim {
     int64_t extent; /* >= 0 */
 } heddle_dim;
 
-/* The global tensor. dim[0] is the slowest in memory. */
+/* The global tensor. dim[0] is the slowest in memory. Names differ; none is "sum". The product of the extents, with 1
+ * for every 0, is at most 2^62 bytes. */
 typedef struct heddle_shape {
     heddle_dtype dtype;
     int ndim; /* 1..8 */
@@ -70,7 +78,7 @@ typedef struct heddle_axis {
     int size; /* >= 1 */
 } heddle_axis;
 
-/* rank = ((c0 * size1 + c1) * size2 + c2) ... */
+/* rank = ((c0 * size1 + c1) * size2 + c2) ...; names differ, sizes multiply to at most HEDDLE_MAX_RANKS. */
 typedef struct heddle_mesh {
     int naxes; /* 1..4 */
     heddle_axis axis[HEDDLE_MAX_AXES];
@@ -79,7 +87,9 @@ typedef struct heddle_mesh {
 /* Values of dim_of_axis besides a dim index */
 enum { HEDDLE_REPLICATED = -1, HEDDLE_PARTIAL = -2 };
 
-/* Explicit block lengths are kept in block[], those of axis 0 first: axis a owns nblocks[a] of them, 0 = balanced. */
+/* dim_of_axis[a]: the dim that axis a shards, HEDDLE_REPLICATED or HEDDLE_PARTIAL; entries from naxes on mean nothing.
+ * Explicit block lengths are kept in block[], those of axis 0 first: axis a owns nblocks[a] of them (the axis's size),
+ * 0 = balanced. Fill in after heddle_layout_replicated(), or parse a text. */
 typedef struct heddle_layout {
     int dim_of_axis[HEDDLE_MAX_AXES];
     int nblocks[HEDDLE_MAX_AXES];
@@ -92,31 +102,37 @@ typedef struct heddle_order {
     int dim[HEDDLE_MAX_DIMS];
 } heddle_order;
 
-/* Half-open ranges lo[d] <= i < lo[d] + len[d] in global coordinates. */
+/* Half-open ranges lo[d] <= i < lo[d] + len[d] in global coordinates, per dim of the shape. */
 typedef struct heddle_box {
     int ndim;
     int64_t lo[HEDDLE_MAX_DIMS];
     int64_t len[HEDDLE_MAX_DIMS];
 } heddle_box;
 
+/* 0 and "unknown" for a value outside the list. */
 HEDDLE_API size_t heddle_dtype_bytes(heddle_dtype dtype);
 HEDDLE_API const char *heddle_dtype_name(heddle_dtype dtype);
 
-/* Text to value. The whole text must be consumed; HEDDLE_ERR_PARSE gives the column of the first wrong character.
- * HEDDLE_ERR_LAYOUT: the text is well formed but contradicts itself, the shape or the mesh (unknown dim, block lengths
- * that do not add up, element count over 2^62, ...). */
+/* Text to value. The whole text must be consumed. The sentence begins with "shape, column N: ", N counted from 1.
+ * HEDDLE_ERR_PARSE: the text does not follow the form; N is the first wrong character.
+ * HEDDLE_ERR_LAYOUT: well formed, but it contradicts itself, the shape or the mesh (unknown or repeated name, block
+ * lengths that do not add up or stand on an inner axis, more than 2^62 bytes or HEDDLE_MAX_RANKS ranks, ...).
+ * HEDDLE_ERR_ARG: a pointer is NULL. Block lengths that are the balanced ones are dropped. */
 HEDDLE_API heddle_status heddle_shape_parse(heddle_shape *out, const char *text);
 HEDDLE_API heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text);
 HEDDLE_API heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const heddle_shape *shape,
                                              const heddle_mesh *mesh);
 
-/* Value to text, 0-terminated, the shortest form; parse(format(x)) == x. HEDDLE_ERR_ARG if it does not fit. */
+/* Value to text, 0-terminated, in the shortest form, entries of a layout in the mesh's order of axes; reading it back
+ * gives an equal value. HEDDLE_ERR_ARG: out is NULL or out_bytes too few (HEDDLE_LINE_BYTES always do).
+ * HEDDLE_ERR_LAYOUT: the value is not valid, see the checks below. */
 HEDDLE_API heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shape *shape);
 HEDDLE_API heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh);
 HEDDLE_API heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_layout *layout,
                                               const heddle_shape *shape, const heddle_mesh *mesh);
 
-/* Check a value made by hand: HEDDLE_ERR_LAYOUT says what is wrong. */
+/* Check a value made by hand. HEDDLE_ERR_LAYOUT says what is wrong, HEDDLE_ERR_ARG: a pointer is NULL. The layout's
+ * check includes those of shape and mesh. */
 HEDDLE_API heddle_status heddle_shape_check(const heddle_shape *shape);
 HEDDLE_API heddle_status heddle_mesh_check(const heddle_mesh *mesh);
 HEDDLE_API heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape,
@@ -124,21 +140,25 @@ HEDDLE_API heddle_status heddle_layout_check(const heddle_layout *layout, const 
 
 /* A layout that is replicated over every axis. */
 HEDDLE_API heddle_layout heddle_layout_replicated(void);
+/* 1 when both put every element on the same ranks in the same way; explicit lengths that are the balanced ones equal
+ * none. Both must be valid on the mesh. */
 HEDDLE_API int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh);
 
-HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh);
-/* coords[a] for every axis; rank must be in 0..size-1 (HEDDLE_ERR_ARG). */
+HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh); /* ranks */
+/* coords[0..naxes-1]; room for HEDDLE_MAX_AXES always does. HEDDLE_ERR_ARG: rank is not in 0..size-1. */
 HEDDLE_API heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
 HEDDLE_API int heddle_dim_index(const heddle_shape *shape, const char *name); /* -1: no such dim */
 HEDDLE_API int heddle_axis_index(const heddle_mesh *mesh, const char *name);  /* -1: no such axis */
 
-/* The part of the tensor that `rank` holds. Empty ranges (len 0) are legal. */
+/* The part of the tensor that `rank` holds; with partial sums, the part it holds addends of. Empty ranges (len 0) are
+ * legal. HEDDLE_ERR_ARG: no such rank; HEDDLE_ERR_LAYOUT: the values are not valid. */
 HEDDLE_API heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                            const heddle_layout *layout, int rank);
 HEDDLE_API int64_t heddle_box_elems(const heddle_box *box);
 
-/* Strides in elements, per dim of the shape, of the dense local array of `box` in memory order `order` (NULL = the
- * shape's). */
+/* Strides in elements, per dim of the shape (not of the order), of the dense local array of `box` in memory order
+ * `order` (NULL = the shape's): stride_elems[0..ndim-1]. An extent of 0 counts as 1. The order must be a permutation.
+ */
 HEDDLE_API void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order);
 
 #ifdef __cplusplus

@@ -1,4 +1,10 @@
-/* A tensor as a rank sees it: the global shape, the layout it is in, and how its local part is stored. */
+/* A tensor as a rank sees it: the global shape, the layout it is in, and how its local part is stored.
+ *
+ * A plain value that may be copied and made by hand. The local part is the box that heddle_layout_box gives for the
+ * rank; element (i0, i1, ...) of it, counted from the box's lower corner, is at data + (i0*stride[0] + i1*stride[1] +
+ * ...) * heddle_dtype_bytes(dtype). Strides need not be dense: a framework's slice or permuted view is described as it
+ * lies.
+ */
 #ifndef HEDDLE_TENSOR_H
 #define HEDDLE_TENSOR_H
 
@@ -8,7 +14,7 @@
 extern "C" {
 #endif
 
-/* A plain value. heddle never owns `data`. stride_elems is per dim of `shape` (not of the memory order). */
+/* heddle never owns `data`. stride_elems is per dim of `shape` (not of the memory order), in elements. */
 typedef struct heddle_tensor {
     void *data;           /* local part; may be NULL when the box is empty */
     size_t data_bytes;    /* bytes that may be accessed from data on */
@@ -17,8 +23,9 @@ typedef struct heddle_tensor {
     int64_t stride_elems[HEDDLE_MAX_DIMS];
 } heddle_tensor;
 
-/* Describe a dense local array in memory order `order` (NULL = the shape's). data_bytes is set to its exact size.
- * Errors: those of heddle_layout_box. */
+/* Describe a dense local array of `rank` in memory order `order` (NULL = the shape's). data_bytes is set to its exact
+ * size. Pure; any thread. HEDDLE_ERR_ARG: no such rank, or data is NULL although the rank holds elements;
+ * HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not valid. */
 HEDDLE_API heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape,
                                             const heddle_mesh *mesh, const heddle_layout *layout,
                                             const heddle_order *order, int rank);

@@ -31,6 +31,7 @@ typedef struct hd_problem {
     hd_phase phase[3];
 } hd_problem;
 
+/* HEDDLE_ERR_LAYOUT: the line is not valid, or its bytes on all ranks together could exceed 2^61. */
 heddle_status hd_problem_make(hd_problem *out, const heddle_reshard_line *line);
 
 /* The box of `rank` that a phase reads (is_dst 0) or writes (1). Flat phases give 1-dim boxes of elements. */
@@ -45,12 +46,14 @@ typedef struct hd_piece {
 typedef struct hd_pieces {
     hd_piece *piece; /* ascending peer */
     int count;
-    int sums;      /* receive side: pieces of different peers overlap and are added in order */
+    int sums;      /* receive side: pieces of different peers overlap and are added in the order of peers; any two are
+                    * either the same box or disjoint */
     int zero_fill; /* receive side: the pieces do not cover the box; the rest is zero */
 } hd_pieces;
 
 typedef enum hd_direction { HD_SEND, HD_RECV } hd_direction;
 
+/* What `rank` sends or receives in a phase, itself included; no piece is empty. On failure nothing is left to free. */
 heddle_status hd_compile(hd_pieces *out, const hd_problem *problem, int phase, int rank, hd_direction direction);
 void hd_pieces_free(hd_pieces *pieces);
 
