@@ -33,8 +33,8 @@ case $preset in
 release) export HEDDLE_TEST_TIME_SCALE=1 ;;
 *)
     export HEDDLE_TEST_TIME_SCALE=5
-    export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1
-    export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/tsan.supp
+    export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+    export TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PWD/tests/support/tsan.supp
     export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp
     ;;
 esac
