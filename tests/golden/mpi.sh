@@ -3,8 +3,15 @@
 # against bytes as planned without running anything.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
+if [ ! -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
+    said=$("$HEDDLE" verify 'u8[t=4 s=4] on [sp=1]: t@sp -> s@sp' --transport mpi 2>&1 </dev/null) &&
+        { echo "FAILED: mpi works without its library"; exit 1; }
+    case $said in
+        *libheddle_mpi*libopenmpi-dev*) echo "skipped: built without MPI, and heddle says so" && exit 77 ;;
+        *) echo "FAILED: without MPI heddle says: $said" && exit 1 ;;
+    esac
+fi
 command -v mpirun >/dev/null || { echo "skipped: no mpirun"; exit 77; }
-[ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] || { echo "skipped: built without MPI"; exit 77; }
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
