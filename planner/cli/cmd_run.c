@@ -184,6 +184,26 @@ static int stage_standard_input(run_job *job, int argc, char **argv)
     return cli_usage_error("--input - must be written out when mpirun is started");
 }
 
+/* A rank that was killed did not say where. */
+static void say_place(const run_job *job, int ranks)
+{
+    char name[128];
+    const char *sentence = heddle_last_error();
+    const char *named = strstr(sentence, "rank ");
+    const int rank = named == NULL ? -1 : atoi(named + 5);
+    if (job->place == NULL || strstr(sentence, "stage '") != NULL || strstr(sentence, "entering '") != NULL ||
+        rank < 0 || rank >= ranks) {
+        return;
+    }
+    const int step = job->place[rank] - 1;
+    if (step < 0) {
+        snprintf(name, sizeof(name), "before the first stage");
+    } else {
+        run_step_name(name, sizeof(name), job, step);
+    }
+    fprintf(stderr, "heddle: rank %d was last seen at: %s\n", rank, name);
+}
+
 int cli_run(int argc, char **argv)
 {
     run_options options = {.transport = "auto", .seed = 1, .threads = 1, .passes = 1, .dtype = -1};
@@ -216,7 +236,16 @@ int cli_run(int argc, char **argv)
         if (options.threads > 1) {
             comm_options.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
         }
+        void *place =
+            mmap(NULL, (size_t)ranks * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        job.place = place == MAP_FAILED ? NULL : place;
         code = cli_with_ranks(options.transport, ranks, argc, argv, &comm_options, run_main, &job);
+        if (code == CLI_FAILED) {
+            say_place(&job, ranks);
+        }
+        if (job.place != NULL) {
+            munmap(place, (size_t)ranks * sizeof(int));
+        }
     }
     run_release_job(&job);
     return code;

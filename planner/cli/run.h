@@ -43,6 +43,7 @@ typedef struct run_job {
     safetensors_file weights;
     float *embed_weight; /* [c, values], then its transpose or the file's, [values, c] */
     float *final_weight;
+    int *place;                     /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
     float *embed_bias, *final_bias; /* [c], [values]; zero unless the file has them */
 } run_job;
 
@@ -84,6 +85,8 @@ int run_make_embedding(run_job *job);
 heddle_status run_fill(void *x, const run_job *job, const heddle_box *box);
 float run_uniform(uint64_t seed, uint64_t index); /* -1..1, a function of its arguments */
 float run_load(const void *x, int64_t index, heddle_dtype dtype);
+
+void run_step_name(char *out, size_t out_bytes, const run_job *job, int step); /* run_output.c */
 
 /* run_weights.c */
 int run_open_weights(run_job *job);

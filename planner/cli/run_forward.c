@@ -146,6 +146,9 @@ static void show_progress(const forward *f, int pass, int repetition, const char
 static heddle_status enter(forward *f, const char *stage, run_step *step)
 {
     heddle_session_record record;
+    if (f->job->place != NULL) { /* for the sentence about a rank that cannot speak any more */
+        __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], (int)(step - f->step) + 1, __ATOMIC_RELAXED);
+    }
     heddle_status st = heddle_session_enter(f->session, stage, &f->x, HEDDLE_NO_STREAM);
     if (st == HEDDLE_OK) {
         st = heddle_session_record_at(&record, f->session, f->entered++);

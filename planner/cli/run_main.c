@@ -17,6 +17,7 @@ static heddle_status run_reference(run_result *out, const run_job *job)
     comm_options.bind = HEDDLE_BIND_NONE;
     options.passes = 1;
     alone.options = &options;
+    alone.place = NULL;
     heddle_status st = heddle_mesh_parse(&alone.mesh, "[sp=1]");
     if (st == HEDDLE_OK) {
         st = heddle_plan(&schedule, job->model, &alone.mesh, NULL);

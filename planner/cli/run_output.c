@@ -124,7 +124,7 @@ int run_write_output(const run_job *job, const void *output)
 
 /* --- the checks --- */
 
-static void step_name(char *out, size_t out_bytes, const run_job *job, int step)
+void run_step_name(char *out, size_t out_bytes, const run_job *job, int step)
 {
     heddle_schedule_stage stage;
     if (heddle_schedule_stage_at(&stage, job->schedule, step) == HEDDLE_OK) {
@@ -142,7 +142,7 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
     for (int i = 0; i < nsteps; i++) {
         heddle_schedule_edge edge;
         int64_t total = 0;
-        step_name(name, sizeof(name), job, i);
+        run_step_name(name, sizeof(name), job, i);
         for (int rank = 0; rank < nranks; rank++) {
             const run_step *s = &steps[rank * nsteps + i];
             total += s->sent;

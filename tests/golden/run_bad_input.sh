@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Bad input of heddle run: exit code 2 (3 where no plan exists) and one sentence that names the file and the numbers.
+set -uo pipefail
+model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# refuses CODE 'WORDS that the sentence has' ARGUMENTS...
+refuses() {
+    local wanted=$1 words=$2
+    shift 2
+    timeout 20 "$HEDDLE" run "$@" >"$work/out" 2>"$work/err" </dev/null
+    local code=$?
+    if [ $code != "$wanted" ] || [ "$(wc -l <"$work/err")" != 1 ] || ! grep -qF -- "$words" "$work/err" || [ -s "$work/out" ]; then
+        echo "FAILED: heddle run $*" >&2
+        echo "  exit code $code, wanted $wanted and '$words', got: $(cat "$work/err")" >&2
+        failed=1
+    fi
+}
+
+# Options.
+refuses 2 'one model file, found 0'
+refuses 2 'one model file, found 2' "$model" "$model"
+refuses 2 "'--rank" "$model" --rankz 4
+refuses 2 'a value is missing' "$model" --ranks
+refuses 2 "not '0'" "$model" --ranks 0
+refuses 2 "not 'four'" "$model" --ranks four
+refuses 2 "not '2x'" "$model" --ranks 2x
+refuses 2 "unknown transport 'smoke'" "$model" --transport smoke
+refuses 2 'f32 or bf16' "$model" --dtype f16
+refuses 2 '.npy or .y4m' "$model" --output y.png
+refuses 2 'when --input is one' "$model" --output y.y4m
+refuses 2 "3 ranks, but 2" "$model" --ranks 2 --mesh sp=3
+refuses 2 'gpu' "$model" --mesh 'gpu'
+refuses 2 'mesh' "$model" --mesh "$(printf 'x%.0s' $(seq 400))"
+refuses 2 'q' "$model" --ranks 2 --size q=4
+refuses 2 't' "$model" --ranks 2 --size t=0
+refuses 2 't' "$model" --ranks 2 --size t=99999999999999999999
+refuses 2 '--layers' "$model" --ranks 2 --layers -1
+refuses 2 'self runs 1' "$model" --ranks 2 --transport self
+
+# Model and schedule files.
+refuses 2 'no-such.yaml' "$work/no-such.yaml" --ranks 2
+refuses 2 "$work" "$work" --ranks 2
+printf 'model: x\nnonsense: 1\n' >"$work/bad.yaml"
+refuses 2 'bad.yaml:2:1' "$work/bad.yaml" --ranks 2
+head -c 300 "$model" >"$work/cut.yaml"
+refuses 2 'cut.yaml' "$work/cut.yaml" --ranks 2
+refuses 2 'no-such.json' "$model" --schedule "$work/no-such.json"
+"$HEDDLE" plan "$model" --mesh sp=3 --output "$work/s.json" >/dev/null
+refuses 2 '3 ranks, but 2' "$model" --schedule "$work/s.json" --ranks 2
+refuses 2 't=14' "$model" --schedule "$work/s.json" --size t=14
+refuses 2 '12 stages' "$model" --schedule "$work/s.json" --layers 3
+head -c 500 "$work/s.json" >"$work/cut.json"
+refuses 2 'cut.json' "$model" --schedule "$work/cut.json"
+
+# Clips.
+refuses 2 'no-such.y4m' "$model" --input "$work/no-such.y4m"
+refuses 2 "$work" "$model" --input "$work"
+refuses 2 'standard input' "$model" --input -
+printf 'GIF89a' >"$work/a.y4m"
+refuses 2 'a.y4m: not a YUV4MPEG2 clip' "$model" --input "$work/a.y4m"
+printf 'YUV4MPEG2 W64 H64 F25:1\nFRAME\n1234' >"$work/b.y4m"
+refuses 2 '4 of 6144 bytes' "$model" --input "$work/b.y4m"
+printf 'YUV4MPEG2 W1 H1 Cmono\nFRAME\n1' >"$work/c.y4m"
+refuses 2 'smaller than one patch' "$model" --input "$work/c.y4m"
+printf 'YUV4MPEG2 W4 H2 C420p10\nFRAME\n' >"$work/d.y4m"
+refuses 2 'C420p10' "$model" --input "$work/d.y4m"
+printf 'YUV4MPEG2 W4 H2 Cmono\nFRAME\n12345678' >"$work/e.y4m"
+refuses 2 's=3, but' "$model" --input "$work/e.y4m" --size s=3
+refuses 2 't=2, but' "$model" --input "$work/e.y4m" --size t=2
+
+# Arrays.
+npy() { # FILE HEADER BYTES-OF-DATA
+    local length=${#2}
+    { printf '\x93NUMPY\x01\x00'; printf "\\x$(printf %02x $((length % 256)))\\x$(printf %02x $((length / 256)))"; printf '%s' "$2"; head -c "$3" /dev/zero; } >"$1"
+}
+npy "$work/a.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 47), }" $((4 * 2 * 3 * 47))
+refuses 2 '47 channels' "$model" --input "$work/a.npy"
+npy "$work/b.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 48), }" $((4 * 2 * 3 * 48))
+refuses 2 '3 dims' "$model" --input "$work/b.npy"
+npy "$work/c.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" 100
+refuses 2 'c.npy' "$model" --input "$work/c.npy"
+npy "$work/d.npy" "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
+refuses 2 "'<i4'" "$model" --input "$work/d.npy"
+npy "$work/e.npy" "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
+refuses 2 'e.npy' "$model" --input "$work/e.npy"
+npy "$work/f.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
+refuses 2 't=5, but' "$model" --input "$work/f.npy" --size t=5
+npy "$work/g.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 0, 3, 48), }" 0
+refuses 2 't' "$model" --input "$work/g.npy"
+: >"$work/h.npy"
+refuses 2 'h.npy' "$model" --input "$work/h.npy"
+
+# Weights.
+refuses 2 'no-such' "$model" --weights "$work/no-such"
+printf '\377\377\377\377\377\377\377\177{}' >"$work/a.st"
+refuses 2 '9223372036854775807 bytes' "$model" --weights "$work/a.st"
+printf '\002\000\000\000\000\000\000\000{}' >"$work/b.st"
+refuses 2 "'blocks.0.s.attn.qkv.weight' [144, 48] is missing" "$model" --weights "$work/b.st"
+if command -v python3 >/dev/null; then
+    for change in shape missing dtype; do
+        python3 "$HEDDLE_SOURCE/tests/golden/make_weights.py" "$work/w.st" 48 2 $change
+        case $change in
+        shape) refuses 2 "is [192, 48], the model needs [48, 192]" "$model" --weights "$work/w.st" ;;
+        missing) refuses 2 "blocks.1.t.mlp.fc2.weight" "$model" --weights "$work/w.st" ;;
+        dtype) refuses 2 "has dtype I64" "$model" --weights "$work/w.st" ;;
+        esac
+    done
+    head -c 100000 "$work/w.st" >"$work/cut.st"
+    refuses 2 'cut.st' "$model" --weights "$work/cut.st"
+    refuses 2 'blocks.2.s.attn' "$model" --weights "$work/w.st" --layers 3
+fi
+
+# A file that cannot be written.
+timeout 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --output "$work/no/such/y.npy" >/dev/null 2>"$work/err"
+[ $? != 0 ] && grep -q 'no/such/y.npy' "$work/err" || { echo "FAILED: output" >&2; failed=1; }
+[ $failed = 0 ] && echo ok
+exit $failed
