@@ -143,12 +143,15 @@ int switch_check(heddle_comm *comm, const char *text_line, int64_t *total_to, ch
 {
     heddle_reshard_line line;
     heddle_reshard *reshard = NULL;
+    heddle_reshard_options options;
     side src = {.data = NULL};
     side dst = {.data = NULL};
     int result = -1;
+    heddle_reshard_options_init(&options);
+    options.tuning = total_to != NULL ? HEDDLE_TUNING_RULES : HEDDLE_TUNING_TRIALS; /* trials move bytes too */
     if (heddle_reshard_parse(&line, text_line) != HEDDLE_OK || side_init(&src, comm, &line, 0) != HEDDLE_OK ||
         side_init(&dst, comm, &line, 1) != HEDDLE_OK ||
-        heddle_reshard_create_line(&reshard, comm, &line, NULL) != HEDDLE_OK) {
+        heddle_reshard_create_line(&reshard, comm, &line, &options) != HEDDLE_OK) {
         wrong(text, text_line, heddle_last_error());
     } else {
         result = run_rounds(reshard, &line, text_line, &src, &dst, text);
