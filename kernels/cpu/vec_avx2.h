@@ -128,7 +128,7 @@ static inline vec vec_round(vec x)
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* x * 2^n for a whole n of -126 .. 127 */
+/* x * 2^n for a whole n of -126 .. 127; zero for -127 */
 static inline vec vec_scale_by_power(vec x, vec n)
 {
     __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -138,7 +138,7 @@ static inline vec vec_scale_by_power(vec x, vec n)
 /* NaN stays NaN: max and min return their second operand then. */
 static inline vec vec_exp2_range(vec x)
 {
-    return _mm256_min_ps(_mm256_set1_ps(127), _mm256_max_ps(_mm256_set1_ps(-126), x));
+    return _mm256_min_ps(_mm256_set1_ps(127), _mm256_max_ps(_mm256_set1_ps(-127), x));
 }
 
 /* Lanes in pairs (a, b), turned by (cos, sin): a cos - b sin, b cos + a sin. */

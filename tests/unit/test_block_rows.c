@@ -1,0 +1,225 @@
+/* Rows do not know of one another: parts of the activation give the bits of the whole. */
+#include "block_problem.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- rows do not know of one another --------------------------------------------------------------------------------
+ */
+
+static int64_t box_offset(const heddle_shape *shape, const heddle_box *box, int64_t row)
+{
+    int64_t offset = 0;
+    int64_t index[HEDDLE_MAX_DIMS];
+    for (int d = shape->ndim - 2; d >= 0; d--) {
+        index[d] = box->lo[d] + row % box->len[d];
+        row /= box->len[d];
+    }
+    for (int d = 0; d < shape->ndim - 1; d++) {
+        offset = offset * shape->dim[d].extent + index[d];
+    }
+    return offset;
+}
+
+static void check_part(problem *p, heddle_block *block, const heddle_box *box, const char *wanted)
+{
+    const heddle_shape *shape = &p->options.shape;
+    size_t row_bytes = (size_t)p->c * heddle_dtype_bytes(shape->dtype);
+    int64_t rows = 1;
+    for (int d = 0; d < shape->ndim - 1; d++) {
+        rows *= box->len[d];
+    }
+    char *whole = stored(p->x, p->elems, shape->dtype);
+    char *part = must_alloc(rows, row_bytes);
+    for (int64_t r = 0; r < rows; r++) {
+        memcpy(part + (size_t)r * row_bytes, whole + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes);
+    }
+    HD_OK(heddle_block_forward(block, part, box, &p->conditioning));
+    for (int64_t r = 0; r < rows; r++) {
+        if (memcmp(part + (size_t)r * row_bytes, wanted + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes)) {
+            fail_msg("row %lld of %lld differs from the whole tensor's", (long long)r, (long long)rows);
+        }
+    }
+    free(whole);
+    free(part);
+}
+
+static void check_parts(const heddle_block_options *options, int parts)
+{
+    problem p;
+    open_problem(&p, options);
+    const heddle_shape *shape = &options->shape;
+    char *wanted = stored(p.x, p.elems, shape->dtype);
+    heddle_box whole = whole_box(shape);
+    HD_OK(heddle_block_forward(p.block, wanted, &whole, &p.conditioning));
+    heddle_block *threaded = NULL;
+    heddle_block_options more = *options;
+    more.threads = 3;
+    HD_OK(heddle_block_create(&threaded, &more));
+    HD_OK(heddle_block_seed(threaded, 7));
+    check_part(&p, threaded, &whole, wanted);
+    for (int i = 0; i < parts; i++) {
+        heddle_box box = whole;
+        for (int d = 0; d < shape->ndim - 1; d++) {
+            int alone = i % 3 == 0; /* a single fibre or row */
+            if (d != options->mixed_dim) {
+                box.len[d] = alone ? 1 : between(1, shape->dim[d].extent);
+                box.lo[d] = between(0, shape->dim[d].extent - box.len[d]);
+            }
+        }
+        check_part(&p, i & 1 ? threaded : p.block, &box, wanted);
+    }
+    heddle_block_destroy(threaded);
+    free(wanted);
+    close_problem(&p);
+}
+
+static void attention_rows_are_independent(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 17, 83, 144};
+    for (int flags = 0; flags < 4; flags++) {
+        heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[flags & 1], 4, extent);
+        options.mixed_dim = 1 + (flags >> 1);
+        options.rope = 1;
+        options.qk_norm = 1;
+        check_parts(&options, 24);
+    }
+}
+
+static void cross_rows_are_independent(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {3, 9, 67, 144};
+    for (int i = 0; i < 2; i++) {
+        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
+        options.text_tokens = 120;
+        check_parts(&options, 24);
+    }
+}
+
+static void mlp_rows_are_independent(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {3, 9, 67, 144};
+    for (int i = 0; i < 2; i++) {
+        heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[i], 4, extent);
+        options.mlp_channels = 580;
+        check_parts(&options, 24);
+    }
+}
+
+static void linear_rows_are_independent(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        int64_t rows = between(1, 300);
+        int64_t k = between(1, 200);
+        int64_t n = between(1, 200);
+        float *x = must_alloc(rows * k, sizeof *x);
+        float *weight = must_alloc(n * k, sizeof *weight);
+        float *bias = must_alloc(n, sizeof *bias);
+        float *whole = must_alloc(rows * n, sizeof *whole);
+        float *part = must_alloc(rows * n, sizeof *part);
+        for (int64_t j = 0; j < rows * k; j++) {
+            x[j] = symmetric();
+        }
+        for (int64_t j = 0; j < n * k; j++) {
+            weight[j] = symmetric();
+        }
+        for (int64_t j = 0; j < n; j++) {
+            bias[j] = symmetric();
+        }
+        HD_OK(heddle_linear_forward(whole, x, rows, k, weight, i & 1 ? bias : NULL, n, 1 + i % 3));
+        for (int64_t j = 0; j < rows * n; j++) {
+            double sum = i & 1 ? (double)bias[j % n] : 0;
+            for (int64_t l = 0; l < k; l++) {
+                sum += (double)x[j / n * k + l] * (double)weight[j % n * k + l];
+            }
+            assert_true(fabs(sum - (double)whole[j]) < 2e-5);
+        }
+        int64_t first = between(0, rows - 1);
+        int64_t count = between(1, rows - first);
+        HD_OK(heddle_linear_forward(part, x + first * k, count, k, weight, i & 1 ? bias : NULL, n, 1));
+        assert_memory_equal(part, whole + first * n, (size_t)(count * n) * sizeof(float));
+        free(x);
+        free(weight);
+        free(bias);
+        free(whole);
+        free(part);
+    }
+}
+
+/* Ranks as threads: each with a block of its own, at the same time. */
+static void *rank_main(void *arg)
+{
+    static const int64_t extent[] = {1, 6, 50, 96};
+    float **out = arg;
+    heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
+    options.modulate = 0;
+    heddle_block *block = NULL;
+    heddle_box box = whole_box(&options.shape);
+    *out = calloc(6 * 50 * 96, sizeof(float));
+    for (int i = 0; i < 6 * 50 * 96; i++) {
+        (*out)[i] = (float)(i % 97) * 0.01f;
+    }
+    if (heddle_block_create(&block, &options) != HEDDLE_OK || heddle_block_seed(block, 3) != HEDDLE_OK ||
+        heddle_block_forward(block, *out, &box, NULL) != HEDDLE_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    heddle_block_destroy(block);
+    return NULL;
+}
+
+static void ranks_may_be_threads(void **state)
+{
+    (void)state;
+    pthread_t thread[4];
+    float *out[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&thread[i], NULL, rank_main, &out[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_non_null(out[i]);
+        assert_memory_equal(out[i], out[0], 6 * 50 * 96 * sizeof(float));
+    }
+    for (int i = 0; i < 4; i++) {
+        free(out[i]);
+    }
+}
+
+static void a_fork_keeps_the_block(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {1, 9, 40, 96};
+    heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
+    options.threads = 2;
+    problem p;
+    open_problem(&p, &options);
+    heddle_box box = whole_box(&options.shape);
+    float *mine = stored(p.x, p.elems, HEDDLE_F32);
+    HD_OK(heddle_block_forward(p.block, mine, &box, &p.conditioning));
+    pid_t child = fork();
+    if (child == 0) {
+        heddle_status st = heddle_block_forward(p.block, p.x, &box, &p.conditioning);
+        _exit(st != HEDDLE_OK || memcmp(p.x, mine, (size_t)p.elems * sizeof *mine) != 0);
+    }
+    int result = -1;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    free(mine);
+    close_problem(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(attention_rows_are_independent), cmocka_unit_test(cross_rows_are_independent),
+        cmocka_unit_test(mlp_rows_are_independent),       cmocka_unit_test(linear_rows_are_independent),
+        cmocka_unit_test(ranks_may_be_threads),           cmocka_unit_test(a_fork_keeps_the_block),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
