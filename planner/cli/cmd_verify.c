@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { RANDOM_ELEMS = 3000, RANDOM_DIMS = 5, RANDOM_AXES = 2, DEFAULT_RANKS = 4, PROBLEM_BYTES = 1024 };
+enum { RANDOM_ELEMS = 3000, RANDOM_DIMS = 5, RANDOM_AXES = 3, DEFAULT_RANKS = 4, PROBLEM_BYTES = 1024 };
 
 static const char usage[] =
     "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
@@ -110,12 +110,28 @@ static heddle_status save_parts(trial *t)
     return HEDDLE_OK;
 }
 
+/* Blocking, or every other time split-phase with a few looks in between. */
+static heddle_status move(trial *t, heddle_reshard *reshard)
+{
+    const void *src = t->part[0].data;
+    void *dst = t->part[1].data;
+    if (t->executions % 2 == 0) {
+        return heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+    }
+    int done = 0;
+    heddle_status st = heddle_reshard_start(reshard, src, dst, HEDDLE_NO_STREAM);
+    for (int looks = 0; looks < 3 && st == HEDDLE_OK && !done; looks++) {
+        st = heddle_reshard_test(reshard, &done);
+    }
+    return st == HEDDLE_OK && !done ? heddle_reshard_wait(reshard) : st;
+}
+
 static heddle_status run_round(trial *t, heddle_reshard *reshard, int round)
 {
     const verify_values values = {&t->line, t->request->input, round};
     verify_part_fill(&t->part[0], &values);
     verify_part_fill(&t->part[1], NULL);
-    heddle_status st = heddle_reshard_execute(reshard, t->part[0].data, t->part[1].data, HEDDLE_NO_STREAM);
+    heddle_status st = move(t, reshard);
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -196,7 +212,8 @@ static void draw_storage(trial *t, random_source *source)
 
 static void draw_trial(trial *t, random_source *source)
 {
-    const random_limits limits = {heddle_comm_size(t->comm), RANDOM_AXES, RANDOM_DIMS, RANDOM_ELEMS,
+    const random_limits limits = {heddle_comm_size(t->comm), RANDOM_AXES,
+                                  random_between(source, 0, 15) == 0 ? HEDDLE_MAX_DIMS : RANDOM_DIMS, RANDOM_ELEMS,
                                   random_between(source, 0, 2) == 0 ? 2 : 0};
     random_line(&t->line, source, &limits);
     draw_storage(t, source);

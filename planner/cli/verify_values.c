@@ -5,37 +5,19 @@
 
 enum { MAX_ROUNDS = 16 };
 
-/* Whole numbers below this are exact, sums of two of them included where those stay below it. */
-static int64_t exact_numbers(heddle_dtype dtype)
+/* Whole numbers below 2^n are exact; what two of them add up to is, too, where it stays below. */
+static int exact_bits(heddle_dtype dtype)
 {
-    switch (dtype) {
-    case HEDDLE_F64:
-        return (int64_t)1 << 53;
-    case HEDDLE_F32:
-        return 1 << 24;
-    case HEDDLE_F16:
-        return 1 << 11;
-    case HEDDLE_BF16:
-    case HEDDLE_U8:
-        return 1 << 8;
-    case HEDDLE_F8E4M3:
-        return 1 << 4;
-    case HEDDLE_F8E5M2:
-        return 1 << 3;
-    case HEDDLE_I64:
-        return (int64_t)1 << 62;
-    case HEDDLE_I32:
-        return (int64_t)1 << 31;
-    case HEDDLE_I8:
-        return 1 << 7;
-    default:
-        return 2;
-    }
+    static const int bits[HEDDLE_DTYPE_COUNT] = {
+        [HEDDLE_F64] = 53,   [HEDDLE_F32] = 24,   [HEDDLE_F16] = 11, [HEDDLE_BF16] = 8,
+        [HEDDLE_F8E4M3] = 4, [HEDDLE_F8E5M2] = 3, [HEDDLE_I64] = 62, [HEDDLE_I32] = 31,
+        [HEDDLE_I8] = 7,     [HEDDLE_U8] = 8,     [HEDDLE_BOOL] = 1};
+    return bits[dtype];
 }
 
 int verify_rounds(const heddle_reshard_line *line, const npy_array *input)
 {
-    int64_t elems = 1, base = exact_numbers(line->shape.dtype);
+    int64_t elems = 1, base = (int64_t)1 << exact_bits(line->shape.dtype);
     for (int d = 0; d < line->shape.ndim; d++) {
         elems *= line->shape.dim[d].extent;
     }
@@ -98,6 +80,13 @@ static int is_float(heddle_dtype dtype)
  * the dim as they do on the source; on the others the owner sends. */
 static int source_holds(const heddle_reshard_line *line, const int64_t *at, const int *coords)
 {
+    int partial = 0;
+    for (int a = 0; a < line->mesh.naxes; a++) {
+        partial |= line->to.dim_of_axis[a] == HEDDLE_PARTIAL;
+    }
+    if (!partial) {
+        return 1; /* somebody has it */
+    }
     const int64_t *block = line->from.block;
     int64_t lo[HEDDLE_MAX_DIMS] = {0}, len[HEDDLE_MAX_DIMS];
     for (int d = 0; d < line->shape.ndim; d++) {
@@ -184,15 +173,12 @@ void verify_element(void *out, const verify_values *values, const int64_t *at, c
         input_element(out, values, index, share_arrives(line, 0, coords, is_to));
         return;
     }
-    int64_t digit = index, base = exact_numbers(dtype), number = 0;
-    for (int i = 0; i < values->round; i++) {
-        digit /= base;
+    int base_bits = exact_bits(dtype), n = count_shares(line);
+    int64_t digit = index >> (base_bits * values->round) & (((int64_t)1 << base_bits) - 1), number = digit;
+    if (n > 1) { /* two of the n partial values share the digit, which two depends on the element */
+        number = share_arrives(line, (int)(index % n), coords, is_to) ? digit - digit / 2 : 0;
+        number += share_arrives(line, (int)((index + 1) % n), coords, is_to) ? digit / 2 : 0;
     }
-    digit %= base;
-    /* Of n partial values two share the digit, which two depends on the element; one of them has it all when n is 1. */
-    int n = count_shares(line), first = (int)(index % n), second = (int)((index + 1) % n);
-    number += share_arrives(line, first, coords, is_to) ? digit - digit / 2 : 0;
-    number += share_arrives(line, second, coords, is_to) ? digit / 2 : 0;
     uint64_t bits = encode(number, dtype);
     memcpy(out, &bits, bytes);
 }
