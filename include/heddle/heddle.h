@@ -5,6 +5,7 @@
 #include <heddle/bench.h>
 #include <heddle/block.h>
 #include <heddle/comm.h>
+#include <heddle/index.h>
 #include <heddle/layout.h>
 #include <heddle/planner.h>
 #include <heddle/reshard.h>
