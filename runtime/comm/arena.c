@@ -86,6 +86,26 @@ static size_t arena_size(int64_t wanted, int n)
     return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
+/* On a border of huge pages, so that offsets and addresses are aligned alike. */
+static void *map_aligned(size_t bytes, int fd)
+{
+    unsigned char *room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+        return MAP_FAILED;
+    }
+    size_t before = (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    void *base = mmap(room + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    if (base == MAP_FAILED) {
+        munmap(room, bytes + HUGE_PAGE);
+        return MAP_FAILED;
+    }
+    if (before > 0) {
+        munmap(room, before);
+    }
+    munmap(room + before + bytes, HUGE_PAGE - before);
+    return base;
+}
+
 heddle_status hd_arena_map(hd_group *group, int index, int fd)
 {
     off_t bytes = lseek(fd, 0, SEEK_END);
@@ -93,7 +113,7 @@ heddle_status hd_arena_map(hd_group *group, int index, int fd)
         return hd_fail(HEDDLE_ERR_TRANSPORT, "the shared memory of rank %d has only %lld bytes", group->rank[index],
                        (long long)bytes);
     }
-    void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void *base = map_aligned((size_t)bytes, fd);
     if (base == MAP_FAILED) {
         return hd_fail(HEDDLE_ERR_NOMEM, "the shared memory of rank %d cannot be mapped, %lld bytes: %s",
                        group->rank[index], (long long)bytes, strerror(errno));

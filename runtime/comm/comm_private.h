@@ -253,6 +253,8 @@ heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 /* links over all ranks of a communicator with hub, whatever the options say about reaching */
 heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm);
 
+/* A post between linked ranks, not counted as a call of its own (faults). */
+void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords);
 /* Memory of threads is gone when its owner gave up and freed it, so a reader claims a message before it reads, and a
  * sender that gives up revokes it. Each returns 1 on success: exactly one of the two succeeds per sequence number. */
 int hd_link_claim(hd_link *link, int sender, uint64_t sequence);

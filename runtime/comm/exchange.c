@@ -92,7 +92,7 @@ void hd_exchange_destroy(hd_exchange *exchange)
 /* --- between ranks of one host
  * ---------------------------------------------------------------------------------------- */
 
-enum { SLOT_DATA = 0, SLOT_ACK = 1 };
+enum { SLOT_DATA = 0, SLOT_ACK = 1, STAGE_STEP = 1 << 16 };
 
 /* All messages between this rank and one peer, in one direction: one staged piece. */
 typedef struct flow {
@@ -100,6 +100,7 @@ typedef struct flow {
     size_t bytes;
     unsigned char *stage; /* sends */
     int busy;             /* still to be packed, or to be unpacked, in this execution */
+    int unread;           /* sends: packed, the peer has not read it */
 } flow;
 
 typedef struct local_exchange {
@@ -108,7 +109,7 @@ typedef struct local_exchange {
     int nmessages;
     flow *send; /* by rank */
     flow *recv;
-    unsigned char *stage;
+    hd_block *stage;
     uint64_t execution;
     const unsigned char *src;
     unsigned char *dst;
@@ -167,7 +168,7 @@ static void local_exchange_destroy(heddle_comm *comm, void *exchange)
 {
     local_exchange *x = exchange;
     hd_link_destroy(x->link);
-    hd_group_release(comm->group, x->stage);
+    hd_group_keep(comm->group, x->stage); /* after a failure a peer may still be reading */
     hd_free(x->send);
     hd_free(x->recv);
     hd_free(x->messages);
@@ -190,8 +191,9 @@ static heddle_status local_parts(local_exchange *x, heddle_comm *comm, const hed
         f->bytes += message_bytes(&messages[i]);
         total += messages[i].is_send ? message_bytes(&messages[i]) : 0;
     }
-    HD_TRY(hd_group_alloc(comm->group, (void **)&x->stage, total));
-    unsigned char *at = x->stage;
+    int fresh = 0;
+    HD_TRY(hd_group_take(comm->group, &x->stage, (total + STAGE_STEP - 1) / STAGE_STEP * STAGE_STEP, &fresh));
+    unsigned char *at = x->stage->memory;
     for (int r = 0; r < comm->size; r++) {
         x->send[r].stage = at;
         at += x->send[r].bytes;
@@ -221,26 +223,25 @@ out:
     return st;
 }
 
+/* Done when everything was read, so that the next execution finds an empty stage. */
 static heddle_status progress_sends(heddle_comm *comm, local_exchange *x, int *left)
 {
     heddle_status st = HEDDLE_OK;
     for (int r = 0; r < comm->size; r++) {
         flow *f = &x->send[r];
-        int was_read = x->execution == 1;
-        if (!f->busy) {
-            continue;
+        if (f->busy) {
+            walk_flow(x, r, 1, f->stage);
+            uint64_t words[2] = {hd_group_export(comm->group, f->stage, f->bytes), f->bytes};
+            hd_link_put(x->link, r, SLOT_DATA, x->execution, words, 2);
+            f->busy = 0;
+            f->unread = 1;
         }
-        if (!was_read) {
-            HD_TRY(hd_link_poll(x->link, r, SLOT_ACK, x->execution - 1, NULL, 0, &was_read));
+        if (f->unread) {
+            int was_read = 0;
+            HD_TRY(hd_link_poll(x->link, r, SLOT_ACK, x->execution, NULL, 0, &was_read));
+            f->unread = !was_read;
+            *left += f->unread;
         }
-        if (!was_read) {
-            ++*left;
-            continue;
-        }
-        walk_flow(x, r, 1, f->stage);
-        uint64_t words[2] = {hd_group_export(comm->group, f->stage, f->bytes), f->bytes};
-        HD_TRY(hd_link_post(x->link, r, SLOT_DATA, x->execution, words, 2));
-        f->busy = 0;
     }
 out:
     return st;
@@ -269,10 +270,32 @@ static heddle_status progress_receives(heddle_comm *comm, local_exchange *x, int
         }
         walk_flow(x, r, 0, hd_group_import(comm->group, comm->member[r], words[0]));
         f->busy = 0;
-        HD_TRY(hd_link_post(x->link, r, SLOT_ACK, x->execution, NULL, 0));
+        hd_link_put(x->link, r, SLOT_ACK, x->execution, NULL, 0);
     }
 out:
     return st;
+}
+
+/* A peer that closed its communicator will neither send nor read any more. */
+static heddle_status check_left(heddle_comm *comm, local_exchange *x)
+{
+    for (int r = 0; r < comm->size; r++) {
+        int arrived = 0;
+        if ((!x->recv[r].busy && !x->send[r].unread) || !hd_group_left(comm->group, comm->member[r])) {
+            continue;
+        }
+        heddle_status st = HEDDLE_OK;
+        if (x->recv[r].busy) { /* what it posted before it left counts */
+            st = hd_link_poll(x->link, r, SLOT_DATA, x->execution, NULL, 0, &arrived);
+        } else {
+            st = hd_link_poll(x->link, r, SLOT_ACK, x->execution, NULL, 0, &arrived);
+        }
+        if (st != HEDDLE_OK || !arrived) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d exchanges messages with it",
+                           hd_comm_root_rank(comm, r), hd_comm_root_rank(comm, comm->rank));
+        }
+    }
+    return HEDDLE_OK;
 }
 
 static heddle_status local_exchange_test(heddle_comm *comm, void *exchange, int *done)
@@ -285,6 +308,7 @@ static heddle_status local_exchange_test(heddle_comm *comm, void *exchange, int 
     *done = left == 0;
     if (left > 0) {
         HD_TRY(hd_comm_check(comm));
+        HD_TRY(check_left(comm, x));
     }
 out:
     return st;

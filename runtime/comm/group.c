@@ -29,10 +29,12 @@ heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
     HD_TRY(hd_alloc((void **)&g->arena_bytes, (size_t)n, sizeof(size_t), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->pid, (size_t)n, sizeof(pid_t), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->life, (size_t)n, sizeof(struct pollfd), "the ranks of a host"));
-    HD_TRY(hd_alloc((void **)&g->lock_fd, (size_t)n, sizeof(int), "the ranks of a host"));
     for (int i = 0; i < n; i++) {
         g->rank[i] = ranks != NULL ? ranks[i] : i;
         g->life[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    }
+    HD_TRY(hd_alloc((void **)&g->lock_fd, (size_t)n, sizeof(int), "the ranks of a host"));
+    for (int i = 0; i < n; i++) {
         g->lock_fd[i] = -1;
     }
     *out = g;

@@ -439,17 +439,23 @@ out:
     return st;
 }
 
+/* None so far. */
+static heddle_status descriptors(int **out, int n)
+{
+    heddle_status st = hd_alloc((void **)out, (size_t)n, sizeof(int), "the ranks' meeting");
+    for (int i = 0; i < n && st == HEDDLE_OK; i++) {
+        (*out)[i] = -1;
+    }
+    return st;
+}
+
 static heddle_status meeting_open(meeting *m)
 {
     heddle_status st = HEDDLE_OK;
     const hd_join *join = m->join;
     m->listener = -1;
-    HD_TRY(hd_alloc((void **)&m->arena_fd, (size_t)join->n, sizeof(int), "the ranks' meeting"));
-    HD_TRY(hd_alloc((void **)&m->socket, (size_t)join->n, sizeof(int), "the ranks' meeting"));
-    for (int i = 0; i < join->n; i++) {
-        m->arena_fd[i] = -1;
-        m->socket[i] = -1;
-    }
+    HD_TRY(descriptors(&m->arena_fd, join->n));
+    HD_TRY(descriptors(&m->socket, join->n));
     HD_TRY(hd_group_new(&m->group, join->n, join->me, join->ranks));
     HD_TRY(hd_arena_create(m->group, join->arena_bytes));
     hd_group *g = m->group;

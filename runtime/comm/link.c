@@ -11,6 +11,7 @@ enum { GENERATION_SHIFT = 40 };
 typedef struct cell {
     _Alignas(HD_LINE_BYTES) _Atomic uint64_t sequence;
     _Atomic uint64_t word[HD_LINK_WORDS];
+    _Atomic uint64_t claim; /* of slot 0: hd_link_claim; above an older generation's like the sequence */
 } cell;
 
 /* What a cell holds already, as its writer knows. Words that stay the same are not stored again: a peer that spins on
@@ -38,7 +39,9 @@ static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
         return st;
     }
     for (size_t i = 0; i < bytes / sizeof(cell) && fresh; i++) {
-        atomic_store(&((cell *)(*out)->memory)[i].sequence, 0); /* arena memory may have been used before */
+        cell *c = (cell *)(*out)->memory + i; /* arena memory may have been used before */
+        atomic_store(&c->sequence, 0);
+        atomic_store(&c->claim, 0);
     }
     return HEDDLE_OK;
 }
@@ -140,11 +143,8 @@ static heddle_status check_peer(const hd_link *link, int peer, int slot, int nwo
     return HEDDLE_OK;
 }
 
-heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
+void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
 {
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(check_peer(link, peer, slot, nwords));
-    HD_TRY(hd_fault_point(link->comm, "link post"));
     cell *c = &link->out[peer][slot];
     known *k = &link->known[peer * HD_LINK_SLOTS + slot];
     for (int i = 0; i < nwords; i++) {
@@ -159,6 +159,14 @@ heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence,
     if (peer != link->comm->rank) {
         hd_group_ring(link->comm->group, link->comm->member[peer]);
     }
+}
+
+heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_peer(link, peer, slot, nwords));
+    HD_TRY(hd_fault_point(link->comm, "link post"));
+    hd_link_put(link, peer, slot, sequence, words, nwords);
 out:
     return st;
 }
@@ -183,6 +191,27 @@ heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence,
         *arrived = has_arrived(link, peer, slot, sequence, words, nwords);
     }
     return st;
+}
+
+static int settle(_Atomic uint64_t *word, uint64_t sequence, uint64_t outcome)
+{
+    uint64_t seen = atomic_load(word);
+    while (seen < 2 * sequence) {
+        if (atomic_compare_exchange_weak(word, &seen, 2 * sequence + outcome)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int hd_link_claim(hd_link *link, int sender, uint64_t sequence)
+{
+    return settle(&link->out[sender]->claim, link->out_base[sender] + sequence, 0);
+}
+
+int hd_link_revoke(hd_link *link, int reader, uint64_t sequence)
+{
+    return settle(&link->in[reader]->claim, link->in_base + sequence, 1);
 }
 
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,

@@ -33,7 +33,7 @@ typedef struct receiver {
     int done;
 } receiver;
 
-static heddle_status announce(heddle_comm *comm, sender *s)
+static void announce(heddle_comm *comm, sender *s)
 {
     size_t left = s->bytes - s->announced;
     uint64_t words[3] = {s->name, left, s->bytes};
@@ -44,12 +44,9 @@ static heddle_status announce(heddle_comm *comm, sender *s)
         words[0] = hd_group_export(comm->group, half, part);
         words[1] = part;
     }
-    heddle_status st = hd_link_post(comm->pair, s->to, SLOT_ANNOUNCE + (int)(s->next & 1), s->next, words, 3);
-    if (st == HEDDLE_OK) {
-        s->announced += words[1];
-        s->next++;
-    }
-    return st;
+    hd_link_put(comm->pair, s->to, SLOT_ANNOUNCE + (int)(s->next & 1), s->next, words, 3);
+    s->announced += words[1];
+    s->next++;
 }
 
 static heddle_status step_send(heddle_comm *comm, sender *s, int *moved)
@@ -68,7 +65,7 @@ static heddle_status step_send(heddle_comm *comm, sender *s, int *moved)
     }
     int first = s->next == s->first;
     if ((s->announced < s->bytes || first) && s->next - s->acked < UNDER_WAY) {
-        HD_TRY(announce(comm, s));
+        announce(comm, s);
         *moved = 1;
     }
     s->done = s->announced == s->bytes && s->acked == s->next;
@@ -86,6 +83,9 @@ static heddle_status step_receive(heddle_comm *comm, receiver *r, uint64_t first
     if (!arrived) {
         goto out;
     }
+    if (comm->group->team != NULL && !hd_link_claim(comm->pair, r->from, r->next)) {
+        goto out; /* the sender gave up: its reason is on the way */
+    }
     *moved = 1;
     r->announced = words[2];
     int wrong = r->announced != r->bytes;
@@ -94,7 +94,7 @@ static heddle_status step_receive(heddle_comm *comm, receiver *r, uint64_t first
     }
     r->got += words[1];
     uint64_t refused = wrong ? first : 0;
-    HD_TRY(hd_link_post(comm->pair, r->from, SLOT_ACK, r->next, &refused, 1));
+    hd_link_put(comm->pair, r->from, SLOT_ACK, r->next, &refused, 1);
     r->next++;
     r->done = r->got == r->announced;
 out:
@@ -134,6 +134,21 @@ static heddle_status finish(heddle_comm *comm, const sender *s, const receiver *
     return HEDDLE_OK;
 }
 
+/* After a failure: when this returns, nobody reads the caller's memory any more. A reader that was faster is copying at
+ * this moment. */
+static void take_back(heddle_comm *comm, const sender *s)
+{
+    int64_t deadline_ns = hd_comm_deadline_ns(comm, 0);
+    for (uint64_t part = s->acked; part < s->next && comm->group->team != NULL; part++) {
+        int arrived = hd_link_revoke(comm->pair, s->to, part);
+        while (!arrived && hd_now_ns() < deadline_ns) {
+            heddle_status st = hd_link_poll(comm->pair, s->to, SLOT_ACK, part, NULL, 0, &arrived);
+            arrived |= st != HEDDLE_OK;
+            sched_yield();
+        }
+    }
+}
+
 heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                size_t recv_bytes, int from)
 {
@@ -168,6 +183,9 @@ heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_
     st = finish(comm, &s, &r);
 out:
     hd_group_disarm(group);
+    if (!s.done) {
+        take_back(comm, &s);
+    }
     if (to >= 0) {
         comm->pair_sent[to] = s.next - 1;
     }

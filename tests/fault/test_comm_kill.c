@@ -48,6 +48,20 @@ static int entries(const char *path)
     return n;
 }
 
+/* Other programs of this machine may come and go there. */
+static int named_heddle(const char *path)
+{
+    int n = 0;
+    DIR *folder = opendir(path);
+    for (struct dirent *e = NULL; folder != NULL && (e = readdir(folder)) != NULL;) {
+        n += strncmp(e->d_name, "heddle", 6) == 0;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return n;
+}
+
 /* Until somebody is killed. Different ranks wait in different ways. */
 static heddle_status work_rank(heddle_comm *comm, void *arg)
 {
@@ -97,7 +111,6 @@ static void survivors_name_the_dead(void **state)
 {
     (void)state;
     int descriptors = entries("/proc/self/fd");
-    int segments = entries("/dev/shm");
     srand(7);
     for (int turn = 0; turn < 20; turn++) {
         int victim = turn % RANKS;
@@ -120,7 +133,7 @@ static void survivors_name_the_dead(void **state)
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     }
     assert_int_equal(entries("/proc/self/fd"), descriptors);
-    assert_int_equal(entries("/dev/shm"), segments);
+    assert_int_equal(named_heddle("/dev/shm"), 0);
 }
 
 static heddle_status short_rank(heddle_comm *comm, void *arg)
