@@ -50,4 +50,17 @@ int verify_part_check(const verify_part *part, const verify_values *values, char
 /* DIR/from-RANK.npy or DIR/to-RANK.npy; dense parts only. */
 int verify_part_save(const verify_part *part, const char *directory);
 
+typedef struct verify_request {
+    heddle_reshard_line line;
+    int random; /* problems to draw; 0: `line` */
+    uint64_t seed;
+    heddle_memory memory;
+    const npy_array *input;
+    const char *save;
+} verify_request;
+
+/* heddle_rank_main: all problems of the request `arg`, the same on every rank. A mismatch is printed by the lowest rank
+ * that found one and becomes the verdict CLI_MISMATCH. */
+heddle_status verify_main(heddle_comm *comm, void *arg);
+
 #endif

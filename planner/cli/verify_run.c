@@ -1,0 +1,226 @@
+/* One rank's work of heddle verify. */
+#include "launch.h"
+#include "random_line.h"
+#include "verify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANDOM_ELEMS = 3000, RANDOM_DIMS = 5, RANDOM_AXES = 3, PROBLEM_BYTES = 1024 };
+
+/* One problem on one rank. */
+typedef struct trial {
+    const verify_request *request;
+    heddle_comm *comm;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    verify_storage storage[2]; /* from, to */
+    verify_part part[2];
+    int executions;
+    int64_t checked_elems;
+    char problem[PROBLEM_BYTES]; /* "": none so far */
+} trial;
+
+/* --- byte counts
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void check_bytes(trial *t, const heddle_reshard_info *info, const heddle_peer_bytes *sends, int count)
+{
+    int rank = heddle_comm_rank(t->comm), at = 0;
+    for (int peer = 0; peer < info->nranks && t->problem[0] == '\0'; peer++) {
+        int64_t planned = at < count && sends[at].peer == peer ? sends[at++].bytes : 0;
+        int64_t measured = info->measured_bytes_to[peer];
+        if (info->bytes_to[peer] != planned) {
+            snprintf(t->problem, sizeof t->problem, "rank %d plans %lld bytes to rank %d, the layouts say %lld", rank,
+                     (long long)info->bytes_to[peer], peer, (long long)planned);
+        } else if (measured != planned * t->executions) {
+            snprintf(t->problem, sizeof t->problem,
+                     "rank %d moved %lld bytes to rank %d in %d executions, planned were %lld each", rank,
+                     (long long)measured, peer, t->executions, (long long)planned);
+        }
+    }
+    if (t->problem[0] == '\0' && info->bytes_peer_path + info->bytes_messages != info->bytes_sent) {
+        snprintf(t->problem, sizeof t->problem, "rank %d: %lld bytes by peer path and %lld as messages are not %lld",
+                 rank, (long long)info->bytes_peer_path, (long long)info->bytes_messages, (long long)info->bytes_sent);
+    }
+}
+
+static heddle_status check_info(trial *t, const heddle_reshard *reshard)
+{
+    int n = heddle_comm_size(t->comm), count = 0;
+    heddle_peer_bytes *sends = calloc((size_t)n, sizeof *sends);
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    if (sends == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    heddle_status st = heddle_reshard_get_info(&info, reshard);
+    if (st == HEDDLE_OK) {
+        st = heddle_reshard_sends(sends, n, &count, &t->line, heddle_comm_rank(t->comm));
+    }
+    if (st == HEDDLE_OK) {
+        check_bytes(t, &info, sends, count);
+    }
+    free(sends);
+    return st;
+}
+
+/* --- one problem
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static heddle_status save_parts(trial *t)
+{
+    for (int side = 0; side < 2; side++) {
+        if (verify_part_save(&t->part[side], t->request->save) != CLI_OK) {
+            cli_verdict(CLI_BAD_INPUT);
+            return HEDDLE_OK;
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Blocking, or every other time split-phase with a few looks in between. */
+static heddle_status move(trial *t, heddle_reshard *reshard)
+{
+    const void *src = t->part[0].data;
+    void *dst = t->part[1].data;
+    if (t->executions % 2 == 0) {
+        return heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+    }
+    int done = 0;
+    heddle_status st = heddle_reshard_start(reshard, src, dst, HEDDLE_NO_STREAM);
+    for (int looks = 0; looks < 3 && st == HEDDLE_OK && !done; looks++) {
+        st = heddle_reshard_test(reshard, &done);
+    }
+    return st == HEDDLE_OK && !done ? heddle_reshard_wait(reshard) : st;
+}
+
+static heddle_status run_round(trial *t, heddle_reshard *reshard, int round)
+{
+    const verify_values values = {&t->line, t->request->input, round};
+    verify_part_fill(&t->part[0], &values);
+    verify_part_fill(&t->part[1], NULL);
+    heddle_status st = move(t, reshard);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    t->executions++;
+    for (int side = 1; side >= 0 && t->problem[0] == '\0'; side--) {
+        verify_part_check(&t->part[side], &values, t->problem, sizeof t->problem);
+        t->checked_elems += heddle_box_elems(&t->part[side].box);
+    }
+    return round == 0 && t->request->save != NULL ? save_parts(t) : HEDDLE_OK;
+}
+
+static heddle_status run_rounds(trial *t)
+{
+    heddle_reshard *reshard = NULL;
+    heddle_status st = heddle_reshard_create_line(&reshard, t->comm, &t->line, &t->options);
+    int rounds = verify_rounds(&t->line, t->request->input);
+    for (int round = 0; round < (rounds > 2 ? rounds : 2) && st == HEDDLE_OK; round++) {
+        st = run_round(t, reshard, round % rounds);
+    }
+    st = st != HEDDLE_OK ? st : check_info(t, reshard);
+    /* No peer may be inside an execution any more when its memory goes. */
+    st = st != HEDDLE_OK ? st : heddle_comm_barrier(t->comm);
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+static heddle_status run_trial(trial *t)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int side = 0; side < 2 && st == HEDDLE_OK; side++) {
+        st = verify_part_make(&t->part[side], t->comm, &t->line, side, &t->storage[side]);
+    }
+    if (st == HEDDLE_OK) {
+        t->options.src_stride_elems = t->storage[0].pad_elems > 0 ? t->part[0].stride_elems : NULL;
+        t->options.dst_stride_elems = t->storage[1].pad_elems > 0 ? t->part[1].stride_elems : NULL;
+        st = run_rounds(t);
+    }
+    for (int side = 0; side < 2; side++) {
+        verify_part_free(&t->part[side]);
+    }
+    return st;
+}
+
+/* Every rank hears whether any found a problem; the lowest that did prints it. */
+static heddle_status agree(int *failed, trial *t, int number)
+{
+    int n = heddle_comm_size(t->comm), rank = heddle_comm_rank(t->comm), own = t->problem[0] != '\0', first = 0;
+    int *all = calloc((size_t)n, sizeof *all);
+    if (all == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    heddle_status st = heddle_comm_allgather(t->comm, &own, all, sizeof own);
+    while (st == HEDDLE_OK && first < n && !all[first]) {
+        first++;
+    }
+    *failed = st == HEDDLE_OK && first < n;
+    free(all);
+    if (*failed && first == rank) {
+        char line[HEDDLE_LINE_BYTES] = "";
+        heddle_reshard_format(line, sizeof line, &t->line);
+        fprintf(stderr, "heddle: mismatch in problem %d: %s\nheddle: %s\n", number, line, t->problem);
+    }
+    return st;
+}
+
+/* Buffers and options of a random problem: mostly plain, some of each kind of trouble. */
+static void draw_storage(trial *t, random_source *source)
+{
+    int private_memory = t->request->memory == HEDDLE_MEMORY_ANY || random_between(source, 0, 4) == 0;
+    for (int side = 0; side < 2; side++) {
+        t->storage[side].private_memory = private_memory;
+        t->storage[side].pad_elems = random_between(source, 0, 3) == 0 ? random_between(source, 1, 5) : 0;
+        t->storage[side].misaligned_elems = random_between(source, 0, 2) == 0 ? random_between(source, 1, 9) : 0;
+    }
+    t->options.memory = private_memory ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
+    t->options.tuning = random_between(source, 0, 19) == 0 ? HEDDLE_TUNING_TRIALS : HEDDLE_TUNING_RULES;
+}
+
+static void draw_trial(trial *t, random_source *source)
+{
+    const random_limits limits = {heddle_comm_size(t->comm), RANDOM_AXES,
+                                  random_between(source, 0, 15) == 0 ? HEDDLE_MAX_DIMS : RANDOM_DIMS, RANDOM_ELEMS,
+                                  random_between(source, 0, 2) == 0 ? 2 : 0};
+    random_line(&t->line, source, &limits);
+    draw_storage(t, source);
+}
+
+heddle_status verify_main(heddle_comm *comm, void *arg)
+{
+    const verify_request *request = arg;
+    random_source source = {request->seed};
+    int count = request->random > 0 ? request->random : 1, failed = 0, done = 0;
+    int64_t checked = 0;
+    for (; done < count && !failed; done++) {
+        trial t = {.request = request, .comm = comm, .line = request->line};
+        heddle_reshard_options_init(&t.options);
+        t.options.memory = request->memory;
+        t.storage[0].private_memory = t.storage[1].private_memory = request->memory == HEDDLE_MEMORY_ANY;
+        if (request->random > 0) {
+            draw_trial(&t, &source);
+        }
+        heddle_status st = run_trial(&t);
+        st = st != HEDDLE_OK ? st : agree(&failed, &t, done + 1);
+        if (st != HEDDLE_OK) {
+            char line[HEDDLE_LINE_BYTES] = "";
+            char why[PROBLEM_BYTES];
+            snprintf(why, sizeof why, "%s", heddle_last_error());
+            heddle_reshard_format(line, sizeof line, &t.line);
+            fprintf(stderr, "heddle: rank %d, problem %d: %s\nheddle: %s\n", heddle_comm_rank(comm), done + 1, line,
+                    why);
+            return st;
+        }
+        checked += t.checked_elems;
+    }
+    if (failed) {
+        cli_verdict(CLI_MISMATCH);
+    } else if (heddle_comm_rank(comm) == 0) {
+        printf("%d reshard%s bitwise right on %s; rank 0 checked %lld elements\n", done, done == 1 ? "" : "s",
+               heddle_comm_describe(comm), (long long)checked);
+        fflush(stdout);
+    }
+    return HEDDLE_OK;
+}
