@@ -2,7 +2,15 @@
  *
  * A stage works on the rank's box of the activation x[b, seq dims..., c] (dense, row-major, c last and whole) and never
  * communicates: the dim it attends over must be whole in the box. Results of a row never depend on how many rows the
- * rank holds, so any sharding gives the same bits as one rank.
+ * rank holds, on which, on where they lie or on the number of threads, so any sharding gives the same bits as one rank
+ * (on the same kind of CPU: other instruction sets round differently). docs/blocks.md has the formulas and says how.
+ *
+ * These are the stages between which Dynamic Sequence Parallelism switches the sharded dim (arXiv 2403.10266, sections
+ * 3 and 4), with the block structure of STDiT3 (Open-Sora 1.2); Latte, TimeSformer and axial models use the same
+ * stages.
+ *
+ * Threads: a block may be used by one thread at a time; different blocks at the same time by any. With options.threads
+ * > 1 a forward call starts and ends its own threads. A block made before fork works in the child.
  */
 #ifndef HEDDLE_BLOCK_H
 #define HEDDLE_BLOCK_H
@@ -22,54 +30,73 @@ typedef enum heddle_stage_kind {
 typedef struct heddle_block_options {
     size_t struct_bytes;
     heddle_stage_kind kind;
-    heddle_shape shape;   /* global activation, F32 or BF16; dim 0 = batch, last = channels */
-    int mixed_dim;        /* dim attended over (ATTENTION), else -1 */
-    int heads;            /* channels % heads == 0 (ATTENTION, CROSS) */
-    int64_t mlp_channels; /* MLP: hidden width */
-    int64_t text_tokens;  /* CROSS: rows of text per sample (the largest length) */
-    int modulate;         /* 1: shift, scale and gate come from the conditioning vector; 0: plain pre-norm residual */
-    int rope;             /* 1: rotary positions along mixed_dim (temporal attention of STDiT3) */
-    int qk_norm;          /* 1: RMS norm of q and k per head (STDiT3) */
-    int threads;          /* threads of this rank; 0 = 1 */
+    heddle_shape shape;   /* global activation, F32 or BF16 (stored; sums are f32); dim 0 = batch, last = channels */
+    int mixed_dim;        /* ATTENTION: dim attended over, 1 .. ndim-2; else ignored */
+    int heads;            /* ATTENTION, CROSS: channels % heads == 0; default 1 */
+    int64_t mlp_channels; /* MLP: hidden width, >= 1 */
+    int64_t text_tokens;  /* CROSS: rows of text per sample (the largest length), >= 1 */
+    int modulate;         /* 1 (default): shift, scale and gate come from the conditioning vector (ATTENTION, MLP);
+                             0: plain pre-norm residual */
+    int rope;             /* ATTENTION, 1: rotary positions along mixed_dim, pairs (2i, 2i+1), base 10000 */
+    int qk_norm;          /* ATTENTION, 1: RMS norm of q and k per head */
+    int threads;          /* threads of this rank, 0 .. 256; 0 = 1 */
 } heddle_block_options;
 
 HEDDLE_API void heddle_block_options_init(heddle_block_options *options);
 
 typedef struct heddle_block heddle_block;
 
-/* Parameters of a block in a fixed order; name is the last part of the safetensors key, e.g. "qkv.weight". */
+/* Parameters of a block in a fixed order; name is the last part of the safetensors key:
+ *   ATTENTION  qkv.weight [3c, c]  qkv.bias  proj.weight [c, c]  proj.bias  and with qk_norm q_norm.weight [c/heads]
+ *              k_norm.weight; rows of qkv are q, k, v, each head after head
+ *   CROSS      q_linear.weight [c, c]  q_linear.bias  proj.weight [c, c]  proj.bias  kv_linear.weight [2c, c]
+ *              kv_linear.bias
+ *   MLP        fc1.weight [mlp, c]  fc1.bias  fc2.weight [c, mlp]  fc2.bias */
 typedef struct heddle_param {
-    const char *name;
+    const char *name; /* static */
     int ndim;
-    int64_t extent[2]; /* linear weights are [out, in] */
-    float *data;       /* f32 master copy, owned by the block; call heddle_block_commit after writing */
+    int64_t extent[2]; /* linear weights are [out, in]; extent[1] is 0 when ndim is 1 */
+    float *data;       /* f32 master copy, owned by the block, zero at first; call heddle_block_commit after writing */
 } heddle_param;
 
+/* HEDDLE_ERR_ARG: an option is out of its range (the sentence names it). HEDDLE_ERR_UNSUPPORTED: a dtype other than F32
+ * and BF16. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective. */
 HEDDLE_API heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
-HEDDLE_API void heddle_block_destroy(heddle_block *block);
+HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 
 HEDDLE_API int heddle_block_nparams(const heddle_block *block);
+/* HEDDLE_ERR_ARG: index is not in 0 .. nparams-1. */
 HEDDLE_API heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
-/* Fill all parameters from a counter-based generator: the same seed gives the same weights on every rank. Commits. */
+/* Fill all parameters from a counter-based generator: the same seed gives the same weights on every rank. Weights are
+ * uniform within sqrt(6 / (in + out)), biases within 0.02, norm weights 1 within 0.02. Commits. */
 HEDDLE_API heddle_status heddle_block_seed(heddle_block *block, uint64_t seed);
-/* Weights are ready: convert and pack them. Must be called once after parameters were written. */
+/* Weights are ready: convert and pack them, and check the kernels' row independence. Must be called after parameters
+ * were written, as often as that happens. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_block_commit(heddle_block *block);
 
-/* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. */
+/* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. b is the *global* batch: a
+ * rank reads the samples of its box. */
 typedef struct heddle_conditioning {
     const float *vector;         /* [b, 6, c]: shift, scale, gate of attention, then of mlp; NULL if !modulate */
     const float *text;           /* [b, text_tokens, c]; CROSS only */
-    const int64_t *text_lengths; /* [b], each 0..text_tokens; NULL: all text_tokens */
+    const int64_t *text_lengths; /* [b], each 0..text_tokens, the first rows of a sample's text; NULL: all text_tokens.
+                                    0: the stage leaves the sample as it is */
 } heddle_conditioning;
 
-/* In place on the local box of x. The block holds its workspace and grows it on the first call for a larger box.
- * HEDDLE_ERR_LAYOUT: mixed_dim or the channels are not whole in `box`. */
+/* In place on the local box of x; returns when x is done. Not collective. The block holds its workspace and grows it on
+ * the first call for a larger box; after that nothing is allocated. An empty box is legal (x may be NULL). NaN and
+ * infinity spread to what depends on them and no further.
+ * HEDDLE_ERR_LAYOUT: mixed_dim or the channels are not whole in `box`, or the box is not within the shape.
+ * HEDDLE_ERR_ARG: weights not committed, conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an
+ * error x may be partly done. */
 HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
                                               const heddle_conditioning *conditioning);
+/* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far. */
 HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
 
-/* out[rows, n] = act(x[rows, k]) times W[n, k]^T + bias for token-wise layers (patch embedding, final layer), with the
- * same row-independence. bias may be NULL. f32. */
+/* out[rows, n] = x[rows, k] times W[n, k]^T + bias for token-wise layers (patch embedding, final layer), with the same
+ * row-independence. bias may be NULL. f32, dense; out must not overlap x. Packs the weights on every call, so it wants
+ * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range. */
 HEDDLE_API heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
                                                const float *bias, int64_t n, int threads);
 

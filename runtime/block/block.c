@@ -233,10 +233,22 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* -1 <= u < 1 from 24 bits of the counter (seed, param, element): the same on every rank and machine */
-static float uniform(uint64_t key, uint64_t element)
+/* -1 <= u < 1 from 24 bits */
+static float uniform(uint32_t bits)
 {
-    return (float)(int32_t)(mix(key + (element + 1) * 0x9e3779b97f4a7c15u) >> 40) * 0x1p-23f - 1.0f;
+    return (float)(bits >> 8) * 0x1p-23f - 1.0f;
+}
+
+/* Elements 2i and 2i+1 come from counter i of the parameter's stream: the same on every rank and machine. */
+static void fill(float *x, int64_t elems, uint64_t key, float base, float scale)
+{
+    for (int64_t i = 0; i < elems; i += 2) {
+        uint64_t bits = mix(key + ((uint64_t)i / 2 + 1) * 0x9e3779b97f4a7c15u);
+        x[i] = base + scale * uniform((uint32_t)bits);
+        if (i + 1 < elems) {
+            x[i + 1] = base + scale * uniform((uint32_t)(bits >> 32));
+        }
+    }
 }
 
 heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
@@ -247,9 +259,7 @@ heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
         int64_t columns = param->ndim == 2 ? param->extent[1] : 1;
         float scale = param->ndim == 2 ? sqrtf(6.0f / (float)(param->extent[0] + columns)) : 0.02f;
         float base = block->options.kind == HEDDLE_STAGE_ATTENTION && p >= HD_PARAM_Q_NORM ? 1.0f : 0.0f;
-        for (int64_t i = 0; i < param->extent[0] * columns; i++) {
-            param->data[i] = base + scale * uniform(key, (uint64_t)i);
-        }
+        fill(param->data, param->extent[0] * columns, key, base, scale);
     }
     return heddle_block_commit(block);
 }
