@@ -1,7 +1,7 @@
 /* Times one dim switch by every method at hand, in one run, round-robin: ours over peer memory and over messages, the
  * textbook ways with MPI, FFTW's distributed transposes, and contiguous copies as the roofline.
  *
- *     mpirun -n 2 bench_peers [--iterations N] [--fftw patient|measure|none] [--json] [TxSxH:BYTES ...]
+ *     mpirun -n 2 bench_peers [--iterations N] [--fftw patient|measure|none] [--json] [--verbose] [TxSxH:BYTES ...]
  *
  * Every method's result is checked before anything is timed. A sample is `repeat` switches between barriers, by the
  * slowest rank; small tensors need more than one to be seen at all. */
@@ -16,6 +16,7 @@ enum { MAX_METHODS = 16, WARM_UPS = 2, REPEAT_BYTES = 4 << 20, MAX_REPEAT = 50 }
 typedef struct run_options {
     int iterations;
     int json;
+    int verbose; /* why our rows chose what they chose */
     const char *fftw;
 } run_options;
 
@@ -223,6 +224,9 @@ static int run_problem(const char *shape, int backward, peers_method *methods, i
     }
     for (int m = 0; m < count; m++) {
         if (methods[m].make(&methods[m], &p, src, dst) == 0) {
+            if (options->verbose && p.rank == 0) {
+                fprintf(stderr, "%s: %s\n", methods[m].name, methods[m].why);
+            }
             ready[nready++] = &methods[m];
             if (!methods[m].is_roof) {
                 check(&p, &methods[m]);
@@ -282,6 +286,8 @@ static int parse(run_options *options, int argc, char **argv, const char **shape
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             options->json = 1;
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            options->verbose = 1;
         } else if (strcmp(argv[i], "--iterations") == 0 && i + 1 < argc) {
             options->iterations = atoi(argv[++i]);
         } else if (strcmp(argv[i], "--fftw") == 0 && i + 1 < argc) {
@@ -318,8 +324,9 @@ int main(int argc, char **argv)
     int failed = 0;
     int nshapes = parse(&options, argc, argv, given, 64);
     if (nshapes < 0) {
-        fprintf(stderr, "usage: mpirun -n N bench_peers [--iterations N] [--fftw patient|measure|none] [--json] "
-                        "[TxSxH:BYTES ...]\n");
+        fprintf(stderr,
+                "usage: mpirun -n N bench_peers [--iterations N] [--fftw patient|measure|none] [--json] [--verbose] "
+                "[TxSxH:BYTES ...]\n");
         return 2;
     }
     if (nshapes > 0) {

@@ -45,6 +45,7 @@ static int ours_make(peers_method *m, const peers_problem *p, void *src, void *d
     }
     m->plan_s = MPI_Wtime() - begin;
     snprintf(m->note, sizeof(m->note), "%s; %s", info.path, info.kernel);
+    snprintf(m->why, sizeof(m->why), "%.500s", info.why);
     return 0;
 }
 
