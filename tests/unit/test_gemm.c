@@ -1,0 +1,169 @@
+/* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
+#include "case.h"
+
+#include "kernels/kernels_block.h"
+#include "runtime/block/gemm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROWS = 700 };
+
+static uint64_t random_state = 99;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static void *filled(int64_t elems, heddle_dtype dtype)
+{
+    char *memory = malloc((size_t)elems * heddle_dtype_bytes(dtype));
+    assert_non_null(memory);
+    for (int64_t i = 0; i < elems; i++) {
+        float value = (float)(int64_t)next_random() * 0x1p-63f;
+        if (dtype == HEDDLE_BF16) {
+            ((uint16_t *)(void *)memory)[i] = hd_f32_to_bf16(value);
+        } else {
+            ((float *)(void *)memory)[i] = value;
+        }
+    }
+    return memory;
+}
+
+static double value_at(const void *x, heddle_dtype dtype, int64_t i)
+{
+    return dtype == HEDDLE_BF16 ? (double)hd_bf16_to_f32(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
+}
+
+static void check_values(const void *out, heddle_dtype out_dtype, const void *x, heddle_dtype dtype,
+                         const float *weight, const float *bias, int64_t k, int64_t n)
+{
+    double tolerance = out_dtype == HEDDLE_BF16 ? 0x1p-7 : dtype == HEDDLE_BF16 ? 0x1p-8 : 1e-6;
+    for (int i = 0; i < 200; i++) {
+        int64_t row = (int64_t)(next_random() % MOST_ROWS);
+        int64_t column = (int64_t)(next_random() % (uint64_t)n);
+        double sum = (double)bias[column];
+        for (int64_t j = 0; j < k; j++) {
+            sum += value_at(x, dtype, row * k + j) * (double)weight[column * k + j];
+        }
+        assert_true(fabs(value_at(out, out_dtype, row * n + column) - sum) <= tolerance * (1 + sqrt((double)k)));
+    }
+}
+
+static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype out_dtype)
+{
+    hd_gemm *gemm = NULL;
+    size_t in_bytes = (size_t)k * heddle_dtype_bytes(dtype);
+    size_t out_bytes = (size_t)n * heddle_dtype_bytes(out_dtype);
+    char *x = filled(MOST_ROWS * k, dtype);
+    float *weight = filled(n * k, HEDDLE_F32);
+    float *bias = filled(n, HEDDLE_F32);
+    char *whole = malloc(MOST_ROWS * out_bytes);
+    char *part = malloc(MOST_ROWS * out_bytes);
+    HD_OK(hd_gemm_create(&gemm, k, n, dtype, out_dtype, 2));
+    HD_OK(hd_gemm_pack(gemm, weight, bias));
+    int entered = hd_gemm_enter();
+    HD_OK(hd_gemm_run(gemm, 0, whole, x, MOST_ROWS));
+    check_values(whole, out_dtype, x, dtype, weight, bias, k, n);
+    for (int i = 0; i < 12; i++) {
+        size_t first = next_random() % MOST_ROWS;
+        size_t rows = i % 3 == 0 ? 1 : 1 + next_random() % (MOST_ROWS - first);
+        memset(part, 0x55, MOST_ROWS * out_bytes);
+        HD_OK(hd_gemm_run(gemm, i & 1, part, x + first * in_bytes, (int64_t)rows));
+        if (memcmp(part, whole + first * out_bytes, rows * out_bytes) != 0) {
+            fail_msg("%zu rows from %zu on differ: %lld to %lld, %s (%s, blocks of %lld)", rows, first, (long long)k,
+                     (long long)n, heddle_dtype_name(dtype), hd_gemm_kernel(gemm), (long long)hd_gemm_block_rows(gemm));
+        }
+        for (size_t b = rows * out_bytes; b < MOST_ROWS * out_bytes; b++) {
+            assert_int_equal(part[b], 0x55); /* padding stays in the scratch */
+        }
+    }
+    hd_gemm_leave(entered);
+    hd_gemm_destroy(gemm);
+    free(x);
+    free(weight);
+    free(bias);
+    free(whole);
+    free(part);
+}
+
+static void check_layers(void)
+{
+    static const int64_t size[][2] = {{144, 432}, {144, 144}, {580, 144}, {1152, 64}, {384, 384},
+                                      {16, 1152}, {1, 1},     {37, 41},   {72, 1000}};
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
+        check_layer(size[i][0], size[i][1], HEDDLE_F32, HEDDLE_F32);
+        check_layer(size[i][0], size[i][1], HEDDLE_BF16, i & 1 ? HEDDLE_F32 : HEDDLE_BF16);
+    }
+}
+
+static void rows_are_independent(void **state)
+{
+    (void)state;
+    check_layers();
+}
+
+/* oneDNN reads this before its first kernel; every case is a process of its own. */
+static void rows_are_independent_with(const char *isa)
+{
+    setenv("ONEDNN_MAX_CPU_ISA", isa, 1);
+    check_layers();
+}
+
+static void rows_are_independent_with_avx512_core(void **state)
+{
+    (void)state;
+    rows_are_independent_with("AVX512_CORE");
+}
+
+static void rows_are_independent_with_avx2(void **state)
+{
+    (void)state;
+    rows_are_independent_with("AVX2");
+}
+
+static void rows_are_independent_with_sse41(void **state)
+{
+    (void)state;
+    rows_are_independent_with("SSE41");
+}
+
+static void weights_may_change(void **state)
+{
+    (void)state;
+    const float first[] = {1, 2, 3, 4};
+    const float second[] = {0, 1, 1, 0};
+    const float x[] = {10, 1};
+    float out[2];
+    hd_gemm *gemm = NULL;
+    HD_OK(hd_gemm_create(&gemm, 2, 2, HEDDLE_F32, HEDDLE_F32, 1));
+    HD_OK(hd_gemm_pack(gemm, first, x));
+    HD_OK(hd_gemm_run(gemm, 0, out, x, 1));
+    assert_true(out[0] == 22 && out[1] == 35);
+    HD_OK(hd_gemm_pack(gemm, second, NULL));
+    HD_OK(hd_gemm_run(gemm, 0, out, x, 1));
+    assert_true(out[0] == 1 && out[1] == 10);
+    HD_OK(hd_gemm_run(gemm, 0, NULL, NULL, 0));
+    hd_gemm_destroy(gemm);
+    hd_gemm_destroy(NULL);
+    gemm = NULL;
+    HD_FAILS(HEDDLE_ERR_ARG, hd_gemm_create(&gemm, 0, 2, HEDDLE_F32, HEDDLE_F32, 1));
+    assert_null(gemm);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(rows_are_independent_with_avx512_core),
+        cmocka_unit_test(rows_are_independent_with_avx2),
+        cmocka_unit_test(rows_are_independent_with_sse41),
+        cmocka_unit_test(weights_may_change),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
