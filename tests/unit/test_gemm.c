@@ -94,7 +94,7 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
 
 static void check_layers(void)
 {
-    static const int64_t size[][2] = {{144, 432}, {144, 144}, {580, 144}, {1152, 64}, {384, 384},
+    static const int64_t size[][2] = {{144, 432}, {144, 144}, {580, 144}, {1152, 1152}, {384, 384},
                                       {16, 1152}, {1, 1},     {37, 41},   {72, 1000}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         check_layer(size[i][0], size[i][1], HEDDLE_F32, HEDDLE_F32);
