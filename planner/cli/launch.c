@@ -108,7 +108,8 @@ static int joins(const char *transport)
     if (name == NULL) {
         return 0;
     }
-    return transport_is(transport, "auto") || (transport_is(transport, "mpi") && strcmp(name, "torchrun") != 0);
+    const int torch = strcmp(name, "torchrun") == 0;
+    return transport_is(transport, "auto") || transport_is(transport, torch ? "shm" : "mpi");
 }
 
 int cli_will_exec(const char *transport)
@@ -124,6 +125,11 @@ int cli_rank_count(int *out, const char *transport, int nranks)
         launched = 1;
         name = "--transport self";
     } else if (!joins(transport)) {
+        if (launched > 1 && !transport_is(transport, "mpi")) {
+            return cli_usage_error("--transport %s starts ranks of its own, but this is one of %d processes of %s; "
+                                   "--transport auto joins them",
+                                   transport, launched, name);
+        }
         *out = nranks == 0 ? 1 : nranks;
         return CLI_OK;
     }
@@ -229,7 +235,10 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
     if (joins(transport) || transport_is(transport, "self")) {
         code = join_ranks(transport, options, fn, arg);
     } else {
-        const char *start = transport_is(transport, "auto") ? "threads" : transport;
+        char start[512];
+        const int is_auto = transport_is(transport, "auto");
+        const int prefix = is_auto ? (int)(plain_transport(transport) - transport) : (int)strlen(transport);
+        snprintf(start, sizeof(start), "%.*s%s", prefix, transport, is_auto ? "threads" : "");
         code = cli_report(heddle_run_ranks_with(nranks, start, options, fn, arg));
     }
     return code != CLI_OK ? code : *verdict;

@@ -18,14 +18,15 @@ int cli_check_transport(const char *transport);
 
 /* Run fn(comm, arg) on the ranks that `transport` means, and return the command's exit code; errors are printed.
  *
- *   "threads", "shm"   starts nranks ranks, also inside a launcher's job
+ *   "threads", "shm"   starts nranks ranks; inside torchrun "shm" joins the ranks that are there
  *   "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks` of
  *                      this program with argv (argv[0] is the sub-command's name), standard input closed; then it does
  *                      not return
  *   "self"             this process is the only rank
  *   "auto"             joins the launcher's ranks if there is one, else "threads"
  *
- * nranks 0 means: as many as the launcher started, or 1. A launched job of another size than nranks is bad input.
+ * nranks 0 means: as many as the launcher started, or 1. A launched job of another size than nranks is bad input, and
+ * so is starting ranks in each of a launcher's processes.
  * With threads `arg` is shared, with shm every rank has a copy as of the call, with mpi every rank made its own: only
  * what cli_verdict says, and what ranks print, comes back. options may be NULL. */
 int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, const heddle_comm_options *options,

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# The n-th transport call of a rank fails, or the rank dies in it, or calls come late: heddle run exits 1 and names the
+# rank, in time, or its result is right.
+set -uo pipefail
+model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+before=$(ls -A /dev/shm)
+
+fail() {
+    echo "FAILED: $1: $(tail -n 3 "$work/err")" >&2
+    exit 1
+}
+run() { # TRANSPORT: runs, leaves $code
+    timeout 30 "$HEDDLE" run "$model" --size t=5,s=9 --layers 1 --ranks 3 --transport "$1" --check --deadline 20 \
+        >"$work/out" 2>"$work/err" </dev/null
+    code=$?
+}
+
+ends=0
+for kind in fail kill; do
+    for transport in threads shm; do
+        [ $kind = kill ] && [ $transport = threads ] && continue
+        for n in 1 2 3 5 8 13 21 34 55 500; do
+            began=$(date +%s%3N)
+            run "fault($kind=$n@1):$transport"
+            took=$(($(date +%s%3N) - began))
+            [ $took -lt 5000 ] || fail "$kind=$n, $transport: took $took ms"
+            if [ $code = 0 ]; then
+                grep -q "bitwise equal" "$work/out" || fail "$kind=$n, $transport: no check"
+                ends=$((ends + 1))
+            else
+                [ $code = 1 ] || fail "$kind=$n, $transport: exit code $code"
+                grep -q "rank 1" "$work/err" || fail "$kind=$n, $transport: rank 1 is not named"
+            fi
+        done
+        [ $code = 0 ] || fail "$kind=$n, $transport: call $n was not expected"
+    done
+done
+[ $ends -lt 12 ] || fail "only some calls failed: $ends runs were not hit"
+
+for transport in threads shm; do
+    run "fault(reorder=4):$transport"
+    [ $code = 0 ] || fail "reorder, $transport: exit code $code"
+    run "fault(delay=1ms@2):$transport"
+    [ $code = 0 ] || fail "delay, $transport: exit code $code"
+done
+[ -z "$(pgrep -P $$ heddle)" ] || fail "left running"
+[ -z "$(comm -13 <(echo "$before") <(ls -A /dev/shm) | grep -i heddle)" ] || fail "left in /dev/shm"
+echo ok
