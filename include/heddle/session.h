@@ -77,7 +77,7 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *                      with heddle_comm_abort
  *   HEDDLE_ERR_LAYOUT  x's shape is not the schedule's, or its layout does not fit shape and mesh
  *   HEDDLE_ERR_NOMEM   a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
- *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names rank and stage
+ *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names the stage
  * On failure x is unchanged. */
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
                                               heddle_stream stream);

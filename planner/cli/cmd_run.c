@@ -191,8 +191,8 @@ static void say_place(const run_job *job, int ranks)
     const char *sentence = heddle_last_error();
     const char *named = strstr(sentence, "rank ");
     const int rank = named == NULL ? -1 : atoi(named + 5);
-    if (job->place == NULL || strstr(sentence, "stage '") != NULL || strstr(sentence, "entering '") != NULL ||
-        rank < 0 || rank >= ranks) {
+    if (job->place == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
+        strstr(sentence, "entering '") != NULL || rank < 0 || rank >= ranks) {
         return;
     }
     const int step = job->place[rank] - 1;

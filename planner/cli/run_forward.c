@@ -39,7 +39,7 @@ static heddle_status no_memory(const char *what, int64_t bytes)
 }
 
 /* The sentence says where it happened. */
-static heddle_status at_stage(const forward *f, heddle_status st, const char *stage, int repetition)
+static heddle_status at_stage(heddle_status st, const char *stage, int repetition)
 {
     char sentence[1024];
     snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
@@ -185,7 +185,7 @@ static heddle_status run_layer(forward *f, const heddle_schedule_info *schedule,
             st = heddle_block_forward(f->block[i], f->x.data, &box, &conditioning);
         }
         if (st != HEDDLE_OK) {
-            return at_stage(f, st, stage.name, repetition);
+            return at_stage(st, stage.name, repetition);
         }
         step->compute_ns = now_ns() - start_ns;
     }
@@ -212,7 +212,7 @@ static heddle_status run_pass(forward *f, const heddle_schedule *schedule, int p
             st = heddle_comm_barrier(f->comm);
         }
         if (st != HEDDLE_OK) {
-            return at_stage(f, st, "weights", r);
+            return at_stage(st, "weights", r);
         }
         const int64_t start_ns = now_ns();
         st = run_layer(f, &info, pass, r);
@@ -222,6 +222,7 @@ static heddle_status run_pass(forward *f, const heddle_schedule *schedule, int p
         }
         if (st == HEDDLE_OK) {
             st = heddle_comm_barrier(f->comm);
+            st = st == HEDDLE_OK ? st : at_stage(st, "end", r);
         }
         *forward_ns += now_ns() - start_ns;
     }

@@ -179,7 +179,7 @@ static void describe(heddle_tensor *x, const heddle_session *session, const hedd
 /* A rank that cannot take part tells the others, which would wait for it until their deadline. */
 static heddle_status give_up(heddle_session *session, const char *stage, heddle_status st)
 {
-    st = hd_fail_prefix(st, "rank %d entering '%s'", session->rank, stage);
+    st = hd_fail_prefix(st, "entering '%s'", stage);
     heddle_comm_abort(session->comm, heddle_last_error());
     return st;
 }
@@ -192,7 +192,7 @@ static heddle_status move(heddle_session *session, const char *stage, heddle_ten
     void *dst = NULL;
     heddle_status st = hd_session_plan_get(&plan, session, &x->layout, target);
     if (st != HEDDLE_OK) {
-        return hd_fail_prefix(st, "rank %d entering '%s'", session->rank, stage);
+        return hd_fail_prefix(st, "entering '%s'", stage);
     }
     record->line = plan->line;
     record->bytes_planned = plan->bytes_planned;
@@ -217,7 +217,7 @@ static heddle_status move(heddle_session *session, const char *stage, heddle_ten
         st = heddle_reshard_get_info(&plan->info, plan->reshard);
     }
     if (st != HEDDLE_OK) {
-        return hd_fail_prefix(st, "rank %d entering '%s'", session->rank, stage);
+        return hd_fail_prefix(st, "entering '%s'", stage);
     }
     record->bytes_sent = plan->info.measured_bytes_sent - before;
     describe(x, session, target, dst);
