@@ -43,8 +43,7 @@ static heddle_status at_stage(heddle_status st, const char *stage, int repetitio
 {
     char sentence[1024];
     snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
-    return heddle_transport_fail(st, "rank %d, stage '%s' of layer %d: %s", heddle_comm_rank(f->comm), stage,
-                                 repetition, sentence);
+    return heddle_transport_fail(st, "stage '%s' of layer %d: %s", stage, repetition, sentence);
 }
 
 static int64_t peak_bytes(void)
