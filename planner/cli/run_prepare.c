@@ -75,10 +75,18 @@ static int check_schedule(run_job *job, int ranks)
     return CLI_OK;
 }
 
+/* Here a mismatch is one within the file. */
+static int load_schedule(heddle_schedule **out, const char *path)
+{
+    heddle_status st = heddle_schedule_load(out, path);
+    int code = cli_report(st);
+    return st == HEDDLE_ERR_MISMATCH ? CLI_BAD_INPUT : code;
+}
+
 static int make_schedule(run_job *job, int ranks)
 {
     if (job->options->schedule != NULL) {
-        int code = cli_report(heddle_schedule_load(&job->schedule, job->options->schedule));
+        int code = load_schedule(&job->schedule, job->options->schedule);
         return code != CLI_OK ? code : check_schedule(job, ranks);
     }
     int code = make_mesh(job, ranks);
@@ -99,7 +107,7 @@ int run_count_ranks(int *ranks, const run_options *o)
     } else if (asked == 0 && o->schedule != NULL) {
         heddle_schedule *schedule = NULL;
         heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-        int code = cli_report(heddle_schedule_load(&schedule, o->schedule));
+        int code = load_schedule(&schedule, o->schedule);
         if (code == CLI_OK) {
             code = cli_report(heddle_schedule_get_info(&info, schedule));
             asked = heddle_mesh_size(&info.mesh);

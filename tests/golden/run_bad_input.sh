@@ -52,6 +52,8 @@ refuses 2 'no-such.json' "$model" --schedule "$work/no-such.json"
 refuses 2 '3 ranks, but 2' "$model" --schedule "$work/s.json" --ranks 2
 refuses 2 't=14' "$model" --schedule "$work/s.json" --size t=14
 refuses 2 '12 stages' "$model" --schedule "$work/s.json" --layers 3
+sed 's/"bytes_total": *[0-9]*/"bytes_total": 7/' "$work/s.json" >"$work/lies.json"
+refuses 2 'lies.json' "$model" --schedule "$work/lies.json"
 head -c 500 "$work/s.json" >"$work/cut.json"
 refuses 2 'cut.json' "$model" --schedule "$work/cut.json"
 
