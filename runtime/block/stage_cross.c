@@ -91,7 +91,13 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     heddle_status st = HEDDLE_OK;
     size_t elem = hd_block_elem_bytes(block);
     size_t plain = (size_t)(HD_CHUNK_ROWS * block->channels);
-    size_t kv_bytes = (size_t)(view->samples * block->options.text_tokens * 2 * block->channels) * elem;
+    size_t kv_bytes = 0;
+    if (__builtin_mul_overflow((size_t)(view->samples * 2 * block->channels) * elem, (size_t)block->options.text_tokens,
+                               &kv_bytes)) {
+        return hd_fail(HEDDLE_ERR_NOMEM,
+                       "keys and values of %lld samples x %lld text tokens do not fit the address space",
+                       (long long)view->samples, (long long)block->options.text_tokens);
+    }
     HD_TRY(hd_block_reserve(block, PART_Q, plain * elem));
     HD_TRY(hd_block_reserve(block, PART_MIXED, plain * elem));
     HD_TRY(hd_block_reserve(block, PART_OUT, plain * sizeof(float)));
