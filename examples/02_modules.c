@@ -12,17 +12,14 @@
 /* What the planner needs to know: the dims, and which stage mixes which of them. */
 static const char model_text[] = "model: two-axes\n"
                                  "dtype: f32\n"
-                                 "dims:\n"
-                                 "  b: {size: 1, role: batch}\n"
-                                 "  t: {size: 9, role: seq}\n"
-                                 "  s: {size: 30, role: seq}\n"
-                                 "  c: {size: 8, role: channel}\n"
+                                 "dims: {b: {size: 1, role: batch}, t: {size: 9, role: seq}, s: {size: 30, role: seq}, "
+                                 "c: {size: 8, role: channel}}\n"
                                  "tensors: {x: [b, t, s, c]}\n"
                                  "repeat: 3\n"
                                  "stages:\n"
                                  "  - {name: space, kind: attention, over: s, heads: 1}\n"
                                  "  - {name: time, kind: attention, over: t, heads: 1}\n";
-enum { LAYERS = 3, T = 1, S = 2, C = 3 }; /* places of the dims in [b t s c] */
+enum { LAYERS = 3, T = 1, S = 2, C = 3, ELEMS = 9 * 30 * 8 }; /* T S C: places of the dims in [b t s c] */
 
 /* The framework's module: every element gets the mean over `dim` added. It needs `dim` whole on this rank and does not
  * care how the other dims are split. Its result is a new tensor in the framework's own memory. */
@@ -30,43 +27,35 @@ static float *mean_module(const float *x, const int64_t *len, int dim)
 {
     const int64_t stride[4] = {0, len[S] * len[C], len[C], 1};
     float *y = malloc((size_t)(len[T] * len[S] * len[C]) * sizeof(float) + 1);
-    for (int64_t i = 0; y != NULL && i < len[T] * len[S] * len[C]; i++) {
-        const int64_t first = i - i / stride[dim] % len[dim] * stride[dim];
+    for (int64_t i = 0; i < len[T] * len[S] * len[C]; i++) {
+        const float *first = x + i - i / stride[dim] % len[dim] * stride[dim];
         float sum = 0;
         for (int64_t k = 0; k < len[dim]; k++) {
-            sum += x[first + k * stride[dim]];
+            sum += first[k * stride[dim]];
         }
         y[i] = x[i] + sum / (float)len[dim];
     }
     return y;
 }
 
-/* The forward pass. Without a session it is the plain single-rank framework, which we compare with. */
+/* The forward pass. Without a session it is the framework as it was, on one rank. */
 static heddle_status forward(heddle_session *session, heddle_tensor *x, const heddle_mesh *mesh, int rank)
 {
-    static const char *const stage[2] = {"space", "time"};
-    static const int dim[2] = {S, T};
-    heddle_box box;
-    heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < 2 * LAYERS && st == HEDDLE_OK; i++) {
+    for (int i = 0; i < 2 * LAYERS; i++) {
         float *before = x->data;
+        heddle_box box; /* which part of x this rank holds */
+        heddle_status st = HEDDLE_OK;
         if (session != NULL) { /* the whole of the integration */
-            st = heddle_session_enter(session, stage[i % 2], x, HEDDLE_NO_STREAM);
+            st = heddle_session_enter(session, i % 2 == 0 ? "space" : "time", x, HEDDLE_NO_STREAM);
         }
         st = st ? st : heddle_layout_box(&box, &x->shape, mesh, &x->layout, rank);
-        if (st == HEDDLE_OK) {
-            x->data = mean_module(x->data, box.len, dim[i % 2]);
-            st = x->data == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+        if (st != HEDDLE_OK) {
+            return st;
         }
-        free(before); /* ours again as soon as enter has returned; what enter gave out belongs to the session */
+        x->data = mean_module(x->data, box.len, i % 2 == 0 ? S : T);
+        free(before); /* ours again since enter returned; what enter gave out belongs to the session */
     }
-    return st;
-}
-
-/* Element i of the global input. */
-static float input(int64_t i)
-{
-    return (float)(i * 37 % 101) / 101.0F;
+    return HEDDLE_OK;
 }
 
 static heddle_status rank_main(heddle_comm *comm, void *arg)
@@ -75,44 +64,41 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     heddle_schedule *schedule = NULL;
     heddle_session *session = NULL;
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_mesh mesh = {.naxes = 1, .axis = {{.name = "sp", .size = heddle_comm_size(comm)}}};
-    heddle_mesh one = {.naxes = 1, .axis = {{.name = "sp", .size = 1}}};
+    heddle_session_counters moved = {.struct_bytes = sizeof(moved)};
+    const heddle_mesh mesh = {.naxes = 1, .axis = {{.name = "sp", .size = heddle_comm_size(comm)}}};
+    const heddle_mesh one = {.naxes = 1, .axis = {{.name = "sp", .size = 1}}};
     const heddle_layout whole = heddle_layout_replicated();
     const int rank = heddle_comm_rank(comm);
-    heddle_tensor x = {0}, alone = {0};
+    heddle_tensor x, alone; /* the same input for all ranks together, and for this one alone */
+    float *values = malloc(ELEMS * sizeof(float)), *copy = malloc(ELEMS * sizeof(float));
     (void)arg;
-
+    for (int i = 0; i < ELEMS; i++) {
+        values[i] = copy[i] = (float)(i * 37 % 101) / 101.0F;
+    }
     /* Once per model and machine: plan, and bind the plan to the ranks. */
     heddle_status st = heddle_model_parse(&model, model_text, strlen(model_text), "two-axes");
     st = st ? st : heddle_plan(&schedule, model, &mesh, NULL);
     st = st ? st : heddle_schedule_get_info(&info, schedule);
     st = st ? st : heddle_session_create(&session, comm, schedule, NULL);
-
     /* Once per forward pass. x may begin in any layout; here every rank has all of it. */
-    const int64_t elems = 9 * 30 * 8;
-    float *values = malloc((size_t)elems * sizeof(float)), *copy = malloc((size_t)elems * sizeof(float));
-    for (int64_t i = 0; values != NULL && copy != NULL && i < elems; i++) {
-        values[i] = copy[i] = input(i);
-    }
     st = st ? st : heddle_tensor_init(&x, values, &info.shape, &mesh, &whole, NULL, rank);
-    st = st ? st : heddle_tensor_init(&alone, copy, &info.shape, &one, &whole, NULL, 0);
     st = st ? st : heddle_session_rewind(session);
     st = st ? st : forward(session, &x, &mesh, rank);
-    float *last = x.data;
+    float *last = st ? NULL : x.data;
     st = st ? st : heddle_session_enter(session, "end", &x, HEDDLE_NO_STREAM); /* whole again, on every rank */
-    st = st ? st : heddle_session_get_counters(&counters, session);
-
+    st = st ? st : heddle_session_get_counters(&moved, session);
+    /* Is it what one rank computes? */
+    st = st ? st : heddle_tensor_init(&alone, copy, &info.shape, &one, &whole, NULL, 0);
     st = st ? st : forward(NULL, &alone, &one, 0);
     if (st == HEDDLE_OK) {
-        const int same = memcmp(x.data, alone.data, (size_t)elems * sizeof(float)) == 0;
+        const int same = memcmp(x.data, alone.data, ELEMS * sizeof(float)) == 0;
         printf("rank %d: %lld enters, %lld switches, %lld bytes sent (planned %lld), %s one rank\n", rank,
-               (long long)counters.enters, (long long)counters.switches, (long long)counters.bytes_sent,
-               (long long)counters.bytes_planned, same ? "bitwise equal to" : "DIFFERENT from");
+               (long long)moved.enters, (long long)moved.switches, (long long)moved.bytes_sent,
+               (long long)moved.bytes_planned, same ? "bitwise equal to" : "DIFFERENT from");
         st = same ? HEDDLE_OK : heddle_transport_fail(HEDDLE_ERR_INTERNAL, "the result differs from one rank's");
-        free(last);
         free(alone.data);
     }
+    free(last);
     heddle_session_destroy(session);
     heddle_schedule_destroy(schedule);
     heddle_model_destroy(model);

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The example programs check themselves; here they are run, on one and several ranks, and under mpirun.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+[ -x "$HEDDLE_BUILD/example_01_switch" ] || { echo "the examples are not built"; exit 77; }
+
+"$HEDDLE_BUILD/example_01_switch" >"$work/out"
+[ "$(grep -c ' 0 wrong' "$work/out")" = 4 ] || { cat "$work/out" >&2; exit 1; }
+for ranks in 1 2 3 5; do
+    "$HEDDLE_BUILD/example_02_modules" $ranks >"$work/out"
+    [ "$(grep -c 'bitwise equal to one rank' "$work/out")" = $ranks ] || { cat "$work/out" >&2; exit 1; }
+done
+"$HEDDLE_BUILD/example_02_modules" | grep -q 'bitwise equal'
+if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+    mpirun --allow-run-as-root --oversubscribe -n 3 "$HEDDLE_BUILD/example_02_modules" </dev/null >"$work/out"
+    [ "$(grep -c 'bitwise equal to one rank' "$work/out")" = 3 ] || { cat "$work/out" >&2; exit 1; }
+fi
+"$HEDDLE_BUILD/example_make_clip" "$work/a.y4m" 3 16 8 >/dev/null
+[ "$(stat -c %s "$work/a.y4m")" = $(($(head -n 1 "$work/a.y4m" | wc -c) + 3 * (6 + 16 * 8 * 3 / 2))) ]
+echo ok
