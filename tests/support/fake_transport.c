@@ -102,11 +102,13 @@ static heddle_status await(fake *f, letter **out, int from, int kind, int64_t de
         if (*out != NULL) {
             return HEDDLE_OK;
         }
+        char why[WHY_BYTES];
         pthread_mutex_lock(&f->world->lock);
         int by = f->world->aborted_by;
+        memcpy(why, f->world->why, sizeof(why));
         pthread_mutex_unlock(&f->world->lock);
         if (by >= 0 && by != f->rank) {
-            return heddle_transport_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, f->world->why);
+            return heddle_transport_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
         }
         if (now_ns() > deadline_ns) {
             return heddle_transport_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time", f->rank, from);
