@@ -26,8 +26,8 @@ static heddle_status check_schedule(heddle_session *session)
     return hd_session_names_make(session);
 }
 
-/* A plan for every distinct edge, and the two buffers that the usual pass needs. */
-static heddle_status prepare(heddle_session *session)
+/* A plan for every distinct edge. Fails on all ranks alike, or with a communicator that is of no use any more. */
+static heddle_status prepare_plans(heddle_session *session)
 {
     for (int i = 0; i < session->info.nedges; i++) {
         heddle_schedule_edge edge;
@@ -44,6 +44,12 @@ static heddle_status prepare(heddle_session *session)
         bytes = hd_session_local_bytes(session, &edge.from);
         session->largest_bytes = bytes > session->largest_bytes ? bytes : session->largest_bytes;
     }
+    return HEDDLE_OK;
+}
+
+/* The two that the usual pass needs. */
+static heddle_status prepare_buffers(heddle_session *session)
+{
     if (session->dry_run || session->nplans == 0) {
         return HEDDLE_OK;
     }
@@ -88,8 +94,8 @@ heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, con
     session->dry_run = options != NULL && options->dry_run != 0;
     session->counters.struct_bytes = sizeof(session->counters);
     HD_TRY(hd_session_agree(session, start(session)));
-    st = prepare(session);
-    HD_TRY(hd_session_agree(session, st));
+    HD_TRY(prepare_plans(session));
+    HD_TRY(hd_session_agree(session, prepare_buffers(session)));
     *out = session;
     session = NULL;
 out:
