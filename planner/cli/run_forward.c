@@ -135,11 +135,15 @@ static heddle_status make_first(forward *f, const heddle_schedule *schedule)
 
 static void show_progress(const forward *f, int pass, int repetition, const char *stage)
 {
-    if (f->progress) {
-        fprintf(stderr, "\r\033[Kpass %d/%lld  layer %d/%d  %s", pass + 1, f->job->options->passes, repetition + 1,
-                f->job->info.repeat, stage);
-        fflush(stderr);
+    if (!f->progress) {
+        return;
     }
+    fprintf(stderr, "\r\033[K");
+    if (f->job->options->passes > 1) {
+        fprintf(stderr, "pass %d/%lld  ", pass + 1, f->job->options->passes);
+    }
+    fprintf(stderr, "layer %d/%d  %s", repetition + 1, f->job->info.repeat, stage);
+    fflush(stderr);
 }
 
 static heddle_status enter(forward *f, const char *stage, run_step *step)
