@@ -115,7 +115,14 @@ static ssize_t send_with_fds(int socket_fd, const void *data, size_t bytes, cons
     return sendmsg(socket_fd, &message, MSG_NOSIGNAL);
 }
 
-/* fds gets up to 2 * BATCH descriptors, *nfds how many came. */
+static void close_all(const int *fds, int nfds)
+{
+    for (int i = 0; i < nfds; i++) {
+        close(fds[i]);
+    }
+}
+
+/* fds gets up to 2 * BATCH descriptors, *nfds how many came; -1: this process may not have that many. */
 static ssize_t receive_with_fds(int socket_fd, void *data, size_t bytes, int *fds, int *nfds)
 {
     union {
@@ -136,14 +143,11 @@ static ssize_t receive_with_fds(int socket_fd, void *data, size_t bytes, int *fd
             memcpy(fds, CMSG_DATA(head), sizeof(int) * (size_t)*nfds);
         }
     }
-    return got;
-}
-
-static void close_all(const int *fds, int nfds)
-{
-    for (int i = 0; i < nfds; i++) {
-        close(fds[i]);
+    if (message.msg_flags & MSG_CTRUNC) {
+        close_all(fds, *nfds);
+        *nfds = -1;
     }
+    return got;
 }
 
 /* --- member 0
@@ -174,19 +178,32 @@ static heddle_status listen_here(meeting *m)
     return HEDDLE_OK;
 }
 
+static heddle_status too_few_descriptors(const meeting *m, int came)
+{
+    return hd_fail(HEDDLE_ERR_TRANSPORT, "out of file descriptors (ulimit -n) after %d of %d ranks", came, m->join->n);
+}
+
 /* A visitor that is not one of ours (another user, another version) is turned away without harm. */
 static heddle_status admit(meeting *m, int fd, int *came)
 {
     hello h;
     int fds[2 * BATCH];
     int nfds = 0;
+    if (!same_user(fd)) {
+        close(fd);
+        return HEDDLE_OK;
+    }
     heddle_status st = wait_readable(m, fd, "a rank connected and then said nothing");
     if (st != HEDDLE_OK) {
         close(fd);
         return st;
     }
     ssize_t got = receive_with_fds(fd, &h, sizeof h, fds, &nfds);
-    int good = got == (ssize_t)sizeof h && same_user(fd) && h.magic == MAGIC && h.control_bytes == sizeof(hd_control) &&
+    if (nfds < 0) {
+        close(fd);
+        return too_few_descriptors(m, *came);
+    }
+    int good = got == (ssize_t)sizeof h && h.magic == MAGIC && h.control_bytes == sizeof(hd_control) &&
                nfds == 1 + (h.has_life != 0);
     if (good && (h.n != m->join->n || h.index <= 0 || h.index >= h.n || m->socket[h.index] >= 0)) {
         close_all(fds, nfds);
@@ -224,8 +241,7 @@ static heddle_status gather(meeting *m)
         if (fd >= 0) {
             HD_TRY(admit(m, fd, &came));
         } else if (errno == EMFILE || errno == ENFILE) {
-            st = hd_fail(HEDDLE_ERR_TRANSPORT, "out of file descriptors (ulimit -n) after %d of %d ranks", came,
-                         m->join->n);
+            st = too_few_descriptors(m, came);
             goto out;
         }
     }
@@ -244,6 +260,10 @@ static heddle_status tell(const meeting *m, int index)
         for (int i = first; i < m->join->n && i < first + BATCH; i++, b.count++) {
             b.pid[b.count] = m->group->pid[i];
             b.has_life[b.count] = m->group->life[i].fd >= 0;
+            if (i == index) { /* closing a copy of its own memory would release the lock on it */
+                b.has_life[b.count] = 0;
+                continue;
+            }
             fds[nfds++] = m->arena_fd[i];
             if (b.has_life[b.count]) {
                 fds[nfds++] = m->group->life[i].fd;
@@ -323,7 +343,7 @@ static heddle_status take(meeting *m, const batch *b, const int *fds, int nfds)
     int used = 0;
     int wanted = 0;
     for (int k = 0; k < b->count && b->count <= BATCH; k++) {
-        wanted += 1 + (b->has_life[k] != 0);
+        wanted += b->first + k == m->join->me ? 0 : 1 + (b->has_life[k] != 0);
     }
     if (b->count <= 0 || b->count > BATCH || b->first < 0 || b->first + b->count > m->join->n || wanted != nfds) {
         close_all(fds, nfds);
@@ -332,18 +352,11 @@ static heddle_status take(meeting *m, const batch *b, const int *fds, int nfds)
     }
     for (int k = 0; k < b->count; k++) {
         int index = b->first + k;
-        int arena = fds[used++];
-        int life = b->has_life[k] ? fds[used++] : -1;
-        if (index == m->join->me) {
-            close(arena);
-            if (life >= 0) {
-                close(life);
-            }
-            continue;
+        if (index != m->join->me) {
+            m->arena_fd[index] = fds[used++];
+            m->group->life[index].fd = b->has_life[k] ? fds[used++] : -1;
+            m->group->pid[index] = b->pid[k];
         }
-        m->arena_fd[index] = arena;
-        m->group->life[index].fd = life;
-        m->group->pid[index] = b->pid[k];
     }
     return HEDDLE_OK;
 }
@@ -366,6 +379,10 @@ static heddle_status visit(meeting *m, int fd, int *again)
         int nfds = 0;
         HD_TRY(wait_readable(m, fd, "not all ranks came"));
         ssize_t got = receive_with_fds(fd, &b, sizeof b, fds, &nfds);
+        if (nfds < 0) {
+            st = too_few_descriptors(m, known);
+            goto out;
+        }
         if (got != (ssize_t)sizeof b || b.magic != MAGIC) {
             close_all(fds, nfds);
             *again = known == 0;
