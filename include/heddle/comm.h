@@ -27,7 +27,7 @@ typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BI
 typedef struct heddle_comm_options {
     size_t struct_bytes;
     int64_t deadline_ms; /* every blocking wait; default 60000 */
-    heddle_bind bind;    /* AUTO: one core per rank when the ranks of the host fit its cores, else none */
+    heddle_bind bind;    /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
     int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
     int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
     int64_t arena_bytes; /* address space reserved per rank for peer-reachable memory; default: physical memory */
@@ -36,14 +36,17 @@ typedef struct heddle_comm_options {
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
 
 /* Open the communicator this process belongs to. `where`:
- *   "shm"     processes of one host, from the environment set by heddle_run_ranks or a torchrun-like launcher
- *             (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT)
+ *   "shm"     processes of one host, from the environment: HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY (a word that only
+ *             these ranks share), or what torchrun-like launchers set (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT)
  *   "mpi"     MPI_COMM_WORLD; initialises MPI if nobody has (loads the adapter library libheddle_mpi)
  *   "auto"    what the launcher's environment says: mpi, shm, or a single rank; heddle_comm_describe says which and why
  *   "self"    one rank
  *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
- * Collective. options may be NULL. HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to
- * install); HEDDLE_ERR_TIMEOUT: not all ranks came. */
+ * Collective. options may be NULL. May bind the calling thread to cores (options->bind); heddle_comm_destroy undoes it.
+ * HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to install); HEDDLE_ERR_TIMEOUT: not
+ * all ranks came; HEDDLE_ERR_ARG, HEDDLE_ERR_PARSE: where or options are not understood; HEDDLE_ERR_PEER: a rank ended
+ * meanwhile; HEDDLE_ERR_MISMATCH: a process came that says another number of ranks; HEDDLE_ERR_NOMEM;
+ * HEDDLE_ERR_TRANSPORT: no sockets or too few file descriptors (three per rank of the host while opening). */
 HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
 /* Frees the communicator and all its buffers. Not collective; NULL is legal. Plans and sessions made with it must be
@@ -52,10 +55,13 @@ HEDDLE_API void heddle_comm_destroy(heddle_comm *comm);
 
 typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
 
-/* Start nranks ranks, run fn on each, wait for all. transport: "threads", "shm" or "fault(SPEC):threads|shm". Returns
- * HEDDLE_OK when every rank returned it; otherwise the status of the rank that failed first, and heddle_last_error()
- * names it. The others are told (their waits return HEDDLE_ERR_PEER). With "shm" each rank is a forked process: arg is
- * its own copy, and memory written by ranks is not seen by the caller. Nothing is left behind on return. */
+/* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm" or "fault(SPEC):threads|shm".
+ * Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that failed first, and
+ * heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal 9"). The others are
+ * told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns.
+ * With "shm" each rank is a forked process: arg is its own copy, and memory written by ranks is not seen by the caller. A
+ * rank that goes on for two seconds after another has failed is killed; all ranks end with the calling process. Do not
+ * fork from a process whose libraries already run threads of their own (OpenMP). Nothing is left behind on return. */
 HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
                                                heddle_rank_main fn, void *arg);
@@ -76,21 +82,28 @@ HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size
 /* NULL is legal. The buffer must not be in use by any peer. */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
-/* Group operations on small host data; collective, same order on every rank. */
+/* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
+ * HEDDLE_ERR_PEER: a rank gave up, died, or closed its communicator; HEDDLE_ERR_TIMEOUT: one did not come before the
+ * deadline. After either the communicator can only be destroyed. */
 HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
 /* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64; in place. */
 HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
-/* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1). */
+/* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1); -1: neither.
+ * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
+ * memory with "threads") is read where it lies, other memory is staged. HEDDLE_ERR_MISMATCH, on both sides: the sizes
+ * differ. HEDDLE_ERR_ARG: no such rank. */
 HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
                                               void *recv, size_t recv_bytes, int from);
-/* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective. The
- * new communicator must be destroyed before its parent. */
+/* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
+ * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: the mesh has another number of
+ * ranks, or no such axis. */
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 
-/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`. Any thread. */
+/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`, now or at its next wait. The first reason
+ * stays. Axis groups share the fate of the communicator they belong to. Any thread. */
 HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
 #ifdef __cplusplus
