@@ -232,7 +232,8 @@ static heddle_status build_dense_copy(hd_lanes *out, int64_t *offset, heddle_res
     *offset = hd_plan_reserve(plan, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
     hd_piece piece = {plan->rank, caller.box};
     hd_piece_copy(&copy, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
-    HD_TRY(hd_lanes_build(out, &copy, &plan->rank, 1, is_dst ? HD_SIDE_DST : HD_SIDE_SRC, plan->rank, plan->nranks));
+    HD_TRY(hd_lanes_build(out, &copy, &plan->rank, 1, is_dst ? HD_SIDE_DST : HD_SIDE_SRC, plan->rank, plan->nranks,
+                          HD_LONG_RUN_BYTES));
     hd_lanes_choose(out, plan->request.kernel, &plan->hint);
 out:
     return st;
@@ -354,6 +355,7 @@ heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_r
     HD_TRY(hd_gather(comm, s.near, s.all_near, s.words * sizeof *s.near));
     HD_TRY(hd_comm_agree(comm, build_steps(plan, &s)));
     HD_TRY(hd_comm_agree(comm, open_channels(plan)));
+    plan->is_simple = hd_plan_is_simple(plan);
     HD_TRY(hd_plan_tune(plan));
     hd_plan_explain(plan);
     *out = plan;

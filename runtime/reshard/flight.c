@@ -116,6 +116,7 @@ static heddle_status start(heddle_reshard *plan, const void *src, void *dst, hed
         HD_TRY(hd_settle(plan));
     }
     int reason = hd_refusal_find(plan, src, dst, stream);
+    plan->is_checked = reason == HD_REFUSED_NOT;
     plan->deadline_ns = 0;
     if (reason != HD_REFUSED_NOT) {
         return hd_refuse(plan, reason);
@@ -137,6 +138,9 @@ out:
 
 heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
 {
+    if (plan->is_simple && *hd_comm_in_flight(plan->comm) == NULL && plan->broken == HEDDLE_OK && !plan->pending) {
+        return hd_plan_execute_simple(plan, src, dst);
+    }
     heddle_status st = start(plan, src, dst, HEDDLE_NO_STREAM);
     return st == HEDDLE_OK ? drive(plan, 1) : st;
 }
@@ -145,6 +149,9 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
 {
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
+    }
+    if (stream == HEDDLE_NO_STREAM) {
+        return hd_plan_run(reshard, src, dst);
     }
     heddle_status st = start(reshard, src, dst, stream);
     return st == HEDDLE_OK ? drive(reshard, 1) : st;

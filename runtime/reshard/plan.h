@@ -46,11 +46,11 @@ typedef struct hd_lanes {
     int nlanes, ngroups;
 } hd_lanes;
 
-/* Fuses copies with equal loops when the walked side is interleaved more finely than HD_LONG_RUN_BYTES. Copies are
+/* Fuses copies with equal loops when the walked side is interleaved more finely than fuse_bytes. Copies are
  * reordered: row order inside a group, own rank's successor first between groups. */
-enum { HD_LONG_RUN_BYTES = 65536 };
+enum { HD_LONG_RUN_BYTES = 65536 }; /* fuse_bytes, where there is no reason for less */
 heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer, int ncopies, hd_side walk, int rank,
-                             int nranks);
+                             int nranks, int64_t fuse_bytes);
 void hd_lanes_free(hd_lanes *lanes);
 /* Use `kernel` wherever it fits (NULL: the rule). */
 void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
@@ -198,12 +198,13 @@ struct heddle_reshard {
 
     /* one execution */
     hd_state state;
-    int at;          /* step */
-    int waited;      /* next rank of the present wait */
-    int groups_done; /* lane groups copied before the peers were ready; -1: not looked at yet */
+    int at;     /* step */
+    int waited; /* next rank of the present wait */
     int mail_done;
     uint64_t sequence, epoch; /* of steps, of executions */
     int64_t deadline_ns;      /* 0: not looked at the clock yet */
+    int is_simple;            /* one step of plain peer copies: hd_plan_execute_simple */
+    int is_checked;           /* src and dst were accepted; their names are known */
     int pending;              /* READYs of an execution refused here are still to be collected */
     int refusal;              /* its reason */
     int refused_by;           /* 1 + rank whose refusal was seen in this execution */
@@ -287,6 +288,9 @@ int64_t hd_plan_deadline(heddle_reshard *plan);
 heddle_status hd_plan_begin(heddle_reshard *plan); /* the step plan->at */
 /* As far as it goes without waiting (block: for anything but flags). */
 heddle_status hd_plan_advance(heddle_reshard *plan, int block, int *stuck);
+/* The whole execution of a simple plan in one go, when no other plan is in flight. */
+heddle_status hd_plan_execute_simple(heddle_reshard *plan, const void *src, void *dst);
+int hd_plan_is_simple(const heddle_reshard *plan);
 void hd_plan_leave(heddle_reshard *plan); /* the plans in flight */
 /* Says so to everybody who waits, and returns `st` with its sentence. */
 heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st);

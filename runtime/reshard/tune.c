@@ -13,7 +13,7 @@ enum {
     MAX_RANK_BYTES = 128 << 20,
     BUDGET_NS = 40000000, /* for all timed executions of a plan */
     SAMPLE_NS = 20000,    /* shorter executions are repeated */
-    MAX_ROUNDS = 12,
+    MAX_ROUNDS = 200,
     MAX_REPEATS = 64,
     MAX_WAYS = 5,
     MARGIN_PERCENT = 2 /* the rule's choice stays unless another is so much faster */
