@@ -58,10 +58,10 @@ static void add_group(hd_lanes *out, const hd_copy *copy, const int *peer, const
 
 /* All copies from order[at] on that share its loops, in the walked side's row order. */
 static int collect_group(int *member, const hd_copy *copy, const int *order, int ncopies, int at, hd_side walk,
-                         unsigned char *taken)
+                         int64_t fuse_bytes, unsigned char *taken)
 {
     const hd_copy *lead = &copy[order[at]];
-    int n = 0, fuse = lead->nloops > 0 && hd_copy_stretch(lead, walk) < HD_LONG_RUN_BYTES;
+    int n = 0, fuse = lead->nloops > 0 && hd_copy_stretch(lead, walk) < fuse_bytes;
     for (int i = at; i < ncopies; i++) {
         int k = order[i];
         if (taken[k] || (i > at && (!fuse || !same_loops(lead, &copy[k], walk)))) {
@@ -78,7 +78,7 @@ static int collect_group(int *member, const hd_copy *copy, const int *order, int
 }
 
 heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer, int ncopies, hd_side walk, int rank,
-                             int nranks)
+                             int nranks, int64_t fuse_bytes)
 {
     heddle_status st = HEDDLE_OK;
     void *walked = NULL, *order = NULL, *taken = NULL;
@@ -102,7 +102,7 @@ heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer
     for (int i = 0; i < ncopies; i++) {
         int *member = (int *)order + n;
         if (!((unsigned char *)taken)[((int *)order)[i]]) {
-            int nmembers = collect_group(member, copies, order, ncopies, i, walk, taken);
+            int nmembers = collect_group(member, copies, order, ncopies, i, walk, fuse_bytes, taken);
             add_group(out, copies, peer, member, nmembers);
         }
     }
@@ -197,9 +197,19 @@ int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int c
     return group == NULL ? 0 : group_candidates(lanes, group, out, capacity, hint);
 }
 
+int hd_lanes_own(const hd_lanes *lanes, int rank)
+{
+    return lanes->ngroups > 1 && lanes->group[0].nlanes == 1 && lanes->at[lanes->group[0].first].peer == rank;
+}
+
 void hd_lanes_run(hd_lanes *lanes, const hd_bases *bases)
 {
-    for (int g = 0; g < lanes->ngroups; g++) {
+    hd_lanes_run_groups(lanes, bases, 0, lanes->ngroups);
+}
+
+void hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end)
+{
+    for (int g = first; g < end; g++) {
         hd_lane_group *group = &lanes->group[g];
         hd_lane *lane = lanes->lane + group->first;
         const hd_lane_at *at = lanes->at + group->first;

@@ -88,7 +88,7 @@ static heddle_status append(hd_mail *mail, heddle_reshard *plan, side_plan *side
     if (stage && copies) {
         hd_lanes *lanes = is_send ? &mail->pack : &mail->unpack;
         HD_TRY(hd_lanes_build(lanes, side->copy, side->peer, side->n, is_send ? HD_SIDE_SRC : HD_SIDE_DST, plan->rank,
-                              plan->nranks));
+                              plan->nranks, HD_LONG_RUN_BYTES));
         hd_lanes_choose(lanes, NULL, &plan->hint);
     }
 out:

@@ -41,7 +41,7 @@ static heddle_status build_pack(hd_private *p, heddle_reshard *plan, int phase)
         hd_copy_make_dense(copy, HD_SIDE_DST, p->piece_offset[peer]);
         ((int *)peers)[n++] = peer;
     }
-    HD_TRY(hd_lanes_build(&p->pack, copies, peers, n, HD_SIDE_SRC, plan->rank, plan->nranks));
+    HD_TRY(hd_lanes_build(&p->pack, copies, peers, n, HD_SIDE_SRC, plan->rank, plan->nranks, HD_LONG_RUN_BYTES));
     hd_lanes_choose(&p->pack, plan->request.kernel, &plan->hint);
 out:
     hd_free(copies);
@@ -70,8 +70,10 @@ static heddle_status build_reads(hd_private *p, heddle_reshard *plan, int phase)
         hd_copy_make_dense(&dense, HD_SIDE_SRC, 0);
         p->from[k] = peer;
         p->nfrom++;
-        HD_TRY(hd_lanes_build(&p->direct[k], &p->copy[k], &peer, 1, HD_SIDE_DST, plan->rank, plan->nranks));
-        HD_TRY(hd_lanes_build(&p->staged[k], &dense, &peer, 1, HD_SIDE_DST, plan->rank, plan->nranks));
+        HD_TRY(hd_lanes_build(&p->direct[k], &p->copy[k], &peer, 1, HD_SIDE_DST, plan->rank, plan->nranks,
+                              HD_LONG_RUN_BYTES));
+        HD_TRY(
+            hd_lanes_build(&p->staged[k], &dense, &peer, 1, HD_SIDE_DST, plan->rank, plan->nranks, HD_LONG_RUN_BYTES));
         hd_lanes_choose(&p->direct[k], plan->request.kernel, &plan->hint);
         hd_lanes_choose(&p->staged[k], plan->request.kernel, &plan->hint);
     }

@@ -207,6 +207,8 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
 {
     hd_step *step = &plan->step[plan->at];
     heddle_status st = HEDDLE_OK;
+    hd_bases bases = {0};
+    int own_groups = 0;
     if (step->recv.sums) { /* terms may come as messages */
         HD_TRY(poll_mail(plan, step, stuck));
         if (*stuck) {
@@ -223,10 +225,14 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
         hd_sums_run(&step->sum, plan);
     } else if (step->own.used && !all_direct(plan, step)) {
         HD_TRY(hd_private_move(step, plan));
-    } else if (step->push) {
-        hd_lanes_run(&step->lanes, &(hd_bases){.src = plan->step_src, .dst_at = plan->dst_at, .moved = plan->moved});
     } else {
-        hd_lanes_run(&step->lanes, &(hd_bases){.src_at = plan->src_at, .dst = plan->step_dst, .moved = plan->moved});
+        bases = (hd_bases){.moved = plan->moved,
+                           .src = step->push ? plan->step_src : NULL,
+                           .src_at = step->push ? NULL : plan->src_at,
+                           .dst = step->push ? NULL : plan->step_dst,
+                           .dst_at = step->push ? plan->dst_at : NULL};
+        own_groups = hd_lanes_own(&step->lanes, plan->rank);
+        hd_lanes_run_groups(&step->lanes, &bases, own_groups, step->lanes.ngroups);
     }
     for (int i = 0; i < step->nserved; i++) {
         int peer = step->served[i];
@@ -234,6 +240,8 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
         plan->measured_to[peer] += step->push ? plan->moved[peer] : 0;
         HD_TRY(hd_link_post(plan->link, peer, hd_plan_slot(plan, HD_SLOT_DONE), plan->sequence, &bytes, 1));
     }
+    /* What stays on this rank is copied while the flags travel. */
+    hd_lanes_run_groups(&step->lanes, &bases, 0, own_groups);
     plan->waited = 0;
     plan->state = HD_MAIL;
 out:

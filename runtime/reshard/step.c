@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { SHORT_RUN_BYTES = 2048 };
+
 int hd_plan_near(const heddle_reshard *plan, int peer)
 {
     return peer == plan->rank || heddle_comm_reaches(plan->comm, peer);
@@ -209,6 +211,9 @@ static heddle_status build_lanes(hd_step *step, const heddle_reshard *plan, int 
 {
     heddle_status st = HEDDLE_OK;
     const hd_pieces *pieces = step->push ? &step->send : &step->recv;
+    /* In the cache the order of rows is worth less than copying the own part while the peers' flags travel. */
+    int64_t fuse_bytes =
+        plan->hint.footprint_bytes <= plan->hint.shared_cache_bytes ? SHORT_RUN_BYTES : HD_LONG_RUN_BYTES;
     void *copies = NULL, *peers = NULL;
     int n = 0;
     HD_TRY(hd_alloc(&copies, (size_t)pieces->count, sizeof(hd_copy), "copies of a reshard"));
@@ -224,7 +229,7 @@ static heddle_status build_lanes(hd_step *step, const heddle_reshard *plan, int 
         n++;
     }
     HD_TRY(hd_lanes_build(&step->lanes, copies, peers, n, step->walk_src ? HD_SIDE_SRC : HD_SIDE_DST, plan->rank,
-                          plan->nranks));
+                          plan->nranks, fuse_bytes));
     hd_lanes_choose(&step->lanes, plan->request.kernel, &plan->hint);
 out:
     hd_free(copies);
