@@ -3,19 +3,18 @@
  * Afterwards the sockets are closed and nobody talks to anybody except through memory.
  */
 #include "runtime/comm/comm_private.h"
+#include "runtime/comm/join_socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x6864646c, BATCH = 64, STEP_MS = 20, BACKLOG = 1024 };
+enum { MAGIC = 0x6864646c, BATCH = HD_MEETING_FDS / 2, STEP_MS = 20, BACKLOG = 1024 };
 
 /* Two descriptors per member: arena, process (if the kernel gives one). */
 typedef struct hello {
@@ -78,85 +77,12 @@ static heddle_status wait_readable(const meeting *m, int fd, const char *what)
     }
 }
 
-static socklen_t address_of(struct sockaddr_un *address, const char *key)
-{
-    memset(address, 0, sizeof *address);
-    address->sun_family = AF_UNIX;
-    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "heddle.%ld.%s", (long)getuid(), key);
-    size_t used = (size_t)length < sizeof address->sun_path - 2 ? (size_t)length : sizeof address->sun_path - 2;
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
-}
-
-static int same_user(int fd)
-{
-    struct ucred who;
-    socklen_t bytes = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == getuid();
-}
-
-static ssize_t send_with_fds(int socket_fd, const void *data, size_t bytes, const int *fds, int nfds)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * 2 * BATCH)];
-    } control;
-    struct iovec part = {.iov_base = (void *)data, .iov_len = bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (nfds > 0) {
-        memset(&control, 0, sizeof control);
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)nfds);
-        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)nfds);
-        memcpy(CMSG_DATA(head), fds, sizeof(int) * (size_t)nfds);
-    }
-    return sendmsg(socket_fd, &message, MSG_NOSIGNAL);
-}
-
-static void close_all(const int *fds, int nfds)
-{
-    for (int i = 0; i < nfds; i++) {
-        close(fds[i]);
-    }
-}
-
-/* fds gets up to 2 * BATCH descriptors, *nfds how many came; -1: this process may not have that many. */
-static ssize_t receive_with_fds(int socket_fd, void *data, size_t bytes, int *fds, int *nfds)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * 2 * BATCH)];
-    } control;
-    struct iovec part = {.iov_base = data, .iov_len = bytes};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    ssize_t got = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    *nfds = 0;
-    if (got < 0) {
-        return got;
-    }
-    for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head != NULL; head = CMSG_NXTHDR(&message, head)) {
-        if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
-            *nfds = (int)((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(fds, CMSG_DATA(head), sizeof(int) * (size_t)*nfds);
-        }
-    }
-    if (message.msg_flags & MSG_CTRUNC) {
-        close_all(fds, *nfds);
-        *nfds = -1;
-    }
-    return got;
-}
-
-/* --- member 0
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- member 0 -------------------------------------------------------------------------------------------------- */
 
 static heddle_status listen_here(meeting *m)
 {
     struct sockaddr_un address;
-    socklen_t bytes = address_of(&address, m->join->key);
+    socklen_t bytes = hd_meeting_address(&address, m->join->key);
     m->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (m->listener < 0) {
         return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
@@ -187,9 +113,9 @@ static heddle_status too_few_descriptors(const meeting *m, int came)
 static heddle_status admit(meeting *m, int fd, int *came)
 {
     hello h;
-    int fds[2 * BATCH];
+    int fds[HD_MEETING_FDS];
     int nfds = 0;
-    if (!same_user(fd)) {
+    if (!hd_same_user(fd)) {
         close(fd);
         return HEDDLE_OK;
     }
@@ -198,7 +124,7 @@ static heddle_status admit(meeting *m, int fd, int *came)
         close(fd);
         return st;
     }
-    ssize_t got = receive_with_fds(fd, &h, sizeof h, fds, &nfds);
+    ssize_t got = hd_receive_fds(fd, &h, sizeof h, fds, &nfds);
     if (nfds < 0) {
         close(fd);
         return too_few_descriptors(m, *came);
@@ -206,13 +132,13 @@ static heddle_status admit(meeting *m, int fd, int *came)
     int good = got == (ssize_t)sizeof h && h.magic == MAGIC && h.control_bytes == sizeof(hd_control) &&
                nfds == 1 + (h.has_life != 0);
     if (good && (h.n != m->join->n || h.index <= 0 || h.index >= h.n || m->socket[h.index] >= 0)) {
-        close_all(fds, nfds);
+        hd_close_fds(fds, nfds);
         close(fd);
         return hd_fail(HEDDLE_ERR_MISMATCH, "a process came as number %d of %d, but %d ranks are expected here",
                        (int)h.index, (int)h.n, m->join->n);
     }
     if (!good) {
-        close_all(fds, nfds);
+        hd_close_fds(fds, nfds);
         close(fd);
         return HEDDLE_OK;
     }
@@ -255,7 +181,7 @@ static heddle_status tell(const meeting *m, int index)
     heddle_status st = HEDDLE_OK;
     for (int first = 0; first < m->join->n; first += BATCH) {
         batch b = {.magic = MAGIC, .first = first};
-        int fds[2 * BATCH];
+        int fds[HD_MEETING_FDS];
         int nfds = 0;
         for (int i = first; i < m->join->n && i < first + BATCH; i++, b.count++) {
             b.pid[b.count] = m->group->pid[i];
@@ -270,7 +196,7 @@ static heddle_status tell(const meeting *m, int index)
             }
         }
         char answer = 0;
-        if (send_with_fds(m->socket[index], &b, sizeof b, fds, nfds) != (ssize_t)sizeof b) {
+        if (hd_send_fds(m->socket[index], &b, sizeof b, fds, nfds) != (ssize_t)sizeof b) {
             return hd_fail(HEDDLE_ERR_PEER, "rank %d ended while the ranks were meeting: %s", name_of(m->join, index),
                            strerror(errno));
         }
@@ -310,19 +236,18 @@ out:
     return st;
 }
 
-/* --- the others
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- the others ------------------------------------------------------------------------------------------------ */
 
 static heddle_status connect_there(const meeting *m, int *out)
 {
     struct sockaddr_un address;
-    socklen_t bytes = address_of(&address, m->join->key);
+    socklen_t bytes = hd_meeting_address(&address, m->join->key);
     for (int turn = 0;; turn++) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (fd < 0) {
             return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
         }
-        if (connect(fd, (struct sockaddr *)&address, bytes) == 0 && same_user(fd)) {
+        if (connect(fd, (struct sockaddr *)&address, bytes) == 0 && hd_same_user(fd)) {
             *out = fd;
             return HEDDLE_OK;
         }
@@ -346,7 +271,7 @@ static heddle_status take(meeting *m, const batch *b, const int *fds, int nfds)
         wanted += b->first + k == m->join->me ? 0 : 1 + (b->has_life[k] != 0);
     }
     if (b->count <= 0 || b->count > BATCH || b->first < 0 || b->first + b->count > m->join->n || wanted != nfds) {
-        close_all(fds, nfds);
+        hd_close_fds(fds, nfds);
         return hd_fail(HEDDLE_ERR_TRANSPORT, "%d of %d descriptors of the other ranks arrived (ulimit -n?)", nfds,
                        wanted);
     }
@@ -372,19 +297,19 @@ static heddle_status visit(meeting *m, int fd, int *again)
                .pid = m->group->pid[m->join->me]};
     int own[2] = {m->group->arena_fd, m->group->life[m->join->me].fd};
     h.has_life = own[1] >= 0;
-    *again = send_with_fds(fd, &h, sizeof h, own, 1 + h.has_life) != (ssize_t)sizeof h;
+    *again = hd_send_fds(fd, &h, sizeof h, own, 1 + h.has_life) != (ssize_t)sizeof h;
     for (int known = 0; known < m->join->n && !*again;) {
         batch b;
-        int fds[2 * BATCH];
+        int fds[HD_MEETING_FDS];
         int nfds = 0;
         HD_TRY(wait_readable(m, fd, "not all ranks came"));
-        ssize_t got = receive_with_fds(fd, &b, sizeof b, fds, &nfds);
+        ssize_t got = hd_receive_fds(fd, &b, sizeof b, fds, &nfds);
         if (nfds < 0) {
             st = too_few_descriptors(m, known);
             goto out;
         }
         if (got != (ssize_t)sizeof b || b.magic != MAGIC) {
-            close_all(fds, nfds);
+            hd_close_fds(fds, nfds);
             *again = known == 0;
             st = known == 0
                      ? HEDDLE_OK
@@ -392,7 +317,7 @@ static heddle_status visit(meeting *m, int fd, int *again)
             goto out;
         }
         if (b.status != 0) {
-            close_all(fds, nfds);
+            hd_close_fds(fds, nfds);
             b.text[sizeof b.text - 1] = 0;
             st = hd_fail((heddle_status)b.status, "rank %d: %s", name_of(m->join, 0), b.text);
             goto out;

@@ -1,0 +1,20 @@
+/* Unix sockets that carry file descriptors, for the meeting of the ranks of a host. */
+#ifndef HD_COMM_JOIN_SOCKET_H
+#define HD_COMM_JOIN_SOCKET_H
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+enum { HD_MEETING_FDS = 128 }; /* descriptors in one message at most; the kernel takes 253 */
+
+/* An abstract address (no name in any file system) of this user's job `key`. */
+socklen_t hd_meeting_address(struct sockaddr_un *address, const char *key);
+int hd_same_user(int fd);
+ssize_t hd_send_fds(int socket_fd, const void *data, size_t bytes, const int *fds, int nfds);
+/* Without waiting. fds has room for HD_MEETING_FDS, *nfds says how many came; -1: this process may not have that many.
+ */
+ssize_t hd_receive_fds(int socket_fd, void *data, size_t bytes, int *fds, int *nfds);
+void hd_close_fds(const int *fds, int nfds);
+
+#endif
