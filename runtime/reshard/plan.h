@@ -157,6 +157,7 @@ typedef struct hd_step {
     const hd_phase *phase;
     int push;               /* the owner of the source moves */
     int walk_src;           /* lanes follow the source's order */
+    int is_open;            /* another direction may be faster: trials look */
     int any_sums, any_mail; /* on any rank */
     hd_pieces send, recv;
     int *ready, nready;   /* ranks to which READY is posted, and from which it is awaited */
@@ -188,6 +189,7 @@ struct heddle_reshard {
     int nsteps;
     int any_peer, any_mail;   /* on any rank */
     unsigned char *component; /* [nranks] 1: connected with this rank by peer copies, over any number of ranks */
+    int rule_direction;       /* push + 2 * walk_src of step 0 before trials */
     hd_copy_hint hint;
     char *buffer; /* peer-reachable: work arrays, then staging */
     int64_t buffer_bytes;
@@ -226,7 +228,7 @@ struct heddle_reshard {
     int64_t executions;
     int64_t *bytes_to, *bytes_from, *measured_to; /* [nranks] */
     int64_t bytes_peer_path, bytes_messages, messages, plan_bytes;
-    char path[32], kernel_name[32], trials[256], line_text[HEDDLE_LINE_BYTES], why[768];
+    char path[32], kernel_name[32], trials[640], line_text[HEDDLE_LINE_BYTES], why[1152];
 };
 
 /* The array of `rank` that a phase reads (is_dst 0) or writes, strides included. */
@@ -246,6 +248,8 @@ typedef struct hd_geometry {
 heddle_status hd_step_compile(hd_geometry *out, heddle_reshard *plan, int phase);
 /* all: [nranks][HD_MAX_STEPS]; decides the direction, the same on every rank, then makes the copies. */
 heddle_status hd_step_build(heddle_reshard *plan, int phase, const hd_geometry *all);
+/* Another direction, on every rank the same. */
+heddle_status hd_step_redirect(heddle_reshard *plan, int phase, int push, int walk_src);
 void hd_step_free(hd_step *step);
 
 heddle_status hd_sums_build(heddle_reshard *plan, int phase);

@@ -141,6 +141,7 @@ static void choose_direction(hd_step *step, const heddle_reshard *plan, const hd
     int permuted = src > run && dst > run && run < top->largest_bytes;
     step->walk_src = permuted || (run < top->largest_bytes && src <= dst);
     step->push = step->walk_src && !must_pull;
+    step->is_open = !must_pull && (permuted || (src >= HD_LONG_RUN_BYTES && dst >= HD_LONG_RUN_BYTES));
 }
 
 static int add_rank(int *list, int n, int rank)
@@ -152,6 +153,17 @@ static int add_rank(int *list, int n, int rank)
     }
     list[n] = rank;
     return n + 1;
+}
+
+static void free_peers(hd_step *step)
+{
+    hd_free(step->ready);
+    hd_free(step->role);
+    hd_free(step->served);
+    hd_free(step->movers);
+    step->ready = step->served = step->movers = NULL;
+    step->role = NULL;
+    step->nready = step->nserved = step->nmovers = 0;
 }
 
 static int near_peers(int *out, const heddle_reshard *plan, const hd_pieces *pieces)
@@ -237,6 +249,20 @@ out:
     return st;
 }
 
+heddle_status hd_step_redirect(heddle_reshard *plan, int phase, int push, int walk_src)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_step *step = &plan->step[phase];
+    free_peers(step);
+    hd_lanes_free(&step->lanes);
+    step->push = push;
+    step->walk_src = walk_src;
+    HD_TRY(list_peers(step, plan, phase == 0));
+    HD_TRY(build_lanes(step, plan, phase));
+out:
+    return st;
+}
+
 static heddle_status describe_clear(hd_step *step, const heddle_reshard *plan, int phase)
 {
     hd_array dst;
@@ -270,10 +296,7 @@ void hd_step_free(hd_step *step)
 {
     hd_pieces_free(&step->send);
     hd_pieces_free(&step->recv);
-    hd_free(step->ready);
-    hd_free(step->role);
-    hd_free(step->served);
-    hd_free(step->movers);
+    free_peers(step);
     hd_lanes_free(&step->lanes);
     hd_sums_free(&step->sum);
     hd_mail_free(&step->mail);

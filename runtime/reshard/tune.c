@@ -131,7 +131,7 @@ static void free_trial_buffer(heddle_reshard *twin, void *buffer)
 /* --- ways -----------------------------------------------------------------------------------------------------------
  */
 
-typedef void (*way_fn)(heddle_reshard *plan, heddle_reshard *twin, int way);
+typedef heddle_status (*way_fn)(heddle_reshard *plan, heddle_reshard *twin, int way);
 
 static hd_lanes *main_lanes(heddle_reshard *plan)
 {
@@ -172,23 +172,36 @@ static void choose_everywhere(heddle_reshard *plan, const hd_copy_kernel *kernel
     }
 }
 
-static void use_kernel(heddle_reshard *plan, heddle_reshard *twin, int way)
+static heddle_status use_kernel(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     const hd_copy_kernel *candidate[MAX_WAYS];
     int n = kernel_ways(plan, candidate);
     if (n > 0) {
         choose_everywhere(twin, candidate[way < n ? way : n - 1], &plan->hint);
     }
+    return HEDDLE_OK;
 }
 
-static void use_reach(heddle_reshard *plan, heddle_reshard *twin, int way)
+/* Who moves, and whose rows it follows; way 0 is put together from the rule by the caller. */
+static heddle_status use_direction(heddle_reshard *plan, heddle_reshard *twin, int way)
+{
+    int rule = plan->rule_direction, direction = way == 0 ? rule : way <= rule ? way - 1 : way;
+    heddle_status st = hd_step_redirect(twin, 0, direction & 1, direction >> 1);
+    if (st == HEDDLE_OK) {
+        choose_everywhere(twin, NULL, &plan->hint);
+    }
+    return hd_comm_agree(plan->comm, st);
+}
+
+static heddle_status use_reach(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     (void)plan;
     twin->reach = way == 0 ? HD_REACH_STAGED : HD_REACH_READV;
+    return HEDDLE_OK;
 }
 
 /* Both exchanges exist while they are compared; the second one waits in `spare`. */
-static void use_mail(heddle_reshard *plan, heddle_reshard *twin, int way)
+static heddle_status use_mail(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     (void)plan;
     for (int p = 0; p < twin->nsteps; p++) {
@@ -199,6 +212,7 @@ static void use_mail(heddle_reshard *plan, heddle_reshard *twin, int way)
             step->spare = other;
         }
     }
+    return HEDDLE_OK;
 }
 
 /* --- timing ---------------------------------------------------------------------------------------------------------
@@ -240,7 +254,7 @@ static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
     heddle_status st = HEDDLE_OK;
     int64_t first[MAX_WAYS], sum = 0;
     for (int w = 0; w < t->ways; w++) {
-        use(plan, t->twin, w);
+        HD_TRY(use(plan, t->twin, w));
         HD_TRY(sample(t, 1, &first[w])); /* cold */
         HD_TRY(sample(t, 1, &first[w]));
     }
@@ -260,7 +274,7 @@ static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
     for (int i = 0; i < rounds; i++) {
         for (int w = 0; w < t->ways; w++) {
             int64_t ns;
-            use(plan, t->twin, w);
+            HD_TRY(use(plan, t->twin, w));
             HD_TRY(sample(t, (int)repeats, &ns));
             t->best_ns[w] = ns < t->best_ns[w] ? ns : t->best_ns[w];
         }
@@ -291,6 +305,33 @@ static void note(heddle_reshard *plan, const trial *t, const char *const *name)
     }
 }
 
+static heddle_status tune_direction(heddle_reshard *plan, trial *t)
+{
+    static const char *const direction[] = {"pull in dst order", "push in dst order", "pull in src order",
+                                            "push in src order"};
+    heddle_status st = HEDDLE_OK;
+    const hd_step *step = &plan->step[0];
+    const char *name[4];
+    int best;
+    if (!step->is_open || !plan->any_peer || plan->any_mail || plan->nsteps > 1) {
+        return HEDDLE_OK;
+    }
+    plan->rule_direction = (step->push != 0) + 2 * (step->walk_src != 0);
+    for (int w = 0, rule = plan->rule_direction; w < 4; w++) {
+        name[w] = direction[w == 0 ? rule : w <= rule ? w - 1 : w];
+    }
+    t->ways = 4;
+    HD_TRY(time_ways(t, plan, use_direction));
+    best = winner(t);
+    HD_TRY(use_direction(plan, t->twin, best));
+    if (t->twin != plan) {
+        HD_TRY(use_direction(plan, plan, best));
+    }
+    note(plan, t, name);
+out:
+    return st;
+}
+
 static heddle_status tune_kernel(heddle_reshard *plan, trial *t)
 {
     heddle_status st = HEDDLE_OK;
@@ -307,8 +348,8 @@ static heddle_status tune_kernel(heddle_reshard *plan, trial *t)
         name[i] = candidate[i]->name;
     }
     HD_TRY(time_ways(t, plan, use_kernel));
-    use_kernel(plan, plan, winner(t));
-    use_kernel(plan, t->twin, winner(t));
+    HD_TRY(use_kernel(plan, plan, winner(t)));
+    HD_TRY(use_kernel(plan, t->twin, winner(t)));
     note(plan, t, name);
 out:
     return st;
@@ -337,8 +378,8 @@ static heddle_status tune_reach(heddle_reshard *plan, trial *t)
     }
     t->ways = 2;
     HD_TRY(time_ways(t, plan, use_reach));
-    use_reach(plan, plan, winner(t));
-    use_reach(plan, t->twin, winner(t));
+    HD_TRY(use_reach(plan, plan, winner(t)));
+    HD_TRY(use_reach(plan, t->twin, winner(t)));
     note(plan, t, name);
 out:
     return st;
@@ -378,8 +419,8 @@ static heddle_status tune_mail(heddle_reshard *plan, trial *t)
     if (t->twin != plan && best == 1) {
         HD_TRY(open_spare(plan));
     }
-    use_mail(plan, plan, best);
-    use_mail(plan, t->twin, best);
+    HD_TRY(use_mail(plan, plan, best));
+    HD_TRY(use_mail(plan, t->twin, best));
     note(plan, t, name);
 out:
     for (int p = 0; p < plan->nsteps; p++) {
@@ -411,6 +452,7 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
     HD_TRY(hd_comm_agree(plan->comm, st));
     HD_TRY(tune_mail(plan, &t));
     HD_TRY(tune_reach(plan, &t));
+    HD_TRY(tune_direction(plan, &t));
     HD_TRY(tune_kernel(plan, &t));
     HD_TRY(heddle_comm_barrier(plan->comm)); /* nobody uses the twin any more */
     forget_executions(plan);
