@@ -70,11 +70,18 @@ static heddle_status make_conditioning(forward *f)
     const int64_t batch = job->info.shape.dim[0].extent;
     const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, tokens = job->info.text_tokens;
     const uint64_t seed = (uint64_t)job->options->seed;
-    f->vector = malloc((size_t)(batch * VECTOR_ROWS * channels) * sizeof(float) + 1);
-    f->text = malloc((size_t)(batch * tokens * channels) * sizeof(float) + 1);
+    int64_t text_bytes = 0, vector_bytes = 0;
+    if (__builtin_mul_overflow(tokens, (int64_t)sizeof(float), &text_bytes) ||
+        __builtin_mul_overflow(batch * channels, text_bytes, &text_bytes) ||
+        __builtin_mul_overflow(batch * channels, VECTOR_ROWS * (int64_t)sizeof(float), &vector_bytes)) {
+        return heddle_transport_fail(
+            HEDDLE_ERR_NOMEM, "%" PRId64 " text tokens of %" PRId64 " channels pass 2^63 bytes", tokens, channels);
+    }
+    f->vector = malloc((size_t)vector_bytes + 1);
+    f->text = malloc((size_t)text_bytes + 1);
     f->text_lengths = malloc((size_t)batch * sizeof(*f->text_lengths) + 1);
     if (f->vector == NULL || f->text == NULL || f->text_lengths == NULL) {
-        return no_memory("conditioning", batch * (VECTOR_ROWS + tokens) * channels * (int64_t)sizeof(float));
+        return no_memory("conditioning", vector_bytes > text_bytes ? vector_bytes : text_bytes);
     }
     for (int64_t i = 0; i < batch * VECTOR_ROWS * channels; i++) {
         f->vector[i] = 0.5F * run_uniform(seed + SEED_VECTOR, (uint64_t)i);

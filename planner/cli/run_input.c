@@ -93,13 +93,13 @@ static int open_clip(run_job *job, const char *path)
     p->t = job->clip.frames / p->frames;
     p->y = job->clip.height / p->height;
     p->x = job->clip.width / p->width;
-    p->values = Y4M_PLANES * p->frames * p->height * p->width;
     if (p->t < 1 || p->y < 1 || p->x < 1) {
         return cli_usage_error("%s: %" PRId64 " frames of %" PRId64 " x %" PRId64
                                " are smaller than one patch of %" PRId64 " frames of %" PRId64 " x %" PRId64,
                                path, job->clip.frames, job->clip.width, job->clip.height, p->frames, p->width,
                                p->height);
     }
+    p->values = Y4M_PLANES * p->frames * p->height * p->width;
     job->input = RUN_CLIP;
     return CLI_OK;
 }
