@@ -2,6 +2,7 @@
 #ifndef HEDDLE_HEDDLE_H
 #define HEDDLE_HEDDLE_H
 
+#include <heddle/attention.h>
 #include <heddle/bench.h>
 #include <heddle/block.h>
 #include <heddle/comm.h>

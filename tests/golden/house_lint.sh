@@ -17,6 +17,7 @@ allowed() {
     runtime/layout) echo "runtime/base runtime/layout" ;;
     runtime/comm) echo "runtime/base runtime/layout runtime/comm" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/comm runtime/reshard kernels" ;;
+    runtime/attention) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/attention kernels" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/session" ;;
     planner/cli | examples) echo "" ;;

@@ -1,0 +1,25 @@
+#include "kernels/cpu/attn_cpu.h"
+
+#include <math.h>
+
+#define REAL double
+#define REAL_EXP exp
+#define REAL_LOG log
+#define ATTN(name) f64_##name
+#include "kernels/cpu/attn_body.h"
+
+const hd_attn_kernels hd_attn_f64 = {
+    .name = "f64",
+    .real_bytes = sizeof(double),
+    .scratch_bytes = f64_scratch_bytes,
+    .forward = f64_forward,
+    .finish = f64_finish,
+    .backward = f64_backward,
+    .row_dots = f64_row_dots,
+    .scores = f64_scores,
+    .softmax = f64_softmax,
+    .softmax_back = f64_softmax_back,
+    .mix = f64_mix,
+    .mix_back = f64_mix_back,
+    .add = f64_add,
+};

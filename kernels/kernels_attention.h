@@ -1,0 +1,76 @@
+/* Attention on blocks of queries and keys, forward and backward, in f32 or f64. Plain pointers, no allocation.
+ *
+ * Rows are dense, of width d. A block sees keys j <= i + diagonal for query i (both counted in the block); diagonal >=
+ * nk - 1 means all. Keys that are not seen are never read, so that a NaN behind a mask stays behind it.
+ */
+#ifndef HD_KERNELS_ATTENTION_H
+#define HD_KERNELS_ATTENTION_H
+
+#include <heddle/layout.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct hd_attn_block {
+    const void *q; /* [nq][d] */
+    const void *k; /* [nk][d] */
+    const void *v; /* [nk][d] */
+    int64_t nq, nk, d;
+    int64_t diagonal;
+    double scale;
+} hd_attn_block;
+
+/* Online softmax, carried from block to block: top = largest score so far (-infinity at first), sum = sum of exp(score
+ * - top), acc = sum of exp(score - top) v. */
+typedef struct hd_attn_carry {
+    void *acc; /* [nq][d] */
+    void *top; /* [nq] */
+    void *sum; /* [nq] */
+} hd_attn_carry;
+
+typedef struct hd_attn_grad {
+    const void *d_o;   /* [nq][d] */
+    const void *lse;   /* [nq] */
+    const void *delta; /* [nq] sum of o * d_o */
+    void *dq;          /* [nq][d], added to */
+    void *dk;          /* [nk][d], added to */
+    void *dv;          /* [nk][d], added to */
+} hd_attn_grad;
+
+/* Part of a matrix of scores or weights: rows of `stride` elements. */
+typedef struct hd_attn_matrix {
+    void *data;
+    int64_t stride;
+} hd_attn_matrix;
+
+typedef struct hd_attn_kernels {
+    const char *name; /* "reference" "avx2" "avx512" "f64" */
+    size_t real_bytes;
+    /* 64-byte aligned, for any block of width d */
+    size_t (*scratch_bytes)(int64_t d);
+    void (*forward)(const hd_attn_block *block, const hd_attn_carry *carry, void *scratch);
+    /* acc becomes o; lse may be carry->top. seen 0: these rows saw no key at all; o becomes 0. */
+    void (*finish)(const hd_attn_carry *carry, void *lse, int seen, int64_t nq, int64_t d);
+    void (*backward)(const hd_attn_block *block, const hd_attn_grad *grad, void *scratch);
+    /* delta[i] = sum of a[i] * b[i] over d */
+    void (*row_dots)(void *delta, const void *a, const void *b, int64_t rows, int64_t d);
+
+    /* Whole score rows: s = scale * q k^T where seen, `hidden` elsewhere */
+    void (*scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden);
+    /* In place over `columns`, those of -infinity become 0; lse per row; seen as above */
+    void (*softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen);
+    /* ds = p * (dp - sum(p * dp)) per row, into dp */
+    void (*softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns);
+    /* out[nq][d] += factor * s b (rows of b: keys), where seen */
+    void (*mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor);
+    /* out[nk][d] += factor * s^T b (rows of b: queries), where seen */
+    void (*mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor);
+    /* dst += src */
+    void (*add)(void *dst, const void *src, int64_t elems);
+} hd_attn_kernels;
+
+/* The fastest this CPU can run for F32 or F64 arithmetic. */
+const hd_attn_kernels *hd_attn_kernels_best(heddle_dtype real);
+/* NULL: unknown or not for this CPU. */
+const hd_attn_kernels *hd_attn_kernels_named(const char *name);
+
+#endif

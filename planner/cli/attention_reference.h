@@ -1,0 +1,26 @@
+/* Attention and its gradients by one process in double precision, straight from the formulas: what every method is
+ * compared with. */
+#ifndef HD_CLI_ATTENTION_REFERENCE_H
+#define HD_CLI_ATTENTION_REFERENCE_H
+
+#include <heddle/attention.h>
+
+/* All arrays dense row-major: q, o, d_o, dq [batch][sequence][heads][width], k, v, dk, dv with kv_heads heads, lse
+ * [batch][heads][sequence]. With a projected length e, f, de, df are [projected_length][sequence]. */
+typedef struct attention_arrays {
+    double *q, *k, *v, *d_o;        /* in */
+    double *o, *lse, *dq, *dk, *dv; /* out */
+    double *e, *f, *de, *df;
+} attention_arrays;
+
+typedef struct attention_extents {
+    int64_t batch, sequence, heads, kv_heads, width, projected;
+    const int64_t *key_lengths; /* NULL: all */
+    int causal;
+    double scale;
+} attention_extents;
+
+/* HEDDLE_ERR_NOMEM (without a sentence) when scratch cannot be had. */
+heddle_status attention_reference(const attention_arrays *x, const attention_extents *n);
+
+#endif

@@ -1,0 +1,263 @@
+/* Forward and backward: a caller's arrays in and out, the heads exchange, and the core of the method between them. */
+#include "runtime/attention/attention_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const forward_names[] = {"q", "k", "v", "o"};
+static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
+
+/* The others must not wait for a rank that does not come. */
+static heddle_status give_up(heddle_attention *a, heddle_status st)
+{
+    snprintf(a->broken_why, sizeof a->broken_why, "%s", heddle_last_error());
+    a->broken = st;
+    if (a->problem.nranks > 1) {
+        heddle_comm_abort(a->comm, a->broken_why);
+    }
+    return hd_fail(st, "%s", a->broken_why);
+}
+
+static heddle_status check_call(const heddle_attention *a, heddle_stream stream, const heddle_attention_array *const *x,
+                                const char *const *names)
+{
+    const hd_attn_problem *p = &a->problem;
+    int64_t rows = p->batch * p->member_rows[p->rank].rows;
+    if (stream != HEDDLE_NO_STREAM) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention on the CPU takes no stream");
+    }
+    for (int i = 0; i < 4; i++) {
+        if (x[i] == NULL || (x[i]->data == NULL && rows * p->heads > 0)) {
+            return hd_fail(HEDDLE_ERR_ARG, "attention: %s is NULL on rank %d, which holds %lld rows of it", names[i],
+                           heddle_comm_rank(a->comm), (long long)rows);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* A caller's q, k and v as the parts want them: for each part its query heads, key heads, value heads. */
+static void pack_parts(heddle_attention *a, char *dense, const heddle_attention_array *const *x)
+{
+    const hd_attn_problem *p = &a->problem;
+    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * p->elem_bytes;
+    for (int i = 0; i < p->spread; i++) {
+        const hd_head_part *part = &p->part[i];
+        for (int which = 0; which < 3; which++) {
+            int64_t first = which == 0 ? part->q_lo : part->kv_lo, count = which == 0 ? part->nq : part->nkv;
+            for (int64_t h = first; h < first + count; h++) {
+                hd_attn_pack_head(dense, x[which], p, h, which == 0 ? p->heads : p->kv_heads);
+                dense += head_bytes;
+            }
+        }
+    }
+}
+
+/* Place of head h of q (0), k (1) or v (2) in the packed heads of part i; -1: the part has it not. */
+static int64_t place_of(const hd_attn_problem *p, int i, int which, int64_t h, int64_t base)
+{
+    const hd_head_part *part = &p->part[i];
+    int64_t first = which == 0 ? part->q_lo : part->kv_lo, count = which == 0 ? part->nq : part->nkv;
+    int64_t before = which == 0 ? 0 : part->nq + (which == 2 ? part->nkv : 0);
+    return h >= first && h < first + count ? base + before + h - first : -1;
+}
+
+static void unpack_parts(heddle_attention *a, const heddle_attention_array *const *x, const char *dense,
+                         heddle_dtype dtype, const void **src)
+{
+    const hd_attn_problem *p = &a->problem;
+    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * (int64_t)heddle_dtype_bytes(dtype);
+    for (int which = 0; which < 3; which++) {
+        int64_t heads = which == 0 ? p->heads : p->kv_heads;
+        for (int64_t h = 0; h < heads; h++) {
+            int64_t base = 0;
+            int n = 0;
+            for (int i = 0; i < p->spread; i++) {
+                int64_t at = place_of(p, i, which, h, base);
+                if (at >= 0) {
+                    src[n++] = dense + at * head_bytes;
+                }
+                base += p->part[i].nq + 2 * p->part[i].nkv;
+            }
+            hd_attn_unpack_head(x[which], src, n, dtype, p, h, heads);
+        }
+    }
+}
+
+static heddle_status run_forward(heddle_attention *a, const heddle_attention_array *const *x, void *lse)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = &a->problem;
+    pack_parts(a, p->spread > 1 ? a->rows : a->qkv, x);
+    if (p->spread > 1) {
+        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv));
+    }
+    hd_attn_widen(a->wide_q, a->qkv, p->dtype, a->q_elems);
+    hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->lse};
+    a->core.going_back = 0;
+    HD_TRY(a->method->forward(&a->core, &call));
+    const char *o = a->o, *out_lse = a->lse;
+    heddle_dtype type = p->real;
+    if (p->spread > 1) {
+        hd_attn_narrow(a->narrow_o, a->o, p->dtype, a->q_elems);
+        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_ROWS, a->narrow_o, a->rows));
+        o = a->rows;
+        type = p->dtype;
+        if (p->options.log_sum_exp) {
+            HD_TRY(hd_heads_move(&a->heads, HD_LSE_TO_ROWS, a->lse, a->lse_rows));
+            out_lse = a->lse_rows;
+        }
+    }
+    int64_t rows = p->batch * p->member_rows[p->rank].rows;
+    for (int64_t h = 0; h < p->heads; h++) {
+        const void *src = o + h * rows * p->width * (int64_t)heddle_dtype_bytes(type);
+        hd_attn_unpack_head(x[3], &src, 1, type, p, h, p->heads);
+    }
+    int64_t own = p->member_rows[p->rank].rows * p->real_bytes;
+    for (int64_t b = 0; lse != NULL && b < p->batch; b++) { /* [h][b][rows] to [b][h][rows] */
+        for (int64_t h = 0; h < p->heads; h++) {
+            memcpy((char *)lse + (b * p->heads + h) * own, out_lse + (h * p->batch + b) * own, (size_t)own);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
+                                       const heddle_attention_array *k, const heddle_attention_array *v,
+                                       const heddle_attention_array *o, void *lse, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_attention *a = attention;
+    const heddle_attention_array *x[] = {q, k, v, o};
+    if (a == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: the object is NULL");
+    }
+    if (a->broken != HEDDLE_OK) {
+        return hd_fail(a->broken, "%s", a->broken_why);
+    }
+    if (lse != NULL && !a->problem.options.log_sum_exp) {
+        st = hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options");
+        goto out;
+    }
+    if (a->problem.options.projected_length > 0 && !a->has_projection) {
+        st = hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
+        goto out;
+    }
+    HD_TRY(check_call(a, stream, x, forward_names));
+    a->has_forward = 0;
+    HD_TRY(run_forward(a, x, lse));
+    a->has_forward = 1;
+    a->forwards++;
+out:
+    return st == HEDDLE_OK ? HEDDLE_OK : give_up(a, st);
+}
+
+static heddle_status run_backward(heddle_attention *a, const heddle_attention_array *const *x)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = &a->problem;
+    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * p->elem_bytes;
+    int64_t all_elems = a->q_elems + 2 * a->kv_elems;
+    char *packed = p->spread > 1 ? a->rows : a->d_o;
+    for (int64_t h = 0; h < p->heads; h++) {
+        hd_attn_pack_head(packed + h * head_bytes, x[0], p, h, p->heads);
+    }
+    if (p->spread > 1) {
+        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o));
+    }
+    hd_attn_widen(a->wide_d_o, a->d_o, p->dtype, a->q_elems);
+    a->core.kernels->row_dots(a->delta, a->o, a->wide_d_o, a->row_elems, p->width);
+    memset(a->grad, 0, (size_t)(all_elems * p->real_bytes));
+    hd_core_backward call = {.q = a->wide_q,
+                             .kv = (char *)a->qkv + a->q_elems * p->elem_bytes,
+                             .lse = a->lse,
+                             .d_o = a->wide_d_o,
+                             .delta = a->delta,
+                             .dq = a->grad,
+                             .dkv = (char *)a->grad + a->q_elems * p->real_bytes};
+    a->core.going_back = 1;
+    HD_TRY(a->method->backward(&a->core, &call));
+    const char *grad = a->grad;
+    heddle_dtype type = p->real;
+    if (p->spread > 1) {
+        hd_attn_narrow(a->narrow_grad, a->grad, p->dtype, all_elems);
+        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, a->narrow_grad, a->rows));
+        grad = a->rows;
+        type = p->dtype;
+    }
+    unpack_parts(a, x + 1, grad, type, a->sources);
+out:
+    return st;
+}
+
+heddle_status heddle_attention_backward(heddle_attention *attention, const heddle_attention_array *d_o,
+                                        const heddle_attention_array *dq, const heddle_attention_array *dk,
+                                        const heddle_attention_array *dv, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_attention *a = attention;
+    const heddle_attention_array *x[] = {d_o, dq, dk, dv};
+    if (a == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: the object is NULL");
+    }
+    if (a->broken != HEDDLE_OK) {
+        return hd_fail(a->broken, "%s", a->broken_why);
+    }
+    if (!a->has_forward || a->problem.options.forward_only) {
+        st = hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
+                     a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
+        goto out;
+    }
+    HD_TRY(check_call(a, stream, x, backward_names));
+    HD_TRY(run_backward(a, x));
+    a->backwards++;
+out:
+    return st == HEDDLE_OK ? HEDDLE_OK : give_up(a, st);
+}
+
+heddle_status heddle_attention_set_projection(heddle_attention *attention, const void *e, const void *f, void *de,
+                                              void *df)
+{
+    heddle_attention *a = attention;
+    if (a == NULL || a->problem.options.projected_length == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: %s",
+                       a == NULL ? "the object is NULL" : "no projected length in the options");
+    }
+    if ((e == NULL || f == NULL) && a->problem.member_rows[a->problem.rank].rows > 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: a projection is NULL on rank %d, which holds %lld columns of it",
+                       heddle_comm_rank(a->comm), (long long)a->problem.member_rows[a->problem.rank].rows);
+    }
+    a->core.e = e;
+    a->core.f = f;
+    a->core.de = de;
+    a->core.df = df;
+    a->has_projection = 1;
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention)
+{
+    if (out == NULL || attention == NULL || out->struct_bytes == 0 || out->struct_bytes > sizeof *out) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention info: a pointer is NULL or struct_bytes is not set");
+    }
+    const heddle_attention *a = attention;
+    const hd_moved *way = a->heads.moved;
+    heddle_attention_info info = {.struct_bytes = out->struct_bytes,
+                                  .method = heddle_attention_method_name(a->problem.options.method),
+                                  .forwards = a->forwards,
+                                  .backwards = a->backwards,
+                                  .saved_bytes = a->saved_bytes + a->core.saved_bytes,
+                                  .workspace_bytes = a->workspace_bytes + a->core.workspace_bytes,
+                                  .kernel = a->core.kernels->name,
+                                  .why = a->why};
+    hd_attn_plan(&info.planned, &a->problem);
+    info.measured.forward_bytes =
+        a->core.moved[0].bytes + way[HD_QKV_TO_HEADS].bytes + way[HD_O_TO_ROWS].bytes + way[HD_LSE_TO_ROWS].bytes;
+    info.measured.forward_messages = a->core.moved[0].messages + way[HD_QKV_TO_HEADS].messages +
+                                     way[HD_O_TO_ROWS].messages + way[HD_LSE_TO_ROWS].messages;
+    info.measured.backward_bytes = a->core.moved[1].bytes + way[HD_O_TO_HEADS].bytes + way[HD_QKV_TO_ROWS].bytes;
+    info.measured.backward_messages =
+        a->core.moved[1].messages + way[HD_O_TO_HEADS].messages + way[HD_QKV_TO_ROWS].messages;
+    memcpy(out, &info, out->struct_bytes);
+    return HEDDLE_OK;
+}

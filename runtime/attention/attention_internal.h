@@ -1,0 +1,262 @@
+/* What attention methods share: the problem as one rank of the sequence group sees it, the parts every method is made
+ * of (heads exchange, core), and rings. */
+#ifndef HD_ATTENTION_INTERNAL_H
+#define HD_ATTENTION_INTERNAL_H
+
+#include "kernels/kernels_attention.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include <heddle/attention.h>
+#include <heddle/reshard.h>
+
+/* --- the problem (problem.c) ------------------------------------------------------------------------------------- */
+
+/* Rows at..at+len of a local array are the global rows lo..lo+len. */
+typedef struct hd_seg {
+    int64_t lo, len, at;
+} hd_seg;
+
+typedef struct hd_rows {
+    hd_seg *seg;
+    int nsegs;
+    int64_t rows;
+} hd_rows;
+
+/* Query heads q_lo..q_lo+nq of the rank's heads, and the key heads they use. */
+typedef struct hd_head_part {
+    int64_t q_lo, nq, kv_lo, nkv;
+} hd_head_part;
+
+typedef struct hd_attn_problem {
+    heddle_attention_options options; /* key_lengths points to key_length below */
+    heddle_shape shape;
+    heddle_dtype dtype, real;
+    int64_t elem_bytes, real_bytes;
+    int64_t batch, sequence, heads, kv_heads, width; /* batch and heads: this rank's */
+    int64_t batch_lo, head_lo, kv_lo, group;         /* group: query heads per key head */
+    double scale;
+    int64_t *key_length; /* [batch] */
+
+    int first_axis, second_axis;        /* of the sequence; -1 */
+    int nranks, rank;                   /* of the sequence group */
+    heddle_attention_rows *member_rows; /* [nranks] */
+    int spread;                         /* ranks over which the heads are exchanged: 1, nranks or the second axis */
+    int ring;                           /* nranks / spread */
+    hd_head_part *part;                 /* [spread] */
+    hd_rows *held;                      /* [ring] rows of a ring member once the heads are exchanged */
+    int64_t packed_heads;               /* of q, k and v in all parts together */
+} hd_attn_problem;
+
+/* Pure. On failure nothing is left to free. */
+heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const heddle_attention_options *options, int rank);
+void hd_attn_problem_free(hd_attn_problem *problem);
+
+/* Planned traffic (traffic.c). */
+void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem);
+
+/* --- agreement (agree.c): any room that creates something collectively may use it -----------------------------------
+ */
+
+enum { HD_FIELD_BYTES = 256, HD_MAX_FIELDS = 24 };
+
+typedef struct hd_fields {
+    const char *what; /* "attention" */
+    int count;
+    const char *name[HD_MAX_FIELDS];
+    char text[HD_MAX_FIELDS][HD_FIELD_BYTES];
+} hd_fields;
+
+void hd_fields_add(hd_fields *fields, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Collective; `mine`: the status of this rank's arguments. HEDDLE_ERR_MISMATCH on every rank names the first rank and
+ * field that differ. */
+heddle_status hd_fields_agree(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
+
+/* --- hops (hop.c): a fixed series of transfers to one neighbour and from one -------------------------------------- */
+
+typedef struct hd_moved {
+    int64_t bytes, messages;
+} hd_moved;
+
+typedef struct hd_hop hd_hop;
+
+typedef struct hd_hop_plan {
+    int to, from;              /* ranks of the communicator */
+    int ntransfers;            /* of one round */
+    const int64_t *send_bytes; /* [ntransfers] copied; 0: nothing is sent */
+    const int64_t *recv_bytes;
+} hd_hop_plan;
+
+/* Collective over comm. */
+heddle_status hd_hop_create(hd_hop **out, heddle_comm *comm, const hd_hop_plan *plan, int64_t deadline_ms);
+void hd_hop_destroy(hd_hop *hop);
+/* Transfer number `index` of a round. src must be memory of heddle_buffer_alloc. Until wait returns, src must not be
+ * written and dst not be touched. One transfer in flight per hop. */
+heddle_status hd_hop_start(hd_hop *hop, int index, const void *src, void *dst);
+/* Move what can be moved without waiting; call it between pieces of work. */
+heddle_status hd_hop_progress(hd_hop *hop);
+/* Adds what has left this rank to *moved. */
+heddle_status hd_hop_wait(hd_hop *hop, hd_moved *moved);
+
+/* --- the core of a method: attention over a ring of ranks that all hold the same heads ------------------------------
+ */
+
+/* Arrays are dense and head by head: [heads][batch][rows][width]. */
+typedef struct hd_core {
+    const hd_attn_problem *problem;
+    const hd_attn_kernels *kernels;
+    heddle_comm *comm; /* of the ring; NULL when it has one member */
+    int rank, nranks;
+    int64_t heads, kv_heads; /* of this rank's part */
+    const hd_head_part *part;
+    const hd_rows *rows; /* [nranks] */
+    void *scratch;       /* of the kernels */
+    void *wide;          /* bf16: [2][largest rows][width] keys and values of one head in f32 */
+    int64_t scratch_bytes;
+    int64_t saved_bytes, workspace_bytes;
+    hd_moved moved[2]; /* sent by the core forward, backward */
+    int going_back;    /* 1 in backward */
+    hd_hop *hop[3];    /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */
+    void *travel[2];   /* blocks in hand */
+    void *sum[3];      /* partial sums in hand */
+    void *method;      /* what the method keeps besides */
+    const void *e, *f; /* projections */
+    void *de, *df;
+} hd_core;
+
+typedef struct hd_core_forward {
+    const void *q;  /* real [heads][batch][rows][width] */
+    const void *kv; /* storage [2][kv_heads][batch][rows][width]; peers can reach it */
+    void *o;        /* real, like q */
+    void *lse;      /* real [heads][batch][rows] */
+} hd_core_forward;
+
+typedef struct hd_core_backward {
+    const void *q, *kv, *lse;
+    const void *d_o;   /* real, like q */
+    const void *delta; /* real, like lse */
+    void *dq;          /* real, zeroed */
+    void *dkv;         /* real, like kv, zeroed */
+} hd_core_backward;
+
+typedef struct hd_core_method {
+    heddle_status (*create)(hd_core *core); /* collective over core->comm */
+    heddle_status (*forward)(hd_core *core, const hd_core_forward *x);
+    heddle_status (*backward)(hd_core *core, const hd_core_backward *x);
+    void (*destroy)(hd_core *core);
+} hd_core_method;
+
+extern const hd_core_method hd_core_ring;
+extern const hd_core_method hd_core_rsa;
+extern const hd_core_method hd_core_projected;
+extern const hd_core_method hd_core_gather;
+
+/* Elements of [heads][batch][rows][width] for member `rank` of the ring. */
+int64_t hd_core_elems(const hd_core *core, int64_t heads, int rank);
+int64_t hd_core_most_rows(const hd_core *core);
+/* Peer-reachable memory of the core's workspace; freed with the core by the method. */
+heddle_status hd_core_buffer(void **out, hd_core *core, int64_t bytes);
+
+typedef struct hd_carry_arrays {
+    void *acc, *top, *sum; /* real: [heads][batch][rows][width], [heads][batch][rows] twice */
+} hd_carry_arrays;
+
+/* Called between pieces of work; NULL: nothing to do. */
+typedef heddle_status (*hd_poll_fn)(void *ctx);
+typedef struct hd_poll {
+    hd_poll_fn poll;
+    void *ctx;
+} hd_poll;
+
+/* Own queries against the keys of ring member `member` (block.c). */
+heddle_status hd_core_forward_block(hd_core *core, const void *q, const void *kv, int member,
+                                    const hd_carry_arrays *carry, hd_poll poll);
+void hd_core_start(hd_core *core, const hd_carry_arrays *carry);
+void hd_core_finish(hd_core *core, const hd_carry_arrays *carry, void *lse);
+/* Adds to x->dq and to dkv, the gradient of kv. */
+heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const void *kv, int member, void *dkv,
+                                     hd_poll poll);
+
+/* Calls fn for every pair of a query segment and a key segment of `member` that has something to see. */
+typedef struct hd_pair {
+    int64_t head, kv_head, batch; /* of the local arrays */
+    int64_t q_at, nq, k_at, nk;   /* rows in the local arrays; nk cut to the key length */
+    int64_t diagonal;
+} hd_pair;
+/* What the methods' files share of a pair: its row in [heads][batch][rows] of own queries. */
+int64_t hd_core_row(const hd_core *core, const hd_pair *pair);
+typedef void (*hd_pair_fn)(void *ctx, const hd_pair *pair);
+void hd_core_pairs(const hd_core *core, int64_t head, int64_t batch, int member, hd_pair_fn fn, void *ctx);
+
+/* --- rings (ring_walk.c) ---------------------------------------------------------------------------------------------
+ */
+
+/* One turn round the ring. Blocks travel (hop 0), or partial sums of them come home (hop 1), or both. The visitor is
+ * called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum` where its
+ * contribution to the member's sum is to be added (zeroed; own: own_sum). */
+enum { HD_TRAVEL, HD_SUMS, HD_SPREAD, HD_HOPS }; /* blocks in storage type, sums, finished sums in real type */
+typedef heddle_status (*hd_visit_fn)(void *ctx, int member, const void *held, void *sum, hd_poll poll);
+typedef struct hd_ring_walk {
+    const void *block;       /* own block; NULL: nothing travels */
+    int kind;                /* of what travels: HD_TRAVEL or HD_SPREAD */
+    void *own_sum;           /* own part of the sums; NULL: no sums */
+    int64_t sum_elems_a_row; /* reals */
+    hd_visit_fn visit;
+    void *ctx;
+} hd_ring_walk;
+heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk);
+/* Hops and buffers: rows of ring members times these. 0: none of the kind. */
+heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS]);
+void hd_ring_destroy(hd_core *core);
+
+/* --- the heads exchange (heads.c): rows to heads and back over `spread` ranks ---------------------------------------
+ */
+
+typedef enum hd_heads_way {
+    HD_QKV_TO_HEADS,
+    HD_O_TO_ROWS,
+    HD_LSE_TO_ROWS,
+    HD_O_TO_HEADS,
+    HD_QKV_TO_ROWS,
+    HD_HEADS_WAYS
+} hd_heads_way;
+
+typedef struct hd_heads {
+    int count; /* spread */
+    heddle_reshard *way[HD_HEADS_WAYS];
+    hd_moved moved[HD_HEADS_WAYS];
+} hd_heads;
+
+/* Collective over comm, whose rank i holds part i. */
+heddle_status hd_heads_create(hd_heads *heads, heddle_comm *comm, const hd_attn_problem *problem);
+void hd_heads_destroy(hd_heads *heads);
+/* Dense [heads][batch][rows][width] arrays of the storage type (lse: real, no width) in peer-reachable memory. */
+heddle_status hd_heads_move(hd_heads *heads, hd_heads_way way, const void *src, void *dst);
+/* Execute and add to *moved what left this rank. */
+heddle_status hd_reshard_counted(heddle_reshard *reshard, const void *src, void *dst, hd_moved *moved);
+/* A reshard of [x b s d] (d 0: [x b s]) on [sp=n]; a side: lengths of the n blocks of dim `dim`, HEDDLE_REPLICATED or
+ * HEDDLE_PARTIAL. */
+typedef struct hd_side_blocks {
+    int dim;
+    const int64_t *block;
+} hd_side_blocks;
+heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddle_dtype dtype, const int64_t extent[4],
+                                  const hd_side_blocks *from, const hd_side_blocks *to, int64_t deadline_ms);
+
+/* --- a caller's arrays (pack.c) --------------------------------------------------------------------------------------
+ */
+
+/* Strides of a caller's array; dense ones where all are 0. */
+void hd_attn_strides(int64_t stride[4], const heddle_attention_array *array, int64_t rows, int64_t heads,
+                     int64_t width);
+/* dense[batch][rows][width] = one head of a caller's array, in the storage type. */
+void hd_attn_pack_head(void *dense, const heddle_attention_array *array, const hd_attn_problem *problem, int64_t head,
+                       int64_t array_heads);
+/* One head of a caller's array = the sum of nsrc dense ones of type `dtype` (storage or real), rounded once. */
+void hd_attn_unpack_head(const heddle_attention_array *array, const void *const *src, int nsrc, heddle_dtype dtype,
+                         const hd_attn_problem *problem, int64_t head, int64_t array_heads);
+/* Elementwise between storage and real type. */
+void hd_attn_widen(void *real, const void *storage, heddle_dtype storage_dtype, int64_t elems);
+void hd_attn_narrow(void *storage, const void *real, heddle_dtype storage_dtype, int64_t elems);
+
+#endif

@@ -1,0 +1,43 @@
+/* The attention object. */
+#ifndef HD_ATTENTION_PRIVATE_H
+#define HD_ATTENTION_PRIVATE_H
+
+#include "runtime/attention/attention_internal.h"
+
+struct heddle_attention {
+    heddle_comm *comm;    /* borrowed */
+    heddle_comm *spread;  /* ranks that exchange heads; NULL: one */
+    heddle_comm *ring;    /* ranks of the core; NULL: one */
+    heddle_comm *part[2]; /* what of these is owned besides */
+    hd_attn_problem problem;
+    hd_heads heads;
+    hd_core core;
+    const hd_core_method *method;
+    int core_made;
+
+    /* Dense [heads][batch][rows][width]. "rows": all heads of this rank's rows; "part": this part's heads of all rows
+     * of the ring member. Without a heads exchange they are the same. Storage type unless said otherwise. */
+    void *rows;     /* packed q, k, v; o; their gradients, one after the other. NULL: not exchanged */
+    void *qkv;      /* part */
+    void *wide_q;   /* part, real; q in qkv unless bf16 */
+    void *o;        /* part, real */
+    void *narrow_o; /* part; o unless bf16 */
+    void *lse;      /* part, real */
+    void *lse_rows; /* rows, real */
+    void *d_o;      /* part */
+    void *wide_d_o; /* part, real; d_o unless bf16 */
+    void *delta;    /* part, real */
+    void *grad;     /* part, real: gradients of qkv */
+    void *narrow_grad;
+    const void **sources;                 /* [spread] scratch: where the gradients of a key head lie */
+    int64_t q_elems, kv_elems, row_elems; /* part: of q, of k and v; of lse */
+
+    int64_t forwards, backwards, saved_bytes, workspace_bytes;
+    int has_forward, has_projection;
+    heddle_status broken;
+    char broken_why[256], why[256];
+};
+
+const hd_core_method *hd_core_method_of(const hd_attn_problem *problem);
+
+#endif

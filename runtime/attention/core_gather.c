@@ -1,0 +1,151 @@
+/* gather-kv: every rank gathers all keys and values once, and keeps them for backward, where the gradients of all keys
+ * and values are summed up at their owners. */
+#include "runtime/attention/attention_internal.h"
+
+#include <string.h>
+
+typedef struct gather_state {
+    hd_core core;                  /* members: own queries, all keys */
+    hd_rows rows[2];               /* of these */
+    heddle_reshard *gather, *home; /* NULL: one rank */
+    void *kv;                      /* storage [2][kv_heads][batch][all rows][width]; the caller's with one rank */
+    void *dkv;                     /* real */
+    void *sum;                     /* real [heads][batch][rows] */
+} gather_state;
+
+static heddle_status join_rows(gather_state *state, const hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t nsegs = 0;
+    hd_rows *all = &state->rows[1];
+    for (int i = 0; i < core->nranks; i++) {
+        nsegs += (size_t)core->rows[i].nsegs;
+    }
+    HD_TRY(hd_alloc((void **)&all->seg, nsegs, sizeof(hd_seg), "rows of an attention"));
+    for (int i = 0; i < core->nranks; i++) {
+        for (int j = 0; j < core->rows[i].nsegs; j++) {
+            hd_seg seg = core->rows[i].seg[j], *last = all->nsegs > 0 ? &all->seg[all->nsegs - 1] : NULL;
+            if (last != NULL && last->lo + last->len == seg.lo) {
+                last->len += seg.len;
+            } else {
+                all->seg[all->nsegs++] = (hd_seg){seg.lo, seg.len, all->rows};
+            }
+            all->rows += seg.len;
+        }
+    }
+    state->rows[0] = core->rows[core->rank];
+out:
+    return st;
+}
+
+static heddle_status take_state(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    gather_state *state = NULL;
+    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "a gathering attention"));
+    state = core->method;
+    HD_TRY(join_rows(state, core));
+    state->core = *core;
+    state->core.wide = NULL;
+    state->core.rows = state->rows;
+    state->core.rank = 0;
+    state->core.nranks = 2;
+    int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
+    int64_t rows = core->heads * p->batch * state->rows[0].rows;
+    int64_t wide_bytes = p->dtype == HEDDLE_BF16 ? 2 * state->rows[1].rows * p->width * p->real_bytes : 0;
+    HD_TRY(hd_alloc_aligned(&state->sum, 64, (size_t)(rows * p->real_bytes), "sums of an attention"));
+    HD_TRY(hd_alloc_aligned(&state->core.wide, 64, (size_t)wide_bytes, "keys of an attention"));
+    core->workspace_bytes += rows * p->real_bytes + wide_bytes;
+    if (core->comm != NULL) {
+        HD_TRY(hd_core_buffer(&state->kv, core, elems * p->elem_bytes));
+        core->workspace_bytes -= elems * p->elem_bytes;
+        core->saved_bytes += elems * p->elem_bytes;
+        if (!p->options.forward_only) {
+            HD_TRY(hd_core_buffer(&state->dkv, core, elems * p->real_bytes));
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status gather_create(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    heddle_status mine = take_state(core);
+    int64_t *length = NULL;
+    if (core->comm == NULL) {
+        return mine;
+    }
+    if (mine == HEDDLE_OK) {
+        mine = hd_alloc((void **)&length, (size_t)core->nranks, sizeof(int64_t), "a gathering attention");
+    }
+    HD_TRY(hd_comm_agree(core->comm, mine));
+    gather_state *state = core->method;
+    for (int i = 0; i < core->nranks; i++) {
+        length[i] = core->rows[i].rows;
+    }
+    const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->rows[1].rows, p->width};
+    const hd_side_blocks by_rows = {2, length}, whole = {HEDDLE_REPLICATED, NULL}, partial = {HEDDLE_PARTIAL, NULL};
+    HD_TRY(hd_reshard_of_heads(&state->gather, core->comm, p->dtype, extent, &by_rows, &whole, p->options.deadline_ms));
+    if (!p->options.forward_only) {
+        HD_TRY(
+            hd_reshard_of_heads(&state->home, core->comm, p->real, extent, &partial, &by_rows, p->options.deadline_ms));
+    }
+out:
+    hd_free(length);
+    return st;
+}
+
+static void gather_destroy(hd_core *core)
+{
+    gather_state *state = core->method;
+    if (state == NULL) {
+        return;
+    }
+    heddle_reshard_destroy(state->gather);
+    heddle_reshard_destroy(state->home);
+    hd_free(state->rows[1].seg);
+    hd_free(state->core.wide);
+    hd_free(state->sum);
+    if (core->comm != NULL) {
+        heddle_buffer_free(core->comm, state->kv);
+        heddle_buffer_free(core->comm, state->dkv);
+    }
+    hd_free(state);
+}
+
+static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    gather_state *state = core->method;
+    const void *kv = x->kv;
+    hd_carry_arrays carry = {x->o, x->lse, state->sum};
+    if (state->gather != NULL) {
+        HD_TRY(hd_reshard_counted(state->gather, x->kv, state->kv, &core->moved[0]));
+        kv = state->kv;
+    }
+    hd_core_start(&state->core, &carry);
+    HD_TRY(hd_core_forward_block(&state->core, x->q, kv, 1, &carry, (hd_poll){NULL, NULL}));
+    hd_core_finish(&state->core, &carry, x->lse);
+out:
+    return st;
+}
+
+static heddle_status gather_backward(hd_core *core, const hd_core_backward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    gather_state *state = core->method;
+    if (state->gather == NULL) {
+        return hd_core_backward_block(&state->core, x, x->kv, 1, x->dkv, (hd_poll){NULL, NULL});
+    }
+    int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
+    memset(state->dkv, 0, (size_t)(elems * core->problem->real_bytes));
+    HD_TRY(hd_core_backward_block(&state->core, x, state->kv, 1, state->dkv, (hd_poll){NULL, NULL}));
+    HD_TRY(hd_reshard_counted(state->home, state->dkv, x->dkv, &core->moved[1]));
+out:
+    return st;
+}
+
+const hd_core_method hd_core_gather = {gather_create, gather_forward, gather_backward, gather_destroy};

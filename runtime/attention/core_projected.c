@@ -1,0 +1,245 @@
+/* The sparse case of Ring Self-Attention: keys and values are projected along the sharded sequence to a fixed length
+ * (Linformer), so every rank makes a partial sum of the projected ones from its own rows, and their all-reduce is all
+ * that moves, whatever the length. Backward likewise. */
+#include "runtime/attention/attention_internal.h"
+
+#include <string.h>
+
+typedef struct projected_state {
+    void *kv;            /* real [2][kv_heads][batch][m][width]: summed; kept for backward */
+    void *part;          /* partial sums of them or of their gradients */
+    void *dkv;           /* summed gradients */
+    void *sum;           /* real [heads][batch][rows] */
+    void *wide;          /* bf16: own keys and values; projections */
+    void *wide_e[2];     /* real [m][rows]; the caller's unless bf16 */
+    void *de;            /* bf16: gradient of a projection */
+    heddle_reshard *add; /* NULL: one rank */
+    int64_t elems, m;
+} projected_state;
+
+static heddle_status take_state(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = NULL;
+    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "a projected attention"));
+    state = core->method;
+    state->m = p->options.projected_length;
+    state->elems = 2 * core->kv_heads * p->batch * state->m * p->width;
+    int64_t own = core->rows[core->rank].rows, bytes = state->elems * p->real_bytes;
+    int64_t rows_bytes = core->heads * p->batch * own * p->real_bytes;
+    void **shared[] = {&state->kv, &state->part, &state->dkv};
+    for (int i = 0; i < 3; i++) {
+        if (core->comm != NULL) {
+            HD_TRY(hd_core_buffer(shared[i], core, bytes));
+        } else {
+            HD_TRY(hd_alloc_aligned(shared[i], 64, (size_t)bytes, "projected keys"));
+            core->workspace_bytes += bytes;
+        }
+    }
+    core->workspace_bytes += rows_bytes - bytes;
+    core->saved_bytes += bytes;
+    HD_TRY(hd_alloc_aligned(&state->sum, 64, (size_t)rows_bytes, "sums of an attention"));
+    if (p->dtype == HEDDLE_BF16) {
+        int64_t kv = 2 * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
+        int64_t e = state->m * own * p->real_bytes;
+        HD_TRY(hd_alloc_aligned(&state->wide, 64, (size_t)kv, "own keys"));
+        HD_TRY(hd_alloc_aligned(&state->wide_e[0], 64, (size_t)e, "projections"));
+        HD_TRY(hd_alloc_aligned(&state->wide_e[1], 64, (size_t)e, "projections"));
+        HD_TRY(hd_alloc_aligned(&state->de, 64, (size_t)e, "projections"));
+        core->workspace_bytes += kv + 3 * e;
+    }
+out:
+    return st;
+}
+
+static heddle_status projected_create(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    heddle_status mine = take_state(core);
+    if (core->comm == NULL) {
+        return mine;
+    }
+    HD_TRY(hd_comm_agree(core->comm, mine));
+    projected_state *state = core->method;
+    const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->m, p->width};
+    const hd_side_blocks whole = {HEDDLE_REPLICATED, NULL}, partial = {HEDDLE_PARTIAL, NULL};
+    HD_TRY(hd_reshard_of_heads(&state->add, core->comm, p->real, extent, &partial, &whole, p->options.deadline_ms));
+out:
+    return st;
+}
+
+static void projected_destroy(hd_core *core)
+{
+    projected_state *state = core->method;
+    if (state == NULL) {
+        return;
+    }
+    heddle_reshard_destroy(state->add);
+    void *shared[] = {state->kv, state->part, state->dkv};
+    for (int i = 0; i < 3; i++) {
+        if (core->comm != NULL) {
+            heddle_buffer_free(core->comm, shared[i]);
+        } else {
+            hd_free(shared[i]);
+        }
+    }
+    hd_free(state->sum);
+    hd_free(state->wide);
+    hd_free(state->wide_e[0]);
+    hd_free(state->wide_e[1]);
+    hd_free(state->de);
+    hd_free(state);
+}
+
+static heddle_status add_up(hd_core *core, void *out)
+{
+    projected_state *state = core->method;
+    if (state->add == NULL) {
+        memcpy(out, state->part, (size_t)(state->elems * core->problem->real_bytes));
+        return HEDDLE_OK;
+    }
+    return hd_reshard_counted(state->add, state->part, out, &core->moved[core->going_back]);
+}
+
+/* Own keys and values, and a projection, as reals. */
+static const char *own_keys(hd_core *core, const void *kv)
+{
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    if (p->dtype != HEDDLE_BF16) {
+        return kv;
+    }
+    hd_attn_widen(state->wide, kv, p->dtype, 2 * hd_core_elems(core, core->kv_heads, core->rank));
+    return state->wide;
+}
+
+static const void *own_projection(hd_core *core, int of_values)
+{
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    const void *e = of_values ? core->f : core->e;
+    if (p->dtype != HEDDLE_BF16) {
+        return e;
+    }
+    hd_attn_widen(state->wide_e[of_values], e, p->dtype, state->m * core->rows[core->rank].rows);
+    return state->wide_e[of_values];
+}
+
+/* The projection is a matrix of m rows and `rows` columns: `mix` multiplies it by rows, `mix_back` its transpose. */
+static hd_attn_block matrix_shape(const hd_core *core, const projected_state *state)
+{
+    return (hd_attn_block){
+        .nq = state->m, .nk = core->rows[core->rank].rows, .d = core->problem->width, .diagonal = INT64_MAX};
+}
+
+static heddle_status projected_forward(hd_core *core, const hd_core_forward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    int64_t own = core->rows[core->rank].rows, real = p->real_bytes, d = p->width, m = state->m;
+    int64_t slices = core->kv_heads * p->batch;
+    const char *keys = own_keys(core, x->kv);
+    hd_attn_block shape = matrix_shape(core, state);
+    memset(state->part, 0, (size_t)(state->elems * real));
+    for (int64_t i = 0; i < 2 * slices; i++) {
+        hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
+        core->kernels->mix(&shape, &e, keys + i * own * d * real, (char *)state->part + i * m * d * real, 1);
+    }
+    HD_TRY(add_up(core, state->kv));
+    hd_carry_arrays carry = {x->o, x->lse, state->sum};
+    hd_core_start(core, &carry);
+    for (int64_t i = 0; i < core->heads * p->batch; i++) {
+        int64_t kv_head = (p->head_lo + core->part->q_lo + i / p->batch) / p->group - p->kv_lo - core->part->kv_lo;
+        const char *k = (char *)state->kv + (kv_head * p->batch + i % p->batch) * m * d * real;
+        hd_attn_block block = {
+            (const char *)x->q + i * own * d * real, k, k + slices * m * d * real, own, m, d, INT64_MAX, p->scale};
+        hd_attn_carry part = {(char *)x->o + i * own * d * real, (char *)x->lse + i * own * real,
+                              (char *)state->sum + i * own * real};
+        core->kernels->forward(&block, &part, core->scratch);
+        core->kernels->finish(&part, part.top, 1, own, d);
+    }
+out:
+    return st;
+}
+
+/* de[i][s] = sum over heads and samples of <dkp[i], k[s]>: the products of whole rows, so head by head into `out`. */
+static void projection_gradient(hd_core *core, const char *d_projected, const char *keys, void *out)
+{
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    int64_t own = core->rows[core->rank].rows, d = p->width, elems = state->m * own;
+    memset(out, 0, (size_t)(elems * p->real_bytes));
+    for (int64_t i = 0; i < core->kv_heads * p->batch; i++) {
+        for (int64_t r = 0; r < state->m; r++) {
+            for (int64_t s = 0; s < own; s++) {
+                if (p->real == HEDDLE_F64) {
+                    double dot = 0;
+                    core->kernels->row_dots(&dot, d_projected + (i * state->m + r) * d * 8,
+                                            keys + (i * own + s) * d * 8, 1, d);
+                    ((double *)out)[r * own + s] += dot;
+                } else {
+                    float dot = 0;
+                    core->kernels->row_dots(&dot, d_projected + (i * state->m + r) * d * 4,
+                                            keys + (i * own + s) * d * 4, 1, d);
+                    ((float *)out)[r * own + s] += dot;
+                }
+            }
+        }
+    }
+}
+
+static void store_projection_gradients(hd_core *core, const char *keys)
+{
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    int64_t own = core->rows[core->rank].rows, half = state->elems / 2 * p->real_bytes;
+    void *out[2] = {core->de, core->df};
+    for (int i = 0; i < 2; i++) {
+        if (out[i] != NULL) {
+            void *real = p->dtype == HEDDLE_BF16 ? state->de : out[i];
+            const char *own_rows = keys + i * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
+            projection_gradient(core, (char *)state->dkv + i * half, own_rows, real);
+            hd_attn_narrow(out[i], real, p->dtype, state->m * own);
+        }
+    }
+}
+
+static heddle_status projected_backward(hd_core *core, const hd_core_backward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    projected_state *state = core->method;
+    int64_t own = core->rows[core->rank].rows, real = p->real_bytes, d = p->width, m = state->m;
+    int64_t slices = core->kv_heads * p->batch;
+    memset(state->part, 0, (size_t)(state->elems * real));
+    for (int64_t i = 0; i < core->heads * p->batch; i++) {
+        int64_t kv_head = (p->head_lo + core->part->q_lo + i / p->batch) / p->group - p->kv_lo - core->part->kv_lo;
+        int64_t at = (kv_head * p->batch + i % p->batch) * m * d * real, rows = i * own * real;
+        const char *k = (char *)state->kv + at;
+        char *dk = (char *)state->part + at;
+        hd_attn_block block = {
+            (const char *)x->q + rows * d, k, k + slices * m * d * real, own, m, d, INT64_MAX, p->scale};
+        hd_attn_grad grad = {(const char *)x->d_o + rows * d,
+                             (const char *)x->lse + rows,
+                             (const char *)x->delta + rows,
+                             (char *)x->dq + rows * d,
+                             dk,
+                             dk + slices * m * d * real};
+        core->kernels->backward(&block, &grad, core->scratch);
+    }
+    HD_TRY(add_up(core, state->dkv));
+    hd_attn_block shape = matrix_shape(core, state);
+    for (int64_t i = 0; i < 2 * slices; i++) {
+        hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
+        core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * m * d * real, (char *)x->dkv + i * own * d * real,
+                                1);
+    }
+    store_projection_gradients(core, own_keys(core, x->kv));
+out:
+    return st;
+}
+
+const hd_core_method hd_core_projected = {projected_create, projected_forward, projected_backward, projected_destroy};

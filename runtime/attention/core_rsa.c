@@ -1,0 +1,257 @@
+/* Ring Self-Attention in two passes (arXiv 2105.13120, section 3): a ring of keys fills the whole score rows, softmax
+ * over the full length, a ring of values gives the output. Backward: partial gradients of keys and values are added up
+ * on their way home, N-1 hops each, instead of by an all-reduce of the full length; with rsa_all_reduce the sums then
+ * go round once more, which is what an all-reduce moves. */
+#include "runtime/attention/attention_internal.h"
+
+#include <string.h>
+
+typedef struct rsa_state {
+    void *p;     /* real [heads][batch][rows][columns]: scores, then weights; kept for backward */
+    void *dp;    /* likewise, their gradients */
+    int64_t *at; /* [nranks] first column of a member */
+    int64_t columns;
+} rsa_state;
+
+static heddle_status take_state(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    rsa_state *state = NULL;
+    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "an rsa"));
+    state = core->method;
+    HD_TRY(hd_alloc((void **)&state->at, (size_t)core->nranks, sizeof(int64_t), "an rsa"));
+    for (int i = 0; i < core->nranks; i++) {
+        state->at[i] = state->columns;
+        state->columns += core->rows[i].rows;
+    }
+    int64_t bytes = core->heads * p->batch * core->rows[core->rank].rows * state->columns * p->real_bytes;
+    HD_TRY(hd_alloc_aligned(&state->p, 64, (size_t)bytes, "score rows of rsa"));
+    core->saved_bytes += bytes;
+    if (!p->options.forward_only) {
+        HD_TRY(hd_alloc_aligned(&state->dp, 64, (size_t)bytes, "gradients of the score rows of rsa"));
+        core->workspace_bytes += bytes;
+    }
+out:
+    return st;
+}
+
+static heddle_status rsa_create(hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    int64_t a_row = core->kv_heads * p->batch * p->width;
+    int back = !p->options.forward_only;
+    const int64_t bytes_a_row[HD_HOPS] = {[HD_TRAVEL] = a_row * p->elem_bytes,
+                                          [HD_SUMS] = back ? a_row * p->real_bytes : 0,
+                                          [HD_SPREAD] = back && p->options.rsa_all_reduce ? a_row * p->real_bytes : 0};
+    heddle_status mine = take_state(core);
+    HD_TRY(core->comm != NULL ? hd_comm_agree(core->comm, mine) : mine);
+    HD_TRY(hd_ring_create(core, bytes_a_row));
+out:
+    return st;
+}
+
+static void rsa_destroy(hd_core *core)
+{
+    rsa_state *state = core->method;
+    hd_ring_destroy(core);
+    if (state != NULL) {
+        hd_free(state->p);
+        hd_free(state->dp);
+        hd_free(state->at);
+    }
+    hd_free(state);
+}
+
+/* One turn of one of the rings: every head and sample against the rows of a member. */
+typedef struct turn turn;
+typedef void (*turn_fn)(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row,
+                        int64_t k_row);
+struct turn {
+    hd_core *core;
+    turn_fn work;
+    const char *query; /* what plays the queries' part: q or d_o */
+    char *out;         /* by rows of queries */
+    char *matrix;      /* p or dp */
+    double scale;
+    /* the present member */
+    int member;
+    const char *held;
+    const char *keys; /* of the present head and sample, as reals */
+    char *sum;
+};
+
+static void turn_pair(void *ctx, const hd_pair *pair)
+{
+    const turn *t = ctx;
+    const hd_core *core = t->core;
+    const hd_attn_problem *p = core->problem;
+    const rsa_state *state = core->method;
+    int64_t row = hd_core_row(core, pair), row_bytes = p->width * p->real_bytes;
+    int64_t k_row = (pair->kv_head * p->batch + pair->batch) * core->rows[t->member].rows + pair->k_at;
+    hd_attn_block block = {.q = t->query + row * row_bytes,
+                           .k = t->held != NULL ? t->keys + pair->k_at * row_bytes : NULL,
+                           .nq = pair->nq,
+                           .nk = pair->nk,
+                           .d = p->width,
+                           .diagonal = pair->diagonal,
+                           .scale = t->scale};
+    int64_t column = state->at[t->member] + pair->k_at;
+    hd_attn_matrix matrix = {t->matrix + (row * state->columns + column) * p->real_bytes, state->columns};
+    t->work(t, &block, &matrix, row, k_row);
+}
+
+static heddle_status turn_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+{
+    heddle_status st = HEDDLE_OK;
+    turn *t = ctx;
+    hd_core *core = t->core;
+    const hd_attn_problem *p = core->problem;
+    int64_t elems = core->rows[member].rows * p->width;
+    t->member = member;
+    t->held = held;
+    t->sum = sum;
+    for (int64_t head = 0; head < core->heads; head++) {
+        int64_t kv_head = (p->head_lo + core->part->q_lo + head) / p->group - p->kv_lo - core->part->kv_lo;
+        for (int64_t batch = 0; batch < p->batch; batch++) {
+            if (held != NULL) {
+                t->keys = (const char *)held + (kv_head * p->batch + batch) * elems * p->elem_bytes;
+            }
+            if (held != NULL && p->dtype == HEDDLE_BF16) {
+                hd_attn_widen(core->wide, t->keys, p->dtype, elems);
+                t->keys = core->wide;
+            }
+            hd_core_pairs(core, head, batch, member, turn_pair, t);
+            if (poll.poll != NULL) {
+                HD_TRY(poll.poll(poll.ctx));
+            }
+        }
+    }
+out:
+    return st;
+}
+
+static void score(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row, int64_t k_row)
+{
+    (void)q_row;
+    (void)k_row;
+    t->core->kernels->scores(block, matrix, t->out != NULL ? 0 : -__builtin_inf());
+}
+
+static void mix(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row, int64_t k_row)
+{
+    (void)k_row;
+    const hd_attn_problem *p = t->core->problem;
+    t->core->kernels->mix(block, matrix, block->k, t->out + q_row * p->width * p->real_bytes, t->scale);
+}
+
+static void mix_back(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row,
+                     int64_t k_row)
+{
+    (void)q_row;
+    const hd_attn_problem *p = t->core->problem;
+    t->core->kernels->mix_back(block, matrix, block->q, t->sum + k_row * p->width * p->real_bytes, t->scale);
+}
+
+static heddle_status go_round(turn *t, const void *block, void *own_sum)
+{
+    const hd_attn_problem *p = t->core->problem;
+    hd_ring_walk walk = {.block = block,
+                         .own_sum = own_sum,
+                         .sum_elems_a_row = t->core->kv_heads * p->batch * p->width,
+                         .visit = turn_visit,
+                         .ctx = t};
+    return hd_ring_run(t->core, &walk);
+}
+
+static void fill(void *data, int64_t elems, heddle_dtype real, double value)
+{
+    for (int64_t i = 0; i < elems; i++) {
+        if (real == HEDDLE_F64) {
+            ((double *)data)[i] = value;
+        } else {
+            ((float *)data)[i] = (float)value;
+        }
+    }
+}
+
+static void softmax_rows(hd_core *core, void *lse)
+{
+    const hd_attn_problem *p = core->problem;
+    rsa_state *state = core->method;
+    int64_t rows = core->rows[core->rank].rows, real = p->real_bytes;
+    for (int64_t head = 0; head < core->heads; head++) {
+        for (int64_t batch = 0; batch < p->batch; batch++) {
+            int64_t row = (head * p->batch + batch) * rows;
+            hd_attn_matrix matrix = {(char *)state->p + row * state->columns * real, state->columns};
+            core->kernels->softmax(&matrix, rows, state->columns, (char *)lse + row * real, p->key_length[batch] > 0);
+        }
+    }
+}
+
+static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    rsa_state *state = core->method;
+    int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
+    const char *v = (const char *)x->kv + hd_core_elems(core, core->kv_heads, core->rank) * p->elem_bytes;
+    turn scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
+    turn values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p, .scale = 1};
+    fill(state->p, rows * state->columns, p->real, -__builtin_inf());
+    HD_TRY(go_round(&scores, x->kv, NULL));
+    softmax_rows(core, x->lse);
+    memset(x->o, 0, (size_t)(rows * p->width * p->real_bytes));
+    HD_TRY(go_round(&values, v, NULL));
+out:
+    return st;
+}
+
+static heddle_status no_work(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+{
+    (void)ctx;
+    (void)member;
+    (void)held;
+    (void)sum;
+    return poll.poll != NULL ? poll.poll(poll.ctx) : HEDDLE_OK;
+}
+
+/* Partial gradients of keys or values come home to `own`. */
+static heddle_status sum_up(turn *t, void *own)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(go_round(t, NULL, own));
+    if (t->core->problem->options.rsa_all_reduce) {
+        hd_ring_walk walk = {.block = own, .kind = HD_SPREAD, .visit = no_work};
+        HD_TRY(hd_ring_run(t->core, &walk));
+    }
+out:
+    return st;
+}
+
+static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    rsa_state *state = core->method;
+    int64_t elems = hd_core_elems(core, core->kv_heads, core->rank);
+    int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
+    const char *v = (const char *)x->kv + elems * p->elem_bytes;
+    char *dk = x->dkv, *dv = dk + elems * p->real_bytes;
+    turn to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p, .scale = 1};
+    turn to_dp = {.core = core, .work = score, .query = x->d_o, .out = x->dq, .matrix = state->dp, .scale = 1};
+    turn to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp, .scale = p->scale};
+    turn to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp, .scale = p->scale};
+    HD_TRY(sum_up(&to_dv, dv));
+    fill(state->dp, rows * state->columns, p->real, 0);
+    HD_TRY(go_round(&to_dp, v, NULL));
+    hd_attn_matrix weights = {state->p, state->columns}, gradients = {state->dp, state->columns};
+    core->kernels->softmax_back(&weights, &gradients, rows, state->columns);
+    HD_TRY(sum_up(&to_dk, dk));
+    HD_TRY(go_round(&to_dq, x->kv, NULL));
+out:
+    return st;
+}
+
+const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy};

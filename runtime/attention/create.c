@@ -1,0 +1,306 @@
+/* Making an attention object: every step that can fail on one rank is followed by an agreement. */
+#include "runtime/attention/attention_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const hd_core_method *hd_core_method_of(const hd_attn_problem *problem)
+{
+    switch (problem->options.method) {
+    case HEDDLE_ATTENTION_RSA:
+        return problem->options.projected_length > 0 ? &hd_core_projected : &hd_core_rsa;
+    case HEDDLE_ATTENTION_GATHER_KV:
+        return &hd_core_gather;
+    default: /* local, ulysses: a ring of one */
+        return &hd_core_ring;
+    }
+}
+
+/* --- what is compared
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_lengths(const int64_t *length, int64_t count)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int64_t i = 0; length != NULL && i < count; i++) {
+        h = (h ^ (uint64_t)length[i]) * 1099511628211u;
+    }
+    return length != NULL ? h : 0;
+}
+
+static void describe(hd_fields *fields, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
+                     const heddle_attention_options *o)
+{
+    char text[HEDDLE_LINE_BYTES];
+    heddle_shape_format(text, sizeof text, shape);
+    hd_fields_add(fields, "shape", "%s", text);
+    heddle_mesh_format(text, sizeof text, mesh);
+    hd_fields_add(fields, "mesh", "%s", text);
+    heddle_layout_format(text, sizeof text, layout, shape, mesh);
+    hd_fields_add(fields, "layout", "%s", text);
+    hd_fields_add(fields, "method", "%s", heddle_attention_method_name(o->method));
+    hd_fields_add(fields, "number of key heads", "%lld", (long long)o->kv_heads);
+    hd_fields_add(fields, "mask", "%s", o->causal ? "causal" : "bidirectional");
+    hd_fields_add(fields, "placement", "%s", o->placement == HEDDLE_PLACEMENT_ZIGZAG ? "zigzag" : "blocks");
+    hd_fields_add(fields, "set of key lengths", "%016llx",
+                  (unsigned long long)hash_lengths(o->key_lengths, shape->dim[0].extent));
+    hd_fields_add(fields, "scale", "%a", o->scale);
+    hd_fields_add(fields, "log-sum-exp option", "%d", o->log_sum_exp != 0);
+    hd_fields_add(fields, "forward-only option", "%d", o->forward_only != 0);
+    hd_fields_add(fields, "all-reduce option", "%d", o->rsa_all_reduce != 0);
+    hd_fields_add(fields, "projected length", "%lld", (long long)o->projected_length);
+}
+
+/* --- groups
+ * ------------------------------------------------------------------------------------------------------------- */
+
+/* A mesh in which the sequence's axes first..last are one; *axis gets its index. */
+static heddle_mesh merge_axes(int *axis, const heddle_mesh *mesh, int first, int last)
+{
+    heddle_mesh merged = {.naxes = 0};
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (a <= first || a > last) {
+            merged.axis[merged.naxes++] = mesh->axis[a];
+        } else {
+            merged.axis[merged.naxes - 1].size *= mesh->axis[a].size;
+        }
+    }
+    *axis = first;
+    return merged;
+}
+
+static heddle_status group_over(heddle_comm **out, heddle_comm **owned, heddle_comm *comm, const heddle_mesh *mesh,
+                                int first, int last)
+{
+    heddle_status st = HEDDLE_OK;
+    int axis;
+    heddle_mesh merged = merge_axes(&axis, mesh, first, last);
+    int size = merged.axis[axis].size;
+    if (size == 1) {
+        *out = NULL;
+    } else if (size == heddle_comm_size(comm)) {
+        *out = comm;
+    } else {
+        HD_TRY(heddle_comm_axis_group(owned, comm, &merged, axis));
+        *out = *owned;
+    }
+out:
+    return st;
+}
+
+static heddle_status make_groups(heddle_attention *a, const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = &a->problem;
+    int first = p->first_axis, last = p->second_axis >= 0 ? p->second_axis : first;
+    if (p->nranks == 1) {
+        return HEDDLE_OK;
+    }
+    if (p->options.method == HEDDLE_ATTENTION_USP) {
+        HD_TRY(group_over(&a->ring, &a->part[0], a->comm, mesh, first, first));
+        HD_TRY(group_over(&a->spread, &a->part[1], a->comm, mesh, last, last));
+    } else {
+        HD_TRY(group_over(p->spread > 1 ? &a->spread : &a->ring, &a->part[0], a->comm, mesh, first, last));
+    }
+out:
+    return st;
+}
+
+/* --- memory
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static heddle_status take_memory(void **out, heddle_attention *a, int64_t bytes, int64_t *counted)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_buffer_alloc(out, a->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST));
+    *counted += bytes;
+out:
+    return st;
+}
+
+static heddle_status take_backward_memory(heddle_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = &a->problem;
+    int64_t *workspace = &a->workspace_bytes, all_elems = a->q_elems + 2 * a->kv_elems;
+    HD_TRY(take_memory(&a->d_o, a, a->q_elems * p->elem_bytes, workspace));
+    HD_TRY(take_memory(&a->delta, a, a->row_elems * p->real_bytes, workspace));
+    HD_TRY(take_memory(&a->grad, a, all_elems * p->real_bytes, workspace));
+    a->wide_d_o = a->d_o;
+    a->narrow_grad = a->grad;
+    if (p->dtype == HEDDLE_BF16) {
+        HD_TRY(take_memory(&a->wide_d_o, a, a->q_elems * p->real_bytes, workspace));
+        if (p->spread > 1) {
+            HD_TRY(take_memory(&a->narrow_grad, a, all_elems * p->elem_bytes, workspace));
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status take_all_memory(heddle_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = &a->problem;
+    const hd_head_part *part = &p->part[p->rank % p->spread];
+    int64_t own_rows = p->batch * p->member_rows[p->rank].rows;
+    int64_t part_rows = p->batch * p->held[p->rank / p->spread].rows;
+    int64_t *saved = &a->saved_bytes, *workspace = &a->workspace_bytes;
+    a->row_elems = part->nq * part_rows;
+    a->q_elems = a->row_elems * p->width;
+    a->kv_elems = part->nkv * part_rows * p->width;
+    HD_TRY(hd_alloc((void **)&a->sources, (size_t)p->spread, sizeof(void *), "an attention"));
+    HD_TRY(take_memory(&a->qkv, a, (a->q_elems + 2 * a->kv_elems) * p->elem_bytes, saved));
+    HD_TRY(take_memory(&a->o, a, a->q_elems * p->real_bytes, saved));
+    HD_TRY(take_memory(&a->lse, a, a->row_elems * p->real_bytes, saved));
+    a->wide_q = a->qkv;
+    a->narrow_o = a->o;
+    if (p->dtype == HEDDLE_BF16) {
+        HD_TRY(take_memory(&a->wide_q, a, a->q_elems * p->real_bytes, saved));
+        if (p->spread > 1) {
+            HD_TRY(take_memory(&a->narrow_o, a, a->q_elems * p->elem_bytes, workspace));
+        }
+    }
+    if (p->spread > 1) {
+        HD_TRY(take_memory(&a->rows, a, p->packed_heads * own_rows * p->width * p->elem_bytes, workspace));
+        if (p->options.log_sum_exp) {
+            HD_TRY(take_memory(&a->lse_rows, a, p->heads * own_rows * p->real_bytes, workspace));
+        }
+    }
+    if (!p->options.forward_only) {
+        HD_TRY(take_backward_memory(a));
+    }
+out:
+    return st;
+}
+
+/* --- the object
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static heddle_status make_core(heddle_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_core *core = &a->core;
+    const hd_attn_problem *p = &a->problem;
+    core->problem = p;
+    core->kernels = hd_attn_kernels_best(p->real);
+    core->comm = a->ring;
+    core->nranks = p->ring;
+    core->rank = p->rank / p->spread;
+    core->part = &p->part[p->rank % p->spread];
+    core->heads = core->part->nq;
+    core->kv_heads = core->part->nkv;
+    core->rows = p->held;
+    core->scratch_bytes = (int64_t)core->kernels->scratch_bytes(p->width);
+    int64_t wide_bytes = p->dtype == HEDDLE_BF16 ? 2 * hd_core_most_rows(core) * p->width * p->real_bytes : 0;
+    heddle_status mine = hd_alloc_aligned(&core->scratch, 64, (size_t)core->scratch_bytes, "scratch of an attention");
+    if (mine == HEDDLE_OK && wide_bytes > 0) {
+        mine = hd_alloc_aligned(&core->wide, 64, (size_t)wide_bytes, "keys of an attention");
+    }
+    core->workspace_bytes += core->scratch_bytes + wide_bytes;
+    HD_TRY(hd_comm_agree(a->comm, mine));
+    a->core_made = 1;
+    HD_TRY(a->method->create(core));
+out:
+    return st;
+}
+
+static void explain(heddle_attention *a)
+{
+    const hd_attn_problem *p = &a->problem;
+    const hd_head_part *part = &p->part[p->rank % p->spread];
+    snprintf(a->why, sizeof a->why,
+             "heads exchanged over %d ranks, %lld query and %lld key heads here; keys of %d ranks", p->spread,
+             (long long)part->nq, (long long)part->nkv, p->ring);
+}
+
+static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(make_groups(a, mesh));
+    HD_TRY(hd_comm_agree(a->comm, take_all_memory(a)));
+    if (a->spread != NULL) {
+        HD_TRY(hd_heads_create(&a->heads, a->spread, &a->problem));
+    }
+    a->method = hd_core_method_of(&a->problem);
+    st = make_core(a);
+    HD_TRY(hd_comm_agree(a->comm, st));
+    explain(a);
+out:
+    return st;
+}
+
+heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm, const heddle_shape *shape,
+                                      const heddle_mesh *mesh, const heddle_layout *layout,
+                                      const heddle_attention_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_attention *a = NULL;
+    hd_fields fields = {.what = "attention"};
+    heddle_attention_options plain;
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: out or the communicator is NULL");
+    }
+    *out = NULL;
+    heddle_attention_options_init(&plain);
+    heddle_status mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
+    if (mine == HEDDLE_OK) {
+        a->comm = comm;
+        mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm));
+    }
+    if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
+        mine = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
+                       heddle_comm_size(comm));
+    }
+    if (mine == HEDDLE_OK) {
+        plain = a->problem.options;
+        plain.key_lengths = options != NULL ? options->key_lengths : NULL;
+        describe(&fields, shape, mesh, layout, &plain);
+    }
+    HD_TRY(hd_fields_agree(comm, &fields, mine));
+    HD_TRY(create_all(a, mesh));
+    *out = a;
+    a = NULL;
+out:
+    heddle_attention_destroy(a);
+    return st;
+}
+
+static void free_memory(heddle_attention *a)
+{
+    void *all[] = {a->rows,
+                   a->qkv,
+                   a->wide_q != a->qkv ? a->wide_q : NULL,
+                   a->o,
+                   a->narrow_o != a->o ? a->narrow_o : NULL,
+                   a->lse,
+                   a->lse_rows,
+                   a->d_o,
+                   a->wide_d_o != a->d_o ? a->wide_d_o : NULL,
+                   a->delta,
+                   a->grad,
+                   a->narrow_grad != a->grad ? a->narrow_grad : NULL};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        heddle_buffer_free(a->comm, all[i]);
+    }
+}
+
+void heddle_attention_destroy(heddle_attention *attention)
+{
+    if (attention == NULL) {
+        return;
+    }
+    if (attention->core_made) {
+        attention->method->destroy(&attention->core);
+    }
+    hd_free(attention->sources);
+    hd_free(attention->core.scratch);
+    hd_free(attention->core.wide);
+    hd_heads_destroy(&attention->heads);
+    free_memory(attention);
+    for (int i = 0; i < 2; i++) {
+        heddle_comm_destroy(attention->part[i]);
+    }
+    hd_attn_problem_free(&attention->problem);
+    hd_free(attention);
+}

@@ -1,0 +1,373 @@
+/* Shape, mesh, layout and options -> what one rank of the sequence group holds and does. Pure. */
+#include "runtime/attention/attention_internal.h"
+
+#include <heddle/index.h>
+
+#include <math.h>
+#include <string.h>
+
+static const char *const method_names[] = {
+#define METHOD_NAME(name, text) text,
+    HEDDLE_ATTENTION_METHOD_LIST(METHOD_NAME)
+#undef METHOD_NAME
+};
+
+const char *heddle_attention_method_name(heddle_attention_method method)
+{
+    return (unsigned)method < HEDDLE_ATTENTION_METHOD_COUNT ? method_names[method] : "unknown";
+}
+
+heddle_status heddle_attention_method_parse(heddle_attention_method *out, const char *text)
+{
+    if (out == NULL || text == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention method: a pointer is NULL");
+    }
+    for (int i = 0; i < HEDDLE_ATTENTION_METHOD_COUNT; i++) {
+        if (strcmp(method_names[i], text) == 0) {
+            *out = (heddle_attention_method)i;
+            return HEDDLE_OK;
+        }
+    }
+    return hd_fail(HEDDLE_ERR_PARSE,
+                   "no attention method is called '%.40s'; there are local, ulysses, ring, rsa, usp and gather-kv",
+                   text);
+}
+
+void heddle_attention_options_init(heddle_attention_options *options)
+{
+    if (options != NULL) {
+        memset(options, 0, sizeof *options);
+        options->struct_bytes = sizeof *options;
+    }
+}
+
+static heddle_status take_options(hd_attn_problem *p, const heddle_attention_options *options)
+{
+    heddle_attention_options_init(&p->options);
+    if (options != NULL) {
+        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *options) {
+            return hd_fail(HEDDLE_ERR_ARG, "attention options of %zu bytes, this library knows %zu: use _options_init",
+                           options->struct_bytes, sizeof *options);
+        }
+        memcpy(&p->options, options, options->struct_bytes);
+        p->options.struct_bytes = sizeof *options;
+    }
+    const heddle_attention_options *o = &p->options;
+    if ((unsigned)o->method >= HEDDLE_ATTENTION_METHOD_COUNT || (unsigned)o->placement > HEDDLE_PLACEMENT_ZIGZAG ||
+        o->deadline_ms < 0 || o->kv_heads < 0 || o->projected_length < 0 || !isfinite(o->scale)) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "attention options: method %d, placement %d, %lld key heads, projected length %lld, scale %g, "
+                       "deadline %lld ms",
+                       (int)o->method, (int)o->placement, (long long)o->kv_heads, (long long)o->projected_length,
+                       o->scale, (long long)o->deadline_ms);
+    }
+    if ((o->rsa_all_reduce || o->projected_length > 0) && o->method != HEDDLE_ATTENTION_RSA) {
+        return hd_fail(HEDDLE_ERR_ARG, "method %s has no %s; rsa has", heddle_attention_method_name(o->method),
+                       o->rsa_all_reduce ? "all-reduce form" : "projected keys");
+    }
+    if (o->projected_length > 0 && (o->causal || o->key_lengths != NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "projected keys have no order: %s does not go with a projected length of %lld",
+                       o->causal ? "a causal mask" : "key lengths", (long long)o->projected_length);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status take_shape(hd_attn_problem *p, const heddle_shape *shape)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_shape_check(shape));
+    if (shape->ndim != 4) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "attention wants 4 dims (batch, sequence, heads, width), the shape has %d",
+                       shape->ndim);
+    }
+    if (shape->dtype != HEDDLE_F64 && shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention stores f32, bf16 or f64, not %s",
+                       heddle_dtype_name(shape->dtype));
+    }
+    p->shape = *shape;
+    p->dtype = shape->dtype;
+    p->real = shape->dtype == HEDDLE_F64 ? HEDDLE_F64 : HEDDLE_F32;
+    p->elem_bytes = (int64_t)heddle_dtype_bytes(p->dtype);
+    p->real_bytes = (int64_t)heddle_dtype_bytes(p->real);
+    p->sequence = shape->dim[1].extent;
+    p->width = shape->dim[3].extent;
+    int64_t heads = shape->dim[2].extent, kv_heads = p->options.kv_heads;
+    if (p->width == 0 || heads == 0) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "attention with %lld heads of width %lld", (long long)heads,
+                       (long long)p->width);
+    }
+    kv_heads = p->options.kv_heads = kv_heads == 0 ? heads : kv_heads;
+    if (heads % kv_heads != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "%lld key heads do not divide %lld query heads", (long long)kv_heads,
+                       (long long)heads);
+    }
+    p->group = heads / kv_heads;
+    p->scale = p->options.scale != 0 ? p->options.scale : 1 / sqrt((double)p->width);
+out:
+    return st;
+}
+
+/* Which axes shard the sequence. */
+static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    p->first_axis = p->second_axis = -1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        if (dim == HEDDLE_PARTIAL || dim == 3) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "attention of a tensor whose %s over mesh axis %s",
+                           dim == 3 ? "head width is sharded" : "ranks hold partial sums", mesh->axis[a].name);
+        }
+        if (dim != 1) {
+            continue;
+        }
+        if (p->second_axis >= 0) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention over a sequence on more than two mesh axes");
+        }
+        *(p->first_axis < 0 ? &p->first_axis : &p->second_axis) = a;
+        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG && layout->nblocks[a] > 0) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "zigzag placement needs balanced blocks, mesh axis %s has explicit ones",
+                           mesh->axis[a].name);
+        }
+    }
+    for (int a = p->first_axis + 1; a < p->second_axis; a++) {
+        if (mesh->axis[a].size > 1) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "the sequence is on mesh axes %s and %s with %s between them; put them side by side",
+                           mesh->axis[p->first_axis].name, mesh->axis[p->second_axis].name, mesh->axis[a].name);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void rows_of_chunk(heddle_attention_rows *out, int at, int64_t sequence, int n, int chunk)
+{
+    out->lo[at] = heddle_block_start(sequence, n, chunk);
+    out->len[at] = heddle_block_len(sequence, n, chunk);
+    out->rows += out->len[at];
+}
+
+static heddle_status take_group(hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    int coords[HEDDLE_MAX_AXES], size[HEDDLE_MAX_AXES];
+    int a = p->first_axis, b = p->second_axis;
+    int n_a = a >= 0 ? mesh->axis[a].size : 1, n_b = b >= 0 ? mesh->axis[b].size : 1;
+    HD_TRY(heddle_mesh_coords(coords, mesh, rank));
+    for (int i = 0; i < mesh->naxes; i++) {
+        size[i] = mesh->axis[i].size;
+    }
+    p->nranks = n_a * n_b;
+    p->rank = (a >= 0 ? coords[a] : 0) * n_b + (b >= 0 ? coords[b] : 0);
+    HD_TRY(hd_alloc((void **)&p->member_rows, (size_t)p->nranks, sizeof *p->member_rows, "rows of an attention"));
+    for (int m = 0; m < p->nranks; m++) {
+        heddle_attention_rows *rows = &p->member_rows[m];
+        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG) {
+            rows_of_chunk(rows, 0, p->sequence, 2 * p->nranks, m);
+            rows_of_chunk(rows, 1, p->sequence, 2 * p->nranks, 2 * p->nranks - 1 - m);
+            continue;
+        }
+        heddle_box box;
+        if (a >= 0) {
+            coords[a] = m / n_b;
+        }
+        if (b >= 0) {
+            coords[b] = m % n_b;
+        }
+        HD_TRY(heddle_layout_box(&box, &p->shape, mesh, layout, heddle_mesh_rank_of(coords, size, mesh->naxes)));
+        rows->lo[0] = box.lo[1];
+        rows->rows = rows->len[0] = box.len[1];
+    }
+out:
+    return st;
+}
+
+/* Heads of q, k and v, and the samples, of this rank. */
+static heddle_status take_box(hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_box box, kv_box;
+    heddle_shape kv_shape = p->shape;
+    heddle_layout kv_layout = *layout;
+    HD_TRY(heddle_layout_box(&box, &p->shape, mesh, layout, rank));
+    kv_shape.dim[2].extent = p->options.kv_heads;
+    if (p->group > 1) { /* explicit blocks count query heads */
+        for (int a = 0; a < mesh->naxes; a++) {
+            if (layout->dim_of_axis[a] == 2 && layout->nblocks[a] > 0) {
+                return hd_fail(HEDDLE_ERR_LAYOUT,
+                               "explicit blocks of %lld query heads on mesh axis %s with %lld key heads",
+                               (long long)p->shape.dim[2].extent, mesh->axis[a].name, (long long)p->options.kv_heads);
+            }
+        }
+    }
+    HD_TRY(heddle_layout_box(&kv_box, &kv_shape, mesh, &kv_layout, rank));
+    p->batch = box.len[0];
+    p->batch_lo = box.lo[0];
+    p->heads = box.len[2];
+    p->head_lo = box.lo[2];
+    p->kv_heads = kv_box.len[2];
+    p->kv_lo = kv_box.lo[2];
+    if (p->heads > 0 &&
+        (p->head_lo / p->group < p->kv_lo || (p->head_lo + p->heads - 1) / p->group >= p->kv_lo + p->kv_heads)) {
+        return hd_fail(
+            HEDDLE_ERR_LAYOUT,
+            "rank %d holds query heads %lld to %lld, which use key heads %lld to %lld, but key heads %lld to "
+            "%lld",
+            rank, (long long)p->head_lo, (long long)(p->head_lo + p->heads - 1), (long long)(p->head_lo / p->group),
+            (long long)((p->head_lo + p->heads - 1) / p->group), (long long)p->kv_lo,
+            (long long)(p->kv_lo + p->kv_heads - 1));
+    }
+    HD_TRY(hd_alloc((void **)&p->key_length, (size_t)p->batch, sizeof(int64_t), "key lengths"));
+    for (int64_t i = 0; i < p->batch; i++) {
+        p->key_length[i] = p->options.key_lengths != NULL ? p->options.key_lengths[p->batch_lo + i] : p->sequence;
+    }
+    for (int64_t i = 0; p->options.key_lengths != NULL && i < p->shape.dim[0].extent; i++) {
+        if (p->options.key_lengths[i] < 0 || p->options.key_lengths[i] > p->sequence) {
+            return hd_fail(HEDDLE_ERR_ARG, "key length of sample %lld is %lld, the sequence has %lld rows",
+                           (long long)i, (long long)p->options.key_lengths[i], (long long)p->sequence);
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status take_method(hd_attn_problem *p)
+{
+    heddle_attention_method method = p->options.method;
+    const char *name = heddle_attention_method_name(method);
+    if (method == HEDDLE_ATTENTION_LOCAL && p->nranks > 1) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "method local wants the whole sequence on every rank; it is sharded over %d",
+                       p->nranks);
+    }
+    if (method == HEDDLE_ATTENTION_USP && p->second_axis < 0) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "method %s wants the sequence on two mesh axes, ring first", name);
+    }
+    p->spread = method == HEDDLE_ATTENTION_ULYSSES ? p->nranks : 1;
+    return HEDDLE_OK;
+}
+
+static heddle_status split_heads(hd_attn_problem *p)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc((void **)&p->part, (size_t)p->spread, sizeof *p->part, "heads of an attention"));
+    for (int i = 0; i < p->spread; i++) {
+        hd_head_part *part = &p->part[i];
+        part->q_lo = heddle_block_start(p->heads, p->spread, i);
+        part->nq = heddle_block_len(p->heads, p->spread, i);
+        if (part->nq > 0) {
+            part->kv_lo = (p->head_lo + part->q_lo) / p->group - p->kv_lo;
+            part->nkv = (p->head_lo + part->q_lo + part->nq - 1) / p->group - p->kv_lo - part->kv_lo + 1;
+        }
+        p->packed_heads += part->nq + 2 * part->nkv;
+    }
+    if (p->spread == 1) { /* key heads that no query head uses stay, and get zero gradients */
+        p->packed_heads += 2 * (p->kv_heads - p->part[0].nkv);
+        p->part[0].kv_lo = 0;
+        p->part[0].nkv = p->kv_heads;
+    }
+out:
+    return st;
+}
+
+static void append_rows(hd_rows *rows, const heddle_attention_rows *add)
+{
+    for (int i = 0; i < 2; i++) {
+        hd_seg *last = rows->nsegs > 0 ? &rows->seg[rows->nsegs - 1] : NULL;
+        if (last != NULL && add->len[i] > 0 && last->lo + last->len == add->lo[i]) {
+            last->len += add->len[i];
+        } else if (add->len[i] > 0) {
+            rows->seg[rows->nsegs++] = (hd_seg){add->lo[i], add->len[i], rows->rows};
+        }
+        rows->rows += add->len[i];
+    }
+}
+
+static heddle_status gather_rows(hd_attn_problem *p)
+{
+    heddle_status st = HEDDLE_OK;
+    p->ring = p->nranks / p->spread;
+    HD_TRY(hd_alloc((void **)&p->held, (size_t)p->ring, sizeof *p->held, "rows of an attention"));
+    for (int i = 0; i < p->ring; i++) {
+        HD_TRY(hd_alloc((void **)&p->held[i].seg, 2 * (size_t)p->spread, sizeof(hd_seg), "rows of an attention"));
+        for (int j = 0; j < p->spread; j++) {
+            append_rows(&p->held[i], &p->member_rows[i * p->spread + j]);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const heddle_attention_options *options, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(out, 0, sizeof *out);
+    if (shape == NULL || mesh == NULL || layout == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention: shape, mesh or layout is NULL");
+    }
+    HD_TRY(take_options(out, options));
+    HD_TRY(take_shape(out, shape));
+    HD_TRY(heddle_layout_check(layout, shape, mesh));
+    HD_TRY(take_axes(out, mesh, layout));
+    HD_TRY(take_group(out, mesh, layout, rank));
+    HD_TRY(take_box(out, mesh, layout, rank));
+    HD_TRY(take_method(out));
+    if (out->options.method == HEDDLE_ATTENTION_USP) {
+        out->spread = mesh->axis[out->second_axis].size;
+    }
+    HD_TRY(split_heads(out));
+    HD_TRY(gather_rows(out));
+    out->options.key_lengths = NULL; /* the caller's */
+out:
+    if (st != HEDDLE_OK) {
+        hd_attn_problem_free(out);
+    }
+    return st;
+}
+
+void hd_attn_problem_free(hd_attn_problem *problem)
+{
+    for (int i = 0; problem->held != NULL && i < problem->ring; i++) {
+        hd_free(problem->held[i].seg);
+    }
+    hd_free(problem->held);
+    hd_free(problem->part);
+    hd_free(problem->member_rows);
+    hd_free(problem->key_length);
+    memset(problem, 0, sizeof *problem);
+}
+
+heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const heddle_shape *shape,
+                                          const heddle_mesh *mesh, const heddle_layout *layout,
+                                          heddle_placement placement, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_attn_problem problem;
+    heddle_attention_options options;
+    if (out == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention rows: out is NULL");
+    }
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_GATHER_KV; /* takes any axes */
+    options.placement = placement;
+    HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, &options, rank));
+    *out = problem.member_rows[problem.rank];
+    hd_attn_problem_free(&problem);
+out:
+    return st;
+}
+
+heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
+                                            const heddle_mesh *mesh, const heddle_layout *layout,
+                                            const heddle_attention_options *options, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_attn_problem problem;
+    if (out == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "attention traffic: out is NULL");
+    }
+    HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, options, rank));
+    hd_attn_plan(out, &problem);
+    hd_attn_problem_free(&problem);
+out:
+    return st;
+}
