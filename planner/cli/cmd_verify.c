@@ -186,6 +186,9 @@ static int run_verify(const command_line *c, int argc, char **argv)
 
 int cli_verify(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "attention") == 0) {
+        return cli_verify_attention(argc, argv);
+    }
     command_line c = {.transport = "auto", .seed = 1};
     int code = parse_command(&c, argc, argv);
     if (code == CLI_OK && c.help) {
