@@ -72,6 +72,8 @@ typedef struct hd_copy {
 } hd_copy;
 
 void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes);
+/* Carry it out within this process, by the kernel that the rule of thumb gives. */
+void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
 
 /* The single-process oracle: src[r] and dst[r] are the dense local arrays of every rank; element by element, no box
  * algebra shared with the code above. For tests and `heddle verify`. */

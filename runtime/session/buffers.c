@@ -4,7 +4,6 @@
  * switch n-2 or earlier, unless the caller hands exactly that one in again; three buffers are always enough, and two
  * are in the usual case where every result is the next source.
  */
-#include "kernels/kernels.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/compile.h"
@@ -83,7 +82,7 @@ int hd_tensor_is_dense(const heddle_tensor *x, const heddle_box *box)
     return 1;
 }
 
-static void copy_dense(void *dst, const heddle_tensor *x, const heddle_box *box)
+static void copy_dense(void *dst, const heddle_tensor *x, const heddle_box *box, int64_t cache_bytes)
 {
     const size_t elem_bytes = heddle_dtype_bytes(x->shape.dtype);
     hd_piece piece = {.peer = 0, .box = *box};
@@ -94,20 +93,7 @@ static void copy_dense(void *dst, const heddle_tensor *x, const heddle_box *box)
     }
     heddle_box_strides(to.stride_elems, box, NULL);
     hd_piece_copy(&copy, &piece, &from, &to, elem_bytes);
-    hd_lane lane = {.src = (const char *)x->data + copy.src_offset_bytes,
-                    .dst = (char *)dst + copy.dst_offset_bytes,
-                    .run_bytes = copy.run_bytes};
-    for (int i = 0; i < copy.nloops; i++) {
-        lane.src_stride_bytes[i] = copy.src_stride_bytes[i];
-        lane.dst_stride_bytes[i] = copy.dst_stride_bytes[i];
-    }
-    const hd_copy_hint hint = {.footprint_bytes = 2 * heddle_box_elems(box) * (int64_t)elem_bytes};
-    const hd_copy_kernel *kernel = NULL;
-    if (hd_copy_candidates(&kernel, 1, &lane, 1, copy.nloops, copy.count, &hint) < 1) {
-        int count = 0;
-        kernel = &hd_copy_kernels(&count)[0];
-    }
-    kernel->copy(&lane, 1, copy.nloops, copy.count);
+    hd_copy_execute(&copy, dst, x->data, cache_bytes);
 }
 
 /* Ranks of a host read one another's memory, so a source must be exported; messages take any memory. */
@@ -129,7 +115,7 @@ heddle_status hd_session_source(const void **out, heddle_session *session, const
     heddle_status st = hd_session_buffer_grow(session, &session->staging, bytes);
     if (st == HEDDLE_OK) {
         if (bytes > 0) {
-            copy_dense(session->staging.memory, x, box);
+            copy_dense(session->staging.memory, x, box, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
         }
         *out = session->staging.memory;
     }
