@@ -53,21 +53,31 @@ typedef enum heddle_tuning { HEDDLE_TUNING_TRIALS = 0, HEDDLE_TUNING_RULES = 1 }
 typedef struct heddle_reshard_options {
     size_t struct_bytes;
     heddle_order from_order, to_order; /* memory order of the local arrays */
-    const int64_t *src_stride_elems;   /* per dim of the shape; NULL: dense in from_order. Copied. */
-    const int64_t *dst_stride_elems;   /* likewise */
+    /* Per dim of the shape, in elements, of this rank's own array (ranks may differ); NULL: dense in from_order.
+     * Copied. Not negative; those of dst must not let elements share memory. */
+    const int64_t *src_stride_elems;
+    const int64_t *dst_stride_elems; /* likewise, NULL: dense in to_order */
     heddle_memory memory;
-    heddle_tuning tuning; /* TRIALS: a few timed copies on creation confirm the kernel */
-    const char *kernel;   /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
-    int64_t deadline_ms;  /* 0: the communicator's */
+    /* TRIALS: timed executions on creation (about 0.1 s in all, none below 16 KB) choose the kernel, the rank that
+     * moves, how private memory is reached and whether messages are packed. While they run the plan holds two more
+     * buffers: src_bytes + dst_bytes, at most 3/n of the shared cache for n ranks of a host, 4 MiB at least, 128 MiB
+     * at most (twice that for extents that cannot be halved evenly). */
+    heddle_tuning tuning;
+    const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
+    int64_t deadline_ms; /* 0: the communicator's */
 } heddle_reshard_options;
 
 HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);
 
 typedef struct heddle_reshard heddle_reshard;
 
-/* Collective. Compares what all ranks ask for before anything else: HEDDLE_ERR_MISMATCH on every rank names the first
- * rank and field that differ; a rank that fails to make its plan makes all fail (HEDDLE_ERR_PEER on the others). The
- * plan borrows comm. options may be NULL. */
+/* Collective over all ranks of comm, which must be as many as the mesh has. Compares what all ranks ask for before
+ * anything else: HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ, with both values. A rank
+ * that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its sentence: HEDDLE_ERR_ARG (NULL,
+ * options out of range, unknown kernel with the list of known ones, strides that overlap), HEDDLE_ERR_LAYOUT (shape,
+ * mesh, layouts and communicator contradict one another), HEDDLE_ERR_NOMEM. The communicator stays usable after these;
+ * after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. The plan borrows comm; everything else is copied. options may be
+ * NULL. */
 HEDDLE_API heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
                                                const heddle_mesh *mesh, const heddle_layout *from,
                                                const heddle_layout *to, const heddle_reshard_options *options);
@@ -103,14 +113,22 @@ typedef struct heddle_reshard_info {
 
 HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
 
-/* Blocking execute: returns when dst is complete and src may be overwritten. src and dst must not overlap
- * (HEDDLE_ERR_ARG; on every rank, since nobody's data moves then). Collective over the ranks that exchange data.
- * HEDDLE_ERR_PEER / _TIMEOUT name rank and peer. Never allocates. */
+/* Blocking execute: returns when dst is complete and src may be overwritten. Collective over the ranks that exchange
+ * data. Never allocates; between ranks of one host nothing is held besides src, dst and info.workspace_bytes.
+ *
+ * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst
+ * overlap, are NULL (unless empty), not aligned to the element, or not reachable (HEDDLE_MEMORY_PEER); the sentence
+ * names the rank. Every rank: those connected by the exchange, over any number of ranks. Where part of the bytes
+ * travels as messages the rank gives up instead (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_PEER
+ * / _TIMEOUT name rank and peer; the plan and its communicator are then of no more use. One thread at a time per
+ * communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
 
-/* Split-phase: start returns at once; test makes progress and says whether it is done; wait blocks. Between start and
- * the end src and dst belong to the plan. One execution in flight per plan, any number of plans. */
+/* Split-phase: start returns at once (private memory and packed messages are packed first); test makes progress, copies
+ * included, and says whether it is done; wait blocks. Between start and the end src and dst belong to the plan. One
+ * execution in flight per plan, any number of plans; ranks may wait for them in different orders. Errors as for
+ * execute; a refusal by another rank is returned by test or wait. */
 HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);

@@ -56,6 +56,9 @@ static const char *path_reason(const heddle_reshard *plan, const hd_step *step)
     if (step->own.used) {
         return "private memory may come; sources that peers reach are read directly";
     }
+    if (step->is_open) {
+        return "both sides lie in long pieces or both are cut, so either rank may move";
+    }
     if (step->push) {
         return "the source is the interleaved side, its owner walks it in order";
     }

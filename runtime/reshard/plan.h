@@ -89,6 +89,8 @@ typedef struct hd_request {
     const hd_copy_kernel *kernel; /* forced, or NULL */
 } hd_request;
 
+heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
+                              const heddle_reshard_options *options);
 /* Collective: facts[nranks]. HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ. */
 heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request);
 /* An allgather that tells the others when this rank cannot take part. */

@@ -1,0 +1,125 @@
+/* This rank's arguments, checked before the others are asked. */
+#include "runtime/reshard/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void heddle_reshard_options_init(heddle_reshard_options *options)
+{
+    if (options != NULL) {
+        memset(options, 0, sizeof *options);
+        options->struct_bytes = sizeof *options;
+    }
+}
+
+static heddle_status take_options(hd_request *out, const heddle_reshard_options *options)
+{
+    heddle_reshard_options_init(&out->options);
+    if (options != NULL) {
+        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *options) {
+            return hd_fail(HEDDLE_ERR_ARG, "reshard options of %zu bytes, this library knows %zu: use _options_init",
+                           options->struct_bytes, sizeof *options);
+        }
+        memcpy(&out->options, options, options->struct_bytes);
+        out->options.struct_bytes = sizeof *options;
+    }
+    const heddle_reshard_options *o = &out->options;
+    if ((o->memory != HEDDLE_MEMORY_PEER && o->memory != HEDDLE_MEMORY_ANY) ||
+        (o->tuning != HEDDLE_TUNING_TRIALS && o->tuning != HEDDLE_TUNING_RULES) || o->deadline_ms < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "reshard options: memory %d, tuning %d, deadline %lld ms", (int)o->memory,
+                       (int)o->tuning, (long long)o->deadline_ms);
+    }
+    if (o->kernel == NULL) {
+        return HEDDLE_OK;
+    }
+    out->kernel = hd_copy_kernel_named(o->kernel);
+    if (out->kernel != NULL) {
+        return HEDDLE_OK;
+    }
+    char names[512];
+    int n;
+    size_t at = 0;
+    const hd_copy_kernel *all = hd_copy_kernels(&n);
+    for (int i = 0; i < n && at < sizeof names; i++) {
+        at += (size_t)snprintf(names + at, sizeof names - at, " %s", all[i].name);
+    }
+    return hd_fail(HEDDLE_ERR_ARG, "no copy kernel is called '%.40s'; this CPU has:%s", o->kernel, names);
+}
+
+/* Strides of one side, checked; *bytes gets the smallest buffer. Destinations must not fold onto themselves. */
+static heddle_status take_strides(int64_t *stride, int64_t *bytes, const int64_t *given, const heddle_box *box,
+                                  const heddle_order *order, const heddle_shape *shape, int is_dst)
+{
+    const char *side = is_dst ? "dst" : "src";
+    int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), last = 0;
+    int dim[HEDDLE_MAX_DIMS], n = 0;
+    heddle_box_strides(stride, box, order->ndim > 0 ? order : NULL);
+    *bytes = 0;
+    if (heddle_box_elems(box) == 0) {
+        return HEDDLE_OK;
+    }
+    for (int d = 0; d < box->ndim; d++) {
+        stride[d] = given != NULL ? given[d] : stride[d];
+        int64_t reach;
+        if (box->len[d] == 1) {
+            continue;
+        }
+        if (stride[d] < 0 || (is_dst && stride[d] == 0) || __builtin_mul_overflow(stride[d], box->len[d] - 1, &reach) ||
+            __builtin_add_overflow(last, reach, &last) || __builtin_mul_overflow(last + 1, elem_bytes, bytes)) {
+            return hd_fail(HEDDLE_ERR_ARG, "%s stride of dim %s is %lld elements for %lld rows", side,
+                           shape->dim[d].name, (long long)stride[d], (long long)box->len[d]);
+        }
+        int j = n++;
+        for (; j > 0 && stride[dim[j - 1]] > stride[d]; j--) {
+            dim[j] = dim[j - 1];
+        }
+        dim[j] = d;
+    }
+    *bytes = (last + 1) * elem_bytes;
+    int64_t below = 0;
+    for (int i = 0; is_dst && i < n; i++) { /* ascending strides: each steps over all that lies below */
+        if (stride[dim[i]] <= below) {
+            return hd_fail(HEDDLE_ERR_ARG, "dst stride of dim %s is %lld elements, but its rows reach over %lld",
+                           shape->dim[dim[i]].name, (long long)stride[dim[i]], (long long)(below + 1));
+        }
+        below += stride[dim[i]] * (box->len[dim[i]] - 1);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status take_line(hd_request *out, const heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_reshard_line *line = &out->line;
+    heddle_box src, dst;
+    hd_problem problem;
+    int nranks = heddle_comm_size(comm), rank = heddle_comm_rank(comm);
+    HD_TRY(hd_problem_make(&problem, line));
+    if (heddle_mesh_size(&line->mesh) != nranks) {
+        st = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(&line->mesh),
+                     nranks);
+        goto out;
+    }
+    HD_TRY(heddle_layout_box(&src, &line->shape, &line->mesh, &line->from, rank));
+    HD_TRY(heddle_layout_box(&dst, &line->shape, &line->mesh, &line->to, rank));
+    HD_TRY(take_strides(out->src_stride_elems, &out->src_bytes, out->options.src_stride_elems, &src, &line->from_order,
+                        &line->shape, 0));
+    HD_TRY(take_strides(out->dst_stride_elems, &out->dst_bytes, out->options.dst_stride_elems, &dst, &line->to_order,
+                        &line->shape, 1));
+out:
+    return st;
+}
+
+heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
+                              const heddle_reshard_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(out, 0, sizeof *out);
+    out->line = *line;
+    HD_TRY(take_options(out, options));
+    HD_TRY(take_line(out, comm));
+out:
+    out->options.src_stride_elems = out->options.dst_stride_elems = NULL; /* the caller's; copied above */
+    out->options.kernel = NULL;
+    return st;
+}
