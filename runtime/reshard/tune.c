@@ -16,7 +16,8 @@ enum {
     MAX_ROUNDS = 200,
     MAX_REPEATS = 64,
     MAX_WAYS = 5,
-    MARGIN_PERCENT = 2 /* the rule's choice stays unless another is so much faster */
+    MARGIN_PERCENT = 3, /* the rule's choice stays unless another is so much faster */
+    WARM_CACHES = 2     /* up to so many shared caches a sample starts with an execution that does not count */
 };
 
 /* One thing to decide: `ways` alternatives, way 0 by rule. */
@@ -26,6 +27,7 @@ typedef struct trial {
     int ways;
     int repeats, rounds;
     int64_t best_ns[MAX_WAYS]; /* of this rank, then of the slowest */
+    double share[MAX_WAYS];    /* time against way 0's of the same round, reached in three rounds of four */
 } trial;
 
 /* --- a smaller problem of the same shape -------------------------------------------------------------------------- */
@@ -248,6 +250,25 @@ out:
     return st;
 }
 
+/* A shared machine changes its speed between rounds, so a way is compared with way 0 of the same round; and it must be
+ * the faster one in three rounds of four, or noise would choose. */
+static void compare_rounds(trial *t, int64_t round_ns[][MAX_WAYS], int rounds)
+{
+    for (int w = 0; w < t->ways; w++) {
+        double share[MAX_ROUNDS];
+        for (int i = 0; i < rounds; i++) {
+            double next = (double)round_ns[i][w] / (double)(round_ns[i][0] + 1);
+            int j = i;
+            for (; j > 0 && share[j - 1] > next; j--) {
+                share[j] = share[j - 1];
+            }
+            share[j] = next;
+            t->best_ns[w] = round_ns[i][w] < t->best_ns[w] ? round_ns[i][w] : t->best_ns[w];
+        }
+        t->share[w] = share[rounds * 3 / 4];
+    }
+}
+
 /* Every way by turns; the budget says how often. */
 static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
 {
@@ -269,17 +290,22 @@ static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
         sum += first[w] * repeats;
         t->best_ns[w] = first[w];
     }
-    int64_t rounds = BUDGET_NS / (sum + 1);
+    int warms = t->twin->hint.footprint_bytes <= WARM_CACHES * t->twin->hint.shared_cache_bytes;
+    int64_t rounds = BUDGET_NS / ((1 + warms) * sum + 1), round_ns[MAX_ROUNDS][MAX_WAYS];
     rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
     for (int i = 0; i < rounds; i++) {
         for (int w = 0; w < t->ways; w++) {
-            int64_t ns;
             HD_TRY(use(plan, t->twin, w));
-            HD_TRY(sample(t, (int)repeats, &ns));
-            t->best_ns[w] = ns < t->best_ns[w] ? ns : t->best_ns[w];
+            if (warms) { /* the way before left the caches in its own state */
+                HD_TRY(sample(t, 1, &round_ns[i][w]));
+            }
+            HD_TRY(sample(t, (int)repeats, &round_ns[i][w]));
         }
     }
-    HD_TRY(slowest(plan, t->best_ns, t->ways));
+    for (int i = 0; i < rounds; i++) {
+        HD_TRY(slowest(plan, round_ns[i], t->ways));
+    }
+    compare_rounds(t, round_ns, (int)rounds);
 out:
     return st;
 }
@@ -288,7 +314,7 @@ static int winner(const trial *t)
 {
     int best = 0;
     for (int w = 1; w < t->ways; w++) {
-        if (t->best_ns[w] * 100 < t->best_ns[0] * (100 - MARGIN_PERCENT) && t->best_ns[w] < t->best_ns[best]) {
+        if (t->share[w] * 100 < 100 - MARGIN_PERCENT && t->share[w] < t->share[best]) {
             best = w;
         }
     }
