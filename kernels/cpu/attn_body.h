@@ -9,13 +9,23 @@ static int64_t ATTN(seen_keys)(const hd_attn_block *block, int64_t i)
 
 static REAL ATTN(dot)(const REAL *a, const REAL *b, int64_t d)
 {
-    REAL sum = 0;
-    for (int64_t c = 0; c < d; c++) {
+    REAL part[16] = {0}, sum = 0; /* separate sums, so that compilers may use vectors */
+    int64_t c = 0;
+    for (; c + 16 <= d; c += 16) {
+        for (int l = 0; l < 16; l++) {
+            part[l] += a[c + l] * b[c + l];
+        }
+    }
+    for (; c < d; c++) {
         sum += a[c] * b[c];
+    }
+    for (int l = 0; l < 16; l++) {
+        sum += part[l];
     }
     return sum;
 }
 
+#ifndef ATTN_ROWS_ONLY
 static size_t ATTN(scratch_bytes)(int64_t d)
 {
     (void)d;
@@ -55,6 +65,8 @@ static void ATTN(forward)(const hd_attn_block *block, const hd_attn_carry *carry
     }
 }
 
+#endif
+
 static void ATTN(finish)(const hd_attn_carry *carry, void *lse, int seen, int64_t nq, int64_t d)
 {
     REAL *acc = carry->acc, *out = lse;
@@ -68,6 +80,7 @@ static void ATTN(finish)(const hd_attn_carry *carry, void *lse, int seen, int64_
     }
 }
 
+#ifndef ATTN_ROWS_ONLY
 static void ATTN(backward)(const hd_attn_block *block, const hd_attn_grad *grad, void *scratch)
 {
     (void)scratch;
@@ -88,6 +101,7 @@ static void ATTN(backward)(const hd_attn_block *block, const hd_attn_grad *grad,
         }
     }
 }
+#endif
 
 static void ATTN(row_dots)(void *delta, const void *a, const void *b, int64_t rows, int64_t d)
 {

@@ -6,5 +6,11 @@
 
 extern const hd_attn_kernels hd_attn_f64;
 extern const hd_attn_kernels hd_attn_reference;
+#if defined(__x86_64__)
+extern const hd_attn_kernels hd_attn_avx2;
+extern const hd_attn_kernels hd_attn_avx512;
+#endif
+
+#define HD_LOG2_E 1.4426950408889634f
 
 #endif

@@ -1,23 +1,7 @@
 /* Row kernels, written once for any vector width: included by block_avx2.c and block_avx512.c after their vectors. */
 #include <math.h>
 
-#define INLINE static inline __attribute__((always_inline))
-
-/* 2^x to 1 ulp: x = n + f, 2^f by a polynomial that is exactly 1 at 0. */
-INLINE vec vec_exp2(vec x)
-{
-    x = vec_exp2_range(x);
-    vec n = vec_round(x);
-    vec f = vec_sub(x, n);
-    vec p = vec_set1(0x1.41fbba0000000p-13f);
-    p = vec_fma(p, f, vec_set1(0x1.5f3e540000000p-10f));
-    p = vec_fma(p, f, vec_set1(0x1.3b2d4c0000000p-7f));
-    p = vec_fma(p, f, vec_set1(0x1.c6aee80000000p-5f));
-    p = vec_fma(p, f, vec_set1(0x1.ebfbdc0000000p-3f));
-    p = vec_fma(p, f, vec_set1(0x1.62e4300000000p-1f));
-    p = vec_fma(p, f, vec_set1(1));
-    return vec_scale_by_power(p, n);
-}
+#include "kernels/cpu/vec_math.h"
 
 INLINE vec load_some(const void *x, int bf16, int64_t at, int64_t count)
 {

@@ -1,0 +1,40 @@
+#if defined(__x86_64__)
+
+#define HD_VEC_COLUMNS 2
+
+#include "kernels/cpu/vec_avx2.h"
+
+#include "kernels/cpu/attn_cpu.h"
+#include "kernels/cpu/vec_math.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/attn_tile.h"
+
+#include "kernels/cpu/attn_vec.h"
+
+#define ATTN_ROWS_ONLY
+#define REAL float
+#define REAL_EXP expf
+#define REAL_LOG logf
+#define ATTN(name) rows_##name
+#include "kernels/cpu/attn_body.h"
+
+const hd_attn_kernels hd_attn_avx2 = {
+    .name = "avx2",
+    .real_bytes = sizeof(float),
+    .scratch_bytes = scratch_bytes,
+    .forward = forward,
+    .backward = backward,
+    .finish = rows_finish,
+    .row_dots = rows_row_dots,
+    .scores = rows_scores,
+    .softmax = rows_softmax,
+    .softmax_back = rows_softmax_back,
+    .mix = rows_mix,
+    .mix_back = rows_mix_back,
+    .add = rows_add,
+};
+
+#endif
