@@ -8,6 +8,7 @@
 #include <heddle/comm.h>
 #include <heddle/index.h>
 #include <heddle/layout.h>
+#include <heddle/linear_attention.h>
 #include <heddle/planner.h>
 #include <heddle/reshard.h>
 #include <heddle/schedule.h>

@@ -1,0 +1,163 @@
+/* Linear attention with decay over a sequence that is sharded over ranks, forward and backward.
+ *
+ *   f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp       method lasp, dv 24
+ *
+ * Per sample and head with decay g in (0, 1]:
+ *
+ *   causal          o_i = sum over j <= i of g^(i-j) (q_i . k_j) v_j
+ *   bidirectional   o_i = sum over all j  of g^|i-j| (q_i . k_j) v_j
+ *
+ * No softmax, no denominator, no scale. What one rank has to know of the others is a state [dk, dv] per sample and
+ * head, whatever the length. The shape is that of q and k: batch, sequence, heads, width dk, whatever their names; v
+ * and o have width dv. The sequence may be sharded over any mesh axes; batch and heads over others. Any extents: shards
+ * are as uneven as the layout says, ranks may be empty.
+ *
+ * Methods (docs/linear-attention.md has a section on each):
+ *   local   the whole sequence is on this rank
+ *   lasp    states travel from rank to rank (LASP, arXiv 2404.02882). All work on the own rows comes first, so that
+ * only g^length S + M per rank is serial; receive_first gives the published order instead lasp2   every rank gathers
+ * all states (LASP-2, arXiv 2502.07563) scan    exclusive scan of the pairs (g^length, state) in ceil(log2 N) steps
+ *
+ * State convention: the state between rows i and i+1 is S_i = g S_(i-1) + k_i v_i^T, and o_i = q_i S_i: what is sent is
+ * not decayed for the step to the next row. Code that follows the LASP repository sends g S instead;
+ * heddle_linear_attention_state gives either. Gradients of states are gradients of S in this convention.
+ *
+ * Storage is f32 or bf16 with arithmetic and states in f32, or f64 with both in f64. Gradients are exact and never
+ * scaled: those of a loss that is the sum over all ranks. A NaN spreads as it would in the recurrence above.
+ *
+ * Threads: an object may be used by one thread at a time; options.threads > 1 starts and ends its own in every call.
+ */
+#ifndef HEDDLE_LINEAR_ATTENTION_H
+#define HEDDLE_LINEAR_ATTENTION_H
+
+#include <heddle/attention.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HEDDLE_LINEAR_METHOD_LIST(X)                                                                                   \
+    X(LOCAL, "local")                                                                                                  \
+    X(LASP, "lasp")                                                                                                    \
+    X(LASP2, "lasp2")                                                                                                  \
+    X(SCAN, "scan")
+
+typedef enum heddle_linear_method {
+#define HEDDLE_LINEAR_METHOD_ENUM(name, text) HEDDLE_LINEAR_##name,
+    HEDDLE_LINEAR_METHOD_LIST(HEDDLE_LINEAR_METHOD_ENUM)
+#undef HEDDLE_LINEAR_METHOD_ENUM
+        HEDDLE_LINEAR_METHOD_COUNT
+} heddle_linear_method;
+
+/* "unknown" for a value outside the list. */
+HEDDLE_API const char *heddle_linear_method_name(heddle_linear_method method);
+/* HEDDLE_ERR_PARSE lists the names. */
+HEDDLE_API heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text);
+
+typedef struct heddle_linear_attention_options {
+    size_t struct_bytes;
+    heddle_linear_method method; /* default local */
+    int64_t dv;                  /* width of v and o; 0: that of the shape */
+    const double *decay;         /* [heads of the shape] each 0 < g <= 1; NULL: all 1. Copied */
+    int bidirectional;           /* 0: causal */
+    int receive_first;   /* lasp, causal: 1 waits for the state before any work and sends after all of it, as the
+                            published code does; for comparison */
+    int64_t chunk_rows;  /* rows worked on at once, 1..1024; 0: chosen by the widths (64..256) */
+    int threads;         /* of this rank, 0..256; 0 = 1. Samples and heads are divided among them */
+    int64_t deadline_ms; /* every wait; 0: the communicator's */
+} heddle_linear_attention_options;
+
+HEDDLE_API void heddle_linear_attention_options_init(heddle_linear_attention_options *options);
+
+/* Slopes of ALiBi as TNL and the LASP repository use them: decay[h] = exp(-2^(-8(h+1)/heads)) for a power of two of
+ * heads, otherwise those of the next smaller power of two and then every other one of the next larger. Pure.
+ * HEDDLE_ERR_ARG: out is NULL or heads < 1. */
+HEDDLE_API heddle_status heddle_linear_attention_slopes(double *out, int64_t heads);
+
+/* Planned traffic of `rank` per call, without a communicator: one message of one state per transfer. Pure. Errors as
+ * for heddle_linear_attention_create. */
+HEDDLE_API heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
+                                                              const heddle_mesh *mesh, const heddle_layout *layout,
+                                                              const heddle_linear_attention_options *options, int rank);
+
+typedef struct heddle_linear_attention heddle_linear_attention;
+
+/* Collective over comm, which the object borrows and whose size is the mesh's. options may be NULL (local).
+ * HEDDLE_ERR_ARG: option out of range (the sentence names it). HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one
+ * another, other than four dims, the width is sharded, partial sums, method local with a sharded sequence.
+ * HEDDLE_ERR_UNSUPPORTED: dtype. HEDDLE_ERR_MISMATCH (every rank): ranks ask for different things; names the first rank
+ * and field that differ. HEDDLE_ERR_PEER: another rank failed. HEDDLE_ERR_NOMEM. */
+HEDDLE_API heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
+                                                        const heddle_shape *shape, const heddle_mesh *mesh,
+                                                        const heddle_layout *layout,
+                                                        const heddle_linear_attention_options *options);
+/* Not collective. NULL is legal. No call may be in progress on any rank. */
+HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attention);
+
+/* Collective over the ranks that share the sequence. Arrays are local parts [batch, rows, heads, width] of the shape's
+ * dtype in any memory, see heddle_attention_array. Returns when o is complete. The state at the beginning of every
+ * chunk is kept for backward (info.saved_bytes), the first of them being the one that came from other ranks, so that
+ * backward moves no forward states again; q, k and v are the caller's to keep. o must not overlap q, k, v. Allocates
+ * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, a stream other than HEDDLE_NO_STREAM. After any
+ * error the object only fails, and ranks that wait for this one get HEDDLE_ERR_PEER. HEDDLE_ERR_TIMEOUT names rank and
+ * peer. */
+HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
+                                                         const heddle_attention_array *q,
+                                                         const heddle_attention_array *k,
+                                                         const heddle_attention_array *v,
+                                                         const heddle_attention_array *o, heddle_stream stream);
+/* Gradients of the last forward, given the same q, k and v: d_o is the gradient of o; dq, dk, dv are written, not added
+ * to, and must not overlap the others. May be called several times. Errors as above; HEDDLE_ERR_ARG: there was no
+ * forward. */
+HEDDLE_API heddle_status heddle_linear_attention_backward(
+    heddle_linear_attention *attention, const heddle_attention_array *q, const heddle_attention_array *k,
+    const heddle_attention_array *v, const heddle_attention_array *d_o, const heddle_attention_array *dq,
+    const heddle_attention_array *dk, const heddle_attention_array *dv, heddle_stream stream);
+
+typedef enum heddle_linear_state {
+    HEDDLE_LINEAR_STATE_PLAIN = 0,  /* S as above */
+    HEDDLE_LINEAR_STATE_DECAYED = 1 /* g S, as the LASP repository passes on */
+} heddle_linear_state;
+
+/* The state behind this rank's last row after a causal forward, dense [batch, heads, dk, dv] of this rank, f32 (f64 for
+ * f64); on the last rank that holds rows the sequence's final state. Not collective. HEDDLE_ERR_ARG: no forward,
+ * bidirectional, a NULL pointer. */
+HEDDLE_API heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
+                                                       heddle_linear_state convention);
+
+typedef struct heddle_linear_attention_info {
+    size_t struct_bytes;
+    const char *method;
+    heddle_attention_traffic planned;  /* per call */
+    heddle_attention_traffic measured; /* counted while sending, all calls together */
+    int64_t forwards, backwards;       /* finished */
+    int64_t state_bytes;               /* of one message */
+    int64_t serial_steps;              /* transfers of a call that follow one another on the longest path */
+    int64_t saved_bytes;               /* kept from forward to backward */
+    int64_t workspace_bytes;           /* the rest of what the object holds */
+    int64_t wait_ns;                   /* waited for other ranks, all calls together */
+    int64_t chunk_rows;
+    const char *kernel; /* "reference" "avx2" "avx512" "f64" */
+    const char *why;    /* one sentence */
+} heddle_linear_attention_info;
+
+/* HEDDLE_ERR_ARG: a pointer is NULL or out->struct_bytes is not set. */
+HEDDLE_API heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
+                                                          const heddle_linear_attention *attention);
+
+/* The judge: the recurrence, row by row in f64, of one sequence of one head. Dense [rows][dk] and [rows][dv]. d_o may
+ * be NULL (then dq, dk, dv are not touched); state [dk][dv] of the causal form may be NULL. Slow. HEDDLE_ERR_NOMEM. */
+typedef struct heddle_linear_reference {
+    int64_t rows, dk, dv;
+    double decay;
+    int bidirectional;
+    const double *q, *k, *v, *d_o;
+    double *o, *dq, *dk_out, *dv_out, *state;
+} heddle_linear_reference;
+HEDDLE_API heddle_status heddle_linear_attention_reference(const heddle_linear_reference *problem);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,86 @@
+/* Random linear attention problems, and how they read. */
+#include "linear_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_ROWS = 40, MAX_WIDTH = 20 };
+
+static int pick(random_source *source, int n)
+{
+    return (int)random_between(source, 0, n - 1);
+}
+
+static void draw_mesh(linear_case *c, random_source *source, int ranks)
+{
+    int outer = ranks;
+    while (outer > 1 && (ranks % outer != 0 || pick(source, 3) > 0)) {
+        outer--;
+    }
+    c->mesh.naxes = 2;
+    c->mesh.axis[0] = (heddle_axis){"x", outer};
+    c->mesh.axis[1] = (heddle_axis){"y", ranks / outer};
+    c->layout = heddle_layout_replicated();
+    for (int a = 0; a < 2; a++) {
+        static const int dims[] = {1, 1, 1, 0, 2, HEDDLE_REPLICATED};
+        c->layout.dim_of_axis[a] = dims[pick(source, 6)];
+    }
+}
+
+static void draw_decay(linear_case *c, random_source *source)
+{
+    static const double all[] = {1, 0.99, 0.5};
+    int kind = pick(source, 5);
+    for (int h = 0; h < LINEAR_MAX_HEADS; h++) {
+        c->decay[h] = kind < 3 ? all[kind] : 1.0 / (double)(1 + h % 7);
+    }
+    if (kind == 4) {
+        heddle_linear_attention_slopes(c->decay, c->shape.dim[2].extent);
+    }
+}
+
+void linear_draw(linear_case *out, random_source *source, int ranks, heddle_dtype dtype)
+{
+    static const heddle_dtype dtypes[] = {HEDDLE_F64, HEDDLE_F64, HEDDLE_F32, HEDDLE_BF16};
+    static const char *const name[] = {"b", "s", "h", "d"};
+    linear_case *c = out;
+    memset(c, 0, sizeof *c);
+    c->shape.dtype = dtype == HEDDLE_DTYPE_COUNT ? dtypes[pick(source, 4)] : dtype;
+    c->shape.ndim = 4;
+    const int64_t extent[4] = {random_between(source, 1, 2), random_between(source, 0, MAX_ROWS),
+                               random_between(source, 1, 3), random_between(source, 1, MAX_WIDTH)};
+    for (int d = 0; d < 4; d++) {
+        snprintf(c->shape.dim[d].name, HEDDLE_NAME_BYTES, "%s", name[d]);
+        c->shape.dim[d].extent = extent[d];
+    }
+    draw_mesh(c, source, ranks);
+    draw_decay(c, source);
+    heddle_linear_attention_options_init(&c->options);
+    int sharded = 0;
+    for (int a = 0; a < 2; a++) {
+        sharded |= c->layout.dim_of_axis[a] == 1 && c->mesh.axis[a].size > 1;
+    }
+    c->options.method = (heddle_linear_method)(sharded ? 1 + pick(source, 3) : pick(source, 4));
+    c->options.dv = pick(source, 2) * random_between(source, 1, MAX_WIDTH);
+    c->options.bidirectional = pick(source, 3) == 0;
+    c->options.receive_first =
+        c->options.method == HEDDLE_LINEAR_LASP && !c->options.bidirectional && pick(source, 4) == 0;
+    c->options.chunk_rows = pick(source, 2) * random_between(source, 1, 17);
+    c->options.threads = pick(source, 4) == 0 ? 2 : 0;
+    c->storage = pick(source, 4);
+    c->nan_at = pick(source, 6) == 0 ? random_between(source, 1, 1000) : 0;
+    c->seed = random_bits(source) >> 8;
+}
+
+void linear_describe(char *out, size_t bytes, const linear_case *c)
+{
+    char shape[HEDDLE_LINE_BYTES] = "", mesh[256] = "", layout[1024] = "";
+    heddle_shape_format(shape, sizeof shape, &c->shape);
+    heddle_mesh_format(mesh, sizeof mesh, &c->mesh);
+    heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh);
+    snprintf(out, bytes, "%.300s on %s: %s, dv %lld, method %s, %s%s, decay %g.., chunk %lld, seed %llu, storage %d%s",
+             shape, mesh, layout, (long long)(c->options.dv > 0 ? c->options.dv : c->shape.dim[3].extent),
+             heddle_linear_method_name(c->options.method), c->options.bidirectional ? "bidirectional" : "causal",
+             c->options.receive_first ? " receive-first" : "", c->decay[0], (long long)c->options.chunk_rows,
+             (unsigned long long)c->seed, c->storage, c->nan_at > 0 ? ", with NaN" : "");
+}

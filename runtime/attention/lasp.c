@@ -1,0 +1,96 @@
+/* LASP: the state travels from rank to rank (arXiv 2404.02882, section 2). N-1 messages of one state per direction,
+ * whatever the length.
+ *
+ * A rank that has done its own work when the state arrives adds its part and sends it on at once: only that is serial.
+ */
+#include "runtime/attention/linear_internal.h"
+
+#include <string.h>
+
+static int64_t messages(int p, int n)
+{
+    return p + 1 < n;
+}
+
+static int64_t serial_steps(int n)
+{
+    return n - 1;
+}
+
+/* Edge p -> p+1 belongs to exchange p % 2, so that a rank receives in one and sends in the other. */
+static int edge_in(const hd_flow *flow)
+{
+    return (flow->p + 1) % 2;
+}
+
+static int edge_out(const hd_flow *flow)
+{
+    return flow->p % 2;
+}
+
+static heddle_status create(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < 2; i++) {
+        heddle_message message;
+        memset(&message, 0, sizeof message);
+        message.run_bytes = flow->problem->state_bytes;
+        int n = 0;
+        if (i == edge_out(flow) && flow->p + 1 < flow->n) {
+            message.peer = hd_flow_rank(flow, flow->p + 1);
+            message.is_send = 1;
+            n = 1;
+        } else if (i == edge_in(flow) && flow->p > 0) {
+            message.peer = hd_flow_rank(flow, flow->p - 1);
+            n = 1;
+        }
+        HD_TRY(hd_exchange_create(&flow->exchange[i], flow->comm, &message, n));
+    }
+out:
+    return st;
+}
+
+static heddle_status begin(hd_flow *flow)
+{
+    flow->receiving = flow->p > 0;
+    flow->ready = !flow->receiving;
+    flow->waits_for = flow->receiving ? hd_flow_rank(flow, flow->p - 1) : -1;
+    return flow->receiving ? hd_flow_start(flow, edge_in(flow), flow->out, flow->in, 0) : HEDDLE_OK;
+}
+
+/* out = what this rank passes on */
+static heddle_status send_on(hd_flow *flow)
+{
+    if (!flow->out_given) {
+        memcpy(flow->out, flow->in, (size_t)flow->problem->state_bytes);
+        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->own);
+    }
+    flow->step = 1;
+    flow->sending = 1;
+    flow->waits_for = hd_flow_rank(flow, flow->p + 1);
+    return hd_flow_start(flow, edge_out(flow), flow->out, flow->in, 1);
+}
+
+static heddle_status test(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    int done = 0;
+    if (flow->receiving) {
+        HD_TRY(hd_exchange_test(flow->exchange[edge_in(flow)], &done));
+        flow->receiving = !done;
+        flow->ready = done;
+    }
+    if (flow->ready && flow->given && flow->step == 0 && flow->p + 1 < flow->n) {
+        HD_TRY(send_on(flow));
+    }
+    if (flow->sending) {
+        HD_TRY(hd_exchange_test(flow->exchange[edge_out(flow)], &done));
+        flow->sending = !done;
+    }
+    flow->done = flow->ready && flow->given && !flow->sending;
+out:
+    return st;
+}
+
+const hd_flow_method hd_flow_lasp = {
+    .name = "lasp", .messages = messages, .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};

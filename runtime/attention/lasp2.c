@@ -1,0 +1,87 @@
+/* LASP-2: one all-gather of the states, then every rank folds those before it (arXiv 2502.07563, section 3). One step,
+ * N-1 states sent by every rank.
+ *
+ * The paper has no decay here; with it a state fades by g^length of every rank it passes.
+ */
+#include "runtime/attention/linear_internal.h"
+
+static int64_t messages(int p, int n)
+{
+    (void)p;
+    return n - 1;
+}
+
+static int64_t serial_steps(int n)
+{
+    (void)n;
+    return 1;
+}
+
+static heddle_status create(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_message *message = NULL;
+    int64_t bytes = flow->problem->state_bytes;
+    int count = 0, me = flow->problem->me;
+    if (flow->twin != NULL) {
+        return HEDDLE_OK;
+    }
+    heddle_status mine = hd_alloc((void **)&message, 2 * (size_t)flow->n, sizeof *message, "messages of lasp2");
+    if (mine == HEDDLE_OK) {
+        mine = hd_flow_alloc(&flow->all, flow, bytes * flow->n);
+    }
+    HD_TRY(hd_comm_agree(flow->comm, mine));
+    for (int m = 0; m < flow->n; m++) {
+        int rank = flow->problem->rank[m];
+        if (m != me) {
+            message[count++] = (heddle_message){.peer = rank, .is_send = 1, .run_bytes = bytes};
+            message[count++] = (heddle_message){.peer = rank, .offset_bytes = m * bytes, .run_bytes = bytes};
+        }
+    }
+    HD_TRY(hd_exchange_create(&flow->exchange[0], flow->comm, message, count));
+out:
+    hd_free(message);
+    return st;
+}
+
+static heddle_status begin(hd_flow *flow)
+{
+    flow->waits_for = hd_flow_rank(flow, flow->p > 0 ? flow->p - 1 : flow->p + 1);
+    return HEDDLE_OK;
+}
+
+static void fold_all(hd_flow *flow, const unsigned char *all)
+{
+    for (int p = 0; p < flow->p; p++) {
+        int member = flow->leftward ? flow->n - 1 - p : p;
+        hd_flow_fold(flow, flow->in, hd_flow_rows(flow, p), all + member * flow->problem->state_bytes);
+    }
+}
+
+static heddle_status test(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    int gathered = 0;
+    if (flow->twin != NULL) {
+        gathered = flow->given && flow->twin->done;
+    } else if (flow->given && flow->step == 0) {
+        flow->step = 1;
+        HD_TRY(hd_flow_start(flow, 0, flow->own, flow->all, flow->n - 1));
+    }
+    if (flow->step == 1) {
+        HD_TRY(hd_exchange_test(flow->exchange[0], &gathered));
+    }
+    if (gathered) {
+        fold_all(flow, flow->twin != NULL ? flow->twin->all : flow->all);
+        flow->ready = flow->done = 1;
+    }
+out:
+    return st;
+}
+
+const hd_flow_method hd_flow_lasp2 = {.name = "lasp2",
+                                      .messages = messages,
+                                      .serial_steps = serial_steps,
+                                      .create = create,
+                                      .begin = begin,
+                                      .test = test};

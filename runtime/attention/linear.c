@@ -1,0 +1,231 @@
+/* Linear attention: the object. */
+#include "runtime/attention/attention_internal.h"
+#include "runtime/attention/linear_internal.h"
+
+#include <string.h>
+
+static heddle_status take_memory(unsigned char **out, int64_t bytes, int64_t *counted)
+{
+    *counted += bytes;
+    return hd_alloc_aligned((void **)out, 64, (size_t)bytes + 64, "workspace of a linear attention");
+}
+
+static heddle_status make_memory(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = &a->problem;
+    int64_t real = (int64_t)a->kernels->real_bytes, heads = p->batch * p->heads;
+    int64_t states_bytes = heads * p->nchunks * a->padded_elems * real;
+    for (int i = 0; i < HD_STATES; i++) {
+        int two_sided = i == HD_STATES_KV_RIGHT || i == HD_STATES_G_LEFT;
+        if (!two_sided || p->options.bidirectional) {
+            int saved = i == HD_STATES_KV_LEFT || i == HD_STATES_KV_RIGHT;
+            HD_TRY(take_memory(&a->states[i], states_bytes, saved ? &a->saved_bytes : &a->workspace_bytes));
+        }
+    }
+    a->scratch_bytes = (int64_t)(a->kernels->scratch_bytes(&a->dims) + 127) / 64 * 64;
+    HD_TRY(take_memory(&a->scratch, p->options.threads * a->scratch_bytes, &a->workspace_bytes));
+    HD_TRY(take_memory(&a->carry, p->options.threads * 2 * a->padded_elems * real, &a->workspace_bytes));
+    HD_TRY(take_memory(&a->last, p->state_bytes, &a->workspace_bytes));
+    if (p->shape.dtype == HEDDLE_BF16) {
+        HD_TRY(take_memory(&a->part[0], heads * p->rows * p->dv * real, &a->workspace_bytes));
+        HD_TRY(take_memory(&a->part[1], heads * p->rows * p->dk * real, &a->workspace_bytes));
+    }
+out:
+    return st;
+}
+
+/* What can be done without the others. */
+static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm, const heddle_shape *shape,
+                                const heddle_mesh *mesh, const heddle_layout *layout,
+                                const heddle_linear_attention_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention *a = NULL;
+    HD_TRY(hd_alloc((void **)&a, 1, sizeof *a, "a linear attention"));
+    *out = a;
+    HD_TRY(hd_linear_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm)));
+    if (heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention: the mesh has %d ranks, the communicator %d",
+                       heddle_mesh_size(mesh), heddle_comm_size(comm));
+    }
+    a->comm = comm;
+    a->kernels = hd_linear_kernels_best(a->problem.real);
+    a->dims = (hd_linear_dims){.dk = a->problem.dk,
+                               .dv = a->problem.dv,
+                               .chunk_rows = a->problem.chunk_rows,
+                               .bidirectional = a->problem.options.bidirectional};
+    a->padded_elems = a->problem.dk * a->kernels->padded(a->problem.dv);
+    HD_TRY(make_memory(a));
+    HD_TRY(heddle_linear_attention_plan_traffic(&a->planned, shape, mesh, layout, options, heddle_comm_rank(comm)));
+out:
+    return st;
+}
+
+static uint64_t hash_decay(const hd_linear_problem *p)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int64_t i = 0; i < p->shape.dim[2].extent; i++) {
+        uint64_t bits;
+        memcpy(&bits, &p->decay[i], sizeof bits);
+        h = (h ^ bits) * 1099511628211u;
+    }
+    return h;
+}
+
+static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, const heddle_mesh *mesh,
+                        const heddle_layout *layout)
+{
+    const hd_linear_problem *p = &a->problem;
+    char text[HEDDLE_LINE_BYTES] = "";
+    fields->what = "linear attention";
+    heddle_shape_format(text, sizeof text, &p->shape);
+    hd_fields_add(fields, "shape", "%s", text);
+    heddle_mesh_format(text, sizeof text, mesh);
+    hd_fields_add(fields, "mesh", "%s", text);
+    heddle_layout_format(text, sizeof text, layout, &p->shape, mesh);
+    hd_fields_add(fields, "layout", "%s", text);
+    hd_fields_add(fields, "method", "%s", heddle_linear_method_name(p->options.method));
+    hd_fields_add(fields, "dv", "%lld", (long long)p->dv);
+    hd_fields_add(fields, "direction", "%s", p->options.bidirectional ? "bidirectional" : "causal");
+    hd_fields_add(fields, "order", "%s", p->options.receive_first ? "receive first" : "own work first");
+    hd_fields_add(fields, "decay", "%g ... (fingerprint %016llx)", p->shape.dim[2].extent > 0 ? p->decay[0] : 1,
+                  (unsigned long long)hash_decay(p));
+}
+
+heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
+                                             const heddle_shape *shape, const heddle_mesh *mesh,
+                                             const heddle_layout *layout,
+                                             const heddle_linear_attention_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention *a = NULL;
+    hd_fields fields;
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_create: %s is NULL", out == NULL ? "out" : "comm");
+    }
+    memset(&fields, 0, sizeof fields);
+    heddle_status mine = make_alone(&a, comm, shape, mesh, layout, options);
+    if (mine == HEDDLE_OK) {
+        tell_fields(&fields, a, mesh, layout);
+    }
+    HD_TRY(hd_fields_agree(comm, &fields, mine));
+    if (a->problem.nranks > 1) {
+        int shares = a->problem.options.method == HEDDLE_LINEAR_LASP2 && a->problem.options.bidirectional;
+        for (int i = 0; i < 2; i++) {
+            hd_flow *twin = i == 1 && shares && a->problem.all_ones ? a->flow[0] : NULL;
+            HD_TRY(hd_flow_create(&a->flow[i], comm, &a->problem, a->kernels, i, twin));
+            a->workspace_bytes += a->flow[i]->allocated_bytes;
+        }
+    }
+    *out = a;
+    a = NULL;
+out:
+    heddle_linear_attention_destroy(a);
+    return st;
+}
+
+void heddle_linear_attention_destroy(heddle_linear_attention *attention)
+{
+    if (attention == NULL) {
+        return;
+    }
+    hd_flow_destroy(attention->flow[1]);
+    hd_flow_destroy(attention->flow[0]);
+    for (int i = 0; i < HD_STATES; i++) {
+        hd_free(attention->states[i]);
+    }
+    hd_free(attention->scratch);
+    hd_free(attention->carry);
+    hd_free(attention->part[0]);
+    hd_free(attention->part[1]);
+    hd_free(attention->last);
+    hd_linear_problem_free(&attention->problem);
+    hd_free(attention);
+}
+
+heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
+                                                   const heddle_mesh *mesh, const heddle_layout *layout,
+                                                   const heddle_linear_attention_options *options, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_linear_problem p;
+    if (out == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention traffic: out is NULL");
+    }
+    HD_TRY(hd_linear_problem_make(&p, shape, mesh, layout, options, rank));
+    memset(out, 0, sizeof *out);
+    const hd_flow_method *method = hd_flow_method_of(p.options.method);
+    if (p.nranks > 1 && p.state_elems > 0) {
+        int64_t right = method->messages(p.me, p.nranks), left = method->messages(p.nranks - 1 - p.me, p.nranks);
+        int shared = p.options.method == HEDDLE_LINEAR_LASP2 && p.all_ones;
+        int64_t both = right + (shared ? 0 : left);
+        out->forward_messages = p.options.bidirectional ? both : right;
+        out->backward_messages = p.options.bidirectional ? both : left;
+        out->forward_bytes = out->forward_messages * p.state_bytes;
+        out->backward_bytes = out->backward_messages * p.state_bytes;
+    }
+    hd_linear_problem_free(&p);
+out:
+    return st;
+}
+
+heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
+                                            heddle_linear_state convention)
+{
+    const heddle_linear_attention *a = attention;
+    if (out == NULL || a == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_state: %s is NULL", out == NULL ? "out" : "attention");
+    }
+    if (a->forwards == 0 || a->problem.options.bidirectional) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention: %s",
+                       a->forwards == 0 ? "there was no forward" : "the bidirectional form has no last state");
+    }
+    int64_t elems = a->problem.dk * a->problem.dv;
+    for (int64_t i = 0; i < a->problem.state_elems; i++) {
+        double decay = convention == HEDDLE_LINEAR_STATE_DECAYED ? hd_linear_decay(a, i / elems) : 1;
+        if (a->problem.real == HEDDLE_F64) {
+            ((double *)out)[i] = decay * ((const double *)(const void *)a->last)[i];
+        } else {
+            ((float *)out)[i] = (float)decay * ((const float *)(const void *)a->last)[i];
+        }
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
+                                               const heddle_linear_attention *attention)
+{
+    const heddle_linear_attention *a = attention;
+    if (out == NULL || a == NULL || out->struct_bytes == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_get_info: %s",
+                       out == NULL ? "out is NULL"
+                       : a == NULL ? "attention is NULL"
+                                   : "struct_bytes is 0");
+    }
+    static const char *const why[] = {
+        "the whole sequence is here: one walk over its chunks",
+        "states travel from rank to rank; the work on the own rows comes first, one fold of a state is serial",
+        "every rank gathers all states and folds those before it; the products inside the chunks hide the gather",
+        "exclusive scan of the states; the products inside the chunks hide its first steps"};
+    const hd_flow_method *method = hd_flow_method_of(a->problem.options.method);
+    heddle_linear_attention_info info = {
+        .struct_bytes = out->struct_bytes,
+        .method = heddle_linear_method_name(a->problem.options.method),
+        .planned = a->planned,
+        .measured = a->measured,
+        .forwards = a->forwards,
+        .backwards = a->backwards,
+        .state_bytes = a->problem.state_bytes,
+        .serial_steps = a->problem.nranks > 1 ? method->serial_steps(a->problem.nranks) : 0,
+        .saved_bytes = a->saved_bytes,
+        .workspace_bytes = a->workspace_bytes,
+        .wait_ns = a->wait_ns,
+        .chunk_rows = a->problem.chunk_rows,
+        .kernel = a->kernels->name,
+        .why = a->problem.options.receive_first ? "the published order: receive, all work, send"
+               : a->problem.nranks == 1         ? why[0]
+                                                : why[a->problem.options.method]};
+    memcpy(out, &info, out->struct_bytes < sizeof info ? out->struct_bytes : sizeof info);
+    return HEDDLE_OK;
+}

@@ -1,0 +1,313 @@
+/* Forward and backward of linear attention on chunks: the work on the own rows, then what comes from other ranks.
+ *
+ * Own part first: every chunk's contribution to the state; their total goes to the flow, and while that is on its way
+ * the products inside the chunks are done. When the state of the ranks before arrives, contributions become states and
+ * every chunk takes its own. No product is done twice.
+ */
+#include "runtime/attention/linear_internal.h"
+
+#include <string.h>
+
+/* States a call makes: the one that goes right and the one that goes left. */
+static int rightward_states(int backward)
+{
+    return backward ? HD_STATES_G_LEFT : HD_STATES_KV_LEFT;
+}
+
+static int leftward_states(int backward)
+{
+    return backward ? HD_STATES_G_RIGHT : HD_STATES_KV_RIGHT;
+}
+
+static void contribute(heddle_linear_attention *a, int thread, int64_t i, int backward)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    int right = rightward_states(backward), left = leftward_states(backward);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        hd_linear_chunk_views(&chunk, a, i, c);
+        a->kernels->states(scratch, &chunk, backward, a->states[right] == NULL ? NULL : hd_linear_state(a, right, i, c),
+                           a->states[left] == NULL ? NULL : hd_linear_state(a, left, i, c));
+    }
+    if (a->uses[0]) {
+        hd_linear_total(a, thread, right, i, 1, a->flow[0]->own);
+    }
+    if (a->uses[1]) {
+        hd_linear_total(a, thread, left, i, 0, a->flow[1]->own);
+    }
+}
+
+static void contribute_forward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    contribute(a, thread, i, 0);
+}
+
+static void contribute_backward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    contribute(a, thread, i, 1);
+}
+
+static void inner_forward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        hd_linear_chunk_views(&chunk, a, i, c);
+        chunk.o = chunk.o_so_far;
+        a->kernels->inner(scratch, &chunk);
+        hd_linear_poll(a, thread);
+    }
+}
+
+static void inner_backward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        hd_linear_chunk_views(&chunk, a, i, c);
+        chunk.dk = chunk.dk_so_far;
+        chunk.dv = chunk.dv_so_far;
+        a->kernels->inner_back(scratch, &chunk, hd_linear_before(a, HD_STATES_KV_LEFT, i, c, 1),
+                               hd_linear_before(a, HD_STATES_KV_RIGHT, i, c, 0));
+        hd_linear_poll(a, thread);
+    }
+}
+
+static const void *arrived(const heddle_linear_attention *a, int flow)
+{
+    return a->flow[flow] != NULL ? a->flow[flow]->in : NULL;
+}
+
+static void spread(heddle_linear_attention *a, int thread, int64_t i, int backward)
+{
+    if (a->states[rightward_states(backward)] != NULL) {
+        hd_linear_spread(a, thread, rightward_states(backward), i, 1, arrived(a, 0));
+    }
+    if (a->states[leftward_states(backward)] != NULL) {
+        hd_linear_spread(a, thread, leftward_states(backward), i, 0, arrived(a, 1));
+    }
+}
+
+static void outer_forward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    spread(a, thread, i, 0);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        const void *left = hd_linear_before(a, HD_STATES_KV_LEFT, i, c, 1);
+        const void *right = hd_linear_before(a, HD_STATES_KV_RIGHT, i, c, 0);
+        hd_linear_chunk_views(&chunk, a, i, c);
+        if (left != NULL || right != NULL || a->part[0] != NULL) {
+            a->kernels->outer(scratch, &chunk, left, right);
+        }
+        hd_linear_poll(a, thread);
+    }
+}
+
+static void outer_backward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    spread(a, thread, i, 1);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        const void *left = hd_linear_before(a, HD_STATES_G_LEFT, i, c, 1);
+        const void *right = hd_linear_before(a, HD_STATES_G_RIGHT, i, c, 0);
+        hd_linear_chunk_views(&chunk, a, i, c);
+        if (left != NULL || right != NULL || a->part[0] != NULL) {
+            a->kernels->outer_back(scratch, &chunk, left, right);
+        }
+        hd_linear_poll(a, thread);
+    }
+}
+
+/* Causal and the state before this rank known: one walk over the rows. */
+static void whole_forward(heddle_linear_attention *a, int thread, int64_t i)
+{
+    void *scratch = hd_linear_scratch(a, thread, i);
+    unsigned char *state = hd_linear_carry(a, thread, 0);
+    size_t bytes = (size_t)a->padded_elems * a->kernels->real_bytes;
+    hd_linear_widen(a, state, arrived(a, 0), i);
+    for (int64_t c = 0; c < a->problem.nchunks; c++) {
+        hd_linear_chunk chunk;
+        hd_linear_chunk_views(&chunk, a, i, c);
+        memcpy(hd_linear_state(a, HD_STATES_KV_LEFT, i, c), state, bytes);
+        a->kernels->forward(scratch, &chunk, state);
+    }
+    hd_linear_narrow(a, a->last, state, i);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static heddle_status begin(heddle_linear_attention *a, int backward)
+{
+    heddle_status st = HEDDLE_OK;
+    int both = a->problem.options.bidirectional;
+    for (int i = 0; i < 2; i++) {
+        a->uses[i] = a->flow[i] != NULL && (both || i == backward);
+        if (a->uses[i]) {
+            HD_TRY(hd_flow_begin(a->flow[i]));
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status give(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
+        st = a->uses[i] ? hd_flow_give(a->flow[i], 0) : HEDDLE_OK;
+    }
+    return st;
+}
+
+static void count(heddle_linear_attention *a, int64_t *messages, int64_t *bytes)
+{
+    for (int i = 0; i < 2; i++) {
+        if (a->flow[i] != NULL) {
+            *messages += a->flow[i]->sent_messages;
+            *bytes += a->flow[i]->sent_messages * a->problem.state_bytes;
+            a->flow[i]->sent_messages = 0;
+        }
+    }
+}
+
+/* The published order: nothing before the state has come, and it goes on after everything. */
+static heddle_status forward_in_order(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_linear_wait(a, 0));
+    HD_TRY(hd_linear_parallel(a, whole_forward));
+    if (a->uses[0]) {
+        memcpy(a->flow[0]->out, a->last, (size_t)a->problem.state_bytes);
+        HD_TRY(hd_flow_give(a->flow[0], 1));
+    }
+    HD_TRY(hd_linear_wait(a, 1));
+out:
+    return st;
+}
+
+/* The state behind this rank's rows. */
+static void take_last(heddle_linear_attention *a)
+{
+    if (!a->problem.options.bidirectional) {
+        memcpy(a->last, a->flow[0]->in, (size_t)a->problem.state_bytes);
+        hd_flow_fold(a->flow[0], a->last, a->problem.rows, a->flow[0]->own);
+    }
+}
+
+static heddle_status run_forward(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(begin(a, 0));
+    if (!a->problem.options.bidirectional && (a->flow[0] == NULL || a->problem.options.receive_first)) {
+        return forward_in_order(a);
+    }
+    HD_TRY(hd_linear_parallel(a, contribute_forward));
+    HD_TRY(give(a));
+    HD_TRY(hd_linear_parallel(a, inner_forward));
+    HD_TRY(hd_linear_wait(a, 0));
+    HD_TRY(hd_linear_parallel(a, outer_forward));
+    HD_TRY(hd_linear_wait(a, 1));
+    if (a->flow[0] != NULL) {
+        take_last(a);
+    }
+out:
+    return st;
+}
+
+static heddle_status run_backward(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(begin(a, 1));
+    if (a->problem.options.receive_first) {
+        HD_TRY(hd_linear_wait(a, 0));
+    }
+    HD_TRY(hd_linear_parallel(a, contribute_backward));
+    if (!a->problem.options.receive_first) {
+        HD_TRY(give(a));
+    }
+    HD_TRY(hd_linear_parallel(a, inner_backward));
+    HD_TRY(hd_linear_wait(a, 0));
+    HD_TRY(hd_linear_parallel(a, outer_backward));
+    if (a->problem.options.receive_first) {
+        HD_TRY(give(a));
+    }
+    HD_TRY(hd_linear_wait(a, 1));
+out:
+    return st;
+}
+
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
+
+typedef struct argument {
+    const char *name;
+    const heddle_attention_array *array;
+    heddle_attention_array *to;
+} argument;
+
+static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream)
+{
+    int64_t elems = a->problem.batch * a->problem.heads * a->problem.rows;
+    if (a->broken != HEDDLE_OK) {
+        return hd_fail(a->broken, "the linear attention failed before: %s", a->why);
+    }
+    if (stream != HEDDLE_NO_STREAM) {
+        hd_fail(HEDDLE_ERR_ARG, "linear attention got a stream, but its communicator has no GPU");
+        return hd_linear_give_up(a, HEDDLE_ERR_ARG);
+    }
+    for (int i = 0; i < n; i++) {
+        if (elems > 0 && (arguments[i].array == NULL || arguments[i].array->data == NULL)) {
+            hd_fail(HEDDLE_ERR_ARG, "linear attention: %s is NULL on rank %d, which holds %lld rows", arguments[i].name,
+                    heddle_comm_rank(a->comm), (long long)a->problem.rows);
+            return hd_linear_give_up(a, HEDDLE_ERR_ARG);
+        }
+        *arguments[i].to = arguments[i].array != NULL ? *arguments[i].array : (heddle_attention_array){.data = NULL};
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention, const heddle_attention_array *q,
+                                              const heddle_attention_array *k, const heddle_attention_array *v,
+                                              const heddle_attention_array *o, heddle_stream stream)
+{
+    heddle_linear_attention *a = attention;
+    if (a == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
+    }
+    const argument arguments[] = {{"q", q, &a->q}, {"k", k, &a->k}, {"v", v, &a->v}, {"o", o, &a->o}};
+    heddle_status st = take_arguments(a, arguments, 4, stream);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = run_forward(a);
+    count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
+    a->forwards += st == HEDDLE_OK;
+    return st == HEDDLE_OK ? st : hd_linear_give_up(a, st);
+}
+
+heddle_status heddle_linear_attention_backward(heddle_linear_attention *attention, const heddle_attention_array *q,
+                                               const heddle_attention_array *k, const heddle_attention_array *v,
+                                               const heddle_attention_array *d_o, const heddle_attention_array *dq,
+                                               const heddle_attention_array *dk, const heddle_attention_array *dv,
+                                               heddle_stream stream)
+{
+    heddle_linear_attention *a = attention;
+    if (a == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_backward: attention is NULL");
+    }
+    const argument arguments[] = {{"q", q, &a->q},    {"k", k, &a->k},    {"v", v, &a->v},   {"d_o", d_o, &a->d_o},
+                                  {"dq", dq, &a->dq}, {"dk", dk, &a->dk}, {"dv", dv, &a->dv}};
+    heddle_status st = take_arguments(a, arguments, 7, stream);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (a->forwards == 0) {
+        hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
+        return hd_linear_give_up(a, HEDDLE_ERR_ARG);
+    }
+    st = run_backward(a);
+    count(a, &a->measured.backward_messages, &a->measured.backward_bytes);
+    a->backwards += st == HEDDLE_OK;
+    return st == HEDDLE_OK ? st : hd_linear_give_up(a, st);
+}

@@ -1,0 +1,148 @@
+/* Chunks of rows, and the states at their borders. */
+#include "runtime/attention/linear_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk)
+{
+    int64_t left = a->problem.rows - chunk * a->problem.chunk_rows;
+    return left < a->problem.chunk_rows ? left : a->problem.chunk_rows;
+}
+
+/* Rows from `row` on of one head of a caller's array. */
+static hd_linear_rows rows_of(const heddle_linear_attention *a, const heddle_attention_array *array,
+                              int64_t sample_head, int64_t row, int64_t width)
+{
+    const hd_linear_problem *p = &a->problem;
+    int64_t stride[4] = {p->rows * p->heads * width, p->heads * width, width, 1};
+    const int64_t *given = array->stride_elems;
+    if (given[0] != 0 || given[1] != 0 || given[2] != 0 || given[3] != 0) {
+        memcpy(stride, given, sizeof stride);
+    }
+    int64_t at = sample_head / p->heads * stride[0] + row * stride[1] + sample_head % p->heads * stride[2];
+    unsigned char *data = array->data;
+    return (hd_linear_rows){.data = data == NULL ? NULL : data + at * (int64_t)heddle_dtype_bytes(p->shape.dtype),
+                            .row = stride[1],
+                            .column = stride[3],
+                            .dtype = p->shape.dtype};
+}
+
+/* The same in what holds results of the first half: the result itself, or for bf16 a dense array of f32. */
+static hd_linear_rows part_of(const heddle_linear_attention *a, int which, const hd_linear_rows *result,
+                              int64_t sample_head, int64_t row, int64_t width)
+{
+    if (a->part[which] == NULL) {
+        return *result;
+    }
+    int64_t at = (sample_head * a->problem.rows + row) * width;
+    return (hd_linear_rows){.data = a->part[which] + at * (int64_t)a->kernels->real_bytes,
+                            .row = width,
+                            .column = 1,
+                            .dtype = a->problem.real};
+}
+
+void hd_linear_chunk_views(hd_linear_chunk *out, const heddle_linear_attention *a, int64_t sample_head, int64_t chunk)
+{
+    const hd_linear_problem *p = &a->problem;
+    int64_t row = chunk * p->chunk_rows;
+    out->rows = hd_linear_chunk_len(a, chunk);
+    out->q = rows_of(a, &a->q, sample_head, row, p->dk);
+    out->k = rows_of(a, &a->k, sample_head, row, p->dk);
+    out->v = rows_of(a, &a->v, sample_head, row, p->dv);
+    out->o = rows_of(a, &a->o, sample_head, row, p->dv);
+    out->d_o = rows_of(a, &a->d_o, sample_head, row, p->dv);
+    out->dq = rows_of(a, &a->dq, sample_head, row, p->dk);
+    out->dk = rows_of(a, &a->dk, sample_head, row, p->dk);
+    out->dv = rows_of(a, &a->dv, sample_head, row, p->dv);
+    out->o_so_far = part_of(a, 0, &out->o, sample_head, row, p->dv);
+    out->dv_so_far = part_of(a, 0, &out->dv, sample_head, row, p->dv);
+    out->dk_so_far = part_of(a, 1, &out->dk, sample_head, row, p->dk);
+}
+
+unsigned char *hd_linear_state(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk)
+{
+    int64_t index = sample_head * a->problem.nchunks + chunk;
+    return a->states[which] + (size_t)(index * a->padded_elems) * a->kernels->real_bytes;
+}
+
+void *hd_linear_scratch(heddle_linear_attention *a, int thread, int64_t sample_head)
+{
+    void *scratch = a->scratch + thread * a->scratch_bytes;
+    a->kernels->begin(scratch, &a->dims, hd_linear_decay(a, sample_head));
+    return scratch;
+}
+
+unsigned char *hd_linear_carry(heddle_linear_attention *a, int thread, int which)
+{
+    return a->carry + (size_t)((2 * thread + which) * a->padded_elems) * a->kernels->real_bytes;
+}
+
+double hd_linear_decay(const heddle_linear_attention *a, int64_t sample_head)
+{
+    return a->problem.decay[a->problem.head_lo + sample_head % a->problem.heads];
+}
+
+/* dense == NULL: zero */
+void hd_linear_widen(heddle_linear_attention *a, void *padded, const void *dense, int64_t sample_head)
+{
+    size_t real = a->kernels->real_bytes, row = (size_t)a->problem.dv * real;
+    size_t padded_row = (size_t)a->kernels->padded(a->problem.dv) * real;
+    memset(padded, 0, (size_t)a->padded_elems * real);
+    for (size_t d = 0; d < (size_t)a->problem.dk && dense != NULL; d++) {
+        size_t from = ((size_t)sample_head * (size_t)a->problem.dk + d) * row;
+        memcpy((unsigned char *)padded + d * padded_row, (const unsigned char *)dense + from, row);
+    }
+}
+
+void hd_linear_narrow(heddle_linear_attention *a, void *dense, const void *padded, int64_t sample_head)
+{
+    size_t real = a->kernels->real_bytes, row = (size_t)a->problem.dv * real;
+    size_t padded_row = (size_t)a->kernels->padded(a->problem.dv) * real;
+    for (size_t d = 0; d < (size_t)a->problem.dk; d++) {
+        size_t to = ((size_t)sample_head * (size_t)a->problem.dk + d) * row;
+        memcpy((unsigned char *)dense + to, (const unsigned char *)padded + d * padded_row, row);
+    }
+}
+
+void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending, void *own)
+{
+    unsigned char *sum = hd_linear_carry(a, thread, 0);
+    double decay = hd_linear_decay(a, sample_head);
+    hd_linear_widen(a, sum, NULL, sample_head);
+    for (int64_t i = 0; i < a->problem.nchunks; i++) {
+        int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
+        double factor = pow(decay, (double)hd_linear_chunk_len(a, chunk));
+        a->kernels->fold(sum, factor, hd_linear_state(a, which, sample_head, chunk), a->padded_elems);
+    }
+    hd_linear_narrow(a, own, sum, sample_head);
+}
+
+void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending,
+                      const void *in)
+{
+    unsigned char *now = hd_linear_carry(a, thread, 0), *next = hd_linear_carry(a, thread, 1);
+    size_t bytes = (size_t)a->padded_elems * a->kernels->real_bytes;
+    double decay = hd_linear_decay(a, sample_head);
+    hd_linear_widen(a, now, in, sample_head);
+    for (int64_t i = 0; i < a->problem.nchunks; i++) {
+        int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
+        unsigned char *slot = hd_linear_state(a, which, sample_head, chunk);
+        memcpy(next, now, bytes);
+        a->kernels->fold(next, pow(decay, (double)hd_linear_chunk_len(a, chunk)), slot, a->padded_elems);
+        memcpy(slot, now, bytes);
+        unsigned char *swap = now;
+        now = next;
+        next = swap;
+    }
+}
+
+const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk, int ascending)
+{
+    int64_t last = ascending ? 0 : a->problem.nchunks - 1;
+    int edge = ascending ? 0 : a->problem.nranks - 1;
+    if (a->states[which] == NULL || (chunk == last && a->problem.me == edge)) {
+        return NULL;
+    }
+    return hd_linear_state(a, which, sample_head, chunk);
+}

@@ -1,0 +1,150 @@
+/* Linear attention: the problem as one rank sees it, the flows that carry states, and the object. */
+#ifndef HD_LINEAR_INTERNAL_H
+#define HD_LINEAR_INTERNAL_H
+
+#include "kernels/kernels_linear.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include <heddle/linear_attention.h>
+
+/* --- the problem (linear_problem.c) ------------------------------------------------------------------------------- */
+
+typedef struct hd_linear_problem {
+    heddle_linear_attention_options options; /* decay NULL; dv and threads filled in */
+    heddle_shape shape;
+    heddle_dtype real;                  /* F32 or F64 */
+    int64_t batch, heads, rows, dk, dv; /* this rank's */
+    int64_t head_lo;
+    int64_t chunk_rows, nchunks;
+    double *decay;                    /* [heads of the shape] */
+    int all_ones;                     /* nothing decays */
+    int nranks, me;                   /* of the ranks that share the sequence, in its order */
+    int *rank;                        /* [nranks] */
+    int64_t *member_rows;             /* [nranks] */
+    int64_t state_elems, state_bytes; /* all samples and heads of this rank */
+} hd_linear_problem;
+
+heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                     const heddle_layout *layout, const heddle_linear_attention_options *options,
+                                     int rank);
+void hd_linear_problem_free(hd_linear_problem *problem);
+
+/* --- flows: states of the ranks before this one, in one direction (linear_flow.c, lasp.c, lasp2.c, scan.c) -----------
+ */
+
+/* Rank at position p of a flow is before those at p+1, ...; a leftward flow begins at the end of the sequence. All
+ * states are dense reals [batch][heads][dk][dv]. */
+typedef struct hd_flow hd_flow;
+
+typedef struct hd_flow_method {
+    const char *name;
+    /* Messages that a rank at position p of n sends. */
+    int64_t (*messages)(int p, int n);
+    int64_t (*serial_steps)(int n);
+    heddle_status (*create)(hd_flow *flow); /* collective; n > 1 */
+    heddle_status (*begin)(hd_flow *flow);  /* of a call: what can be done without the own state */
+    heddle_status (*test)(hd_flow *flow);   /* without waiting; sets ready and done */
+} hd_flow_method;
+
+extern const hd_flow_method hd_flow_lasp;
+extern const hd_flow_method hd_flow_lasp2;
+extern const hd_flow_method hd_flow_scan;
+const hd_flow_method *hd_flow_method_of(heddle_linear_method method); /* NULL: local */
+
+enum { HD_FLOW_EXCHANGES = 16 };
+
+struct hd_flow {
+    const hd_flow_method *method;
+    const hd_linear_problem *problem;
+    const hd_linear_kernels *kernels;
+    heddle_comm *comm;
+    int leftward, p, n;
+    hd_exchange *exchange[HD_FLOW_EXCHANGES];
+    void *own; /* this rank's rows alone: what it contributes */
+    void *in;  /* everything before this rank; valid when ready */
+    void *out; /* sent on */
+    void *all; /* lasp2: of all ranks, by member */
+    int64_t allocated_bytes;
+    hd_flow *twin; /* lasp2: the flow that gathers the same states */
+
+    int given; /* own is there (or, out_given, what is to be sent on) */
+    int out_given;
+    int ready, done; /* in is complete; nothing is in flight */
+    int receiving, sending, step;
+    int waits_for; /* rank */
+    int64_t sent_messages;
+};
+
+/* Collective. */
+heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_problem *problem,
+                             const hd_linear_kernels *kernels, int leftward, hd_flow *twin);
+void hd_flow_destroy(hd_flow *flow);
+heddle_status hd_flow_begin(hd_flow *flow);
+/* The own state is complete (out: the state to be sent on). */
+heddle_status hd_flow_give(hd_flow *flow, int out_given);
+heddle_status hd_flow_test(hd_flow *flow);
+
+/* For methods: rank and rows at a position; state = g^rows state + add per head; memory. */
+int hd_flow_rank(const hd_flow *flow, int position);
+int64_t hd_flow_rows(const hd_flow *flow, int position);
+void hd_flow_fold(const hd_flow *flow, void *state, int64_t rows, const void *add);
+heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes);
+heddle_status hd_flow_start(hd_flow *flow, int exchange, const void *src, void *dst, int messages);
+
+/* --- the object --------------------------------------------------------------------------------------------------- */
+
+/* States at the border of every chunk: [batch][heads][chunks][dk][padded dv]. */
+enum { HD_STATES_KV_LEFT, HD_STATES_KV_RIGHT, HD_STATES_G_RIGHT, HD_STATES_G_LEFT, HD_STATES };
+
+struct heddle_linear_attention {
+    hd_linear_problem problem;
+    const hd_linear_kernels *kernels;
+    heddle_comm *comm;
+    hd_flow *flow[2]; /* rightward, leftward */
+    hd_linear_dims dims;
+    int64_t padded_elems; /* of one state */
+    unsigned char *states[HD_STATES];
+    unsigned char *scratch; /* [threads] */
+    int64_t scratch_bytes;
+    unsigned char *carry;   /* [threads][3] states in hand */
+    unsigned char *part[2]; /* bf16: o or dv, and dk, of the first half, in f32 [batch][heads][rows][width] */
+    unsigned char *last;    /* dense states behind this rank's rows */
+    int64_t workspace_bytes, saved_bytes;
+    heddle_attention_traffic planned, measured;
+    int64_t forwards, backwards, wait_ns;
+    heddle_status broken; /* of an earlier call */
+    char why[160];
+
+    /* of the call in progress */
+    int uses[2]; /* flows */
+    heddle_status poll_status;
+    heddle_attention_array q, k, v, o, d_o, dq, dk, dv;
+};
+
+/* Work on one head of one sample by thread `thread`. */
+typedef void (*hd_linear_work)(heddle_linear_attention *a, int thread, int64_t sample_head);
+/* On all threads; the calling one moves the flows on in between. (linear_run.c) */
+heddle_status hd_linear_parallel(heddle_linear_attention *a, hd_linear_work work);
+void hd_linear_poll(heddle_linear_attention *a, int thread);
+/* Until all flows in use are ready, or done. */
+heddle_status hd_linear_wait(heddle_linear_attention *a, int done);
+heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status why);
+
+/* (linear_chunks.c) */
+int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk);
+void hd_linear_chunk_views(hd_linear_chunk *out, const heddle_linear_attention *a, int64_t sample_head, int64_t chunk);
+unsigned char *hd_linear_state(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk);
+void *hd_linear_scratch(heddle_linear_attention *a, int thread, int64_t sample_head); /* begun for the head */
+unsigned char *hd_linear_carry(heddle_linear_attention *a, int thread, int which);
+double hd_linear_decay(const heddle_linear_attention *a, int64_t sample_head);
+void hd_linear_widen(heddle_linear_attention *a, void *padded, const void *dense, int64_t sample_head);
+void hd_linear_narrow(heddle_linear_attention *a, void *dense, const void *padded, int64_t sample_head);
+/* own = the chunks' contributions together; ascending towards the right border */
+void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending, void *own);
+/* Contributions become the states before each chunk, from `in` on. */
+void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending,
+                      const void *in);
+/* The state of `which` at a chunk, NULL where nothing comes before it. */
+const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk, int ascending);
+
+#endif

@@ -1,0 +1,241 @@
+/* What one rank has to do with a linear attention: options, shape and layout put together. */
+#include "runtime/attention/linear_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_WIDTH = 65536, MAX_CHUNK = 1024, MAX_THREADS = 256 };
+
+static const char *const method_name[] = {
+#define NAME(name, text) text,
+    HEDDLE_LINEAR_METHOD_LIST(NAME)
+#undef NAME
+};
+
+const char *heddle_linear_method_name(heddle_linear_method method)
+{
+    return (int)method >= 0 && method < HEDDLE_LINEAR_METHOD_COUNT ? method_name[method] : "unknown";
+}
+
+heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text)
+{
+    char names[80] = "";
+    if (out == NULL || text == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention method: a pointer is NULL");
+    }
+    for (int i = 0; i < HEDDLE_LINEAR_METHOD_COUNT; i++) {
+        if (strcmp(text, method_name[i]) == 0) {
+            *out = (heddle_linear_method)i;
+            return HEDDLE_OK;
+        }
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? ", " : "", method_name[i]);
+    }
+    return hd_fail(HEDDLE_ERR_PARSE, "unknown linear attention method '%s' (known: %s)", text, names);
+}
+
+void heddle_linear_attention_options_init(heddle_linear_attention_options *options)
+{
+    if (options != NULL) {
+        *options = (heddle_linear_attention_options){.struct_bytes = sizeof *options};
+    }
+}
+
+heddle_status heddle_linear_attention_slopes(double *out, int64_t heads)
+{
+    if (out == NULL || heads < 1) {
+        return hd_fail(HEDDLE_ERR_ARG, "slopes for %lld heads%s", (long long)heads, out == NULL ? ", out is NULL" : "");
+    }
+    int64_t power = 1;
+    while (power * 2 <= heads) {
+        power *= 2;
+    }
+    for (int64_t h = 0; h < heads; h++) {
+        double exponent = h < power ? 8.0 * (double)(h + 1) / (double)power
+                                    : 8.0 * (double)(2 * (h - power) + 1) / (double)(2 * power);
+        out[h] = exp(-pow(2, -exponent));
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check_range(const char *what, int64_t value, int64_t high)
+{
+    return value >= 0 && value <= high ? HEDDLE_OK
+                                       : hd_fail(HEDDLE_ERR_ARG, "linear attention: %s is %lld, not within 0 to %lld",
+                                                 what, (long long)value, (long long)high);
+}
+
+static heddle_status take_options(hd_linear_problem *p, const heddle_linear_attention_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention_options *o = &p->options;
+    heddle_linear_attention_options_init(o);
+    if (options != NULL) {
+        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *o) {
+            return hd_fail(HEDDLE_ERR_ARG, "linear attention options of %zu bytes, this library knows %zu",
+                           options->struct_bytes, sizeof *o);
+        }
+        memcpy(o, options, options->struct_bytes);
+    }
+    if ((int)o->method < 0 || o->method >= HEDDLE_LINEAR_METHOD_COUNT) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention: there is no method %d", (int)o->method);
+    }
+    HD_TRY(check_range("dv", o->dv, MAX_WIDTH));
+    HD_TRY(check_range("chunk_rows", o->chunk_rows, MAX_CHUNK));
+    HD_TRY(check_range("threads", o->threads, MAX_THREADS));
+    HD_TRY(check_range("deadline_ms", o->deadline_ms, INT64_MAX / 2000000));
+    if (o->receive_first && (o->method != HEDDLE_LINEAR_LASP || o->bidirectional)) {
+        return hd_fail(HEDDLE_ERR_ARG, "receive_first is an order of causal lasp, not of %s%s",
+                       o->bidirectional ? "bidirectional " : "", heddle_linear_method_name(o->method));
+    }
+    o->threads = o->threads == 0 ? 1 : o->threads;
+out:
+    return st;
+}
+
+static heddle_status take_shape(hd_linear_problem *p, const heddle_shape *shape)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_shape_check(shape));
+    if (shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16 && shape->dtype != HEDDLE_F64) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention of %s; f32, bf16 and f64 are supported",
+                       heddle_dtype_name(shape->dtype));
+    }
+    if (shape->ndim != 4) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention wants 4 dims (batch, sequence, heads, width), not %d",
+                       shape->ndim);
+    }
+    p->dk = shape->dim[3].extent;
+    p->options.dv = p->options.dv == 0 ? p->dk : p->options.dv;
+    p->dv = p->options.dv;
+    if (p->dk < 1 || p->dk > MAX_WIDTH) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention with heads of width %lld, not within 1 to %d",
+                       (long long)p->dk, MAX_WIDTH);
+    }
+    p->shape = *shape;
+    heddle_shape values = *shape, states = *shape;
+    values.dim[3].extent = p->dv;
+    states.dim[1].extent = p->dk;
+    states.dim[3].extent = p->dv;
+    HD_TRY(heddle_shape_check(&values));
+    HD_TRY(heddle_shape_check(&states));
+    p->real = shape->dtype == HEDDLE_F64 ? HEDDLE_F64 : HEDDLE_F32;
+out:
+    return st;
+}
+
+static heddle_status take_decay(hd_linear_problem *p, const double *decay)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t heads = p->shape.dim[2].extent;
+    HD_TRY(hd_alloc((void **)&p->decay, (size_t)heads + 1, sizeof(double), "decays of a linear attention"));
+    p->all_ones = 1;
+    for (int64_t h = 0; h < heads; h++) {
+        p->decay[h] = decay != NULL ? decay[h] : 1;
+        if (!(p->decay[h] > 0 && p->decay[h] <= 1)) {
+            return hd_fail(HEDDLE_ERR_ARG, "linear attention: decay of head %lld is %g, not above 0 and at most 1",
+                           (long long)h, p->decay[h]);
+        }
+        p->all_ones &= p->decay[h] == 1;
+    }
+out:
+    return st;
+}
+
+/* The ranks that hold the other parts of the same sequences, in the sequence's order: axes of the mesh from the major
+ * one on. */
+static heddle_status take_group(hd_linear_problem *p, const heddle_mesh *mesh, const heddle_layout *layout, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    int coords[HEDDLE_MAX_AXES];
+    HD_TRY(heddle_mesh_coords(coords, mesh, rank));
+    p->nranks = 1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        if (dim == HEDDLE_PARTIAL || dim == 3) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention of a tensor %s over mesh axis %s",
+                           dim == 3 ? "whose head width is sharded" : "of partial sums", mesh->axis[a].name);
+        }
+        if (dim == 1) {
+            p->me = p->me * mesh->axis[a].size + coords[a];
+            p->nranks *= mesh->axis[a].size;
+        }
+    }
+    HD_TRY(hd_alloc((void **)&p->rank, (size_t)p->nranks, sizeof(int), "ranks of a linear attention"));
+    HD_TRY(hd_alloc((void **)&p->member_rows, (size_t)p->nranks, sizeof(int64_t), "rows of a linear attention"));
+    for (int m = 0; m < p->nranks; m++) {
+        heddle_box box;
+        int left = m, at = 0;
+        for (int a = mesh->naxes - 1; a >= 0; a--) {
+            if (layout->dim_of_axis[a] == 1) {
+                coords[a] = left % mesh->axis[a].size;
+                left /= mesh->axis[a].size;
+            }
+        }
+        for (int a = 0; a < mesh->naxes; a++) {
+            at = at * mesh->axis[a].size + coords[a];
+        }
+        p->rank[m] = at;
+        HD_TRY(heddle_layout_box(&box, &p->shape, mesh, layout, at));
+        p->member_rows[m] = box.len[1];
+    }
+out:
+    return st;
+}
+
+/* The states at all chunk borders should not need more memory than k. */
+static int64_t choose_chunk(const hd_linear_problem *p)
+{
+    int64_t widest = p->dk > p->dv ? p->dk : p->dv;
+    int64_t chunk = p->options.chunk_rows > 0 ? p->options.chunk_rows : (widest + 63) / 64 * 64;
+    if (p->options.chunk_rows == 0) {
+        chunk = chunk < 128 ? 128 : chunk > 256 ? 256 : chunk;
+    }
+    return p->rows > 0 && p->rows < chunk ? p->rows : chunk;
+}
+
+heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                     const heddle_layout *layout, const heddle_linear_attention_options *options,
+                                     int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_box box;
+    hd_linear_problem *p = out;
+    memset(p, 0, sizeof *p);
+    if (shape == NULL || mesh == NULL || layout == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention: shape, mesh or layout is NULL");
+    }
+    HD_TRY(take_options(p, options));
+    HD_TRY(take_shape(p, shape));
+    HD_TRY(heddle_layout_check(layout, shape, mesh));
+    HD_TRY(take_decay(p, p->options.decay));
+    HD_TRY(take_group(p, mesh, layout, rank));
+    HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
+    if (p->options.method == HEDDLE_LINEAR_LOCAL && p->nranks > 1) {
+        st = hd_fail(HEDDLE_ERR_LAYOUT, "method local wants the whole sequence on every rank; it is sharded over %d",
+                     p->nranks);
+        goto out;
+    }
+    p->batch = box.len[0];
+    p->rows = box.len[1];
+    p->heads = box.len[2];
+    p->head_lo = box.lo[2];
+    p->chunk_rows = choose_chunk(p);
+    p->nchunks = (p->rows + p->chunk_rows - 1) / p->chunk_rows;
+    p->state_elems = p->batch * p->heads * p->dk * p->dv;
+    p->state_bytes = p->state_elems * (int64_t)heddle_dtype_bytes(p->real);
+    p->options.decay = NULL; /* the caller's */
+out:
+    if (st != HEDDLE_OK) {
+        hd_linear_problem_free(p);
+    }
+    return st;
+}
+
+void hd_linear_problem_free(hd_linear_problem *problem)
+{
+    hd_free(problem->decay);
+    hd_free(problem->rank);
+    hd_free(problem->member_rows);
+    memset(problem, 0, sizeof *problem);
+}

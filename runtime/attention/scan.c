@@ -1,0 +1,107 @@
+/* Exclusive scan of the pairs (g^length, state) in ceil(log2 N) steps of one state.
+ *
+ * (f1, S1) then (f2, S2) is (f1 f2, f2 S1 + S2), which is associative. The factors follow from the layout, so only
+ * states travel. Before step k, in = the ranks p-2^k+1 .. p-1; the rank 2^k further gets that together with this rank's
+ * own.
+ */
+#include "runtime/attention/linear_internal.h"
+
+#include <string.h>
+
+static int64_t serial_steps(int n)
+{
+    int64_t steps = 0;
+    while ((int64_t)1 << steps < n) {
+        steps++;
+    }
+    return steps;
+}
+
+static int64_t messages(int p, int n)
+{
+    int64_t count = 0;
+    for (int64_t d = 1; d < n; d *= 2) {
+        count += p + d < n;
+    }
+    return count;
+}
+
+static heddle_status create(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t bytes = flow->problem->state_bytes;
+    HD_TRY(hd_comm_agree(flow->comm, hd_flow_alloc(&flow->all, flow, bytes))); /* what arrives */
+    for (int k = 0; k < serial_steps(flow->n); k++) {
+        heddle_message message[2];
+        int count = 0, d = 1 << k;
+        memset(message, 0, sizeof message);
+        if (flow->p + d < flow->n) {
+            message[count++] =
+                (heddle_message){.peer = hd_flow_rank(flow, flow->p + d), .is_send = 1, .run_bytes = bytes};
+        }
+        if (flow->p - d >= 0) {
+            message[count++] = (heddle_message){.peer = hd_flow_rank(flow, flow->p - d), .run_bytes = bytes};
+        }
+        HD_TRY(hd_exchange_create(&flow->exchange[k], flow->comm, message, count));
+    }
+out:
+    return st;
+}
+
+static heddle_status begin(hd_flow *flow)
+{
+    flow->waits_for = hd_flow_rank(flow, flow->p > 0 ? flow->p - 1 : 1);
+    return HEDDLE_OK;
+}
+
+/* Rows of the ranks that `in` covers before step k. */
+static int64_t window_rows(const hd_flow *flow, int d)
+{
+    int64_t rows = 0;
+    for (int p = flow->p - d + 1; p < flow->p; p++) {
+        rows += p >= 0 ? hd_flow_rows(flow, p) : 0;
+    }
+    return rows;
+}
+
+static heddle_status start_step(hd_flow *flow, int d)
+{
+    int sends = flow->p + d < flow->n, receives = flow->p - d >= 0;
+    if (sends) {
+        memcpy(flow->out, flow->in, (size_t)flow->problem->state_bytes);
+        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->own);
+    }
+    flow->sending = 1;
+    flow->waits_for = hd_flow_rank(flow, receives ? flow->p - d : sends ? flow->p + d : flow->p);
+    return hd_flow_start(flow, flow->step, flow->out, flow->all, sends);
+}
+
+static heddle_status test(hd_flow *flow)
+{
+    heddle_status st = HEDDLE_OK;
+    int steps = (int)serial_steps(flow->n);
+    while (flow->given && flow->step < steps) {
+        int d = 1 << flow->step, done = 0;
+        if (!flow->sending) {
+            HD_TRY(start_step(flow, d));
+        }
+        HD_TRY(hd_exchange_test(flow->exchange[flow->step], &done));
+        if (!done) {
+            return HEDDLE_OK;
+        }
+        if (flow->p - d >= 0) {
+            void *arrived = flow->all;
+            hd_flow_fold(flow, arrived, window_rows(flow, d), flow->in);
+            flow->all = flow->in;
+            flow->in = arrived;
+        }
+        flow->sending = 0;
+        flow->step++;
+    }
+    flow->ready = flow->done = flow->given;
+out:
+    return st;
+}
+
+const hd_flow_method hd_flow_scan = {
+    .name = "scan", .messages = messages, .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};

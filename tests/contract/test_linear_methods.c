@@ -1,0 +1,297 @@
+/* Linear attention on real ranks: every method against the recurrence, states, traffic, refusals, a rank that dies. */
+#include "case.h"
+
+#include "planner/cli/linear_check.h"
+#include "runtime/base/base.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct job {
+    int count;
+    uint64_t seed;
+    heddle_dtype dtype;
+} job;
+
+static heddle_status check(heddle_comm *comm, const linear_case *c, linear_errors *errors)
+{
+    char text[2048], problem[LINEAR_PROBLEM_BYTES] = "";
+    heddle_status st = linear_check(comm, c, problem, errors, NULL);
+    if (st != HEDDLE_OK || problem[0] != 0) {
+        linear_describe(text, sizeof text, c);
+        fprintf(stderr, "rank %d: %s\n    %s\n", heddle_comm_rank(comm), text,
+                problem[0] != 0 ? problem : heddle_last_error());
+        return st != HEDDLE_OK ? st : HEDDLE_ERR_MISMATCH;
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status random_cases(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    random_source source = {j->seed};
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < j->count && st == HEDDLE_OK; i++) {
+        linear_case c;
+        linear_draw(&c, &source, heddle_comm_size(comm), j->dtype);
+        st = check(comm, &c, NULL);
+    }
+    return st;
+}
+
+static void random_on_threads(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        job j = {.count = 25, .seed = 40 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
+        HD_OK(heddle_run_ranks(ranks, "threads", random_cases, &j));
+    }
+}
+
+static void random_on_shm(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 5; ranks++) {
+        job j = {.count = 15, .seed = 60 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
+        HD_OK(heddle_run_ranks(ranks, "shm", random_cases, &j));
+    }
+}
+
+/* --- every method, decay and number of ranks, uneven lengths, dk != dv: to 1e-12 ------------------------------------
+ */
+
+static void plain_case(linear_case *c, int ranks, heddle_linear_method method, double decay, int64_t rows)
+{
+    char text[80];
+    memset(c, 0, sizeof *c);
+    snprintf(text, sizeof text, "f64[b=2 s=%lld h=2 d=7]", (long long)rows);
+    heddle_shape_parse(&c->shape, text);
+    snprintf(text, sizeof text, "[sp=%d]", ranks);
+    heddle_mesh_parse(&c->mesh, text);
+    heddle_layout_parse(&c->layout, "s@sp", &c->shape, &c->mesh);
+    heddle_linear_attention_options_init(&c->options);
+    c->options.method = method;
+    c->options.dv = 5;
+    c->options.chunk_rows = 3;
+    c->seed = 11;
+    for (int h = 0; h < LINEAR_MAX_HEADS; h++) {
+        c->decay[h] = decay;
+    }
+}
+
+/* What the papers say a rank at position p of n sends in one call. */
+static int64_t published_messages(heddle_linear_method method, int p, int n)
+{
+    int64_t scan = 0;
+    for (int d = 1; d < n; d *= 2) {
+        scan += p + d < n;
+    }
+    return method == HEDDLE_LINEAR_LASP ? p + 1 < n : method == HEDDLE_LINEAR_LASP2 ? n - 1 : scan;
+}
+
+static heddle_status all_methods(heddle_comm *comm, void *arg)
+{
+    static const double decays[] = {1, 0.99, 0.5};
+    static const int64_t lengths[] = {37, 3};
+    heddle_status st = HEDDLE_OK;
+    int n = heddle_comm_size(comm), p = heddle_comm_rank(comm);
+    (void)arg;
+    for (int m = HEDDLE_LINEAR_LASP; m < HEDDLE_LINEAR_METHOD_COUNT; m++) {
+        for (int i = 0; i < 12; i++) {
+            linear_case c;
+            linear_errors e;
+            plain_case(&c, n, (heddle_linear_method)m, decays[i % 3], lengths[i / 6]);
+            c.options.bidirectional = i / 3 % 2;
+            HD_TRY(check(comm, &c, &e));
+            if (c.options.bidirectional) {
+                continue;
+            }
+            int64_t right = published_messages(c.options.method, p, n);
+            int64_t left = published_messages(c.options.method, n - 1 - p, n);
+            const int64_t state_bytes = 2 * 2 * 7 * 5 * 8; /* whatever the length */
+            if (e.planned.forward_messages != right || e.planned.backward_messages != left ||
+                e.planned.forward_bytes != right * state_bytes || e.planned.backward_bytes != left * state_bytes) {
+                fprintf(stderr, "rank %d of %d, %s: %lld messages of %lld bytes\n", p, n,
+                        heddle_linear_method_name(c.options.method), (long long)e.planned.forward_messages,
+                        (long long)e.planned.forward_bytes);
+                return HEDDLE_ERR_MISMATCH;
+            }
+        }
+    }
+out:
+    return st;
+}
+
+static void methods_decays_and_traffic(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        HD_OK(heddle_run_ranks(ranks, "threads", all_methods, NULL));
+    }
+}
+
+static heddle_status explicit_blocks(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    (void)arg;
+    for (int m = HEDDLE_LINEAR_LASP; m < HEDDLE_LINEAR_METHOD_COUNT; m++) {
+        for (int both = 0; both < 2; both++) {
+            linear_case c;
+            plain_case(&c, 5, (heddle_linear_method)m, 0.9, 21);
+            HD_TRY(heddle_layout_parse(&c.layout, "s@sp(0 9 0 11 1)", &c.shape, &c.mesh));
+            c.options.bidirectional = both;
+            HD_TRY(check(comm, &c, NULL));
+        }
+    }
+out:
+    return st;
+}
+
+static void empty_ranks_pass_states_on(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(5, "threads", explicit_blocks, NULL));
+}
+
+/* --- refusals -------------------------------------------------------------------------------------------------------
+ */
+
+static heddle_status different_decays(heddle_comm *comm, void *arg)
+{
+    linear_case c;
+    heddle_linear_attention *a = NULL;
+    (void)arg;
+    plain_case(&c, 3, HEDDLE_LINEAR_LASP, 0.9, 12);
+    c.options.decay = c.decay;
+    c.decay[1] = heddle_comm_rank(comm) == 2 ? 0.8 : 0.9;
+    heddle_status st = heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+    int named = strstr(heddle_last_error(), "rank 2 asks for another linear attention: its decay") != NULL;
+    return st == HEDDLE_ERR_MISMATCH && named ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+}
+
+static heddle_status one_bad_option(heddle_comm *comm, void *arg)
+{
+    linear_case c;
+    heddle_linear_attention *a = NULL;
+    (void)arg;
+    plain_case(&c, 3, HEDDLE_LINEAR_SCAN, 0.9, 12);
+    c.options.decay = c.decay;
+    c.decay[1] = heddle_comm_rank(comm) == 1 ? 1.5 : 0.9;
+    heddle_status st = heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+    return st == (heddle_comm_rank(comm) == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+}
+
+static heddle_status null_array(heddle_comm *comm, void *arg)
+{
+    linear_case c;
+    heddle_linear_attention *a = NULL;
+    double memory[2 * 12 * 2 * 7] = {0}, out[2 * 12 * 2 * 7];
+    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    heddle_status st = HEDDLE_OK;
+    (void)arg;
+    plain_case(&c, 3, HEDDLE_LINEAR_LASP, 0.9, 12);
+    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
+    in.data = heddle_comm_rank(comm) == 0 ? NULL : memory;
+    st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+    heddle_status wanted = heddle_comm_rank(comm) == 0 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
+    heddle_status again = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+    st = st == wanted && again == wanted ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+out:
+    heddle_linear_attention_destroy(a);
+    return st;
+}
+
+static void refusals_reach_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", different_decays, NULL));
+    HD_OK(heddle_run_ranks(3, "threads", one_bad_option, NULL));
+    HD_OK(heddle_run_ranks(3, "threads", null_array, NULL));
+}
+
+/* --- a rank that dies in the middle of the ring ---------------------------------------------------------------------
+ */
+
+static heddle_status dying_ring(heddle_comm *comm, void *arg)
+{
+    linear_case c;
+    heddle_linear_attention *a = NULL;
+    double memory[2 * 8 * 2 * 7] = {0}, out[2 * 8 * 2 * 7];
+    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    heddle_status st = HEDDLE_OK;
+    plain_case(&c, 4, *(const heddle_linear_method *)arg, 0.9, 12);
+    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
+    for (int call = 0; call < 100000 && st == HEDDLE_OK; call++) {
+        if (call == 7 && heddle_comm_rank(comm) == 1) {
+            raise(SIGKILL);
+        }
+        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+    }
+    if (st != HEDDLE_ERR_PEER) {
+        fprintf(stderr, "rank %d: %s, %s\n", heddle_comm_rank(comm), heddle_status_name(st), heddle_last_error());
+        st = HEDDLE_ERR_INTERNAL;
+    }
+out:
+    heddle_linear_attention_destroy(a);
+    return st;
+}
+
+static void a_rank_dies_mid_ring(void **state)
+{
+    (void)state;
+    for (int m = HEDDLE_LINEAR_LASP; m < HEDDLE_LINEAR_METHOD_COUNT; m++) {
+        heddle_linear_method method = (heddle_linear_method)m;
+        int64_t start_ns = hd_now_ns();
+        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(4, "shm", dying_ring, &method));
+        assert_true(hd_now_ns() - start_ns < 10 * (int64_t)1000000000);
+    }
+}
+
+static heddle_status late_rank(heddle_comm *comm, void *arg)
+{
+    linear_case c;
+    heddle_linear_attention *a = NULL;
+    double memory[2 * 12 * 2 * 7] = {0}, out[2 * 12 * 2 * 7];
+    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    heddle_status st = HEDDLE_OK;
+    (void)arg;
+    plain_case(&c, 2, HEDDLE_LINEAR_LASP, 0.9, 12);
+    c.options.deadline_ms = 100;
+    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
+    if (heddle_comm_rank(comm) == 0) {
+        usleep(400000);
+        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+        st = st == HEDDLE_ERR_PEER ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+    } else {
+        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+        int named = strstr(heddle_last_error(), "rank 1: the state of rank 0 did not come in time (lasp)") != NULL;
+        st = st == HEDDLE_ERR_TIMEOUT && named ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+    }
+out:
+    heddle_linear_attention_destroy(a);
+    return st;
+}
+
+static void deadlines_name_the_late_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", late_rank, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(random_on_threads),
+        cmocka_unit_test(random_on_shm),
+        cmocka_unit_test(methods_decays_and_traffic),
+        cmocka_unit_test(empty_ranks_pass_states_on),
+        cmocka_unit_test(refusals_reach_every_rank),
+        cmocka_unit_test(a_rank_dies_mid_ring),
+        cmocka_unit_test(deadlines_name_the_late_rank),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
