@@ -228,6 +228,12 @@ static int mesh_ranks(const heddle_mesh *mesh)
 
 int cli_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "linear-attention") == 0) {
+        return cli_bench_linear(argc, argv);
+    }
+    if (argc > 1 && strcmp(argv[1], "attention") == 0) {
+        return cli_bench_attention(argc, argv);
+    }
     command_line c = {.transport = "auto", .seconds = 3};
     int code = parse_arguments(&c, argc, argv);
     if (code != CLI_OK) {
