@@ -1,0 +1,126 @@
+/* A rank that dies or stops coming while blocks go round: clear errors on every other rank, nobody waits for ever. */
+#include "case.h"
+
+#include <heddle/heddle.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS = 4, ROWS = 24, ELEMS = ROWS * 4 * 16 };
+
+typedef struct job {
+    heddle_attention_method method;
+    int kills;                /* 1: rank 2 is killed amid the ring; 0: it stops calling */
+    volatile int seen[RANKS]; /* 1 + status of the call that failed */
+    volatile char why[RANKS][256];
+} job;
+
+static void *kill_soon(void *unused)
+{
+    const struct timespec while_running = {.tv_nsec = 30000000};
+    (void)unused;
+    nanosleep(&while_running, NULL);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static heddle_status run_until_it_fails(heddle_comm *comm, void *arg)
+{
+    job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_attention *attention = NULL;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = j->method;
+    options.deadline_ms = 2000;
+    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=96 h=4 d=16]"));
+    HD_OK(heddle_mesh_parse(&mesh, j->method == HEDDLE_ATTENTION_USP ? "[a=2 b=2]" : "[sp=4]"));
+    HD_OK(heddle_layout_parse(&layout, j->method == HEDDLE_ATTENTION_USP ? "s@a,s@b" : "s@sp", &shape, &mesh));
+    HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    float *data = calloc(8 * ELEMS, sizeof *data);
+    heddle_attention_array x[8];
+    memset(x, 0, sizeof x);
+    for (int i = 0; i < 8; i++) {
+        x[i].data = data + i * ELEMS;
+    }
+    pthread_t killer;
+    if (rank == 2 && j->kills) {
+        pthread_create(&killer, NULL, kill_soon, NULL);
+    }
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; st == HEDDLE_OK && (rank != 2 || j->kills || i < 3); i++) {
+        st = heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
+        st = st != HEDDLE_OK ? st : heddle_attention_backward(attention, &x[4], &x[5], &x[6], &x[7], HEDDLE_NO_STREAM);
+    }
+    if (st != HEDDLE_OK) {
+        strncpy((char *)j->why[rank], heddle_last_error(), sizeof j->why[rank] - 1);
+        j->seen[rank] = 1 + (int)st;
+        /* broken for good */
+        HD_FAILS(st, heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM));
+    }
+    heddle_attention_destroy(attention);
+    free(data);
+    return st;
+}
+
+static void run(heddle_attention_method method, int kills)
+{
+    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(j, MAP_FAILED);
+    j->method = method;
+    j->kills = kills;
+    assert_int_not_equal(heddle_run_ranks(RANKS, "shm", run_until_it_fails, j), HEDDLE_OK);
+    for (int rank = 0; rank < RANKS; rank++) {
+        int status = j->seen[rank] - 1;
+        if (rank == 2) {
+            assert_int_equal(j->seen[rank], 0);
+            continue;
+        }
+        if (status != HEDDLE_ERR_PEER && !(status == HEDDLE_ERR_TIMEOUT && !kills)) {
+            fail_msg("rank %d: status %d, %s", rank, status, (const char *)j->why[rank]);
+        }
+        if (kills) {
+            assert_non_null(strstr((const char *)j->why[rank], "rank"));
+        }
+    }
+    munmap(j, sizeof *j);
+}
+
+static void a_rank_dies_in_a_ring(void **state)
+{
+    (void)state;
+    run(HEDDLE_ATTENTION_RING, 1);
+    run(HEDDLE_ATTENTION_RSA, 1);
+}
+
+static void a_rank_dies_in_an_exchange(void **state)
+{
+    (void)state;
+    run(HEDDLE_ATTENTION_ULYSSES, 1);
+    run(HEDDLE_ATTENTION_USP, 1);
+    run(HEDDLE_ATTENTION_GATHER_KV, 1);
+}
+
+static void a_rank_stops_coming(void **state)
+{
+    (void)state;
+    run(HEDDLE_ATTENTION_RING, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(a_rank_dies_in_a_ring),
+        cmocka_unit_test(a_rank_dies_in_an_exchange),
+        cmocka_unit_test(a_rank_stops_coming),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
