@@ -189,6 +189,9 @@ int cli_verify(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "attention") == 0) {
         return cli_verify_attention(argc, argv);
     }
+    if (argc > 1 && strcmp(argv[1], "linear-attention") == 0) {
+        return cli_verify_linear(argc, argv);
+    }
     command_line c = {.transport = "auto", .seed = 1};
     int code = parse_command(&c, argc, argv);
     if (code == CLI_OK && c.help) {

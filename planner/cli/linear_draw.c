@@ -84,3 +84,29 @@ void linear_describe(char *out, size_t bytes, const linear_case *c)
              c->options.receive_first ? " receive-first" : "", c->decay[0], (long long)c->options.chunk_rows,
              (unsigned long long)c->seed, c->storage, c->nan_at > 0 ? ", with NaN" : "");
 }
+
+static void add_up(int64_t *most, int64_t *all, int64_t value)
+{
+    *most = value > *most ? value : *most;
+    *all += value;
+}
+
+heddle_status linear_traffic(heddle_attention_traffic *most, heddle_attention_traffic *all, const linear_case *c)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention_options options = c->options;
+    options.decay = c->decay;
+    memset(most, 0, sizeof *most);
+    memset(all, 0, sizeof *all);
+    for (int rank = 0; rank < heddle_mesh_size(&c->mesh) && st == HEDDLE_OK; rank++) {
+        heddle_attention_traffic one;
+        st = heddle_linear_attention_plan_traffic(&one, &c->shape, &c->mesh, &c->layout, &options, rank);
+        if (st == HEDDLE_OK) {
+            add_up(&most->forward_bytes, &all->forward_bytes, one.forward_bytes);
+            add_up(&most->forward_messages, &all->forward_messages, one.forward_messages);
+            add_up(&most->backward_bytes, &all->backward_bytes, one.backward_bytes);
+            add_up(&most->backward_messages, &all->backward_messages, one.backward_messages);
+        }
+    }
+    return st;
+}

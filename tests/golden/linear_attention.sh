@@ -1,0 +1,78 @@
+#!/bin/bash
+# heddle verify linear-attention and heddle bench linear-attention: right on every transport, exit codes, saved arrays.
+set -u
+: "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# says WHAT EXIT TEXT COMMAND ARGUMENTS...
+says() {
+    local what=$1 code=$2 text=$3 command=$4
+    shift 4
+    timeout 120 "$HEDDLE" "$command" linear-attention "$@" >"$folder/out" 2>&1
+    local rc=$?
+    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
+        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
+        head -20 "$folder/out"
+        failed=1
+    fi
+}
+
+line='f64[b=2 s=37 h=6 d=16] on [sp=4]'
+for method in lasp lasp2 scan; do
+    for options in '--decay 0.99 --dv 24' '--decay per-head --bidirectional'; do
+        # shellcheck disable=SC2086
+        says "$method $options" 0 "(allowed 1.0e-12)" verify "$line" --method $method $options
+    done
+done
+says "lasp traffic" 0 "sent forward 3 messages of 24576 bytes, at most 1 by a rank; backward 3 messages" \
+    verify "$line" --method lasp
+says "lasp traffic of a longer sequence" 0 "sent forward 3 messages of 24576 bytes" \
+    verify 'f64[b=2 s=301 h=6 d=16] on [sp=4]' --method lasp
+says "lasp2 traffic" 0 "sent forward 12 messages of 24576 bytes, at most 3 by a rank" verify "$line" --method lasp2
+says "scan traffic" 0 "sent forward 5 messages of 24576 bytes, at most 2 by a rank" verify "$line" --method scan
+says "published order" 0 "receive-first" verify "$line" --method lasp --receive-first
+says "two axes" 0 "right on" verify 'bf16[b=2 s=37 h=6 d=16] on [dp=2 sp=2]: b@dp,s@sp' --method scan
+for transport in threads shm; do
+    says "random on $transport" 0 "60 linear attention problems right on $transport" verify --random 60 --ranks 3 \
+        --transport $transport --seed 5
+done
+if command -v mpirun >/dev/null && [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
+    says "random on mpi" 0 "30 linear attention problems" verify --random 30 --ranks 3 --transport mpi
+    says "messages" 0 "30 linear attention problems" verify --random 30 --ranks 3 --transport mpi --messages
+else
+    echo "no mpirun or no MPI adapter: mpi left out"
+fi
+
+says "save" 0 "right on" verify 'f32[b=1 s=5 h=1 d=2] on [sp=2]' --method scan --dv 3 --save "$folder/parts"
+for name in q k v do o dq dk dv; do
+    width=2
+    case $name in v | do | o | dv) width=3 ;; esac
+    head -c 120 "$folder/parts/$name.npy" | tr -d '\0' | grep -aqF "'descr': '<f4', 'fortran_order': False, 'shape': (1, 5, 1, $width,)" ||
+        { echo "FAILED: $name.npy"; failed=1; }
+done
+
+says "both ways" 2 "--causal and --bidirectional contradict one another" verify "$line" --causal --bidirectional
+says "decay" 2 "--decay wants a number above 0 and at most 1, or per-head, not '1.5'" verify "$line" --decay 1.5
+says "method" 2 "unknown linear attention method 'ring' (known: local, lasp, lasp2, scan)" verify "$line" --method ring
+says "local" 2 "method local wants the whole sequence on every rank; it is sharded over 4" verify "$line" --method local
+says "order" 2 "receive_first is an order of causal lasp" verify "$line" --method scan --receive-first
+says "dtype" 2 "linear attention of i32" verify 'i32[b=2 s=37 h=6 d=16] on [sp=4]'
+says "dims" 2 "wants the dims batch, sequence, heads" verify 'f32[b=2 s=37 h=6] on [sp=4]'
+says "width" 2 "head width is sharded" verify 'f32[b=2 s=37 h=6 d=16] on [sp=4]: d@sp'
+says "ranks" 2 "--ranks 3, but the mesh of the problem has 4" verify "$line" --ranks 3
+says "nothing" 2 "wants either one problem or --random" verify
+says "option" 2 "unknown option '--what'" verify "$line" --what 1
+says "help" 0 "usage: heddle verify linear-attention" verify --help
+says "bench help" 0 "usage: heddle bench linear-attention" bench --help
+says "bench nothing" 2 "wants" bench
+for pass in '' --backward; do
+    # shellcheck disable=SC2086
+    says "bench $pass" 0 '"bytes_per_rank": 4096, "messages_per_rank": 1, "serial_steps": 1,' bench \
+        'f32[b=1 s=256 h=1 d=32] on [sp=2]' --method lasp --iterations 10 --json $pass
+    for key in min_ms median_ms local_min_ms peak_bytes overlap; do
+        grep -q "\"$key\": " "$folder/out" || { echo "FAILED: bench has no $key"; failed=1; }
+    done
+done
+exit $failed
