@@ -55,11 +55,11 @@ HEDDLE_API void heddle_comm_destroy(heddle_comm *comm);
 
 typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
 
-/* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm" or "fault(SPEC):threads|shm".
- * Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that failed first, and
- * heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal 9"). The others are
- * told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns.
- * With "shm" each rank is a forked process: arg is its own copy, and memory written by ranks is not seen by the caller. A
+/* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm" or
+ * "fault(SPEC):threads|shm". Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that
+ * failed first, and heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal
+ * 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns. With
+ * "shm" each rank is a forked process: arg is its own copy, and memory written by ranks is not seen by the caller. A
  * rank that goes on for two seconds after another has failed is killed; all ranks end with the calling process. Do not
  * fork from a process whose libraries already run threads of their own (OpenMP). Nothing is left behind on return. */
 HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
@@ -102,8 +102,8 @@ HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *sen
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 
-/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`, now or at its next wait. The first reason
- * stays. Axis groups share the fate of the communicator they belong to. Any thread. */
+/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`, now or at its next wait. The first
+ * reason stays. Axis groups share the fate of the communicator they belong to. Any thread. */
 HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
 #ifdef __cplusplus
