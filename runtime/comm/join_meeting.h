@@ -1,0 +1,48 @@
+/* The two sides of the meeting of a host's ranks: member 0 (join_first.c) and the others (join.c). */
+#ifndef HD_COMM_JOIN_H
+#define HD_COMM_JOIN_H
+
+#include "runtime/comm/comm_private.h"
+#include "runtime/comm/join_socket.h"
+
+enum { HD_JOIN_MAGIC = 0x6864646c, HD_JOIN_BATCH = HD_MEETING_FDS / 2, HD_JOIN_STEP_MS = 20 };
+
+/* Two descriptors per member: arena, process (if the kernel gives one). */
+typedef struct hd_hello {
+    uint32_t magic;
+    uint32_t control_bytes; /* two versions of the library do not meet */
+    int32_t n;
+    int32_t index;
+    int32_t pid;
+    int32_t has_life;
+} hd_hello;
+
+/* Member 0's answer, in batches; status != 0: the text says why not. */
+typedef struct hd_batch {
+    uint32_t magic;
+    int32_t status;
+    int32_t first;
+    int32_t count;
+    int32_t pid[HD_JOIN_BATCH];
+    int32_t has_life[HD_JOIN_BATCH];
+    char text[256];
+} hd_batch;
+
+typedef struct hd_meeting {
+    const hd_join *join;
+    hd_group *group;
+    int *arena_fd; /* of every member, -1 */
+    int *socket;   /* member 0: of every member, -1 */
+    int listener;
+} hd_meeting;
+
+/* The rank that member `index` is to the caller, for sentences. */
+int hd_meeting_name(const hd_join *join, int index);
+/* HEDDLE_ERR_TIMEOUT past the deadline, HEDDLE_ERR_PEER when a rank is known to be dead. */
+heddle_status hd_meeting_waits(const hd_meeting *m, const char *what);
+heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what);
+/* Fails: the file descriptors ran out when `came` ranks had come. */
+heddle_status hd_meeting_crowded(const hd_meeting *m, int came);
+heddle_status hd_meet_as_first(hd_meeting *m);
+
+#endif
