@@ -55,15 +55,16 @@ typedef struct hd_attn_kernels {
     void (*row_dots)(void *delta, const void *a, const void *b, int64_t rows, int64_t d);
 
     /* Whole score rows: s = scale * q k^T where seen, `hidden` elsewhere */
-    void (*scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden);
+    void (*scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden, void *scratch);
     /* In place over `columns`, those of -infinity become 0; lse per row; seen as above */
     void (*softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen);
-    /* ds = p * (dp - sum(p * dp)) per row, into dp */
-    void (*softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns);
-    /* out[nq][d] += factor * s b (rows of b: keys), where seen */
-    void (*mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor);
-    /* out[nk][d] += factor * s^T b (rows of b: queries), where seen */
-    void (*mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor);
+    /* ds = factor * p * (dp - sum(p * dp)) per row, into dp */
+    void (*softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns,
+                         double factor);
+    /* out[nq][d] += s b (rows of b: keys), where seen */
+    void (*mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out);
+    /* out[nk][d] += s^T b (rows of b: queries), where seen */
+    void (*mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out);
     /* dst += src */
     void (*add)(void *dst, const void *src, int64_t elems);
 } hd_attn_kernels;

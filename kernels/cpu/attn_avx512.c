@@ -21,6 +21,8 @@
 #define ATTN(name) rows_##name
 #include "kernels/cpu/attn_body.h"
 
+#include "kernels/cpu/attn_rows.h"
+
 const hd_attn_kernels hd_attn_avx512 = {
     .name = "avx512",
     .real_bytes = sizeof(float),
@@ -29,11 +31,11 @@ const hd_attn_kernels hd_attn_avx512 = {
     .backward = backward,
     .finish = rows_finish,
     .row_dots = rows_row_dots,
-    .scores = rows_scores,
-    .softmax = rows_softmax,
+    .scores = scores,
+    .softmax = softmax,
     .softmax_back = rows_softmax_back,
-    .mix = rows_mix,
-    .mix_back = rows_mix_back,
+    .mix = mix,
+    .mix_back = mix_back,
     .add = rows_add,
 };
 

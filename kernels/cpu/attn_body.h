@@ -110,8 +110,10 @@ static void ATTN(row_dots)(void *delta, const void *a, const void *b, int64_t ro
     }
 }
 
-static void ATTN(scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden)
+#ifndef ATTN_ROWS_ONLY
+static void ATTN(scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden, void *scratch)
 {
+    (void)scratch;
     int64_t d = block->d;
     for (int64_t i = 0; i < block->nq; i++) {
         REAL *row = (REAL *)s->data + i * s->stride;
@@ -123,6 +125,7 @@ static void ATTN(scores)(const hd_attn_block *block, const hd_attn_matrix *s, do
         }
     }
 }
+#endif
 
 static void ATTN(softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen)
 {
@@ -144,19 +147,20 @@ static void ATTN(softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns
     }
 }
 
-static void ATTN(softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns)
+static void ATTN(softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns,
+                               double factor)
 {
     for (int64_t i = 0; i < rows; i++) {
         const REAL *weight = (const REAL *)p->data + i * p->stride;
         REAL *row = (REAL *)dp->data + i * dp->stride;
         REAL sum = ATTN(dot)(weight, row, columns);
         for (int64_t j = 0; j < columns; j++) {
-            row[j] = weight[j] * (row[j] - sum);
+            row[j] = weight[j] * (row[j] - sum) * (REAL)factor;
         }
     }
 }
 
-static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor)
+static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out)
 {
     int64_t d = mask->d;
     for (int64_t i = 0; i < mask->nq; i++) {
@@ -164,7 +168,7 @@ static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const 
         REAL *to = (REAL *)out + i * d;
         int64_t seen = ATTN(seen_keys)(mask, i);
         for (int64_t j = 0; j < seen; j++) {
-            REAL weight = row[j] * (REAL)factor;
+            REAL weight = row[j];
             const REAL *from = (const REAL *)b + j * d;
             for (int64_t c = 0; c < d; c++) {
                 to[c] += weight * from[c];
@@ -173,7 +177,7 @@ static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const 
     }
 }
 
-static void ATTN(mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out, double factor)
+static void ATTN(mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out)
 {
     int64_t d = mask->d;
     for (int64_t i = 0; i < mask->nq; i++) {
@@ -181,7 +185,7 @@ static void ATTN(mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, c
         const REAL *from = (const REAL *)b + i * d;
         int64_t seen = ATTN(seen_keys)(mask, i);
         for (int64_t j = 0; j < seen; j++) {
-            REAL weight = row[j] * (REAL)factor;
+            REAL weight = row[j];
             REAL *to = (REAL *)out + j * d;
             for (int64_t c = 0; c < d; c++) {
                 to[c] += weight * from[c];

@@ -125,8 +125,9 @@ static void key_range(const hd_attn_block *b, int64_t q0, int64_t count, int64_t
 static hd_attn_block edge_of(const hd_attn_block *b, int64_t q0, int64_t count, int64_t full, int64_t any)
 {
     const float *q = b->q, *k = b->k, *v = b->v;
-    return (hd_attn_block){q + q0 * b->d, k + full * b->d,         v + full * b->d, count, any - full,
-                           b->d,          q0 + b->diagonal - full, b->scale};
+    int64_t diagonal = any > full ? q0 + b->diagonal - full : 0; /* without an edge it may be anything */
+    return (hd_attn_block){q + q0 * b->d, k + full * b->d, v + full * b->d, count, any - full,
+                           b->d,          diagonal,        b->scale};
 }
 
 static void score(float *s, const float *keys, const float *qt, int64_t n_keys, int64_t d, int nz)

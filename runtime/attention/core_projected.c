@@ -146,7 +146,7 @@ static heddle_status projected_forward(hd_core *core, const hd_core_forward *x)
     memset(state->part, 0, (size_t)(state->elems * real));
     for (int64_t i = 0; i < 2 * slices; i++) {
         hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
-        core->kernels->mix(&shape, &e, keys + i * own * d * real, (char *)state->part + i * m * d * real, 1);
+        core->kernels->mix(&shape, &e, keys + i * own * d * real, (char *)state->part + i * m * d * real);
     }
     HD_TRY(add_up(core, state->kv));
     hd_carry_arrays carry = {x->o, x->lse, state->sum};
@@ -234,8 +234,7 @@ static heddle_status projected_backward(hd_core *core, const hd_core_backward *x
     hd_attn_block shape = matrix_shape(core, state);
     for (int64_t i = 0; i < 2 * slices; i++) {
         hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
-        core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * m * d * real, (char *)x->dkv + i * own * d * real,
-                                1);
+        core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * m * d * real, (char *)x->dkv + i * own * d * real);
     }
     store_projection_gradients(core, own_keys(core, x->kv));
 out:

@@ -136,14 +136,14 @@ static void score(const turn *t, const hd_attn_block *block, const hd_attn_matri
 {
     (void)q_row;
     (void)k_row;
-    t->core->kernels->scores(block, matrix, t->out != NULL ? 0 : -__builtin_inf());
+    t->core->kernels->scores(block, matrix, t->out != NULL ? 0 : -__builtin_inf(), t->core->scratch);
 }
 
 static void mix(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row, int64_t k_row)
 {
     (void)k_row;
     const hd_attn_problem *p = t->core->problem;
-    t->core->kernels->mix(block, matrix, block->k, t->out + q_row * p->width * p->real_bytes, t->scale);
+    t->core->kernels->mix(block, matrix, block->k, t->out + q_row * p->width * p->real_bytes);
 }
 
 static void mix_back(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row,
@@ -151,7 +151,7 @@ static void mix_back(const turn *t, const hd_attn_block *block, const hd_attn_ma
 {
     (void)q_row;
     const hd_attn_problem *p = t->core->problem;
-    t->core->kernels->mix_back(block, matrix, block->q, t->sum + k_row * p->width * p->real_bytes, t->scale);
+    t->core->kernels->mix_back(block, matrix, block->q, t->sum + k_row * p->width * p->real_bytes);
 }
 
 static heddle_status go_round(turn *t, const void *block, void *own_sum)
@@ -198,7 +198,7 @@ static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     const char *v = (const char *)x->kv + hd_core_elems(core, core->kv_heads, core->rank) * p->elem_bytes;
     turn scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
-    turn values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p, .scale = 1};
+    turn values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p};
     fill(state->p, rows * state->columns, p->real, -__builtin_inf());
     HD_TRY(go_round(&scores, x->kv, NULL));
     softmax_rows(core, x->lse);
@@ -239,15 +239,15 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     const char *v = (const char *)x->kv + elems * p->elem_bytes;
     char *dk = x->dkv, *dv = dk + elems * p->real_bytes;
-    turn to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p, .scale = 1};
+    turn to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p};
     turn to_dp = {.core = core, .work = score, .query = x->d_o, .out = x->dq, .matrix = state->dp, .scale = 1};
-    turn to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp, .scale = p->scale};
-    turn to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp, .scale = p->scale};
+    turn to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp};
+    turn to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp};
     HD_TRY(sum_up(&to_dv, dv));
     fill(state->dp, rows * state->columns, p->real, 0);
     HD_TRY(go_round(&to_dp, v, NULL));
     hd_attn_matrix weights = {state->p, state->columns}, gradients = {state->dp, state->columns};
-    core->kernels->softmax_back(&weights, &gradients, rows, state->columns);
+    core->kernels->softmax_back(&weights, &gradients, rows, state->columns, p->scale);
     HD_TRY(sum_up(&to_dk, dk));
     HD_TRY(go_round(&to_dq, x->kv, NULL));
 out:

@@ -120,7 +120,7 @@ heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk)
             HD_TRY(start(core, walk->kind, i, held, next));
         }
         int64_t sum_elems = core->rows[member].rows * walk->sum_elems_a_row;
-        if (walk->own_sum != NULL && i > 0) {
+        if (walk->own_sum != NULL && i > 0 && sum_elems > 0) {
             memset(core->sum[0], 0, (size_t)(sum_elems * core->problem->real_bytes));
         }
         HD_TRY(walk->visit(walk->ctx, member, held, i == 0 ? walk->own_sum : core->sum[0], poll));

@@ -94,6 +94,53 @@ static void compare(const hd_attn_kernels *kernels, int64_t nq, int64_t nk, int6
     free(y);
 }
 
+/* Whole rows: scores, softmax, products, one after the other. */
+static void run_rows(arrays *x, float *s, float *ds, const hd_attn_kernels *kernels, int64_t nq, int64_t nk, int64_t d,
+                     int64_t diagonal)
+{
+    void *scratch = aligned(kernels->scratch_bytes(d));
+    hd_attn_block scores = {x->q, x->k, NULL, nq, nk, d, diagonal, 0.3};
+    hd_attn_block products = {x->d_o, x->v, NULL, nq, nk, d, diagonal, 1};
+    hd_attn_matrix p = {s, nk + 3}, dp = {ds, nk + 3};
+    memset(x->acc, 0, sizeof x->acc);
+    memset(x->dk, 0, sizeof x->dk);
+    kernels->scores(&scores, &p, -INFINITY, scratch);
+    kernels->softmax(&p, nq, nk, x->lse, 1);
+    kernels->mix(&scores, &p, x->v, x->acc);
+    kernels->scores(&products, &dp, 0, scratch);
+    kernels->softmax_back(&p, &dp, nq, nk, 0.3);
+    kernels->mix_back(&scores, &dp, x->q, x->dk);
+    free(scratch);
+}
+
+static void compare_rows(const hd_attn_kernels *kernels, int64_t nq, int64_t nk, int64_t d, int64_t diagonal,
+                         int poison)
+{
+    arrays *x = calloc(1, sizeof *x), *y = calloc(1, sizeof *y);
+    float *s = calloc(4 * MOST * (MOST + 3), sizeof *s);
+    for (int64_t i = 0; i < MOST * WIDE; i++) {
+        x->q[i] = value();
+        x->k[i] = value();
+        x->v[i] = value();
+        x->d_o[i] = value();
+    }
+    if (poison) {
+        x->k[(nk - 1) * d] = NAN;
+        x->v[0] = INFINITY;
+    }
+    memcpy(y, x, sizeof *x);
+    int64_t elems = MOST * (MOST + 3);
+    run_rows(x, s, s + elems, kernels, nq, nk, d, diagonal);
+    run_rows(y, s + 2 * elems, s + 3 * elems, hd_attn_kernels_named("reference"), nq, nk, d, diagonal);
+    same(s, s + 2 * elems, nq * (nk + 3), 1e-5f);
+    same(x->acc, y->acc, nq * d, 1e-5f);
+    same(x->lse, y->lse, nq, 1e-5f);
+    same(x->dk, y->dk, nk * d, 3e-5f);
+    free(x);
+    free(y);
+    free(s);
+}
+
 static void check_variant(const char *name)
 {
     const hd_attn_kernels *kernels = hd_attn_kernels_named(name);
@@ -107,6 +154,8 @@ static void check_variant(const char *name)
         const int64_t diagonals[] = {INT64_MAX, nk, 0, nk / 2, nk - nq > 0 ? nk - nq : 0};
         for (int j = 0; j < 5; j++) {
             compare(kernels, nq, nk, d, diagonals[j], 0);
+            compare_rows(kernels, nq, nk, d, diagonals[j], 0);
+            compare_rows(kernels, nq, nk, d, diagonals[j], 1);
             if (nk > 5) {
                 compare(kernels, nq, nk, d, diagonals[j], 1);
             }
