@@ -13,6 +13,7 @@ enum {
     MAX_RANK_BYTES = 128 << 20,
     BUDGET_NS = 40000000, /* for all timed executions of a plan */
     SAMPLE_NS = 20000,    /* shorter executions are repeated */
+    MIN_ROUNDS = 11,      /* fewer say nothing on a busy machine */
     MAX_ROUNDS = 200,
     MAX_REPEATS = 64,
     MAX_WAYS = 5,
@@ -292,7 +293,7 @@ static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
     }
     int warms = t->twin->hint.footprint_bytes <= WARM_CACHES * t->twin->hint.shared_cache_bytes;
     int64_t rounds = BUDGET_NS / ((1 + warms) * sum + 1), round_ns[MAX_ROUNDS][MAX_WAYS];
-    rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
+    rounds = rounds < MIN_ROUNDS ? MIN_ROUNDS : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
     for (int i = 0; i < rounds; i++) {
         for (int w = 0; w < t->ways; w++) {
             HD_TRY(use(plan, t->twin, w));
