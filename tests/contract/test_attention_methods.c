@@ -218,6 +218,36 @@ static void bad_input_is_refused_on_every_rank(void **state)
     HD_OK(heddle_run_ranks(3, "threads", refusals, NULL));
 }
 
+/* A mistake of one rank in a call ends the call on all of them. */
+static heddle_status one_rank_forgets_q(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_attention *attention = NULL;
+    heddle_attention_options o;
+    int rank = heddle_comm_rank(comm);
+    float data[8 * 8 * 4] = {0};
+    heddle_attention_array x = {.data = data}, nothing = {.data = NULL};
+    heddle_attention_options_init(&o);
+    o.method = HEDDLE_ATTENTION_RING;
+    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=24 h=2 d=4]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[sp=3]"));
+    HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
+    HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &o));
+    heddle_status st =
+        heddle_attention_forward(attention, rank == 1 ? &nothing : &x, &x, &x, &x, NULL, HEDDLE_NO_STREAM);
+    heddle_attention_destroy(attention);
+    return st == (rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+}
+
+static void a_mistake_of_one_rank_ends_the_call_of_all(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", one_rank_forgets_q, NULL));
+}
+
 /* --- NaN
  * ----------------------------------------------------------------------------------------------------------------------
  */
@@ -257,6 +287,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_variant_of_one_problem),
         cmocka_unit_test(traffic_is_that_of_the_papers),
         cmocka_unit_test(bad_input_is_refused_on_every_rank),
+        cmocka_unit_test(a_mistake_of_one_rank_ends_the_call_of_all),
         cmocka_unit_test(nan_goes_where_one_process_puts_it),
     };
     return HD_RUN_CASES(cases, argc, argv);
