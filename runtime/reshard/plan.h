@@ -272,6 +272,9 @@ void hd_private_free(hd_private *p);
 heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
 void hd_plan_explain(heddle_reshard *plan);
+/* Collective; every rank comes to the same result. The twin takes the request of the plan, dense and by rule; *out is
+ * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
+heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);
 
 /* Collective; own: the status of this rank's check of its arguments. */
 heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own);
