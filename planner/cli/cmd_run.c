@@ -2,11 +2,13 @@
 #include "run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -151,6 +153,25 @@ static int parse_options(run_options *o, int argc, char **argv)
     return CLI_OK;
 }
 
+/* Before hours of computing: can the output be written at all? */
+static int check_output(const char *path)
+{
+    struct stat there;
+    const int fresh = lstat(path, &there) != 0;
+    if (!fresh && S_ISFIFO(there.st_mode)) {
+        return CLI_OK; /* its reader would take this for the end */
+    }
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return cli_usage_error("%s: cannot be written: %s", path, strerror(errno));
+    }
+    close(fd);
+    if (fresh) {
+        unlink(path);
+    }
+    return CLI_OK;
+}
+
 /* mpirun's ranks do not get this process's standard input: they read it from a file in memory that mpirun, which this
  * process becomes, holds open. */
 static int stage_standard_input(run_job *job, int argc, char **argv)
@@ -221,6 +242,9 @@ int cli_run(int argc, char **argv)
     code = run_count_ranks(&ranks, &options);
     if (code == CLI_OK) {
         code = run_prepare(&job, ranks);
+    }
+    if (code == CLI_OK && options.output != NULL && cli_speaks()) {
+        code = check_output(options.output);
     }
     if (code == CLI_OK && options.input != NULL && strcmp(options.input, "-") == 0 &&
         cli_will_exec(options.transport)) {

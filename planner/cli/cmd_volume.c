@@ -192,10 +192,6 @@ static int print_volume(const heddle_reshard_line *line, int json)
     } else {
         code = cli_report(json ? print_json(&v) : print_text(&v));
     }
-    if (code == CLI_OK && (fflush(stdout) != 0 || ferror(stdout))) {
-        cli_usage_error("the output could not be written");
-        code = CLI_FAILED;
-    }
     free(v.sends);
     free(v.sent);
     free(v.received);

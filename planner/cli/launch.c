@@ -184,6 +184,34 @@ static int become_mpirun(int nranks, int argc, char **argv)
     return code;
 }
 
+typedef struct rank_call {
+    heddle_rank_main fn;
+    void *arg;
+} rank_call;
+
+/* A rank that is a process has a standard output of its own, so whether it arrived is asked here. */
+static heddle_status call_rank(heddle_comm *comm, void *arg)
+{
+    const rank_call *call = arg;
+    heddle_status st = call->fn(comm, call->arg);
+    if (heddle_comm_rank(comm) == 0) {
+        cli_verdict(cli_printed(CLI_OK));
+    }
+    return st;
+}
+
+/* --messages and --hosts mean something only where ranks can send messages. */
+static int check_messages(const char *transport, const heddle_comm_options *options)
+{
+    const char *found = joins(transport) ? cli_launcher(NULL, NULL) : NULL;
+    if (options == NULL || (!options->force_messages && options->pretend_hosts == 0) || cli_will_exec(transport) ||
+        (found != NULL && strcmp(found, "torchrun") != 0)) {
+        return CLI_OK;
+    }
+    return cli_usage_error("%s needs --transport mpi, ranks of %s do not send messages",
+                           options->force_messages ? "--messages" : "--hosts", transport);
+}
+
 /* A rank of a launcher's job. Deterministic complaints come from rank 0 alone; what only one rank knows is printed by
  * that rank. */
 static int join_ranks(const char *transport, const heddle_comm_options *options, heddle_rank_main fn, void *arg)
@@ -216,6 +244,9 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
     if (code == CLI_OK && (nranks < 1 || nranks > MAX_RANKS)) {
         code = cli_usage_error("the number of ranks must be 1 to %d, not %d", (int)MAX_RANKS, nranks);
     }
+    if (code == CLI_OK) {
+        code = check_messages(transport, options);
+    }
     if (code != CLI_OK) {
         return code;
     }
@@ -232,14 +263,15 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
         verdict = page;
     }
     *verdict = CLI_OK;
+    rank_call call = {.fn = fn, .arg = arg};
     if (joins(transport) || transport_is(transport, "self")) {
-        code = join_ranks(transport, options, fn, arg);
+        code = join_ranks(transport, options, call_rank, &call);
     } else {
         char start[512];
         const int is_auto = transport_is(transport, "auto");
         const int prefix = is_auto ? (int)(plain_transport(transport) - transport) : (int)strlen(transport);
         snprintf(start, sizeof(start), "%.*s%s", prefix, transport, is_auto ? "threads" : "");
-        code = cli_report(heddle_run_ranks_with(nranks, start, options, fn, arg));
+        code = cli_report(heddle_run_ranks_with(nranks, start, options, call_rank, &call));
     }
     return code != CLI_OK ? code : *verdict;
 }

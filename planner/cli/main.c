@@ -55,6 +55,15 @@ int cli_usage_error(const char *format, ...)
     return CLI_BAD_INPUT;
 }
 
+int cli_printed(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return code;
+    }
+    fprintf(stderr, "heddle: standard output could not be written\n");
+    return code == CLI_OK ? CLI_FAILED : code;
+}
+
 int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high)
 {
     char *end = NULL;
@@ -74,7 +83,7 @@ static int help(FILE *to)
         fprintf(to, "  %-8s %s\n", c->name, c->summary);
     }
     fprintf(to, "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch\n");
-    return to == stdout ? CLI_OK : CLI_BAD_INPUT;
+    return to == stdout ? cli_printed(CLI_OK) : CLI_BAD_INPUT;
 }
 
 int main(int argc, char **argv)
@@ -87,11 +96,11 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("heddle %s\n", heddle_version());
-        return CLI_OK;
+        return cli_printed(CLI_OK);
     }
     for (const cli_command *c = commands; c->name != NULL; c++) {
         if (strcmp(argv[1], c->name) == 0) {
-            return c->run(argc - 1, argv + 1);
+            return cli_printed(c->run(argc - 1, argv + 1));
         }
     }
     return cli_usage_error("unknown command '%s' (try: heddle help)", argv[1]);

@@ -74,7 +74,9 @@ void run_release_job(run_job *job);
 heddle_status run_main(heddle_comm *comm, void *arg);
 
 /* run_input.c */
-int run_read_file(run_file *out, const char *path); /* "-" is standard input; CLI_OK or an exit code (complained) */
+/* "-" is standard input; CLI_OK or an exit code (complained). A file without `start` at byte start_at is not read to
+ * its end. */
+int run_read_file(run_file *out, const char *path, const char *start, size_t start_at);
 void run_release_file(run_file *file);
 int run_open_input(run_job *job);
 int run_fit_model(run_job *job); /* extents of the input and of the options go into the model */

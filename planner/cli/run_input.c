@@ -20,8 +20,9 @@ static int read_failed(const char *path, const char *what)
                            strerror(errno));
 }
 
-/* Growing by doubling, since a pipe does not tell its length. */
-static int read_all(run_file *out, FILE *file, const char *path)
+/* Growing by doubling, since a pipe does not tell its length. Stops at the first piece of what does not begin as it
+ * must (/dev/zero does not end): the parser complains about it. */
+static int read_all(run_file *out, FILE *file, const char *path, const char *start, size_t start_at)
 {
     size_t capacity = 0;
     for (;;) {
@@ -38,15 +39,18 @@ static int read_all(run_file *out, FILE *file, const char *path)
         if (got == 0) {
             return ferror(file) ? read_failed(path, "read") : CLI_OK;
         }
+        if (out->size >= start_at + strlen(start) && memcmp(out->bytes + start_at, start, strlen(start)) != 0) {
+            return CLI_OK;
+        }
     }
 }
 
-int run_read_file(run_file *out, const char *path)
+int run_read_file(run_file *out, const char *path, const char *start, size_t start_at)
 {
     struct stat status;
     memset(out, 0, sizeof(*out));
     if (strcmp(path, "-") == 0) {
-        return read_all(out, stdin, path);
+        return read_all(out, stdin, path, start, start_at);
     }
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
@@ -58,7 +62,7 @@ int run_read_file(run_file *out, const char *path)
     } else if (S_ISDIR(status.st_mode)) {
         code = cli_usage_error("%s is a folder, not a file", path);
     } else {
-        code = read_all(out, file, path);
+        code = read_all(out, file, path, start, start_at);
     }
     fclose(file);
     if (code != CLI_OK) {
@@ -76,7 +80,7 @@ void run_release_file(run_file *file)
 static int open_clip(run_job *job, const char *path)
 {
     char error[512];
-    int code = run_read_file(&job->clip_file, path);
+    int code = run_read_file(&job->clip_file, path, "YUV4MPEG2", 0);
     if (code != CLI_OK) {
         return code;
     }

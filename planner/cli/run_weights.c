@@ -68,7 +68,7 @@ int run_open_weights(run_job *job)
     if (path == NULL) {
         return CLI_OK;
     }
-    int code = run_read_file(&job->weights_file, path);
+    int code = run_read_file(&job->weights_file, path, "{", 8);
     if (code != CLI_OK) {
         return code;
     }

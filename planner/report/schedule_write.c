@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void put_text(FILE *f, const char *text)
@@ -128,13 +129,29 @@ out:
     return st;
 }
 
+/* A device or a pipe: renaming would put a file in its place. */
+static heddle_status save_there(const heddle_schedule *schedule, const char *path)
+{
+    FILE *f = fopen(path, "we");
+    if (f == NULL) {
+        return hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    }
+    put_schedule(f, schedule);
+    int failed = ferror(f) != 0 || fflush(f) != 0;
+    int why = errno;
+    failed = fclose(f) != 0 || failed;
+    return failed ? hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(why)) : HEDDLE_OK;
+}
+
 heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path)
 {
     if (schedule == NULL || path == NULL || path[0] == '\0') {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: no schedule or no path");
     }
     if (strcmp(path, "-") != 0) {
-        return save_renamed(schedule, path);
+        struct stat there;
+        const int replace = stat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISDIR(there.st_mode);
+        return replace ? save_renamed(schedule, path) : save_there(schedule, path);
     }
     put_schedule(stdout, schedule);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {

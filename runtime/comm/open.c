@@ -140,6 +140,14 @@ static heddle_status open_auto(heddle_comm **out, const heddle_comm_options *opt
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "auto: %d of %d ranks are on this host, so mpi is needed", l.here, l.size);
     }
+    if ((*out)->size != l.size) { /* MPI that no mpirun started is one rank alone */
+        st = hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                     "auto: the environment says %d ranks, %d of them on this host, but MPI found %d: more than one "
+                     "host needs mpirun or srun",
+                     l.size, l.here, (*out)->size);
+        heddle_comm_destroy(*out);
+        *out = NULL;
+    }
     return st;
 }
 

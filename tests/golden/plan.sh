@@ -60,6 +60,17 @@ says "bad layers" 2 "--layers wants a whole number" "$xl" --mesh sp=4 --layers 0
 says "bad prologue" 2 "prologue: layout, column 1: unknown dim 'q'" "$xl" --mesh sp=4 --prologue q@sp
 says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30
 says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o /nonexistent/s.json
+ln -s /dev/full "$folder/full.json"
+says "full disk" 2 "full.json: cannot be written" "$xl" --mesh sp=4 -o "$folder/full.json"
+if [ ! -L "$folder/full.json" ]; then
+    echo "FAILED a device was replaced by a file"
+    failed=1
+fi
+"$HEDDLE" plan "$xl" --mesh sp=4 >/dev/full 2>"$folder/out"
+if [ $? != 1 ] || ! grep -q 'standard output could not be written' "$folder/out"; then
+    echo "FAILED table on a full disk"
+    failed=1
+fi
 printf 'model: x\ndtype: f32\ndmis: {t: 3}\n' >"$folder/typo.yaml"
 says "typo" 2 "typo.yaml:3:1: unknown key 'dmis' in the model; did you mean 'dims'?" "$folder/typo.yaml" --mesh sp=4
 head -c 100 /dev/urandom >"$folder/noise.yaml"

@@ -115,8 +115,23 @@ if command -v python3 >/dev/null; then
     refuses 2 'blocks.2.s.attn' "$model" --weights "$work/w.st" --layers 3
 fi
 
-# A file that cannot be written.
-timeout 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --output "$work/no/such/y.npy" >/dev/null 2>"$work/err"
-[ $? != 0 ] && grep -q 'no/such/y.npy' "$work/err" || { echo "FAILED: output" >&2; failed=1; }
+# A file that does not end.
+refuses 2 '/dev/zero' "$model" --weights /dev/zero
+yes | timeout 20 "$HEDDLE" run "$model" --input - >"$work/out" 2>"$work/err"
+[ "${PIPESTATUS[1]}" = 2 ] && grep -q 'not a YUV4MPEG2 clip' "$work/err" || { echo "FAILED: endless input" >&2; failed=1; }
+
+# Messages where none can be sent.
+refuses 2 '--messages needs --transport mpi' "$model" --ranks 2 --transport shm --messages
+refuses 2 '--hosts needs --transport mpi' "$model" --ranks 2 --transport threads --hosts 2
+
+# A file that cannot be written: said before anything runs, or when it is full.
+refuses 2 'no/such/y.npy: cannot be written' "$model" --size t=3,s=5 --layers 1 --output "$work/no/such/y.npy"
+ln -s /dev/full "$work/full.npy"
+timeout 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --output "$work/full.npy" >/dev/null 2>"$work/err"
+[ $? = 1 ] && grep -q 'full.npy' "$work/err" || { echo "FAILED: output on a full disk" >&2; failed=1; }
+for transport in threads shm; do
+    timeout 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --ranks 2 --transport $transport >/dev/full 2>"$work/err"
+    [ $? = 1 ] && grep -q 'standard output' "$work/err" || { echo "FAILED: report on a full disk" >&2; failed=1; }
+done
 [ $failed = 0 ] && echo ok
 exit $failed
