@@ -28,7 +28,12 @@ typedef struct heddle_reshard_line {
     heddle_order from_order, to_order; /* ndim 0: the shape's */
 } heddle_reshard_line;
 
+/* The whole text must be a line; explicit block lengths and orders are kept only where they say something. Pure, any
+ * thread. HEDDLE_ERR_PARSE, HEDDLE_ERR_LAYOUT: as heddle_layout_parse, with the column in the line. HEDDLE_ERR_ARG: a
+ * pointer is NULL. */
 HEDDLE_API heddle_status heddle_reshard_parse(heddle_reshard_line *out, const char *text);
+/* The shortest text that reads back as an equal line, 0-terminated; HEDDLE_LINE_BYTES are always enough. Errors as for
+ * heddle_layout_format. */
 HEDDLE_API heddle_status heddle_reshard_format(char *out, size_t out_bytes, const heddle_reshard_line *line);
 
 /* Bytes that one rank sends to one other rank. */
@@ -39,7 +44,9 @@ typedef struct heddle_peer_bytes {
 } heddle_peer_bytes;
 
 /* What `rank` sends, ordered by peer, itself left out; without a communicator, in O(peers). *count gets the number of
- * peers; at most `capacity` entries are written (out may be NULL with capacity 0). */
+ * peers; at most `capacity` entries are written (out may be NULL with capacity 0). Pure, any thread. HEDDLE_ERR_ARG: no
+ * such rank, count or line NULL, capacity negative; HEDDLE_ERR_LAYOUT: the line made by hand is not valid;
+ * HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *count,
                                               const heddle_reshard_line *line, int rank);
 
@@ -48,6 +55,7 @@ typedef enum heddle_memory {
     HEDDLE_MEMORY_ANY = 1   /* may be private memory of the process: staging is reserved, info says what it costs */
 } heddle_memory;
 
+/* RULES: kernel and direction from run length and cache sizes alone; nothing is timed. */
 typedef enum heddle_tuning { HEDDLE_TUNING_TRIALS = 0, HEDDLE_TUNING_RULES = 1 } heddle_tuning;
 
 typedef struct heddle_reshard_options {
@@ -85,14 +93,14 @@ HEDDLE_API heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm
 HEDDLE_API heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm,
                                                     const heddle_reshard_line *line,
                                                     const heddle_reshard_options *options);
-/* The exact transpose of the linear map of `reshard`: from and to swapped, replicated and partial swapped. Collective.
- */
+/* The exact transpose of the linear map of `reshard`: from and to swapped, replicated and partial swapped, the same
+ * options. Collective; errors as for heddle_reshard_create. A plan of its own: either may be destroyed first. */
 HEDDLE_API heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard);
 /* Not collective. NULL is legal. No execution may be in flight on any rank. */
 HEDDLE_API void heddle_reshard_destroy(heddle_reshard *reshard);
 
 typedef struct heddle_reshard_info {
-    size_t struct_bytes;
+    size_t struct_bytes; /* set by the call */
     int nranks;
     const int64_t *bytes_to;          /* [nranks] this rank sends per execution; own entry 0. Owned by the plan */
     const int64_t *bytes_from;        /* [nranks] */
@@ -111,6 +119,7 @@ typedef struct heddle_reshard_info {
     const char *line;   /* the reshard line */
 } heddle_reshard_info;
 
+/* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL. */
 HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
 
 /* Blocking execute: returns when dst is complete and src may be overwritten. Collective over the ranks that exchange

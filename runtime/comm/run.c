@@ -77,6 +77,9 @@ heddle_status heddle_run_ranks_with(int nranks, const char *transport, const hed
     hd_fault *fault = NULL;
     hd_run run = {.nranks = nranks, .where = transport, .fn = fn, .arg = arg};
     size_t shared_bytes = 0;
+    if (transport == NULL || fn == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_run_ranks: transport or fn is NULL");
+    }
     HD_TRY(hd_options_check(&run.options, options));
     HD_TRY(hd_fault_parse(&fault, transport, &run.inner));
     int threads = strcmp(run.inner, "threads") == 0;

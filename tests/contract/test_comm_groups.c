@@ -306,6 +306,10 @@ static void opening_refuses(void **state)
     heddle_comm_destroy(NULL);
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_comm_open(&comm, "shm", NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "threads", NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, NULL, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(NULL, "self", NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(2, "threads", NULL, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(2, NULL, NULL, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "carrier pigeon", NULL));
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_comm_open(&comm, "fault(:self", NULL));
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_comm_open(&comm, "fault(fail=x):self", NULL));
