@@ -12,8 +12,8 @@ enum {
     MAX_ROUNDS = 200,
     MAX_REPEATS = 64,
     MAX_WAYS = 5,
-    MARGIN_PERCENT = 6, /* the rule's choice stays unless another is so much faster */
-    WARM_CACHES = 2     /* up to so many shared caches a sample starts with an execution that does not count */
+    MARGIN_PERCENT = 10, /* the rule's choice stays unless another is so much faster */
+    WARM_CACHES = 2      /* up to so many shared caches a sample starts with an execution that does not count */
 };
 
 /* One thing to decide: `ways` alternatives, way 0 by rule. */
