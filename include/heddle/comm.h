@@ -84,7 +84,8 @@ HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
  * HEDDLE_ERR_PEER: a rank gave up, died, or closed its communicator; HEDDLE_ERR_TIMEOUT: one did not come before the
- * deadline. After either the communicator can only be destroyed. */
+ * deadline. After either the communicator can only be destroyed. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent,
+ * so the other ranks wait. */
 HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);

@@ -46,6 +46,9 @@ size_t heddle_comm_private_cache_bytes(const heddle_comm *comm)
 heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space)
 {
     heddle_status st = HEDDLE_OK;
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_buffer_alloc: out or comm is NULL");
+    }
     if (space != HEDDLE_SPACE_HOST) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s has no device memory", comm->name);
     }
@@ -66,6 +69,9 @@ void heddle_buffer_free(heddle_comm *comm, void *buffer)
 heddle_status heddle_comm_barrier(heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_barrier: comm is NULL");
+    }
     HD_TRY(hd_fault_point(comm, "barrier"));
     if (comm->hub.of != NULL) {
         return hd_hub_barrier(comm, "barrier");
@@ -79,6 +85,9 @@ out:
 heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
+    if (comm == NULL || (bytes > 0 && (send == NULL || recv == NULL))) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allgather: comm, send or recv is NULL");
+    }
     HD_TRY(hd_fault_point(comm, "allgather"));
     st = comm->hub.of != NULL ? hd_hub_allgather(comm, send, recv, bytes)
                               : comm->ops->allgather(comm, send, recv, bytes);
@@ -127,6 +136,9 @@ heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t e
     if (elems < 0 || elems > INT64_MAX / 8) {
         return hd_fail(HEDDLE_ERR_ARG, "allreduce of %lld elements", (long long)elems);
     }
+    if (comm == NULL || (elems > 0 && data == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allreduce_sum: comm or data is NULL");
+    }
     HD_TRY(hd_fault_point(comm, "allreduce"));
     st = comm->hub.of != NULL ? hd_hub_sum(comm, data, elems, dtype)
                               : sum_by_allgather(comm, data, (size_t)elems, dtype);
@@ -138,6 +150,9 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
                                    size_t recv_bytes, int from)
 {
     heddle_status st = HEDDLE_OK;
+    if (comm == NULL || (to >= 0 && send_bytes > 0 && send == NULL) || (from >= 0 && recv_bytes > 0 && recv == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_sendrecv: comm, send or recv is NULL");
+    }
     if (to < -1 || to >= comm->size || from < -1 || from >= comm->size) {
         return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
     }

@@ -89,6 +89,9 @@ heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const
     heddle_status st = HEDDLE_OK;
     int *ranks = NULL;
     int coords[HEDDLE_MAX_AXES];
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: out or comm is NULL");
+    }
     HD_TRY(heddle_mesh_check(mesh));
     if (heddle_mesh_size(mesh) != comm->size) {
         st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), comm->size);
