@@ -18,8 +18,8 @@ int cli_run(int argc, char **argv);
 int cli_verify(int argc, char **argv);
 int cli_verify_attention(int argc, char **argv); /* argv[1] is "attention" */
 int cli_bench_attention(int argc, char **argv);  /* likewise */
-int cli_verify_linear(int argc, char **argv); /* argv[1] is "linear-attention" */
-int cli_bench_linear(int argc, char **argv);  /* likewise */
+int cli_verify_linear(int argc, char **argv);    /* argv[1] is "linear-attention" */
+int cli_bench_linear(int argc, char **argv);     /* likewise */
 int cli_volume(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 

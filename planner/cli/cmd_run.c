@@ -87,7 +87,7 @@ static int take_option(run_options *o, int option, const char *value)
     case 'd':
         return take_dtype(o, value);
     case 't':
-        return cli_parse_int(&o->threads, "--threads", value, 1, 1024);
+        return cli_parse_int(&o->threads, "--threads", value, 1, 256);
     case 'p':
         return cli_parse_int(&o->passes, "--passes", value, 1, 1000000);
     case 'H':
@@ -127,7 +127,7 @@ static int parse_options(run_options *o, int argc, char **argv)
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", options_known, &index)) != -1) {
         if (option == '?' || option == ':') {
-            return cli_usage_error("heddle run: %s '%s' (try: heddle run --help)",
+            return cli_usage_error("run: %s '%s' (try: heddle run --help)",
                                    option == ':' ? "a value is missing behind" : "unknown option or unwanted value",
                                    argv[optind - 1]);
         }

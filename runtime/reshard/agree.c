@@ -104,7 +104,7 @@ static heddle_status tell_mismatch(heddle_comm *comm, const hd_request *request,
         return st;
     }
     HD_TRY(hd_gather(comm, text, all, sizeof text));
-    st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another reshard: its %s is '%s', rank 0's is '%s'", rank,
+    st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another reshard: %s '%s', rank 0 has '%s'", rank,
                  field_name[field], (char *)all + (size_t)rank * sizeof text, (char *)all);
 out:
     hd_free(all);
