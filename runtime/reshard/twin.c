@@ -4,7 +4,7 @@
 
 enum {
     SMALLEST_BYTES = 16384,   /* below, the rule decides */
-    FOOTPRINT_CACHES = 3,     /* a twin is so many times the shared cache, all ranks together */
+    FOOTPRINT_CACHES = 6,     /* of a twin, all ranks together; at three the cache still flatters some kernels */
     MIN_RANK_BYTES = 4 << 20, /* of a twin: src + dst of one rank */
     MAX_RANK_BYTES = 128 << 20
 };
