@@ -23,6 +23,8 @@ heddle_missing() {
         heddle_has_header cmocka.h || echo libcmocka-dev
         command -v c++ >/dev/null || echo g++
         command -v pgrep >/dev/null || echo procps
+        command -v python3 >/dev/null || echo python3
+        [ -d /usr/lib/python3/dist-packages/numpy ] || echo python3-numpy
         ;;
     esac
 }

@@ -33,7 +33,7 @@ case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
     exit 77
     ;;
 esac
-cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix/usr" >/dev/null
+cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/usr" >/dev/null
 cmake --build build >/dev/null
 ./build/app
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix/usr" -name heddle.pc)")"
