@@ -267,6 +267,21 @@ void **hd_comm_in_flight(heddle_comm *comm)
     return &comm->in_flight;
 }
 
+void hd_comm_set_moving(heddle_comm *comm, int moving)
+{
+    atomic_store_explicit(&comm->group->control[comm->group->me]->moving, moving, memory_order_release);
+}
+
+int hd_comm_is_aborted(const heddle_comm *comm)
+{
+    return atomic_load(&comm->group->control[comm->group->me]->alarm) != 0;
+}
+
+void hd_comm_quiesce(heddle_comm *comm)
+{
+    hd_group_quiesce(comm->group);
+}
+
 int hd_comm_shares_address_space(const heddle_comm *comm)
 {
     return comm->group->team != NULL;

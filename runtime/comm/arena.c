@@ -307,6 +307,9 @@ void hd_group_release(hd_group *group, void *memory)
     if (memory == NULL) {
         return;
     }
+    if (atomic_load(&group->control[group->me]->alarm) != 0) {
+        return; /* somebody gave up: a peer may still be in the middle of a copy, so it stays until all have left */
+    }
     if (group->team != NULL) {
         heap_release(group, memory);
     } else {

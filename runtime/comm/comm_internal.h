@@ -52,6 +52,13 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
  * end, until a post to this rank or for a few milliseconds. */
 void hd_comm_relax(heddle_comm *comm, int round);
 
+/* A rank that gives up must not return while a peer copies from or to its memory. So whoever copies says so before
+ * (followed by a full fence, which every hd_link_post has), then asks whether anybody has given up, and only then
+ * copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies any more. */
+void hd_comm_set_moving(heddle_comm *comm, int moving);
+int hd_comm_is_aborted(const heddle_comm *comm);
+void hd_comm_quiesce(heddle_comm *comm);
+
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages). Collective creation. */
 typedef struct hd_exchange hd_exchange;
 heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const heddle_message *messages, int nmessages);

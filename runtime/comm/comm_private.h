@@ -43,6 +43,7 @@ typedef struct hd_control {
     _Alignas(HD_LINE_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                 /* hd_rank_state */
     _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable */
+    _Atomic int moving;                                /* 1: this rank may be copying to or from its peers' memory */
     cpu_set_t cpus;                                    /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_hub_memory hub;
@@ -126,6 +127,7 @@ void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `i
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
+void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
 static inline int hd_group_left(const hd_group *group, int index)
 {
     return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256 };
+enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256, QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2 };
 
 static inline void pause_cpu(void)
 {
@@ -153,6 +153,23 @@ void hd_group_raise(hd_group *group, const char *why)
             /* Not hd_group_ring: this may be another thread than the one that waits, so ring in any case. */
             atomic_fetch_add(&control->doorbell, 1);
             syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        }
+    }
+}
+
+/* A copy in progress ends by itself, and nobody starts another one after the alarm. Only a process that was killed in
+ * the middle of a copy leaves its mark standing, hence the limit there. */
+void hd_group_quiesce(hd_group *group)
+{
+    const int64_t limit_ns =
+        hd_now_ns() + (int64_t)(group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S) * 1000000000;
+    for (int i = 0; i < group->n; i++) {
+        while (i != group->me && atomic_load(&group->control[i]->moving) != 0 && !hd_group_left(group, i) &&
+               group->dead != 1 + i && hd_now_ns() < limit_ns) {
+            if (group->team == NULL) {
+                look_at_lives(group);
+            }
+            sched_yield();
         }
     }
 }

@@ -1,6 +1,7 @@
 /* One execution: a small state machine, one function per state. */
 #include "runtime/reshard/plan.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +19,9 @@ heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st)
     snprintf(plan->broken_why, sizeof plan->broken_why, "%s", heddle_last_error());
     plan->broken = st;
     hd_plan_leave(plan);
+    hd_comm_set_moving(plan->comm, 0);
     heddle_comm_abort(plan->comm, plan->broken_why);
+    hd_comm_quiesce(plan->comm); /* src and dst are the caller's again */
     return hd_fail(st, "%s", plan->broken_why);
 }
 
@@ -215,6 +218,11 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
             return HEDDLE_OK;
         }
     }
+    hd_comm_set_moving(plan->comm, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (hd_comm_is_aborted(plan->comm)) {
+        HD_TRY(hd_comm_check(plan->comm));
+    }
     for (int i = 0; i < step->nserved; i++) {
         plan->moved[step->served[i]] = 0;
     }
@@ -242,6 +250,7 @@ static heddle_status move(heddle_reshard *plan, int *stuck)
     }
     /* What stays on this rank is copied while the flags travel. */
     hd_lanes_run_groups(&step->lanes, &bases, 0, own_groups);
+    hd_comm_set_moving(plan->comm, 0);
     plan->waited = 0;
     plan->state = HD_MAIL;
 out:

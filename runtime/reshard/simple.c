@@ -74,8 +74,13 @@ heddle_status hd_plan_execute_simple(heddle_reshard *plan, const void *src, void
     plan->refused_by = 0;
     plan->src_at[plan->rank] = src;
     plan->dst_at[plan->rank] = dst;
+    hd_comm_set_moving(plan->comm, 1); /* the posts are its fence */
     HD_TRY(meet(plan, step, hd_plan_slot(plan, HD_SLOT_READY), posted));
+    if (__builtin_expect(hd_comm_is_aborted(plan->comm), 0)) {
+        HD_TRY(hd_comm_check(plan->comm));
+    }
     if (plan->refused_by > 0) {
+        hd_comm_set_moving(plan->comm, 0);
         return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", plan->refused_by - 1,
                        hd_refusal_text(plan->refusal));
     }
@@ -89,6 +94,7 @@ heddle_status hd_plan_execute_simple(heddle_reshard *plan, const void *src, void
                             .moved = plan->moved};
     hd_lanes_run_groups(&step->lanes, &bases, hd_lanes_own(&step->lanes, plan->rank), step->lanes.ngroups);
     HD_TRY(part(plan, step, hd_plan_slot(plan, HD_SLOT_DONE), &bases));
+    hd_comm_set_moving(plan->comm, 0);
     plan->executions++;
 out:
     return st == HEDDLE_OK ? st : hd_plan_give_up(plan, st);
