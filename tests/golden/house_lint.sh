@@ -55,7 +55,7 @@ outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '
 outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/comm/(nccl|cuda)|include/heddle/nccl)'
 outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/)'
 outside '(^|[^>.a-z_])(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|planner/report/|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'
-outside '\b(TODO|FIXME|XXX|HACK)\b' 'unfinished mark' '^$'
+outside '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b' 'unfinished mark' '^$'
 
 # Size limits.
 while read -r lines file; do
