@@ -29,6 +29,7 @@ static void usage(FILE *to)
             "  --max-waste P       infeasible (exit 3) when a stage must waste more than P%%\n"
             "  --json              print the schedule as JSON instead of the table\n"
             "  -o FILE             save the schedule as JSON\n\n"
+            "The column 'waste' says by how much the busiest rank's part is larger than an even one.\n"
             "exit codes: 0 done, 2 bad input, 3 infeasible\n");
 }
 
