@@ -1,7 +1,8 @@
 /* Transformer blocks on the local shard: the pieces of a spatial-temporal diffusion transformer, forward.
  *
- * A stage works on the rank's box of the activation x[b, seq dims..., c] (dense, row-major, c last and whole) and never
- * communicates: the dim it attends over must be whole in the box. Results of a row never depend on how many rows the
+ * A stage works on the rank's box of the activation x[b, seq dims..., c] (dense, row-major, c last and whole) and does
+ * not communicate: the dim it attends over must be whole in the box, unless heddle_block_shard_attention gives it a
+ * method for a sharded one. Results of a row never depend on how many rows the
  * rank holds, on which, on where they lie or on the number of threads, so any sharding gives the same bits as one rank
  * (on the same kind of CPU: other instruction sets round differently). docs/blocks.md has the formulas and says how.
  *
@@ -15,6 +16,7 @@
 #ifndef HEDDLE_BLOCK_H
 #define HEDDLE_BLOCK_H
 
+#include <heddle/comm.h>
 #include <heddle/layout.h>
 
 #ifdef __cplusplus
@@ -24,7 +26,9 @@ extern "C" {
 typedef enum heddle_stage_kind {
     HEDDLE_STAGE_ATTENTION = 0, /* x += gate * proj(attention over one dim (qkv(modulate(norm(x))))) */
     HEDDLE_STAGE_CROSS = 1,     /* x += proj(attention of q(x) to k,v(text)) */
-    HEDDLE_STAGE_MLP = 2        /* x += gate * fc2(gelu_tanh(fc1(modulate(norm(x))))) */
+    HEDDLE_STAGE_MLP = 2,       /* x += gate * fc2(gelu_tanh(fc1(modulate(norm(x))))) */
+    HEDDLE_STAGE_LINEAR = 3     /* as ATTENTION with linear attention (heddle/linear_attention.h) instead of softmax, q
+                                   scaled by 1/sqrt(d), and an RMS norm without weight of every head's result */
 } heddle_stage_kind;
 
 typedef struct heddle_block_options {
@@ -40,6 +44,8 @@ typedef struct heddle_block_options {
     int rope;             /* ATTENTION, 1: rotary positions along mixed_dim, pairs (2i, 2i+1), base 10000 */
     int qk_norm;          /* ATTENTION, 1: RMS norm of q and k per head */
     int threads;          /* threads of this rank, 0 .. 256; 0 = 1 */
+    int causal;           /* LINEAR, 1: token i sees tokens 0..i of its fibre; 0: all */
+    double decay;         /* LINEAR, per step and head: 0 < decay <= 1 (default 1), or 0: the heads' ALiBi slopes */
 } heddle_block_options;
 
 HEDDLE_API void heddle_block_options_init(heddle_block_options *options);
@@ -47,7 +53,8 @@ HEDDLE_API void heddle_block_options_init(heddle_block_options *options);
 typedef struct heddle_block heddle_block;
 
 /* Parameters of a block in a fixed order; name is the last part of the safetensors key:
- *   ATTENTION  qkv.weight [3c, c]  qkv.bias  proj.weight [c, c]  proj.bias  and with qk_norm q_norm.weight [c/heads]
+ *   ATTENTION, LINEAR (no qk_norm there)
+ *              qkv.weight [3c, c]  qkv.bias  proj.weight [c, c]  proj.bias  and with qk_norm q_norm.weight [c/heads]
  *              k_norm.weight; rows of qkv are q, k, v, each head after head
  *   CROSS      q_linear.weight [c, c]  q_linear.bias  proj.weight [c, c]  proj.bias  kv_linear.weight [2c, c]
  *              kv_linear.bias
@@ -91,6 +98,26 @@ typedef struct heddle_conditioning {
  * error x may be partly done. */
 HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
                                               const heddle_conditioning *conditioning);
+/* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows: from
+ * now on the block works on boxes of `layout` only, whose mixed dim may be sharded over one mesh axis or two
+ * neighbouring ones, and forward and backward are collective over the ranks that share it. `method` is a name of
+ * heddle/attention.h (ATTENTION) or heddle/linear_attention.h (LINEAR); "local" where the mixed dim is whole. Results
+ * are those of the method: equal to one rank's up to its tolerance, not always bit for bit. HEDDLE_ERR_ARG: another
+ * kind of stage, no such method (lists them), called twice. HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one
+ * another; further errors as for heddle_attention_create. */
+HEDDLE_API heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *comm, const heddle_mesh *mesh,
+                                                      const heddle_layout *layout, const char *method);
+
+/* What the block's attention sends: planned per forward and per backward call of this rank, and counted while moving.
+ */
+typedef struct heddle_block_traffic {
+    size_t struct_bytes;
+    int64_t planned_forward_bytes, planned_backward_bytes;
+    int64_t measured_bytes; /* all calls together */
+} heddle_block_traffic;
+/* All zero for a block that never communicates. HEDDLE_ERR_ARG: NULL or struct_bytes not set. */
+HEDDLE_API heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block);
+
 /* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far. */
 HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
 

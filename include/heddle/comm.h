@@ -103,6 +103,11 @@ HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *sen
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 
+/* The same for several axes: bit a of `axes` means that the ranks may differ in their coordinate on axis a; they are
+ * numbered like a mesh of these axes, the first one major. axes 0 gives a group of one. */
+HEDDLE_API heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                                unsigned axes);
+
 /* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`, now or at its next wait. The first
  * reason stays. Axis groups share the fate of the communicator they belong to. Any thread. */
 HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);

@@ -144,6 +144,10 @@ HEDDLE_API heddle_layout heddle_layout_replicated(void);
  * none. Both must be valid on the mesh. */
 HEDDLE_API int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh);
 
+/* The layout of a gradient of something in `layout`: replicated becomes partial sums and the other way round, the rest
+ * stays. The adjoint of a reshard goes from the dual of `to` to the dual of `from`. Pure. */
+HEDDLE_API heddle_layout heddle_layout_dual(const heddle_layout *layout);
+
 HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh); /* ranks */
 /* coords[0..naxes-1]; room for HEDDLE_MAX_AXES always does. HEDDLE_ERR_ARG: rank is not in 0..size-1. */
 HEDDLE_API heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);

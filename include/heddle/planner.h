@@ -34,6 +34,8 @@ typedef struct heddle_stage_info {
     int heads;            /* ATTENTION, CROSS: divides the channels */
     int64_t mlp_channels; /* MLP: hidden width */
     int modulate, rope, qk_norm;
+    int causal;   /* LINEAR */
+    double decay; /* LINEAR, as in heddle_block_options */
 } heddle_stage_info;
 
 /* Read a model file (YAML or JSON; docs/formats.md has the format; at most 1 MiB). The caller owns *out.
@@ -66,6 +68,12 @@ typedef struct heddle_plan_options {
     /* A stage's largest box may exceed that of its most even layout by this much; default 25. Work is this constraint,
      * bytes are the objective: otherwise replication would be chosen for moving nothing (docs/formats.md). */
     int slack_percent;
+    /* How mixing stages may run: "STAGE=METHOD,..." where STAGE is a stage's name or "*" and METHOD a method of
+     * heddle/attention.h (softmax stages) or heddle/linear_attention.h (linear ones), "local", or "auto". Later entries
+     * win. NULL is "*=auto": whatever sends the fewest bytes, local where equal; rsa is used only when named. A method
+     * other than local wants the mixed dim sharded. */
+    const char *methods;
+    int backward; /* 1: the objective counts forward and backward bytes, else forward alone */
     /* 0: no limit. Else infeasible when a stage's most even layout leaves more than this over an even split. */
     int max_waste_percent;
 } heddle_plan_options;
@@ -76,10 +84,10 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * then the fewest switches, then the least work on the busiest rank, over all layouts that put each mesh axis on a
  * batch or sequence dim or replicate over it (DSP, arXiv 2403.10266, chooses these by hand). Exact, deterministic,
  * pure; about a millisecond for 128 layers. The caller owns *out, which keeps nothing of model and mesh. options may be
- * NULL. HEDDLE_ERR_INFEASIBLE: max_waste_percent; names the stage. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue,
- * epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched),
- * more than 10^9 steps of search, or
- * more than 2^63 bytes moved. */
+ * NULL. HEDDLE_ERR_INFEASIBLE: max_waste_percent, or a method that no layout of its
+ * stage allows; names the stage. HEDDLE_ERR_ARG: methods names no stage or no method of its kind. HEDDLE_ERR_LAYOUT,
+ * HEDDLE_ERR_PARSE: prologue, epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two
+ * axes are always searched), more than 10^9 steps of search, or more than 2^63 bytes moved. */
 HEDDLE_API heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                      const heddle_plan_options *options);
 

@@ -21,18 +21,22 @@ typedef struct heddle_schedule_info {
     int nstages;                /* period * repeat, in the order they run */
     int nedges;                 /* nstages + 1: edge i leads into stage i, the last one is the epilogue */
     int switches;               /* edges that move bytes, both ends included */
-    int64_t bytes_per_rank_max; /* the edges' bytes_per_rank_max added up */
+    int64_t bytes_per_rank_max; /* of the forward pass: edges and methods added up */
     int64_t bytes_total;        /* sent by all ranks */
-    const char *note;           /* one sentence: why this is optimal */
+    int64_t backward_bytes_per_rank_max, backward_bytes_total; /* of the backward pass: adjoint edges and methods */
+    const char *note;                                          /* one sentence: why this is optimal */
 } heddle_schedule_info;
 
 typedef struct heddle_schedule_stage {
     const char *name;   /* "s.attn" ... */
     int repetition;     /* 0.. */
-    const char *method; /* how it runs: "local" */
+    const char *method; /* how it runs: "local", or a method of heddle/attention.h or heddle/linear_attention.h */
     heddle_layout layout;
     heddle_stage_kind kind;
-    int mixed_dim; /* whole in `layout`; -1 for token-wise stages */
+    int mixed_dim; /* whole in `layout` when the method is local, else sharded; -1 for token-wise stages */
+    /* What the method sends in one forward and one backward call; 0 when local. */
+    int64_t forward_bytes_per_rank_max, forward_bytes_total, forward_messages;
+    int64_t backward_bytes_per_rank_max, backward_bytes_total, backward_messages;
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

@@ -33,7 +33,8 @@ typedef struct heddle_session heddle_session;
 
 typedef struct heddle_session_options {
     size_t struct_bytes;
-    int dry_run; /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
+    int backward; /* 1: heddle_session_backward will be called: its reshards are made on creation too */
+    int dry_run;  /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
 } heddle_session_options;
 
 HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
@@ -82,14 +83,29 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
                                               heddle_stream stream);
 
+/* The backward of heddle_session_enter for stage `stage`: dx comes in as the gradient of what enter returned and leaves
+ * as the gradient of what the schedule's edge into this stage took; the adjoint reshard in between. Call it for the
+ * stages in reverse order, beginning with "end"; repetitions count down from the schedule's last.
+ *
+ * The gradient of a replicated activation is a sum: each rank's gradient is its own contribution. So where a stage's
+ * layout is t@sp the gradient's is t@sp, and where it is replicated over an axis the gradient's layout is sum over it
+ * (heddle_layout_dual). A dx that comes in replicated ("*": every rank has the same whole gradient of one common loss)
+ * is taken as that and cut to what the stage wants, which is how backward of the epilogue's gather usually begins.
+ *
+ * Memory, strides, collectivity and errors as for heddle_session_enter. */
+HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
+                                                 heddle_stream stream);
+
 /* Over the session's life. */
 typedef struct heddle_session_counters {
-    size_t struct_bytes;     /* set to sizeof(heddle_session_counters) before the call */
-    int64_t enters;          /* calls that succeeded */
-    int64_t switches;        /* those that changed the layout */
-    int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned) */
-    int64_t bytes_planned;   /* the same, from the layouts alone, before anything ran */
-    int64_t switch_ns;       /* time inside switches, waiting for peers included */
+    size_t struct_bytes;   /* set to sizeof(heddle_session_counters) before the call */
+    int64_t enters;        /* calls that succeeded */
+    int64_t switches;      /* those that changed the layout */
+    int64_t bytes_sent;    /* by this rank to others: counted while moving (dry run: planned) */
+    int64_t bytes_planned; /* the same, from the layouts alone, before anything ran */
+    int64_t
+        backward_enters; /* calls of heddle_session_backward that succeeded; the numbers above are of both directions */
+    int64_t switch_ns;   /* time inside switches, waiting for peers included */
     int64_t workspace_bytes; /* memory the session and its plans hold on this rank */
 } heddle_session_counters;
 
@@ -98,8 +114,9 @@ HEDDLE_API heddle_status heddle_session_get_counters(heddle_session_counters *ou
 /* Start the next forward pass: repetitions count from 0 again. Records and counters go on. Not collective. */
 HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
 
-/* What one enter did. */
+/* What one enter or backward did. */
 typedef struct heddle_session_record {
+    int backward;          /* 1: heddle_session_backward */
     const char *stage;     /* owned by the schedule; "end" for the epilogue */
     int repetition;        /* 0.. */
     const char *line;      /* reshard line, owned by the session; "" if nothing moved */

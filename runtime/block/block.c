@@ -15,6 +15,7 @@ void heddle_block_options_init(heddle_block_options *options)
     options->heads = 1;
     options->modulate = 1;
     options->threads = 1;
+    options->decay = 1;
 }
 
 static heddle_status check_heads(const heddle_block_options *options, int64_t channels)
@@ -34,6 +35,8 @@ static heddle_status check_kind(const heddle_block_options *options, int64_t cha
 {
     const heddle_shape *shape = &options->shape;
     switch (options->kind) {
+    case HEDDLE_STAGE_LINEAR:
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention is not a block's yet");
     case HEDDLE_STAGE_ATTENTION:
         if (options->mixed_dim < 1 || options->mixed_dim > shape->ndim - 2) {
             return hd_fail(HEDDLE_ERR_ARG, "mixed_dim %d of an attention stage must be a sequence dim, 1 to %d",
@@ -123,6 +126,7 @@ static heddle_status make_layers(heddle_block *block)
     heddle_dtype dtype = block->options.shape.dtype;
     switch (block->options.kind) {
     case HEDDLE_STAGE_ATTENTION:
+    case HEDDLE_STAGE_LINEAR:
         HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, dtype));
         HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
         if (block->options.qk_norm) {

@@ -185,6 +185,7 @@ heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_bo
     HD_TRY(check_conditioning(block, box, conditioning));
     view = make_view(block, x, box, conditioning);
     switch (block->options.kind) {
+    case HEDDLE_STAGE_LINEAR:
     case HEDDLE_STAGE_ATTENTION:
         return hd_stage_attention(block, &view);
     case HEDDLE_STAGE_CROSS:

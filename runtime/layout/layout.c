@@ -143,6 +143,19 @@ int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const he
     return 1;
 }
 
+heddle_layout heddle_layout_dual(const heddle_layout *layout)
+{
+    heddle_layout dual = *layout;
+    for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
+        if (layout->dim_of_axis[a] == HEDDLE_REPLICATED) {
+            dual.dim_of_axis[a] = HEDDLE_PARTIAL;
+        } else if (layout->dim_of_axis[a] == HEDDLE_PARTIAL) {
+            dual.dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
+    }
+    return dual;
+}
+
 /* --- text
  * ------------------------------------------------------------------------------------------------------------- */
 

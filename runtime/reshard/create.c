@@ -283,20 +283,6 @@ heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, con
     return heddle_reshard_create_line(out, comm, whole ? &line : NULL, options);
 }
 
-/* The transpose of a replication is a sum and the other way round; everything else only changes sides. */
-static heddle_layout transposed(const heddle_layout *layout)
-{
-    heddle_layout t = *layout;
-    for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
-        if (layout->dim_of_axis[a] == HEDDLE_REPLICATED) {
-            t.dim_of_axis[a] = HEDDLE_PARTIAL;
-        } else if (layout->dim_of_axis[a] == HEDDLE_PARTIAL) {
-            t.dim_of_axis[a] = HEDDLE_REPLICATED;
-        }
-    }
-    return t;
-}
-
 heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard)
 {
     if (reshard == NULL) {
@@ -305,8 +291,8 @@ heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_r
     const hd_request *request = &reshard->request;
     heddle_reshard_line line = request->line;
     heddle_reshard_options options = request->options;
-    line.from = transposed(&request->line.to);
-    line.to = transposed(&request->line.from);
+    line.from = heddle_layout_dual(&request->line.to);
+    line.to = heddle_layout_dual(&request->line.from);
     line.from_order = request->line.to_order;
     line.to_order = request->line.from_order;
     options.src_stride_elems = request->dst_stride_elems;

@@ -20,7 +20,8 @@ allowed() {
     runtime/attention) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/attention kernels" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/session" ;;
-    planner/cli | examples) echo "" ;;
+    runtime/parallel) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
+    planner/cli | examples | examples/*) echo "" ;;
     planner/*) echo "runtime/base runtime/layout planner" ;;
     *) echo "unknown" ;;
     esac

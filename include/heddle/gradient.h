@@ -1,0 +1,95 @@
+/* Gradients over the axes of a mesh, and the optimiser.
+ *
+ * A bucket is the list of a rank's parameters with their gradients. Over the axes on which the ranks hold different
+ * rows of the same samples (sequence, and tensor for what is replicated over it) gradients are summed; over the data
+ * axes they are summed or averaged, as the caller states. Nothing else ever scales a gradient. All of it is one reshard
+ * of the flat bucket: partial sums into replicated, or, with a shard axis, into blocks over that axis (reduce-scatter):
+ * the optimiser then keeps its state for the own block only and the new parameters are gathered (the simplest exact
+ * form of sharded data parallelism, ZeRO stage 1; LASP, arXiv 2404.02882, combines sequence and sharded data
+ * parallelism so).
+ *
+ * The sum is in rank order: every rank gets the same bits.
+ *
+ * Threads: a bucket or optimiser may be used by one thread at a time.
+ */
+#ifndef HEDDLE_GRADIENT_H
+#define HEDDLE_GRADIENT_H
+
+#include <heddle/comm.h>
+#include <heddle/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_bucket heddle_bucket;
+
+typedef struct heddle_bucket_part {
+    float *param; /* [elems] borrowed for the life of the bucket */
+    float *grad;  /* [elems] */
+    int64_t elems;
+    int decay; /* 1: weight decay applies to it */
+} heddle_bucket_part;
+
+typedef struct heddle_bucket_options {
+    size_t struct_bytes;
+    unsigned sum_axes;     /* bit a: gradients are summed over mesh axis a */
+    unsigned average_axes; /* bit a: averaged; no axis may be in both */
+    int shard_axis;        /* -1, or an axis of sum_axes or average_axes: each of its ranks reduces, keeps and updates a
+                              block of the bucket */
+    int64_t deadline_ms;   /* 0: the communicator's */
+} heddle_bucket_options;
+
+HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
+
+/* Collective over comm, whose size is the mesh's. Copies the list. HEDDLE_ERR_ARG: NULL, an axis the mesh has not, in
+ * both sets, or a shard axis in neither. HEDDLE_ERR_MISMATCH on every rank: other options or element counts on ranks
+ * that are summed. Further errors as for heddle_reshard_create. */
+HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                              const heddle_bucket_part *parts, int nparts,
+                                              const heddle_bucket_options *options);
+HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal */
+/* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
+ * rest is left as it was. Errors as for heddle_reshard_execute. */
+HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket);
+/* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. */
+HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket);
+/* Square root of the sum of squares of the reduced gradients, the same bits on every rank. Collective. */
+HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket);
+HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket); /* gradients to 0 */
+
+typedef struct heddle_bucket_info {
+    size_t struct_bytes;
+    int64_t elems;                         /* of the whole bucket */
+    int64_t own_lo, own_elems;             /* this rank's block */
+    int64_t planned_bytes, measured_bytes; /* sent by this rank: per reduce + gather; all calls together */
+    int64_t reduces, gathers;              /* finished */
+    int64_t workspace_bytes;
+} heddle_bucket_info;
+HEDDLE_API heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
+
+/* AdamW (decoupled weight decay) on the own block of a bucket; state in f32. */
+typedef struct heddle_adamw heddle_adamw;
+
+typedef struct heddle_adamw_options {
+    size_t struct_bytes;
+    double beta1, beta2, epsilon; /* 0.9, 0.999, 1e-8 */
+    double weight_decay;          /* 0.01 */
+    double max_norm;              /* clip the gradient's norm; 0: not */
+} heddle_adamw_options;
+
+HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
+/* Borrows the bucket. HEDDLE_ERR_ARG: options out of range. HEDDLE_ERR_NOMEM. */
+HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
+                                             const heddle_adamw_options *options);
+HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
+/* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
+ * max_norm. */
+HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate);
+HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

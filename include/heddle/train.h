@@ -1,0 +1,77 @@
+/* Backward of the blocks: what a forward call keeps, gradients of the activation, of the parameters and of the
+ * conditioning.
+ *
+ *     heddle_block_forward_tape(block, x, &box, &conditioning, tape);       x as after heddle_block_forward, bit for
+ * bit
+ *     ...
+ *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape); dx: of the output in, of the input out
+ *
+ * Gradients are those of a loss that is the sum over all ranks, and are never scaled. The gradient of the activation is
+ * exact per row: any sharding gives the same bits as one rank. Gradients of parameters and conditioning are sums over
+ * the rows of *this rank's box*; the sum over the ranks (heddle/gradient.h) is the whole gradient, equal to one rank's
+ * up to the order of f32 sums. docs/blocks.md has the formulas.
+ *
+ * Threads: as for the block.
+ */
+#ifndef HEDDLE_TRAIN_H
+#define HEDDLE_TRAIN_H
+
+#include <heddle/block.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one forward call keeps for its backward. Several forward calls of a block may be in flight, each with a tape of
+ * its own (micro-batches of a pipeline). */
+typedef struct heddle_tape heddle_tape;
+
+typedef struct heddle_tape_options {
+    size_t struct_bytes;
+    int recompute; /* 1: keep the stage's input only and run its forward again inside backward */
+} heddle_tape_options;
+
+HEDDLE_API void heddle_tape_options_init(heddle_tape_options *options);
+
+/* A tape for calls of `block`, which it borrows; destroy it before the block. options may be NULL. Not collective.
+ * HEDDLE_ERR_ARG: NULL, options without their _init function. HEDDLE_ERR_NOMEM. */
+HEDDLE_API heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options);
+HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
+/* Activation memory: what the last forward call keeps, 0 before it. */
+HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
+
+/* heddle_block_forward that also fills the tape; grows the tape on the first call for a larger box. Errors as there;
+ * HEDDLE_ERR_ARG also: the tape is of another block. */
+HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
+                                                   const heddle_conditioning *conditioning, heddle_tape *tape);
+
+/* Where gradients of the conditioning are added; f32, indexed by the global batch like heddle_conditioning. */
+typedef struct heddle_conditioning_gradient {
+    float *vector; /* [b, 6, c]; NULL: not wanted */
+    float *text;   /* [b, text_tokens, c]; NULL: not wanted */
+} heddle_conditioning_gradient;
+
+/* dx: dense like x of the forward call, in its dtype; gradient of the stage's output on entry, of its input on return.
+ * conditioning: as in the forward call. Parameter gradients are added to heddle_block_gradient. dconditioning may be
+ * NULL. May be called several times for one forward (each adds). Weights must not have changed since the forward.
+ * HEDDLE_ERR_ARG: the tape holds no forward of this block; conditioning missing. HEDDLE_ERR_NOMEM: workspace of the
+ * first call; nothing is allocated afterwards. After an error dx and the gradients may be partly done. */
+HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
+                                               const heddle_conditioning_gradient *dconditioning, heddle_tape *tape);
+
+/* Gradient of parameter `index`: like heddle_block_param, data is [extents] f32, owned by the block, zero until the
+ * first backward. HEDDLE_ERR_ARG: no such parameter. HEDDLE_ERR_NOMEM: made on first use. */
+HEDDLE_API heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index);
+HEDDLE_API void heddle_block_zero_gradients(heddle_block *block);
+
+/* Backward of heddle_linear_forward: dx[rows, k] = dout W (written; NULL: not wanted), dweight[n, k] += dout^T x,
+ * dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. Errors as for the forward. */
+HEDDLE_API heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, const float *dout,
+                                                const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
+                                                int threads);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
