@@ -75,10 +75,14 @@ void hd_plan_explain(heddle_reshard *plan)
     snprintf(plan->kernel_name, sizeof plan->kernel_name, "%s",
              group != NULL ? group->kernel->name : (step->recv.sums ? "sum_rows" : "none"));
     snprintf(trials, sizeof trials, "%s", plan->trials);
-    int64_t run = group != NULL ? lanes->lane[group->first].run_bytes : 0;
-    snprintf(plan->why, sizeof plan->why, "%s; %s, runs of %lld bytes, %d lanes in %d groups%s%s",
-             path_reason(plan, step), plan->kernel_name, (long long)run, lanes != NULL ? lanes->nlanes : 0,
-             lanes != NULL ? lanes->ngroups : 0, trials[0] != 0 ? "; " : "", trials);
+    char how[96] = "";
+    if (group != NULL) {
+        snprintf(how, sizeof how, ", runs of %lld bytes, %d cop%s walked in %d group%s",
+                 (long long)lanes->lane[group->first].run_bytes, lanes->nlanes, lanes->nlanes == 1 ? "y" : "ies",
+                 lanes->ngroups, lanes->ngroups == 1 ? "" : "s");
+    }
+    snprintf(plan->why, sizeof plan->why, "%s; %s%s%s%s", path_reason(plan, step), plan->kernel_name, how,
+             trials[0] != 0 ? "; " : "", trials);
 }
 
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
