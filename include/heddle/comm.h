@@ -104,7 +104,8 @@ HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *
                                                 int axis);
 
 /* The same for several axes: bit a of `axes` means that the ranks may differ in their coordinate on axis a; they are
- * numbered like a mesh of these axes, the first one major. axes 0 gives a group of one. */
+ * numbered like a mesh of these axes, the first one major. axes 0 gives a group of one. HEDDLE_ERR_ARG also: a bit of
+ * an axis that the mesh has not. */
 HEDDLE_API heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 unsigned axes);
 

@@ -1,4 +1,4 @@
-/* Groups of ranks along one axis of a mesh: parts of a communicator that share its memory and its transport.
+/* Groups of ranks along axes of a mesh: parts of a communicator that share its memory and its transport.
  *
  * Where all ranks of the part sit on this host it has a hub of its own. Otherwise its operations are made of the
  * parent's: a ring of sendrecv, and exchanges with translated peers.
@@ -84,37 +84,75 @@ static heddle_status part_new(heddle_comm **out, heddle_comm *parent, const int 
     return HEDDLE_OK;
 }
 
-heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
+/* How many ranks differ from `comm`'s only on `axes`, and this one's number among them. */
+static int part_size(int *mine, const heddle_mesh *mesh, unsigned axes, const int *coords)
+{
+    int size = 1;
+    *mine = 0;
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (axes >> a & 1u) {
+            size *= mesh->axis[a].size;
+            *mine = *mine * mesh->axis[a].size + coords[a];
+        }
+    }
+    return size;
+}
+
+/* The parent's rank of member `index`. */
+static int part_member(const heddle_mesh *mesh, unsigned axes, const int *coords, int index)
+{
+    int rank = 0;
+    for (int a = mesh->naxes - 1, stride = 1; a >= 0; a--) {
+        int n = mesh->axis[a].size;
+        int inside = (axes >> a & 1u) != 0;
+        rank += (inside ? index % n : coords[a]) * stride;
+        index = inside ? index / n : index;
+        stride *= n;
+    }
+    return rank;
+}
+
+heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
 {
     heddle_status st = HEDDLE_OK;
     int *ranks = NULL;
     int coords[HEDDLE_MAX_AXES];
     if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: out or comm is NULL");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: out or comm is NULL");
     }
     HD_TRY(heddle_mesh_check(mesh));
     if (heddle_mesh_size(mesh) != comm->size) {
         st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), comm->size);
         goto out;
     }
+    if (axes >> mesh->naxes != 0) {
+        st = hd_fail(HEDDLE_ERR_ARG, "axes 0x%x of a mesh with %d axes", axes, mesh->naxes);
+        goto out;
+    }
+    HD_TRY(heddle_mesh_coords(coords, mesh, comm->rank));
+    int mine = 0;
+    int size = part_size(&mine, mesh, axes, coords);
+    st = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
+    HD_TRY(hd_comm_agree(comm, st));
+    for (int i = 0; i < size; i++) {
+        ranks[i] = part_member(mesh, axes, coords, i);
+    }
+    st = part_new(out, comm, ranks, size, mine);
+out:
+    hd_free(ranks);
+    return st;
+}
+
+heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_mesh_check(mesh));
     if (axis < 0 || axis >= mesh->naxes) {
         st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
         goto out;
     }
-    HD_TRY(heddle_mesh_coords(coords, mesh, comm->rank));
-    int stride = 1;
-    for (int a = axis + 1; a < mesh->naxes; a++) {
-        stride *= mesh->axis[a].size;
-    }
-    int size = mesh->axis[axis].size;
-    st = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
-    HD_TRY(hd_comm_agree(comm, st));
-    for (int i = 0; i < size; i++) {
-        ranks[i] = comm->rank + (i - coords[axis]) * stride;
-    }
-    st = part_new(out, comm, ranks, size, coords[axis]);
+    st = heddle_comm_axes_group(out, comm, mesh, 1u << axis);
 out:
-    hd_free(ranks);
     return st;
 }
 

@@ -65,6 +65,16 @@ static int group_operations(heddle_comm *comm, heddle_status opened, int rank, v
         EXPECT(heddle_comm_sendrecv(comm, out, sizeof(out), (rank + 1) % size, in, sizeof(in), from) == HEDDLE_OK);
         EXPECT(in[0] == from && in[1] == turn);
     }
+    const heddle_mesh mesh = {.naxes = 3, .axis = {{"a", 1}, {"b", size}, {"c", 1}}};
+    for (unsigned axes = 0; axes < 8; axes++) {
+        heddle_comm *group = NULL;
+        int all[16];
+        EXPECT(heddle_comm_axes_group(&group, comm, &mesh, axes) == HEDDLE_OK);
+        EXPECT(heddle_comm_size(group) == (axes & 2 ? size : 1));
+        EXPECT(heddle_comm_allgather(group, &rank, all, sizeof(rank)) == HEDDLE_OK);
+        EXPECT(all[heddle_comm_rank(group)] == rank);
+        heddle_comm_destroy(group);
+    }
     return 0;
 }
 

@@ -98,6 +98,87 @@ out:
     return st;
 }
 
+/* Every set of axes, none and all included; members by their coordinates. Then nested: an axis of the group's own
+ * mesh. Then axes that are not there. */
+static heddle_status axes_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_mesh *mesh = arg;
+    int mine[HEDDLE_MAX_AXES];
+    heddle_comm *group = NULL;
+    heddle_comm *nested = NULL;
+    HD_TRY(heddle_mesh_coords(mine, mesh, heddle_comm_rank(comm)));
+    for (unsigned axes = 0; axes < 1u << mesh->naxes; axes++) {
+        heddle_mesh inner = {.naxes = 0};
+        int parents[64];
+        int n = 0;
+        int me = -1;
+        for (int r = 0; r < heddle_mesh_size(mesh); r++) { /* ascending ranks = the group's mesh, first axis major */
+            int coords[HEDDLE_MAX_AXES];
+            int same = 1;
+            HD_TRY(heddle_mesh_coords(coords, mesh, r));
+            for (int a = 0; a < mesh->naxes; a++) {
+                same = same && ((axes >> a & 1u) || coords[a] == mine[a]);
+            }
+            if (same) {
+                me = r == heddle_comm_rank(comm) ? n : me;
+                parents[n++] = r;
+            }
+        }
+        for (int a = 0; a < mesh->naxes; a++) {
+            if (axes >> a & 1u) {
+                inner.axis[inner.naxes++] = mesh->axis[a];
+            }
+        }
+        HD_TRY(heddle_comm_axes_group(&group, comm, mesh, axes));
+        HD_TRY(use_group(group, me, n, parents));
+        if (inner.naxes > 0) {
+            int coords[HEDDLE_MAX_AXES];
+            int last = inner.axis[inner.naxes - 1].size;
+            HD_TRY(heddle_mesh_coords(coords, &inner, me));
+            HD_TRY(heddle_comm_axes_group(&nested, group, &inner, 1u << (inner.naxes - 1)));
+            HD_TRY(use_group(nested, coords[inner.naxes - 1], last, parents + me / last * last));
+        }
+        heddle_comm_destroy(nested);
+        heddle_comm_destroy(group);
+        group = NULL;
+        nested = NULL;
+    }
+    CHECK(heddle_comm_axes_group(&group, comm, mesh, 1u << mesh->naxes) == HEDDLE_ERR_ARG);
+    CHECK(heddle_comm_axes_group(&group, comm, mesh, 0x80000000u) == HEDDLE_ERR_ARG);
+    CHECK(heddle_comm_axes_group(NULL, comm, mesh, 1) == HEDDLE_ERR_ARG);
+    CHECK(heddle_comm_axes_group(&group, comm, NULL, 1) == HEDDLE_ERR_ARG);
+    const heddle_mesh other = {.naxes = 1, .axis = {{"x", heddle_comm_size(comm) + 1}}};
+    CHECK(heddle_comm_axes_group(&group, comm, &other, 1) == HEDDLE_ERR_ARG);
+    CHECK(group == NULL);
+out:
+    heddle_comm_destroy(nested);
+    heddle_comm_destroy(group);
+    return st;
+}
+
+static void axes_groups(void **state)
+{
+    (void)state;
+    static const heddle_mesh meshes[] = {
+        {.naxes = 1, .axis = {{"sp", 1}}},
+        {.naxes = 2, .axis = {{"node", 2}, {"gpu", 3}}},
+        {.naxes = 3, .axis = {{"a", 2}, {"b", 3}, {"c", 2}}},
+        {.naxes = 4, .axis = {{"pp", 2}, {"dp", 2}, {"tp", 2}, {"sp", 2}}},
+    };
+    for (size_t t = 0; t < 2; t++) {
+        for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; m++) {
+            for (int hosts = 0; hosts <= 2; hosts += 2) {
+                heddle_comm_options options;
+                heddle_comm_options_init(&options);
+                options.pretend_hosts = hosts;
+                HD_OK(heddle_run_ranks_with(heddle_mesh_size(&meshes[m]), transports[t], &options, axes_rank,
+                                            (void *)&meshes[m]));
+            }
+        }
+    }
+}
+
 static void axis_groups(void **state)
 {
     (void)state;
@@ -342,8 +423,11 @@ static void opening_refuses(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(axis_groups),     cmocka_unit_test(messages),
-        cmocka_unit_test(many_ranks),      cmocka_unit_test(opens_from_environment),
+        cmocka_unit_test(axis_groups),
+        cmocka_unit_test(axes_groups),
+        cmocka_unit_test(messages),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(opens_from_environment),
         cmocka_unit_test(opening_refuses),
     };
     return HD_RUN_CASES(cases, argc, argv);

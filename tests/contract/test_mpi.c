@@ -37,6 +37,31 @@ static heddle_comm_options mode_options(const char *what)
     return options;
 }
 
+/* Groups over sets of axes where the ranks make a mesh of three: of the members that differ on the outer two, then of
+ * the one inside that. */
+static int axes_groups(heddle_comm *comm)
+{
+    int rank = heddle_comm_rank(comm);
+    int size = heddle_comm_size(comm);
+    heddle_mesh mesh = {.naxes = 3, .axis = {{"a", size % 2 ? size : size / 2}, {"b", 1}, {"c", size % 2 ? 1 : 2}}};
+    for (unsigned axes = 0; axes < 8; axes++) {
+        heddle_comm *group = NULL;
+        int all[MAX_RANKS];
+        int inner = mesh.axis[2].size;
+        int wanted = (axes & 1 ? mesh.axis[0].size : 1) * (axes & 4 ? inner : 1);
+        CHECK(heddle_comm_axes_group(&group, comm, &mesh, axes) == HEDDLE_OK);
+        CHECK(heddle_comm_size(group) == wanted);
+        CHECK(heddle_comm_allgather(group, &rank, all, sizeof rank) == HEDDLE_OK);
+        CHECK(all[heddle_comm_rank(group)] == rank);
+        for (int i = 0; i < wanted; i++) {
+            CHECK((axes & 1 || all[i] / inner == rank / inner) && (axes & 4 || all[i] % inner == rank % inner));
+            CHECK(i == 0 || all[i] > all[i - 1]);
+        }
+        heddle_comm_destroy(group);
+    }
+    return PASSED;
+}
+
 static int group_operations(heddle_comm *comm)
 {
     int rank = heddle_comm_rank(comm);
@@ -64,7 +89,7 @@ static int group_operations(heddle_comm *comm)
     }
     free(out);
     free(in);
-    return PASSED;
+    return axes_groups(comm);
 }
 
 static int reshards(heddle_comm *comm, int64_t *total_to)
