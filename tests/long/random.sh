@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Thousands of random problems on every transport and many rank counts: reshards, attention, linear attention. What the
+# other tiers draw a few of. HEDDLE_SEED chooses other ones; a failing line names its seed.
+set -u
+: "${HEDDLE:?}"
+seed=${HEDDLE_SEED:-1}
+failed=0
+draw() { # count, ranks, transport, what to verify and further options
+    local count=$1 ranks=$2 transport=$3
+    shift 3
+    seed=$((seed + 1))
+    if ! out=$("$HEDDLE" verify "$@" --random "$count" --ranks "$ranks" --transport "$transport" --seed "$seed" 2>&1); then
+        echo "heddle verify $* --random $count --ranks $ranks --transport $transport --seed $seed:"
+        tail -n 5 <<<"$out"
+        failed=1
+    fi
+}
+transports="threads shm"
+if ldd "$HEDDLE" | grep -q libheddle && command -v mpirun >/dev/null && [ -e "$(dirname "$HEDDLE")/libheddle_mpi.so" ]; then
+    transports="$transports mpi"
+fi
+for transport in $transports; do
+    for ranks in 1 2 3 4 6 8; do
+        draw 3000 $ranks $transport
+        draw 400 $ranks $transport attention
+        draw 400 $ranks $transport linear-attention
+    done
+    draw 3000 4 $transport --memory any
+done
+if [[ $transports == *mpi* ]]; then
+    draw 3000 4 mpi --messages
+    draw 3000 6 mpi --hosts 2
+    draw 400 4 mpi attention --messages
+    draw 400 4 mpi linear-attention --messages
+fi
+echo "transports: $transports; last seed $seed"
+exit $failed
