@@ -41,10 +41,11 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
 
 /* Collective. Borrows comm and schedule until heddle_session_destroy. Makes a reshard for every distinct edge of the
  * schedule and two buffers of the size of this rank's largest local part, so that a pass that follows the schedule
- * neither allocates nor exchanges metadata. options may be NULL.
+ * neither allocates nor exchanges metadata; with options.backward also the transpose of every edge and the cut of a
+ * whole gradient ("*") behind the last stage. options may be NULL.
  *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, options without its _init function
  *   HEDDLE_ERR_LAYOUT    the schedule's mesh has another number of ranks than comm
- *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules differ; names the first rank and what differs
+ *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules or options differ; names the first rank and what differs
  *   HEDDLE_ERR_NOMEM     names the bytes; the other ranks get HEDDLE_ERR_PEER
  *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT  another rank failed, did not come, or could not be reached */
 HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
@@ -92,26 +93,37 @@ HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const cha
  * (heddle_layout_dual). A dx that comes in replicated ("*": every rank has the same whole gradient of one common loss)
  * is taken as that and cut to what the stage wants, which is how backward of the epilogue's gather usually begins.
  *
- * Memory, strides, collectivity and errors as for heddle_session_enter. */
+ * The reshard is the exact transpose of the edge's (docs/architecture.md), so <dy, F x> = <dx, x> over whole passes:
+ * where enter split a replicated activation, backward leaves every rank its own rows and zeros elsewhere, and where it
+ * gathered, backward adds the ranks' contributions in rank order. dx may come in any layout, usually the dual of the
+ * stage's or "*"; already there, it is left exactly as it is. Stages that were not entered may be left out. Repetitions
+ * are counted apart from those of enter; heddle_session_rewind resets both.
+ *
+ * Memory, strides and collectivity as for heddle_session_enter; a switch of either direction counts as one of the two
+ * until which a result stays valid. Without options.backward the reshard is made on first use, collectively. Errors as
+ * for heddle_session_enter, their sentences begin with "leaving backward from 'STAGE'"; besides
+ *   HEDDLE_ERR_ARG     left backward more often than the schedule repeats the stage, or after a stage that comes before
+ *                      it in the schedule ("end" is first, and may be repeated while no other stage was left). As
+ *                      there: nothing has moved on this rank, and others that made no mistake wait */
 HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
                                                  heddle_stream stream);
 
 /* Over the session's life. */
 typedef struct heddle_session_counters {
-    size_t struct_bytes;   /* set to sizeof(heddle_session_counters) before the call */
-    int64_t enters;        /* calls that succeeded */
-    int64_t switches;      /* those that changed the layout */
-    int64_t bytes_sent;    /* by this rank to others: counted while moving (dry run: planned) */
-    int64_t bytes_planned; /* the same, from the layouts alone, before anything ran */
-    int64_t
-        backward_enters; /* calls of heddle_session_backward that succeeded; the numbers above are of both directions */
-    int64_t switch_ns;   /* time inside switches, waiting for peers included */
+    size_t struct_bytes;     /* set to sizeof(heddle_session_counters) before the call */
+    int64_t enters;          /* calls of heddle_session_enter that succeeded */
+    int64_t switches;        /* calls that changed the layout, backward included, like all numbers below */
+    int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned) */
+    int64_t bytes_planned;   /* the same, from the layouts alone, before anything ran */
+    int64_t backward_enters; /* calls of heddle_session_backward that succeeded */
+    int64_t switch_ns;       /* time inside switches, waiting for peers included */
     int64_t workspace_bytes; /* memory the session and its plans hold on this rank */
 } heddle_session_counters;
 
 HEDDLE_API heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session);
 
-/* Start the next forward pass: repetitions count from 0 again. Records and counters go on. Not collective. */
+/* Start the next pass: repetitions count from 0 again, backward from the last. Records and counters go on. Not
+ * collective. */
 HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
 
 /* What one enter or backward did. */
@@ -127,8 +139,8 @@ typedef struct heddle_session_record {
     int64_t ns;
 } heddle_session_record;
 
-/* Record of the enter number `index`, counted from 0 over the session's life. The last 4096 are kept.
- * HEDDLE_ERR_ARG: not made yet or forgotten; the sentence gives the range. */
+/* Record of the call number `index`, enters and backwards counted together from 0 over the session's life. The last
+ * 4096 are kept. HEDDLE_ERR_ARG: not made yet or forgotten; the sentence gives the range. */
 HEDDLE_API heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index);
 
 #ifdef __cplusplus

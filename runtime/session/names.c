@@ -79,33 +79,57 @@ static heddle_status unknown(const heddle_session *session, const char *stage)
                    session->info.model, (int)NAME_LENGTH, stage, session->nnames, best);
 }
 
-heddle_status hd_session_find(heddle_session *session, const char *stage, hd_session_name **name, heddle_layout *target)
+static heddle_status too_often(const hd_session_name *name, int backward)
 {
-    hd_session_name *known = lookup(session, stage);
-    if (known == NULL && strcmp(stage, "end") == 0) {
-        heddle_schedule_edge edge;
-        heddle_status st = heddle_schedule_edge_at(&edge, session->schedule, session->info.nedges - 1);
-        if (st == HEDDLE_OK) {
-            *name = NULL;
-            *target = edge.to;
-        }
-        return st;
+    return backward ? hd_fail(HEDDLE_ERR_ARG,
+                              "stage '%s' is left backward for the %d. time, the schedule has %d repetitions of it; "
+                              "heddle_session_rewind begins the next pass",
+                              name->name, name->left + 1, name->repetitions)
+                    : hd_fail(HEDDLE_ERR_ARG,
+                              "stage '%s' is entered for the %d. time, the schedule has %d repetitions of it; "
+                              "heddle_session_rewind begins the next pass",
+                              name->name, name->entered + 1, name->repetitions);
+}
+
+/* Backward from another stage than the one before would be some map, but no gradient. Stages may be left out. */
+static heddle_status check_order(const heddle_session *session, const hd_session_step *step)
+{
+    heddle_schedule_stage last;
+    if (step->index <= session->last_left) {
+        return HEDDLE_OK;
     }
-    if (known == NULL) {
+    heddle_status st = heddle_schedule_stage_at(&last, session->schedule, session->last_left);
+    return st != HEDDLE_OK
+               ? st
+               : hd_fail(HEDDLE_ERR_ARG,
+                         "backward from '%s' (repetition %d) cannot follow '%s' (repetition %d), which comes before it "
+                         "in the schedule: stages are left in reverse order; heddle_session_rewind begins the next "
+                         "pass",
+                         step->name == NULL ? "end" : step->name->name, step->repetition, last.name, last.repetition);
+}
+
+heddle_status hd_session_find(hd_session_step *out, heddle_session *session, const char *stage, int backward)
+{
+    heddle_schedule_edge edge;
+    heddle_status st;
+    hd_session_name *known = lookup(session, stage);
+    memset(out, 0, sizeof(*out));
+    if (known == NULL && strcmp(stage, "end") != 0) {
         return unknown(session, stage);
     }
-    if (known->entered >= known->repetitions) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "stage '%s' is entered for the %d. time, the schedule has %d repetitions of it; "
-                       "heddle_session_rewind begins the next pass",
-                       known->name, known->entered + 1, known->repetitions);
+    out->name = known;
+    out->index = session->info.nstages;
+    if (known != NULL) {
+        const int made = backward ? known->left : known->entered;
+        if (made >= known->repetitions) {
+            return too_often(known, backward);
+        }
+        out->repetition = backward ? known->repetitions - 1 - made : made;
+        out->index = heddle_schedule_find(session->schedule, known->name, out->repetition);
     }
-    int index = heddle_schedule_find(session->schedule, known->name, known->entered);
-    heddle_schedule_stage found;
-    heddle_status st = heddle_schedule_stage_at(&found, session->schedule, index);
-    if (st == HEDDLE_OK) {
-        *name = known;
-        *target = found.layout;
-    }
+    HD_TRY(backward ? check_order(session, out) : HEDDLE_OK);
+    HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, out->index));
+    out->target = backward ? heddle_layout_dual(&edge.from) : edge.to;
+out:
     return st;
 }

@@ -117,10 +117,10 @@ heddle_status hd_session_plan_get(hd_session_plan **out, heddle_session *session
 
 /* --- the same schedule everywhere --- */
 
-enum { FIELDS = 7 };
+enum { FIELDS = 8 };
 
 static const char *const field_names[FIELDS] = {
-    "status", "shape and mesh", "number of stages", "number of edges", "layouts", "stage names", "dry_run",
+    "status", "shape and mesh", "number of stages", "number of edges", "layouts", "stage names", "dry_run", "backward",
 };
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
@@ -160,6 +160,7 @@ static heddle_status fingerprint(uint64_t *field, const heddle_session *session)
         field[5] = hash_bytes(field[5], stage.name, strlen(stage.name) + 1);
     }
     field[6] = (uint64_t)session->dry_run;
+    field[7] = (uint64_t)session->backward;
 out:
     return st;
 }

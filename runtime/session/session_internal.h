@@ -1,5 +1,5 @@
-/* What a session holds. session.c is the life cycle and enter; names.c finds stages; buffers.c owns the memory that
- * switches write to; plans.c keeps one reshard per pair of layouts. */
+/* What a session holds. session.c is the life cycle; switch.c is enter and backward; names.c finds stages; buffers.c
+ * owns the memory that switches write to; plans.c keeps one reshard per pair of layouts. */
 #ifndef HD_SESSION_INTERNAL_H
 #define HD_SESSION_INTERNAL_H
 
@@ -15,7 +15,16 @@ typedef struct hd_session_name {
     const char *name; /* the schedule's */
     int repetitions;  /* in the schedule */
     int entered;      /* in this pass */
+    int left;         /* in this pass's backward */
 } hd_session_name;
+
+/* A stage that is about to be entered, or left backward. */
+typedef struct hd_session_step {
+    hd_session_name *name; /* NULL: "end" */
+    int repetition;
+    int index;            /* of the stage in the schedule, nstages for "end" */
+    heddle_layout target; /* where the activation, or its gradient, shall be */
+} hd_session_step;
 
 typedef struct hd_session_plan {
     heddle_layout from, to;
@@ -37,6 +46,8 @@ struct heddle_session {
     heddle_schedule_info info;
     int rank;
     int dry_run;
+    int backward;  /* plans of both directions are made on creation */
+    int last_left; /* index of the stage that backward left last, nstages when none */
     hd_session_name *names;
     int nnames;
     hd_session_plan *plans;
@@ -52,9 +63,8 @@ struct heddle_session {
 
 /* names.c */
 heddle_status hd_session_names_make(heddle_session *session);
-/* The next repetition of `stage`, not yet counted as entered. *target is the layout, *name NULL for "end". */
-heddle_status hd_session_find(heddle_session *session, const char *stage, hd_session_name **name,
-                              heddle_layout *target);
+/* The next repetition of `stage`, counted from the first, or backward from the last; not yet counted as made. */
+heddle_status hd_session_find(hd_session_step *out, heddle_session *session, const char *stage, int backward);
 
 /* plans.c */
 /* Makes the plan when there is none yet (collective then). The pointer is valid until the next call. */
