@@ -25,6 +25,7 @@ typedef struct hd_attention_head {
     int64_t kv_stride;
     int64_t out_stride;
     float scale;
+    float *lse; /* [nq] log of the sum of exp(scale q k); NULL: not wanted */
 } hd_attention_head;
 
 typedef struct hd_block_kernels {

@@ -124,6 +124,9 @@ INLINE void store_outputs(const hd_attention_head *head, int bf16, const attenti
         vec inverse = vec_div(vec_set1(1), vec_load(scratch->sum + z * VEC));
         store_query_vector(head, bf16, scratch->o + z * VEC, first, (int)least(VEC, head->nq - first), inverse);
     }
+    for (int64_t q = 0; head->lse != NULL && q < least(QUERY_BLOCK, head->nq - q0); q++) {
+        head->lse[q0 + q] = scratch->top[q] / HD_LOG2_E + logf(scratch->sum[q]);
+    }
 }
 
 /* s[r][.] = sum_i k[r][i] qt[i][.] for `rows` keys; top = max(top, s). */

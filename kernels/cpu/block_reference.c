@@ -134,6 +134,9 @@ static void attention(const hd_attention_head *head, void *scratch)
         for (int64_t i = 0; i < head->d; i++) {
             store(head->out, head->dtype, q * head->out_stride + i, (float)(sum[i] / weights));
         }
+        if (head->lse != NULL) {
+            head->lse[q] = (float)(top + log(weights));
+        }
     }
 }
 

@@ -183,6 +183,7 @@ heddle_status heddle_block_create(heddle_block **out, const heddle_block_options
     block->seats = options->threads > 0 ? options->threads : 1;
     HD_TRY(hd_alloc((void **)&block->seat, (size_t)block->seats, sizeof *block->seat, "a block's threads"));
     HD_TRY(make_layers(block));
+    block->mixer = options->kind == HEDDLE_STAGE_ATTENTION ? &hd_mixer_softmax : NULL;
     if (options->kind == HEDDLE_STAGE_ATTENTION && options->rope) {
         HD_TRY(make_rope(block));
     }
@@ -198,6 +199,9 @@ void heddle_block_destroy(heddle_block *block)
     if (block == NULL) {
         return;
     }
+    if (block->mixer != NULL && block->mixer->destroy != NULL) {
+        block->mixer->destroy(block);
+    }
     for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
         hd_free(block->param[i].data);
     }
@@ -205,7 +209,7 @@ void heddle_block_destroy(heddle_block *block)
         hd_gemm_destroy(block->layer[i]);
     }
     for (int i = 0; block->seat != NULL && i < block->seats; i++) {
-        for (size_t part = 0; part < sizeof block->seat[i].part / sizeof block->seat[i].part[0]; part++) {
+        for (int part = 0; part < HD_SEAT_PARTS; part++) {
             hd_free(block->seat[i].part[part]);
         }
     }
@@ -276,6 +280,7 @@ heddle_status heddle_block_commit(heddle_block *block)
         HD_TRY(hd_gemm_pack(block->layer[i], block->param[2 * i].data, block->param[2 * i + 1].data));
     }
     block->committed = 1;
+    block->commits++;
 out:
     return st;
 }
@@ -287,7 +292,7 @@ int64_t heddle_block_workspace_bytes(const heddle_block *block)
         bytes += hd_gemm_bytes(block->layer[i]);
     }
     for (int i = 0; i < block->seats; i++) {
-        for (size_t part = 0; part < sizeof block->seat[i].part / sizeof block->seat[i].part[0]; part++) {
+        for (int part = 0; part < HD_SEAT_PARTS; part++) {
             bytes += (int64_t)block->seat[i].part_bytes[part];
         }
     }

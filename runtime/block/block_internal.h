@@ -12,7 +12,9 @@ enum {
     HD_BLOCK_LAYERS = 3,
     HD_BLOCK_THREADS = 256,
     HD_CHUNK_ROWS = HD_GEMM_LARGE_ROWS, /* rows that go through a stage together */
-    HD_GROUP_ROWS = 1024                /* at most so many rows of short fibres; a fibre is never cut */
+    HD_GROUP_ROWS = 1024,               /* at most so many rows of short fibres; a fibre is never cut */
+    HD_SEAT_PARTS = 8,
+    HD_MIXER_PART = 7 /* of every seat: the mixer's own */
 };
 
 /* Positions in block->layer and of its weight in block->param (the bias follows). */
@@ -23,11 +25,14 @@ enum { HD_PARAM_Q_NORM = 4, HD_PARAM_K_NORM = 5 };                 /* ATTENTION 
 
 /* Scratch of one thread; the meaning of the parts is each stage's own. */
 typedef struct hd_block_seat {
-    void *part[4];
-    size_t part_bytes[4];
+    void *part[HD_SEAT_PARTS];
+    size_t part_bytes[HD_SEAT_PARTS];
     heddle_status status;
     char sentence[512]; /* heddle_last_error of the thread that failed */
 } hd_block_seat;
+
+typedef struct hd_block_back hd_block_back;
+typedef struct hd_block_mixer hd_block_mixer;
 
 struct heddle_block {
     heddle_block_options options;
@@ -42,7 +47,11 @@ struct heddle_block {
     float *cos_sin; /* [extent of mixed_dim][d/2][2]; NULL without rope */
     int seats;
     hd_block_seat *seat;
-    void *text_kv; /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
+    uint64_t commits;
+    const hd_block_mixer *mixer; /* ATTENTION, LINEAR: what lies between the linear layers */
+    void *mixer_self;            /* the mixer's own, freed by mixer->destroy */
+    hd_block_back *back;         /* what tapes and backward need; NULL before the first of them */
+    void *text_kv;               /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
     size_t text_kv_bytes;
 };
 
@@ -54,12 +63,40 @@ typedef struct hd_block_view {
     int64_t outer;
     int64_t t;
     int64_t inner;
+    int64_t t_lo;        /* global position of the first token of a fibre */
     int64_t sample_rows; /* rows per sample in the box */
     int64_t first_sample;
     int64_t samples;
     int64_t jobs;
     int64_t fibres_per_job; /* ATTENTION: of one outer index, or whole outer indices when >= inner */
+    const void *call;       /* what a stage tells its jobs */
 } hd_block_view;
+
+/* The middle of an ATTENTION or LINEAR stage over the whole box, between the linear layers. Rows lie in fibre order
+ * (outer, inner, t); elements of a row head after head. A mixer of a sharded dim communicates in it. */
+typedef struct hd_mixer_call {
+    heddle_block *block;
+    const hd_block_view *view; /* outer x inner fibres of t tokens, of which the first is token t_lo of the fibre */
+    const void *qkv;           /* [rows][3][c] of the shape's dtype; q and k are normed and rotated */
+    void *o;                   /* [rows][c] of the shape's dtype; forward writes it, backward reads it */
+    void *kept;                /* kept_bytes of the mixer's own: what forward wants backward to know. 64-byte aligned */
+    int keep;                  /* forward: 0 when no backward will follow (kept is there all the same) */
+    const float *d_o;          /* backward: [rows][c] */
+    float *d_qkv;              /* backward: [rows][3][c], written; gradients of q and k as they are in qkv */
+} hd_mixer_call;
+
+struct hd_block_mixer {
+    const char *name;
+    int collective; /* 1: forward and backward are called on every rank, also for an empty box (rows 0, pointers NULL)
+                     */
+    size_t (*kept_bytes)(const heddle_block *block, const hd_block_view *view);
+    /* Workspace is made on the first call of a size (hd_block_reserve of HD_MIXER_PART, or mixer_self). */
+    heddle_status (*forward)(const hd_mixer_call *call);
+    heddle_status (*backward)(const hd_mixer_call *call);
+    void (*destroy)(heddle_block *block); /* of mixer_self; NULL: nothing to do */
+};
+
+extern const hd_block_mixer hd_mixer_softmax; /* whole fibres on this rank: what ATTENTION blocks begin with */
 
 typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *view, int seat, int64_t job);
 
@@ -69,6 +106,9 @@ heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, 
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes);
 
 heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view);
+/* ATTENTION and LINEAR forward in three phases over the whole box, for any mixer: norm and qkv of every row; the mixer;
+ * projection, gate and residual. */
+heddle_status hd_stage_mixed(heddle_block *block, hd_block_view *view);
 heddle_status hd_stage_cross(heddle_block *block, hd_block_view *view);
 heddle_status hd_stage_mlp(heddle_block *block, hd_block_view *view);
 

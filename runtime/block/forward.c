@@ -142,7 +142,7 @@ static heddle_status check_conditioning(const heddle_block *block, const heddle_
 static hd_block_view make_view(const heddle_block *block, void *x, const heddle_box *box,
                                const heddle_conditioning *conditioning)
 {
-    int mixed = block->options.kind == HEDDLE_STAGE_ATTENTION ? block->options.mixed_dim : box->ndim - 1;
+    int mixed = block->mixer != NULL ? block->options.mixed_dim : box->ndim - 1;
     hd_block_view view = {.x = x, .conditioning = conditioning, .outer = 1, .t = 1, .inner = 1, .sample_rows = 1};
     view.first_sample = box->lo[0];
     view.samples = box->len[0];
@@ -152,6 +152,7 @@ static hd_block_view make_view(const heddle_block *block, void *x, const heddle_
             view.outer *= box->len[d];
         } else if (d == mixed) {
             view.t = box->len[d];
+            view.t_lo = box->lo[d];
         } else {
             view.inner *= box->len[d];
         }
