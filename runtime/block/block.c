@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
 
+#include <heddle/linear_attention.h>
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static heddle_status check_heads(const heddle_block_options *options, int64_t ch
         return hd_fail(HEDDLE_ERR_ARG, "%lld channels cannot be divided into %d heads", (long long)channels,
                        options->heads);
     }
-    if (options->kind == HEDDLE_STAGE_ATTENTION && options->rope && channels / options->heads % 2 != 0) {
+    if (options->kind != HEDDLE_STAGE_CROSS && options->rope && channels / options->heads % 2 != 0) {
         return hd_fail(HEDDLE_ERR_ARG, "rotary positions need an even number of channels per head, not %lld",
                        (long long)(channels / options->heads));
     }
@@ -36,7 +37,15 @@ static heddle_status check_kind(const heddle_block_options *options, int64_t cha
     const heddle_shape *shape = &options->shape;
     switch (options->kind) {
     case HEDDLE_STAGE_LINEAR:
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention is not a block's yet");
+        if (!(options->decay >= 0 && options->decay <= 1)) {
+            return hd_fail(HEDDLE_ERR_ARG,
+                           "decay %g of a linear attention stage: must be above 0 and at most 1, or 0 for the slopes",
+                           options->decay);
+        }
+        if (options->qk_norm) {
+            return hd_fail(HEDDLE_ERR_ARG, "a linear attention stage norms its result, it has no qk_norm");
+        }
+        __attribute__((fallthrough));
     case HEDDLE_STAGE_ATTENTION:
         if (options->mixed_dim < 1 || options->mixed_dim > shape->ndim - 2) {
             return hd_fail(HEDDLE_ERR_ARG, "mixed_dim %d of an attention stage must be a sequence dim, 1 to %d",
@@ -118,6 +127,21 @@ out:
     return st;
 }
 
+static heddle_status make_decay(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    int heads = block->options.heads;
+    HD_TRY(hd_alloc((void **)&block->decay, (size_t)heads, sizeof(double), "decay of the heads"));
+    if (block->options.decay == 0) {
+        return heddle_linear_attention_slopes(block->decay, heads);
+    }
+    for (int h = 0; h < heads; h++) {
+        block->decay[h] = block->options.decay;
+    }
+out:
+    return st;
+}
+
 static heddle_status make_layers(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
@@ -125,8 +149,12 @@ static heddle_status make_layers(heddle_block *block)
     int64_t hidden = block->options.mlp_channels;
     heddle_dtype dtype = block->options.shape.dtype;
     switch (block->options.kind) {
-    case HEDDLE_STAGE_ATTENTION:
     case HEDDLE_STAGE_LINEAR:
+        HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, dtype));
+        HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
+        HD_TRY(make_decay(block));
+        break;
+    case HEDDLE_STAGE_ATTENTION:
         HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, dtype));
         HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
         if (block->options.qk_norm) {
@@ -183,8 +211,10 @@ heddle_status heddle_block_create(heddle_block **out, const heddle_block_options
     block->seats = options->threads > 0 ? options->threads : 1;
     HD_TRY(hd_alloc((void **)&block->seat, (size_t)block->seats, sizeof *block->seat, "a block's threads"));
     HD_TRY(make_layers(block));
-    block->mixer = options->kind == HEDDLE_STAGE_ATTENTION ? &hd_mixer_softmax : NULL;
-    if (options->kind == HEDDLE_STAGE_ATTENTION && options->rope) {
+    block->mixer = options->kind == HEDDLE_STAGE_ATTENTION ? &hd_mixer_softmax
+                   : options->kind == HEDDLE_STAGE_LINEAR  ? &hd_mixer_linear
+                                                           : NULL;
+    if (block->mixer != NULL && options->rope) {
         HD_TRY(make_rope(block));
     }
     *out = block;
@@ -215,6 +245,7 @@ void heddle_block_destroy(heddle_block *block)
     }
     hd_free(block->seat);
     hd_free(block->cos_sin);
+    hd_free(block->decay);
     hd_free(block->text_kv);
     hd_free(block);
 }

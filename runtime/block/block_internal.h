@@ -45,6 +45,7 @@ struct heddle_block {
     hd_gemm *layer[HD_BLOCK_LAYERS];
     int committed;
     float *cos_sin; /* [extent of mixed_dim][d/2][2]; NULL without rope */
+    double *decay;  /* LINEAR: [heads] */
     int seats;
     hd_block_seat *seat;
     uint64_t commits;
@@ -97,6 +98,7 @@ struct hd_block_mixer {
 };
 
 extern const hd_block_mixer hd_mixer_softmax; /* whole fibres on this rank: what ATTENTION blocks begin with */
+extern const hd_block_mixer hd_mixer_linear;  /* and LINEAR blocks */
 
 typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *view, int seat, int64_t job);
 
@@ -111,6 +113,23 @@ heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view);
 heddle_status hd_stage_mixed(heddle_block *block, hd_block_view *view);
 heddle_status hd_stage_cross(heddle_block *block, hd_block_view *view);
 heddle_status hd_stage_mlp(heddle_block *block, hd_block_view *view);
+
+/* Linear attention of one whole fibre of t rows (stage_linear.c): qkv [t][3][c], o [t][c], inverse [t][heads] the
+ * factors of the norm (NULL: not wanted). scratch: 64-byte aligned. */
+size_t hd_linear_scratch_bytes(const heddle_block *block, int64_t t, int backward);
+void hd_linear_fibre(const heddle_block *block, void *scratch, const void *qkv, void *o, float *inverse, int64_t t);
+typedef struct hd_linear_back {
+    const void *qkv, *o;  /* as forward left them */
+    const float *inverse; /* [t][heads] */
+    const float *d_o;     /* [t][c] */
+    float *d_qkv;         /* [t][3][c], written */
+} hd_linear_back;
+void hd_linear_fibre_back(const heddle_block *block, void *scratch, const hd_linear_back *x, int64_t t);
+/* The norm of every head of `rows` rows of results, in place, and its backward: d_raw is the gradient of what was
+ * normed, o the normed. */
+void hd_linear_norm(const heddle_block *block, void *o, float *inverse, int64_t rows);
+void hd_linear_norm_back(const heddle_block *block, void *d_raw, heddle_dtype d_raw_dtype, const float *d_o,
+                         const void *o, const float *inverse, int64_t rows);
 
 static inline size_t hd_block_elem_bytes(const heddle_block *block)
 {

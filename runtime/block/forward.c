@@ -180,7 +180,7 @@ heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_bo
                        (long long)heddle_box_elems(box));
     }
     HD_TRY(check_whole(&block->options.shape, box, box->ndim - 1, "holds the channels"));
-    if (block->options.kind == HEDDLE_STAGE_ATTENTION) {
+    if (block->mixer != NULL) {
         HD_TRY(check_whole(&block->options.shape, box, block->options.mixed_dim, "is mixed by this stage"));
     }
     HD_TRY(check_conditioning(block, box, conditioning));

@@ -103,6 +103,7 @@ static void mix(heddle_block *block, const hd_block_view *view, int seat_index, 
     int64_t c = block->channels;
     int64_t d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block);
+    int linear = block->options.kind == HEDDLE_STAGE_LINEAR;
     hd_attention_head head = {.dtype = block->options.shape.dtype,
                               .nq = view->t,
                               .nk = view->t,
@@ -115,7 +116,10 @@ static void mix(heddle_block *block, const hd_block_view *view, int seat_index, 
         int64_t row = fibre * view->t;
         const char *qkv = (const char *)seat->part[PART_QKV] + (size_t)(row * 3 * c) * elem;
         char *out = (char *)seat->part[PART_NORMED] + (size_t)(row * c) * elem;
-        for (int64_t h = 0; h < block->options.heads; h++) {
+        if (linear) {
+            hd_linear_fibre(block, seat->part[PART_SCRATCH], qkv, out, NULL, view->t);
+        }
+        for (int64_t h = 0; h < block->options.heads && !linear; h++) {
             head.q = qkv + (size_t)(h * d) * elem;
             head.k = qkv + (size_t)(c + h * d) * elem;
             head.v = qkv + (size_t)(2 * c + h * d) * elem;
@@ -217,8 +221,10 @@ heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view)
     HD_TRY(hd_block_reserve(block, PART_NORMED, plain * elem));
     HD_TRY(hd_block_reserve(block, PART_QKV, 3 * plain * elem));
     HD_TRY(hd_block_reserve(block, PART_OUT, (size_t)(HD_CHUNK_ROWS * block->channels) * sizeof(float)));
-    HD_TRY(
-        hd_block_reserve(block, PART_SCRATCH, block->kernels->attention_scratch_bytes(view->t, block->head_channels)));
+    HD_TRY(hd_block_reserve(block, PART_SCRATCH,
+                            block->options.kind == HEDDLE_STAGE_LINEAR
+                                ? hd_linear_scratch_bytes(block, view->t, 0)
+                                : block->kernels->attention_scratch_bytes(view->t, block->head_channels)));
     HD_TRY(hd_block_run_jobs(block, view, group_job, view->jobs));
 out:
     return st;
