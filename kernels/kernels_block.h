@@ -51,6 +51,32 @@ typedef struct hd_block_kernels {
     size_t (*attention_scratch_bytes)(int64_t nk, int64_t d);
 } hd_block_kernels;
 
+/* Gradients; f32 unless a dtype is named. "+=": added to. Sums over rows go from the first row to the last. */
+typedef struct hd_block_back_kernels {
+    const char *name; /* "reference" "avx2" "avx512" */
+
+    /* dst = src * gate per row of c elements */
+    void (*scale_rows)(float *dst, const float *src, int64_t rows, int64_t c, const float *gate);
+    /* Backward of norm_modulate: dx += the gradient through src's norm, given dy; dshift += dy, dscale += dy * normed.
+     * Rows of dx lie dx_stride elements apart, those of src and dy are dense; dx and src of one dtype. scale, dshift
+     * and dscale may be NULL together. */
+    void (*norm_back)(void *dx, int64_t dx_stride, const void *src, heddle_dtype dtype, const float *dy, int64_t rows,
+                      int64_t c, const float *scale, float *dshift, float *dscale);
+    /* active = gelu(src); dy, a gradient of that, becomes one of src */
+    void (*gelu_back)(float *dy, float *active, const void *src, heddle_dtype dtype, int64_t elems);
+    /* Backward of norm_rotate, in place on dy; src: what norm_rotate began with, may be NULL without weight;
+     * dweight[d] += */
+    void (*norm_rotate_back)(float *dy, const void *src, heddle_dtype dtype, int64_t heads, int64_t d,
+                             const float *weight, const float *cos_sin, float *dweight);
+    /* dst[n] += sum over rows, which lie `stride` elements apart */
+    void (*add_columns)(float *dst, const float *src, int64_t rows, int64_t stride, int64_t n);
+    /* dst += factor * src; returns the sum of src * other */
+    float (*add_scaled)(float *dst, const float *src, const float *other, int64_t elems, float factor);
+} hd_block_back_kernels;
+
+const hd_block_back_kernels *hd_block_back_kernels_best(void);
+const hd_block_back_kernels *hd_block_back_kernels_named(const char *name); /* NULL: unknown or not for this CPU */
+
 const hd_block_kernels *hd_block_kernels_best(void);              /* the fastest this CPU can run */
 const hd_block_kernels *hd_block_kernels_named(const char *name); /* NULL: unknown or not for this CPU */
 

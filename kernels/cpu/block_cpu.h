@@ -10,9 +10,12 @@
 #define HD_LOG2_E 1.4426950408889634f
 
 extern const hd_block_kernels hd_block_reference;
+extern const hd_block_back_kernels hd_block_back_reference;
 #if defined(__x86_64__)
 extern const hd_block_kernels hd_block_avx2;
 extern const hd_block_kernels hd_block_avx512;
+extern const hd_block_back_kernels hd_block_back_avx2;
+extern const hd_block_back_kernels hd_block_back_avx512;
 #endif
 
 #endif
