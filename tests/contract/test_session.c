@@ -1,139 +1,11 @@
 /* Sessions: every element is where the schedule says after every enter, whatever memory and layout x came in. */
 #include "case.h"
+#include "session_fixture.h"
 
-#include "runtime/base/base.h"
-
-#include <heddle/heddle.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char model_text[] = "model: small\n"
-                                 "dtype: f32\n"
-                                 "dims:\n"
-                                 "  b: {size: 1, role: batch}\n"
-                                 "  t: {size: 5, role: seq}\n"
-                                 "  s: {size: 7, role: seq}\n"
-                                 "  c: {size: 6, role: channel}\n"
-                                 "tensors:\n"
-                                 "  x: [b, t, s, c]\n"
-                                 "repeat: 3\n"
-                                 "stages:\n"
-                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-                                 "  - {name: s.mlp, kind: mlp, ratio: 2}\n"
-                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
-                                 "  - {name: t.mlp, kind: mlp, ratio: 2}\n";
-static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
-enum { STAGES = 4, REPEAT = 3 };
-
-/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s (last: %s)", __LINE__, #condition, last_copy());          \
-        }                                                                                                              \
-    } while (0)
-
-static const char *last_copy(void)
-{
-    static _Thread_local char text[512];
-    snprintf(text, sizeof(text), "%s", heddle_last_error());
-    return text;
-}
-
-typedef struct fixture {
-    heddle_model *model;
-    heddle_schedule *schedule;
-    heddle_schedule_info info;
-    heddle_session *session;
-} fixture;
-
-static heddle_status make_schedule(fixture *f, int ranks, const char *sizes)
-{
-    char text[32];
-    heddle_mesh mesh;
-    heddle_status st;
-    memset(f, 0, sizeof(*f));
-    f->info.struct_bytes = sizeof(f->info);
-    snprintf(text, sizeof(text), "[sp=%d]", ranks);
-    HD_TRY(heddle_model_parse(&f->model, model_text, strlen(model_text), "small.yaml"));
-    HD_TRY(heddle_model_resize(f->model, sizes, 0));
-    HD_TRY(heddle_mesh_parse(&mesh, text));
-    HD_TRY(heddle_plan(&f->schedule, f->model, &mesh, NULL));
-    HD_TRY(heddle_schedule_get_info(&f->info, f->schedule));
-out:
-    return st;
-}
-
-static heddle_status set_up(fixture *f, heddle_comm *comm, int dry_run)
-{
-    heddle_session_options options;
-    heddle_status st = make_schedule(f, heddle_comm_size(comm), "t=5");
-    heddle_session_options_init(&options);
-    options.dry_run = dry_run;
-    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, comm, f->schedule, &options);
-}
-
-static void tear_down(fixture *f)
-{
-    heddle_session_destroy(f->session);
-    heddle_schedule_destroy(f->schedule);
-    heddle_model_destroy(f->model);
-}
-
-/* Element i of the box, in row-major order: its index in memory by the tensor's strides, and in the global tensor. */
-static void locate(int64_t *at, int64_t *global, const heddle_tensor *x, const heddle_box *box, int64_t i)
-{
-    int64_t step = 1;
-    *at = 0;
-    *global = 0;
-    for (int d = box->ndim - 1; d >= 0; d--) {
-        const int64_t coord = i % box->len[d];
-        i /= box->len[d];
-        *at += coord * x->stride_elems[d];
-        *global += (box->lo[d] + coord) * step;
-        step *= x->shape.dim[d].extent;
-    }
-}
-
-static void stamp(heddle_tensor *x, const heddle_box *box)
-{
-    for (int64_t i = 0; i < heddle_box_elems(box); i++) {
-        int64_t at = 0, global = 0;
-        locate(&at, &global, x, box, i);
-        ((float *)x->data)[at] = (float)global + 0.5F;
-    }
-}
-
-static heddle_status check_stamps(const heddle_tensor *x, const fixture *f, int rank, float bias)
-{
-    heddle_box box;
-    heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
-    CHECK(st == HEDDLE_OK);
-    CHECK(x->data_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
-    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        int64_t at = 0, global = 0;
-        locate(&at, &global, x, &box, i);
-        CHECK(((const float *)x->data)[at] == (float)global + 0.5F + bias);
-    }
-    return HEDDLE_OK;
-}
-
-/* x in the layout `text`, in malloc'ed memory. */
-static heddle_status make_x(heddle_tensor *x, const fixture *f, const char *text, int rank)
-{
-    heddle_layout layout;
-    heddle_box box;
-    heddle_status st;
-    HD_TRY(heddle_layout_parse(&layout, text, &f->info.shape, &f->info.mesh));
-    HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
-    HD_TRY(heddle_tensor_init(x, malloc((size_t)heddle_box_elems(&box) * sizeof(float) + 1), &f->info.shape,
-                              &f->info.mesh, &layout, NULL, rank));
-    stamp(x, &box);
-out:
-    return st;
-}
 
 static heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bias)
 {
@@ -172,7 +44,7 @@ static heddle_status passes(heddle_comm *comm, void *arg)
     void *mine = NULL;
     int64_t sent = 0;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(set_up(&f, comm, 0, 0));
     for (int pass = 0; pass < 2; pass++) {
         float bias = 0;
         HD_TRY(make_x(&x, &f, arg, rank));
@@ -224,7 +96,7 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     float *memory = NULL, *copy = NULL;
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "s@sp", rank));
     free(x.data);
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &x.layout, rank));
@@ -271,7 +143,7 @@ static heddle_status lifetimes(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "*", rank));
     void *mine = x.data;
     first = x;
@@ -305,7 +177,7 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     const heddle_tensor before = x;
     CHECK(heddle_session_enter(f.session, "s.atn", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
@@ -356,7 +228,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     int64_t total = 0;
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 1));
+    HD_TRY(set_up(&f, comm, 1, 0));
     HD_TRY(heddle_schedule_edge_at(&edge, f.schedule, 0));
     HD_TRY(heddle_tensor_init(&x, &x, &f.info.shape, &f.info.mesh, &edge.from, NULL, heddle_comm_rank(comm)));
     x.data = NULL;
@@ -463,7 +335,7 @@ static heddle_status dies(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0));
+    HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     for (int pass = 0; pass < 1000; pass++) {
         if (rank == 1 && pass == 3) {

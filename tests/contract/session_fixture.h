@@ -1,0 +1,139 @@
+/* A small model with a session on it, and tensors whose elements carry their global index. */
+#ifndef SESSION_FIXTURE_H
+#define SESSION_FIXTURE_H
+
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char model_text[] = "model: small\n"
+                                 "dtype: f32\n"
+                                 "dims:\n"
+                                 "  b: {size: 1, role: batch}\n"
+                                 "  t: {size: 5, role: seq}\n"
+                                 "  s: {size: 7, role: seq}\n"
+                                 "  c: {size: 6, role: channel}\n"
+                                 "tensors:\n"
+                                 "  x: [b, t, s, c]\n"
+                                 "repeat: 3\n"
+                                 "stages:\n"
+                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+                                 "  - {name: s.mlp, kind: mlp, ratio: 2}\n"
+                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
+                                 "  - {name: t.mlp, kind: mlp, ratio: 2}\n";
+static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
+enum { STAGES = 4, REPEAT = 3 };
+
+/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s (last: %s)", __LINE__, #condition, last_copy());          \
+        }                                                                                                              \
+    } while (0)
+
+static inline const char *last_copy(void)
+{
+    static _Thread_local char text[512];
+    snprintf(text, sizeof(text), "%s", heddle_last_error());
+    return text;
+}
+
+typedef struct fixture {
+    heddle_model *model;
+    heddle_schedule *schedule;
+    heddle_schedule_info info;
+    heddle_session *session;
+} fixture;
+
+static inline heddle_status make_schedule(fixture *f, int ranks, const char *sizes)
+{
+    char text[32];
+    heddle_mesh mesh;
+    heddle_status st;
+    memset(f, 0, sizeof(*f));
+    f->info.struct_bytes = sizeof(f->info);
+    snprintf(text, sizeof(text), "[sp=%d]", ranks);
+    HD_TRY(heddle_model_parse(&f->model, model_text, strlen(model_text), "small.yaml"));
+    HD_TRY(heddle_model_resize(f->model, sizes, 0));
+    HD_TRY(heddle_mesh_parse(&mesh, text));
+    HD_TRY(heddle_plan(&f->schedule, f->model, &mesh, NULL));
+    HD_TRY(heddle_schedule_get_info(&f->info, f->schedule));
+out:
+    return st;
+}
+
+static inline heddle_status set_up(fixture *f, heddle_comm *comm, int dry_run, int backward)
+{
+    heddle_session_options options;
+    heddle_status st = make_schedule(f, heddle_comm_size(comm), "t=5");
+    heddle_session_options_init(&options);
+    options.dry_run = dry_run;
+    options.backward = backward;
+    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, comm, f->schedule, &options);
+}
+
+static inline void tear_down(fixture *f)
+{
+    heddle_session_destroy(f->session);
+    heddle_schedule_destroy(f->schedule);
+    heddle_model_destroy(f->model);
+}
+
+/* Element i of the box, in row-major order: its index in memory by the tensor's strides, and in the global tensor. */
+static inline void locate(int64_t *at, int64_t *global, const heddle_tensor *x, const heddle_box *box, int64_t i)
+{
+    int64_t step = 1;
+    *at = 0;
+    *global = 0;
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        const int64_t coord = i % box->len[d];
+        i /= box->len[d];
+        *at += coord * x->stride_elems[d];
+        *global += (box->lo[d] + coord) * step;
+        step *= x->shape.dim[d].extent;
+    }
+}
+
+static inline void stamp(heddle_tensor *x, const heddle_box *box)
+{
+    for (int64_t i = 0; i < heddle_box_elems(box); i++) {
+        int64_t at = 0, global = 0;
+        locate(&at, &global, x, box, i);
+        ((float *)x->data)[at] = (float)global + 0.5F;
+    }
+}
+
+static inline heddle_status check_stamps(const heddle_tensor *x, const fixture *f, int rank, float bias)
+{
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+    CHECK(st == HEDDLE_OK);
+    CHECK(x->data_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
+    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
+        int64_t at = 0, global = 0;
+        locate(&at, &global, x, &box, i);
+        CHECK(((const float *)x->data)[at] == (float)global + 0.5F + bias);
+    }
+    return HEDDLE_OK;
+}
+
+/* x in the layout `text`, in malloc'ed memory. */
+static inline heddle_status make_x(heddle_tensor *x, const fixture *f, const char *text, int rank)
+{
+    heddle_layout layout;
+    heddle_box box;
+    heddle_status st;
+    HD_TRY(heddle_layout_parse(&layout, text, &f->info.shape, &f->info.mesh));
+    HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
+    HD_TRY(heddle_tensor_init(x, malloc((size_t)heddle_box_elems(&box) * sizeof(float) + 1), &f->info.shape,
+                              &f->info.mesh, &layout, NULL, rank));
+    stamp(x, &box);
+out:
+    return st;
+}
+
+#endif

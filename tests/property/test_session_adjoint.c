@@ -1,0 +1,392 @@
+/* Whole passes through random schedules: backward is the exact transpose of forward. All values are small integers and
+ * every sum stays within a bf16's eight bits, so that everything here is compared bit for bit. */
+#include "case.h"
+
+#include "planner/cli/random_line.h"
+#include "planner/search/schedule_internal.h"
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAWS = 12, MAX_PERIOD = 4, MAX_REPEAT = 3, MAX_ELEMS = 300, VALUE = 2 };
+
+/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s", __LINE__, #condition);                                  \
+        }                                                                                                              \
+    } while (0)
+
+typedef struct problem {
+    random_source source; /* the same on every rank */
+    heddle_schedule *schedule;
+    heddle_schedule_info info;
+    heddle_layout first, last; /* of the activation at both ends */
+    heddle_layout other;       /* any layout at all, for a gradient that comes as it likes */
+    uint64_t seed;
+    int backward; /* option of the session */
+} problem;
+
+/* --- drawing --- */
+
+static heddle_status add_layout(int *out, problem *p, const heddle_reshard_line *line, int partial)
+{
+    heddle_layout layout;
+    heddle_order order;
+    random_side(&layout, &order, &p->source, line, partial);
+    return hd_schedule_layout(out, p->schedule, &layout);
+}
+
+static heddle_status draw(problem *p, int ranks)
+{
+    static const heddle_dtype dtypes[] = {HEDDLE_F32, HEDDLE_BF16, HEDDLE_F64};
+    const random_limits limits = {ranks, 3, 4, MAX_ELEMS, 0};
+    heddle_reshard_line line;
+    heddle_order order;
+    int layout = 0, before = 0;
+    heddle_status st;
+    random_line(&line, &p->source, &limits);
+    line.shape.dtype = dtypes[random_between(&p->source, 0, 2)];
+    const int period = (int)random_between(&p->source, 1, MAX_PERIOD);
+    const int repeat = (int)random_between(&p->source, 1, MAX_REPEAT);
+    HD_TRY(hd_schedule_new(&p->schedule, "drawn", period, repeat));
+    p->schedule->shape = line.shape;
+    p->schedule->mesh = line.mesh;
+    HD_TRY(add_layout(&before, p, &line, 1));
+    for (int i = 0; i < period * repeat; i++) {
+        if (i < period) {
+            snprintf(p->schedule->stage[i].name, sizeof(p->schedule->stage[i].name), "stage-%d", i);
+            p->schedule->stage[i].kind = HEDDLE_STAGE_MLP;
+            p->schedule->stage[i].mixed_dim = -1;
+        }
+        HD_TRY(random_between(&p->source, 0, 3) == 0 && i > 0 ? HEDDLE_OK : add_layout(&layout, p, &line, 0));
+        p->schedule->stage_layout[i] = layout;
+        HD_TRY(hd_schedule_set_edge(p->schedule, i, before, layout, 0));
+        before = layout;
+    }
+    HD_TRY(add_layout(&layout, p, &line, 1));
+    HD_TRY(hd_schedule_set_edge(p->schedule, period * repeat, before, layout, 0));
+    HD_TRY(heddle_schedule_get_info(&p->info, p->schedule));
+    p->first = p->schedule->layout[p->schedule->edge[0].from];
+    p->last = p->schedule->layout[layout];
+    random_side(&p->other, &order, &p->source, &line, 1);
+    p->backward = (int)random_between(&p->source, 0, 1);
+    p->seed = random_bits(&p->source);
+out:
+    return st;
+}
+
+static int64_t hashed(uint64_t seed, uint64_t a, uint64_t b)
+{
+    random_source source = {seed ^ a * 0x2545f4914f6cdd1du ^ b * 0x9e3779b97f4a7c15u};
+    return (int64_t)(random_bits(&source) >> 8);
+}
+
+/* -VALUE..VALUE */
+static double value_of(uint64_t seed, uint64_t a, uint64_t b)
+{
+    return (double)(hashed(seed, a, b) % (2 * VALUE + 1) - VALUE);
+}
+
+/* What stage `index` multiplies element `global` by: -1 or 1. */
+static double factor(const problem *p, int index, int64_t global)
+{
+    return hashed(p->seed + 1, (uint64_t)index, (uint64_t)global) % 2 == 0 ? 1 : -1;
+}
+
+/* --- elements --- */
+
+static double load(const heddle_tensor *x, int64_t at)
+{
+    float f = 0;
+    uint32_t bits = 0;
+    switch (x->shape.dtype) {
+    case HEDDLE_F64:
+        return ((const double *)x->data)[at];
+    case HEDDLE_F32:
+        return (double)((const float *)x->data)[at];
+    default:
+        bits = (uint32_t)((const uint16_t *)x->data)[at] << 16;
+        memcpy(&f, &bits, sizeof(f));
+        return (double)f;
+    }
+}
+
+static void store(heddle_tensor *x, int64_t at, double value)
+{
+    const float f = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    if (x->shape.dtype == HEDDLE_F64) {
+        ((double *)x->data)[at] = value;
+    } else if (x->shape.dtype == HEDDLE_F32) {
+        ((float *)x->data)[at] = f;
+    } else {
+        ((uint16_t *)x->data)[at] = (uint16_t)(bits >> 16);
+    }
+}
+
+static int64_t global_index(const heddle_shape *shape, const heddle_box *box, int64_t i)
+{
+    int64_t global = 0, step = 1;
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        global += (box->lo[d] + i % box->len[d]) * step;
+        i /= box->len[d];
+        step *= shape->dim[d].extent;
+    }
+    return global;
+}
+
+/* 1 when the rank's coordinate is 0 on every axis that `layout` has `kind` on. */
+static int is_first(const problem *p, const heddle_layout *layout, int kind, int rank)
+{
+    int coords[HEDDLE_MAX_AXES] = {0};
+    heddle_mesh_coords(coords, &p->info.mesh, rank);
+    for (int a = 0; a < p->info.mesh.naxes; a++) {
+        if (layout->dim_of_axis[a] == kind && coords[a] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Memory of this process. one == 0: every rank's own values, replicas differ. Else one global array in this layout. */
+static heddle_status make(heddle_tensor *x, const problem *p, const heddle_layout *layout, int rank, int one)
+{
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, &p->info.shape, &p->info.mesh, layout, rank);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    const int64_t elems = heddle_box_elems(&box);
+    st = heddle_tensor_init(x, malloc((size_t)elems * 8 + 1), &p->info.shape, &p->info.mesh, layout, NULL, rank);
+    for (int64_t i = 0; i < elems && st == HEDDLE_OK; i++) {
+        const uint64_t global = (uint64_t)global_index(&x->shape, &box, i);
+        const int mine = is_first(p, layout, HEDDLE_PARTIAL, rank);
+        store(x, i,
+              one == 0 ? value_of(p->seed + 2, (uint64_t)rank + 1, global)
+              : mine   ? value_of(p->seed, 0, global)
+                       : 0);
+    }
+    return st;
+}
+
+/* --- passes --- */
+
+static heddle_status compute(const problem *p, heddle_tensor *x, int index, int rank)
+{
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &x->layout, rank);
+    for (int64_t i = 0; st == HEDDLE_OK && i < heddle_box_elems(&box); i++) {
+        store(x, i, load(x, i) * factor(p, index, global_index(&x->shape, &box, i)));
+    }
+    return st;
+}
+
+static heddle_status forward(const problem *p, heddle_session *session, heddle_tensor *x, int rank)
+{
+    heddle_status st;
+    for (int i = 0; i < p->info.nstages; i++) {
+        heddle_schedule_stage stage;
+        HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
+        HD_TRY(heddle_session_enter(session, stage.name, x, HEDDLE_NO_STREAM));
+        HD_TRY(compute(p, x, i, rank));
+    }
+    st = heddle_session_enter(session, "end", x, HEDDLE_NO_STREAM);
+out:
+    return st;
+}
+
+static heddle_status backward(const problem *p, heddle_session *session, heddle_tensor *dx, int rank)
+{
+    heddle_status st;
+    HD_TRY(heddle_session_backward(session, "end", dx, HEDDLE_NO_STREAM));
+    for (int i = p->info.nstages - 1; i >= 0; i--) {
+        heddle_schedule_stage stage;
+        heddle_schedule_edge edge;
+        HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
+        HD_TRY(heddle_schedule_edge_at(&edge, p->schedule, i));
+        HD_TRY(compute(p, dx, i, rank));
+        HD_TRY(heddle_session_backward(session, stage.name, dx, HEDDLE_NO_STREAM));
+        const heddle_layout wanted = heddle_layout_dual(&edge.from);
+        CHECK(heddle_layout_equal(&dx->layout, &wanted, &p->info.mesh));
+    }
+out:
+    return st;
+}
+
+/* Of two local parts of the same box. */
+static int64_t dot(const problem *p, const heddle_tensor *a, const heddle_tensor *b, int rank)
+{
+    heddle_box box;
+    double sum = 0;
+    heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &a->layout, rank);
+    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
+        sum += load(a, i) * load(b, i);
+    }
+    return (int64_t)sum;
+}
+
+/* <y, F x> = <F* y, x> in the space of all ranks' memory: x and y are other numbers on every replica. */
+static heddle_status adjoint(const problem *p, heddle_session *session, heddle_comm *comm)
+{
+    const int rank = heddle_comm_rank(comm);
+    const heddle_layout dual = heddle_layout_dual(&p->last);
+    heddle_tensor x = {0}, x0 = {0}, y = {0}, y0 = {0};
+    int64_t both[2] = {0, 0};
+    heddle_status st;
+    HD_TRY(make(&x, p, &p->first, rank, 0));
+    HD_TRY(make(&x0, p, &p->first, rank, 0));
+    HD_TRY(make(&y, p, &dual, rank, 0));
+    HD_TRY(make(&y0, p, &dual, rank, 0));
+    void *const mine[] = {x.data, y.data};
+    st = forward(p, session, &x, rank);
+    both[0] = st == HEDDLE_OK ? dot(p, &y0, &x, rank) : 0;
+    st = st == HEDDLE_OK ? backward(p, session, &y, rank) : st;
+    both[1] = st == HEDDLE_OK ? dot(p, &y, &x0, rank) : 0;
+    free(mine[0]);
+    free(mine[1]);
+    HD_TRY(st);
+    HD_TRY(heddle_comm_allreduce_sum(comm, both, 2, HEDDLE_I64));
+    if (both[0] != both[1]) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "<y, F x> is %lld, <F* y, x> %lld", (long long)both[0], (long long)both[1]);
+    }
+out:
+    free(x0.data);
+    free(y0.data);
+    return st;
+}
+
+/* One gradient, given in whatever layout: after the whole way back every element is y times all factors. */
+static heddle_status gradient(const problem *p, heddle_session *session, heddle_comm *comm, const heddle_layout *from)
+{
+    const int rank = heddle_comm_rank(comm);
+    heddle_tensor dx = {0};
+    heddle_box box;
+    int64_t sum[MAX_ELEMS] = {0};
+    heddle_status st;
+    HD_TRY(make(&dx, p, from, rank, 1));
+    void *mine = dx.data;
+    st = backward(p, session, &dx, rank);
+    if (st == HEDDLE_OK && is_first(p, &dx.layout, HEDDLE_REPLICATED, rank)) {
+        heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &dx.layout, rank);
+        for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
+            sum[global_index(&dx.shape, &box, i)] = (int64_t)load(&dx, i);
+        }
+    }
+    free(mine);
+    HD_TRY(st);
+    HD_TRY(heddle_comm_allreduce_sum(comm, sum, MAX_ELEMS, HEDDLE_I64));
+    for (int64_t g = 0; g < MAX_ELEMS; g++) {
+        double wanted = value_of(p->seed, 0, (uint64_t)g);
+        for (int i = 0; i < p->info.nstages; i++) {
+            wanted *= factor(p, i, g);
+        }
+        heddle_layout whole = heddle_layout_replicated();
+        heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &whole, rank);
+        if (g < heddle_box_elems(&box) && sum[g] != (int64_t)wanted) {
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "element %lld of the gradient is %lld, not %g", (long long)g,
+                         (long long)sum[g], wanted);
+            goto out;
+        }
+    }
+out:
+    return st;
+}
+
+/* What failed, as text that can be read. */
+static heddle_status say(const problem *p, heddle_status st, int number)
+{
+    char shape[HEDDLE_LINE_BYTES] = "?", mesh[HEDDLE_LINE_BYTES] = "?", all[1024] = "", text[HEDDLE_LINE_BYTES];
+    size_t at = 0;
+    if (st == HEDDLE_OK || p->schedule == NULL) {
+        return st;
+    }
+    heddle_shape_format(shape, sizeof(shape), &p->info.shape);
+    heddle_mesh_format(mesh, sizeof(mesh), &p->info.mesh);
+    for (int i = 0; i < p->info.nedges && at < sizeof(all); i++) {
+        heddle_schedule_edge edge;
+        if (heddle_schedule_edge_at(&edge, p->schedule, i) == HEDDLE_OK &&
+            heddle_layout_format(text, sizeof(text), &edge.from, &p->info.shape, &p->info.mesh) == HEDDLE_OK) {
+            at += (size_t)snprintf(all + at, sizeof(all) - at, "%s -> ", text);
+        }
+    }
+    heddle_layout_format(text, sizeof(text), &p->last, &p->info.shape, &p->info.mesh);
+    return hd_fail_prefix(st, "draw %d, %s on %s: %s%s", number, shape, mesh, all, text);
+}
+
+static heddle_status one_problem(problem *p, heddle_comm *comm)
+{
+    heddle_session *session = NULL;
+    heddle_session_options options;
+    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    const heddle_layout dual = heddle_layout_dual(&p->last), whole = heddle_layout_replicated();
+    const heddle_layout *given[] = {&dual, &whole, &p->other};
+    heddle_status st;
+    heddle_session_options_init(&options);
+    options.backward = p->backward;
+    HD_TRY(heddle_session_create(&session, comm, p->schedule, &options));
+    HD_TRY(adjoint(p, session, comm));
+    for (int i = 0; i < 3; i++) {
+        HD_TRY(heddle_session_rewind(session));
+        HD_TRY(gradient(p, session, comm, given[i]));
+    }
+    HD_TRY(heddle_session_get_counters(&counters, session));
+    if (counters.bytes_sent != counters.bytes_planned || counters.backward_enters != 4 * p->info.nedges) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "%lld bytes sent, %lld planned, %lld calls", (long long)counters.bytes_sent,
+                     (long long)counters.bytes_planned, (long long)counters.backward_enters);
+    }
+out:
+    heddle_session_destroy(session);
+    return st;
+}
+
+static heddle_status random_passes(heddle_comm *comm, void *arg)
+{
+    random_source source = {*(const uint64_t *)arg};
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < DRAWS && st == HEDDLE_OK; i++) {
+        problem p = {.source = {random_bits(&source)}};
+        st = draw(&p, heddle_comm_size(comm));
+        st = st == HEDDLE_OK ? one_problem(&p, comm) : st;
+        st = say(&p, st, i);
+        heddle_schedule_destroy(p.schedule);
+    }
+    return st;
+}
+
+static uint64_t seed_of_environment(void)
+{
+    const char *text = getenv("HEDDLE_TEST_SEED");
+    return text == NULL ? 1 : strtoull(text, NULL, 10);
+}
+
+static void on(const char *transport)
+{
+    for (int ranks = 1; ranks <= 6; ranks++) {
+        uint64_t seed = seed_of_environment() * 1000 + (uint64_t)ranks;
+        HD_OK(heddle_run_ranks(ranks, transport, random_passes, &seed));
+    }
+}
+
+static void threads(void **state)
+{
+    (void)state;
+    on("threads");
+}
+
+static void shared_memory(void **state)
+{
+    (void)state;
+    on("shm");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {cmocka_unit_test(threads), cmocka_unit_test(shared_memory)};
+    return HD_RUN_CASES(cases, argc, argv);
+}
