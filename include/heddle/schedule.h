@@ -37,6 +37,7 @@ typedef struct heddle_schedule_stage {
     /* What the method sends in one forward and one backward call; 0 when local. */
     int64_t forward_bytes_per_rank_max, forward_bytes_total, forward_messages;
     int64_t backward_bytes_per_rank_max, backward_bytes_total, backward_messages;
+    int heads; /* of the attention; 0 where a schedule from a file does not say */
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

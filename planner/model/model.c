@@ -163,6 +163,8 @@ heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *mod
     out->modulate = s->modulate;
     out->rope = s->rope;
     out->qk_norm = s->qk_norm;
+    out->causal = s->causal;
+    out->decay = s->decay;
     return HEDDLE_OK;
 }
 

@@ -38,7 +38,8 @@ typedef struct hd_model_stage {
     int64_t heads_fixed;
     int64_t width; /* MLP; 0: ratio */
     int64_t ratio_millionths;
-    int modulate, rope, qk_norm;
+    int modulate, rope, qk_norm, causal;
+    double decay; /* LINEAR; 0: slopes */
     hd_mark mark;
     int64_t heads, mlp_channels; /* derived */
 } hd_model_stage;

@@ -18,22 +18,33 @@ enum {
     STAGE_MODULATE,
     STAGE_ROPE,
     STAGE_QK_NORM,
+    STAGE_CAUSAL,
+    STAGE_DECAY,
     STAGE_KEYS
 };
 static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_NAME] = {"name", 1},   [STAGE_KIND] = {"kind", 1},       [STAGE_IN] = {"in", 0},
     [STAGE_OVER] = {"over", 0},   [STAGE_READS] = {"reads", 0},     [STAGE_HEADS] = {"heads", 0},
     [STAGE_WIDTH] = {"width", 0}, [STAGE_RATIO] = {"ratio", 0},     [STAGE_MODULATE] = {"modulate", 0},
-    [STAGE_ROPE] = {"rope", 0},   [STAGE_QK_NORM] = {"qk_norm", 0},
+    [STAGE_ROPE] = {"rope", 0},   [STAGE_QK_NORM] = {"qk_norm", 0}, [STAGE_CAUSAL] = {"causal", 0},
+    [STAGE_DECAY] = {"decay", 0},
 };
-static const char *const kind_names[] = {
-    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
+static const char *const kind_names[] = {[HEDDLE_STAGE_ATTENTION] = "attention",
+                                         [HEDDLE_STAGE_CROSS] = "cross",
+                                         [HEDDLE_STAGE_MLP] = "mlp",
+                                         [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 /* Which keys a kind takes besides name, kind and in: 1 = may, 2 = must. */
 static const char stage_takes[][STAGE_KEYS] = {
     [HEDDLE_STAGE_ATTENTION] =
         {[STAGE_OVER] = 2, [STAGE_HEADS] = 2, [STAGE_MODULATE] = 1, [STAGE_ROPE] = 1, [STAGE_QK_NORM] = 1},
     [HEDDLE_STAGE_CROSS] = {[STAGE_READS] = 2, [STAGE_HEADS] = 2},
     [HEDDLE_STAGE_MLP] = {[STAGE_WIDTH] = 1, [STAGE_RATIO] = 1, [STAGE_MODULATE] = 1},
+    [HEDDLE_STAGE_LINEAR] = {[STAGE_OVER] = 2,
+                             [STAGE_HEADS] = 2,
+                             [STAGE_MODULATE] = 1,
+                             [STAGE_ROPE] = 1,
+                             [STAGE_CAUSAL] = 1,
+                             [STAGE_DECAY] = 1},
 };
 
 /* The name of a tensor that must be `wanted`. */
@@ -69,6 +80,39 @@ static heddle_status read_ratio(int64_t *out, const hd_node *node)
     if (value == 0) {
         return hd_node_fail(HEDDLE_ERR_PARSE, node,
                             "'ratio' must be a number from 0.000001 to 9999 with up to six places, found '%s'",
+                            hd_quote(quoted, sizeof quoted, text));
+    }
+    *out = value;
+    return HEDDLE_OK;
+}
+
+/* "0.99", or "slopes": every head its own. */
+static heddle_status read_decay(double *out, const hd_node *node)
+{
+    char quoted[HD_NODE_QUOTE_BYTES];
+    const char *text = NULL;
+    heddle_status st = hd_node_text(&text, node, "decay");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (strcmp(text, "slopes") == 0) {
+        *out = 0;
+        return HEDDLE_OK;
+    }
+    size_t whole = strspn(text, "0123456789");
+    size_t places = text[whole] == '.' ? strspn(text + whole + 1, "0123456789") : 0;
+    size_t length = whole + (text[whole] == '.' ? 1 + places : 0);
+    double value = 0;
+    double unit = 1;
+    for (size_t i = 0; i < length && length <= 20; i++) {
+        unit *= i > whole ? 10 : 1;
+        value = text[i] == '.' ? value : value * 10 + (text[i] - '0');
+    }
+    value /= unit;
+    if (node->quoted || whole == 0 || length > 20 || (text[whole] == '.' && places == 0) || text[length] != '\0' ||
+        !(value > 0 && value <= 1)) {
+        return hd_node_fail(HEDDLE_ERR_PARSE, node,
+                            "'decay' must be a number above 0 and at most 1, like 0.99, or slopes, found '%s'",
                             hd_quote(quoted, sizeof quoted, text));
     }
     *out = value;
@@ -135,10 +179,11 @@ static heddle_status read_stage(hd_model_reader *r, const hd_node *node, int ind
     snprintf(what, sizeof what, "stage %d", index + 1);
     s->mixed_dim = -1;
     s->heads_dim = -1;
+    s->decay = 1;
     s->mark = hd_mark_of(node);
     HD_TRY(hd_map_read(value, node, stage_keys, STAGE_KEYS, what));
     HD_TRY(hd_read_label(s->name, value[STAGE_NAME], "name"));
-    HD_TRY(hd_node_choice(&kind, value[STAGE_KIND], kind_names, HEDDLE_STAGE_MLP + 1, "kind"));
+    HD_TRY(hd_node_choice(&kind, value[STAGE_KIND], kind_names, HEDDLE_STAGE_LINEAR + 1, "kind"));
     s->kind = (heddle_stage_kind)kind;
     HD_TRY(check_stage_keys(s, node, value));
     HD_TRY(value[STAGE_IN] ? read_tensor_ref(value[STAGE_IN], r->activation, "in") : HEDDLE_OK);
@@ -150,6 +195,8 @@ static heddle_status read_stage(hd_model_reader *r, const hd_node *node, int ind
     HD_TRY(value[STAGE_MODULATE] ? hd_node_bool(&s->modulate, value[STAGE_MODULATE], "modulate") : HEDDLE_OK);
     HD_TRY(value[STAGE_ROPE] ? hd_node_bool(&s->rope, value[STAGE_ROPE], "rope") : HEDDLE_OK);
     HD_TRY(value[STAGE_QK_NORM] ? hd_node_bool(&s->qk_norm, value[STAGE_QK_NORM], "qk_norm") : HEDDLE_OK);
+    HD_TRY(value[STAGE_CAUSAL] ? hd_node_bool(&s->causal, value[STAGE_CAUSAL], "causal") : HEDDLE_OK);
+    HD_TRY(value[STAGE_DECAY] ? read_decay(&s->decay, value[STAGE_DECAY]) : HEDDLE_OK);
     if (strcmp(s->name, "end") == 0) {
         st = hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "the name 'end' is taken: it means the epilogue");
         goto out;

@@ -33,6 +33,24 @@ static void put_layout(FILE *f, const heddle_schedule *s, int layout)
     put_text(f, text);
 }
 
+static void put_cost(FILE *f, const char *direction, const hd_edge_cost *cost)
+{
+    fprintf(f, ", \"%s_bytes_per_rank_max\": %" PRId64 ", \"%s_bytes_total\": %" PRId64 ", \"%s_messages\": %" PRId64,
+            direction, cost->bytes_per_rank_max, direction, cost->bytes_total, direction, cost->messages);
+}
+
+/* What the bytes of a method follow from, and the bytes. */
+static void put_method(FILE *f, const hd_method_stage *stage, const hd_method_cost *cost)
+{
+    fprintf(f, ", \"heads\": %" PRId64, stage->heads);
+    if (stage->kind == HEDDLE_STAGE_LINEAR) {
+        fprintf(f, ", \"causal\": %s, \"decays\": %s", stage->causal ? "true" : "false",
+                stage->decays ? "true" : "false");
+    }
+    put_cost(f, "forward", &cost->forward);
+    put_cost(f, "backward", &cost->backward);
+}
+
 static void put_stages(FILE *f, const heddle_schedule *s)
 {
     int nstages = s->period * s->repeat;
@@ -42,14 +60,17 @@ static void put_stages(FILE *f, const heddle_schedule *s)
         fprintf(f, "    {\"name\": ");
         put_text(f, stage->name);
         fprintf(f, ", \"repetition\": %d, \"kind\": \"%s\", \"over\": ", i / s->period,
-                hd_stage_kind_name(stage->kind));
-        if (stage->mixed_dim >= 0) {
-            put_text(f, s->shape.dim[stage->mixed_dim].name);
+                hd_stage_kind_name(stage->mixes.kind));
+        if (stage->mixes.dim >= 0) {
+            put_text(f, s->shape.dim[stage->mixes.dim].name);
         } else {
             fprintf(f, "null");
         }
-        fprintf(f, ", \"method\": \"local\", \"layout\": ");
-        put_layout(f, s, s->stage_layout[i]);
+        fprintf(f, ", \"method\": \"%s\", \"layout\": ", s->run[i].method->name);
+        put_layout(f, s, s->run[i].layout);
+        if (s->run[i].method != &hd_method_local) {
+            put_method(f, &stage->mixes, &s->run[i].cost);
+        }
         fprintf(f, "}%s\n", i + 1 < nstages ? "," : "");
     }
     fprintf(f, "  ],\n");
@@ -89,9 +110,11 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
     fprintf(f, ",\n  \"period\": %d,\n  \"repeat\": %d,\n", s->period, s->repeat);
     put_stages(f, s);
     put_edges(f, s);
-    fprintf(
-        f, "  \"switches\": %d,\n  \"bytes_per_rank_max\": %" PRId64 ",\n  \"bytes_total\": %" PRId64 ",\n  \"note\": ",
-        s->switches, s->bytes_per_rank_max, s->bytes_total);
+    fprintf(f, "  \"switches\": %d,\n  \"bytes_per_rank_max\": %" PRId64 ",\n  \"bytes_total\": %" PRId64 ",\n",
+            s->switches, s->bytes_per_rank_max, s->bytes_total);
+    fprintf(f,
+            "  \"backward_bytes_per_rank_max\": %" PRId64 ",\n  \"backward_bytes_total\": %" PRId64 ",\n  \"note\": ",
+            s->backward_bytes_per_rank_max, s->backward_bytes_total);
     put_text(f, s->note != NULL ? s->note : "");
     fprintf(f, "\n}\n");
 }

@@ -220,6 +220,19 @@ out:
     return st;
 }
 
+heddle_status hd_edge_backward_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                       const heddle_layout *from, const heddle_layout *to, int is_last)
+{
+    heddle_layout behind = heddle_layout_dual(to);
+    heddle_layout before = heddle_layout_dual(from);
+    for (int a = 0; is_last && a < mesh->naxes; a++) {
+        if (to->dim_of_axis[a] == HEDDLE_REPLICATED) {
+            behind.dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
+    }
+    return hd_edge_cost_of(out, shape, mesh, &behind, &before);
+}
+
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                               const heddle_layout *from, const heddle_layout *to)
 {

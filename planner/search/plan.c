@@ -5,37 +5,16 @@
  * of this stage has (slack); so work is a constraint, and bytes decide among sensible layouts only. Costs are
  * lexicographic tuples; they add up along the chain, so the optimum is exact.
  */
-#include "planner/search/schedule_internal.h"
+#include "planner/search/search_internal.h"
 
-#include "planner/model/model.h"
 #include "runtime/base/base.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_STATES = 1296, DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000 };
+enum { DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000 };
 
-/* Compared in this order. */
-typedef struct cost {
-    int64_t bytes_per_rank_max, bytes_total, switches, elems;
-} cost;
-
-typedef struct search {
-    const heddle_model *m;
-    heddle_mesh mesh;
-    int slack_percent, max_waste_percent;
-    int nstates;            /* layouts that stages may be in */
-    int nlayouts;           /* those, then the prologue's and the epilogue's */
-    heddle_layout *layout;  /* [MAX_STATES + 2] */
-    int prologue, epilogue; /* indices in layout, -1: free */
-    int64_t *elems;         /* [nstates] in the largest box */
-    unsigned char *admits;  /* [period][nstates] */
-    hd_edge_cost *edge;     /* [nlayouts][nlayouts], messages -1: not known yet */
-    cost *here, *next;      /* [nstates] cost to go */
-    int16_t *choice;        /* [stages][nstates] the state of the following stage */
-} search;
-
-static int less(const cost *a, const cost *b)
+static int less(const hd_search_cost *a, const hd_search_cost *b)
 {
     if (a->bytes_per_rank_max != b->bytes_per_rank_max) {
         return a->bytes_per_rank_max < b->bytes_per_rank_max;
@@ -43,40 +22,69 @@ static int less(const cost *a, const cost *b)
     if (a->bytes_total != b->bytes_total) {
         return a->bytes_total < b->bytes_total;
     }
+    if (a->methods != b->methods) {
+        return a->methods < b->methods;
+    }
     if (a->switches != b->switches) {
         return a->switches < b->switches;
     }
     return a->elems < b->elems;
 }
 
-static heddle_status edge_of(const hd_edge_cost **out, search *s, int from, int to)
+/* What counts of an edge: forward bytes, with those of its adjoint where the backward pass counts; messages is 1 when
+ * the forward pass moves anything. */
+static heddle_status price_edge(hd_edge_cost *out, const hd_search *s, int from, int to, int is_last)
 {
-    hd_edge_cost *e = &s->edge[(size_t)from * (size_t)s->nlayouts + (size_t)to];
-    if (e->messages < 0) {
-        heddle_status st = hd_edge_cost_of(e, &s->m->shape, &s->mesh, &s->layout[from], &s->layout[to]);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
+    heddle_status st = HEDDLE_OK;
+    const heddle_layout *a = &s->layout[from];
+    const heddle_layout *b = &s->layout[to];
+    hd_edge_cost forward = {0, 0, 0};
+    hd_edge_cost back = {0, 0, 0};
+    if (from != to) {
+        HD_TRY(hd_edge_cost_of(&forward, &s->m->shape, &s->mesh, a, b));
     }
-    *out = e;
-    return HEDDLE_OK;
+    if (s->backward) {
+        HD_TRY(hd_edge_backward_cost_of(&back, &s->m->shape, &s->mesh, a, b, is_last));
+    }
+    out->bytes_per_rank_max = hd_add_saturated(forward.bytes_per_rank_max, back.bytes_per_rank_max);
+    out->bytes_total = hd_add_saturated(forward.bytes_total, back.bytes_total);
+    out->messages = forward.bytes_total > 0;
+out:
+    return st;
+}
+
+static void add(hd_search_cost *total, int64_t bytes_per_rank_max, int64_t bytes_total)
+{
+    total->bytes_per_rank_max = hd_add_saturated(total->bytes_per_rank_max, bytes_per_rank_max);
+    total->bytes_total = hd_add_saturated(total->bytes_total, bytes_total);
 }
 
 /* total = edge(from, to) + rest */
-static heddle_status add_edge(cost *total, search *s, int from, int to, const cost *rest)
+static heddle_status add_edge(hd_search_cost *total, hd_search *s, int from, int to, const hd_search_cost *rest)
 {
-    const hd_edge_cost *e = NULL;
     *total = *rest;
     if (from == to) {
         return HEDDLE_OK;
     }
-    heddle_status st = edge_of(&e, s, from, to);
-    if (st == HEDDLE_OK) {
-        total->bytes_per_rank_max = hd_add_saturated(rest->bytes_per_rank_max, e->bytes_per_rank_max);
-        total->bytes_total = hd_add_saturated(rest->bytes_total, e->bytes_total);
-        total->switches += e->bytes_total > 0;
-    }
+    hd_edge_cost *e = &s->edge[(size_t)from * (size_t)s->nlayouts + (size_t)to];
+    heddle_status st = e->messages >= 0 ? HEDDLE_OK : price_edge(e, s, from, to, 0);
+    add(total, e->bytes_per_rank_max, e->bytes_total);
+    total->switches += e->messages;
     return st;
+}
+
+/* The last edge's gradient is another one than that of an edge between stages. */
+static heddle_status end_edge(hd_search_cost *total, const hd_search *s, int state)
+{
+    hd_edge_cost e = {0, 0, 0};
+    heddle_status st = s->epilogue >= 0 ? price_edge(&e, s, state, s->epilogue, 1) : HEDDLE_OK;
+    *total = (hd_search_cost){e.bytes_per_rank_max, e.bytes_total, 0, e.messages, 0};
+    return st;
+}
+
+static const hd_search_node *nodes_of(const hd_search *s, int stage)
+{
+    return s->node + (size_t)(stage % s->m->nstages) * (size_t)s->nstates;
 }
 
 static int64_t power(int base, int exponent)
@@ -89,7 +97,7 @@ static int64_t power(int base, int exponent)
 }
 
 /* Digit a of state i in base (shardable dims + 1) says what axis a does; replicated comes last. */
-static heddle_status list_states(search *s)
+static heddle_status list_states(hd_search *s)
 {
     int dims[HEDDLE_MAX_DIMS];
     int ndims = 0;
@@ -99,11 +107,11 @@ static heddle_status list_states(search *s)
         }
     }
     int64_t count = power(ndims + 1, s->mesh.naxes);
-    if (count > MAX_STATES) {
+    if (count > HD_SEARCH_STATES) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "%lld layouts of %d dims over %d mesh axes; the planner searches at most %d (meshes of one or "
                        "two axes)",
-                       (long long)count, ndims, s->mesh.naxes, MAX_STATES);
+                       (long long)count, ndims, s->mesh.naxes, HD_SEARCH_STATES);
     }
     s->nstates = (int)count;
     for (int i = 0; i < s->nstates; i++) {
@@ -126,7 +134,7 @@ static heddle_status list_states(search *s)
 }
 
 /* The index of an end's layout, added to the table if no stage may be in it. */
-static heddle_status read_end(int *out, search *s, const char *what, const char *text)
+static heddle_status read_end(int *out, hd_search *s, const char *what, const char *text)
 {
     heddle_layout layout;
     heddle_status st = heddle_layout_parse(&layout, text, &s->m->shape, &s->mesh);
@@ -144,65 +152,18 @@ static heddle_status read_end(int *out, search *s, const char *what, const char 
     return HEDDLE_OK;
 }
 
-static int keeps_whole(const search *s, int state, int dim)
-{
-    for (int a = 0; a < s->mesh.naxes; a++) {
-        if (dim >= 0 && s->layout[state].dim_of_axis[a] == dim && s->mesh.axis[a].size > 1) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* What the ranks together hold more than the tensor, when each works as long as the busiest one. */
-static double waste_percent(const search *s, int64_t elems)
-{
-    double total = 1.0;
-    for (int d = 0; d < s->m->shape.ndim; d++) {
-        total *= (double)s->m->shape.dim[d].extent;
-    }
-    return total > 0 ? ((double)elems * heddle_mesh_size(&s->mesh) / total - 1.0) * 100.0 : 0.0;
-}
-
-static heddle_status admit(search *s)
-{
-    for (int k = 0; k < s->m->nstages; k++) {
-        unsigned char *admits = s->admits + (size_t)k * (size_t)s->nstates;
-        int64_t best = INT64_MAX;
-        for (int i = 0; i < s->nstates; i++) {
-            admits[i] = (unsigned char)keeps_whole(s, i, s->m->stage[k].mixed_dim);
-            best = admits[i] && s->elems[i] < best ? s->elems[i] : best;
-        }
-        if (s->max_waste_percent > 0 && waste_percent(s, best) > s->max_waste_percent + 1e-9) {
-            char shape[HEDDLE_LINE_BYTES];
-            char mesh[256];
-            heddle_shape_format(shape, sizeof shape, &s->m->shape);
-            heddle_mesh_format(mesh, sizeof mesh, &s->mesh);
-            return hd_fail(
-                HEDDLE_ERR_INFEASIBLE,
-                "stage '%s': the most even layout of %s on %s leaves the ranks %.1f%% more work than an even "
-                "split; at most %d%% is allowed",
-                s->m->stage[k].name, shape, mesh, waste_percent(s, best), s->max_waste_percent);
-        }
-        for (int i = 0; i < s->nstates; i++) {
-            admits[i] = admits[i] && (double)s->elems[i] * 100.0 <= (double)best * (100.0 + s->slack_percent);
-        }
-    }
-    return HEDDLE_OK;
-}
-
 /* The cheapest continuation of `state`; on a tie it stays, then the first. */
-static heddle_status best_next(cost *best, int *choice, search *s, int stage, int state)
+static heddle_status best_next(hd_search_cost *best, int *choice, hd_search *s, int stage, int state)
 {
-    const unsigned char *admits = s->admits + (size_t)((stage + 1) % s->m->nstages) * (size_t)s->nstates;
+    const hd_search_node *node = nodes_of(s, stage + 1);
     *choice = -1;
-    if (admits[state]) {
+    if (node[state].method != NULL) {
         *best = s->next[state];
         *choice = state;
     }
     for (int t = 0; t < s->nstates; t++) {
-        cost total;
-        if (!admits[t] || t == state) {
+        hd_search_cost total;
+        if (node[t].method == NULL || t == state) {
             continue;
         }
         heddle_status st = add_edge(&total, s, state, t, &s->next[t]);
@@ -218,43 +179,44 @@ static heddle_status best_next(cost *best, int *choice, search *s, int stage, in
 }
 
 /* Backwards, so that the forward walk may put a switch off for as long as it costs nothing. */
-static heddle_status walk_back(search *s)
+static heddle_status walk_back(hd_search *s)
 {
     int last = s->m->nstages * s->m->repeat - 1;
     for (int i = last; i >= 0; i--) {
-        const unsigned char *admits = s->admits + (size_t)(i % s->m->nstages) * (size_t)s->nstates;
+        const hd_search_node *node = nodes_of(s, i);
         for (int state = 0; state < s->nstates; state++) {
             heddle_status st = HEDDLE_OK;
-            const cost nothing = {0, 0, 0, 0};
             int choice = 0;
-            if (!admits[state]) {
+            if (node[state].method == NULL) {
                 continue;
             }
             if (i < last) {
                 st = best_next(&s->here[state], &choice, s, i, state);
             } else {
-                st = add_edge(&s->here[state], s, state, s->epilogue >= 0 ? s->epilogue : state, &nothing);
+                st = end_edge(&s->here[state], s, state);
             }
             if (st != HEDDLE_OK) {
                 return st;
             }
+            add(&s->here[state], node[state].bytes_per_rank_max, node[state].bytes_total);
+            s->here[state].methods += node[state].method != &hd_method_local;
             s->here[state].elems = hd_add_saturated(s->here[state].elems, s->elems[state]);
             s->choice[(size_t)i * (size_t)s->nstates + (size_t)state] = (int16_t)choice;
         }
-        cost *swap = s->here;
+        hd_search_cost *swap = s->here;
         s->here = s->next;
         s->next = swap;
     }
     return HEDDLE_OK;
 }
 
-static heddle_status first_state(int *out, search *s)
+static heddle_status first_state(int *out, hd_search *s)
 {
-    cost best = {0, 0, 0, 0};
+    hd_search_cost best = {0, 0, 0, 0, 0};
     *out = -1;
     for (int state = 0; state < s->nstates; state++) {
-        cost total;
-        if (!s->admits[state]) {
+        hd_search_cost total;
+        if (s->node[state].method == NULL) {
             continue;
         }
         heddle_status st = add_edge(&total, s, s->prologue >= 0 ? s->prologue : state, state, &s->next[state]);
@@ -269,18 +231,40 @@ static heddle_status first_state(int *out, search *s)
     return HEDDLE_OK;
 }
 
-static heddle_status set_note(heddle_schedule *schedule, const search *s)
+/* "; s.attn runs by ulysses" for every stage that has a method somewhere. */
+static void note_methods(char *out, size_t out_bytes, const heddle_schedule *s)
 {
-    char note[512];
-    snprintf(note, sizeof note,
-             "exact minimum over every sequence of %d layouts through %d stages: bytes of the busiest rank summed over "
-             "the edges, then all bytes, then switches, then work; a stage's largest box may exceed its best layout's "
-             "by %d%%",
-             s->nstates, s->m->nstages * s->m->repeat, s->slack_percent);
+    size_t n = 0;
+    out[0] = '\0';
+    for (int k = 0; k < s->period; k++) {
+        const hd_method *last = &hd_method_local;
+        for (int i = k; i < s->period * s->repeat && n + 1 < out_bytes; i += s->period) {
+            if (s->run[i].method != last && s->run[i].method != &hd_method_local) {
+                n += (size_t)snprintf(out + n, out_bytes - n, "; '%s' runs by %s", s->stage[k].name,
+                                      s->run[i].method->name);
+                last = s->run[i].method;
+            }
+        }
+    }
+}
+
+static heddle_status set_note(heddle_schedule *schedule, const hd_search *s)
+{
+    char note[1024];
+    char methods[512];
+    note_methods(methods, sizeof methods, schedule);
+    snprintf(
+        note, sizeof note,
+        "exact minimum over every sequence of %d layouts through %d stages, with every method that a stage may run "
+        "by: bytes of the busiest rank summed over the edges and stages%s, then all bytes, then stages that are not "
+        "local, then switches, then "
+        "work; a stage's largest box may exceed its best layout's by %d%%%s",
+        s->nstates, s->m->nstages * s->m->repeat, s->backward ? ", forward and backward" : "", s->slack_percent,
+        methods);
     return hd_schedule_set_note(schedule, note);
 }
 
-static heddle_status write_down(heddle_schedule **out, search *s, int first)
+static heddle_status write_down(heddle_schedule **out, hd_search *s, int first)
 {
     heddle_status st = HEDDLE_OK;
     heddle_schedule *schedule = NULL;
@@ -293,13 +277,13 @@ static heddle_status write_down(heddle_schedule **out, search *s, int first)
     schedule->mesh = s->mesh;
     for (int k = 0; k < s->m->nstages; k++) {
         memcpy(schedule->stage[k].name, s->m->stage[k].name, sizeof schedule->stage[k].name);
-        schedule->stage[k].kind = s->m->stage[k].kind;
-        schedule->stage[k].mixed_dim = s->m->stage[k].mixed_dim;
+        schedule->stage[k].mixes = s->mixes[k];
     }
     HD_TRY(hd_schedule_layout(&from, schedule, &s->layout[s->prologue >= 0 ? s->prologue : first]));
     for (int i = 0; i < nstages; i++) {
         HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[state]));
-        schedule->stage_layout[i] = to;
+        schedule->run[i].layout = to;
+        HD_TRY(hd_schedule_set_method(schedule, i, nodes_of(s, i)[state].method));
         HD_TRY(hd_schedule_set_edge(schedule, i, from, to, i == 0 && s->prologue < 0));
         from = to;
         state = i + 1 < nstages ? s->choice[(size_t)i * (size_t)s->nstates + (size_t)state] : state;
@@ -315,11 +299,13 @@ out:
     return st;
 }
 
-static void search_free(search *s)
+static void search_free(hd_search *s)
 {
     hd_free(s->layout);
     hd_free(s->elems);
-    hd_free(s->admits);
+    hd_free(s->mixes);
+    hd_free(s->wanted);
+    hd_free(s->node);
     hd_free(s->edge);
     hd_free(s->here);
     hd_free(s->next);
@@ -327,7 +313,7 @@ static void search_free(search *s)
 }
 
 /* Steps through the stages and prices of edges; both are in the nanoseconds. */
-static heddle_status check_effort(const search *s)
+static heddle_status check_effort(const hd_search *s)
 {
     double stages = (double)s->m->nstages * s->m->repeat;
     double pairs = (double)s->nstates * s->nstates;
@@ -342,14 +328,14 @@ static heddle_status check_effort(const search *s)
     return HEDDLE_OK;
 }
 
-static heddle_status search_alloc(search *s)
+static heddle_status search_alloc(hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
     size_t states = (size_t)s->nstates;
     size_t pairs = (size_t)s->nlayouts * (size_t)s->nlayouts;
     void *memory = NULL;
-    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages * states, 1, "admitted layouts"));
-    s->admits = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages * states, sizeof *s->node, "admitted layouts"));
+    s->node = memory;
     HD_TRY(hd_alloc(&memory, pairs, sizeof *s->edge, "edge costs"));
     s->edge = memory;
     for (size_t i = 0; i < pairs; i++) {
@@ -365,7 +351,7 @@ out:
     return st;
 }
 
-static heddle_status search_ends(search *s, const heddle_plan_options *options)
+static heddle_status search_ends(hd_search *s, const heddle_plan_options *options)
 {
     heddle_status st = HEDDLE_OK;
     const char *epilogue = options->epilogue != NULL ? options->epilogue : "*";
@@ -415,7 +401,7 @@ heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, cons
 {
     heddle_status st = HEDDLE_OK;
     heddle_plan_options o;
-    search s = {.m = model};
+    hd_search s = {.m = model};
     void *memory = NULL;
     int first = 0;
     if (out == NULL || model == NULL || mesh == NULL) {
@@ -425,16 +411,18 @@ heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, cons
     HD_TRY(heddle_mesh_check(mesh));
     s.slack_percent = o.slack_percent;
     s.max_waste_percent = o.max_waste_percent;
+    s.backward = o.backward;
     s.mesh = *mesh;
-    HD_TRY(hd_alloc(&memory, MAX_STATES + 2, sizeof *s.layout, "layouts"));
+    HD_TRY(hd_alloc(&memory, HD_SEARCH_STATES + 2, sizeof *s.layout, "layouts"));
     s.layout = memory;
-    HD_TRY(hd_alloc(&memory, MAX_STATES, sizeof *s.elems, "layouts"));
+    HD_TRY(hd_alloc(&memory, HD_SEARCH_STATES, sizeof *s.elems, "layouts"));
     s.elems = memory;
     HD_TRY(list_states(&s));
     HD_TRY(search_ends(&s, &o));
     HD_TRY(check_effort(&s));
     HD_TRY(search_alloc(&s));
-    HD_TRY(admit(&s));
+    HD_TRY(hd_search_methods(&s, o.methods));
+    HD_TRY(hd_search_admit(&s));
     HD_TRY(walk_back(&s));
     HD_TRY(first_state(&first, &s));
     st = write_down(out, &s, first);

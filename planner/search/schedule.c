@@ -7,8 +7,10 @@
 static const char *const edge_kind_names[] = {
     [HD_EDGE_KEEP] = "keep",     [HD_EDGE_SPLIT] = "split", [HD_EDGE_SWITCH] = "switch",
     [HD_EDGE_GATHER] = "gather", [HD_EDGE_FREE] = "free",   [HD_EDGE_GENERAL] = "general"};
-static const char *const stage_kind_names[] = {
-    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
+static const char *const stage_kind_names[] = {[HEDDLE_STAGE_ATTENTION] = "attention",
+                                               [HEDDLE_STAGE_CROSS] = "cross",
+                                               [HEDDLE_STAGE_MLP] = "mlp",
+                                               [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 
 const char *hd_edge_kind_name(hd_edge_kind kind)
 {
@@ -50,12 +52,6 @@ hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to,
     return kind == HD_EDGE_KEEP ? HD_EDGE_GENERAL : kind;
 }
 
-int64_t hd_add_saturated(int64_t a, int64_t b)
-{
-    int64_t sum = 0;
-    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
-}
-
 void heddle_schedule_destroy(heddle_schedule *schedule)
 {
     if (schedule != NULL) {
@@ -63,7 +59,7 @@ void heddle_schedule_destroy(heddle_schedule *schedule)
         hd_free(schedule->note);
         hd_free(schedule->stage);
         hd_free(schedule->layout);
-        hd_free(schedule->stage_layout);
+        hd_free(schedule->run);
         hd_free(schedule->edge);
         hd_free(schedule);
     }
@@ -82,8 +78,8 @@ heddle_status hd_schedule_new(heddle_schedule **out, const char *model, int peri
     HD_TRY(hd_strdup(&s->model, model));
     HD_TRY(hd_alloc(&memory, (size_t)period, sizeof *s->stage, "stages of a schedule"));
     s->stage = memory;
-    HD_TRY(hd_alloc(&memory, nstages, sizeof *s->stage_layout, "stages of a schedule"));
-    s->stage_layout = memory;
+    HD_TRY(hd_alloc(&memory, nstages, sizeof *s->run, "stages of a schedule"));
+    s->run = memory;
     HD_TRY(hd_alloc(&memory, nstages + 1, sizeof *s->edge, "edges of a schedule"));
     s->edge = memory;
     *out = s;
@@ -124,40 +120,94 @@ heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const hedd
     return HEDDLE_OK;
 }
 
+heddle_status hd_schedule_set_method(heddle_schedule *schedule, int index, const hd_method *method)
+{
+    char reason[HD_METHOD_REASON_BYTES];
+    hd_schedule_run *run = &schedule->run[index];
+    const hd_schedule_stage *stage = &schedule->stage[index % schedule->period];
+    hd_method_group group;
+    run->method = method;
+    memset(&run->cost, 0, sizeof run->cost);
+    if (stage->mixes.dim < 0) {
+        return method == &hd_method_local
+                   ? HEDDLE_OK
+                   : hd_fail(HEDDLE_ERR_LAYOUT, "stage '%s' attends over no dim: it has no method %s", stage->name,
+                             method->name);
+    }
+    /* A schedule repeats few ways to run a stage many times. */
+    for (int i = index - schedule->period; i >= 0; i -= schedule->period) {
+        if (schedule->run[i].layout == run->layout && schedule->run[i].method == method) {
+            run->cost = schedule->run[i].cost;
+            return HEDDLE_OK;
+        }
+    }
+    heddle_status st =
+        hd_method_group_make(&group, &schedule->shape, &schedule->mesh, &schedule->layout[run->layout], &stage->mixes);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    const char *why_not = hd_method_why_not(reason, method, &group);
+    if (why_not != NULL) {
+        st = hd_fail(HEDDLE_ERR_LAYOUT, "stage '%s' cannot run by method %s: %s", stage->name, method->name, why_not);
+    } else {
+        hd_method_price(&run->cost, method, &group);
+    }
+    hd_method_group_free(&group);
+    return st;
+}
+
 heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from, int to, int is_free)
 {
+    heddle_status st = HEDDLE_OK;
     hd_schedule_edge *e = &schedule->edge[edge];
-    e->from = from;
-    e->to = to;
-    memset(&e->cost, 0, sizeof e->cost);
-    if (is_free || from == to) {
-        e->kind = is_free ? HD_EDGE_FREE : HD_EDGE_KEEP;
+    const heddle_layout *a = &schedule->layout[from];
+    const heddle_layout *b = &schedule->layout[to];
+    int is_last = edge == schedule->period * schedule->repeat;
+    *e = (hd_schedule_edge){.from = from, .to = to, .kind = is_free ? HD_EDGE_FREE : HD_EDGE_KEEP};
+    if (is_free || (from == to && !is_last)) {
         return HEDDLE_OK;
     }
     /* A schedule repeats few moves many times. */
-    for (int i = 0; i < edge; i++) {
+    for (int i = 0; i < edge && !is_last; i++) {
         if (schedule->edge[i].from == from && schedule->edge[i].to == to) {
             *e = schedule->edge[i];
             return HEDDLE_OK;
         }
     }
-    e->kind = hd_edge_kind_of(&schedule->layout[from], &schedule->layout[to], &schedule->mesh);
-    return hd_edge_cost_of(&e->cost, &schedule->shape, &schedule->mesh, &schedule->layout[from], &schedule->layout[to]);
+    if (from != to) {
+        e->kind = hd_edge_kind_of(a, b, &schedule->mesh);
+        HD_TRY(hd_edge_cost_of(&e->cost, &schedule->shape, &schedule->mesh, a, b));
+    }
+    HD_TRY(hd_edge_backward_cost_of(&e->backward, &schedule->shape, &schedule->mesh, a, b, is_last));
+out:
+    return st;
+}
+
+static void add_up(heddle_schedule *s, const hd_edge_cost *forward, const hd_edge_cost *backward)
+{
+    s->bytes_per_rank_max = hd_add_saturated(s->bytes_per_rank_max, forward->bytes_per_rank_max);
+    s->bytes_total = hd_add_saturated(s->bytes_total, forward->bytes_total);
+    s->backward_bytes_per_rank_max = hd_add_saturated(s->backward_bytes_per_rank_max, backward->bytes_per_rank_max);
+    s->backward_bytes_total = hd_add_saturated(s->backward_bytes_total, backward->bytes_total);
 }
 
 heddle_status hd_schedule_sum(heddle_schedule *schedule)
 {
-    int nedges = schedule->period * schedule->repeat + 1;
+    int nstages = schedule->period * schedule->repeat;
     schedule->switches = 0;
     schedule->bytes_per_rank_max = 0;
     schedule->bytes_total = 0;
-    for (int i = 0; i < nedges; i++) {
-        const hd_edge_cost *cost = &schedule->edge[i].cost;
-        schedule->switches += cost->bytes_total > 0;
-        schedule->bytes_per_rank_max = hd_add_saturated(schedule->bytes_per_rank_max, cost->bytes_per_rank_max);
-        schedule->bytes_total = hd_add_saturated(schedule->bytes_total, cost->bytes_total);
+    schedule->backward_bytes_per_rank_max = 0;
+    schedule->backward_bytes_total = 0;
+    for (int i = 0; i <= nstages; i++) {
+        const hd_schedule_edge *edge = &schedule->edge[i];
+        schedule->switches += edge->cost.bytes_total > 0;
+        add_up(schedule, &edge->cost, &edge->backward);
+        if (i < nstages) {
+            add_up(schedule, &schedule->run[i].cost.forward, &schedule->run[i].cost.backward);
+        }
     }
-    if (schedule->bytes_total == INT64_MAX) {
+    if (schedule->bytes_total == INT64_MAX || schedule->backward_bytes_total == INT64_MAX) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the schedule of model '%s' moves more than 2^63 bytes",
                        schedule->model);
     }
@@ -192,6 +242,8 @@ heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_s
     out->switches = schedule->switches;
     out->bytes_per_rank_max = schedule->bytes_per_rank_max;
     out->bytes_total = schedule->bytes_total;
+    out->backward_bytes_per_rank_max = schedule->backward_bytes_per_rank_max;
+    out->backward_bytes_total = schedule->backward_bytes_total;
     out->note = schedule->note != NULL ? schedule->note : "";
     return HEDDLE_OK;
 }
@@ -208,10 +260,18 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     const hd_schedule_stage *s = &schedule->stage[stage % schedule->period];
     out->name = s->name;
     out->repetition = stage / schedule->period;
-    out->method = "local";
-    out->layout = schedule->layout[schedule->stage_layout[stage]];
-    out->kind = s->kind;
-    out->mixed_dim = s->mixed_dim;
+    const hd_schedule_run *run = &schedule->run[stage];
+    out->method = run->method->name;
+    out->layout = schedule->layout[run->layout];
+    out->kind = s->mixes.kind;
+    out->mixed_dim = s->mixes.dim;
+    out->heads = (int)s->mixes.heads;
+    out->forward_bytes_per_rank_max = run->cost.forward.bytes_per_rank_max;
+    out->forward_bytes_total = run->cost.forward.bytes_total;
+    out->forward_messages = run->cost.forward.messages;
+    out->backward_bytes_per_rank_max = run->cost.backward.bytes_per_rank_max;
+    out->backward_bytes_total = run->cost.backward.bytes_total;
+    out->backward_messages = run->cost.backward.messages;
     return HEDDLE_OK;
 }
 

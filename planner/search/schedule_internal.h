@@ -2,6 +2,8 @@
 #ifndef HD_SCHEDULE_INTERNAL_H
 #define HD_SCHEDULE_INTERNAL_H
 
+#include "planner/method/method.h"
+
 #include <heddle/planner.h>
 #include <heddle/schedule.h>
 
@@ -17,21 +19,22 @@ typedef enum hd_edge_kind {
     HD_EDGE_GENERAL
 } hd_edge_kind;
 
-/* What an edge moves. Sums saturate at INT64_MAX, which the planner refuses. */
-typedef struct hd_edge_cost {
-    int64_t bytes_per_rank_max, bytes_total, messages;
-} hd_edge_cost;
-
 typedef struct hd_schedule_stage {
     char name[HD_SCHEDULE_NAME_BYTES];
-    heddle_stage_kind kind;
-    int mixed_dim;
+    hd_method_stage mixes; /* heads, causal and decays are known where some repetition has a method */
 } hd_schedule_stage;
+
+/* How one repetition of a stage runs. */
+typedef struct hd_schedule_run {
+    int layout; /* index in layout[] */
+    const hd_method *method;
+    hd_method_cost cost;
+} hd_schedule_run;
 
 typedef struct hd_schedule_edge {
     int from, to; /* indices in layout[] */
     hd_edge_kind kind;
-    hd_edge_cost cost;
+    hd_edge_cost cost, backward;
 } hd_schedule_edge;
 
 struct heddle_schedule {
@@ -43,18 +46,21 @@ struct heddle_schedule {
     hd_schedule_stage *stage; /* [period] */
     int nlayouts, layouts_capacity;
     heddle_layout *layout;
-    int *stage_layout;      /* [period * repeat] */
+    hd_schedule_run *run;   /* [period * repeat] */
     hd_schedule_edge *edge; /* [period * repeat + 1] */
     int switches;
     int64_t bytes_per_rank_max, bytes_total;
+    int64_t backward_bytes_per_rank_max, backward_bytes_total;
 };
 
 heddle_status hd_schedule_new(heddle_schedule **out, const char *model, int period, int repeat);
 /* Index of an equal layout in the table, added if new. */
 heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const heddle_layout *layout);
+/* Set how stage `index` runs: its layout must be set. HEDDLE_ERR_LAYOUT: the method cannot run there. */
+heddle_status hd_schedule_set_method(heddle_schedule *schedule, int index, const hd_method *method);
 /* Fill an edge: kind and cost from its two layouts; is_free: the ends are a free choice. */
 heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from, int to, int is_free);
-/* Totals from the edges; HEDDLE_ERR_UNSUPPORTED when a sum passes 2^63. */
+/* Totals from the edges and the methods; HEDDLE_ERR_UNSUPPORTED when a sum passes 2^63. */
 heddle_status hd_schedule_sum(heddle_schedule *schedule);
 heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note);
 
@@ -68,6 +74,9 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
 /* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout. */
 heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                   const heddle_layout *from, const heddle_layout *to);
-int64_t hd_add_saturated(int64_t a, int64_t b);
+/* The adjoint of an edge: from the gradient's layout behind it, the dual of `to`, to the dual of `from`. Behind the
+ * last edge every rank has the same whole gradient of what it holds, so `to` itself stands there (is_last). */
+heddle_status hd_edge_backward_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                       const heddle_layout *from, const heddle_layout *to, int is_last);
 
 #endif

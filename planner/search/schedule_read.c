@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STAGES_MAX = 1 << 16 };
+enum { STAGES_MAX = 1 << 16, HEADS_MAX = 1 << 30 };
 
 enum {
     TOP_SCHEMA,
@@ -22,6 +22,8 @@ enum {
     TOP_SWITCHES,
     TOP_BYTES_MAX,
     TOP_BYTES_TOTAL,
+    TOP_BACKWARD_MAX,
+    TOP_BACKWARD_TOTAL,
     TOP_NOTE,
     TOP_KEYS
 };
@@ -37,17 +39,50 @@ static const hd_key top_keys[TOP_KEYS] = {
     [TOP_SWITCHES] = {"switches", 1},
     [TOP_BYTES_MAX] = {"bytes_per_rank_max", 1},
     [TOP_BYTES_TOTAL] = {"bytes_total", 1},
+    [TOP_BACKWARD_MAX] = {"backward_bytes_per_rank_max", 0},
+    [TOP_BACKWARD_TOTAL] = {"backward_bytes_total", 0},
     [TOP_NOTE] = {"note", 0},
 };
 
-enum { STAGE_NAME, STAGE_REPETITION, STAGE_KIND, STAGE_OVER, STAGE_METHOD, STAGE_LAYOUT, STAGE_KEYS };
-static const hd_key stage_keys[STAGE_KEYS] = {
-    [STAGE_NAME] = {"name", 1}, [STAGE_REPETITION] = {"repetition", 1}, [STAGE_KIND] = {"kind", 1},
-    [STAGE_OVER] = {"over", 1}, [STAGE_METHOD] = {"method", 1},         [STAGE_LAYOUT] = {"layout", 1},
+enum {
+    STAGE_NAME,
+    STAGE_REPETITION,
+    STAGE_KIND,
+    STAGE_OVER,
+    STAGE_METHOD,
+    STAGE_LAYOUT,
+    STAGE_HEADS,
+    STAGE_CAUSAL,
+    STAGE_DECAYS,
+    STAGE_FORWARD_MAX,
+    STAGE_FORWARD_TOTAL,
+    STAGE_FORWARD_MESSAGES,
+    STAGE_BACKWARD_MAX,
+    STAGE_BACKWARD_TOTAL,
+    STAGE_BACKWARD_MESSAGES,
+    STAGE_KEYS
 };
-static const char *const stage_kinds[] = {
-    [HEDDLE_STAGE_ATTENTION] = "attention", [HEDDLE_STAGE_CROSS] = "cross", [HEDDLE_STAGE_MLP] = "mlp"};
-static const char *const methods[] = {"local"};
+static const hd_key stage_keys[STAGE_KEYS] = {
+    [STAGE_NAME] = {"name", 1},
+    [STAGE_REPETITION] = {"repetition", 1},
+    [STAGE_KIND] = {"kind", 1},
+    [STAGE_OVER] = {"over", 1},
+    [STAGE_METHOD] = {"method", 1},
+    [STAGE_LAYOUT] = {"layout", 1},
+    [STAGE_HEADS] = {"heads", 0},
+    [STAGE_CAUSAL] = {"causal", 0},
+    [STAGE_DECAYS] = {"decays", 0},
+    [STAGE_FORWARD_MAX] = {"forward_bytes_per_rank_max", 0},
+    [STAGE_FORWARD_TOTAL] = {"forward_bytes_total", 0},
+    [STAGE_FORWARD_MESSAGES] = {"forward_messages", 0},
+    [STAGE_BACKWARD_MAX] = {"backward_bytes_per_rank_max", 0},
+    [STAGE_BACKWARD_TOTAL] = {"backward_bytes_total", 0},
+    [STAGE_BACKWARD_MESSAGES] = {"backward_messages", 0},
+};
+static const char *const stage_kinds[] = {[HEDDLE_STAGE_ATTENTION] = "attention",
+                                          [HEDDLE_STAGE_CROSS] = "cross",
+                                          [HEDDLE_STAGE_MLP] = "mlp",
+                                          [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 
 enum { EDGE_FROM, EDGE_TO, EDGE_KIND, EDGE_BYTES_MAX, EDGE_BYTES_TOTAL, EDGE_MESSAGES, EDGE_KEYS };
 static const hd_key edge_keys[EDGE_KEYS] = {
@@ -101,16 +136,36 @@ static heddle_status read_over(int *out, const heddle_schedule *s, const hd_node
     return HEDDLE_OK;
 }
 
-/* The stage of the first repetition defines name, kind and dim; the others must agree with it. */
+static heddle_status compare(const hd_node *node, int64_t computed, const char *what)
+{
+    int64_t found = computed;
+    heddle_status st = node == NULL ? HEDDLE_OK : hd_node_int(&found, node, 0, INT64_MAX, what);
+    if (st == HEDDLE_OK && found != computed) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, node, "'%s' says %lld, but the layouts give %lld", what,
+                          (long long)found, (long long)computed);
+    }
+    return st;
+}
+
+/* The stage of the first repetition defines name, kind and dim; the others must agree with it. Heads and the like are
+ * known from the first repetition that has them. */
 static heddle_status take_stage(heddle_schedule *s, const hd_node *const *value, int index,
                                 const hd_schedule_stage *new)
 {
     hd_schedule_stage *known = &s->stage[index % s->period];
+    hd_method_stage *mixes = &known->mixes;
     if (index >= s->period) {
-        if (strcmp(known->name, new->name) != 0 || known->kind != new->kind || known->mixed_dim != new->mixed_dim) {
+        if (strcmp(known->name, new->name) != 0 || mixes->kind != new->mixes.kind || mixes->dim != new->mixes.dim ||
+            (mixes->heads > 0 && new->mixes.heads > 0 &&
+             (mixes->heads != new->mixes.heads || mixes->causal != new->mixes.causal ||
+              mixes->decays != new->mixes.decays))) {
             return hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_NAME],
-                                "stage %d is '%s' where the first repetition has '%s', or differs in kind or over",
+                                "stage %d is '%s' where the first repetition has '%s', or differs in kind, over or "
+                                "heads",
                                 index, new->name, known->name);
+        }
+        if (new->mixes.heads > 0) {
+            *mixes = new->mixes;
         }
         return HEDDLE_OK;
     }
@@ -124,11 +179,83 @@ static heddle_status take_stage(heddle_schedule *s, const hd_node *const *value,
     return HEDDLE_OK;
 }
 
+static heddle_status read_method(const hd_method **out, heddle_stage_kind kind, const hd_node *node)
+{
+    const char *names[HD_METHODS_MAX];
+    const hd_method *method = NULL;
+    int count = 0;
+    int choice = 0;
+    while ((method = hd_method_at(kind, count)) != NULL) {
+        names[count++] = method->name;
+    }
+    heddle_status st = hd_node_choice(&choice, node, names, count, "method");
+    *out = hd_method_at(kind, choice);
+    return st;
+}
+
+/* What the bytes of a method follow from; needed where there is one. */
+static heddle_status read_mixing(hd_method_stage *out, const hd_method *method, const hd_node *node,
+                                 const hd_node *const *value)
+{
+    heddle_status st = HEDDLE_OK;
+    int has_method = method != &hd_method_local;
+    int is_linear = out->kind == HEDDLE_STAGE_LINEAR;
+    for (int k = STAGE_HEADS; k < STAGE_KEYS; k++) {
+        int wanted = has_method && (k == STAGE_HEADS || (is_linear && (k == STAGE_CAUSAL || k == STAGE_DECAYS)));
+        if (wanted && value[k] == NULL) {
+            return hd_node_fail(HEDDLE_ERR_PARSE, node, "a stage of kind %s and method %s has no '%s'",
+                                stage_kinds[out->kind], method->name, stage_keys[k].name);
+        }
+        if (value[k] != NULL && (!has_method || (!is_linear && (k == STAGE_CAUSAL || k == STAGE_DECAYS)))) {
+            return hd_node_fail(HEDDLE_ERR_PARSE, value[k], "a stage of kind %s and method %s takes no '%s'",
+                                stage_kinds[out->kind], method->name, stage_keys[k].name);
+        }
+    }
+    HD_TRY(has_method ? hd_node_int(&out->heads, value[STAGE_HEADS], 1, HEADS_MAX, "heads") : HEDDLE_OK);
+    if (has_method && is_linear) {
+        HD_TRY(hd_node_bool(&out->causal, value[STAGE_CAUSAL], "causal"));
+        HD_TRY(hd_node_bool(&out->decays, value[STAGE_DECAYS], "decays"));
+    }
+out:
+    return st;
+}
+
+/* The layout and the method in it, and what that costs. */
+static heddle_status read_run(heddle_schedule *s, const hd_method *method, const hd_node *const *value, int index)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_schedule_run *run = &s->run[index];
+    const hd_schedule_stage *stage = &s->stage[index % s->period];
+    HD_TRY(read_layout(&run->layout, s, value[STAGE_LAYOUT], "layout"));
+    const heddle_layout *layout = &s->layout[run->layout];
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        int d = layout->dim_of_axis[a];
+        if (d == HEDDLE_PARTIAL ||
+            (method == &hd_method_local && d >= 0 && d == stage->mixes.dim && s->mesh.axis[a].size > 1)) {
+            st = hd_node_fail(HEDDLE_ERR_LAYOUT, value[STAGE_LAYOUT],
+                              "stage '%s' cannot run in layout '%s': its dim must be whole and its values complete",
+                              stage->name, value[STAGE_LAYOUT]->text);
+            goto out;
+        }
+    }
+    HD_TRY(at_node(hd_schedule_set_method(s, index, method), value[STAGE_METHOD]));
+    const hd_method_cost *cost = &run->cost;
+    HD_TRY(compare(value[STAGE_FORWARD_MAX], cost->forward.bytes_per_rank_max, "forward_bytes_per_rank_max"));
+    HD_TRY(compare(value[STAGE_FORWARD_TOTAL], cost->forward.bytes_total, "forward_bytes_total"));
+    HD_TRY(compare(value[STAGE_FORWARD_MESSAGES], cost->forward.messages, "forward_messages"));
+    HD_TRY(compare(value[STAGE_BACKWARD_MAX], cost->backward.bytes_per_rank_max, "backward_bytes_per_rank_max"));
+    HD_TRY(compare(value[STAGE_BACKWARD_TOTAL], cost->backward.bytes_total, "backward_bytes_total"));
+    HD_TRY(compare(value[STAGE_BACKWARD_MESSAGES], cost->backward.messages, "backward_messages"));
+out:
+    return st;
+}
+
 static heddle_status read_stage(heddle_schedule *s, const hd_node *node, int index)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[STAGE_KEYS];
-    hd_schedule_stage stage = {.mixed_dim = -1};
+    hd_schedule_stage stage = {.mixes = {.dim = -1}};
+    const hd_method *method = NULL;
     const char *name = NULL;
     int64_t repetition = 0;
     int choice = 0;
@@ -147,34 +274,14 @@ static heddle_status read_stage(heddle_schedule *s, const hd_node *node, int ind
                           s->period, index / s->period, (long long)repetition);
         goto out;
     }
-    HD_TRY(hd_node_choice(&choice, value[STAGE_KIND], stage_kinds, HEDDLE_STAGE_MLP + 1, "kind"));
-    stage.kind = (heddle_stage_kind)choice;
-    HD_TRY(hd_node_choice(&choice, value[STAGE_METHOD], methods, 1, "method"));
-    HD_TRY(read_over(&stage.mixed_dim, s, value[STAGE_OVER]));
+    HD_TRY(hd_node_choice(&choice, value[STAGE_KIND], stage_kinds, HEDDLE_STAGE_LINEAR + 1, "kind"));
+    stage.mixes.kind = (heddle_stage_kind)choice;
+    HD_TRY(read_over(&stage.mixes.dim, s, value[STAGE_OVER]));
+    HD_TRY(read_method(&method, stage.mixes.kind, value[STAGE_METHOD]));
+    HD_TRY(read_mixing(&stage.mixes, method, node, value));
     HD_TRY(take_stage(s, value, index, &stage));
-    HD_TRY(read_layout(&s->stage_layout[index], s, value[STAGE_LAYOUT], "layout"));
-    const heddle_layout *layout = &s->layout[s->stage_layout[index]];
-    for (int a = 0; a < s->mesh.naxes; a++) {
-        int d = layout->dim_of_axis[a];
-        if (d == HEDDLE_PARTIAL || (d >= 0 && d == stage.mixed_dim && s->mesh.axis[a].size > 1)) {
-            st = hd_node_fail(HEDDLE_ERR_LAYOUT, value[STAGE_LAYOUT],
-                              "stage '%s' cannot run in layout '%s': its dim must be whole and its values complete",
-                              stage.name, value[STAGE_LAYOUT]->text);
-            goto out;
-        }
-    }
+    HD_TRY(read_run(s, method, value, index));
 out:
-    return st;
-}
-
-static heddle_status compare(const hd_node *node, int64_t computed, const char *what)
-{
-    int64_t found = 0;
-    heddle_status st = hd_node_int(&found, node, 0, INT64_MAX, what);
-    if (st == HEDDLE_OK && found != computed) {
-        st = hd_node_fail(HEDDLE_ERR_MISMATCH, node, "'%s' says %lld, but the layouts give %lld", what,
-                          (long long)found, (long long)computed);
-    }
     return st;
 }
 
@@ -190,13 +297,13 @@ static heddle_status read_edge(heddle_schedule *s, const hd_node *node, int inde
     HD_TRY(hd_map_read(value, node, edge_keys, EDGE_KEYS, "an edge"));
     HD_TRY(read_layout(&from, s, value[EDGE_FROM], "from"));
     HD_TRY(read_layout(&to, s, value[EDGE_TO], "to"));
-    if (index > 0 && from != s->stage_layout[index - 1]) {
+    if (index > 0 && from != s->run[index - 1].layout) {
         st =
             hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_FROM], "edge %d starts in '%s', not in the layout of stage %d",
                          index, value[EDGE_FROM]->text, index - 1);
         goto out;
     }
-    if (index < nstages && to != s->stage_layout[index]) {
+    if (index < nstages && to != s->run[index].layout) {
         st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[EDGE_TO], "edge %d ends in '%s', not in the layout of stage %d",
                           index, value[EDGE_TO]->text, index);
         goto out;
@@ -275,6 +382,8 @@ static heddle_status read_schedule(heddle_schedule **out, const hd_node *root)
     HD_TRY(compare(value[TOP_SWITCHES], s->switches, "switches"));
     HD_TRY(compare(value[TOP_BYTES_MAX], s->bytes_per_rank_max, "bytes_per_rank_max"));
     HD_TRY(compare(value[TOP_BYTES_TOTAL], s->bytes_total, "bytes_total"));
+    HD_TRY(compare(value[TOP_BACKWARD_MAX], s->backward_bytes_per_rank_max, "backward_bytes_per_rank_max"));
+    HD_TRY(compare(value[TOP_BACKWARD_TOTAL], s->backward_bytes_total, "backward_bytes_total"));
     HD_TRY(value[TOP_NOTE] != NULL ? hd_node_text(&note, value[TOP_NOTE], "note") : HEDDLE_OK);
     HD_TRY(hd_schedule_set_note(s, note));
     *out = s;

@@ -1,4 +1,5 @@
-/* The search: known answers, exact costs, and random small models against every assignment there is. */
+/* The search with whole dims: known answers, exact costs, and random small models against every assignment there is.
+ * test_plan_methods.c has the methods. */
 #include "case.h"
 
 #include "planner/search/schedule_internal.h"
@@ -58,6 +59,7 @@ static heddle_schedule *plan(const heddle_model *model, const char *mesh_text, c
     heddle_plan_options_init(&options);
     options.prologue = prologue;
     options.epilogue = epilogue;
+    options.methods = "*=local";
     HD_OK(heddle_mesh_parse(&mesh, mesh_text));
     HD_OK(heddle_plan(&schedule, model, &mesh, &options));
     return schedule;
@@ -218,7 +220,7 @@ static void replicates_only_where_nothing_else_divides_work(void **state)
     assert_string_equal(layout_at(s, 0), "b@cfg,t@sp");
     heddle_schedule_destroy(s);
     heddle_model_destroy(model);
-    /* One sequence dim and no batch: attention has to be replicated. */
+    /* One sequence dim and no batch: attention on whole fibres has to be replicated. */
     model = make_model("s: 64, c: {size: 8, role: channel}", "s, c", "s-", 2);
     s = plan(model, "[sp=4]", NULL, "any");
     assert_string_equal(layout_at(s, 0), "*");
@@ -236,6 +238,7 @@ static void refuses_with_reasons(void **state)
     heddle_plan_options_init(&options);
     HD_OK(heddle_mesh_parse(&mesh, "[sp=8]"));
     options.max_waste_percent = 50;
+    options.methods = "*=local";
     HD_FAILS(HEDDLE_ERR_INFEASIBLE, heddle_plan(&s, model, &mesh, &options));
     assert_non_null(strstr(heddle_last_error(), "stage 'a0'"));
     assert_non_null(strstr(heddle_last_error(), "166.7%"));

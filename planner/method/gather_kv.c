@@ -1,0 +1,14 @@
+/* Every rank gathers all keys and values; their gradients come back in f32. */
+#include "planner/method/method.h"
+
+static void sends(hd_sends *out, const hd_method_group *group, int member)
+{
+    __int128 row = (__int128)group->heads * group->width;
+    int64_t mine = hd_group_rows(group, member, 1);
+    out->forward_bytes += row * mine * 2 * group->elem_bytes * (group->n - 1);
+    out->forward_messages += mine > 0 ? group->n - 1 : 0;
+    out->backward_bytes += row * (group->sequence - mine) * 2 * group->real_bytes;
+    out->backward_messages += hd_group_full(group, 0, group->n) - (mine > 0);
+}
+
+const hd_method hd_method_gather_kv = {.name = "gather-kv", .kind = HEDDLE_STAGE_ATTENTION, .sends = sends};

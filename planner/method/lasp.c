@@ -1,0 +1,9 @@
+/* LASP: one state per fibre from rank to rank, whatever the length (arXiv 2404.02882, section 2). */
+#include "planner/method/method.h"
+
+static void sends(hd_sends *out, const hd_method_group *group, int member)
+{
+    hd_sends_states(out, group, member + 1 < group->n, member > 0, 0);
+}
+
+const hd_method hd_method_lasp = {.name = "lasp", .kind = HEDDLE_STAGE_LINEAR, .sends = sends};

@@ -1,0 +1,256 @@
+/* The list of methods, groups of ranks, and prices. */
+#include "planner/method/method.h"
+
+#include "runtime/base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LINEAR_WIDTH_MAX = 65536 };
+
+static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_ulysses,   &hd_method_usp,
+                                                   &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa};
+static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
+
+const hd_method *hd_method_at(heddle_stage_kind kind, int index)
+{
+    int count = kind == HEDDLE_STAGE_ATTENTION ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
+                : kind == HEDDLE_STAGE_LINEAR  ? (int)(sizeof linear_methods / sizeof linear_methods[0])
+                                               : 1;
+    return index < 0 || index >= count   ? NULL
+           : kind == HEDDLE_STAGE_LINEAR ? linear_methods[index]
+                                         : softmax_methods[index];
+}
+
+const hd_method *hd_method_find(heddle_stage_kind kind, const char *name)
+{
+    const hd_method *method = NULL;
+    for (int i = 0; (method = hd_method_at(kind, i)) != NULL; i++) {
+        if (strcmp(method->name, name) == 0) {
+            return method;
+        }
+    }
+    return NULL;
+}
+
+int64_t hd_add_saturated(int64_t a, int64_t b)
+{
+    int64_t sum = 0;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+static int64_t saturated(__int128 value)
+{
+    return value > INT64_MAX ? INT64_MAX : (int64_t)value;
+}
+
+/* Axes of more than one rank that shard `dim`, the major one first; how many. */
+static int axes_of(int *axes, const heddle_mesh *mesh, const heddle_layout *layout, int dim)
+{
+    int count = 0;
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (layout->dim_of_axis[a] == dim && mesh->axis[a].size > 1) {
+            axes[count++] = a;
+        }
+    }
+    return count;
+}
+
+/* The length of `dim` on the ranks with coordinate `index` on its axes taken together, 0 on all others. */
+static heddle_status length_at(int64_t *out, const hd_method_group *g, const heddle_mesh *mesh,
+                               const heddle_layout *layout, int dim, int index)
+{
+    int axes[HEDDLE_MAX_AXES];
+    int coords[HEDDLE_MAX_AXES] = {0};
+    heddle_box box;
+    int rank = 0;
+    for (int i = axes_of(axes, mesh, layout, dim) - 1; i >= 0; i--) {
+        coords[axes[i]] = index % mesh->axis[axes[i]].size;
+        index /= mesh->axis[axes[i]].size;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        rank = rank * mesh->axis[a].size + coords[a];
+    }
+    heddle_status st = heddle_layout_box(&box, g->shape, mesh, layout, rank);
+    *out = st == HEDDLE_OK ? box.len[dim] : 0;
+    return st;
+}
+
+static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, int dim)
+{
+    int axes[HEDDLE_MAX_AXES];
+    int n = 1;
+    for (int i = axes_of(axes, mesh, layout, dim) - 1; i >= 0; i--) {
+        n *= mesh->axis[axes[i]].size;
+    }
+    return n;
+}
+
+/* A fibre for every combination of the other dims: sums, largest and non-empty blocks are products over the dims. */
+static heddle_status count_fibres(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    heddle_status st = HEDDLE_OK;
+    __int128 most = 1;
+    __int128 busy = heddle_mesh_size(mesh) / g->n;
+    g->fibres_total = 1;
+    for (int d = 0; d < g->shape->ndim - 1; d++) {
+        int64_t longest = 0;
+        int full = 0;
+        int n = ranks_over(mesh, layout, d);
+        if (d == g->stage.dim) {
+            continue;
+        }
+        for (int i = 0; i < n; i++) {
+            int64_t length = 0;
+            HD_TRY(length_at(&length, g, mesh, layout, d, i));
+            longest = length > longest ? length : longest;
+            full += length > 0;
+        }
+        most *= longest;
+        g->fibres_total *= g->shape->dim[d].extent;
+        busy = busy / n * full;
+    }
+    g->fibres_max = saturated(most);
+    g->busy_groups = (int64_t)busy;
+    for (int a = 0; a < mesh->naxes; a++) {
+        g->fibres_total *= layout->dim_of_axis[a] == HEDDLE_REPLICATED ? mesh->axis[a].size : 1;
+    }
+out:
+    return st;
+}
+
+static heddle_status count_rows(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc((void **)&g->rows_before, (size_t)g->n + 1, sizeof *g->rows_before, "rows of a group"));
+    HD_TRY(hd_alloc((void **)&g->full_before, (size_t)g->n + 1, sizeof *g->full_before, "rows of a group"));
+    for (int m = 0; m < g->n; m++) {
+        int64_t rows = 0;
+        HD_TRY(length_at(&rows, g, mesh, layout, g->stage.dim, m));
+        g->rows_before[m + 1] = g->rows_before[m] + rows;
+        g->full_before[m + 1] = g->full_before[m] + (rows > 0);
+    }
+    for (int first = 0; first < g->n; first += g->inner) {
+        g->full_segments += hd_group_full(g, first, g->inner) > 0;
+    }
+out:
+    return st;
+}
+
+/* What rules out every method but local. */
+static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    int axes[HEDDLE_MAX_AXES] = {0};
+    int count = axes_of(axes, mesh, layout, g->stage.dim);
+    const heddle_shape *shape = g->shape;
+    const char *dim = shape->dim[g->stage.dim].name;
+    size_t size = sizeof g->why_not;
+    if (count == 0) {
+        snprintf(g->why_not, size, "dim '%s' is whole on every rank", dim);
+    } else if (count > 2) {
+        snprintf(g->why_not, size, "dim '%s' is sharded over %d mesh axes; one or two can be attended over", dim,
+                 count);
+    } else if (shape->dtype != HEDDLE_F64 && shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
+        snprintf(g->why_not, size, "attention stores f32, bf16 or f64, not %s", heddle_dtype_name(shape->dtype));
+    } else if (g->stage.heads < 1 || shape->dim[shape->ndim - 1].extent % g->stage.heads != 0) {
+        snprintf(g->why_not, size, "%lld heads do not divide %lld channels", (long long)g->stage.heads,
+                 (long long)shape->dim[shape->ndim - 1].extent);
+    } else if (ranks_over(mesh, layout, shape->ndim - 1) > 1) {
+        snprintf(g->why_not, size, "the channels are sharded");
+    } else if (g->stage.kind == HEDDLE_STAGE_LINEAR &&
+               shape->dim[shape->ndim - 1].extent / g->stage.heads > LINEAR_WIDTH_MAX) {
+        snprintf(g->why_not, size, "heads of width %lld; linear attention takes up to %d",
+                 (long long)(shape->dim[shape->ndim - 1].extent / g->stage.heads), LINEAR_WIDTH_MAX);
+    }
+    for (int a = axes[0] + 1; count == 2 && a < axes[1]; a++) {
+        if (mesh->axis[a].size > 1) {
+            snprintf(g->why_not, size, "dim '%s' is on mesh axes %s and %s with %s between them", dim,
+                     mesh->axis[axes[0]].name, mesh->axis[axes[1]].name, mesh->axis[a].name);
+        }
+    }
+}
+
+heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const hd_method_stage *stage)
+{
+    heddle_status st = HEDDLE_OK;
+    int axes[HEDDLE_MAX_AXES];
+    memset(out, 0, sizeof *out);
+    out->shape = shape;
+    out->stage = *stage;
+    out->n = 1;
+    if (stage->dim < 0) {
+        return HEDDLE_OK;
+    }
+    out->naxes = axes_of(axes, mesh, layout, stage->dim);
+    out->n = ranks_over(mesh, layout, stage->dim);
+    judge(out, mesh, layout);
+    if (out->why_not[0] != '\0') {
+        return HEDDLE_OK;
+    }
+    out->inner = out->naxes == 2 ? mesh->axis[axes[1]].size : 1;
+    out->sequence = shape->dim[stage->dim].extent;
+    out->heads = stage->heads;
+    out->width = shape->dim[shape->ndim - 1].extent / stage->heads;
+    out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
+    out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
+    HD_TRY(count_rows(out, mesh, layout));
+    HD_TRY(count_fibres(out, mesh, layout));
+out:
+    if (st != HEDDLE_OK) {
+        hd_method_group_free(out);
+    }
+    return st;
+}
+
+void hd_method_group_free(hd_method_group *group)
+{
+    hd_free(group->rows_before);
+    hd_free(group->full_before);
+    memset(group, 0, sizeof *group);
+}
+
+const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group)
+{
+    if (method != &hd_method_local && group->why_not[0] != '\0') {
+        return group->why_not;
+    }
+    return method->why_not != NULL ? method->why_not(reason, group) : NULL;
+}
+
+static void add(hd_edge_cost *cost, const hd_method_group *g, __int128 busiest, __int128 bytes, int64_t messages)
+{
+    /* A factor beyond 2^63 saturates; products of two that are not fit in 126 bits. */
+    cost->bytes_per_rank_max = saturated((__int128)g->fibres_max * saturated(busiest));
+    cost->bytes_total = saturated((__int128)saturated(g->fibres_total) * saturated(bytes));
+    cost->messages = saturated((__int128)g->busy_groups * messages);
+}
+
+void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
+{
+    hd_sends most = {0, 0, 0, 0};
+    hd_sends all = {0, 0, 0, 0};
+    memset(out, 0, sizeof *out);
+    if (method->sends == NULL) {
+        return;
+    }
+    for (int m = 0; m < group->n; m++) {
+        hd_sends one = {0, 0, 0, 0};
+        method->sends(&one, group, m);
+        most.forward_bytes = one.forward_bytes > most.forward_bytes ? one.forward_bytes : most.forward_bytes;
+        most.backward_bytes = one.backward_bytes > most.backward_bytes ? one.backward_bytes : most.backward_bytes;
+        all.forward_bytes += one.forward_bytes;
+        all.backward_bytes += one.backward_bytes;
+        all.forward_messages += one.forward_messages;
+        all.backward_messages += one.backward_messages;
+    }
+    add(&out->forward, group, most.forward_bytes, all.forward_bytes, all.forward_messages);
+    add(&out->backward, group, most.backward_bytes, all.backward_bytes, all.backward_messages);
+}
+
+double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group)
+{
+    int64_t over = method->heads_over != NULL ? method->heads_over(group) : 1;
+    int64_t most = over > 0 ? (group->heads + over - 1) / over : group->heads;
+    return group->heads > 0 ? ((double)(most * over) / (double)group->heads - 1.0) * 100.0 : 0.0;
+}

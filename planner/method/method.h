@@ -1,0 +1,100 @@
+/* How a mixing stage may run when the dim it mixes is sharded: one file per method, and what it sends.
+ *
+ * A stage over dim t of x[b, t, s, c] attends along every fibre of t. The ranks that share all coordinates but those of
+ * the axes that shard t form a group; a group works on [its fibres, t, heads, c / heads], so what a rank sends is the
+ * number of its fibres times what its place in the group sends for one. Both are closed forms here; tests hold them
+ * against heddle_attention_plan_traffic and heddle_linear_attention_plan_traffic.
+ */
+#ifndef HD_METHOD_H
+#define HD_METHOD_H
+
+#include <heddle/block.h>
+#include <heddle/layout.h>
+
+enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 6 /* of one kind of stage */ };
+
+/* What an edge or a method moves. Sums saturate at INT64_MAX, which the planner refuses. */
+typedef struct hd_edge_cost {
+    int64_t bytes_per_rank_max, bytes_total, messages;
+} hd_edge_cost;
+
+typedef struct hd_method_cost {
+    hd_edge_cost forward, backward; /* of one call */
+} hd_method_cost;
+
+/* What a method has to know of a stage. */
+typedef struct hd_method_stage {
+    heddle_stage_kind kind;
+    int dim;       /* mixed, -1: token-wise */
+    int64_t heads; /* 0: not known */
+    int causal;    /* LINEAR */
+    int decays;    /* LINEAR: some head's decay is not 1 */
+} hd_method_stage;
+
+/* The ranks of one group, in the order of the sequence, and how many groups do the same. */
+typedef struct hd_method_group {
+    const heddle_shape *shape;
+    hd_method_stage stage;
+    int naxes;                                              /* that shard the dim, 1 or 2; 0: it is whole */
+    int n, inner;                                           /* members; of the inner axis: 1 with one axis */
+    int64_t sequence, heads, width, elem_bytes, real_bytes; /* real: of sums and states */
+    int64_t *rows_before;                                   /* [n + 1] rows of the members 0 .. m-1 */
+    int *full_before;                                       /* [n + 1] how many of them have any */
+    int full_segments;                                      /* segments of `inner` members that have rows */
+    int64_t fibres_max;                                     /* of one group */
+    __int128 fibres_total;                                  /* of all groups; replicas count each */
+    int64_t busy_groups;                                    /* that have fibres */
+    char why_not[HD_METHOD_REASON_BYTES];                   /* no method but local may run in this layout; "" */
+} hd_method_group;
+
+/* What one member sends per fibre and call. */
+typedef struct hd_sends {
+    __int128 forward_bytes, backward_bytes;
+    int64_t forward_messages, backward_messages;
+} hd_sends;
+
+typedef struct hd_method {
+    const char *name;
+    heddle_stage_kind kind;                          /* ATTENTION or LINEAR; local serves both */
+    int only_named;                                  /* never chosen, runs when asked for */
+    int (*heads_over)(const hd_method_group *group); /* ranks the heads are dealt to; NULL: none */
+    /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
+    const char *(*why_not)(char *reason, const hd_method_group *group);
+    void (*sends)(hd_sends *out, const hd_method_group *group, int member); /* NULL: nothing */
+} hd_method;
+
+extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_method_ring, hd_method_gather_kv,
+    hd_method_rsa, hd_method_lasp, hd_method_lasp2, hd_method_scan;
+
+/* Methods of a kind of stage in the order in which they are preferred, local first; NULL behind the last. Token-wise
+ * stages have local only. */
+const hd_method *hd_method_at(heddle_stage_kind kind, int index);
+const hd_method *hd_method_find(heddle_stage_kind kind, const char *name); /* NULL: none of that name */
+
+/* `shape` is borrowed. The layout must be valid and without partial sums. */
+heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const hd_method_stage *stage);
+void hd_method_group_free(hd_method_group *group);
+/* NULL when the method may run in the group's layout, else why not. `reason`: HD_METHOD_REASON_BYTES. */
+const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group);
+/* What one call costs; the method may run. */
+void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
+/* How much more attention the busiest rank does than an even share of heads would be, in percent. */
+double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group);
+
+/* Rows of the members first .. first + count - 1, and how many of them have any. */
+int64_t hd_group_rows(const hd_method_group *group, int first, int count);
+int hd_group_full(const hd_method_group *group, int first, int count);
+
+/* The parts that methods are made of. Bytes are per row, head and fibre, messages counted where something is sent. */
+/* q, k, v packed to the heads' owners and o back, within segments of `spread` members; the reverse in backward. */
+void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int spread);
+/* k and v of a segment of `spread` members through the ring of segments, `turns` transfers of them together (1) or one
+ * after the other (2); in backward again, with sums that come home. */
+void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int spread, int turns);
+/* A state per fibre for each of `forward` and `backward` messages. */
+void hd_sends_states(hd_sends *out, const hd_method_group *group, int64_t right, int64_t left, int shared);
+
+int64_t hd_add_saturated(int64_t a, int64_t b);
+
+#endif

@@ -1,0 +1,9 @@
+/* Ring attention: keys and values travel; in backward again, with their gradients in f32. */
+#include "planner/method/method.h"
+
+static void sends(hd_sends *out, const hd_method_group *group, int member)
+{
+    hd_sends_ring(out, group, member, 1, 1);
+}
+
+const hd_method hd_method_ring = {.name = "ring", .kind = HEDDLE_STAGE_ATTENTION, .sends = sends};
