@@ -13,6 +13,7 @@ typedef struct run_options {
     long long ranks, layers, seed, threads, passes, deadline_s, hosts;
     int dtype; /* -1: the model's */
     int check, json, messages, help;
+    int backward, recompute;
 } run_options;
 
 /* How a clip is cut into tokens. Patches that would stick out of the clip are left away. */

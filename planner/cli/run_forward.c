@@ -1,6 +1,6 @@
 /* One rank's forward pass: enter a stage, run its block on the local part, and so on. The one-rank reference is the
- * same code on a communicator of one. */
-#include "run.h"
+ * same code on a communicator of one. run_backward.c has the way back. */
+#include "run_pass.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,35 +11,19 @@
 
 enum { SEED_VECTOR = 201, SEED_TEXT = 202, VECTOR_ROWS = 6 };
 
-typedef struct forward {
-    const run_job *job;
-    heddle_comm *comm;
-    heddle_session *session;
-    heddle_block **block; /* one per stage of a repetition: weights are set anew for each */
-    float *vector, *text;
-    int64_t *text_lengths;
-    void *first; /* this rank's part of the input */
-    heddle_tensor x;
-    run_step *step;
-    char (*path)[RUN_PATH_BYTES]; /* the result's */
-    int entered;                  /* over all passes: the number of the next session record */
-    int progress;
-} forward;
-
-static int64_t now_ns(void)
+int64_t run_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static heddle_status no_memory(const char *what, int64_t bytes)
+heddle_status run_no_memory(const char *what, int64_t bytes)
 {
     return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of %s", bytes, what);
 }
 
-/* The sentence says where it happened. */
-static heddle_status at_stage(heddle_status st, const char *stage, int repetition)
+heddle_status run_at_stage(heddle_status st, const char *stage, int repetition)
 {
     char sentence[1024];
     snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
@@ -64,7 +48,7 @@ static int64_t peak_bytes(void)
 
 /* --- preparing --- */
 
-static heddle_status make_conditioning(forward *f)
+static heddle_status make_conditioning(run_pass *f)
 {
     const run_job *job = f->job;
     const int64_t batch = job->info.shape.dim[0].extent;
@@ -81,7 +65,7 @@ static heddle_status make_conditioning(forward *f)
     f->text = malloc((size_t)text_bytes + 1);
     f->text_lengths = malloc((size_t)batch * sizeof(*f->text_lengths) + 1);
     if (f->vector == NULL || f->text == NULL || f->text_lengths == NULL) {
-        return no_memory("conditioning", vector_bytes > text_bytes ? vector_bytes : text_bytes);
+        return run_no_memory("conditioning", vector_bytes > text_bytes ? vector_bytes : text_bytes);
     }
     for (int64_t i = 0; i < batch * VECTOR_ROWS * channels; i++) {
         f->vector[i] = 0.5F * run_uniform(seed + SEED_VECTOR, (uint64_t)i);
@@ -95,14 +79,16 @@ static heddle_status make_conditioning(forward *f)
     return HEDDLE_OK;
 }
 
-static heddle_status make_blocks(forward *f)
+static heddle_status make_blocks(run_pass *f)
 {
-    f->block = calloc((size_t)f->job->info.nstages, sizeof(heddle_block *));
+    f->layers = f->job->options->backward ? f->job->info.repeat : 1;
+    f->nblocks = f->layers * f->job->info.nstages;
+    f->block = calloc((size_t)f->nblocks, sizeof(heddle_block *));
     if (f->block == NULL) {
-        return no_memory("blocks", f->job->info.nstages * (int64_t)sizeof(heddle_block *));
+        return run_no_memory("blocks", f->nblocks * (int64_t)sizeof(heddle_block *));
     }
-    for (int i = 0; i < f->job->info.nstages; i++) {
-        heddle_status st = run_make_block(&f->block[i], f->job, i);
+    for (int i = 0; i < f->nblocks; i++) {
+        heddle_status st = run_make_block(&f->block[i], f->job, i % f->job->info.nstages);
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -110,8 +96,13 @@ static heddle_status make_blocks(forward *f)
     return HEDDLE_OK;
 }
 
+heddle_block *run_block(const run_pass *f, int repetition, int stage)
+{
+    return f->block[(f->layers > 1 ? repetition : 0) * f->job->info.nstages + stage];
+}
+
 /* x as the schedule's prologue has it, in memory that peers reach. */
-static heddle_status make_first(forward *f, const heddle_schedule *schedule)
+static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 {
     heddle_schedule_edge edge;
     heddle_box box;
@@ -140,7 +131,7 @@ static heddle_status make_first(forward *f, const heddle_schedule *schedule)
 
 /* --- running --- */
 
-static void show_progress(const forward *f, int pass, int repetition, const char *stage)
+void run_show_progress(const run_pass *f, int pass, int repetition, const char *stage)
 {
     if (!f->progress) {
         return;
@@ -153,7 +144,7 @@ static void show_progress(const forward *f, int pass, int repetition, const char
     fflush(stderr);
 }
 
-static heddle_status enter(forward *f, const char *stage, run_step *step)
+static heddle_status enter(run_pass *f, const char *stage, run_step *step)
 {
     heddle_session_record record;
     if (f->job->place != NULL) { /* for the sentence about a rank that cannot speak any more */
@@ -173,7 +164,7 @@ static heddle_status enter(forward *f, const char *stage, run_step *step)
     return st;
 }
 
-static heddle_status run_layer(forward *f, const heddle_schedule_info *schedule, int pass, int repetition)
+static heddle_status run_layer(run_pass *f, const heddle_schedule_info *schedule, int pass, int repetition)
 {
     const heddle_conditioning conditioning = {f->vector, f->text, f->text_lengths};
     for (int i = 0; i < f->job->info.nstages; i++) {
@@ -184,26 +175,26 @@ static heddle_status run_layer(forward *f, const heddle_schedule_info *schedule,
         if (st != HEDDLE_OK) {
             return st;
         }
-        show_progress(f, pass, repetition, stage.name);
+        run_show_progress(f, pass, repetition, stage.name);
         st = enter(f, stage.name, step);
         if (st != HEDDLE_OK) {
             return st; /* names rank and stage */
         }
-        const int64_t start_ns = now_ns();
+        const int64_t start_ns = run_now_ns();
         st = heddle_layout_box(&box, &f->job->info.shape, &schedule->mesh, &f->x.layout, heddle_comm_rank(f->comm));
         if (st == HEDDLE_OK && heddle_box_elems(&box) > 0) {
-            st = heddle_block_forward(f->block[i], f->x.data, &box, &conditioning);
+            st = heddle_block_forward(run_block(f, repetition, i), f->x.data, &box, &conditioning);
         }
         if (st != HEDDLE_OK) {
-            return at_stage(st, stage.name, repetition);
+            return run_at_stage(st, stage.name, repetition);
         }
-        step->compute_ns = now_ns() - start_ns;
+        step->compute_ns = run_now_ns() - start_ns;
     }
     return HEDDLE_OK;
 }
 
 /* Layers are timed between barriers, so that making weights is not taken for waiting in a switch. */
-static heddle_status run_pass(forward *f, const heddle_schedule *schedule, int pass, int64_t *forward_ns)
+static heddle_status forward_pass(run_pass *f, const heddle_schedule *schedule, int pass, int64_t *forward_ns)
 {
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = heddle_schedule_get_info(&info, schedule);
@@ -216,31 +207,30 @@ static heddle_status run_pass(forward *f, const heddle_schedule *schedule, int p
     *forward_ns = 0;
     for (int r = 0; r < f->job->info.repeat && st == HEDDLE_OK; r++) {
         for (int i = 0; i < f->job->info.nstages && st == HEDDLE_OK; i++) {
-            st = run_set_weights(f->block[i], f->job, i, r);
+            st = pass > 0 && f->job->options->backward ? HEDDLE_OK : run_set_weights(run_block(f, r, i), f->job, i, r);
         }
         if (st == HEDDLE_OK) {
             st = heddle_comm_barrier(f->comm);
         }
         if (st != HEDDLE_OK) {
-            return at_stage(st, "weights", r);
+            return run_at_stage(st, "weights", r);
         }
-        const int64_t start_ns = now_ns();
+        const int64_t start_ns = run_now_ns();
         st = run_layer(f, &info, pass, r);
         if (st == HEDDLE_OK && r + 1 == f->job->info.repeat) {
-            show_progress(f, pass, r, "end");
+            run_show_progress(f, pass, r, "end");
             st = enter(f, "end", &f->step[info.nstages]);
         }
         if (st == HEDDLE_OK) {
             st = heddle_comm_barrier(f->comm);
-            st = st == HEDDLE_OK ? st : at_stage(st, "end", r);
+            st = st == HEDDLE_OK ? st : run_at_stage(st, "end", r);
         }
-        *forward_ns += now_ns() - start_ns;
+        *forward_ns += run_now_ns() - start_ns;
     }
     return st;
 }
 
-/* The whole activation, from a schedule that ends in any layout. */
-static heddle_status gather(run_result *out, forward *f, const heddle_mesh *mesh)
+heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh)
 {
     const heddle_shape *shape = &f->job->info.shape;
     const heddle_layout whole = heddle_layout_replicated();
@@ -251,27 +241,27 @@ static heddle_status gather(run_result *out, forward *f, const heddle_mesh *mesh
         return st;
     }
     const size_t bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(shape->dtype);
-    out->output = malloc(bytes + 1);
-    if (out->output == NULL) {
-        return no_memory("output", (int64_t)bytes);
+    *out = malloc(bytes + 1);
+    if (*out == NULL) {
+        return run_no_memory("output", (int64_t)bytes);
     }
-    if (heddle_layout_equal(&f->x.layout, &whole, mesh)) {
-        memcpy(out->output, f->x.data, bytes);
+    if (heddle_layout_equal(&x->layout, &whole, mesh)) {
+        memcpy(*out, x->data, bytes);
         return HEDDLE_OK;
     }
     heddle_reshard_options options;
     heddle_reshard_options_init(&options);
     options.memory = HEDDLE_MEMORY_ANY;
     options.tuning = HEDDLE_TUNING_RULES;
-    st = heddle_reshard_create(&reshard, f->comm, shape, mesh, &f->x.layout, &whole, &options);
+    st = heddle_reshard_create(&reshard, f->comm, shape, mesh, &x->layout, &whole, &options);
     if (st == HEDDLE_OK) {
-        st = heddle_reshard_execute(reshard, f->x.data, out->output, HEDDLE_NO_STREAM);
+        st = heddle_reshard_execute(reshard, x->data, *out, HEDDLE_NO_STREAM);
     }
     heddle_reshard_destroy(reshard);
     return st;
 }
 
-static heddle_status prepare(forward *f, const heddle_schedule *schedule)
+static heddle_status prepare(run_pass *f, const heddle_schedule *schedule)
 {
     heddle_status st = make_conditioning(f);
     if (st == HEDDLE_OK) {
@@ -280,11 +270,11 @@ static heddle_status prepare(forward *f, const heddle_schedule *schedule)
     return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, NULL);
 }
 
-static void release(forward *f)
+static void release(run_pass *f)
 {
     heddle_session_destroy(f->session);
     heddle_buffer_free(f->comm, f->first);
-    for (int i = 0; f->block != NULL && i < f->job->info.nstages; i++) {
+    for (int i = 0; f->block != NULL && i < f->nblocks; i++) {
         heddle_block_destroy(f->block[i]);
     }
     free(f->block);
@@ -297,7 +287,7 @@ static void release(forward *f)
 heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm, const heddle_schedule *schedule,
                           int want_output)
 {
-    forward f = {.job = job, .comm = comm};
+    run_pass f = {.job = job, .comm = comm};
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     memset(out, 0, sizeof(*out));
     f.progress = heddle_comm_rank(comm) == 0 && isatty(STDERR_FILENO);
@@ -309,12 +299,12 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
         out->path = calloc((size_t)out->nsteps, sizeof(*out->path));
         f.path = out->path;
         st = f.step == NULL || out->step == NULL || out->path == NULL
-                 ? no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
+                 ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
                  : prepare(&f, schedule);
     }
     for (int pass = 0; pass < job->options->passes && st == HEDDLE_OK; pass++) {
         int64_t forward_ns = 0;
-        st = run_pass(&f, schedule, pass, &forward_ns);
+        st = forward_pass(&f, schedule, pass, &forward_ns);
         if (st == HEDDLE_OK && (pass == 0 || forward_ns < out->forward_ns)) {
             out->forward_ns = forward_ns;
             memcpy(out->step, f.step, (size_t)out->nsteps * sizeof(run_step));
@@ -324,7 +314,7 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
         fprintf(stderr, "\r\033[K");
     }
     if (st == HEDDLE_OK && want_output) {
-        st = gather(out, &f, &info.mesh);
+        st = run_gather(&out->output, &f, &f.x, &info.mesh);
     }
     out->peak_bytes = peak_bytes();
     release(&f);
