@@ -1,4 +1,5 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
+#include "methods.h"
 #include "plan_table.h"
 
 #include <getopt.h>
@@ -9,6 +10,7 @@ enum { TEXT_BYTES = 512 };
 
 typedef struct plan_request {
     const char *model_path, *mesh_text, *sizes, *output;
+    char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     int layers;
     int json;
     heddle_plan_options options;
@@ -18,13 +20,16 @@ static void usage(FILE *to)
 {
     fprintf(to,
             "usage: heddle plan MODEL --mesh sp=4 [options]\n\n"
-            "The layout of the activation in every stage of MODEL (a YAML file, docs/formats.md) on a mesh of ranks\n"
-            "with the fewest bytes moved, and what each change of layout moves.\n\n"
+            "The layout of the activation in every stage of MODEL (a YAML file, docs/formats.md) on a mesh of ranks,\n"
+            "and the method of every attention, with the fewest bytes moved, and what each of them moves.\n\n"
             "  --mesh MESH         ranks by axis: sp=4, or 'node=2 gpu=4'\n"
             "  --size t=16,s=256   change extents\n"
             "  --layers L          run the model's stages L times over\n"
             "  --prologue LAYOUT   layout the activation arrives in (default: free choice)\n"
             "  --epilogue LAYOUT   layout it must end in, or 'any' (default: *, replicated)\n"
+            "  --method STAGE=METHOD[,...]  how an attention runs; STAGE is a name or *, METHOD one of auto, local,\n"
+            "                      ulysses, usp, ring, gather-kv, rsa; lasp, scan, lasp2 for linear attention (auto)\n"
+            "  --backward          the bytes of the backward pass count too\n"
             "  --slack P           a stage's largest part may exceed that of its most even layout by P%% (25)\n"
             "  --max-waste P       infeasible (exit 3) when a stage must waste more than P%%\n"
             "  --json              print the schedule as JSON instead of the table\n"
@@ -62,6 +67,12 @@ static int take_option(plan_request *r, int option)
         return take_int(&r->options.slack_percent, "--slack", optarg, 0, 1000000);
     case 'w':
         return take_int(&r->options.max_waste_percent, "--max-waste", optarg, 1, 1000000);
+    case 'M':
+        r->options.methods = r->methods;
+        return cli_add_methods(r->methods, optarg);
+    case 'b':
+        r->options.backward = 1;
+        return CLI_OK;
     case 'j':
         r->json = 1;
         return CLI_OK;
@@ -82,6 +93,8 @@ static int parse_arguments(plan_request *r, int argc, char **argv)
         {"layers", required_argument, NULL, 'l'},
         {"prologue", required_argument, NULL, 'p'},
         {"epilogue", required_argument, NULL, 'e'},
+        {"method", required_argument, NULL, 'M'},
+        {"backward", no_argument, NULL, 'b'},
         {"slack", required_argument, NULL, 'k'},
         {"max-waste", required_argument, NULL, 'w'},
         {"json", no_argument, NULL, 'j'},

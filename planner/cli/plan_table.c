@@ -63,6 +63,23 @@ static void print_edge(const cli_plan_view *v, const char *stage, const heddle_l
            with_waste ? "  " : "", waste);
 }
 
+/* Below a stage that runs by a method: what that sends inside the stage. */
+static void print_method_row(const heddle_schedule_stage *stage)
+{
+    char max[16] = "-";
+    char total[16] = "-";
+    char messages[24] = "-";
+    if (strcmp(stage->method, "local") == 0) {
+        return;
+    }
+    if (stage->forward_bytes_total > 0) {
+        si(max, sizeof max, (double)stage->forward_bytes_per_rank_max);
+        si(total, sizeof total, (double)stage->forward_bytes_total);
+        snprintf(messages, sizeof messages, "%" PRId64, stage->forward_messages);
+    }
+    printf("    by %-9s  %-17s %-8s %-17s %9s %9s %8s\n", stage->method, "", "inside", "", max, total, messages);
+}
+
 static int print_repetition(const cli_plan_view *v, int repetition)
 {
     for (int i = 0; i < v->info.period; i++) {
@@ -74,17 +91,23 @@ static int print_repetition(const cli_plan_view *v, int repetition)
             return 0;
         }
         print_edge(v, stage.name, &stage.layout, &edge, 1);
+        print_method_row(&stage);
     }
     return 1;
 }
 
-/* Same layouts and the same incoming edges? */
+/* Same layouts, methods and incoming edges? */
 static int same_repetition(const cli_plan_view *v, int a, int b)
 {
     for (int i = 0; i < v->info.period; i++) {
         heddle_schedule_edge ea;
         heddle_schedule_edge eb;
-        if (heddle_schedule_edge_at(&ea, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
+        heddle_schedule_stage sa;
+        heddle_schedule_stage sb;
+        if (heddle_schedule_stage_at(&sa, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
+            heddle_schedule_stage_at(&sb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
+            strcmp(sa.method, sb.method) != 0 ||
+            heddle_schedule_edge_at(&ea, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
             heddle_schedule_edge_at(&eb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
             strcmp(ea.kind, eb.kind) != 0 || !heddle_layout_equal(&ea.from, &eb.from, &v->info.mesh) ||
             !heddle_layout_equal(&ea.to, &eb.to, &v->info.mesh)) {
@@ -223,6 +246,10 @@ static double steady_bytes(const cli_plan_view *v)
         if (heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK) {
             bytes += (double)edge.bytes_total;
         }
+        heddle_schedule_stage stage;
+        if (heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK) {
+            bytes += (double)stage.forward_bytes_total;
+        }
     }
     return bytes / cycle / v->nranks;
 }
@@ -267,7 +294,7 @@ static void print_comparison(const cli_plan_view *v)
         return;
     }
     if (heads % v->nranks != 0) {
-        snprintf(remark, sizeof remark, "not possible: %d heads, %d ranks", heads, v->nranks);
+        snprintf(remark, sizeof remark, "uneven: %d heads, %d ranks", heads, v->nranks);
     }
     printf("\nsent per rank (mean) and pair of attention blocks, forward, even split\n");
     print_method("this schedule", own, own, "");
@@ -275,6 +302,16 @@ static void print_comparison(const cli_plan_view *v)
     print_method("Ulysses in both blocks", 8 * shard * f, own, remark);
     print_method("ring attention where the dim is attended", 2 * v->bytes * f, own, "overlaps with compute");
     print_method("Megatron-SP", 8 * v->bytes * f, own, "weights are sharded too");
+}
+
+static int count_methods(const cli_plan_view *v)
+{
+    int count = 0;
+    for (int i = 0; i < v->info.nstages; i++) {
+        heddle_schedule_stage stage;
+        count += heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK && strcmp(stage.method, "local") != 0;
+    }
+    return count;
 }
 
 static void print_footer(const cli_plan_view *v)
@@ -289,7 +326,15 @@ static void print_footer(const cli_plan_view *v)
     }
     printf("; the busiest ranks send %s, all ranks %s\n", si(max, sizeof max, (double)v->info.bytes_per_rank_max),
            si(total, sizeof total, (double)v->info.bytes_total));
-    if (v->info.mesh.naxes == 1 && v->nranks > 1) {
+    printf("backward pass: the busiest ranks send %s, all ranks %s\n",
+           si(max, sizeof max, (double)v->info.backward_bytes_per_rank_max),
+           si(total, sizeof total, (double)v->info.backward_bytes_total));
+    int methods = count_methods(v);
+    if (methods > 0) {
+        printf("%d of %d stages run by a method over a sharded dim; heddle run compares them within a tolerance\n",
+               methods, v->info.nstages);
+    }
+    if (v->info.mesh.naxes == 1 && v->nranks > 1 && methods == 0) {
         int forced = forced_changes(v);
         if (interior >= forced) {
             printf("lower bound: %d switch%s while one sequence dim is sharded at a time%s\n", forced,

@@ -30,7 +30,7 @@ says "period of two" 0 "repetitions 2 to 27: these, x 13" "$models/axial-3d.yaml
 says "axial switches" 0 "41 switches; the" "$models/axial-3d.yaml" --mesh sp=4 --epilogue any
 says "axial, four layers" 0 "5 switches; the" "$models/axial-3d.yaml" --mesh sp=4 --epilogue any --layers 4
 says "comparison" 0 "Ulysses in both blocks" "$xl" --mesh sp=4
-says "26 heads" 0 "not possible: 26 heads, 4 ranks" "$models/stdit3-3b.yaml" --mesh sp=4
+says "26 heads" 0 "uneven: 26 heads, 4 ranks" "$models/stdit3-3b.yaml" --mesh sp=4
 says "uneven" 0 "t@sp              switch   s@sp                2.79 MB   10.5 MB       12    6.7%" "$xl" --mesh sp=4
 says "prologue" 0 "split    *" "$xl" --mesh sp=4 --prologue '*'
 says "one rank" 0 "0 switches" "$xl" --mesh sp=1
@@ -58,7 +58,7 @@ says "bad mesh" 2 "heddle: mesh" "$xl" --mesh sp=x
 says "bad size" 2 "has no dim 'q'; it has b=1, t=15, s=405" "$xl" --mesh sp=4 --size q=4
 says "bad layers" 2 "--layers wants a whole number" "$xl" --mesh sp=4 --layers 0
 says "bad prologue" 2 "prologue: layout, column 1: unknown dim 'q'" "$xl" --mesh sp=4 --prologue q@sp
-says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30
+says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30 --method "*=local"
 says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o /nonexistent/s.json
 ln -s /dev/full "$folder/full.json"
 says "full disk" 2 "full.json: cannot be written" "$xl" --mesh sp=4 -o "$folder/full.json"
