@@ -42,7 +42,7 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
 /* Collective. Borrows comm and schedule until heddle_session_destroy. Makes a reshard for every distinct edge of the
  * schedule and two buffers of the size of this rank's largest local part, so that a pass that follows the schedule
  * neither allocates nor exchanges metadata; with options.backward also the transpose of every edge and the cut of a
- * whole gradient ("*") behind the last stage. options may be NULL.
+ * gradient of the whole output, "*" or in the layout of the output. options may be NULL.
  *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, options without its _init function
  *   HEDDLE_ERR_LAYOUT    the schedule's mesh has another number of ranks than comm
  *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules or options differ; names the first rank and what differs

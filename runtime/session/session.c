@@ -33,7 +33,20 @@ static heddle_status prepare_plan(heddle_session *session, const heddle_layout *
                                                               : hd_session_plan_get(&plan, session, from, to);
 }
 
-/* The transpose of every edge, and what a loss on the whole output begins with. Most are edges of the schedule too: the
+/* The gradient of a loss on the output, in the layout that the output has: what is replicated has one and the same
+ * gradient everywhere. */
+static heddle_layout layout_of_loss(const heddle_layout *output)
+{
+    heddle_layout layout = *output;
+    for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
+        if (layout.dim_of_axis[a] == HEDDLE_PARTIAL) {
+            layout.dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
+    }
+    return layout;
+}
+
+/* The transpose of every edge, and what a loss on the output may begin with. Most are edges of the schedule too: the
  * way back from s@sp to t@sp is the way into the temporal stage. */
 static heddle_status prepare_backward(heddle_session *session)
 {
@@ -46,7 +59,9 @@ static heddle_status prepare_backward(heddle_session *session)
         }
         const heddle_layout from = heddle_layout_dual(&edge.to), to = heddle_layout_dual(&edge.from);
         if (i + 1 == session->info.nedges) {
+            const heddle_layout loss = layout_of_loss(&edge.to);
             st = prepare_plan(session, &whole, &to);
+            st = st == HEDDLE_OK ? prepare_plan(session, &loss, &to) : st;
         }
         if (st == HEDDLE_OK) {
             st = prepare_plan(session, &from, &to);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAWS = 12, MAX_PERIOD = 4, MAX_REPEAT = 3, MAX_ELEMS = 300, VALUE = 2 };
+enum { DRAWS = 12, MAX_PERIOD = 4, MAX_REPEAT = 3, MAX_ELEMS = 300, VALUE = 2, GIVEN = 4 };
 
 /* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
 #define CHECK(condition)                                                                                               \
@@ -60,16 +60,17 @@ static heddle_status draw(problem *p, int ranks)
     for (int i = 0; i < period * repeat; i++) {
         if (i < period) {
             snprintf(p->schedule->stage[i].name, sizeof(p->schedule->stage[i].name), "stage-%d", i);
-            p->schedule->stage[i].kind = HEDDLE_STAGE_MLP;
-            p->schedule->stage[i].mixed_dim = -1;
+            p->schedule->stage[i].mixes = (hd_method_stage){.kind = HEDDLE_STAGE_MLP, .dim = -1};
         }
         HD_TRY(random_between(&p->source, 0, 3) == 0 && i > 0 ? HEDDLE_OK : add_layout(&layout, p, &line, 0));
-        p->schedule->stage_layout[i] = layout;
+        p->schedule->run[i].layout = layout;
+        HD_TRY(hd_schedule_set_method(p->schedule, i, &hd_method_local));
         HD_TRY(hd_schedule_set_edge(p->schedule, i, before, layout, 0));
         before = layout;
     }
     HD_TRY(add_layout(&layout, p, &line, 1));
     HD_TRY(hd_schedule_set_edge(p->schedule, period * repeat, before, layout, 0));
+    HD_TRY(hd_schedule_sum(p->schedule));
     HD_TRY(heddle_schedule_get_info(&p->info, p->schedule));
     p->first = p->schedule->layout[p->schedule->edge[0].from];
     p->last = p->schedule->layout[layout];
@@ -319,24 +320,46 @@ static heddle_status say(const problem *p, heddle_status st, int number)
     return hd_fail_prefix(st, "draw %d, %s on %s: %s%s", number, shape, mesh, all, text);
 }
 
+/* What the planner says the backward of a loss on the output moves. */
+static heddle_status compare_bytes(const problem *p, heddle_session *session, heddle_comm *comm, int64_t before)
+{
+    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_status st;
+    HD_TRY(heddle_session_get_counters(&counters, session));
+    int64_t sent = counters.bytes_sent - before;
+    HD_TRY(heddle_comm_allreduce_sum(comm, &sent, 1, HEDDLE_I64));
+    if (sent != p->info.backward_bytes_total) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "%lld bytes backward, the schedule says %lld", (long long)sent,
+                     (long long)p->info.backward_bytes_total);
+    }
+out:
+    return st;
+}
+
 static heddle_status one_problem(problem *p, heddle_comm *comm)
 {
     heddle_session *session = NULL;
     heddle_session_options options;
     heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
     const heddle_layout dual = heddle_layout_dual(&p->last), whole = heddle_layout_replicated();
-    const heddle_layout *given[] = {&dual, &whole, &p->other};
+    heddle_layout loss = p->last; /* of one gradient, the same wherever an element is */
+    for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
+        loss.dim_of_axis[a] = loss.dim_of_axis[a] == HEDDLE_PARTIAL ? HEDDLE_REPLICATED : loss.dim_of_axis[a];
+    }
+    const heddle_layout *given[] = {&dual, &whole, &p->other, &loss};
     heddle_status st;
     heddle_session_options_init(&options);
     options.backward = p->backward;
     HD_TRY(heddle_session_create(&session, comm, p->schedule, &options));
     HD_TRY(adjoint(p, session, comm));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < GIVEN; i++) {
+        HD_TRY(heddle_session_get_counters(&counters, session));
         HD_TRY(heddle_session_rewind(session));
         HD_TRY(gradient(p, session, comm, given[i]));
     }
+    HD_TRY(compare_bytes(p, session, comm, counters.bytes_sent));
     HD_TRY(heddle_session_get_counters(&counters, session));
-    if (counters.bytes_sent != counters.bytes_planned || counters.backward_enters != 4 * p->info.nedges) {
+    if (counters.bytes_sent != counters.bytes_planned || counters.backward_enters != (GIVEN + 1) * p->info.nedges) {
         st = hd_fail(HEDDLE_ERR_INTERNAL, "%lld bytes sent, %lld planned, %lld calls", (long long)counters.bytes_sent,
                      (long long)counters.bytes_planned, (long long)counters.backward_enters);
     }
