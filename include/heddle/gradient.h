@@ -38,13 +38,19 @@ typedef struct heddle_bucket_options {
     int shard_axis;        /* -1, or an axis of sum_axes or average_axes: each of its ranks reduces, keeps and updates a
                               block of the bucket */
     int64_t deadline_ms;   /* 0: the communicator's */
+    unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
+                              tensor    blocks): heddle_bucket_norm covers theirs too. None of the axes above */
 } heddle_bucket_options;
 
 HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
 
-/* Collective over comm, whose size is the mesh's. Copies the list. HEDDLE_ERR_ARG: NULL, an axis the mesh has not, in
- * both sets, or a shard axis in neither. HEDDLE_ERR_MISMATCH on every rank: other options or element counts on ranks
- * that are summed. Further errors as for heddle_reshard_create. */
+/* Collective over comm, whose size is the mesh's. Copies the list, borrows comm and the memory of the parts (any memory
+ * of the process; no two parts may overlap). options may be NULL: nothing is summed. Ranks along axes in neither set
+ * keep gradients of their own and may have other parts. HEDDLE_ERR_ARG: NULL, negative numbers, another number of ranks
+ * than the mesh has, an axis the mesh has not or in more than one set, a shard axis in neither. HEDDLE_ERR_MISMATCH on
+ * every rank: other options, or other parts (number, elements, decay) on ranks that are summed; names both ranks.
+ * HEDDLE_ERR_NOMEM. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its sentence.
+ * The communicator stays usable after these; after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. */
 HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
                                               const heddle_bucket_part *parts, int nparts,
                                               const heddle_bucket_options *options);
@@ -54,7 +60,9 @@ HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal *
 HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket);
 /* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. */
 HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket);
-/* Square root of the sum of squares of the reduced gradients, the same bits on every rank. Collective. */
+/* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
+ * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
+ * give NaN and infinity. Errors as for heddle_comm_allreduce_sum. */
 HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket);
 HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket); /* gradients to 0 */
 
@@ -62,30 +70,41 @@ typedef struct heddle_bucket_info {
     size_t struct_bytes;
     int64_t elems;                         /* of the whole bucket */
     int64_t own_lo, own_elems;             /* this rank's block */
-    int64_t planned_bytes, measured_bytes; /* sent by this rank: per reduce + gather; all calls together */
+    int64_t planned_bytes, measured_bytes; /* sent by this rank: one reduce and one gather; all calls together */
     int64_t reduces, gathers;              /* finished */
     int64_t workspace_bytes;
 } heddle_bucket_info;
 HEDDLE_API heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
 
-/* AdamW (decoupled weight decay) on the own block of a bucket; state in f32. */
+/* AdamW (decoupled weight decay; bias correction) on the own block of a bucket:
+ *
+ *     g = grad * min(1, max_norm / norm)
+ *     m = beta1 m + (1 - beta1) g      v = beta2 v + (1 - beta2) g^2
+ *     param = param (1 - rate * weight_decay) - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+ *
+ * in f64 per element, m, v and param rounded to f32 once: sharded and not sharded give the same bits. */
 typedef struct heddle_adamw heddle_adamw;
 
 typedef struct heddle_adamw_options {
     size_t struct_bytes;
     double beta1, beta2, epsilon; /* 0.9, 0.999, 1e-8 */
     double weight_decay;          /* 0.01 */
-    double max_norm;              /* clip the gradient's norm; 0: not */
+    double max_norm;              /* clip the gradient's norm (heddle_bucket_norm); 0: not */
 } heddle_adamw_options;
 
 HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
-/* Borrows the bucket. HEDDLE_ERR_ARG: options out of range. HEDDLE_ERR_NOMEM. */
+/* Borrows the bucket; not collective. options may be NULL. HEDDLE_ERR_ARG: NULL, options out of range (betas in [0, 1),
+ * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
                                              const heddle_adamw_options *options);
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
- * max_norm. */
+ * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
 HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate);
+/* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
+ * sum of the squares of their norms. */
+HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm);
+/* Bytes of m and v on this rank: 8 per element of the own block. */
 HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
 
 #ifdef __cplusplus

@@ -1,0 +1,281 @@
+/* Life of a bucket: who is summed, in which steps, in which memory.
+ *
+ * The sum goes axis by axis, the outermost first, and is the same whatever becomes of the result: every axis is a
+ * reduce-scatter of what the axes before it have left to this rank (n@a, nested), then one reshard brings the blocks to
+ * where they are wanted: everywhere, or to the blocks of the shard axis. So with and without a shard axis the same
+ * numbers are added in the same order.
+ */
+#include "runtime/parallel/parallel_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void heddle_bucket_options_init(heddle_bucket_options *options)
+{
+    if (options != NULL) {
+        memset(options, 0, sizeof *options);
+        options->struct_bytes = sizeof *options;
+        options->shard_axis = -1;
+    }
+}
+
+static heddle_status check_axes(const heddle_bucket_options *o, const heddle_mesh *mesh)
+{
+    unsigned all = o->sum_axes | o->average_axes | o->norm_axes;
+    if (all >> mesh->naxes != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "a bucket over axes 0x%x of a mesh with %d axes", all, mesh->naxes);
+    }
+    if ((o->sum_axes & o->average_axes) != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "axes 0x%x are to be summed and averaged", o->sum_axes & o->average_axes);
+    }
+    if (((o->sum_axes | o->average_axes) & o->norm_axes) != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "norm axes 0x%x are summed already", o->norm_axes);
+    }
+    if (o->shard_axis < -1 || (o->shard_axis >= 0 && (o->shard_axis >= mesh->naxes ||
+                                                      !((o->sum_axes | o->average_axes) >> o->shard_axis & 1u)))) {
+        return hd_fail(HEDDLE_ERR_ARG, "shard axis %d is neither summed nor averaged (axes 0x%x)", o->shard_axis,
+                       o->sum_axes | o->average_axes);
+    }
+    if (o->deadline_ms < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "a deadline of %lld ms", (long long)o->deadline_ms);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status take_parts(heddle_bucket *bucket, const heddle_bucket_part *parts, int nparts)
+{
+    heddle_status st = HEDDLE_OK;
+    if (nparts < 0 || (nparts > 0 && parts == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "a bucket of %d parts%s", nparts, parts == NULL ? " at NULL" : "");
+    }
+    for (int i = 0; i < nparts; i++) {
+        if (parts[i].elems < 0 || (parts[i].elems > 0 && (parts[i].param == NULL || parts[i].grad == NULL)) ||
+            __builtin_add_overflow(bucket->elems, parts[i].elems, &bucket->elems)) {
+            return hd_fail(HEDDLE_ERR_ARG, "part %d of a bucket: %lld elements, parameters%s, gradients%s", i,
+                           (long long)parts[i].elems, parts[i].param == NULL ? " NULL" : "",
+                           parts[i].grad == NULL ? " NULL" : "");
+        }
+    }
+    HD_TRY(hd_alloc((void **)&bucket->part, (size_t)nparts, sizeof *parts, "a bucket's parts"));
+    if (nparts > 0) {
+        memcpy(bucket->part, parts, (size_t)nparts * sizeof *parts);
+    }
+    bucket->nparts = nparts;
+out:
+    return st;
+}
+
+static heddle_status take(heddle_bucket *bucket, const heddle_mesh *mesh, const heddle_bucket_part *parts, int nparts,
+                          const heddle_bucket_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_bucket_options *o = &bucket->options;
+    heddle_bucket_options_init(o);
+    HD_TRY(hd_options_take(o, sizeof *o, options, "bucket"));
+    HD_TRY(heddle_mesh_check(mesh));
+    int nranks = heddle_comm_size(bucket->comm);
+    if (heddle_mesh_size(mesh) != nranks) {
+        return hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), nranks);
+    }
+    HD_TRY(check_axes(o, mesh));
+    HD_TRY(take_parts(bucket, parts, nparts));
+    bucket->shard = -1;
+    bucket->divisor = 1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (!((o->sum_axes | o->average_axes) >> a & 1u)) {
+            continue;
+        }
+        if (a == o->shard_axis && mesh->axis[a].size > 1) {
+            bucket->shard = bucket->mesh.naxes;
+        }
+        if (o->average_axes >> a & 1u) {
+            bucket->divisor *= (float)mesh->axis[a].size;
+        }
+        bucket->mesh.axis[bucket->mesh.naxes++] = mesh->axis[a];
+    }
+    if (bucket->mesh.naxes == 0) {
+        bucket->mesh = (heddle_mesh){.naxes = 1, .axis = {{"one", 1}}};
+    }
+out:
+    return st;
+}
+
+/* Which ranks are summed with this one, as a number: this rank's without its coordinates on those axes. */
+static int64_t team_of(const heddle_mesh *mesh, unsigned axes, int rank)
+{
+    int coords[HEDDLE_MAX_AXES];
+    int64_t team = 0;
+    if (heddle_mesh_coords(coords, mesh, rank) != HEDDLE_OK) {
+        return 0;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        team = team * mesh->axis[a].size + (axes >> a & 1u ? 0 : coords[a]);
+    }
+    return team;
+}
+
+static uint64_t hash_parts(const heddle_bucket *bucket)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int i = 0; i < bucket->nparts; i++) {
+        uint64_t word[2] = {(uint64_t)bucket->part[i].elems, (uint64_t)bucket->part[i].decay};
+        for (int w = 0; w < 2; w++) {
+            h = (h ^ word[w]) * 1099511628211u;
+            h ^= h >> 29;
+        }
+    }
+    return h;
+}
+
+/* All ranks the same axes; ranks that are summed the same parts. */
+static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_bucket_options *o = &bucket->options;
+    hd_wish wish = {.team = 0};
+    char text[HEDDLE_LINE_BYTES] = "";
+    if (mine == HEDDLE_OK) {
+        mine = heddle_mesh_format(text, sizeof text, mesh);
+    }
+    snprintf(wish.text, sizeof wish.text, "mesh %.100s, sum 0x%x, average 0x%x, shard axis %d, norm axes 0x%x", text,
+             o->sum_axes, o->average_axes, o->shard_axis, o->norm_axes);
+    HD_TRY(hd_wishes_agree(bucket->comm, "bucket", &wish, mine));
+    memset(&wish, 0, sizeof wish);
+    wish.team = team_of(mesh, o->sum_axes | o->average_axes, heddle_comm_rank(bucket->comm));
+    snprintf(wish.text, sizeof wish.text, "%lld elements in %d parts, hash %016llx", (long long)bucket->elems,
+             bucket->nparts, (unsigned long long)hash_parts(bucket));
+    HD_TRY(hd_wishes_agree(bucket->comm, "list of parameters", &wish, HEDDLE_OK));
+out:
+    return st;
+}
+
+static heddle_status add_reshard(heddle_reshard **out, heddle_bucket *bucket, const heddle_layout *from,
+                                 const heddle_layout *to)
+{
+    heddle_reshard_options options;
+    heddle_shape shape = {.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
+    heddle_reshard_options_init(&options);
+    options.deadline_ms = bucket->options.deadline_ms;
+    return heddle_reshard_create(out, bucket->group, &shape, &bucket->mesh, from, to, &options);
+}
+
+static heddle_status make_steps(heddle_bucket *bucket)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_mesh *mesh = &bucket->mesh;
+    heddle_layout at = heddle_layout_replicated(), wanted = heddle_layout_replicated();
+    for (int a = 0; a < mesh->naxes; a++) {
+        at.dim_of_axis[a] = mesh->axis[a].size > 1 ? HEDDLE_PARTIAL : HEDDLE_REPLICATED;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (mesh->axis[a].size > 1) {
+            heddle_layout next = at;
+            next.dim_of_axis[a] = 0;
+            HD_TRY(add_reshard(&bucket->step[bucket->nsteps++].reshard, bucket, &at, &next));
+            at = next;
+        }
+    }
+    if (bucket->shard >= 0) {
+        heddle_layout whole = heddle_layout_replicated();
+        wanted.dim_of_axis[bucket->shard] = 0;
+        HD_TRY(add_reshard(&bucket->gather, bucket, &wanted, &whole));
+    }
+    if (!heddle_layout_equal(&at, &wanted, mesh)) {
+        HD_TRY(add_reshard(&bucket->step[bucket->nsteps++].reshard, bucket, &at, &wanted));
+    }
+    heddle_box box;
+    heddle_shape shape = {.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
+    HD_TRY(heddle_layout_box(&box, &shape, mesh, &wanted, heddle_comm_rank(bucket->group)));
+    bucket->own_lo = box.lo[0];
+    bucket->own_elems = box.len[0];
+out:
+    return st;
+}
+
+static heddle_status buffer(float **out, heddle_bucket *bucket, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    HD_TRY(heddle_buffer_alloc(&memory, bucket->group, bytes > 0 ? bytes : 1, HEDDLE_SPACE_HOST));
+    *out = memory;
+    bucket->buffer_bytes += (int64_t)bytes;
+out:
+    return st;
+}
+
+/* Steps go flat -> block[0] -> block[1] -> block[0] ..., and where everything is wanted everywhere back to flat. */
+static heddle_status make_buffers(heddle_bucket *bucket)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t need[2] = {(size_t)bucket->own_elems * sizeof(float), 0};
+    if (bucket->nsteps == 0) {
+        return HEDDLE_OK;
+    }
+    int back = bucket->shard < 0; /* the last step fills flat */
+    for (int i = 0; i < bucket->nsteps - back; i++) {
+        heddle_reshard_info info;
+        HD_TRY(heddle_reshard_get_info(&info, bucket->step[i].reshard));
+        need[i % 2] = info.dst_bytes > need[i % 2] || (back && i == 0) ? info.dst_bytes : need[i % 2];
+    }
+    HD_TRY(buffer(&bucket->flat, bucket, (size_t)bucket->elems * sizeof(float)));
+    for (int i = 0; i < 2; i++) {
+        HD_TRY(buffer(&bucket->block[i], bucket, need[i]));
+    }
+    for (int i = 0; i < bucket->nsteps; i++) {
+        bucket->step[i].src = i == 0 ? bucket->flat : bucket->step[i - 1].dst;
+        bucket->step[i].dst = back && i == bucket->nsteps - 1 ? bucket->flat : bucket->block[i % 2];
+    }
+out:
+    return st;
+}
+
+heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                   const heddle_bucket_part *parts, int nparts, const heddle_bucket_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_bucket *bucket = NULL;
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_create: %s is NULL", out == NULL ? "out" : "comm");
+    }
+    st = hd_alloc((void **)&bucket, 1, sizeof *bucket, "a bucket");
+    if (bucket == NULL) {
+        return hd_comm_agree(comm, st);
+    }
+    bucket->comm = comm;
+    HD_TRY(agree(bucket, mesh, take(bucket, mesh, parts, nparts, options)));
+    const heddle_bucket_options *o = &bucket->options;
+    unsigned summed = o->sum_axes | o->average_axes;
+    unsigned norm = o->norm_axes | (o->shard_axis >= 0 ? 1u << o->shard_axis : 0);
+    HD_TRY(heddle_comm_axes_group(&bucket->group, comm, mesh, summed));
+    if (norm != 0) {
+        HD_TRY(heddle_comm_axes_group(&bucket->norm_group, comm, mesh, norm));
+    }
+    st = make_steps(bucket);
+    st = st == HEDDLE_OK ? make_buffers(bucket) : st;
+    HD_TRY(hd_creation_end(comm, st));
+    *out = bucket;
+    bucket = NULL;
+out:
+    heddle_bucket_destroy(bucket);
+    return st;
+}
+
+void heddle_bucket_destroy(heddle_bucket *bucket)
+{
+    if (bucket == NULL) {
+        return;
+    }
+    for (int i = 0; i < bucket->nsteps; i++) {
+        heddle_reshard_destroy(bucket->step[i].reshard);
+    }
+    heddle_reshard_destroy(bucket->gather);
+    if (bucket->group != NULL) {
+        heddle_buffer_free(bucket->group, bucket->flat);
+        heddle_buffer_free(bucket->group, bucket->block[0]);
+        heddle_buffer_free(bucket->group, bucket->block[1]);
+    }
+    heddle_comm_destroy(bucket->norm_group);
+    heddle_comm_destroy(bucket->group);
+    hd_free(bucket->part);
+    hd_free(bucket);
+}

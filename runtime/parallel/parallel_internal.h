@@ -1,0 +1,78 @@
+/* Shared by the files of this room: agreement on creation, buckets. */
+#ifndef HD_PARALLEL_INTERNAL_H
+#define HD_PARALLEL_INTERNAL_H
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <heddle/gradient.h>
+#include <heddle/reshard.h>
+
+/* --- agreement (agree.c) ------------------------------------------------------------------------------------------ */
+
+enum { HD_WISH_BYTES = 200 };
+
+/* What a rank asks for, as text, and the team (any number) whose members must ask for the same. */
+typedef struct hd_wish {
+    int64_t team;
+    char text[HD_WISH_BYTES];
+} hd_wish;
+
+/* Collective over comm. Returns `mine` when that failed, HEDDLE_ERR_PEER where another rank's did, HEDDLE_ERR_MISMATCH
+ * on every rank of comm, naming the first rank that differs from the first of its team, and both texts. */
+heddle_status hd_wishes_agree(heddle_comm *comm, const char *what, const hd_wish *wish, heddle_status mine);
+/* The end of a creation that was collective over parts of comm: a rank that failed in its part tells the others, unless
+ * the transport itself is of no more use. */
+heddle_status hd_creation_end(heddle_comm *comm, heddle_status mine);
+/* Copies the options of a caller built against this or an older header over the defaults in `out`. */
+heddle_status hd_options_take(void *out, size_t known_bytes, const void *options, const char *what);
+
+/* `layout` with another entry for `axis`; explicit lengths of that axis are dropped. */
+heddle_layout hd_layout_with(const heddle_layout *layout, int axis, int dim);
+
+/* --- exact sums of squares (squares.c) ---------------------------------------------------------------------------- */
+
+/* The sum of squares of any number of f32 values without rounding, so that it does not depend on their order or on who
+ * holds them: digits of 32 bits from 2^-298 upwards, in 64-bit counters that add up over ranks. */
+enum { HD_SQUARES_DIGITS = 20, HD_SQUARES_LANES = HD_SQUARES_DIGITS + 2 };
+typedef struct hd_squares {
+    int64_t lane[HD_SQUARES_LANES]; /* digits, then how many infinities, how many NaN */
+} hd_squares;
+
+void hd_squares_add(hd_squares *squares, const float *values, int64_t elems);
+double hd_squares_root(const hd_squares *squares);
+
+/* --- buckets ------------------------------------------------------------------------------------------------------ */
+
+enum { HD_BUCKET_STEPS = HEDDLE_MAX_AXES + 1 };
+
+typedef struct hd_bucket_step {
+    heddle_reshard *reshard;
+    float *src, *dst;
+} hd_bucket_step;
+
+struct heddle_bucket {
+    heddle_comm *comm;
+    heddle_comm *group;      /* ranks that are summed */
+    heddle_comm *norm_group; /* shard axis and norm axes; NULL: the own block is all there is */
+    heddle_mesh mesh;        /* of the group */
+    heddle_bucket_options options;
+    heddle_bucket_part *part;
+    int nparts;
+    int shard;     /* axis of the group's mesh with more than one rank, or -1 */
+    float divisor; /* ranks that are averaged */
+    int64_t elems, own_lo, own_elems;
+    float *flat;     /* [elems] */
+    float *block[2]; /* parts of it */
+    int64_t buffer_bytes;
+    hd_bucket_step step[HD_BUCKET_STEPS]; /* of a reduce; the result is the last one's dst */
+    int nsteps;
+    heddle_reshard *gather; /* block[0] -> flat; NULL: not sharded */
+    int64_t reduces, gathers;
+};
+
+/* The elements of part `index` that belong to the own block: *lo is their first in the part, *at in the block. Returns
+ * how many. */
+int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int64_t *lo, int64_t *at);
+
+#endif
