@@ -6,6 +6,7 @@
 #include "runtime/comm/comm_internal.h"
 
 #include <heddle/gradient.h>
+#include <heddle/pipeline.h>
 #include <heddle/reshard.h>
 
 /* --- agreement (agree.c) ------------------------------------------------------------------------------------------ */

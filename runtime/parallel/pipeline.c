@@ -1,0 +1,116 @@
+/* Activations and gradients between neighbouring stages of a pipeline axis. */
+#include "runtime/parallel/parallel_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct heddle_pipeline {
+    heddle_comm *group; /* the ranks that differ on the pipeline axis only; rank = stage */
+    int64_t bytes_sent;
+};
+
+heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_pipeline *pipeline = NULL;
+    if (out == NULL || comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_pipeline_create: %s is NULL", out == NULL ? "out" : "comm");
+    }
+    st = hd_alloc((void **)&pipeline, 1, sizeof *pipeline, "a pipeline");
+    st = st == HEDDLE_OK ? heddle_mesh_check(mesh) : st;
+    if (st == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
+        st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
+                     heddle_comm_size(comm));
+    }
+    if (st == HEDDLE_OK && (axis < 0 || axis >= mesh->naxes)) {
+        st = hd_fail(HEDDLE_ERR_ARG, "a pipeline along axis %d of a mesh with %d axes", axis, mesh->naxes);
+    }
+    hd_wish wish = {.team = 0};
+    char text[HEDDLE_LINE_BYTES] = "";
+    st = st == HEDDLE_OK ? heddle_mesh_format(text, sizeof text, mesh) : st;
+    snprintf(wish.text, sizeof wish.text, "mesh %.140s, axis %d", text, axis);
+    HD_TRY(hd_wishes_agree(comm, "pipeline", &wish, st));
+    HD_TRY(heddle_comm_axis_group(&pipeline->group, comm, mesh, axis));
+    *out = pipeline;
+    pipeline = NULL;
+out:
+    heddle_pipeline_destroy(pipeline);
+    return st;
+}
+
+void heddle_pipeline_destroy(heddle_pipeline *pipeline)
+{
+    if (pipeline != NULL) {
+        heddle_comm_destroy(pipeline->group);
+        hd_free(pipeline);
+    }
+}
+
+int heddle_pipeline_stage(const heddle_pipeline *pipeline)
+{
+    return heddle_comm_rank(pipeline->group);
+}
+
+int heddle_pipeline_stages(const heddle_pipeline *pipeline)
+{
+    return heddle_comm_size(pipeline->group);
+}
+
+int64_t heddle_pipeline_bytes_sent(const heddle_pipeline *pipeline)
+{
+    return pipeline->bytes_sent;
+}
+
+static heddle_status neighbour(int *out, const heddle_pipeline *pipeline, int step, const void *data, size_t bytes)
+{
+    if (pipeline == NULL || (data == NULL && bytes > 0)) {
+        return hd_fail(HEDDLE_ERR_ARG, "a pipeline transfer: %s is NULL", pipeline == NULL ? "pipeline" : "data");
+    }
+    int stage = heddle_comm_rank(pipeline->group), stages = heddle_comm_size(pipeline->group);
+    if (stage + step < 0 || stage + step >= stages) {
+        return hd_fail(HEDDLE_ERR_ARG, "stage %d of %d has no %s one", stage, stages, step > 0 ? "next" : "previous");
+    }
+    *out = stage + step;
+    return HEDDLE_OK;
+}
+
+static heddle_status send(heddle_pipeline *pipeline, int step, const void *data, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    int peer = 0;
+    HD_TRY(neighbour(&peer, pipeline, step, data, bytes));
+    HD_TRY(heddle_comm_sendrecv(pipeline->group, data, bytes, peer, NULL, 0, -1));
+    pipeline->bytes_sent += (int64_t)bytes;
+out:
+    return st;
+}
+
+static heddle_status recv(heddle_pipeline *pipeline, int step, void *data, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    int peer = 0;
+    HD_TRY(neighbour(&peer, pipeline, step, data, bytes));
+    HD_TRY(heddle_comm_sendrecv(pipeline->group, NULL, 0, -1, data, bytes, peer));
+out:
+    return st;
+}
+
+heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes)
+{
+    return send(pipeline, 1, data, bytes);
+}
+
+heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes)
+{
+    return recv(pipeline, -1, data, bytes);
+}
+
+heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes)
+{
+    return send(pipeline, -1, data, bytes);
+}
+
+heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes)
+{
+    return recv(pipeline, 1, data, bytes);
+}
