@@ -52,6 +52,7 @@ typedef struct run_job {
 typedef struct run_step {
     int64_t planned, sent, messages; /* bytes */
     int64_t switch_ns, compute_ns;
+    int64_t kept_bytes; /* for the backward, by the block of this step */
 } run_step;
 
 enum { RUN_PATH_BYTES = 24 };

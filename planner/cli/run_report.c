@@ -1,21 +1,14 @@
 /* The report of a run: stages of the same name and layout in one line. */
-#include "run.h"
+#include "run_rows.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 512, TEXT_BYTES = 128 };
+enum { MAX_ROWS = 512 };
 
-typedef struct row {
-    char name[TEXT_BYTES], layout[TEXT_BYTES], method[16], path[RUN_PATH_BYTES];
-    int runs;
-    int64_t planned, sent;         /* by the rank that sends most */
-    int64_t switch_ns, compute_ns; /* of the slowest rank */
-} row;
-
-static void stage_texts(row *out, const run_report *report, int step)
+static void stage_texts(run_row *out, const run_report *report, int step)
 {
     const run_job *job = report->job;
     heddle_schedule_stage stage;
@@ -37,16 +30,16 @@ static void stage_texts(row *out, const run_report *report, int step)
     }
 }
 
-static int in_row(const run_report *report, const row *r, int step)
+static int in_row(const run_report *report, const run_row *r, int step)
 {
-    row other;
+    run_row other;
     stage_texts(&other, report, step);
     return strcmp(other.name, r->name) == 0 && strcmp(other.layout, r->layout) == 0 &&
            strcmp(other.method, r->method) == 0;
 }
 
 /* Sums over the steps of a row, of the rank where the sum is largest. */
-static void sum_row(row *r, const run_report *report)
+static void sum_row(run_row *r, const run_report *report)
 {
     const int nsteps = report->mine->nsteps;
     for (int rank = 0; rank < report->nranks; rank++) {
@@ -61,6 +54,7 @@ static void sum_row(row *r, const run_report *report)
             sum.sent += s->sent;
             sum.switch_ns += s->switch_ns;
             sum.compute_ns += s->compute_ns;
+            sum.kept_bytes += s->kept_bytes;
             r->runs++;
             if (report->mine->path[i][0] != '\0') {
                 memcpy(r->path, report->mine->path[i], sizeof(r->path));
@@ -70,13 +64,13 @@ static void sum_row(row *r, const run_report *report)
         r->sent = sum.sent > r->sent ? sum.sent : r->sent;
         r->switch_ns = sum.switch_ns > r->switch_ns ? sum.switch_ns : r->switch_ns;
         r->compute_ns = sum.compute_ns > r->compute_ns ? sum.compute_ns : r->compute_ns;
+        r->kept_bytes = sum.kept_bytes > r->kept_bytes ? sum.kept_bytes : r->kept_bytes;
     }
 }
 
-/* Rows in the order in which they first appear; *count of them. The caller frees. */
-static row *make_rows(int *count, const run_report *report)
+run_row *run_make_rows(int *count, const run_report *report)
 {
-    row *rows = calloc(MAX_ROWS, sizeof(*rows));
+    run_row *rows = calloc(MAX_ROWS, sizeof(*rows));
     *count = 0;
     for (int i = 0; rows != NULL && i < report->mine->nsteps && *count < MAX_ROWS; i++) {
         int known = 0;
@@ -91,14 +85,9 @@ static row *make_rows(int *count, const run_report *report)
     return rows;
 }
 
-typedef struct totals {
-    int64_t planned_max, sent_max, planned, sent, messages;
-    int64_t forward_ns, switch_ns, compute_ns;
-} totals;
-
-static totals sum_all(const run_report *report)
+run_sum run_sum_all(const run_report *report)
 {
-    totals t = {0};
+    run_sum t = {0};
     const int nsteps = report->mine->nsteps;
     for (int rank = 0; rank < report->nranks; rank++) {
         run_step sum = {0};
@@ -109,6 +98,7 @@ static totals sum_all(const run_report *report)
             sum.messages += s->messages;
             sum.switch_ns += s->switch_ns;
             sum.compute_ns += s->compute_ns;
+            sum.kept_bytes += s->kept_bytes;
         }
         const int64_t forward_ns = report->totals[rank * RUN_TOTALS + RUN_TOTAL_FORWARD_NS];
         t.planned += sum.planned;
@@ -118,6 +108,7 @@ static totals sum_all(const run_report *report)
         t.sent_max = sum.sent > t.sent_max ? sum.sent : t.sent_max;
         t.switch_ns = sum.switch_ns > t.switch_ns ? sum.switch_ns : t.switch_ns;
         t.compute_ns = sum.compute_ns > t.compute_ns ? sum.compute_ns : t.compute_ns;
+        t.kept_max = sum.kept_bytes > t.kept_max ? sum.kept_bytes : t.kept_max;
         t.forward_ns = forward_ns > t.forward_ns ? forward_ns : t.forward_ns;
     }
     return t;
@@ -151,8 +142,8 @@ void run_print_table(const run_report *report)
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
     int count = 0;
     const run_job *job = report->job;
-    const totals t = sum_all(report);
-    row *rows = make_rows(&count, report);
+    const run_sum t = run_sum_all(report);
+    run_row *rows = run_make_rows(&count, report);
     heddle_shape_format(shape, sizeof(shape), &job->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
     printf("%s: %s on %s, %d layer%s of %d stages\n%s\n\n", job->info.name, shape, mesh, job->info.repeat,
@@ -160,7 +151,7 @@ void run_print_table(const run_report *report)
     printf("%-10s %4s %-12s %-7s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
            "measured", "switch ms", "block ms", "path");
     for (int i = 0; i < count && rows != NULL; i++) {
-        const row *r = &rows[i];
+        const run_row *r = &rows[i];
         printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f%s%s\n", r->name, r->runs, r->layout,
                r->method, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns), r->path[0] != 0 ? "  " : "",
                r->path);
@@ -180,7 +171,7 @@ void run_print_table(const run_report *report)
     free(rows);
 }
 
-static void print_string(const char *key, const char *text, const char *behind)
+void run_print_string(const char *key, const char *text, const char *behind)
 {
     printf("\"%s\": \"", key);
     for (; *text != '\0'; text++) {
@@ -197,15 +188,15 @@ void run_print_json(const run_report *report, const char *bytes_check, const cha
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
     int count = 0;
     const run_job *job = report->job;
-    const totals t = sum_all(report);
-    row *rows = make_rows(&count, report);
+    const run_sum t = run_sum_all(report);
+    run_row *rows = run_make_rows(&count, report);
     heddle_shape_format(shape, sizeof(shape), &job->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
     printf("{");
-    print_string("model", job->info.name, ", ");
-    print_string("shape", shape, ", ");
-    print_string("mesh", mesh, ",\n ");
-    print_string("comm", report->comm, ",\n ");
+    run_print_string("model", job->info.name, ", ");
+    run_print_string("shape", shape, ", ");
+    run_print_string("mesh", mesh, ",\n ");
+    run_print_string("comm", report->comm, ",\n ");
     printf("\"layers\": %d, \"ranks\": %d, \"threads\": %lld, \"passes\": %lld, \"forward_ms\": %.6f,\n",
            job->info.repeat, report->nranks, job->options->threads, job->options->passes, ms(t.forward_ns));
     printf(" \"bytes_planned_per_rank_max\": %" PRId64 ", \"bytes_sent_per_rank_max\": %" PRId64
@@ -217,12 +208,12 @@ void run_print_json(const run_report *report, const char *bytes_check, const cha
     }
     printf("],\n \"stages\": [");
     for (int i = 0; i < count && rows != NULL; i++) {
-        const row *r = &rows[i];
+        const run_row *r = &rows[i];
         printf("%s\n  {", i > 0 ? "," : "");
-        print_string("stage", r->name, ", ");
-        print_string("layout", r->layout, ", ");
-        print_string("method", r->method, ", ");
-        print_string("path", r->path, ", ");
+        run_print_string("stage", r->name, ", ");
+        run_print_string("layout", r->layout, ", ");
+        run_print_string("method", r->method, ", ");
+        run_print_string("path", r->path, ", ");
         printf("\"runs\": %d, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
                ", \"switch_ms\": %.6f, \"block_ms\": %.6f}",
                r->runs, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns));
@@ -230,8 +221,8 @@ void run_print_json(const run_report *report, const char *bytes_check, const cha
     printf("]");
     if (bytes_check != NULL && values_check != NULL) {
         printf(",\n \"check\": %s, ", code == CLI_OK ? "true" : "false");
-        print_string("check_bytes", bytes_check, ", ");
-        print_string("check_values", values_check, "");
+        run_print_string("check_bytes", bytes_check, ", ");
+        run_print_string("check_values", values_check, "");
     }
     printf("}\n");
     free(rows);
