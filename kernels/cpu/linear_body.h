@@ -1,5 +1,5 @@
-/* Chunked linear attention, written once for all variants. Before: REAL, LANES, gemm, load_row, store_row, product,
- * transpose. */
+/* Chunked linear attention, written once for all variants. Before: REAL, LANES, gemm, load_rows, store_rows,
+ * product, transpose. */
 
 enum { ALIGNMENT = 64 };
 
@@ -9,11 +9,10 @@ typedef struct work {
     int64_t k_row, v_row, c_row; /* padded dk, dv, chunk_rows */
     int exact;                   /* something in the chunk is not finite */
     REAL *power;                 /* [chunk_rows+1] g^n */
-    REAL *mask;                  /* [2*chunk_rows]: row i of D begins at mask + chunk_rows-1-i */
+    REAL *mask;                  /* D_ij is at mask + chunk_rows-1 + j-i; zeros where a tile goes on */
     REAL *q, *k, *v, *d_o;       /* packed */
     REAL *kt, *vt;               /* transposed */
     REAL *p, *g;                 /* [chunk][chunk] */
-    REAL *scaled;                /* [chunk][wider of dk, dv] */
     REAL *o, *dq, *dk, *dv;
     REAL *turned; /* a state transposed: [dv][dk] */
 } work;
@@ -47,9 +46,8 @@ static size_t lay_out(work *w, const hd_linear_dims *dims, unsigned char *memory
     w->k_row = padded(dims->dk);
     w->v_row = padded(dims->dv);
     w->c_row = padded(c);
-    int64_t wider = w->k_row > w->v_row ? w->k_row : w->v_row;
     w->power = take(memory, &at, dims->chunk_rows + 1);
-    w->mask = take(memory, &at, 2 * c + LANES);
+    w->mask = take(memory, &at, 2 * c + 2 * LANES);
     w->q = take(memory, &at, c * w->k_row);
     w->k = take(memory, &at, c * w->k_row);
     w->v = take(memory, &at, c * w->v_row);
@@ -58,7 +56,6 @@ static size_t lay_out(work *w, const hd_linear_dims *dims, unsigned char *memory
     w->vt = take(memory, &at, v_rows * w->c_row);
     w->p = take(memory, &at, c * w->c_row);
     w->g = take(memory, &at, c * w->c_row);
-    w->scaled = take(memory, &at, c * wider);
     w->o = take(memory, &at, c * w->v_row);
     w->dq = take(memory, &at, c * w->k_row);
     w->dk = take(memory, &at, c * w->k_row);
@@ -85,61 +82,86 @@ static void begin(void *scratch, const hd_linear_dims *dims, double decay)
         int64_t distance = t < c ? c - 1 - t : t - (c - 1);
         w->mask[t] = t < c || dims->bidirectional ? w->power[distance] : 0;
     }
+    for (int64_t t = 2 * c - 1; t < 2 * round_up(c, LANES) + 2 * LANES; t++) {
+        w->mask[t] = 0;
+    }
 }
 
 /* The array's rows, padded with zeros. */
 static void pack(work *w, REAL *dst, const hd_linear_rows *x, int64_t rows, int64_t columns)
 {
     int64_t row = padded(columns), all = round_up(rows, LANES);
-    for (int64_t i = 0; i < rows; i++) {
-        REAL *to = dst + i * row;
-        load_row(to, x, i, columns);
-        for (int64_t c = columns; c < row; c++) {
-            to[c] = 0;
-        }
-        int odd = 0;
-        for (int64_t c = 0; c < columns; c++) {
-            odd |= !(to[c] - to[c] == 0);
-        }
-        w->exact |= odd;
-    }
+    w->exact |= load_rows(dst, row, x, rows, columns, NULL, 0);
     memset(dst + rows * row, 0, (size_t)((all - rows) * row) * sizeof(REAL));
 }
 
-static void unpack(const hd_linear_rows *x, const REAL *src, int64_t rows, int64_t columns)
+/* Rows that products can work on: a caller's own where they have whole vectors. */
+typedef struct matrix {
+    REAL *data;
+    int64_t row;
+} matrix;
+
+static int is_ready(const hd_linear_rows *x, int64_t columns)
 {
-    int64_t row = padded(columns);
-    for (int64_t i = 0; i < rows; i++) {
-        store_row(x, i, src + i * row, columns);
+    return x->dtype == (sizeof(REAL) == sizeof(double) ? HEDDLE_F64 : HEDDLE_F32) && x->column == 1 &&
+           columns % LANES == 0;
+}
+
+/* To be read only, row by row. */
+static matrix read_rows(REAL *room, const hd_linear_rows *x, int64_t rows, int64_t columns)
+{
+    if (is_ready(x, columns)) {
+        return (matrix){x->data, x->row};
+    }
+    load_rows(room, padded(columns), x, rows, columns, NULL, 0);
+    return (matrix){room, padded(columns)};
+}
+
+/* Results go here; `so_far` (NULL: nothing) is there already. */
+static matrix open_rows(REAL *room, const hd_linear_rows *x, const hd_linear_rows *so_far, int64_t rows,
+                        int64_t columns)
+{
+    if (is_ready(x, columns) && (so_far == NULL || so_far->data == x->data)) {
+        return (matrix){x->data, x->row};
+    }
+    if (so_far != NULL) {
+        load_rows(room, padded(columns), so_far, rows, columns, NULL, 0);
+    }
+    return (matrix){room, padded(columns)};
+}
+
+static void close_rows(const hd_linear_rows *x, matrix y, int64_t rows, int64_t columns)
+{
+    if (y.data != x->data) {
+        store_rows(x, y.data, y.row, rows, columns);
     }
 }
 
-/* scaled_i = weight_i * src_i, with weights a or b. */
-static void scale_rows(work *w, const REAL *src, int64_t rows, int64_t row, int b)
+/* Weights a or b of the rows of a chunk: of row i at from[i * step]. */
+typedef struct weights {
+    const REAL *from;
+    int64_t step;
+} weights;
+
+static weights weights_of(const work *w, int64_t rows, int b)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        REAL weight = b ? w->power[rows - 1 - i] : w->power[i + 1];
-        for (int64_t c = 0; c < row; c++) {
-            w->scaled[i * row + c] = weight * src[i * row + c];
-        }
-    }
+    return b ? (weights){w->power + rows - 1, -1} : (weights){w->power + 1, 1};
 }
 
-/* dst = sum over i of weight_i x_i y_i^T */
-static void outer_products(work *w, REAL *dst, const REAL *x, const REAL *y, int64_t rows, int b, int add)
+/* dst = keep dst + sum over i of x_i y_i^T */
+static void outer_products(work *w, REAL *dst, REAL keep, const REAL *x, matrix y, int64_t rows)
 {
-    scale_rows(w, x, rows, w->k_row, b);
     product(&(gemm){.dst = dst,
                     .dst_row = w->v_row,
-                    .a = w->scaled,
+                    .a = x,
                     .a_row = 1,
                     .a_column = w->k_row,
-                    .b = y,
-                    .b_row = w->v_row,
+                    .b = y.data,
+                    .b_row = y.row,
                     .m = w->dims.dk,
                     .n = round_up(w->dims.dv, LANES),
                     .k = rows,
-                    .add = add});
+                    .keep = keep});
 }
 
 static void clear_padding(const work *w, REAL *state)
@@ -154,13 +176,15 @@ static void clear_padding(const work *w, REAL *state)
 static void states(void *scratch, const hd_linear_chunk *chunk, int gradient, void *to_left, void *to_right)
 {
     work *w = scratch;
-    REAL *x = gradient ? w->q : w->k, *y = gradient ? w->d_o : w->v;
-    pack(w, x, gradient ? &chunk->q : &chunk->k, chunk->rows, w->dims.dk);
-    pack(w, y, gradient ? &chunk->d_o : &chunk->v, chunk->rows, w->dims.dv);
+    REAL *x = gradient ? w->q : w->k;
+    matrix y = {w->v, w->v_row}; /* packed: rows far apart would share a few sets of the first cache */
+    load_rows(y.data, y.row, gradient ? &chunk->d_o : &chunk->v, chunk->rows, w->dims.dv, NULL, 0);
     for (int b = 0; b < 2; b++) {
         REAL *to = b ? to_left : to_right;
         if (to != NULL) {
-            outer_products(w, to, x, y, chunk->rows, b, 0);
+            weights weight = weights_of(w, chunk->rows, b);
+            load_rows(x, w->k_row, gradient ? &chunk->q : &chunk->k, chunk->rows, w->dims.dk, weight.from, weight.step);
+            outer_products(w, to, 0, x, y, chunk->rows);
             clear_padding(w, to);
         }
     }
@@ -179,6 +203,7 @@ static void fold(void *state, double factor, const void *add, int64_t elems)
 static void masked_scores(work *w, REAL *dst, const REAL *x, int64_t x_row, const REAL *yt, int64_t width, int64_t rows)
 {
     int all = w->dims.bidirectional;
+    const REAL *mask = w->mask + w->dims.chunk_rows - 1;
     product(&(gemm){.dst = dst,
                     .dst_row = w->c_row,
                     .a = x,
@@ -190,26 +215,16 @@ static void masked_scores(work *w, REAL *dst, const REAL *x, int64_t x_row, cons
                     .n = round_up(rows, LANES),
                     .k = width,
                     .part = all ? HD_LINEAR_ALL : HD_LINEAR_LOWER_N,
+                    .mask = mask,
                     .exact = w->exact});
-    for (int64_t i = 0; i < rows; i++) {
-        REAL *row = dst + i * w->c_row;
-        const REAL *mask = w->mask + w->dims.chunk_rows - 1 - i;
-        int64_t seen = all ? rows : i + 1;
-        for (int64_t j = 0; j < seen; j++) {
-            row[j] *= mask[j];
-        }
-        for (int64_t j = seen; j < w->c_row && j < seen + TILE_ROWS; j++) {
-            row[j] = 0;
-        }
-    }
 }
 
-/* dst += scores times y (turned: transposed scores) */
-static void mix(work *w, REAL *dst, const REAL *scores, int turned, const REAL *y, int64_t width, int64_t rows, int add)
+/* dst = scores times y (turned: transposed scores) */
+static void mix(work *w, matrix dst, const REAL *scores, int turned, const REAL *y, int64_t width, int64_t rows)
 {
     hd_linear_part part = turned ? HD_LINEAR_UPPER_K : HD_LINEAR_LOWER_K;
-    product(&(gemm){.dst = dst,
-                    .dst_row = padded(width),
+    product(&(gemm){.dst = dst.data,
+                    .dst_row = dst.row,
                     .a = scores,
                     .a_row = turned ? 1 : w->c_row,
                     .a_column = turned ? w->c_row : 1,
@@ -219,26 +234,27 @@ static void mix(work *w, REAL *dst, const REAL *scores, int turned, const REAL *
                     .n = round_up(width, LANES),
                     .k = rows,
                     .part = w->dims.bidirectional ? HD_LINEAR_ALL : part,
-                    .add = add,
                     .exact = w->exact});
 }
 
-/* dst_i += weight_i x_i state; x is [rows][width of the state's rows] */
-static void through_state(work *w, REAL *dst, const REAL *x, const REAL *state, int64_t from, int64_t to, int64_t rows,
+/* dst_i += weight_i x_i state; `from`: columns of x, rows of the state */
+static void through_state(work *w, matrix dst, matrix x, const REAL *state, int64_t from, int64_t to, int64_t rows,
                           int b)
 {
-    scale_rows(w, x, rows, padded(from), b);
-    product(&(gemm){.dst = dst,
-                    .dst_row = padded(to),
-                    .a = w->scaled,
-                    .a_row = padded(from),
+    weights weight = weights_of(w, rows, b);
+    product(&(gemm){.dst = dst.data,
+                    .dst_row = dst.row,
+                    .a = x.data,
+                    .a_row = x.row,
                     .a_column = 1,
                     .b = state,
                     .b_row = padded(to),
                     .m = rows,
                     .n = round_up(to, LANES),
                     .k = from,
-                    .add = 1});
+                    .keep = 1,
+                    .weight = weight.from,
+                    .weight_step = weight.step});
 }
 
 /* Rows of a state are as many as there are channels, not a multiple of the lanes: the last ones by hand. */
@@ -263,85 +279,91 @@ static void pack_qkv(work *w, const hd_linear_chunk *chunk)
     transpose(w->kt, w->c_row, w->k, w->k_row, round_up(chunk->rows, LANES), round_up(w->dims.dk, LANES));
 }
 
-static void inner_packed(work *w, int64_t rows)
+static void inner_packed(work *w, matrix o, int64_t rows)
 {
     masked_scores(w, w->p, w->q, w->k_row, w->kt, w->dims.dk, rows);
-    mix(w, w->o, w->p, 0, w->v, w->dims.dv, rows, 0);
+    mix(w, o, w->p, 0, w->v, w->dims.dv, rows);
 }
 
 static void inner(void *scratch, const hd_linear_chunk *chunk)
 {
     work *w = scratch;
     pack_qkv(w, chunk);
-    inner_packed(w, chunk->rows);
-    unpack(&chunk->o, w->o, chunk->rows, w->dims.dv);
+    matrix o = open_rows(w->o, &chunk->o, NULL, chunk->rows, w->dims.dv);
+    inner_packed(w, o, chunk->rows);
+    close_rows(&chunk->o, o, chunk->rows, w->dims.dv);
 }
 
 static void outer(void *scratch, const hd_linear_chunk *chunk, const void *left, const void *right)
 {
     work *w = scratch;
-    pack(w, w->q, &chunk->q, chunk->rows, w->dims.dk);
-    pack(w, w->o, &chunk->o_so_far, chunk->rows, w->dims.dv);
+    matrix q = read_rows(w->q, &chunk->q, chunk->rows, w->dims.dk);
+    matrix o = open_rows(w->o, &chunk->o, &chunk->o_so_far, chunk->rows, w->dims.dv);
     for (int b = 0; b < 2; b++) {
         if ((b ? right : left) != NULL) {
-            through_state(w, w->o, w->q, b ? right : left, w->dims.dk, w->dims.dv, chunk->rows, b);
+            through_state(w, o, q, b ? right : left, w->dims.dk, w->dims.dv, chunk->rows, b);
         }
     }
-    unpack(&chunk->o, w->o, chunk->rows, w->dims.dv);
+    close_rows(&chunk->o, o, chunk->rows, w->dims.dv);
 }
 
 static void forward(void *scratch, const hd_linear_chunk *chunk, void *state)
 {
     work *w = scratch;
-    REAL *s = state;
+    int64_t rows = chunk->rows;
+    weights weight = weights_of(w, rows, 1);
     pack_qkv(w, chunk);
-    inner_packed(w, chunk->rows);
-    through_state(w, w->o, w->q, s, w->dims.dk, w->dims.dv, chunk->rows, 0);
-    unpack(&chunk->o, w->o, chunk->rows, w->dims.dv);
-    REAL factor = w->power[chunk->rows];
-    for (int64_t i = 0; i < w->dims.dk * w->v_row; i++) {
-        s[i] *= factor;
+    matrix o = open_rows(w->o, &chunk->o, NULL, rows, w->dims.dv);
+    inner_packed(w, o, rows);
+    through_state(w, o, (matrix){w->q, w->k_row}, state, w->dims.dk, w->dims.dv, rows, 0);
+    close_rows(&chunk->o, o, rows, w->dims.dv);
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t c = 0; c < w->k_row; c++) {
+            w->k[i * w->k_row + c] *= weight.from[i * weight.step];
+        }
     }
-    outer_products(w, s, w->k, w->v, chunk->rows, 1, 1);
+    outer_products(w, state, w->power[rows], w->k, (matrix){w->v, w->v_row}, rows);
 }
 
 static void inner_back(void *scratch, const hd_linear_chunk *chunk, const void *left, const void *right)
 {
     work *w = scratch;
     int64_t rows = chunk->rows, dk = w->dims.dk, dv = w->dims.dv;
+    matrix to_dq = open_rows(w->dq, &chunk->dq, NULL, rows, dk);
+    matrix to_dk = open_rows(w->dk, &chunk->dk, NULL, rows, dk);
+    matrix to_dv = open_rows(w->dv, &chunk->dv, NULL, rows, dv);
     pack_qkv(w, chunk);
     pack(w, w->d_o, &chunk->d_o, rows, dv);
     transpose(w->vt, w->c_row, w->v, w->v_row, round_up(rows, LANES), round_up(dv, LANES));
     masked_scores(w, w->p, w->q, w->k_row, w->kt, dk, rows);
     masked_scores(w, w->g, w->d_o, w->v_row, w->vt, dv, rows);
-    mix(w, w->dq, w->g, 0, w->k, dk, rows, 0);
-    mix(w, w->dk, w->g, 1, w->q, dk, rows, 0);
-    mix(w, w->dv, w->p, 1, w->d_o, dv, rows, 0);
+    mix(w, to_dq, w->g, 0, w->k, dk, rows);
+    mix(w, to_dk, w->g, 1, w->q, dk, rows);
+    mix(w, to_dv, w->p, 1, w->d_o, dv, rows);
     for (int b = 0; b < 2; b++) {
         if ((b ? right : left) != NULL) {
-            through_state(w, w->dq, w->d_o, turn(w, b ? right : left), dv, dk, rows, b);
+            through_state(w, to_dq, (matrix){w->d_o, w->v_row}, turn(w, b ? right : left), dv, dk, rows, b);
         }
     }
-    unpack(&chunk->dq, w->dq, rows, dk);
-    unpack(&chunk->dk, w->dk, rows, dk);
-    unpack(&chunk->dv, w->dv, rows, dv);
+    close_rows(&chunk->dq, to_dq, rows, dk);
+    close_rows(&chunk->dk, to_dk, rows, dk);
+    close_rows(&chunk->dv, to_dv, rows, dv);
 }
 
 static void outer_back(void *scratch, const hd_linear_chunk *chunk, const void *left, const void *right)
 {
     work *w = scratch;
     int64_t rows = chunk->rows, dk = w->dims.dk, dv = w->dims.dv;
-    pack(w, w->k, &chunk->k, rows, dk);
-    pack(w, w->v, &chunk->v, rows, dv);
-    pack(w, w->dk, &chunk->dk_so_far, rows, dk);
-    pack(w, w->dv, &chunk->dv_so_far, rows, dv);
+    matrix k = read_rows(w->k, &chunk->k, rows, dk), v = read_rows(w->v, &chunk->v, rows, dv);
+    matrix to_dk = open_rows(w->dk, &chunk->dk, &chunk->dk_so_far, rows, dk);
+    matrix to_dv = open_rows(w->dv, &chunk->dv, &chunk->dv_so_far, rows, dv);
     for (int b = 0; b < 2; b++) {
         const REAL *state = b ? right : left;
         if (state != NULL) {
-            through_state(w, w->dv, w->k, state, dk, dv, rows, b);
-            through_state(w, w->dk, w->v, turn(w, state), dv, dk, rows, b);
+            through_state(w, to_dv, k, state, dk, dv, rows, b);
+            through_state(w, to_dk, v, turn(w, state), dv, dk, rows, b);
         }
     }
-    unpack(&chunk->dk, w->dk, rows, dk);
-    unpack(&chunk->dv, w->dv, rows, dv);
+    close_rows(&chunk->dk, to_dk, rows, dk);
+    close_rows(&chunk->dv, to_dv, rows, dv);
 }

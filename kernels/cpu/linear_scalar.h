@@ -2,33 +2,40 @@
 
 enum { LANES = 1, TILE_ROWS = 1 };
 
-static void load_row(REAL *dst, const hd_linear_rows *x, int64_t i, int64_t n)
+static REAL load_one(const hd_linear_rows *x, int64_t at)
 {
-    if (x->dtype == HEDDLE_BF16) {
-        const uint16_t *from = (const uint16_t *)x->data + i * x->row;
-        for (int64_t c = 0; c < n; c++) {
-            dst[c] = (REAL)hd_f32_from_bf16(from[c * x->column]);
-        }
-        return;
-    }
-    const REAL *from = (const REAL *)x->data + i * x->row;
-    for (int64_t c = 0; c < n; c++) {
-        dst[c] = from[c * x->column];
-    }
+    return x->dtype == HEDDLE_BF16 ? (REAL)hd_f32_from_bf16(((const uint16_t *)x->data)[at])
+                                   : ((const REAL *)x->data)[at];
 }
 
-static void store_row(const hd_linear_rows *x, int64_t i, const REAL *src, int64_t n)
+/* dst = the array's rows times their weights (NULL: 1), zeros up to `row`
+ * columns. 1: something is not finite. */
+static int load_rows(REAL *dst, int64_t row, const hd_linear_rows *x, int64_t rows, int64_t columns, const REAL *weight,
+                     int64_t weight_step)
 {
-    if (x->dtype == HEDDLE_BF16) {
-        uint16_t *to = (uint16_t *)x->data + i * x->row;
-        for (int64_t c = 0; c < n; c++) {
-            to[c * x->column] = hd_bf16_from_f32((float)src[c]);
+    int odd = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        REAL factor = weight != NULL ? weight[i * weight_step] : 1;
+        for (int64_t c = 0; c < row; c++) {
+            REAL value = c < columns ? load_one(x, i * x->row + c * x->column) : 0;
+            odd |= !(value - value == 0);
+            dst[i * row + c] = factor * value;
         }
-        return;
     }
-    REAL *to = (REAL *)x->data + i * x->row;
-    for (int64_t c = 0; c < n; c++) {
-        to[c * x->column] = src[c];
+    return odd;
+}
+
+static void store_rows(const hd_linear_rows *x, const REAL *src, int64_t row, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t c = 0; c < columns; c++) {
+            int64_t at = i * x->row + c * x->column;
+            if (x->dtype == HEDDLE_BF16) {
+                ((uint16_t *)x->data)[at] = hd_bf16_from_f32((float)src[i * row + c]);
+            } else {
+                ((REAL *)x->data)[at] = src[i * row + c];
+            }
+        }
     }
 }
 
@@ -39,14 +46,18 @@ static void product(const gemm *g)
         int64_t k_start = g->part == HD_LINEAR_UPPER_K ? m : 0;
         int64_t k_end = g->part == HD_LINEAR_LOWER_K && m + 1 < g->k ? m + 1 : g->k;
         REAL *row = g->dst + m * g->dst_row;
-        for (int64_t n = 0; n < n_end && !g->add; n++) {
-            row[n] = 0;
+        REAL weight = g->weight != NULL ? g->weight[m * g->weight_step] : 1;
+        for (int64_t n = 0; n < n_end; n++) {
+            row[n] = g->keep == 0 ? 0 : g->keep * row[n];
         }
         for (int64_t k = k_start; k < k_end; k++) {
-            REAL a = g->a[m * g->a_row + k * g->a_column];
+            REAL a = weight * g->a[m * g->a_row + k * g->a_column];
             for (int64_t n = 0; n < n_end; n++) {
                 row[n] += a * g->b[k * g->b_row + n];
             }
+        }
+        for (int64_t n = 0; n < n_end && g->mask != NULL; n++) {
+            row[n] *= g->mask[n - m];
         }
     }
 }

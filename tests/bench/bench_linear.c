@@ -1,6 +1,6 @@
 /* Chunked linear attention on one thread against the sgemm of oneDNN in the same run.
  *
- *   bench_linear [ROWS]
+ *   bench_linear [ROWS [HEADS]]     HEADS: rows are HEADS * d apart, as in an array of so many heads
  *
  * GFLOP/s count what the chunked form needs: half of a chunk's square, and four (backward: eight) products with a
  * state.
@@ -17,8 +17,8 @@ enum { SGEMM = 1024, ROUNDS = 15, ARRAYS = 7 };
 
 typedef struct bench {
     const hd_linear_kernels *kernels;
-    int64_t rows, chunk, d;
-    float *memory[ARRAYS]; /* q k v d_o o, dq dk dv in the last ones */
+    int64_t rows, chunk, d, stride; /* of rows */
+    float *memory[ARRAYS];          /* q k v d_o o, dq dk dv in the last ones */
     float *state[2];
     void *scratch;
 } bench;
@@ -40,7 +40,8 @@ static double sgemm_gflops(void)
 
 static hd_linear_rows rows_at(const bench *b, int which, int64_t row)
 {
-    return (hd_linear_rows){.data = b->memory[which] + row * b->d, .row = b->d, .column = 1, .dtype = HEDDLE_F32};
+    return (hd_linear_rows){
+        .data = b->memory[which] + row * b->stride, .row = b->stride, .column = 1, .dtype = HEDDLE_F32};
 }
 
 static void chunk_at(hd_linear_chunk *c, const bench *b, int64_t row)
@@ -97,13 +98,13 @@ static double gflops(const bench *b, void (*work)(const bench *, const hd_linear
     return best;
 }
 
-static void bench_one(const hd_linear_kernels *kernels, int64_t rows, int64_t chunk, int64_t d)
+static void bench_one(const hd_linear_kernels *kernels, int64_t rows, int64_t chunk, int64_t d, int64_t heads)
 {
-    bench b = {.kernels = kernels, .rows = rows, .chunk = chunk, .d = d};
+    bench b = {.kernels = kernels, .rows = rows, .chunk = chunk, .d = d, .stride = heads * d};
     const hd_linear_dims dims = {d, d, chunk, 0};
     for (int i = 0; i < ARRAYS; i++) {
-        b.memory[i] = malloc((size_t)(rows * d) * sizeof(float));
-        for (int64_t e = 0; e < rows * d; e++) {
+        b.memory[i] = malloc((size_t)(rows * b.stride) * sizeof(float));
+        for (int64_t e = 0; e < rows * b.stride; e++) {
             b.memory[i][e] = (float)((e * 7919 + i) % 1000) / 500 - 1;
         }
     }
@@ -128,16 +129,18 @@ static void bench_one(const hd_linear_kernels *kernels, int64_t rows, int64_t ch
 int main(int argc, char **argv)
 {
     static const char *const names[] = {"avx512", "avx2"};
-    int64_t rows = argc > 1 ? atoll(argv[1]) : 4096;
-    if (rows < 1 || rows > 1 << 20) {
-        fprintf(stderr, "usage: bench_linear [ROWS]   1 to %d; OMP_NUM_THREADS=1 for oneDNN\n", 1 << 20);
+    int64_t rows = argc > 1 ? atoll(argv[1]) : 4096, heads = argc > 2 ? atoll(argv[2]) : 1;
+    if (rows < 1 || rows > 1 << 20 || heads < 1 || heads > 64) {
+        fprintf(stderr,
+                "usage: bench_linear [ROWS [HEADS]]   rows 1 to %d, heads 1 to 64; OMP_NUM_THREADS=1 for oneDNN\n",
+                1 << 20);
         return 2;
     }
     for (int k = 0; k < 2; k++) {
         const hd_linear_kernels *kernels = hd_linear_kernels_named(names[k]);
         for (int64_t d = 64; d <= 128 && kernels != NULL; d += 64) {
             for (int64_t chunk = 64; chunk <= 256; chunk *= 2) {
-                bench_one(kernels, rows, chunk, d);
+                bench_one(kernels, rows, chunk, d, heads);
             }
         }
     }
