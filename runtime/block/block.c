@@ -1,6 +1,6 @@
 /* Options, parameters and life of a block. */
 #include "runtime/base/base.h"
-#include "runtime/block/block_internal.h"
+#include "runtime/block/back_internal.h"
 
 #include <heddle/linear_attention.h>
 #include <math.h>
@@ -232,6 +232,7 @@ void heddle_block_destroy(heddle_block *block)
     if (block->mixer != NULL && block->mixer->destroy != NULL) {
         block->mixer->destroy(block);
     }
+    hd_back_destroy(block);
     for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
         hd_free(block->param[i].data);
     }
@@ -246,6 +247,7 @@ void heddle_block_destroy(heddle_block *block)
     hd_free(block->seat);
     hd_free(block->cos_sin);
     hd_free(block->decay);
+    hd_sharded_destroy(block->sharded);
     hd_free(block->text_kv);
     hd_free(block);
 }
@@ -318,7 +320,8 @@ out:
 
 int64_t heddle_block_workspace_bytes(const heddle_block *block)
 {
-    int64_t bytes = (int64_t)block->text_kv_bytes;
+    int64_t bytes = (int64_t)block->text_kv_bytes + hd_back_bytes(block);
+    bytes += hd_sharded_bytes(block);
     for (int i = 0; i < block->nlayers; i++) {
         bytes += hd_gemm_bytes(block->layer[i]);
     }

@@ -33,6 +33,7 @@ typedef struct hd_block_seat {
 
 typedef struct hd_block_back hd_block_back;
 typedef struct hd_block_mixer hd_block_mixer;
+typedef struct hd_block_sharded hd_block_sharded;
 
 struct heddle_block {
     heddle_block_options options;
@@ -51,6 +52,7 @@ struct heddle_block {
     uint64_t commits;
     const hd_block_mixer *mixer; /* ATTENTION, LINEAR: what lies between the linear layers */
     void *mixer_self;            /* the mixer's own, freed by mixer->destroy */
+    hd_block_sharded *sharded;   /* after heddle_block_shard_attention */
     hd_block_back *back;         /* what tapes and backward need; NULL before the first of them */
     void *text_kv;               /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
     size_t text_kv_bytes;
@@ -88,8 +90,8 @@ typedef struct hd_mixer_call {
 
 struct hd_block_mixer {
     const char *name;
-    int collective; /* 1: forward and backward are called on every rank, also for an empty box (rows 0, pointers NULL)
-                     */
+    int collective; /* 1: forward and backward are called on every rank, also for an empty box (rows 0; all pointers but
+                       kept may be NULL) */
     size_t (*kept_bytes)(const heddle_block *block, const hd_block_view *view);
     /* Workspace is made on the first call of a size (hd_block_reserve of HD_MIXER_PART, or mixer_self). */
     heddle_status (*forward)(const hd_mixer_call *call);
@@ -106,6 +108,19 @@ typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *
 heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs);
 /* Makes part `index` of every seat at least `bytes` large. */
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes);
+
+/* Checks of a call on x, and its view. *idle: the box is empty and nobody waits for this rank, so that nothing is to be
+ * done. After an error of an API call, here or later, return hd_sharded_give_up(block, st). */
+heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, void *x, const heddle_box *box,
+                             const heddle_conditioning *conditioning);
+
+/* Attention over a sharded mixed dim (sharded.c). */
+void hd_sharded_destroy(hd_block_sharded *sharded);
+int64_t hd_sharded_bytes(const heddle_block *block);
+heddle_status hd_sharded_check_box(const heddle_block *block, const heddle_box *box);
+/* The others must not wait for a rank that does not come. Returns `st` with the present sentence; nothing else happens
+ * where the block does not communicate. */
+heddle_status hd_sharded_give_up(const heddle_block *block, heddle_status st);
 
 heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view);
 /* ATTENTION and LINEAR forward in three phases over the whole box, for any mixer: norm and qkv of every row; the mixer;

@@ -160,40 +160,69 @@ static hd_block_view make_view(const heddle_block *block, void *x, const heddle_
     return view;
 }
 
+/* A sharded block works on its own part of the layout, whatever shape that has. */
+static heddle_status check_parts(const heddle_block *block, const heddle_box *box)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_box(block, box));
+    if (block->sharded != NULL) {
+        return hd_sharded_check_box(block, box);
+    }
+    if (heddle_box_elems(box) > 0) {
+        HD_TRY(check_whole(&block->options.shape, box, box->ndim - 1, "holds the channels"));
+        if (block->mixer != NULL) {
+            HD_TRY(check_whole(&block->options.shape, box, block->options.mixed_dim, "is mixed by this stage"));
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, void *x, const heddle_box *box,
+                             const heddle_conditioning *conditioning)
+{
+    heddle_status st = HEDDLE_OK;
+    if (!block->committed) {
+        return hd_fail(HEDDLE_ERR_ARG, "the block's weights are not ready: call heddle_block_commit first");
+    }
+    HD_TRY(check_parts(block, box));
+    *idle = heddle_box_elems(box) == 0;
+    if (!*idle && x == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "a block's x is NULL, the box has %lld elements",
+                       (long long)heddle_box_elems(box));
+    }
+    if (!*idle) {
+        HD_TRY(check_conditioning(block, box, conditioning));
+    }
+    *view = make_view(block, x, box, conditioning);
+    *idle = *idle && (block->mixer == NULL || !block->mixer->collective);
+out:
+    return st;
+}
+
 heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
                                    const heddle_conditioning *conditioning)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
+    int idle = 0;
     if (block == NULL || box == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: %s is NULL", block == NULL ? "block" : "box");
     }
-    if (!block->committed) {
-        return hd_fail(HEDDLE_ERR_ARG, "the block's weights are not ready: call heddle_block_commit first");
-    }
-    HD_TRY(check_box(block, box));
-    if (heddle_box_elems(box) == 0) {
+    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
+    if (idle) {
         return HEDDLE_OK;
     }
-    if (x == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: x is NULL, the box has %lld elements",
-                       (long long)heddle_box_elems(box));
-    }
-    HD_TRY(check_whole(&block->options.shape, box, box->ndim - 1, "holds the channels"));
-    if (block->mixer != NULL) {
-        HD_TRY(check_whole(&block->options.shape, box, block->options.mixed_dim, "is mixed by this stage"));
-    }
-    HD_TRY(check_conditioning(block, box, conditioning));
-    view = make_view(block, x, box, conditioning);
     switch (block->options.kind) {
     case HEDDLE_STAGE_LINEAR:
     case HEDDLE_STAGE_ATTENTION:
-        return hd_stage_attention(block, &view);
+        HD_TRY(block->mixer->collective ? hd_stage_mixed(block, &view) : hd_stage_attention(block, &view));
+        break;
     case HEDDLE_STAGE_CROSS:
         return hd_stage_cross(block, &view);
     case HEDDLE_STAGE_MLP:
         return hd_stage_mlp(block, &view);
     }
 out:
-    return st;
+    return st == HEDDLE_OK ? st : hd_sharded_give_up(block, st);
 }

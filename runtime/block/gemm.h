@@ -27,6 +27,9 @@ void hd_gemm_destroy(hd_gemm *gemm);
 /* Copies weight [n, k] and bias [n] (NULL: none) into the kernel's own order. Not while anybody runs it. */
 heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias);
 
+/* The same for weight [k, n] without a bias: dst = src * weight. */
+heddle_status hd_gemm_pack_transposed(hd_gemm *gemm, const float *weight);
+
 /* Dense rows. Allocates nothing. dst must not overlap src. */
 heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 

@@ -50,7 +50,7 @@ out:
     return st;
 }
 
-static heddle_status pack_weight(hd_gemm *gemm, const float *weight)
+static heddle_status pack_weight(hd_gemm *gemm, const float *weight, dnnl_format_tag_t order)
 {
     heddle_status st = HEDDLE_OK;
     dnnl_memory_desc_t plain;
@@ -62,7 +62,7 @@ static heddle_status pack_weight(hd_gemm *gemm, const float *weight)
     const dnnl_dims_t dims = {gemm->k, gemm->n};
     gemm->weight_bytes = dnnl_memory_desc_get_size(packed);
     HD_TRY(hd_gemm_check(dnnl_memory_create(&gemm->bias, bias, gemm->engine, gemm->bias_data), gemm, "bias"));
-    HD_TRY(hd_gemm_check(dnnl_memory_desc_init_by_tag(&plain, 2, dims, dnnl_f32, dnnl_ba), gemm, "weights"));
+    HD_TRY(hd_gemm_check(dnnl_memory_desc_init_by_tag(&plain, 2, dims, dnnl_f32, order), gemm, "weights"));
     HD_TRY(
         hd_gemm_check(dnnl_memory_create(&source, &plain, gemm->engine, (void *)(uintptr_t)weight), gemm, "weights"));
     HD_TRY(hd_gemm_check(dnnl_memory_create(&gemm->weight, packed, gemm->engine, DNNL_MEMORY_ALLOCATE), gemm,
@@ -127,7 +127,7 @@ out:
     return st;
 }
 
-static heddle_status pack_for(hd_gemm *gemm, int64_t rows, const float *weight)
+static heddle_status pack_for(hd_gemm *gemm, int64_t rows, const float *weight, dnnl_format_tag_t order)
 {
     heddle_status st = HEDDLE_OK;
     hd_gemm_release_packed(gemm);
@@ -142,7 +142,7 @@ static heddle_status pack_for(hd_gemm *gemm, int64_t rows, const float *weight)
     for (int i = 0; i < gemm->seats; i++) {
         HD_TRY(make_seat(gemm, &gemm->seat[i]));
     }
-    HD_TRY(pack_weight(gemm, weight));
+    HD_TRY(pack_weight(gemm, weight, order));
 out:
     return st;
 }
@@ -160,7 +160,7 @@ out:
     return st;
 }
 
-heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias)
+static heddle_status pack(hd_gemm *gemm, const float *weight, const float *bias, dnnl_format_tag_t order)
 {
     static const int64_t candidate[] = {HD_GEMM_ROWS, 48, 16, 1};
     heddle_status st = HEDDLE_OK;
@@ -175,7 +175,7 @@ heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias
         memcpy(gemm->bias_data, bias, (size_t)gemm->n * sizeof(float));
     }
     for (size_t i = 0; i < sizeof candidate / sizeof candidate[0] && !independent; i++) {
-        HD_TRY(pack_for(gemm, candidate[i], weight));
+        HD_TRY(pack_for(gemm, candidate[i], weight, order));
         HD_TRY(check_rows(&independent, gemm, HD_GEMM_SMALL, row, wanted));
     }
     if (gemm->kernel[HD_GEMM_LARGE].rows > 0) {
@@ -190,4 +190,14 @@ out:
         hd_gemm_release_packed(gemm);
     }
     return st;
+}
+
+heddle_status hd_gemm_pack(hd_gemm *gemm, const float *weight, const float *bias)
+{
+    return pack(gemm, weight, bias, dnnl_ba);
+}
+
+heddle_status hd_gemm_pack_transposed(hd_gemm *gemm, const float *weight)
+{
+    return pack(gemm, weight, NULL, dnnl_ab);
 }

@@ -1,6 +1,6 @@
 /* x += proj(attention of q(x) to k,v(text)); k and v of the text once per call, then chunks of rows of one sample. */
 #include "runtime/base/base.h"
-#include "runtime/block/block_internal.h"
+#include "runtime/block/back_internal.h"
 
 #include <math.h>
 
@@ -11,15 +11,16 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t text_length(const heddle_block *block, const hd_block_view *view, int64_t sample)
+int64_t hd_cross_length(const heddle_block *block, const hd_block_view *view, int64_t sample)
 {
     const int64_t *lengths = view->conditioning->text_lengths;
     return lengths != NULL ? lengths[view->first_sample + sample] : block->options.text_tokens;
 }
 
-static char *sample_kv(const heddle_block *block, int64_t sample)
+static char *sample_kv(const heddle_block *block, const hd_block_view *view, int64_t sample)
 {
-    return (char *)block->text_kv +
+    const hd_kept *kept = view->call;
+    return (kept != NULL ? kept->text : (char *)block->text_kv) +
            (size_t)(sample * block->options.text_tokens * 2 * block->channels) * hd_block_elem_bytes(block);
 }
 
@@ -29,9 +30,9 @@ static heddle_status text_job(heddle_block *block, const hd_block_view *view, in
     heddle_status st = HEDDLE_OK;
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
-    int64_t length = text_length(block, view, sample);
+    int64_t length = hd_cross_length(block, view, sample);
     const float *text = view->conditioning->text + (view->first_sample + sample) * block->options.text_tokens * c;
-    char *kv = sample_kv(block, sample);
+    char *kv = sample_kv(block, view, sample);
     for (int64_t r = 0; r < length; r += HD_CHUNK_ROWS) {
         int64_t rows = smaller(HD_CHUNK_ROWS, length - r);
         const void *src = text + r * c;
@@ -46,6 +47,24 @@ out:
     return st;
 }
 
+/* Where the rows from `row` on are read and written: the thread's scratch, or what is kept. */
+typedef struct rows_at {
+    char *x, *q, *mixed;
+    float *lse; /* of the sample; NULL: not wanted */
+} rows_at;
+
+static rows_at rows_of(const heddle_block *block, const hd_block_view *view, const hd_block_seat *seat, int64_t sample,
+                       int64_t row)
+{
+    const hd_kept *kept = view->call;
+    size_t offset = (size_t)(row * block->channels) * hd_block_elem_bytes(block);
+    if (kept == NULL) {
+        return (rows_at){view->x + offset, seat->part[PART_Q], seat->part[PART_MIXED], NULL};
+    }
+    return (rows_at){(kept->again ? kept->x : view->x) + offset, kept->wide + offset, kept->o + offset,
+                     (float *)(void *)kept->mixer + sample * block->options.heads * view->sample_rows};
+}
+
 static heddle_status chunk(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
@@ -58,30 +77,36 @@ static heddle_status chunk(heddle_block *block, const hd_block_view *view, int s
     int64_t sample = job / sample_chunks;
     int64_t first = job % sample_chunks * HD_CHUNK_ROWS;
     int64_t rows = smaller(HD_CHUNK_ROWS, view->sample_rows - first);
-    char *x = view->x + (size_t)((sample * view->sample_rows + first) * c) * elem;
-    const char *kv = sample_kv(block, sample);
+    const char *kv = sample_kv(block, view, sample);
+    const hd_kept *kept = view->call;
+    rows_at at = rows_of(block, view, seat, sample, sample * view->sample_rows + first);
     hd_attention_head head = {.dtype = dtype,
                               .nq = rows,
-                              .nk = text_length(block, view, sample),
+                              .nk = hd_cross_length(block, view, sample),
                               .d = d,
                               .q_stride = c,
                               .kv_stride = 2 * c,
                               .out_stride = c,
                               .scale = 1.0f / sqrtf((float)d)};
+    if (kept != NULL && !kept->again) {
+        block->kernels->convert(kept->x + (at.x - view->x), dtype, at.x, dtype, rows * c);
+    }
     if (head.nk == 0) {
         return HEDDLE_OK; /* no text, no contribution */
     }
-    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_Q], seat_index, seat->part[PART_Q], x, rows));
+    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_Q], seat_index, at.q, at.x, rows));
     for (int64_t h = 0; h < block->options.heads; h++) {
-        head.q = (const char *)seat->part[PART_Q] + (size_t)(h * d) * elem;
+        head.q = at.q + (size_t)(h * d) * elem;
         head.k = kv + (size_t)(h * d) * elem;
         head.v = kv + (size_t)(c + h * d) * elem;
-        head.out = (char *)seat->part[PART_MIXED] + (size_t)(h * d) * elem;
+        head.out = at.mixed + (size_t)(h * d) * elem;
+        head.lse = at.lse != NULL ? at.lse + h * view->sample_rows + first : NULL;
         block->kernels->attention(&head, seat->part[PART_SCRATCH]);
     }
-    HD_TRY(
-        hd_gemm_run(block->layer[HD_LAYER_CROSS_PROJ], seat_index, seat->part[PART_OUT], seat->part[PART_MIXED], rows));
-    block->kernels->gate_residual(x, dtype, seat->part[PART_OUT], rows, c, NULL);
+    if (kept == NULL || !kept->again) {
+        HD_TRY(hd_gemm_run(block->layer[HD_LAYER_CROSS_PROJ], seat_index, seat->part[PART_OUT], at.mixed, rows));
+        block->kernels->gate_residual(at.x, dtype, seat->part[PART_OUT], rows, c, NULL);
+    }
 out:
     return st;
 }
@@ -103,7 +128,7 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     HD_TRY(hd_block_reserve(block, PART_OUT, plain * sizeof(float)));
     HD_TRY(hd_block_reserve(block, PART_SCRATCH,
                             block->kernels->attention_scratch_bytes(block->options.text_tokens, block->head_channels)));
-    if (block->text_kv_bytes < kv_bytes) {
+    if (view->call == NULL && block->text_kv_bytes < kv_bytes) {
         hd_free(block->text_kv);
         block->text_kv = NULL;
         block->text_kv_bytes = 0;

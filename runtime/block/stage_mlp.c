@@ -1,5 +1,5 @@
 /* x += gate * fc2(gelu(fc1(modulate(norm(x))))), chunk of rows by chunk of rows. */
-#include "runtime/block/block_internal.h"
+#include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
 
@@ -18,14 +18,23 @@ static heddle_status chunk(heddle_block *block, const hd_block_view *view, int s
     const hd_block_seat *seat = &block->seat[seat_index];
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
-    size_t row_bytes = (size_t)c * hd_block_elem_bytes(block);
+    size_t elem = hd_block_elem_bytes(block);
+    size_t row_bytes = (size_t)c * elem;
     int64_t first = job * HD_CHUNK_ROWS;
     int64_t rows = smaller(HD_CHUNK_ROWS, view->samples * view->sample_rows - first);
     char *x = view->x + (size_t)first * row_bytes;
     char *normed = seat->part[PART_NORMED];
     const float *change = seat->part[PART_OUT];
     void *active = dtype == HEDDLE_F32 ? seat->part[PART_HIDDEN] : seat->part[PART_ACTIVE];
+    float *hidden = seat->part[PART_HIDDEN];
+    const hd_kept *kept = view->call;
+    char *keep = NULL;
     int64_t count;
+    if (kept != NULL) {
+        kernels->convert(kept->x + (size_t)first * row_bytes, dtype, x, dtype, rows * block->channels);
+        keep = kept->wide != NULL ? kept->wide + (size_t)(first * block->options.mlp_channels) * elem : NULL;
+        hidden = keep != NULL && dtype == HEDDLE_F32 ? (float *)(void *)keep : hidden;
+    }
     for (int64_t r = 0; r < rows; r += count) {
         int64_t sample = (first + r) / view->sample_rows;
         count = smaller(rows - r, (sample + 1) * view->sample_rows - (first + r));
@@ -33,8 +42,11 @@ static heddle_status chunk(heddle_block *block, const hd_block_view *view, int s
                                hd_block_condition(block, view, sample, SHIFT),
                                hd_block_condition(block, view, sample, SCALE));
     }
-    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_FC1], seat_index, seat->part[PART_HIDDEN], normed, rows));
-    kernels->gelu(active, dtype, seat->part[PART_HIDDEN], rows * block->options.mlp_channels);
+    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_FC1], seat_index, hidden, normed, rows));
+    if (keep != NULL && dtype != HEDDLE_F32) {
+        kernels->convert(keep, dtype, hidden, HEDDLE_F32, rows * block->options.mlp_channels);
+    }
+    kernels->gelu(active, dtype, hidden, rows * block->options.mlp_channels);
     HD_TRY(hd_gemm_run(block->layer[HD_LAYER_FC2], seat_index, seat->part[PART_OUT], active, rows));
     for (int64_t r = 0; r < rows; r += count) {
         int64_t sample = (first + r) / view->sample_rows;

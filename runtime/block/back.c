@@ -1,0 +1,207 @@
+/* Memory of backward: transposed layers, gradients, what forwards keep, workspace. */
+#include "runtime/block/back_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+heddle_status hd_back_make(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    if (block->back != NULL) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_alloc((void **)&block->back, 1, sizeof *block->back, "backward of a block"));
+    block->back->kernels = hd_block_back_kernels_named(block->kernels->name);
+out:
+    return st;
+}
+
+void hd_keep_free(hd_keep *keep)
+{
+    for (int i = 0; i < HD_KEEPS; i++) {
+        hd_free(keep->part[i]);
+    }
+    memset(keep, 0, sizeof *keep);
+}
+
+void hd_back_destroy(heddle_block *block)
+{
+    hd_block_back *back = block->back;
+    if (back == NULL) {
+        return;
+    }
+    for (int i = 0; i < HD_BLOCK_LAYERS; i++) {
+        hd_gemm_destroy(back->layer[i]);
+    }
+    for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
+        hd_free(back->gradient[i]);
+    }
+    for (int i = 0; i < HD_WORKS; i++) {
+        hd_free(back->work[i]);
+    }
+    hd_keep_free(&back->shared);
+    hd_free(back);
+    block->back = NULL;
+}
+
+int64_t hd_back_bytes(const heddle_block *block)
+{
+    const hd_block_back *back = block->back;
+    size_t bytes = 0;
+    if (back == NULL) {
+        return 0;
+    }
+    for (int i = 0; i < HD_BLOCK_LAYERS; i++) {
+        bytes += (size_t)hd_gemm_bytes(back->layer[i]);
+    }
+    for (int i = 0; i < block->nparams; i++) {
+        const heddle_param *param = &block->param[i];
+        size_t columns = param->ndim == 2 ? (size_t)param->extent[1] : 1;
+        bytes += back->gradient[i] != NULL ? (size_t)param->extent[0] * columns * sizeof(float) : 0;
+    }
+    for (int i = 0; i < HD_WORKS; i++) {
+        bytes += back->work_bytes[i];
+    }
+    for (int i = 0; i < HD_KEEPS; i++) {
+        bytes += back->shared.held_bytes[i];
+    }
+    return (int64_t)bytes;
+}
+
+heddle_status hd_back_pack(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_back *back = block->back;
+    if (back->packed == block->commits) {
+        return HEDDLE_OK;
+    }
+    for (int i = 0; i < block->nlayers; i++) {
+        const heddle_param *weight = &block->param[2 * i];
+        if (back->layer[i] == NULL) {
+            HD_TRY(hd_gemm_create(&back->layer[i], weight->extent[0], weight->extent[1], HEDDLE_F32, HEDDLE_F32,
+                                  block->seats));
+        }
+        back->packed = 0;
+        HD_TRY(hd_gemm_pack_transposed(back->layer[i], weight->data));
+    }
+    back->packed = block->commits;
+out:
+    return st;
+}
+
+heddle_status hd_back_gradients(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_back_make(block));
+    for (int i = 0; i < block->nparams; i++) {
+        const heddle_param *param = &block->param[i];
+        size_t columns = param->ndim == 2 ? (size_t)param->extent[1] : 1;
+        if (block->back->gradient[i] == NULL) {
+            HD_TRY(hd_alloc((void **)&block->back->gradient[i], (size_t)param->extent[0], columns * sizeof(float),
+                            "the gradient of a parameter"));
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status grow(void **part, size_t *held_bytes, size_t bytes, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    if (*held_bytes < bytes) {
+        hd_free(*part);
+        *part = NULL;
+        *held_bytes = 0;
+        HD_TRY(hd_alloc_aligned(part, ALIGNMENT, bytes, what));
+        *held_bytes = bytes;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes)
+{
+    return grow(&block->back->work[which], &block->back->work_bytes[which], bytes, "a block's workspace of backward");
+}
+
+static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const hd_block_view *view)
+{
+    size_t rows = (size_t)hd_view_rows(view), c = (size_t)block->channels, elem = hd_block_elem_bytes(block);
+    memset(bytes, 0, HD_KEEPS * sizeof *bytes);
+    bytes[HD_KEEP_X] = rows * c * elem;
+    bytes[HD_KEEP_O] = rows * c * elem;
+    if (block->mixer != NULL) {
+        bytes[HD_KEEP_WIDE] = 3 * rows * c * elem;
+        bytes[HD_KEEP_MIXER] = block->mixer->kept_bytes(block, view);
+    } else if (block->options.kind == HEDDLE_STAGE_CROSS) {
+        bytes[HD_KEEP_WIDE] = rows * c * elem;
+        bytes[HD_KEEP_MIXER] = rows * (size_t)block->options.heads * sizeof(float);
+        if (__builtin_mul_overflow((size_t)view->samples * 2 * c * elem, (size_t)block->options.text_tokens,
+                                   &bytes[HD_KEEP_TEXT])) {
+            return hd_fail(HEDDLE_ERR_NOMEM,
+                           "keys and values of %lld samples x %lld text tokens do not fit the address space",
+                           (long long)view->samples, (long long)block->options.text_tokens);
+        }
+    } else {
+        bytes[HD_KEEP_O] = 0;
+        if (__builtin_mul_overflow(rows * elem, (size_t)block->options.mlp_channels, &bytes[HD_KEEP_WIDE])) {
+            return hd_fail(HEDDLE_ERR_NOMEM, "%lld rows x %lld channels do not fit the address space", (long long)rows,
+                           (long long)block->options.mlp_channels);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_view *view, heddle_tape *tape)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t bytes[HD_KEEPS];
+    void *part[HD_KEEPS] = {NULL};
+    HD_TRY(part_bytes(bytes, block, view));
+    for (int i = 0; i < HD_KEEPS; i++) {
+        int tape_holds = tape != NULL && (i == HD_KEEP_X || !tape->recompute);
+        hd_keep *keep = tape_holds ? &tape->keep : &block->back->shared;
+        if (i == HD_KEEP_X && tape == NULL) {
+            continue; /* read from the activation itself */
+        }
+        if (i == HD_KEEP_WIDE && !tape_holds && block->options.kind == HEDDLE_STAGE_MLP) {
+            continue; /* stretch by stretch in backward */
+        }
+        HD_TRY(grow(&keep->part[i], &keep->held_bytes[i], bytes[i], "what a forward keeps for its backward"));
+        keep->used_bytes[i] = bytes[i];
+        part[i] = keep->part[i];
+    }
+    *out = (hd_kept){part[HD_KEEP_X], part[HD_KEEP_WIDE], part[HD_KEEP_O], part[HD_KEEP_MIXER], part[HD_KEEP_TEXT], 0};
+out:
+    return st;
+}
+
+heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index)
+{
+    heddle_status st = HEDDLE_OK;
+    if (out == NULL || block == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_gradient: %s is NULL", out == NULL ? "out" : "block");
+    }
+    if (index < 0 || index >= block->nparams) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
+    }
+    HD_TRY(hd_back_gradients(block));
+    *out = block->param[index];
+    out->data = block->back->gradient[index];
+out:
+    return st;
+}
+
+void heddle_block_zero_gradients(heddle_block *block)
+{
+    for (int i = 0; block != NULL && block->back != NULL && i < block->nparams; i++) {
+        const heddle_param *param = &block->param[i];
+        size_t columns = param->ndim == 2 ? (size_t)param->extent[1] : 1;
+        if (block->back->gradient[i] != NULL) {
+            memset(block->back->gradient[i], 0, (size_t)param->extent[0] * columns * sizeof(float));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+/* The mixer of a sharded mixed dim: the rows between the linear layers, handed to an attention object of the group. */
+#include "runtime/base/base.h"
+#include "runtime/block/sharded.h"
+
+enum { ALIGNMENT = 64 };
+
+/* What forward keeps on the tape: which forward of the object it was, and LINEAR's factors [rows][heads]. */
+typedef struct kept_head {
+    uint64_t forward;
+    uint64_t padding[7];
+} kept_head;
+
+static int64_t rows_of(const hd_block_view *view)
+{
+    return view->outer * view->inner * view->t;
+}
+
+static float *inverse_of(const hd_mixer_call *call)
+{
+    return (float *)(void *)((kept_head *)call->kept + 1);
+}
+
+static size_t kept_bytes(const heddle_block *block, const hd_block_view *view)
+{
+    int64_t factors = block->options.kind == HEDDLE_STAGE_LINEAR ? rows_of(view) * block->options.heads : 0;
+    return sizeof(kept_head) + (size_t)factors * sizeof(float);
+}
+
+/* --- arrays of the object in the block's buffers ------------------------------------------------------------------ */
+
+/* [fibres][t][columns] of which the array's heads begin at `first`. */
+static heddle_attention_array array_of(const hd_mixer_call *call, const void *data, int64_t columns, int64_t first,
+                                       size_t elem)
+{
+    uintptr_t at = (uintptr_t)data + (size_t)first * elem;
+    return (heddle_attention_array){.data = data == NULL ? NULL : (void *)at,
+                                    .stride_elems = {call->view->t * columns, columns, call->block->head_channels, 1}};
+}
+
+typedef struct three_arrays {
+    heddle_attention_array q, k, v;
+} three_arrays;
+
+static three_arrays three_of(const hd_mixer_call *call, const void *data, size_t elem)
+{
+    int64_t c = call->block->channels;
+    return (three_arrays){array_of(call, data, 3 * c, 0, elem), array_of(call, data, 3 * c, c, elem),
+                          array_of(call, data, 3 * c, 2 * c, elem)};
+}
+
+static heddle_status object_forward(const hd_mixer_call *call, void *o)
+{
+    const hd_block_sharded *s = call->block->sharded;
+    size_t elem = hd_block_elem_bytes(call->block);
+    three_arrays x = three_of(call, call->qkv, elem);
+    heddle_attention_array out = array_of(call, o, call->block->channels, 0, elem);
+    return s->linear != NULL ? heddle_linear_attention_forward(s->linear, &x.q, &x.k, &x.v, &out, HEDDLE_NO_STREAM)
+                             : heddle_attention_forward(s->attention, &x.q, &x.k, &x.v, &out, NULL, HEDDLE_NO_STREAM);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static heddle_status forward(const hd_mixer_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_sharded *s = call->block->sharded;
+    kept_head *kept = call->kept;
+    if (s->fibres == 0) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_sharded_make(call->block, call->keep));
+    s->held = ++s->forwards;
+    HD_TRY(object_forward(call, call->o));
+    if (kept != NULL) {
+        kept->forward = s->held;
+    }
+    if (s->linear != NULL) {
+        hd_linear_norm(call->block, call->o, kept != NULL ? inverse_of(call) : NULL, rows_of(call->view));
+    }
+out:
+    return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
+}
+
+static heddle_status reserve(hd_block_sharded *s, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    if (s->work_bytes < bytes) {
+        hd_free(s->work);
+        s->work = NULL;
+        s->work_bytes = 0;
+        HD_TRY(hd_alloc_aligned(&s->work, ALIGNMENT, bytes, "gradients of a block's attention"));
+        s->work_bytes = bytes;
+    }
+out:
+    return st;
+}
+
+/* The object's own backward on gradients of its storage type, both of them in `d_o` and `d_qkv`. */
+static heddle_status object_backward(const hd_mixer_call *call, const void *d_o, void *d_qkv)
+{
+    const hd_block_sharded *s = call->block->sharded;
+    size_t elem = hd_block_elem_bytes(call->block);
+    three_arrays x = three_of(call, call->qkv, elem), dx = three_of(call, d_qkv, elem);
+    heddle_attention_array d_out = array_of(call, d_o, call->block->channels, 0, elem);
+    return s->linear != NULL ? heddle_linear_attention_backward(s->linear, &x.q, &x.k, &x.v, &d_out, &dx.q, &dx.k,
+                                                                &dx.v, HEDDLE_NO_STREAM)
+                             : heddle_attention_backward(s->attention, &d_out, &dx.q, &dx.k, &dx.v, HEDDLE_NO_STREAM);
+}
+
+/* Gradients in the storage type lie in the workspace: [rows][c] behind [rows][3][c]. f32 softmax attention needs none.
+ */
+static heddle_status backward_in_storage(const hd_mixer_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_block *block = call->block;
+    hd_block_sharded *s = block->sharded;
+    heddle_dtype dtype = block->options.shape.dtype;
+    int64_t rows = rows_of(call->view), elems = rows * block->channels;
+    size_t bytes = (size_t)elems * hd_block_elem_bytes(block);
+    const void *d_o = call->d_o;
+    void *d_qkv = call->d_qkv;
+    HD_TRY(reserve(s, dtype == HEDDLE_F32 ? (s->linear != NULL ? bytes : 0) : 4 * bytes));
+    if (s->linear != NULL) {
+        hd_linear_norm_back(block, s->work, dtype, call->d_o, call->o, inverse_of(call), rows);
+        d_o = s->work;
+    } else if (dtype != HEDDLE_F32) {
+        block->kernels->convert(s->work, dtype, call->d_o, HEDDLE_F32, elems);
+        d_o = s->work;
+    }
+    if (dtype != HEDDLE_F32) {
+        d_qkv = s->work != NULL ? (char *)s->work + bytes : NULL;
+    }
+    HD_TRY(object_backward(call, d_o, d_qkv));
+    if (dtype != HEDDLE_F32) {
+        block->kernels->convert(call->d_qkv, HEDDLE_F32, d_qkv, dtype, 3 * elems);
+    }
+out:
+    return st;
+}
+
+static heddle_status backward(const hd_mixer_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_sharded *s = call->block->sharded;
+    const kept_head *kept = call->kept;
+    if (s->fibres == 0) {
+        return HEDDLE_OK;
+    }
+    if (kept->forward != s->held) { /* the object holds a later forward; the gradients' memory takes the results */
+        HD_TRY(object_forward(call, call->d_qkv));
+        s->held = kept->forward;
+    }
+    HD_TRY(backward_in_storage(call));
+out:
+    return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
+}
+
+const hd_block_mixer hd_mixer_sharded = {
+    .name = "sharded", .collective = 1, .kept_bytes = kept_bytes, .forward = forward, .backward = backward};

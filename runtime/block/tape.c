@@ -1,0 +1,140 @@
+/* Tapes, and the entrances of a forward that fills one and of backward. */
+#include "runtime/block/back_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <string.h>
+
+void heddle_tape_options_init(heddle_tape_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->struct_bytes = sizeof *options;
+}
+
+heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_tape *tape = NULL;
+    if (out == NULL || block == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_tape_create: %s is NULL", out == NULL ? "out" : "block");
+    }
+    if (options != NULL && options->struct_bytes != sizeof *options) {
+        return hd_fail(HEDDLE_ERR_ARG, "tape options of %zu bytes, this library has %zu: call heddle_tape_options_init",
+                       options->struct_bytes, sizeof *options);
+    }
+    if (options != NULL && options->recompute != 0 && options->recompute != 1) {
+        return hd_fail(HEDDLE_ERR_ARG, "recompute %d of a tape must be 0 or 1", options->recompute);
+    }
+    HD_TRY(hd_back_make(block));
+    HD_TRY(hd_alloc((void **)&tape, 1, sizeof *tape, "a tape"));
+    tape->block = block;
+    tape->recompute = options != NULL && options->recompute;
+    *out = tape;
+out:
+    return st;
+}
+
+void heddle_tape_destroy(heddle_tape *tape)
+{
+    if (tape != NULL) {
+        hd_keep_free(&tape->keep);
+        hd_free(tape);
+    }
+}
+
+int64_t heddle_tape_bytes(const heddle_tape *tape)
+{
+    size_t bytes = 0;
+    for (int i = 0; tape != NULL && tape->filled && i < HD_KEEPS; i++) {
+        bytes += tape->keep.used_bytes[i];
+    }
+    return (int64_t)bytes;
+}
+
+static heddle_status check_tape(const heddle_block *block, const heddle_tape *tape, const char *function)
+{
+    if (block == NULL || tape == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", function, block == NULL ? "block" : "tape");
+    }
+    if (tape->block != block) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: the tape was made for another block", function);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status forward(heddle_block *block, hd_block_view *view, heddle_tape *tape)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_kept kept;
+    HD_TRY(hd_back_keep(&kept, block, view, tape));
+    if (block->mixer != NULL) {
+        return hd_forward_mixed(block, view, &kept, !tape->recompute);
+    }
+    if (block->options.kind == HEDDLE_STAGE_CROSS) {
+        view->call = &kept;
+        return hd_stage_cross(block, view);
+    }
+    view->call = &kept;
+    return hd_stage_mlp(block, view);
+out:
+    return st;
+}
+
+heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
+                                        const heddle_conditioning *conditioning, heddle_tape *tape)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_view view;
+    int idle = 0;
+    HD_TRY(check_tape(block, tape, "heddle_block_forward_tape"));
+    if (box == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward_tape: box is NULL");
+    }
+    tape->filled = 0;
+    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
+    for (int i = 0; i < HD_KEEPS; i++) {
+        tape->keep.used_bytes[i] = 0;
+    }
+    if (!idle) {
+        HD_TRY(forward(block, &view, tape));
+    }
+    tape->box = *box;
+    tape->commits = block->commits;
+    tape->filled = 1;
+out:
+    return st == HEDDLE_OK || block == NULL ? st : hd_sharded_give_up(block, st);
+}
+
+heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
+                                    const heddle_conditioning_gradient *dconditioning, heddle_tape *tape)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_view view;
+    hd_kept kept;
+    int idle = 0;
+    HD_TRY(check_tape(block, tape, "heddle_block_backward"));
+    if (!tape->filled) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: the tape holds no forward");
+    }
+    if (tape->commits != block->commits) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: weights were committed %llu times since the forward",
+                       (unsigned long long)(block->commits - tape->commits));
+    }
+    HD_TRY(hd_block_enter(&view, &idle, block, dx, &tape->box, conditioning));
+    if (idle) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_back_pack(block));
+    HD_TRY(hd_back_gradients(block));
+    HD_TRY(hd_back_keep(&kept, block, &view, tape));
+    kept.again = tape->recompute;
+    if (block->mixer != NULL) {
+        HD_TRY(hd_back_mixed(block, &view, &kept, dconditioning));
+    } else if (block->options.kind == HEDDLE_STAGE_CROSS) {
+        HD_TRY(hd_back_cross(block, &view, &kept, dconditioning));
+    } else {
+        HD_TRY(hd_back_mlp(block, &view, &kept, dconditioning));
+    }
+out:
+    return st == HEDDLE_OK || block == NULL ? st : hd_sharded_give_up(block, st);
+}
