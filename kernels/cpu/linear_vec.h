@@ -80,6 +80,10 @@ store_tile(const gemm *g, int64_t m, int64_t n, vec sum[TILE_ROWS][TILE_VECS], c
             }
             if (g->mask != NULL) {
                 x = vec_mul(x, vec_load(g->mask + n + v * VEC - m - i));
+                int64_t seen = m + i + 1 - n - v * VEC;
+                if (g->part == HD_LINEAR_LOWER_N && seen < VEC) { /* what overflowed there is not zero times zero */
+                    x = vec_keep(x, seen > 0 ? seen : 0);
+                }
             }
             if (g->keep != 0) {
                 x = vec_fma(vec_set1(g->keep), vec_load(to), x);
