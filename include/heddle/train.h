@@ -34,18 +34,23 @@ typedef struct heddle_tape_options {
 HEDDLE_API void heddle_tape_options_init(heddle_tape_options *options);
 
 /* A tape for calls of `block`, which it borrows; destroy it before the block. options may be NULL. Not collective.
- * HEDDLE_ERR_ARG: NULL, options without their _init function. HEDDLE_ERR_NOMEM. */
+ * HEDDLE_ERR_ARG: out or block is NULL, options without their _init function, recompute other than 0 and 1.
+ * HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options);
 HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
-/* Activation memory: what the last forward call keeps, 0 before it. */
+/* Activation memory: what the last forward call keeps, 0 before it and after one that failed. NULL: 0. docs/blocks.md
+ * has the formula of each stage. */
 HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
 
-/* heddle_block_forward that also fills the tape; grows the tape on the first call for a larger box. Errors as there;
- * HEDDLE_ERR_ARG also: the tape is of another block. */
+/* heddle_block_forward that also fills the tape, with the same bits in x; grows the tape on the first call for a larger
+ * box and replaces what it held. Collective where heddle_block_forward is. Errors as there; HEDDLE_ERR_ARG also: a
+ * NULL, or the tape is of another block. After an error the tape holds nothing. */
 HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
                                                    const heddle_conditioning *conditioning, heddle_tape *tape);
 
-/* Where gradients of the conditioning are added; f32, indexed by the global batch like heddle_conditioning. */
+/* Where gradients of the conditioning are added; f32, indexed by the global batch like heddle_conditioning. Only the
+ * rows that the stage reads are touched: of the box's samples, rows 0..2 (ATTENTION, LINEAR) or 3..5 (MLP) of the
+ * vector, the first text_lengths[b] rows of the text (CROSS). */
 typedef struct heddle_conditioning_gradient {
     float *vector; /* [b, 6, c]; NULL: not wanted */
     float *text;   /* [b, text_tokens, c]; NULL: not wanted */
@@ -53,19 +58,27 @@ typedef struct heddle_conditioning_gradient {
 
 /* dx: dense like x of the forward call, in its dtype; gradient of the stage's output on entry, of its input on return.
  * conditioning: as in the forward call. Parameter gradients are added to heddle_block_gradient. dconditioning may be
- * NULL. May be called several times for one forward (each adds). Weights must not have changed since the forward.
- * HEDDLE_ERR_ARG: the tape holds no forward of this block; conditioning missing. HEDDLE_ERR_NOMEM: workspace of the
- * first call; nothing is allocated afterwards. After an error dx and the gradients may be partly done. */
+ * NULL. May be called several times for one forward (each adds). Weights must not have changed since the forward. The
+ * first call after heddle_block_commit packs the transposed weights. Collective where the forward was. NaN and infinity
+ * spread to what depends on them and no further, except within the sums over rows.
+ * HEDDLE_ERR_ARG: a NULL; the tape is of another block or holds no forward; weights were committed since it;
+ * conditioning missing. HEDDLE_ERR_NOMEM: workspace of the first call of a box; nothing is allocated afterwards. After
+ * an error dx and the gradients may be partly done. */
 HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
                                                const heddle_conditioning_gradient *dconditioning, heddle_tape *tape);
 
-/* Gradient of parameter `index`: like heddle_block_param, data is [extents] f32, owned by the block, zero until the
- * first backward. HEDDLE_ERR_ARG: no such parameter. HEDDLE_ERR_NOMEM: made on first use. */
+/* Gradient of parameter `index`: like heddle_block_param, data is [extents] f32, owned by the block until it is
+ * destroyed (the address does not change), zero until the first backward. HEDDLE_ERR_ARG: a NULL, no such parameter.
+ * HEDDLE_ERR_NOMEM: made on first use. */
 HEDDLE_API heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index);
+/* Sets all of them to zero. NULL is legal. */
 HEDDLE_API void heddle_block_zero_gradients(heddle_block *block);
 
-/* Backward of heddle_linear_forward: dx[rows, k] = dout W (written; NULL: not wanted), dweight[n, k] += dout^T x,
- * dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. Errors as for the forward. */
+/* Backward of heddle_linear_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
+ * dweight[n, k] += dout^T x, dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. A row
+ * of dx has the same bits whatever the other rows are; dweight and dbias do not depend on threads. Packs the weights on
+ * every call. HEDDLE_ERR_ARG: dweight, dout, x or weight is NULL with rows > 0, or a number is out of range.
+ * HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, const float *dout,
                                                 const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
                                                 int threads);

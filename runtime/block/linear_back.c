@@ -1,0 +1,137 @@
+/* Backward of token-wise layers outside the blocks. */
+#include "runtime/block/back_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <dnnl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+/* Jobs: stretches of rows of dx, then panels of dweight, each over all rows in the same order. */
+typedef struct linear_back {
+    hd_gemm *gemm; /* NULL: dx is not wanted */
+    float *dx, *dweight, *dbias;
+    const float *dout, *x;
+    int64_t rows, k, n;
+    int64_t row_jobs, jobs;
+    atomic_llong next;
+    atomic_int next_seat;
+} linear_back;
+
+typedef struct linear_worker {
+    linear_back *work;
+    heddle_status status;
+    char sentence[256];
+} linear_worker;
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static heddle_status panel(const linear_back *b, int64_t first)
+{
+    int64_t columns = smaller(HD_PANEL_ROWS, b->n - first);
+    for (int64_t r = 0; r < b->rows; r += HD_UNIT_ROWS) {
+        int64_t rows = smaller(HD_UNIT_ROWS, b->rows - r);
+        const float *dout = b->dout + r * b->n + first;
+        dnnl_status_t status = dnnl_sgemm('T', 'N', columns, b->k, rows, 1, dout, b->n, b->x + r * b->k, b->k, 1,
+                                          b->dweight + first * b->k, b->k);
+        if (status != dnnl_success) {
+            return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
+                           "oneDNN failed with status %d: gradient of a %lld x %lld weight over %lld rows", (int)status,
+                           (long long)b->n, (long long)b->k, (long long)rows);
+        }
+        if (b->dbias != NULL) {
+            hd_block_back_kernels_best()->add_columns(b->dbias + first, dout, rows, b->n, columns);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static void *work(void *arg)
+{
+    linear_worker *worker = arg;
+    linear_back *b = worker->work;
+    int seat = atomic_fetch_add(&b->next_seat, 1);
+    int entered = hd_gemm_enter();
+    for (;;) {
+        int64_t job = atomic_fetch_add(&b->next, 1);
+        if (job >= b->jobs || worker->status != HEDDLE_OK) {
+            break;
+        }
+        if (job >= b->row_jobs) {
+            worker->status = panel(b, (job - b->row_jobs) * HD_PANEL_ROWS);
+        } else {
+            int64_t r = job * HD_UNIT_ROWS;
+            worker->status =
+                hd_gemm_run(b->gemm, seat, b->dx + r * b->k, b->dout + r * b->n, smaller(HD_UNIT_ROWS, b->rows - r));
+        }
+    }
+    if (worker->status != HEDDLE_OK) {
+        snprintf(worker->sentence, sizeof worker->sentence, "%s", heddle_last_error());
+    }
+    hd_gemm_leave(entered);
+    return NULL;
+}
+
+static heddle_status run_workers(linear_back *b, int count)
+{
+    pthread_t thread[HD_BLOCK_THREADS];
+    linear_worker worker[HD_BLOCK_THREADS];
+    int started = 0;
+    for (int i = 0; i < count; i++) {
+        worker[i].work = b;
+        worker[i].status = HEDDLE_OK;
+    }
+    while (started < count - 1 && pthread_create(&thread[started], NULL, work, &worker[started]) == 0) {
+        started++;
+    }
+    work(&worker[started]);
+    for (int i = 0; i < started; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    for (int i = 0; i <= started; i++) {
+        if (worker[i].status != HEDDLE_OK) {
+            return hd_fail(worker[i].status, "%s", worker[i].sentence);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                                     int64_t rows, int64_t k, const float *weight, int64_t n, int threads)
+{
+    heddle_status st = HEDDLE_OK;
+    linear_back b = {.dx = dx, .dweight = dweight, .dbias = dbias, .dout = dout, .x = x, .rows = rows, .k = k, .n = n};
+    if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {
+        return hd_fail(HEDDLE_ERR_ARG, "%lld rows on %d threads: rows must not be negative, threads 0 to %d",
+                       (long long)rows, threads, HD_BLOCK_THREADS);
+    }
+    if (k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX) {
+        return hd_fail(HEDDLE_ERR_ARG, "a linear layer needs 1 to %d inputs and outputs, not %lld and %lld", INT32_MAX,
+                       (long long)k, (long long)n);
+    }
+    if (rows == 0) {
+        return HEDDLE_OK;
+    }
+    if (dweight == NULL || dout == NULL || x == NULL || (weight == NULL && dx != NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_backward: %s is NULL",
+                       dweight == NULL ? "dweight"
+                       : dout == NULL  ? "dout"
+                       : x == NULL     ? "x"
+                                       : "weight");
+    }
+    b.row_jobs = dx != NULL ? (rows + HD_UNIT_ROWS - 1) / HD_UNIT_ROWS : 0;
+    b.jobs = b.row_jobs + (n + HD_PANEL_ROWS - 1) / HD_PANEL_ROWS;
+    int count = (int)smaller(threads > 1 ? threads : 1, b.jobs);
+    if (dx != NULL) {
+        HD_TRY(hd_gemm_create(&b.gemm, n, k, HEDDLE_F32, HEDDLE_F32, count));
+        HD_TRY(hd_gemm_pack_transposed(b.gemm, weight));
+    }
+    HD_TRY(run_workers(&b, count));
+out:
+    hd_gemm_destroy(b.gemm);
+    return st;
+}
