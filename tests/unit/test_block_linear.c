@@ -2,6 +2,7 @@
 #include "block_problem.h"
 
 #include <heddle/linear_attention.h>
+#include <heddle/train.h>
 
 static double decay_of(const problem *p, int64_t head)
 {
@@ -110,6 +111,108 @@ static void follows_the_model(void **state)
     }
 }
 
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+static double loss_of(problem *p, const double *x, const double *weight)
+{
+    double *y = must_alloc(p->elems, sizeof *y), loss = 0;
+    memcpy(y, x, (size_t)p->elems * sizeof *y);
+    model_linear_stage(p, y);
+    for (int64_t i = 0; i < p->elems; i++) {
+        loss += weight[i] * y[i];
+    }
+    free(y);
+    return loss;
+}
+
+/* Moves x (all of it) or one parameter a little along `way`, by the same step forth and back. */
+static double derivative(problem *p, double *x, heddle_param *param, const float *way, const double *weight)
+{
+    const double step = 0x1p-22;
+    double loss[2];
+    int64_t elems = param == NULL ? p->elems : param->extent[0] * (param->ndim == 2 ? param->extent[1] : 1);
+    float *kept = must_alloc(elems, sizeof *kept);
+    for (int64_t i = 0; i < elems && param != NULL; i++) {
+        param->data[i] = kept[i] = roundf(param->data[i] * 4096) / 4096; /* the step is exact */
+    }
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < elems; i++) {
+            double by = (side ? step : -step) * (way[i] < 0 ? -1 : 1);
+            if (param != NULL) {
+                param->data[i] = kept[i] + (float)by;
+            } else {
+                x[i] += side ? 2 * by : by;
+            }
+        }
+        loss[side] = loss_of(p, x, weight);
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        if (param != NULL) {
+            param->data[i] = kept[i];
+        } else {
+            x[i] -= step * (way[i] < 0 ? -1 : 1);
+        }
+    }
+    free(kept);
+    return (loss[1] - loss[0]) / (2 * step);
+}
+
+static void expect_near(const char *what, int flags, double got, double wanted, double size)
+{
+    if (!(fabs(got - wanted) <= 2e-4 * size)) {
+        fail_msg("flags %d: slope along the gradient of %s is %g, the model's %g", flags, what, got, wanted);
+    }
+}
+
+static void gradients_are_slopes_of_the_model(void **state)
+{
+    (void)state;
+    static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 270, 8}};
+    for (int flags = 0; flags < 16; flags++) {
+        problem p;
+        heddle_block_options options = linear_options(HEDDLE_F32, extents[flags % 4], flags);
+        open_problem(&p, &options);
+        heddle_box whole = whole_box(&options.shape);
+        heddle_tape *tape = NULL;
+        double *x = must_alloc(p.elems, sizeof *x), *weight = must_alloc(p.elems, sizeof *weight);
+        float *y = must_alloc(p.elems, sizeof *y), *dx = must_alloc(p.elems, sizeof *dx);
+        for (int i = 0; i < heddle_block_nparams(p.block); i++) { /* as derivative will have them */
+            heddle_param param;
+            HD_OK(heddle_block_param(&param, p.block, i));
+            for (int64_t e = 0; e < param.extent[0] * (param.ndim == 2 ? param.extent[1] : 1); e++) {
+                param.data[e] = roundf(param.data[e] * 4096) / 4096;
+            }
+        }
+        HD_OK(heddle_block_commit(p.block));
+        for (int64_t i = 0; i < p.elems; i++) {
+            x[i] = (double)(y[i] = p.x[i]);
+            weight[i] = (double)(dx[i] = symmetric());
+        }
+        HD_OK(heddle_tape_create(&tape, p.block, NULL));
+        HD_OK(heddle_block_forward_tape(p.block, y, &whole, &p.conditioning, tape));
+        HD_OK(heddle_block_backward(p.block, dx, &p.conditioning, NULL, tape));
+        for (int i = -1; i < heddle_block_nparams(p.block); i++) {
+            heddle_param param, gradient = {.data = dx, .extent = {p.elems}, .ndim = 1, .name = "x"};
+            if (i >= 0) {
+                HD_OK(heddle_block_param(&param, p.block, i));
+                HD_OK(heddle_block_gradient(&gradient, p.block, i));
+            }
+            double along = 0;
+            for (int64_t e = 0; e < gradient.extent[0] * (gradient.ndim == 2 ? gradient.extent[1] : 1); e++) {
+                along += fabs((double)gradient.data[e]); /* the direction is the gradient's signs */
+            }
+            double slope = derivative(&p, x, i < 0 ? NULL : &param, gradient.data, weight);
+            expect_near(gradient.name, flags, along, slope, fmax(along, 1));
+        }
+        heddle_tape_destroy(tape);
+        free(x);
+        free(y);
+        free(dx);
+        free(weight);
+        close_problem(&p);
+    }
+}
+
 /* A block of one fibre, or of any part of the others, gives the bits of the whole. */
 static void fibres_are_independent(void **state)
 {
@@ -167,6 +270,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(follows_the_model),
+        cmocka_unit_test(gradients_are_slopes_of_the_model),
         cmocka_unit_test(fibres_are_independent),
         cmocka_unit_test(bad_options_are_refused),
     };

@@ -1,0 +1,408 @@
+/* Blocks whose mixed dim is sharded, by every method: the part of every rank is that of a block that holds everything,
+ * and what is sent is what was planned. */
+#include "case.h"
+
+#include "kernels/kernels_block.h"
+
+#include <heddle/heddle.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct job {
+    heddle_stage_kind kind;
+    const char *shape, *mesh, *layout, *method;
+    int mixed_dim, heads, flags; /* 1 rope, 2 qk_norm or causal, 4 no modulation; decay by flags % 3 */
+} job;
+
+/* --- one block, and everything about it, the same on every rank --------------------------------------------------- */
+
+typedef struct world {
+    heddle_block_options options;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_block *whole, *mine;
+    heddle_conditioning conditioning;
+    float *x, *vector; /* everything */
+    int64_t elems, vector_elems;
+    heddle_box all, box;
+    uint64_t state;
+} world;
+
+static float draw(world *w)
+{
+    w->state = w->state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(w->state >> 32) * 0x1p-31f;
+}
+
+static void *room(int64_t elems, size_t bytes)
+{
+    void *memory = calloc((size_t)elems + 1, bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+static heddle_status open_world(world *w, const job *j, heddle_comm *comm)
+{
+    memset(w, 0, sizeof *w);
+    w->state = 11;
+    heddle_block_options_init(&w->options);
+    w->options.kind = j->kind;
+    w->options.mixed_dim = j->mixed_dim;
+    w->options.heads = j->heads;
+    w->options.rope = j->flags & 1;
+    w->options.qk_norm = j->kind == HEDDLE_STAGE_ATTENTION && (j->flags & 2) != 0;
+    w->options.causal = j->kind == HEDDLE_STAGE_LINEAR && (j->flags & 2) != 0;
+    w->options.modulate = (j->flags & 4) == 0;
+    w->options.decay = (const double[]){0.9, 0, 1}[j->flags % 3];
+    heddle_status st = heddle_shape_parse(&w->options.shape, j->shape);
+    st = st != HEDDLE_OK ? st : heddle_mesh_parse(&w->mesh, j->mesh);
+    st = st != HEDDLE_OK ? st : heddle_layout_parse(&w->layout, j->layout, &w->options.shape, &w->mesh);
+    st = st != HEDDLE_OK ? st : heddle_block_create(&w->whole, &w->options);
+    st = st != HEDDLE_OK ? st : heddle_block_seed(w->whole, 5);
+    st = st != HEDDLE_OK ? st : heddle_block_create(&w->mine, &w->options);
+    st = st != HEDDLE_OK ? st : heddle_block_seed(w->mine, 5);
+    heddle_layout everywhere = heddle_layout_replicated();
+    int rank = heddle_comm_rank(comm);
+    st = st != HEDDLE_OK ? st : heddle_layout_box(&w->all, &w->options.shape, &w->mesh, &everywhere, rank);
+    st = st != HEDDLE_OK ? st : heddle_layout_box(&w->box, &w->options.shape, &w->mesh, &w->layout, rank);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    int last = w->options.shape.ndim - 1;
+    w->elems = heddle_box_elems(&w->all);
+    w->vector_elems = w->all.len[0] * 6 * w->all.len[last];
+    w->x = room(w->elems, sizeof(float));
+    w->vector = room(w->vector_elems, sizeof(float));
+    for (int64_t i = 0; i < w->elems; i++) {
+        w->x[i] = hd_bf16_to_f32(hd_f32_to_bf16(2 * draw(w)));
+    }
+    for (int64_t i = 0; i < w->vector_elems; i++) {
+        w->vector[i] = draw(w);
+    }
+    w->conditioning.vector = w->vector;
+    return heddle_block_shard_attention(w->mine, comm, &w->mesh, &w->layout, j->method);
+}
+
+static void close_world(world *w)
+{
+    heddle_block_destroy(w->mine);
+    heddle_block_destroy(w->whole);
+    free(w->x);
+    free(w->vector);
+}
+
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
+
+static int64_t place(const world *w, int64_t i)
+{
+    int64_t at = 0, index[HEDDLE_MAX_DIMS];
+    for (int d = w->box.ndim - 1; d >= 0; d--) {
+        index[d] = w->box.lo[d] + i % w->box.len[d];
+        i /= w->box.len[d];
+    }
+    for (int d = 0; d < w->box.ndim; d++) {
+        at = at * w->all.len[d] + index[d];
+    }
+    return at;
+}
+
+static void *to_storage(const world *w, const float *from, int part)
+{
+    int64_t elems = part ? heddle_box_elems(&w->box) : w->elems;
+    int bf16 = w->options.shape.dtype == HEDDLE_BF16;
+    void *out = room(elems, sizeof(float));
+    for (int64_t i = 0; i < elems; i++) {
+        float value = from[part ? place(w, i) : i];
+        if (bf16) {
+            ((uint16_t *)out)[i] = hd_f32_to_bf16(value);
+        } else {
+            ((float *)out)[i] = value;
+        }
+    }
+    return out;
+}
+
+static double value_at(const world *w, const void *x, int64_t i)
+{
+    return w->options.shape.dtype == HEDDLE_BF16 ? (double)hd_bf16_to_f32(((const uint16_t *)x)[i])
+                                                 : (double)((const float *)x)[i];
+}
+
+static heddle_status compare(const world *w, const char *what, const void *part, const void *whole, double tolerance)
+{
+    double worst = 0, scale = 0;
+    for (int64_t i = 0; i < w->elems; i++) {
+        scale = fmax(scale, fabs(value_at(w, whole, i)));
+    }
+    for (int64_t i = 0; i < heddle_box_elems(&w->box); i++) {
+        double off = fabs(value_at(w, part, i) - value_at(w, whole, place(w, i))) / scale;
+        worst = off <= worst ? worst : off;
+    }
+    if (!(worst <= tolerance)) {
+        fprintf(stderr, "%s: off by %g of the largest, %g allowed\n", what, worst, tolerance);
+        return HEDDLE_ERR_MISMATCH;
+    }
+    return HEDDLE_OK;
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static double tolerance_of(const world *w)
+{
+    return w->options.shape.dtype == HEDDLE_BF16 ? 0.03 : 4e-6;
+}
+
+static heddle_status expect_bytes(heddle_block *block, int forwards, int backwards)
+{
+    heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
+    heddle_status st = heddle_block_get_traffic(&traffic, block);
+    int64_t planned = forwards * traffic.planned_forward_bytes + backwards * traffic.planned_backward_bytes;
+    if (st == HEDDLE_OK && traffic.measured_bytes != planned) {
+        fprintf(stderr, "sent %lld bytes, planned %lld\n", (long long)traffic.measured_bytes, (long long)planned);
+        st = HEDDLE_ERR_MISMATCH;
+    }
+    return st;
+}
+
+static heddle_status forward_case(heddle_comm *comm, void *arg)
+{
+    world w;
+    heddle_status st = open_world(&w, arg, comm);
+    if (st == HEDDLE_OK) {
+        void *whole = to_storage(&w, w.x, 0), *part = to_storage(&w, w.x, 1);
+        for (int twice = 0; twice < 2 && st == HEDDLE_OK; twice++) {
+            st = heddle_block_forward(w.whole, whole, &w.all, &w.conditioning);
+            st = st != HEDDLE_OK ? st : heddle_block_forward(w.mine, part, &w.box, &w.conditioning);
+            st = st != HEDDLE_OK ? st : compare(&w, "forward", part, whole, tolerance_of(&w));
+            st = st != HEDDLE_OK ? st : expect_bytes(w.mine, 1 + twice, 0);
+        }
+        free(whole);
+        free(part);
+    }
+    close_world(&w);
+    return st;
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+/* Ranks that hold the same part: their gradients are all the same, and the sum counts each. */
+static int replicas(const world *w)
+{
+    int count = 1;
+    for (int a = 0; a < w->mesh.naxes; a++) {
+        count *= w->layout.dim_of_axis[a] == HEDDLE_REPLICATED ? w->mesh.axis[a].size : 1;
+    }
+    return count;
+}
+
+static heddle_status sum_and_compare(heddle_comm *comm, const char *what, float *part, const float *whole,
+                                     int64_t elems, int times, double tolerance)
+{
+    double worst = 0, scale = 1e-9;
+    heddle_status st = heddle_comm_allreduce_sum(comm, part, elems, HEDDLE_F32);
+    for (int64_t i = 0; i < elems; i++) {
+        scale = fmax(scale, fabs((double)whole[i]));
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        double off = fabs((double)part[i] / times - (double)whole[i]) / scale;
+        worst = off <= worst ? worst : off;
+    }
+    if (st == HEDDLE_OK && !(worst <= tolerance)) {
+        fprintf(stderr, "gradient of %s: off by %g of the largest, %g allowed\n", what, worst, tolerance);
+        st = HEDDLE_ERR_MISMATCH;
+    }
+    return st;
+}
+
+static heddle_status compare_gradients(heddle_comm *comm, world *w, float *vectors)
+{
+    heddle_status st = HEDDLE_OK;
+    int times = replicas(w);
+    double tolerance = 2 * tolerance_of(w);
+    for (int i = 0; i < heddle_block_nparams(w->mine) && st == HEDDLE_OK; i++) {
+        heddle_param part, whole;
+        st = heddle_block_gradient(&part, w->mine, i);
+        st = st != HEDDLE_OK ? st : heddle_block_gradient(&whole, w->whole, i);
+        int64_t elems = part.extent[0] * (part.ndim == 2 ? part.extent[1] : 1);
+        float *sum = room(elems, sizeof *sum);
+        memcpy(sum, part.data, (size_t)elems * sizeof *sum);
+        st = st != HEDDLE_OK ? st : sum_and_compare(comm, part.name, sum, whole.data, elems, times, tolerance);
+        free(sum);
+    }
+    if (st == HEDDLE_OK && w->options.modulate) {
+        st = sum_and_compare(comm, "vector", vectors, vectors + w->vector_elems, w->vector_elems, times, tolerance);
+    }
+    return st;
+}
+
+/* Two forwards in flight; the older one goes back last, the younger one twice or (recompute) once. */
+static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
+{
+    heddle_tape *tape[4] = {NULL}; /* mine, whole, mine of the second, whole of the second */
+    heddle_tape_options options;
+    float *gradient = room(w->elems, sizeof *gradient), *vectors = room(2 * w->vector_elems, sizeof *vectors);
+    heddle_conditioning_gradient into[2] = {{.vector = vectors}, {.vector = vectors + w->vector_elems}};
+    for (int64_t i = 0; i < w->elems; i++) {
+        gradient[i] = draw(w);
+    }
+    void *whole = to_storage(w, w->x, 0), *part = to_storage(w, w->x, 1);
+    heddle_status st = HEDDLE_OK;
+    heddle_tape_options_init(&options);
+    options.recompute = recompute;
+    for (int i = 0; i < 4 && st == HEDDLE_OK; i++) {
+        st = heddle_tape_create(&tape[i], i & 1 ? w->whole : w->mine, &options);
+    }
+    for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
+        st = heddle_block_forward_tape(w->mine, part, &w->box, &w->conditioning, tape[2 * i]);
+        st = st != HEDDLE_OK ? st
+                             : heddle_block_forward_tape(w->whole, whole, &w->all, &w->conditioning, tape[2 * i + 1]);
+        st = st != HEDDLE_OK ? st : compare(w, "forward with a tape", part, whole, tolerance_of(w));
+    }
+    free(whole);
+    free(part);
+    static const int order[] = {1, 1, 0};
+    for (int i = recompute; i < 3 && st == HEDDLE_OK; i++) {
+        whole = to_storage(w, gradient, 0);
+        part = to_storage(w, gradient, 1);
+        st = heddle_block_backward(w->mine, part, &w->conditioning, &into[0], tape[2 * order[i]]);
+        st = st != HEDDLE_OK
+                 ? st
+                 : heddle_block_backward(w->whole, whole, &w->conditioning, &into[1], tape[2 * order[i] + 1]);
+        st = st != HEDDLE_OK ? st : compare(w, "gradient of x", part, whole, 2 * tolerance_of(w));
+        free(whole);
+        free(part);
+    }
+    st = st != HEDDLE_OK ? st : compare_gradients(comm, w, vectors);
+    /* one forward more for the older tape, or one for each that recomputes */
+    st = st != HEDDLE_OK ? st : expect_bytes(w->mine, recompute ? 4 : 3, recompute ? 2 : 3);
+    for (int i = 0; i < 4; i++) {
+        heddle_tape_destroy(tape[i]);
+    }
+    free(gradient);
+    free(vectors);
+    return st;
+}
+
+static heddle_status backward_case(heddle_comm *comm, void *arg)
+{
+    world w;
+    heddle_status st = open_world(&w, arg, comm);
+    st = st != HEDDLE_OK ? st : both_ways(comm, &w, ((const job *)arg)->flags >> 2 & 1);
+    close_world(&w);
+    return st;
+}
+
+/* --- problems ----------------------------------------------------------------------------------------------------- */
+
+static void run(int ranks, const char *transport, heddle_rank_main fn, job j)
+{
+    heddle_status st = heddle_run_ranks(ranks, transport, fn, &j);
+    if (st != HEDDLE_OK) {
+        fail_msg("%s on %s: %s by %s, mixed dim %d, flags %d, %s: %s", j.shape, j.mesh, j.layout, j.method, j.mixed_dim,
+                 j.flags, transport, heddle_last_error());
+    }
+}
+
+static const char *const softmax_methods[] = {"ulysses", "ring", "rsa", "gather-kv"};
+static const char *const linear_methods[] = {"lasp", "lasp2", "scan"};
+
+/* One problem for each method: a process of its own makes oneDNN's kernels anew, which takes longer than the rest. */
+static void over_few_problems(heddle_rank_main fn, heddle_stage_kind kind, const char *transport)
+{
+    int linear = kind == HEDDLE_STAGE_LINEAR;
+    for (int m = 0; m < (linear ? 3 : 4); m++) {
+        run(2 + m, transport, fn,
+            (job){kind, "f32[b=2 t=13 s=5 c=24]", (const char *[]){"[sp=2]", "[sp=3]", "[sp=4]", "[sp=5]"}[m], "t@sp",
+                  linear ? linear_methods[m] : softmax_methods[m], 1, 2, 3 * m});
+    }
+}
+
+static void over_all_problems(heddle_rank_main fn, heddle_stage_kind kind, const char *transport)
+{
+    int linear = kind == HEDDLE_STAGE_LINEAR, flags = 0;
+    for (int m = 0; m < (linear ? 3 : 4); m++) {
+        const char *method = linear ? linear_methods[m] : softmax_methods[m];
+        for (int ranks = 1; ranks <= 5; ranks++) {
+            char mesh[32];
+            snprintf(mesh, sizeof mesh, "[sp=%d]", ranks);
+            const char *shape = flags & 1 ? "f32[b=2 t=13 s=5 c=24]" : "f32[b=1 t=3 s=150 c=32]";
+            run(ranks, transport, fn,
+                (job){kind, shape, mesh, flags & 1 ? "t@sp" : "s@sp", method, flags & 1 ? 1 : 2, 4, flags});
+            flags++;
+        }
+        run(3, transport, fn, (job){kind, "bf16[b=2 t=13 s=5 c=24]", "[sp=3]", "t@sp", method, 1, 2, flags});
+        run(4, transport, fn, (job){kind, "f32[b=2 t=9 s=3 c=24]", "[sp=4]", "t@sp(0 4 0 5)", method, 1, 3, flags});
+        run(5, transport, fn, (job){kind, "f32[b=2 t=3 s=4 c=16]", "[sp=5]", "t@sp", method, 1, 2, flags});
+        run(4, transport, fn, (job){kind, "f32[b=3 t=7 s=4 c=16]", "[dp=2 sp=2]", "b@dp,t@sp", method, 1, 2, flags});
+        run(4, transport, fn, (job){kind, "f32[b=2 t=7 s=5 c=16]", "[sp=2 x=2]", "t@sp,s@x", method, 2, 2, flags});
+        run(4, transport, fn, (job){kind, "f32[b=1 t=7 s=5 c=16]", "[x=2 sp=2]", "s@sp", method, 2, 2, flags});
+        run(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=16]", "[u=2 v=2]", "t@u,t@v", method, 1, 2, flags});
+    }
+    if (!linear) {
+        run(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[u=2 v=2]", "t@u(4 7),t@v", "usp", 1, 3, 3});
+        run(6, transport, fn, (job){kind, "f32[b=3 t=11 s=3 c=24]", "[u=2 dp=1 v=3]", "t@u,t@v", "usp", 1, 3, 0});
+        run(4, transport, fn, (job){kind, "bf16[b=3 t=5 s=11 c=24]", "[t=1 u=2 v=2]", "s@u,s@v", "usp", 2, 3, 1});
+    }
+    run(2, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[sp=2]", "s@sp", "local", 1, 3, 3});
+    run(3, transport, fn, (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3]", "*", "local", 1, 2, 1});
+    run(3, transport, fn,
+        (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3 sp=1]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
+    run(6, transport, fn,
+        (job){kind, "f32[b=2 t=5 s=4 c=16]", "[dp=3 sp=2]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
+}
+
+static void softmax_forward_on_threads(void **state)
+{
+    (void)state;
+    over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "threads");
+}
+
+static void linear_forward_on_threads(void **state)
+{
+    (void)state;
+    over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "threads");
+}
+
+static void softmax_forward_on_processes(void **state)
+{
+    (void)state;
+    over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "shm");
+}
+
+static void linear_forward_on_processes(void **state)
+{
+    (void)state;
+    over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "shm");
+}
+
+static void softmax_backward_on_threads(void **state)
+{
+    (void)state;
+    over_all_problems(backward_case, HEDDLE_STAGE_ATTENTION, "threads");
+}
+
+static void linear_backward_on_threads(void **state)
+{
+    (void)state;
+    over_all_problems(backward_case, HEDDLE_STAGE_LINEAR, "threads");
+}
+
+static void backward_on_processes(void **state)
+{
+    (void)state;
+    over_few_problems(backward_case, HEDDLE_STAGE_ATTENTION, "shm");
+    over_few_problems(backward_case, HEDDLE_STAGE_LINEAR, "shm");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(softmax_forward_on_threads),   cmocka_unit_test(linear_forward_on_threads),
+        cmocka_unit_test(softmax_forward_on_processes), cmocka_unit_test(linear_forward_on_processes),
+        cmocka_unit_test(softmax_backward_on_threads),  cmocka_unit_test(linear_backward_on_threads),
+        cmocka_unit_test(backward_on_processes),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

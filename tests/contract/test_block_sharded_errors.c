@@ -1,0 +1,240 @@
+/* Requests that contradict themselves or one another, and ranks that die, in blocks with a sharded mixed dim. */
+#include "case.h"
+
+#include <heddle/heddle.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static heddle_block *make_block(heddle_stage_kind kind, const char *shape)
+{
+    heddle_block *block = NULL;
+    heddle_block_options options;
+    heddle_block_options_init(&options);
+    options.kind = kind;
+    options.mixed_dim = 1;
+    options.heads = 2;
+    options.modulate = 0;
+    options.mlp_channels = 16;
+    options.text_tokens = 4;
+    HD_OK(heddle_shape_parse(&options.shape, shape));
+    HD_OK(heddle_block_create(&block, &options));
+    HD_OK(heddle_block_seed(block, 1));
+    return block;
+}
+
+/* --- requests ----------------------------------------------------------------------------------------------------- */
+
+typedef struct request {
+    heddle_stage_kind kind;
+    const char *mesh, *layout, *method;
+    heddle_status wanted;
+    const char *word; /* of the sentence */
+} request;
+
+static const request requests[] = {
+    {HEDDLE_STAGE_MLP, "[sp=2]", "t@sp", "ring", HEDDLE_ERR_ARG, "MLP"},
+    {HEDDLE_STAGE_CROSS, "[sp=2]", "t@sp", "ring", HEDDLE_ERR_ARG, "CROSS"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "t@sp", "rings", HEDDLE_ERR_ARG, "gather-kv"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "t@sp", "lasp", HEDDLE_ERR_ARG, "ulysses"},
+    {HEDDLE_STAGE_LINEAR, "[sp=2]", "t@sp", "ring", HEDDLE_ERR_ARG, "lasp2"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "s@sp", "ring", HEDDLE_ERR_LAYOUT, "dim t"},
+    {HEDDLE_STAGE_LINEAR, "[sp=2]", "*", "lasp", HEDDLE_ERR_LAYOUT, "dim t"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "t@sp", "local", HEDDLE_ERR_LAYOUT, "local"},
+    {HEDDLE_STAGE_LINEAR, "[sp=2]", "t@sp", "local", HEDDLE_ERR_LAYOUT, "local"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "t@sp", "usp", HEDDLE_ERR_LAYOUT, "usp"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "c@sp", "local", HEDDLE_ERR_LAYOUT, "channels"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=2]", "sum@sp", "local", HEDDLE_ERR_LAYOUT, "partial"},
+    {HEDDLE_STAGE_ATTENTION, "[sp=3]", "t@sp", "ring", HEDDLE_ERR_LAYOUT, "3 ranks"},
+};
+
+static heddle_status ask(heddle_comm *comm, heddle_block *block, const char *mesh_text, const char *layout_text,
+                         const char *method)
+{
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_shape shape;
+    HD_OK(heddle_shape_parse(&shape, "f32[b=2 t=6 s=3 c=8]"));
+    HD_OK(heddle_mesh_parse(&mesh, mesh_text));
+    HD_OK(heddle_layout_parse(&layout, layout_text, &shape, &mesh));
+    return heddle_block_shard_attention(block, comm, &mesh, &layout, method);
+}
+
+static heddle_status every_request(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
+        const request *r = &requests[i];
+        heddle_block *block = make_block(r->kind, "f32[b=2 t=6 s=3 c=8]");
+        heddle_status st = ask(comm, block, r->mesh, r->layout, r->method);
+        if (st != r->wanted || strstr(heddle_last_error(), r->word) == NULL) {
+            fprintf(stderr, "%s, %s by %s: status %d, %s\n", r->mesh, r->layout, r->method, (int)st,
+                    heddle_last_error());
+            return HEDDLE_ERR_MISMATCH;
+        }
+        heddle_block_destroy(block);
+    }
+    return HEDDLE_OK;
+}
+
+static void bad_requests_are_refused_on_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", every_request, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_shard_attention(NULL, NULL, NULL, NULL, NULL));
+}
+
+static heddle_status disagreement(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
+    HD_FAILS(HEDDLE_ERR_MISMATCH, ask(comm, block, "[sp=3]", "t@sp", rank == 1 ? "rsa" : "ring"));
+    assert_non_null(strstr(heddle_last_error(), "rank 1 asks for softmax attention by rsa"));
+    HD_FAILS(rank == 2 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER,
+             ask(comm, block, "[sp=3]", "t@sp", rank == 2 ? "rong" : "ring"));
+    assert_non_null(strstr(heddle_last_error(), "rong"));
+    HD_OK(ask(comm, block, "[sp=3]", "t@sp", "ring"));
+    HD_FAILS(HEDDLE_ERR_ARG, ask(comm, block, "[sp=3]", "t@sp", "ring")); /* twice */
+    heddle_block_destroy(block);
+    return HEDDLE_OK;
+}
+
+static void ranks_that_disagree_say_so(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", disagreement, NULL));
+}
+
+/* A mistake of one rank in a call must not let the others wait. */
+static heddle_status wrong_box(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    int rank = heddle_comm_rank(comm);
+    float x[2 * 6 * 3 * 8] = {0};
+    heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
+    HD_OK(ask(comm, block, "[sp=3]", "t@sp", "ring"));
+    heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, rank == 1 ? 1 : 2, 3, 8}};
+    heddle_status st = heddle_block_forward(block, x, &box, NULL);
+    assert_int_equal(st, rank == 1 ? HEDDLE_ERR_LAYOUT : HEDDLE_ERR_PEER);
+    assert_non_null(strstr(heddle_last_error(), "2..3 of dim t"));
+    heddle_block_destroy(block);
+    return HEDDLE_OK;
+}
+
+static void a_wrong_box_is_an_error_everywhere(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "threads", wrong_box, NULL));
+}
+
+static void traffic_of_a_plain_block_is_nothing(void **state)
+{
+    (void)state;
+    heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
+    heddle_block_traffic traffic = {.struct_bytes = 0};
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_get_traffic(&traffic, block));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_get_traffic(NULL, block));
+    traffic.struct_bytes = sizeof traffic;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_get_traffic(&traffic, NULL));
+    HD_OK(heddle_block_get_traffic(&traffic, block));
+    assert_int_equal(traffic.planned_forward_bytes | traffic.planned_backward_bytes | traffic.measured_bytes, 0);
+    heddle_block_destroy(block);
+}
+
+/* --- ranks that die ------------------------------------------------------------------------------------------------
+ */
+
+enum { RANKS = 3 };
+
+typedef struct accident {
+    heddle_stage_kind kind;
+    const char *method;
+    int kills;                /* 1: rank 2 is killed amid its calls; 0: it returns after a few */
+    volatile int seen[RANKS]; /* 1 + status of the call that failed */
+    volatile char why[RANKS][256];
+} accident;
+
+static void *kill_soon(void *unused)
+{
+    const struct timespec while_running = {.tv_nsec = 30000000};
+    (void)unused;
+    nanosleep(&while_running, NULL);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static heddle_status until_it_fails(heddle_comm *comm, void *arg)
+{
+    accident *a = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_block *block = make_block(a->kind, "f32[b=2 t=6 s=3 c=8]");
+    float *x = calloc(2 * 2 * 3 * 8, sizeof *x);
+    heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, 2, 3, 8}};
+    pthread_t killer;
+    HD_OK(ask(comm, block, "[sp=3]", "t@sp", a->method));
+    if (rank == 2 && a->kills) {
+        pthread_create(&killer, NULL, kill_soon, NULL);
+    }
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; st == HEDDLE_OK && (rank != 2 || a->kills || i < 3); i++) {
+        st = heddle_block_forward(block, x, &box, NULL);
+    }
+    if (st != HEDDLE_OK) {
+        strncpy((char *)a->why[rank], heddle_last_error(), sizeof a->why[rank] - 1);
+        a->seen[rank] = 1 + (int)st;
+    }
+    heddle_block_destroy(block);
+    free(x);
+    return st == HEDDLE_OK ? HEDDLE_ERR_IO : st;
+}
+
+static void survive(heddle_stage_kind kind, const char *method, const char *transport, int kills)
+{
+    accident *a = mmap(NULL, sizeof *a, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(a, MAP_FAILED);
+    a->kind = kind;
+    a->method = method;
+    a->kills = kills;
+    HD_FAILS(kills ? HEDDLE_ERR_PEER : HEDDLE_ERR_IO, heddle_run_ranks(RANKS, transport, until_it_fails, a));
+    for (int rank = 0; rank < 2; rank++) {
+        if (a->seen[rank] - 1 != (int)HEDDLE_ERR_PEER || strstr((const char *)a->why[rank], "rank 2") == NULL) {
+            fail_msg("%s, rank %d: status %d, %s", method, rank, a->seen[rank] - 1, (const char *)a->why[rank]);
+        }
+    }
+    munmap(a, sizeof *a);
+}
+
+static void a_rank_dies_amid_its_calls(void **state)
+{
+    (void)state;
+    survive(HEDDLE_STAGE_ATTENTION, "ring", "shm", 1);
+    survive(HEDDLE_STAGE_ATTENTION, "ulysses", "shm", 1);
+    survive(HEDDLE_STAGE_LINEAR, "lasp", "shm", 1);
+}
+
+static void a_rank_leaves(void **state)
+{
+    (void)state;
+    survive(HEDDLE_STAGE_ATTENTION, "ring", "threads", 0);
+    survive(HEDDLE_STAGE_LINEAR, "scan", "threads", 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(bad_requests_are_refused_on_every_rank),
+        cmocka_unit_test(ranks_that_disagree_say_so),
+        cmocka_unit_test(a_wrong_box_is_an_error_everywhere),
+        cmocka_unit_test(traffic_of_a_plain_block_is_nothing),
+        cmocka_unit_test(a_rank_dies_amid_its_calls),
+        cmocka_unit_test(a_rank_leaves),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
