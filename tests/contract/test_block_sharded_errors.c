@@ -1,6 +1,8 @@
 /* Requests that contradict themselves or one another, and ranks that die, in blocks with a sharded mixed dim. */
 #include "case.h"
 
+#include "runtime/base/base.h"
+
 #include <heddle/heddle.h>
 
 #include <pthread.h>
@@ -226,6 +228,80 @@ static void a_rank_leaves(void **state)
     survive(HEDDLE_STAGE_LINEAR, "scan", "threads", 0);
 }
 
+/* --- memory that is not there --------------------------------------------------------------------------------------
+ */
+
+typedef struct shortage {
+    heddle_stage_kind kind;
+    const char *method;
+    int nth;                    /* allocation of rank 1 that fails */
+    volatile int status[RANKS]; /* of the first call that failed */
+} shortage;
+
+/* Made before the shortage begins; what is collective comes after. */
+static heddle_status short_of_memory(heddle_comm *comm, void *arg)
+{
+    shortage *s = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_block *block = make_block(s->kind, "bf16[b=2 t=6 s=3 c=8]");
+    heddle_tape *tape = NULL;
+    uint16_t *x = calloc(2 * 2 * 3 * 8, sizeof *x);
+    heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, 2, 3, 8}};
+    HD_OK(heddle_tape_create(&tape, block, NULL));
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    HD_OK(heddle_shape_parse(&shape, "bf16[b=2 t=6 s=3 c=8]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[sp=3]"));
+    HD_OK(heddle_layout_parse(&layout, "t@sp", &shape, &mesh));
+    hd_alloc_fail_at(rank == 1 ? s->nth : 0);
+    heddle_status st = heddle_block_shard_attention(block, comm, &mesh, &layout, s->method);
+    st = st != HEDDLE_OK ? st : heddle_block_forward_tape(block, x, &box, NULL, tape);
+    st = st != HEDDLE_OK ? st : heddle_block_backward(block, x, NULL, NULL, tape);
+    hd_alloc_fail_at(0);
+    s->status[rank] = (int)st;
+    heddle_tape_destroy(tape);
+    heddle_block_destroy(block);
+    free(x);
+    return HEDDLE_OK;
+}
+
+/* Wherever it happens, the rank says so and the others do not wait for it. */
+static void run_short(heddle_stage_kind kind, const char *method)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 5000;
+    shortage *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(s, MAP_FAILED);
+    s->kind = kind;
+    s->method = method;
+    int failures = 0;
+    for (s->nth = 1; s->nth == 1 || s->status[1] != HEDDLE_OK; s->nth += 1 + s->nth / 8) {
+        for (int rank = 0; rank < RANKS; rank++) {
+            s->status[rank] = HEDDLE_ERR_INTERNAL;
+        }
+        HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, short_of_memory, s));
+        for (int rank = 0; rank < RANKS && s->status[1] != HEDDLE_OK; rank++) {
+            int wanted = rank == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER;
+            if (s->status[rank] != wanted) {
+                fail_msg("%s, allocation %d of rank 1: rank %d has status %d", method, s->nth, rank, s->status[rank]);
+            }
+        }
+        failures += s->status[1] != HEDDLE_OK;
+    }
+    assert_true(failures > 10);
+    munmap(s, sizeof *s);
+}
+
+static void lost_allocations_are_reported_everywhere(void **state)
+{
+    (void)state;
+    run_short(HEDDLE_STAGE_ATTENTION, "ring");
+    run_short(HEDDLE_STAGE_ATTENTION, "ulysses");
+    run_short(HEDDLE_STAGE_LINEAR, "lasp");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -235,6 +311,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(traffic_of_a_plain_block_is_nothing),
         cmocka_unit_test(a_rank_dies_amid_its_calls),
         cmocka_unit_test(a_rank_leaves),
+        cmocka_unit_test(lost_allocations_are_reported_everywhere),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
