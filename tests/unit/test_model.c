@@ -72,6 +72,39 @@ static void reads_everything(void **state)
     heddle_model_destroy(model);
 }
 
+static void reads_linear_attention(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        int causal, rope, modulate;
+        double decay;
+    } known[] = {{"", 0, 0, 0, 1},
+                 {", causal: true, decay: 0.99", 1, 0, 0, 0.99},
+                 {", causal: false, decay: slopes, modulate: true", 0, 0, 1, 0},
+                 {", decay: 1, rope: true", 0, 1, 0, 1},
+                 {", decay: 0.5000", 0, 0, 0, 0.5},
+                 {", decay: 1.0", 0, 0, 0, 1}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        char text[1024];
+        heddle_model *model = NULL;
+        heddle_stage_info s;
+        snprintf(text, sizeof text,
+                 HEAD DIMS TENSORS "stages: [{name: l, kind: linear-attention, over: t, heads: n%s}]\n",
+                 known[i].fields);
+        HD_OK(parse(&model, text));
+        HD_OK(heddle_model_stage(&s, model, 0));
+        assert_int_equal(s.kind, HEDDLE_STAGE_LINEAR);
+        assert_int_equal(s.mixed_dim, 1);
+        assert_int_equal(s.heads, 4);
+        assert_int_equal(s.causal, known[i].causal);
+        assert_int_equal(s.rope, known[i].rope);
+        assert_int_equal(s.modulate, known[i].modulate);
+        assert_true(s.decay == known[i].decay);
+        heddle_model_destroy(model);
+    }
+}
+
 static void resizes(void **state)
 {
     (void)state;
@@ -196,6 +229,21 @@ static const bad_case bad_cases[] = {
     {STAGE("name: a, kind: attention, over: s, heads: 8, rope: true"), "even head width"},
     {STAGE("name: a, kind: attention, over: s, heads: t"), "whose role is seq"},
     {STAGE("name: a, kind: attention, over: s"), "has no 'heads'"},
+    {STAGE("name: a, kind: attention, over: s, heads: 2, causal: true"), "takes no 'causal'"},
+    {STAGE("name: a, kind: linear-attention, heads: 2"), "has no 'over'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, qk_norm: true"), "takes no 'qk_norm'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 5"), "5 heads do not divide 24 channels"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 8, rope: true"), "even head width"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, causal: 1"), "true or false"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: 0"), "above 0 and at most 1"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: 1.01"), "above 0 and at most 1"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: -0.5"), "above 0 and at most 1"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: .5"), "found '.5'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: 0."), "found '0.'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: 1e-3"), "found '1e-3'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: nan"), "found 'nan'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: \"0.5\""), "found '0.5'"},
+    {STAGE("name: a, kind: linear-attention, over: s, heads: 2, decay: 0.0000000000000000000001"), "above 0"},
     {STAGE("name: a, kind: attention, heads: 2"), "has no 'over'"},
     {STAGE("name: a, kind: attention, over: s, heads: 2, ratio: 4"), "takes no 'ratio'"},
     {STAGE("name: a, kind: cross, heads: 2"), "has no 'reads'"},
@@ -305,6 +353,8 @@ static void presets_load(void **state)
         {"latte-xl2", "bf16[b=1 t=16 s=1024 c=1152]", 14, 4, 16, 0},
         {"timesformer-base", "bf16[b=1 t=8 s=196 c=768]", 12, 3, 12, 0},
         {"axial-3d", "bf16[b=1 t=16 h=32 w=32 c=512]", 28, 4, 8, 0},
+        {"full-3d", "bf16[b=1 s=16384 c=1152]", 28, 3, 16, 120},
+        {"hybrid-linear", "bf16[b=1 t=2048 s=256 c=1024]", 24, 4, 16, 0},
     };
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++) {
         char path[1024];
@@ -333,6 +383,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(reads_everything),
+        cmocka_unit_test(reads_linear_attention),
         cmocka_unit_test(resizes),
         cmocka_unit_test(refuses_bad_files),
         cmocka_unit_test(survives_truncation_and_damage),

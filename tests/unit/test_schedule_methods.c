@@ -1,0 +1,209 @@
+/* Schedules with methods: JSON there and back, files of the first version, and files that do not tell the truth. */
+#include "case.h"
+
+#include <heddle/planner.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FILE_BYTES = 1 << 16 };
+
+static const char model_text[] =
+    "model: 'small'\n"
+    "dtype: bf16\n"
+    "dims: {b: {size: 1, role: batch}, t: 6, s: 10, c: {size: 8, role: channel}}\n"
+    "tensors: {x: [b, t, s, c]}\n"
+    "repeat: 2\n"
+    "stages:\n"
+    "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+    "  - {name: t.lin, kind: linear-attention, over: t, heads: 4, causal: true, decay: 0.9}\n"
+    "  - {name: mlp, kind: mlp, ratio: 4}\n";
+
+static heddle_schedule *make_schedule(const char *mesh_text, const char *methods)
+{
+    heddle_model *model = NULL;
+    heddle_schedule *schedule = NULL;
+    heddle_mesh mesh;
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.methods = methods;
+    HD_OK(heddle_model_parse(&model, model_text, sizeof model_text - 1, "m"));
+    HD_OK(heddle_mesh_parse(&mesh, mesh_text));
+    HD_OK(heddle_plan(&schedule, model, &mesh, &options));
+    heddle_model_destroy(model);
+    return schedule;
+}
+
+static void saved_text(char *out, const heddle_schedule *schedule)
+{
+    char path[512];
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/heddle-methods-%ld.json", folder != NULL ? folder : "/tmp", (long)getpid());
+    HD_OK(heddle_schedule_save(schedule, path));
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    size_t bytes = fread(out, 1, FILE_BYTES - 1, f);
+    out[bytes] = '\0';
+    fclose(f);
+    unlink(path);
+    assert_true(bytes > 0 && bytes < FILE_BYTES - 1);
+}
+
+static void saves_and_loads(void **state)
+{
+    (void)state;
+    static char first[FILE_BYTES];
+    static char second[FILE_BYTES];
+    static const struct {
+        const char *mesh, *methods;
+    } cases[] = {{"[sp=4]", "s.attn=ring"},
+                 {"[sp=4]", "s.attn=rsa,t.lin=lasp"},
+                 {"[a=2 b=2]", "s.attn=usp,t.lin=scan"},
+                 {"[sp=20]", "s.attn=gather-kv,t.lin=lasp2"},
+                 {"[sp=3]", "*=ulysses"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        heddle_schedule *schedule = make_schedule(cases[i].mesh, cases[i].methods);
+        heddle_schedule *loaded = NULL;
+        heddle_schedule_info a;
+        heddle_schedule_info b;
+        saved_text(first, schedule);
+        HD_OK(heddle_schedule_parse(&loaded, first, strlen(first), "s.json"));
+        HD_OK(heddle_schedule_get_info(&a, schedule));
+        HD_OK(heddle_schedule_get_info(&b, loaded));
+        assert_int_equal(a.bytes_per_rank_max, b.bytes_per_rank_max);
+        assert_int_equal(a.bytes_total, b.bytes_total);
+        assert_int_equal(a.backward_bytes_per_rank_max, b.backward_bytes_per_rank_max);
+        assert_int_equal(a.backward_bytes_total, b.backward_bytes_total);
+        for (int k = 0; k < a.nstages; k++) {
+            heddle_schedule_stage sa;
+            heddle_schedule_stage sb;
+            HD_OK(heddle_schedule_stage_at(&sa, schedule, k));
+            HD_OK(heddle_schedule_stage_at(&sb, loaded, k));
+            assert_string_equal(sa.method, sb.method);
+            assert_int_equal(sa.kind, sb.kind);
+            assert_int_equal(sa.forward_bytes_per_rank_max, sb.forward_bytes_per_rank_max);
+            assert_int_equal(sa.forward_bytes_total, sb.forward_bytes_total);
+            assert_int_equal(sa.forward_messages, sb.forward_messages);
+            assert_int_equal(sa.backward_bytes_per_rank_max, sb.backward_bytes_per_rank_max);
+            assert_int_equal(sa.backward_bytes_total, sb.backward_bytes_total);
+            assert_int_equal(sa.backward_messages, sb.backward_messages);
+            assert_int_equal(strcmp(sa.method, "local") != 0, sa.forward_bytes_total > 0);
+        }
+        saved_text(second, loaded);
+        assert_string_equal(first, second);
+        heddle_schedule_destroy(schedule);
+        heddle_schedule_destroy(loaded);
+    }
+}
+
+/* Without the keys that came with methods, as the first version wrote it. */
+static void reads_files_without_backward_bytes(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    heddle_schedule *schedule = make_schedule("[sp=3]", "*=local");
+    heddle_schedule *loaded = NULL;
+    saved_text(text, schedule);
+    char *from = strstr(text, "  \"backward_bytes_per_rank_max\"");
+    char *to = strstr(text, "  \"note\"");
+    assert_non_null(from);
+    assert_null(strstr(text, "\"heads\""));
+    memmove(from, to, strlen(to) + 1);
+    HD_OK(heddle_schedule_parse(&loaded, text, strlen(text), "s.json"));
+    heddle_schedule_destroy(schedule);
+    heddle_schedule_destroy(loaded);
+}
+
+typedef struct lie {
+    const char *from, *to; /* the first occurrence is replaced */
+    heddle_status status;
+    const char *sentence;
+} lie;
+
+static const lie lies[] = {
+    {"\"method\": \"ring\"", "\"method\": \"lasp\"", HEDDLE_ERR_PARSE, "'lasp'"},
+    {"\"method\": \"lasp\"", "\"method\": \"ring\"", HEDDLE_ERR_PARSE, "'ring'"},
+    {"\"method\": \"ring\"", "\"method\": \"usp\"", HEDDLE_ERR_LAYOUT, "usp wants the dim sharded over two mesh axes"},
+    {"\"method\": \"ring\"", "\"method\": \"ulysses\"", HEDDLE_ERR_MISMATCH, "'forward_bytes"},
+    {"\"method\": \"ring\"", "\"method\": \"local\"", HEDDLE_ERR_PARSE, "takes no 'heads'"},
+    {"\"method\": \"local\"", "\"method\": \"ring\"", HEDDLE_ERR_PARSE, "'ring'"},
+    {"\"over\": \"s\"", "\"over\": \"t\"", HEDDLE_ERR_LAYOUT, "dim 't' is whole on every rank"},
+    {"\"over\": \"s\"", "\"over\": null", HEDDLE_ERR_LAYOUT, "attends over no dim"},
+    {"\"over\": \"s\"", "\"over\": \"c\"", HEDDLE_ERR_LAYOUT, "dim 'c' is whole"},
+    {"\"layout\": \"s@sp\"", "\"layout\": \"t@sp\"", HEDDLE_ERR_LAYOUT, "dim 's' is whole"},
+    {"\"layout\": \"s@sp\"", "\"layout\": \"sum@sp\"", HEDDLE_ERR_LAYOUT, "cannot run"},
+    {"\"layout\": \"s@sp\"", "\"layout\": \"s@sp(10 0 0)\"", HEDDLE_ERR_MISMATCH, "'forward_bytes"},
+    {"\"heads\": 2", "\"heads\": 3", HEDDLE_ERR_LAYOUT, "3 heads do not divide 8 channels"},
+    {"\"heads\": 2", "\"heads\": 0", HEDDLE_ERR_PARSE, "from 1 to"},
+    {"\"heads\": 2", "\"heads\": 4", HEDDLE_ERR_MISMATCH, "or differs in kind, over or heads"},
+    {", \"heads\": 2", "", HEDDLE_ERR_PARSE, "has no 'heads'"},
+    {"\"heads\": 2", "\"heads\": 2, \"causal\": true", HEDDLE_ERR_PARSE, "takes no 'causal'"},
+    {"\"causal\": true", "\"causal\": false", HEDDLE_ERR_MISMATCH, "but the layouts give"},
+    {"\"causal\": true", "\"causal\": 1", HEDDLE_ERR_PARSE, "true or false"},
+    {"\"decays\": true, ", "", HEDDLE_ERR_PARSE, "has no 'decays'"},
+    {"bf16", "f16", HEDDLE_ERR_LAYOUT, "f32, bf16 or f64, not f16"},
+    {"bf16", "f32", HEDDLE_ERR_MISMATCH, "but the layouts give"},
+};
+
+static void refuses_lies(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    static char changed[FILE_BYTES];
+    int wrong = 0;
+    heddle_schedule *schedule = make_schedule("[sp=3]", "s.attn=ring,t.lin=lasp");
+    saved_text(text, schedule);
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        heddle_schedule *loaded = NULL;
+        char *at = strstr(text, lies[i].from);
+        if (at == NULL) {
+            fail_msg("'%s' is not in %s", lies[i].from, text);
+        }
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, lies[i].to, at + strlen(lies[i].from));
+        heddle_status st = heddle_schedule_parse(&loaded, changed, strlen(changed), "s.json");
+        if (st != lies[i].status || strstr(heddle_last_error(), lies[i].sentence) == NULL ||
+            strncmp(heddle_last_error(), "s.json:", 7) != 0) {
+            print_error("lie %zu, %s: %s: %s\n", i, lies[i].to, heddle_status_name(st), heddle_last_error());
+            wrong++;
+        }
+        assert_null(loaded);
+    }
+    assert_int_equal(wrong, 0);
+    heddle_schedule_destroy(schedule);
+}
+
+/* Whatever number is changed, the load notices. */
+static void notices_every_changed_digit(void **state)
+{
+    (void)state;
+    static char text[FILE_BYTES];
+    heddle_schedule *schedule = make_schedule("[sp=3]", "s.attn=ring,t.lin=lasp");
+    saved_text(text, schedule);
+    size_t end = (size_t)(strstr(text, "\"note\"") - text);
+    for (size_t i = 0; i < end; i++) {
+        heddle_schedule *loaded = NULL;
+        if (text[i] < '0' || text[i] > '9') {
+            continue;
+        }
+        char old = text[i];
+        text[i] = old == '9' ? '8' : (char)(old + 1);
+        heddle_status st = heddle_schedule_parse(&loaded, text, strlen(text), "s.json");
+        if (st == HEDDLE_OK) {
+            fail_msg("a changed digit at byte %zu is taken: %.60s", i, text + (i > 30 ? i - 30 : 0));
+        }
+        text[i] = old;
+    }
+    heddle_schedule_destroy(schedule);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(saves_and_loads),
+        cmocka_unit_test(reads_files_without_backward_bytes),
+        cmocka_unit_test(refuses_lies),
+        cmocka_unit_test(notices_every_changed_digit),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
