@@ -1,0 +1,192 @@
+/* The products of a linear pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
+#include "runtime/parallel/pair_internal.h"
+
+#include <dnnl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef heddle_status (*pair_job)(heddle_linear_pair *pair, int seat, int64_t job);
+
+typedef struct team {
+    heddle_linear_pair *pair;
+    pair_job fn;
+    int64_t jobs;
+    _Atomic int64_t next;
+    _Atomic int seat;
+    _Atomic int failed; /* status of the first that did */
+    char sentence[400];
+} team;
+
+static void *work(void *arg)
+{
+    team *t = arg;
+    int seat = atomic_fetch_add(&t->seat, 1);
+    int entered = hd_gemm_enter();
+    for (int64_t job; (job = atomic_fetch_add(&t->next, 1)) < t->jobs && atomic_load(&t->failed) == 0;) {
+        heddle_status st = t->fn(t->pair, seat, job);
+        int none = 0;
+        if (st != HEDDLE_OK && atomic_compare_exchange_strong(&t->failed, &none, (int)st)) {
+            snprintf(t->sentence, sizeof t->sentence, "%s", heddle_last_error());
+        }
+    }
+    hd_gemm_leave(entered);
+    return NULL;
+}
+
+static heddle_status run_jobs(heddle_linear_pair *pair, pair_job fn, int64_t jobs)
+{
+    pthread_t thread[HD_PAIR_THREADS];
+    team t = {.pair = pair, .fn = fn, .jobs = jobs};
+    int started = 0;
+    while (started < pair->seats - 1 && started < jobs - 1 && pthread_create(&thread[started], NULL, work, &t) == 0) {
+        started++;
+    }
+    work(&t);
+    for (int i = 0; i < started; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    return t.failed != 0 ? hd_fail((heddle_status)t.failed, "%s", t.sentence) : HEDDLE_OK;
+}
+
+static int64_t jobs_of(int64_t whole, int64_t part)
+{
+    return (whole + part - 1) / part;
+}
+
+static char *row(const heddle_linear_pair *pair, void *rows, int64_t first)
+{
+    return (char *)rows + (size_t)(first * pair->channels) * heddle_dtype_bytes(pair->dtype);
+}
+
+static heddle_status forward_job(heddle_linear_pair *pair, int seat, int64_t job)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t first = job * HD_PAIR_ROWS, h = pair->hidden;
+    int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
+    int64_t at = pair->options.forward_only ? (int64_t)seat * HD_PAIR_ROWS : first;
+    float *before = pair->before + at * h;
+    void *active = pair->active + at * h;
+    HD_TRY(hd_gemm_run(pair->gemm[HD_PAIR_FC1], seat, before, row(pair, pair->x, first), rows));
+    if (pair->options.activation == HEDDLE_ACTIVATION_GELU) {
+        pair->kernels->gelu(active, pair->dtype, before, rows * h);
+    } else {
+        pair->kernels->convert(active, pair->dtype, before, HEDDLE_F32, rows * h);
+    }
+    HD_TRY(hd_gemm_run(pair->gemm[HD_PAIR_FC2], seat, row(pair, pair->y, first), active, rows));
+out:
+    return st;
+}
+
+heddle_status hd_pair_rows_forward(heddle_linear_pair *pair)
+{
+    if (pair->hidden == 0) {
+        memset(pair->y, 0, (size_t)(pair->gathered * pair->channels) * heddle_dtype_bytes(pair->dtype));
+        return HEDDLE_OK;
+    }
+    return run_jobs(pair, forward_job, jobs_of(pair->gathered, HD_PAIR_ROWS));
+}
+
+/* The hidden layer again where it is not kept, its gradient, and what the weights' gradients are made of. */
+static heddle_status hidden_job(heddle_linear_pair *pair, int seat, int64_t job)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t first = job * HD_PAIR_ROWS, h = pair->hidden, c = pair->channels;
+    int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
+    float *before = pair->before + first * h, *active = pair->active + first * h;
+    float *d_hidden = pair->d_hidden + first * h;
+    const float *dy = (const float *)pair->y + first * c;
+    if (pair->dtype != HEDDLE_F32) {
+        pair->kernels->convert(pair->x32 + first * c, HEDDLE_F32, row(pair, pair->x, first), pair->dtype, rows * c);
+        pair->kernels->convert(pair->dy32 + first * c, HEDDLE_F32, row(pair, pair->y, first), pair->dtype, rows * c);
+        dy = pair->dy32 + first * c;
+    }
+    if (!pair->kept) {
+        HD_TRY(hd_gemm_run(pair->gemm[HD_PAIR_FC1], seat, before, row(pair, pair->x, first), rows));
+    }
+    HD_TRY(hd_gemm_run(pair->gemm[HD_PAIR_BACK2], seat, d_hidden, dy, rows));
+    if (pair->options.activation == HEDDLE_ACTIVATION_GELU) {
+        pair->back->gelu_back(d_hidden, active, before, HEDDLE_F32, rows * h);
+    } else {
+        memcpy(active, before, (size_t)(rows * h) * sizeof(float));
+    }
+out:
+    return st;
+}
+
+/* dw[n][k] += dout^T in, rows first .. of dw */
+static heddle_status add_product(float *dw, const float *dout, const float *in, int64_t n, int64_t k, int64_t rows,
+                                 int64_t first)
+{
+    int64_t count = n - first < HD_PAIR_PANEL_ROWS ? n - first : HD_PAIR_PANEL_ROWS;
+    dnnl_status_t status = dnnl_sgemm('T', 'N', count, k, rows, 1, dout + first, n, in, k, 1, dw + first * k, k);
+    if (status != dnnl_success) {
+        return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
+                       "oneDNN failed with status %d: gradient of a %lld x %lld weight over %lld rows", (int)status,
+                       (long long)n, (long long)k, (long long)rows);
+    }
+    return HEDDLE_OK;
+}
+
+/* Panels of fc1's gradient, then of fc2's. */
+static heddle_status weight_job(heddle_linear_pair *pair, int seat, int64_t job)
+{
+    (void)seat;
+    heddle_status st = HEDDLE_OK;
+    int64_t m = pair->gathered, h = pair->hidden, c = pair->channels;
+    const float *x = pair->x32 != NULL ? pair->x32 : pair->x, *dy = pair->dy32 != NULL ? pair->dy32 : pair->y;
+    int64_t panels = jobs_of(h, HD_PAIR_PANEL_ROWS);
+    if (job < panels) {
+        int64_t first = job * HD_PAIR_PANEL_ROWS;
+        HD_TRY(add_product(pair->gradient[HD_FC1_WEIGHT], pair->d_hidden, x, h, c, m, first));
+        pair->back->add_columns(pair->gradient[HD_FC1_BIAS] + first, pair->d_hidden + first, m, h,
+                                h - first < HD_PAIR_PANEL_ROWS ? h - first : HD_PAIR_PANEL_ROWS);
+    } else {
+        HD_TRY(
+            add_product(pair->gradient[HD_FC2_WEIGHT], dy, pair->active, c, h, m, (job - panels) * HD_PAIR_PANEL_ROWS));
+    }
+out:
+    return st;
+}
+
+static heddle_status dx_job(heddle_linear_pair *pair, int seat, int64_t job)
+{
+    int64_t first = job * HD_PAIR_ROWS;
+    int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
+    return hd_gemm_run(pair->gemm[HD_PAIR_BACK1], seat, row(pair, pair->y, first),
+                       pair->d_hidden + first * pair->hidden, rows);
+}
+
+heddle_status hd_pair_rows_backward(heddle_linear_pair *pair)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t jobs = jobs_of(pair->gathered, HD_PAIR_ROWS);
+    if (pair->hidden == 0) {
+        return hd_pair_rows_forward(pair); /* zeros */
+    }
+    if (pair->gathered == 0) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(run_jobs(pair, hidden_job, jobs));
+    HD_TRY(run_jobs(pair, weight_job,
+                    jobs_of(pair->hidden, HD_PAIR_PANEL_ROWS) + jobs_of(pair->channels, HD_PAIR_PANEL_ROWS)));
+    HD_TRY(run_jobs(pair, dx_job, jobs)); /* dy is not needed any more */
+out:
+    return st;
+}
+
+void hd_pair_add_columns(const heddle_linear_pair *pair, float *dst, const void *rows)
+{
+    int64_t c = pair->channels;
+    if (pair->dtype == HEDDLE_F32) {
+        pair->back->add_columns(dst, rows, pair->rows, c, c);
+        return;
+    }
+    const uint16_t *narrow = rows;
+    for (int64_t r = 0; r < pair->rows; r++) {
+        for (int64_t i = 0; i < c; i++) {
+            dst[i] += hd_bf16_to_f32(narrow[r * c + i]);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+/* Calls of a linear pair: gather, products, reduce-scatter. */
+#include "runtime/parallel/pair_internal.h"
+
+#include <stdio.h>
+
+static heddle_status check_call(const heddle_linear_pair *pair, const void *out, const void *in, const char *what)
+{
+    if (pair == NULL || (pair->rows > 0 && (out == NULL || in == NULL))) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", what,
+                       pair == NULL  ? "pair"
+                       : out == NULL ? "the result"
+                                     : "the input");
+    }
+    if (!pair->committed) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: call heddle_linear_pair_commit after the parameters were written", what);
+    }
+    return HEDDLE_OK;
+}
+
+/* The products do not fail but for lack of memory; the others are then waiting for this rank's sums. */
+static heddle_status give_up(heddle_linear_pair *pair, heddle_status st)
+{
+    char why[400];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    heddle_comm_abort(pair->comm, why);
+    return hd_fail(st, "%s", why);
+}
+
+heddle_status heddle_linear_pair_forward(heddle_linear_pair *pair, void *y, const void *x)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_call(pair, y, x, "heddle_linear_pair_forward"));
+    pair->kept = 0;
+    HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));
+    st = hd_pair_rows_forward(pair);
+    if (st != HEDDLE_OK) {
+        return give_up(pair, st);
+    }
+    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, y, HEDDLE_NO_STREAM));
+    pair->kept = pair->options.keep_gathered && !pair->options.forward_only;
+    pair->forwards++;
+out:
+    return st;
+}
+
+heddle_status heddle_linear_pair_backward(heddle_linear_pair *pair, void *dx, const void *dy, const void *x)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_call(pair, dx, dy, "heddle_linear_pair_backward"));
+    if (pair->options.forward_only) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: the pair was made forward only");
+    }
+    if (pair->options.keep_gathered && !pair->kept) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: no forward call is kept");
+    }
+    if (!pair->options.keep_gathered && pair->rows > 0 && x == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: x is NULL and nothing is kept");
+    }
+    if (!pair->kept) {
+        HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));
+    }
+    HD_TRY(heddle_reshard_execute(pair->gather, dy, pair->y, HEDDLE_NO_STREAM));
+    if (pair->rows > 0) {
+        hd_pair_add_columns(pair, pair->gradient[HD_FC2_BIAS], dy);
+    }
+    st = hd_pair_rows_backward(pair);
+    if (st != HEDDLE_OK) {
+        return give_up(pair, st);
+    }
+    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, dx, HEDDLE_NO_STREAM));
+    pair->backwards++;
+out:
+    return st;
+}

@@ -1,0 +1,535 @@
+/* Linear pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, the
+ * adjoint identity, and wrong use. */
+#include "case.h"
+
+#include "kernels/kernels_block.h"
+#include "runtime/base/base.h"
+
+#include <heddle/linear_pair.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
+            goto out;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+enum { MAX_HIDDEN = 24, MAX_C = 16, MAX_ROWS = 700 };
+
+typedef struct problem {
+    const char *shape, *mesh, *layout;
+    int axis, aligned; /* aligned: gathered rows are those of the axis's ranks, in equal parts */
+    int64_t hidden;
+} problem;
+
+static double noise(int what, int64_t i)
+{
+    uint64_t h = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)what * 0xc2b2ae3d27d4eb4fu;
+    h ^= h >> 29;
+    h *= 0xbf58476d1ce4e5b9u;
+    h ^= h >> 32;
+    return (double)(h & 0xffff) / 32768.0 - 1; /* 16 bits, so exact in f32 */
+}
+
+enum { W1, B1, W2, B2, X, DY };
+
+/* Everything of one rank, in f64: the whole tensor. */
+typedef struct whole {
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout, gathered;
+    int64_t rows, c, hidden;
+    int gelu, bf16;
+    double x[MAX_ROWS * MAX_C], dy[MAX_ROWS * MAX_C], y[MAX_ROWS * MAX_C], dx[MAX_ROWS * MAX_C];
+    double u[MAX_ROWS * MAX_HIDDEN], a[MAX_ROWS * MAX_HIDDEN], du[MAX_ROWS * MAX_HIDDEN];
+} whole;
+
+static double held(const whole *w, double value)
+{
+    return w->bf16 ? (double)hd_bf16_to_f32(hd_f32_to_bf16((float)value)) : (double)(float)value;
+}
+
+static double gelu(double x, double *slope)
+{
+    double inner = 0.7978845608028654 * (x + 0.044715 * x * x * x), t = tanh(inner);
+    *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+    return 0.5 * x * (1 + t);
+}
+
+static double weight(int what, int64_t i)
+{
+    return (double)(float)(0.4 * noise(what, i));
+}
+
+static void compute_row(whole *w, int64_t r)
+{
+    int64_t c = w->c, h = w->hidden;
+    for (int64_t j = 0; j < h; j++) {
+        double slope = 1, sum = weight(B1, j), back = 0;
+        for (int64_t i = 0; i < c; i++) {
+            sum += weight(W1, j * c + i) * w->x[r * c + i];
+            back += weight(W2, i * h + j) * w->dy[r * c + i];
+        }
+        w->u[r * h + j] = sum;
+        w->a[r * h + j] = w->gelu ? gelu(sum, &slope) : sum;
+        w->du[r * h + j] = back * slope;
+    }
+    for (int64_t i = 0; i < c; i++) {
+        double sum = weight(B2, i), back = 0;
+        for (int64_t j = 0; j < h; j++) {
+            sum += weight(W2, i * h + j) * w->a[r * h + j];
+            back += weight(W1, j * c + i) * w->du[r * h + j];
+        }
+        w->y[r * c + i] = sum;
+        w->dx[r * c + i] = back;
+    }
+}
+
+static heddle_status whole_make(whole *w, const problem *p, int gelu_on, int bf16)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_shape_parse(&w->shape, p->shape));
+    HD_TRY(heddle_mesh_parse(&w->mesh, p->mesh));
+    HD_TRY(heddle_layout_parse(&w->layout, p->layout, &w->shape, &w->mesh));
+    w->shape.dtype = bf16 ? HEDDLE_BF16 : HEDDLE_F32;
+    w->gelu = gelu_on;
+    w->bf16 = bf16;
+    w->hidden = p->hidden;
+    w->c = w->shape.dim[w->shape.ndim - 1].extent;
+    w->rows = 1;
+    for (int d = 0; d < w->shape.ndim - 1; d++) {
+        w->rows *= w->shape.dim[d].extent;
+    }
+    w->gathered = w->layout;
+    w->gathered.dim_of_axis[p->axis] = HEDDLE_REPLICATED;
+    memset(w->gathered.nblocks, 0, sizeof w->gathered.nblocks); /* explicit lengths are on that axis only here */
+    CHECK(w->rows <= MAX_ROWS && w->c <= MAX_C && w->hidden <= MAX_HIDDEN);
+    for (int64_t i = 0; i < w->rows * w->c; i++) {
+        w->x[i] = held(w, noise(X, i));
+        w->dy[i] = held(w, noise(DY, i));
+    }
+    for (int64_t r = 0; r < w->rows; r++) {
+        compute_row(w, r);
+    }
+out:
+    return st;
+}
+
+/* The rows of a box, in its order, as row numbers of the whole. */
+static int64_t rows_of(int64_t *out, const whole *w, const heddle_layout *layout, int rank)
+{
+    heddle_box box;
+    int64_t n = 0;
+    if (heddle_layout_box(&box, &w->shape, &w->mesh, layout, rank) != HEDDLE_OK) {
+        return -1;
+    }
+    for (int64_t r = 0; r < w->rows; r++) {
+        int64_t rest = r;
+        int inside = 1;
+        for (int d = w->shape.ndim - 2; d >= 0; d--) {
+            int64_t at = rest % w->shape.dim[d].extent;
+            inside = inside && at >= box.lo[d] && at < box.lo[d] + box.len[d];
+            rest /= w->shape.dim[d].extent;
+        }
+        if (inside) {
+            out[n++] = r;
+        }
+    }
+    return n;
+}
+
+static void put(const whole *w, void *dst, int64_t i, double value)
+{
+    if (w->bf16) {
+        ((uint16_t *)dst)[i] = hd_f32_to_bf16((float)value);
+    } else {
+        ((float *)dst)[i] = (float)value;
+    }
+}
+
+static double get(const whole *w, const void *src, int64_t i)
+{
+    return w->bf16 ? (double)hd_bf16_to_f32(((const uint16_t *)src)[i]) : (double)((const float *)src)[i];
+}
+
+/* This rank's blocks of the weights. */
+static heddle_status fill(heddle_linear_pair *pair, int64_t hidden, int biases)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t lo, len;
+    heddle_param p[4];
+    for (int i = 0; i < 4; i++) {
+        HD_TRY(heddle_linear_pair_param(&p[i], pair, i));
+    }
+    heddle_linear_pair_rows(&lo, &len, pair);
+    int64_t c = p[B2].extent[0];
+    CHECK(p[W1].extent[0] == len && p[W1].extent[1] == c && p[W2].extent[0] == c && p[W2].extent[1] == len);
+    HD_TRY(heddle_linear_pair_commit(pair)); /* zeros; once more below */
+    for (int64_t j = 0; j < len; j++) {
+        p[B1].data[j] = biases ? (float)weight(B1, lo + j) : 0;
+        for (int64_t i = 0; i < c; i++) {
+            p[W1].data[j * c + i] = (float)weight(W1, (lo + j) * c + i);
+            p[W2].data[i * len + j] = (float)weight(W2, i * hidden + lo + j);
+        }
+    }
+    for (int64_t i = 0; i < c; i++) {
+        p[B2].data[i] = biases ? (float)weight(B2, i) : 0;
+    }
+    HD_TRY(heddle_linear_pair_commit(pair));
+out:
+    return st;
+}
+
+static int near(double got, double wanted, double tolerance)
+{
+    return fabs(got - wanted) <= tolerance * (1 + fabs(wanted));
+}
+
+static heddle_status check_gradients(heddle_linear_pair *pair, const whole *w, int rank, double times, double tolerance)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t rows[MAX_ROWS], own[MAX_ROWS], lo, len, c = w->c, h = w->hidden;
+    int64_t n = rows_of(rows, w, &w->gathered, rank), m = rows_of(own, w, &w->layout, rank);
+    heddle_param g[4];
+    for (int i = 0; i < 4; i++) {
+        HD_TRY(heddle_linear_pair_gradient(&g[i], pair, i));
+    }
+    heddle_linear_pair_rows(&lo, &len, pair);
+    for (int64_t j = 0; j < len; j++) {
+        double b1 = 0;
+        for (int64_t r = 0; r < n; r++) {
+            b1 += w->du[rows[r] * h + lo + j];
+        }
+        CHECK(near(g[B1].data[j], times * b1, tolerance * sqrt((double)n + 1)));
+        for (int64_t i = 0; i < c; i++) {
+            double w1 = 0, w2 = 0;
+            for (int64_t r = 0; r < n; r++) {
+                w1 += w->du[rows[r] * h + lo + j] * w->x[rows[r] * c + i];
+                w2 += w->dy[rows[r] * c + i] * w->a[rows[r] * h + lo + j];
+            }
+            CHECK(near(g[W1].data[j * c + i], times * w1, tolerance * sqrt((double)n + 1)));
+            CHECK(near(g[W2].data[i * len + j], times * w2, tolerance * sqrt((double)n + 1)));
+        }
+    }
+    for (int64_t i = 0; i < c; i++) {
+        double b2 = 0;
+        for (int64_t r = 0; r < m; r++) {
+            b2 += w->dy[own[r] * c + i];
+        }
+        CHECK(near(g[B2].data[i], times * b2, tolerance * sqrt((double)m + 1)));
+    }
+out:
+    return st;
+}
+
+typedef struct variant {
+    int gelu, bf16, keep, threads;
+} variant;
+
+static heddle_status check_bytes(heddle_linear_pair *pair, const problem *p, const whole *w, int64_t own, int64_t all,
+                                 int keep)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_pair_info info;
+    int n = w->mesh.axis[p->axis].size;
+    int64_t row = w->c * (w->bf16 ? 2 : 4), gather = (n - 1) * own * row, scatter = (all - own) * row;
+    HD_TRY(heddle_linear_pair_get_info(&info, pair));
+    CHECK(info.forwards == 3 && info.backwards == 2);
+    CHECK(info.measured_bytes == 3 * info.planned_forward_bytes + 2 * info.planned_backward_bytes);
+    CHECK(!p->aligned || info.planned_forward_bytes == gather + scatter);
+    CHECK(!p->aligned || info.planned_backward_bytes == (keep ? 1 : 2) * gather + scatter);
+    CHECK(info.workspace_bytes >= 2 * all * row && (info.saved_bytes > 0) == (keep && all > 0));
+out:
+    return st;
+}
+
+/* Three forwards, of which the last two go back; in place, too. */
+static heddle_status run_variant(heddle_comm *comm, const problem *p, const variant *v, float *bits, int64_t *nbits)
+{
+    heddle_status st = HEDDLE_OK;
+    int rank = heddle_comm_rank(comm);
+    heddle_linear_pair *pair = NULL;
+    heddle_linear_pair_options options;
+    whole *w = calloc(1, sizeof *w);
+    int64_t rows[MAX_ROWS], all[MAX_ROWS];
+    float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
+    float *dy = calloc(MAX_ROWS * MAX_C, sizeof *dy);
+    double tolerance = v->bf16 ? 4e-2 : 5e-6;
+    HD_TRY(whole_make(w, p, v->gelu, v->bf16));
+    int64_t m = rows_of(rows, w, &w->layout, rank), n = rows_of(all, w, &w->gathered, rank);
+    heddle_linear_pair_options_init(&options);
+    CHECK(options.activation == HEDDLE_ACTIVATION_GELU);
+    options.hidden = p->hidden;
+    options.activation = v->gelu ? HEDDLE_ACTIVATION_GELU : HEDDLE_ACTIVATION_NONE;
+    options.keep_gathered = v->keep;
+    options.threads = v->threads;
+    HD_TRY(heddle_linear_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
+    CHECK(heddle_linear_pair_nparams(pair) == 4);
+    HD_TRY(fill(pair, p->hidden, 1));
+    for (int64_t i = 0; i < m * w->c; i++) {
+        put(w, x, i, w->x[rows[i / w->c] * w->c + i % w->c]);
+        put(w, dy, i, w->dy[rows[i / w->c] * w->c + i % w->c]);
+    }
+    memcpy(y, x, (size_t)(m * w->c) * sizeof *x);
+    HD_TRY(heddle_linear_pair_forward(pair, y, y));
+    HD_TRY(heddle_linear_pair_forward(pair, y, x));
+    HD_TRY(heddle_linear_pair_forward(pair, y, x));
+    for (int64_t i = 0; i < m * w->c; i++) {
+        CHECK(near(get(w, y, i), w->y[rows[i / w->c] * w->c + i % w->c], tolerance));
+    }
+    *nbits = m * w->c;
+    memcpy(bits, y, (size_t)*nbits * sizeof *bits);
+    HD_TRY(heddle_linear_pair_backward(pair, y, dy, v->keep ? NULL : x));
+    HD_TRY(check_gradients(pair, w, rank, 1, tolerance));
+    HD_TRY(heddle_linear_pair_backward(pair, dy, dy, x)); /* adds; dx may be dy */
+    HD_TRY(check_gradients(pair, w, rank, 2, tolerance));
+    CHECK(memcmp(y, dy, (size_t)(m * w->c) * (v->bf16 ? 2 : 4)) == 0);
+    for (int64_t i = 0; i < m * w->c; i++) {
+        CHECK(near(get(w, dy, i), w->dx[rows[i / w->c] * w->c + i % w->c], tolerance));
+    }
+    memcpy(bits + *nbits, dy, (size_t)*nbits * sizeof *bits);
+    *nbits *= 2;
+    HD_TRY(check_bytes(pair, p, w, m, n, v->keep));
+    heddle_linear_pair_zero_gradients(pair);
+    heddle_param g;
+    HD_TRY(heddle_linear_pair_gradient(&g, pair, B2));
+    CHECK(g.data[0] == 0);
+out:
+    heddle_linear_pair_destroy(pair);
+    free(w);
+    free(x);
+    free(y);
+    free(dy);
+    return st;
+}
+
+static heddle_status pair_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    static const variant variants[] = {{1, 0, 0, 0}, {1, 0, 1, 1}, {1, 0, 0, 3},
+                                       {0, 0, 0, 1}, {1, 1, 0, 1}, {0, 1, 1, 2}};
+    float *first = calloc(2 * MAX_ROWS * MAX_C, sizeof *first), *bits = calloc(2 * MAX_ROWS * MAX_C, sizeof *bits);
+    int64_t nbits = 0, same = 0;
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        HD_TRY(run_variant(comm, arg, &variants[i], i == 0 ? first : bits, i == 0 ? &nbits : &same));
+        CHECK(i == 0 || i > 2 || memcmp(first, bits, (size_t)nbits * sizeof *bits) == 0); /* keep, threads: no change */
+    }
+out:
+    free(first);
+    free(bits);
+    return st;
+}
+
+static const problem problems[] = {
+    {"f32[b=2 t=3 s=5 c=6]", "[tp=1]", "s@tp", 0, 1, 8},
+    {"f32[b=2 t=3 s=8 c=6]", "[tp=2]", "s@tp", 0, 1, 8},
+    {"f32[b=2 t=3 s=7 c=6]", "[tp=3]", "s@tp", 0, 0, 10},
+    {"f32[n=3 c=1]", "[tp=5]", "n@tp", 0, 0, 3}, /* ranks without rows, and without hidden channels */
+    {"f32[n=0 c=4]", "[tp=2]", "n@tp", 0, 1, 5},
+    {"f32[n=9 c=4]", "[tp=3]", "n@tp(7 0 2)", 0, 0, 7},
+    {"f32[b=1 t=20 s=32 c=13]", "[tp=2]", "t@tp", 0, 1, 24},
+    {"f32[b=2 t=4 s=6 c=5]", "[dp=2 tp=2]", "b@dp,s@tp", 1, 1, 9},
+    {"f32[b=2 t=4 s=6 c=5]", "[tp=2 sp=2]", "s@tp,t@sp", 0, 1, 9},
+    {"f32[b=2 t=4 s=8 c=5]", "[sp=2 tp=2]", "s@sp,s@tp", 1, 1, 9},
+    {"f32[b=2 t=4 s=8 c=5]", "[tp=2 sp=2]", "s@tp,s@sp", 0, 0, 9}, /* the gathered rows lie elsewhere, too */
+    {"f32[b=2 t=4 s=7 c=5]", "[tp=2 sp=2]", "s@tp(1 6)", 0, 0, 9}, /* replicated over sp */
+};
+
+static void run_all(const char *transport, int messages, int hosts)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.force_messages = messages;
+    options.pretend_hosts = hosts;
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        heddle_mesh mesh;
+        HD_OK(heddle_mesh_parse(&mesh, problems[i].mesh));
+        HD_OK(heddle_run_ranks_with(heddle_mesh_size(&mesh), transport, &options, pair_rank, (void *)&problems[i]));
+    }
+}
+
+static void pairs_of_threads(void **state)
+{
+    (void)state;
+    run_all("threads", 0, 0);
+}
+
+static void pairs_of_processes(void **state)
+{
+    (void)state;
+    run_all("shm", 0, 0);
+}
+
+static void pairs_by_messages(void **state)
+{
+    (void)state;
+    run_all("shm", 1, 0);
+    run_all("shm", 0, 2);
+}
+
+/* <dy, A x> = <A* dy, x> over all ranks, for a pair without activation and biases. */
+static heddle_status adjoint_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const problem *p = arg;
+    whole *w = calloc(1, sizeof *w);
+    heddle_linear_pair *pair = NULL;
+    heddle_linear_pair_options options;
+    int64_t rows[MAX_ROWS];
+    float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
+    float *dy = calloc(MAX_ROWS * MAX_C, sizeof *dy);
+    double sums[2] = {0, 0};
+    HD_TRY(whole_make(w, p, 0, 0));
+    heddle_linear_pair_options_init(&options);
+    options.hidden = p->hidden;
+    options.activation = HEDDLE_ACTIVATION_NONE;
+    HD_TRY(heddle_linear_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
+    HD_TRY(fill(pair, p->hidden, 0));
+    int64_t m = rows_of(rows, w, &w->layout, heddle_comm_rank(comm)) * w->c;
+    for (int64_t i = 0; i < m; i++) {
+        x[i] = (float)w->x[rows[i / w->c] * w->c + i % w->c];
+        dy[i] = (float)w->dy[rows[i / w->c] * w->c + i % w->c];
+    }
+    HD_TRY(heddle_linear_pair_forward(pair, y, x));
+    for (int64_t i = 0; i < m; i++) {
+        sums[0] += (double)y[i] * (double)dy[i];
+    }
+    HD_TRY(heddle_linear_pair_backward(pair, y, dy, x));
+    for (int64_t i = 0; i < m; i++) {
+        sums[1] += (double)y[i] * (double)x[i];
+    }
+    HD_TRY(heddle_comm_allreduce_sum(comm, sums, 2, HEDDLE_F64));
+    CHECK(fabs(sums[0] - sums[1]) <= 1e-5 * (1 + fabs(sums[0])));
+    CHECK(w->rows == 0 || fabs(sums[0]) > 1e-3);
+out:
+    heddle_linear_pair_destroy(pair);
+    free(w);
+    free(x);
+    free(y);
+    free(dy);
+    return st;
+}
+
+static void adjoint(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        heddle_mesh mesh;
+        HD_OK(heddle_mesh_parse(&mesh, problems[i].mesh));
+        HD_OK(heddle_run_ranks(heddle_mesh_size(&mesh), "threads", adjoint_rank, (void *)&problems[i]));
+    }
+}
+
+static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, const heddle_mesh *mesh,
+                                 const heddle_layout *layout)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_pair_options options;
+    heddle_linear_pair *pair = NULL, *kept = NULL;
+    heddle_param param;
+    float x[64] = {0};
+    heddle_linear_pair_options_init(&options);
+    options.hidden = 4;
+    options.forward_only = 1;
+    HD_TRY(heddle_linear_pair_create(&pair, comm, shape, mesh, layout, 0, &options));
+    options.forward_only = 0;
+    options.keep_gathered = 1;
+    HD_TRY(heddle_linear_pair_create(&kept, comm, shape, mesh, layout, 0, &options));
+    CHECK(heddle_linear_pair_forward(pair, x, x) == HEDDLE_ERR_ARG); /* not committed */
+    HD_TRY(heddle_linear_pair_commit(pair));
+    HD_TRY(heddle_linear_pair_commit(kept));
+    CHECK(heddle_linear_pair_forward(pair, x, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_forward(NULL, x, x) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_backward(pair, x, x, x) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_backward(kept, x, x, x) == HEDDLE_ERR_ARG); /* nothing kept */
+    CHECK(heddle_linear_pair_gradient(&param, pair, 0) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_param(&param, pair, 4) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_param(&param, pair, -1) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
+    HD_TRY(heddle_linear_pair_forward(pair, x, x));
+    HD_TRY(heddle_linear_pair_forward(kept, x, x));
+    HD_TRY(heddle_linear_pair_backward(kept, x, x, NULL));
+    heddle_linear_pair_zero_gradients(pair);
+out:
+    heddle_linear_pair_destroy(pair);
+    heddle_linear_pair_destroy(kept);
+    return st;
+}
+
+/* Rank 1 asks for something else; everybody hears of it, and the communicator works on. */
+static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    int odd = heddle_comm_rank(comm) == 1;
+    heddle_linear_pair *pair = NULL;
+    for (int kind = 0; kind < 14; kind++) {
+        heddle_shape shape;
+        heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
+        heddle_layout layout;
+        heddle_linear_pair_options options;
+        heddle_status wanted = kind < 5 ? HEDDLE_ERR_MISMATCH : odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
+        wanted = kind > 8 && odd ? HEDDLE_ERR_LAYOUT : wanted;
+        wanted = kind == 13 && odd ? HEDDLE_ERR_UNSUPPORTED : wanted;
+        HD_TRY(heddle_shape_parse(&shape, odd && kind == 0 ? "f32[n=9 c=4]" : "f32[n=8 c=4]"));
+        HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
+        heddle_linear_pair_options_init(&options);
+        options.hidden = 4;
+        if (odd) {
+            options.hidden = kind == 1 ? 5 : kind == 5 ? 0 : 4;
+            options.keep_gathered = kind == 2;
+            options.forward_only = kind == 3;
+            options.activation = kind == 4   ? HEDDLE_ACTIVATION_NONE
+                                 : kind == 6 ? (heddle_activation)7
+                                             : HEDDLE_ACTIVATION_GELU;
+            options.threads = kind == 7 ? -1 : 0;
+            mesh.axis[0].size = kind == 9 ? 3 : 2;
+            layout.dim_of_axis[0] = kind == 10 ? 1 : kind == 11 ? HEDDLE_PARTIAL : kind == 12 ? HEDDLE_REPLICATED : 0;
+            shape.dtype = kind == 13 ? HEDDLE_F64 : HEDDLE_F32;
+        }
+        CHECK(heddle_linear_pair_create(&pair, comm, &shape, &mesh, &layout, odd && kind == 8 ? 1 : 0, &options) ==
+              wanted);
+        CHECK(pair == NULL && heddle_last_error()[0] != 0);
+    }
+    heddle_shape shape;
+    const heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
+    heddle_layout layout;
+    HD_TRY(heddle_shape_parse(&shape, "f32[n=8 c=4]"));
+    HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
+    CHECK(heddle_linear_pair_create(NULL, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_create(&pair, NULL, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_linear_pair_create(&pair, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG); /* no hidden */
+    HD_TRY(wrong_calls(comm, &shape, &mesh, &layout));
+out:
+    heddle_linear_pair_destroy(pair);
+    return st;
+}
+
+static void mistakes(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", mistakes_rank, NULL));
+    heddle_linear_pair_destroy(NULL);
+    heddle_linear_pair_zero_gradients(NULL);
+}
+
+static void mistakes_of_processes(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "shm", mistakes_rank, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(pairs_of_threads),  cmocka_unit_test(pairs_of_processes),
+        cmocka_unit_test(pairs_by_messages), cmocka_unit_test(adjoint),
+        cmocka_unit_test(mistakes),          cmocka_unit_test(mistakes_of_processes),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
