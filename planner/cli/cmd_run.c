@@ -17,6 +17,8 @@ static const char usage[] =
     "  --layers L          repetitions of the model's stages, its own number by default\n"
     "  --size t=16,s=256   extents instead of the model's\n"
     "  --mesh sp=4         mesh of the ranks; '[node=2 gpu=2]' for two axes\n"
+    "  --method STAGE=METHOD[,...]  how an attention runs over a sharded dim (heddle plan --help), for example\n"
+    "                      s.attn=ring; as planned without\n"
     "  --schedule FILE     run this schedule (heddle plan --output) instead of planning\n"
     "  --input FILE        clip.y4m (- is standard input: ffmpeg -i any.mp4 -f yuv4mpegpipe - | heddle run ...), or\n"
     "                      x.npy, an activation of the model's shape; seeded numbers without\n"
@@ -26,23 +28,35 @@ static const char usage[] =
     "  --dtype f32|bf16    of the activation, instead of the model's\n"
     "  --threads N         compute threads of each rank (1)\n"
     "  --passes N          forward passes, the fastest is reported (1)\n"
-    "  --check             repeat on one rank and compare bitwise; compare bytes sent with bytes planned\n"
+    "  --check             repeat on one rank and compare, bitwise where all attention is local, else within a\n"
+    "                      tolerance; compare bytes sent with bytes planned\n"
     "  --messages          boxes travel as messages even between ranks of one host; --hosts K pretends K hosts\n"
     "  --deadline S        seconds that a rank waits for another (60)\n"
     "  --json              the report as JSON\n\n"
     "exit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 --check found a difference\n";
 
 static const struct option options_known[] = {
-    {"ranks", required_argument, NULL, 'r'},    {"layers", required_argument, NULL, 'l'},
-    {"size", required_argument, NULL, 's'},     {"mesh", required_argument, NULL, 'm'},
-    {"schedule", required_argument, NULL, 'S'}, {"input", required_argument, NULL, 'i'},
-    {"output", required_argument, NULL, 'o'},   {"weights", required_argument, NULL, 'w'},
-    {"seed", required_argument, NULL, 'e'},     {"dtype", required_argument, NULL, 'd'},
-    {"threads", required_argument, NULL, 't'},  {"passes", required_argument, NULL, 'p'},
-    {"check", no_argument, NULL, 'c'},          {"json", no_argument, NULL, 'j'},
-    {"messages", no_argument, NULL, 'M'},       {"hosts", required_argument, NULL, 'H'},
-    {"deadline", required_argument, NULL, 'D'}, {"transport", required_argument, NULL, 'T'},
-    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+    {"ranks", required_argument, NULL, 'r'},
+    {"layers", required_argument, NULL, 'l'},
+    {"size", required_argument, NULL, 's'},
+    {"mesh", required_argument, NULL, 'm'},
+    {"schedule", required_argument, NULL, 'S'},
+    {"input", required_argument, NULL, 'i'},
+    {"output", required_argument, NULL, 'o'},
+    {"weights", required_argument, NULL, 'w'},
+    {"seed", required_argument, NULL, 'e'},
+    {"dtype", required_argument, NULL, 'd'},
+    {"threads", required_argument, NULL, 't'},
+    {"passes", required_argument, NULL, 'p'},
+    {"check", no_argument, NULL, 'c'},
+    {"json", no_argument, NULL, 'j'},
+    {"method", required_argument, NULL, 'a'},
+    {"messages", no_argument, NULL, 'M'},
+    {"hosts", required_argument, NULL, 'H'},
+    {"deadline", required_argument, NULL, 'D'},
+    {"transport", required_argument, NULL, 'T'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static int take_dtype(run_options *o, const char *text)
@@ -97,6 +111,8 @@ static int take_option(run_options *o, int option, const char *value)
     case 'T':
         o->transport = value;
         return cli_check_transport(value);
+    case 'a':
+        return cli_add_methods(o->methods, value);
     case 'c':
         o->check = 1;
         return CLI_OK;
@@ -143,6 +159,10 @@ static int parse_options(run_options *o, int argc, char **argv)
         return cli_usage_error("heddle run wants one model file, found %d (try: heddle run --help)", argc - optind);
     }
     o->model = argv[optind];
+    if (o->schedule != NULL && o->methods[0] != '\0') {
+        return cli_usage_error("--schedule names the methods of its stages; --method '%s' cannot change them",
+                               o->methods);
+    }
     if (o->output != NULL && !ends_with(o->output, ".npy") && !ends_with(o->output, ".y4m")) {
         return cli_usage_error("--output wants a file that ends in .npy or .y4m, not '%s'", o->output);
     }

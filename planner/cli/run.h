@@ -4,6 +4,7 @@
 #define HD_CLI_RUN_H
 
 #include "launch.h"
+#include "methods.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "y4m.h"
@@ -14,6 +15,7 @@ typedef struct run_options {
     int dtype; /* -1: the model's */
     int check, json, messages, help;
     int backward, recompute;
+    char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
 } run_options;
 
 /* How a clip is cut into tokens. Patches that would stick out of the clip are left away. */

@@ -79,28 +79,6 @@ static heddle_status make_conditioning(run_pass *f)
     return HEDDLE_OK;
 }
 
-static heddle_status make_blocks(run_pass *f)
-{
-    f->layers = f->job->options->backward ? f->job->info.repeat : 1;
-    f->nblocks = f->layers * f->job->info.nstages;
-    f->block = calloc((size_t)f->nblocks, sizeof(heddle_block *));
-    if (f->block == NULL) {
-        return run_no_memory("blocks", f->nblocks * (int64_t)sizeof(heddle_block *));
-    }
-    for (int i = 0; i < f->nblocks; i++) {
-        heddle_status st = run_make_block(&f->block[i], f->job, i % f->job->info.nstages);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-    }
-    return HEDDLE_OK;
-}
-
-heddle_block *run_block(const run_pass *f, int repetition, int stage)
-{
-    return f->block[(f->layers > 1 ? repetition : 0) * f->job->info.nstages + stage];
-}
-
 /* x as the schedule's prologue has it, in memory that peers reach. */
 static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 {
@@ -182,8 +160,11 @@ static heddle_status run_layer(run_pass *f, const heddle_schedule_info *schedule
         }
         const int64_t start_ns = run_now_ns();
         st = heddle_layout_box(&box, &f->job->info.shape, &schedule->mesh, &f->x.layout, heddle_comm_rank(f->comm));
-        if (st == HEDDLE_OK && heddle_box_elems(&box) > 0) {
-            st = heddle_block_forward(run_block(f, repetition, i), f->x.data, &box, &conditioning);
+        if (st == HEDDLE_OK && run_takes_part(f, repetition, i, &box)) {
+            heddle_block *block = run_block(f, repetition, i);
+            const int64_t sent = run_block_sent(block);
+            st = heddle_block_forward(block, f->x.data, &box, &conditioning);
+            run_add_block_traffic(step, block, sent, 0);
         }
         if (st != HEDDLE_OK) {
             return run_at_stage(st, stage.name, repetition);
@@ -265,7 +246,7 @@ static heddle_status prepare(run_pass *f, const heddle_schedule *schedule)
 {
     heddle_status st = make_conditioning(f);
     if (st == HEDDLE_OK) {
-        st = make_blocks(f);
+        st = run_make_blocks(f, schedule);
     }
     return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, NULL);
 }
@@ -274,10 +255,7 @@ static void release(run_pass *f)
 {
     heddle_session_destroy(f->session);
     heddle_buffer_free(f->comm, f->first);
-    for (int i = 0; f->block != NULL && i < f->nblocks; i++) {
-        heddle_block_destroy(f->block[i]);
-    }
-    free(f->block);
+    run_release_blocks(f);
     free(f->vector);
     free(f->text);
     free(f->text_lengths);

@@ -8,9 +8,10 @@ typedef struct run_pass {
     const run_job *job;
     heddle_comm *comm;
     heddle_session *session;
-    int layers; /* that have blocks of their own: one, whose weights are set anew for each; all when going backward */
-    int nblocks;
-    heddle_block **block; /* [nblocks] layer after layer */
+    int nblocks;          /* stages of all layers */
+    heddle_block **block; /* [nblocks] layer after layer; weights are set anew for each layer, unless going backward */
+    char *is_shared;      /* [nblocks] the block of an earlier layer */
+    char *joins;          /* [nblocks] it communicates: ranks without rows call it, too */
     float *vector, *text;
     int64_t *text_lengths;
     void *first; /* this rank's part of the input */
@@ -21,8 +22,17 @@ typedef struct run_pass {
     int progress;
 } run_pass;
 
-/* run_forward.c */
+/* run_blocks.c */
+/* Collective: stages that run by a method are bound to it. run_release_blocks in any case. */
+heddle_status run_make_blocks(run_pass *f, const heddle_schedule *schedule);
+void run_release_blocks(run_pass *f);
 heddle_block *run_block(const run_pass *f, int repetition, int stage);
+int run_takes_part(const run_pass *f, int repetition, int stage, const heddle_box *box);
+/* What the block's attention has sent so far, and what that of a call adds to a step. */
+int64_t run_block_sent(const heddle_block *block);
+void run_add_block_traffic(run_step *step, const heddle_block *block, int64_t sent_before, int backward);
+
+/* run_forward.c */
 int64_t run_now_ns(void);
 heddle_status run_no_memory(const char *what, int64_t bytes);
 /* The sentence says where it happened. */

@@ -62,6 +62,12 @@ static int check_schedule(run_job *job, int ranks)
         if (strcmp(planned.name, stage.name) != 0) {
             return cli_usage_error("%s: stage %d is '%s', the model's is '%s'", path, i, planned.name, stage.name);
         }
+        if (planned.kind != stage.kind || planned.mixed_dim != stage.mixed_dim ||
+            (strcmp(planned.method, "local") != 0 && planned.heads != stage.heads)) {
+            return cli_usage_error("%s: stage %d, '%s', is of another kind than the model's, attends over another dim "
+                                   "or with other heads",
+                                   path, i, planned.name);
+        }
     }
     for (int a = 0; a < info.mesh.naxes; a++) {
         if (edge.from.dim_of_axis[a] == HEDDLE_PARTIAL) {
@@ -90,7 +96,11 @@ static int make_schedule(run_job *job, int ranks)
         return code != CLI_OK ? code : check_schedule(job, ranks);
     }
     int code = make_mesh(job, ranks);
-    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->mesh, NULL));
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.methods = job->options->methods;
+    options.backward = job->options->backward;
+    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->mesh, &options));
 }
 
 /* The number of ranks: --ranks, else the mesh's or the schedule's, else the launcher's. */

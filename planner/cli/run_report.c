@@ -148,15 +148,15 @@ void run_print_table(const run_report *report)
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
     printf("%s: %s on %s, %d layer%s of %d stages\n%s\n\n", job->info.name, shape, mesh, job->info.repeat,
            job->info.repeat == 1 ? "" : "s", job->info.nstages, report->comm);
-    printf("%-10s %4s %-12s %-7s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
+    printf("%-10s %4s %-12s %-9s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
            "measured", "switch ms", "block ms", "path");
     for (int i = 0; i < count && rows != NULL; i++) {
         const run_row *r = &rows[i];
-        printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f%s%s\n", r->name, r->runs, r->layout,
+        printf("%-10s %4d %-12s %-9s %13" PRId64 " %13" PRId64 " %10.3f %10.3f%s%s\n", r->name, r->runs, r->layout,
                r->method, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns), r->path[0] != 0 ? "  " : "",
                r->path);
     }
-    printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f\n\n", "total", report->mine->nsteps, "", "",
+    printf("%-10s %4d %-12s %-9s %13" PRId64 " %13" PRId64 " %10.3f %10.3f\n\n", "total", report->mine->nsteps, "", "",
            t.planned_max, t.sent_max, ms(t.switch_ns), ms(t.compute_ns));
     printf("bytes are of the rank that sends most; all ranks: %" PRId64 " planned, %" PRId64 " measured, %" PRId64
            " of them as messages\n",
