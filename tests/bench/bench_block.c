@@ -1,6 +1,6 @@
 /* Blocks against the machine, one thread: rates in GFLOP/s, and ratios inside this run.
  *
- *     bench_block [seconds per measurement]
+ *     bench_block [seconds per measurement] [training]
  *
  * Times are the best of many calls in CPU time of the one thread, so that other processes disturb them less.
  */
@@ -9,7 +9,7 @@
 #include "runtime/block/gemm.h"
 
 #include <dnnl.h>
-#include <heddle/block.h>
+#include <heddle/train.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,16 +409,102 @@ static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dt
     return rate;
 }
 
+/* --- training -------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct train_case {
+    stage_case stage;
+    heddle_tape *tape;
+    void *dx;
+    heddle_conditioning_gradient wanted;
+} train_case;
+
+static void run_tape(void *arg)
+{
+    train_case *t = arg;
+    must(heddle_block_forward_tape(t->stage.block, t->stage.x, &t->stage.box, &t->stage.conditioning, t->tape));
+}
+
+static void run_backward(void *arg)
+{
+    train_case *t = arg;
+    must(heddle_block_backward(t->stage.block, t->dx, &t->stage.conditioning, &t->wanted, t->tape));
+}
+
+/* 1024 tokens of one fibre: forward, forward with a tape, backward, which counts twice the forward's operations. */
+static void bench_training(heddle_stage_kind kind, heddle_dtype dtype, int recompute, double sgemm)
+{
+    train_case t;
+    heddle_block_options options;
+    heddle_tape_options tape_options;
+    char text[80];
+    memset(&t, 0, sizeof t);
+    heddle_block_options_init(&options);
+    heddle_tape_options_init(&tape_options);
+    snprintf(text, sizeof text, "%s[b=1 s=1024 c=1152]", heddle_dtype_name(dtype));
+    must(heddle_shape_parse(&options.shape, text));
+    options.kind = kind;
+    options.mixed_dim = 1;
+    options.heads = HEADS;
+    options.mlp_channels = 4 * C;
+    options.text_tokens = 300;
+    options.qk_norm = kind == HEDDLE_STAGE_ATTENTION;
+    options.rope = 1;
+    tape_options.recompute = recompute;
+    must(heddle_block_create(&t.stage.block, &options));
+    must(heddle_block_seed(t.stage.block, 1));
+    must(heddle_tape_create(&t.tape, t.stage.block, &tape_options));
+    t.stage.x = filled(LONG * C, dtype);
+    t.dx = filled(LONG * C, dtype);
+    t.stage.box = (heddle_box){.ndim = 3, .len = {1, LONG, C}};
+    t.stage.conditioning.vector = filled(6 * C, HEDDLE_F32);
+    t.stage.conditioning.text = filled(300 * C, HEDDLE_F32);
+    t.wanted.vector = filled(6 * C, HEDDLE_F32);
+    t.wanted.text = filled(300 * C, HEDDLE_F32);
+    double flops = LONG * (kind == HEDDLE_STAGE_ATTENTION || kind == HEDDLE_STAGE_LINEAR ? 8.0 * C * C
+                           : kind == HEDDLE_STAGE_MLP                                    ? 16.0 * C * C
+                                                      : 4.0 * C * C + 4.0 * 300 * C + 4.0 * 300 * C * C / LONG);
+    flops += kind == HEDDLE_STAGE_ATTENTION ? 4.0 * LONG * LONG * C
+             : kind == HEDDLE_STAGE_LINEAR  ? 4.0 * LONG * WIDTH * C
+                                            : 0;
+    static const char *const name[] = {"attention", "cross", "mlp", "linear"};
+    snprintf(text, sizeof text, "%s forward, %s, 1024 tokens", name[kind], heddle_dtype_name(dtype));
+    double forward = best_of(run_stage, &t.stage);
+    report(text, flops, forward);
+    report("    with a tape", flops, best_of(run_tape, &t));
+    double backward = best_of(run_backward, &t);
+    double rate = report(recompute ? "    backward, recomputing" : "    backward", 2 * flops, backward);
+    printf("    backward %.2f x forward, %.2f of sgemm; the tape keeps %.1f MiB\n", backward / forward, rate / sgemm,
+           (double)heddle_tape_bytes(t.tape) / 0x1p20);
+    heddle_tape_destroy(t.tape);
+    heddle_block_destroy(t.stage.block);
+    free(t.stage.x);
+    free(t.dx);
+    free((void *)(uintptr_t)t.stage.conditioning.vector);
+    free((void *)(uintptr_t)t.stage.conditioning.text);
+    free(t.wanted.vector);
+    free(t.wanted.text);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) {
         budget_s = strtod(argv[1], NULL);
     }
+    int training_only = argc > 2 && strcmp(argv[2], "training") == 0;
     hd_gemm_enter();
     double sgemm = bench_sgemm(1024, 3 * C, C);
     sgemm = fmax(sgemm, bench_sgemm(2048, 2048, 2048));
     sgemm = fmax(sgemm, bench_linear(C, 3 * C, HEDDLE_F32));
     printf("    sgemm of this run: %.1f GFLOP/s\n", sgemm);
+    for (int kind = HEDDLE_STAGE_ATTENTION; kind <= HEDDLE_STAGE_LINEAR; kind++) {
+        bench_training((heddle_stage_kind)kind, HEDDLE_F32, 0, sgemm);
+        bench_training((heddle_stage_kind)kind, HEDDLE_F32, 1, sgemm);
+        bench_training((heddle_stage_kind)kind, HEDDLE_BF16, 0, sgemm);
+    }
+    if (training_only) {
+        return 0;
+    }
     bench_linear(C, C, HEDDLE_F32);
     bench_linear(C, 4 * C, HEDDLE_F32);
     bench_linear(4 * C, C, HEDDLE_F32);
