@@ -69,6 +69,11 @@ static int64_t rows_of(const heddle_block *block, const hd_block_view *view, int
     return walk->rows_of != NULL ? walk->rows_of(block, view, sample) : walk->sample_rows;
 }
 
+static int64_t units_of(const hd_walk *walk)
+{
+    return walk->samples * parts_of(walk->sample_rows, HD_UNIT_ROWS);
+}
+
 static int64_t unit_rows(const hd_walk *walk)
 {
     return smaller(walk->sample_rows, HD_UNIT_ROWS);
@@ -207,9 +212,8 @@ static heddle_status reserve(heddle_block *block, const hd_walk *walk)
         widest = walk->weight[i].gate >= 0 && walk->weight[i].k > widest ? walk->weight[i].k : widest;
     }
     HD_TRY(hd_block_reserve(block, HD_SEAT_PANEL, (size_t)(HD_PANEL_ROWS * (widest + 1)) * sizeof(float)));
-    HD_TRY(hd_back_reserve(block, HD_WORK_SUMS,
-                           (size_t)(stretch_units(block, walk->sample_rows) * unit_pieces(walk) * walk->columns) *
-                               sizeof(float)));
+    int64_t units = smaller(stretch_units(block, walk->sample_rows), units_of(walk));
+    HD_TRY(hd_back_reserve(block, HD_WORK_SUMS, (size_t)(units * unit_pieces(walk) * walk->columns) * sizeof(float)));
 out:
     return st;
 }
@@ -218,7 +222,7 @@ heddle_status hd_walk_run(heddle_block *block, const hd_block_view *view, hd_wal
 {
     heddle_status st = HEDDLE_OK;
     hd_block_view mine = *view;
-    int64_t units = walk->samples * parts_of(walk->sample_rows, HD_UNIT_ROWS);
+    int64_t units = units_of(walk);
     int64_t panels = 0;
     mine.call = walk;
     for (int i = 0; i < walk->nweights; i++) {

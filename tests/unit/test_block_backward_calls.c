@@ -1,0 +1,424 @@
+/* Backward of blocks: odd values, wrong calls, memory; and the gradient kernels of every instruction set. */
+#include "block_back_model.h"
+
+#include "runtime/base/base.h"
+
+typedef struct training {
+    problem p;
+    heddle_tape *tape;
+    heddle_box box;
+    void *x, *dx;
+    heddle_conditioning_gradient wanted;
+} training;
+
+static void open_training(training *t, const heddle_block_options *options, int recompute)
+{
+    heddle_tape_options tape_options;
+    open_problem(&t->p, options);
+    heddle_tape_options_init(&tape_options);
+    tape_options.recompute = recompute;
+    HD_OK(heddle_tape_create(&t->tape, t->p.block, &tape_options));
+    t->box = whole_box(&options->shape);
+    t->x = stored(t->p.x, t->p.elems, options->shape.dtype);
+    t->dx = stored(t->p.x, t->p.elems, options->shape.dtype);
+    t->wanted.vector = must_alloc(options->shape.dim[0].extent * VECTOR_ROWS * t->p.c, sizeof(float));
+    t->wanted.text = must_alloc(options->shape.dim[0].extent * options->text_tokens * t->p.c, sizeof(float));
+}
+
+static void close_training(training *t)
+{
+    heddle_tape_destroy(t->tape);
+    free(t->x);
+    free(t->dx);
+    free(t->wanted.vector);
+    free(t->wanted.text);
+    close_problem(&t->p);
+}
+
+static heddle_status forward(training *t)
+{
+    return heddle_block_forward_tape(t->p.block, t->x, &t->box, &t->p.conditioning, t->tape);
+}
+
+static heddle_status backward(training *t)
+{
+    return heddle_block_backward(t->p.block, t->dx, &t->p.conditioning, &t->wanted, t->tape);
+}
+
+static void expect_sentence(const char *part)
+{
+    if (strstr(heddle_last_error(), part) == NULL) {
+        fail_msg("\"%s\" does not contain \"%s\"", heddle_last_error(), part);
+    }
+}
+
+/* --- odd values ------------------------------------------------------------------------------------------------------
+ */
+
+static void nan_stays_in_its_fibre(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {1, 6, 5, 32};
+    for (int kind = 0; kind < 3; kind++) {
+        for (int i = 0; i < 4; i++) {
+            training t;
+            heddle_dtype dtype = dtypes[i & 1];
+            heddle_block_options options = options_for((heddle_stage_kind)kind, dtype, 4, extent);
+            options.qk_norm = i & 1;
+            open_training(&t, &options, 0);
+            int64_t bad = 2 * 5 + 3; /* t = 2, s = 3 */
+            float nan = NAN;
+            void *broken = stored(&nan, 1, dtype);
+            size_t elem = heddle_dtype_bytes(dtype);
+            memcpy((char *)(i < 2 ? t.x : t.dx) + (size_t)(bad * 32 + 1) * elem, broken, elem);
+            HD_OK(forward(&t));
+            HD_OK(backward(&t));
+            for (int64_t e = 0; e < t.p.elems; e++) {
+                int64_t row = e / 32;
+                int reached = kind == HEDDLE_STAGE_ATTENTION ? row % 5 == 3 : row == bad;
+                assert_int_equal(!!isnan(value_at(t.dx, dtype, e)), reached);
+            }
+            free(broken);
+            close_training(&t);
+        }
+    }
+}
+
+static void no_text_changes_nothing(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    for (int i = 0; i < 2; i++) {
+        training t;
+        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
+        open_training(&t, &options, i);
+        const int64_t none[] = {0, 0};
+        heddle_conditioning conditioning = t.p.conditioning;
+        conditioning.text_lengths = none;
+        size_t bytes = (size_t)t.p.elems * heddle_dtype_bytes(dtypes[i]);
+        void *before = must_alloc(1, bytes);
+        memcpy(before, t.dx, bytes);
+        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape));
+        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
+        assert_memory_equal(before, t.x, bytes);
+        assert_memory_equal(before, t.dx, bytes);
+        for (int p = 0; p < heddle_block_nparams(t.p.block); p++) {
+            heddle_param gradient;
+            HD_OK(heddle_block_gradient(&gradient, t.p.block, p));
+            for (int64_t j = 0; j < gradient.extent[0]; j++) {
+                assert_true(gradient.data[j] == 0);
+            }
+        }
+        conditioning.text_lengths = NULL; /* all tokens */
+        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape));
+        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
+        free(before);
+        close_training(&t);
+    }
+}
+
+/* <dy, J v> by finite differences of the block itself, against <J^T dy, v>. */
+static void backward_is_the_adjoint_of_forward(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    const float step = 1e-2f;
+    for (int kind = 0; kind < 3; kind++) {
+        training t;
+        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        options.rope = 1;
+        open_training(&t, &options, 0);
+        float *direction = must_alloc(t.p.elems, sizeof *direction), *dy = must_alloc(t.p.elems, sizeof *dy);
+        double wanted = 0, measured = 0;
+        for (int64_t i = 0; i < t.p.elems; i++) {
+            direction[i] = symmetric();
+            dy[i] = symmetric();
+            ((float *)t.dx)[i] = dy[i];
+        }
+        HD_OK(forward(&t));
+        HD_OK(backward(&t));
+        for (int sign = 1; sign >= -1; sign -= 2) {
+            for (int64_t i = 0; i < t.p.elems; i++) {
+                ((float *)t.x)[i] = t.p.x[i] + (float)sign * step * direction[i];
+            }
+            HD_OK(heddle_block_forward(t.p.block, t.x, &t.box, &t.p.conditioning));
+            for (int64_t i = 0; i < t.p.elems; i++) {
+                measured += sign * (double)dy[i] * (double)((float *)t.x)[i] / (2 * (double)step);
+            }
+        }
+        for (int64_t i = 0; i < t.p.elems; i++) {
+            wanted += (double)direction[i] * (double)((float *)t.dx)[i];
+        }
+        if (fabs(measured - wanted) > 2e-3 * (1 + fabs(wanted))) {
+            fail_msg("kind %d: %g by differences, %g by backward", kind, measured, wanted);
+        }
+        free(direction);
+        free(dy);
+        close_training(&t);
+    }
+}
+
+/* --- calls -----------------------------------------------------------------------------------------------------------
+ */
+
+static void wrong_calls_are_refused(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    for (int kind = 0; kind < 3; kind++) {
+        training t;
+        heddle_tape *other = NULL;
+        heddle_block *block = NULL;
+        heddle_param gradient;
+        heddle_tape_options bad = {0};
+        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        open_training(&t, &options, 0);
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
+        expect_sentence("heddle_tape_options_init");
+        heddle_tape_options_init(&bad);
+        bad.recompute = 2;
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, NULL, NULL));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(NULL, t.p.block, NULL));
+        assert_null(other);
+        HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
+        expect_sentence("holds no forward");
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, &t.p.conditioning, NULL));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, NULL, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(NULL, t.x, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, NULL, t.tape));
+        t.box.len[3] = 16;
+        HD_FAILS(HEDDLE_ERR_LAYOUT, forward(&t));
+        t.box = whole_box(&options.shape);
+        HD_OK(forward(&t));
+        assert_true(heddle_tape_bytes(t.tape) > 0);
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, NULL, &t.p.conditioning, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, NULL, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(NULL, t.dx, &t.p.conditioning, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, NULL));
+        HD_OK(heddle_block_create(&block, &options));
+        HD_OK(heddle_block_seed(block, 1));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(block, t.dx, &t.p.conditioning, NULL, t.tape));
+        expect_sentence("another block");
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(block, t.x, &t.box, &t.p.conditioning, t.tape));
+        HD_OK(backward(&t));
+        HD_OK(heddle_block_commit(t.p.block));
+        HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
+        expect_sentence("committed");
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, t.p.block, heddle_block_nparams(t.p.block)));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, t.p.block, -1));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, NULL, 0));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(NULL, t.p.block, 0));
+        heddle_block_zero_gradients(NULL);
+        heddle_block_zero_gradients(block);
+        heddle_tape_destroy(NULL);
+        assert_int_equal(heddle_tape_bytes(NULL), 0);
+        heddle_block_destroy(block);
+        close_training(&t);
+    }
+}
+
+static void an_empty_box_is_legal(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    for (int kind = 0; kind < 3; kind++) {
+        training t;
+        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        open_training(&t, &options, kind & 1);
+        HD_OK(forward(&t));
+        t.box.len[2] = 0;
+        HD_OK(heddle_block_forward_tape(t.p.block, NULL, &t.box, NULL, t.tape));
+        assert_int_equal(heddle_tape_bytes(t.tape), 0);
+        HD_OK(heddle_block_backward(t.p.block, NULL, NULL, NULL, t.tape));
+        close_training(&t);
+    }
+}
+
+static void gradients_add_up(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    for (int kind = 0; kind < 3; kind++) {
+        training t;
+        float once[3 * 32];
+        heddle_param gradient;
+        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        open_training(&t, &options, 0);
+        HD_OK(heddle_block_gradient(&gradient, t.p.block, 0));
+        assert_true(gradient.ndim == 2 && gradient.data[0] == 0);
+        HD_OK(forward(&t));
+        for (int i = 0; i < 2; i++) {
+            memcpy(t.dx, t.p.x, (size_t)t.p.elems * sizeof(float));
+            HD_OK(heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, t.tape));
+            for (int j = 0; j < 32; j++) {
+                assert_true(i == 0 || fabsf(gradient.data[j] - 2 * once[j]) <= 1e-5f * (1 + fabsf(once[j])));
+            }
+            memcpy(once, gradient.data, 32 * sizeof(float));
+        }
+        heddle_block_zero_gradients(t.p.block);
+        assert_true(gradient.data[5] == 0);
+        close_training(&t);
+    }
+}
+
+/* --- memory ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Elements as docs/blocks.md counts them. */
+static void tapes_keep_what_the_docs_say(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    const int64_t rows = 60, c = 32, heads = 2, hidden = 128, text = 11;
+    for (int i = 0; i < 12; i++) {
+        training t;
+        int kind = i % 3, recompute = i / 3 & 1;
+        heddle_dtype dtype = dtypes[i / 6];
+        int64_t elem = (int64_t)heddle_dtype_bytes(dtype);
+        heddle_block_options options = options_for((heddle_stage_kind)kind, dtype, 4, extent);
+        open_training(&t, &options, recompute);
+        HD_OK(forward(&t));
+        int64_t wanted = kind == HEDDLE_STAGE_ATTENTION ? rows * 5 * c * elem + rows * heads * 4
+                         : kind == HEDDLE_STAGE_CROSS   ? (rows * 3 * c + 2 * text * 2 * c) * elem + rows * heads * 4
+                                                        : rows * (c + hidden) * elem;
+        assert_int_equal(heddle_tape_bytes(t.tape), recompute ? rows * c * elem : wanted);
+        close_training(&t);
+    }
+}
+
+static void steady_state_allocates_nothing(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {1, 40, 30, 32};
+    for (int i = 0; i < 6; i++) {
+        training t;
+        heddle_block_options options = options_for((heddle_stage_kind)(i % 3), dtypes[i & 1], 4, extent);
+        options.qk_norm = 1;
+        options.threads = 2;
+        open_training(&t, &options, i / 3);
+        HD_OK(forward(&t));
+        HD_OK(backward(&t));
+        int64_t bytes = heddle_block_workspace_bytes(t.p.block);
+        hd_alloc_fail_at(1);
+        HD_OK(forward(&t));
+        HD_OK(backward(&t));
+        t.box.len[2] = 7;
+        HD_OK(forward(&t));
+        HD_OK(backward(&t));
+        hd_alloc_fail_at(0);
+        assert_int_equal(heddle_block_workspace_bytes(t.p.block), bytes);
+        close_training(&t);
+    }
+}
+
+/* Every allocation in turn fails: an error, no crash, and the same objects still work. */
+static void lost_allocations_are_reported(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {1, 4, 5, 32};
+    for (int i = 0; i < 6; i++) {
+        int failed = 1;
+        for (long n = 1; failed; n++) {
+            heddle_block_options options = options_for((heddle_stage_kind)(i % 3), HEDDLE_BF16, 4, extent);
+            options.threads = 2;
+            options.qk_norm = 1;
+            training t;
+            open_training(&t, &options, i / 3);
+            heddle_tape *tape = NULL;
+            hd_alloc_fail_at(n);
+            heddle_status st = heddle_tape_create(&tape, t.p.block, NULL);
+            st = st == HEDDLE_OK ? forward(&t) : st;
+            st = st == HEDDLE_OK ? backward(&t) : st;
+            hd_alloc_fail_at(0);
+            heddle_tape_destroy(tape);
+            failed = st != HEDDLE_OK;
+            if (failed) {
+                assert_int_equal(st, HEDDLE_ERR_NOMEM);
+            }
+            HD_OK(forward(&t));
+            HD_OK(backward(&t));
+            close_training(&t);
+        }
+    }
+}
+
+/* --- kernels
+ * ---------------------------------------------------------------------------------------------------------- */
+
+enum { WIDE = 70, ROWS = 3, ARRAYS = 6 };
+
+/* Whatever one call of every kernel gives, for widths 1 .. WIDE. */
+static void run_kernels(const hd_block_back_kernels *k, const float *in, heddle_dtype dtype, int64_t c,
+                        float out[ARRAYS][ROWS * WIDE])
+{
+    float shift[WIDE] = {0}, *dx = stored(in + 300, ROWS * c, dtype), *src = stored(in, ROWS * c, dtype);
+    memset(out, 0, ARRAYS * sizeof *out);
+    k->scale_rows(out[0], in, ROWS, c, in + 77);
+    k->norm_back(dx, c, src, dtype, in + 50, ROWS, c, c & 1 ? in + 11 : NULL, c & 1 ? shift : NULL,
+                 c & 1 ? out[1] : NULL);
+    for (int64_t i = 0; i < ROWS * c; i++) {
+        out[2][i] = (float)value_at(dx, dtype, i);
+        out[3][i] = in[i + 21];
+        out[5][i] = in[i + 31];
+    }
+    k->gelu_back(out[3], out[4], src, dtype, ROWS * c);
+    k->norm_rotate_back(out[5], src, dtype, ROWS, c, in + 5, c % 2 == 0 ? in + 90 : NULL, out[1] + c);
+    k->add_columns(out[0], in + 3, ROWS, c + 5, c);
+    out[1][2 * c] = k->add_scaled(out[0], in + 8, in + 200, c, 0.5f);
+    memcpy(out[1] + 2 * WIDE, shift, sizeof shift);
+    free(dx);
+    free(src);
+}
+
+static void kernels_agree(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"avx512", "avx2"};
+    static float in[1000], wanted[ARRAYS][ROWS * WIDE], got[ARRAYS][ROWS * WIDE];
+    for (int i = 0; i < 1000; i++) {
+        in[i] = symmetric();
+    }
+    for (int64_t c = 1; c < WIDE; c++) {
+        for (int i = 0; i < 4; i++) {
+            const hd_block_back_kernels *kernels = hd_block_back_kernels_named(name[i / 2]);
+            run_kernels(hd_block_back_kernels_named("reference"), in, dtypes[i & 1], c, wanted);
+            if (kernels == NULL) {
+                continue;
+            }
+            run_kernels(kernels, in, dtypes[i & 1], c, got);
+            for (int a = 0; a < ARRAYS; a++) {
+                double allowed = a == 2 && i & 1 ? 2e-2 : 3e-5, largest = 1;
+                for (int j = 0; j < ROWS * WIDE; j++) {
+                    largest = fmax(largest, fabs((double)wanted[a][j]));
+                }
+                for (int j = 0; j < ROWS * WIDE; j++) {
+                    if (!(fabs((double)wanted[a][j] - (double)got[a][j]) <= allowed * largest)) {
+                        fail_msg("%s, width %d, array %d, element %d: %g, not %g", kernels->name, (int)c, a, j,
+                                 (double)got[a][j], (double)wanted[a][j]);
+                    }
+                }
+            }
+        }
+    }
+    assert_null(hd_block_back_kernels_named("sse"));
+    assert_non_null(hd_block_back_kernels_best());
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(nan_stays_in_its_fibre),
+        cmocka_unit_test(no_text_changes_nothing),
+        cmocka_unit_test(backward_is_the_adjoint_of_forward),
+        cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(an_empty_box_is_legal),
+        cmocka_unit_test(gradients_add_up),
+        cmocka_unit_test(tapes_keep_what_the_docs_say),
+        cmocka_unit_test(steady_state_allocates_nothing),
+        cmocka_unit_test(lost_allocations_are_reported),
+        cmocka_unit_test(kernels_agree),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
