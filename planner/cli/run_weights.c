@@ -24,6 +24,8 @@ heddle_status run_make_block(heddle_block **out, const run_job *job, int stage)
     options.modulate = info.modulate;
     options.rope = info.rope;
     options.qk_norm = info.qk_norm;
+    options.causal = info.causal;
+    options.decay = info.decay;
     options.threads = (int)job->options->threads;
     return heddle_block_create(out, &options);
 }
