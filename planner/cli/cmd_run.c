@@ -26,6 +26,8 @@ static const char usage[] =
     "  --weights FILE      safetensors with the tensors blocks.LAYER.STAGE.PARAMETER; seeded without\n"
     "  --seed N            for input, weights, text and conditioning (1)\n"
     "  --dtype f32|bf16    of the activation, instead of the model's\n"
+    "  --backward          a training step: the way back from a seeded gradient of the output, the sum of the\n"
+    "                      parameters' gradients over the ranks; --recompute keeps the stages' inputs only\n"
     "  --threads N         compute threads of each rank (1)\n"
     "  --passes N          forward passes, the fastest is reported (1)\n"
     "  --check             repeat on one rank and compare, bitwise where all attention is local, else within a\n"
@@ -52,6 +54,8 @@ static const struct option options_known[] = {
     {"json", no_argument, NULL, 'j'},
     {"method", required_argument, NULL, 'a'},
     {"messages", no_argument, NULL, 'M'},
+    {"backward", no_argument, NULL, 'B'},
+    {"recompute", no_argument, NULL, 'R'},
     {"hosts", required_argument, NULL, 'H'},
     {"deadline", required_argument, NULL, 'D'},
     {"transport", required_argument, NULL, 'T'},
@@ -122,6 +126,12 @@ static int take_option(run_options *o, int option, const char *value)
     case 'M':
         o->messages = 1;
         return CLI_OK;
+    case 'B':
+        o->backward = 1;
+        return CLI_OK;
+    case 'R':
+        o->recompute = 1;
+        return CLI_OK;
     case 'h':
         o->help = 1;
         return CLI_OK;
@@ -159,6 +169,9 @@ static int parse_options(run_options *o, int argc, char **argv)
         return cli_usage_error("heddle run wants one model file, found %d (try: heddle run --help)", argc - optind);
     }
     o->model = argv[optind];
+    if (o->recompute && !o->backward) {
+        return cli_usage_error("--recompute is for the backward of --backward; a forward pass keeps nothing");
+    }
     if (o->schedule != NULL && o->methods[0] != '\0') {
         return cli_usage_error("--schedule names the methods of its stages; --method '%s' cannot change them",
                                o->methods);
@@ -233,7 +246,8 @@ static void say_place(const run_job *job, int ranks)
     const char *named = strstr(sentence, "rank ");
     const int rank = named == NULL ? -1 : atoi(named + 5);
     if (job->place == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
-        strstr(sentence, "entering '") != NULL || rank < 0 || rank >= ranks) {
+        strstr(sentence, "entering '") != NULL || strstr(sentence, "backward from '") != NULL || rank < 0 ||
+        rank >= ranks) {
         return;
     }
     const int step = job->place[rank] - 1;

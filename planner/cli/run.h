@@ -59,6 +59,11 @@ typedef struct run_step {
 
 enum { RUN_PATH_BYTES = 24 };
 
+/* The sum of the parameters' gradients over the ranks. */
+typedef struct run_reduction {
+    int64_t elems, planned, sent, ns; /* bytes of this rank */
+} run_reduction;
+
 typedef struct run_result {
     int nsteps;                   /* stages and the epilogue */
     run_step *step;               /* [nsteps] of the fastest pass */
@@ -66,6 +71,15 @@ typedef struct run_result {
     int64_t forward_ns;           /* of the fastest pass */
     void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
     int64_t peak_bytes; /* of this process */
+    /* The rest with --backward only. */
+    run_step *back;                    /* [nsteps] the way back through a stage and its edge */
+    char (*back_path)[RUN_PATH_BYTES]; /* [nsteps] */
+    int64_t backward_ns;               /* of the fastest pass, without the reduction */
+    run_reduction reduction;
+    void *dx;            /* whole gradient of the input, in the model's dtype; NULL where it was not asked for */
+    int nparts;          /* parameters of all stages, then the conditioning's vector and text */
+    int64_t *part_elems; /* [nparts] */
+    float *gradient;     /* part after part; on rank 0 */
 } run_result;
 
 /* run_prepare.c: exit codes, complained */
@@ -112,14 +126,43 @@ typedef struct run_report {
     const char *comm; /* heddle_comm_describe */
     int nranks;
     const run_step *steps; /* all ranks' steps, rank after rank */
+    const run_step *back;  /* likewise of the way back, NULL without */
     const int64_t *totals; /* [nranks][RUN_TOTALS] */
 } run_report;
 
-enum { RUN_TOTAL_FORWARD_NS, RUN_TOTAL_PEAK_BYTES, RUN_TOTAL_PID, RUN_TOTALS };
+enum {
+    RUN_TOTAL_FORWARD_NS,
+    RUN_TOTAL_PEAK_BYTES,
+    RUN_TOTAL_PID,
+    RUN_TOTAL_BACKWARD_NS,
+    RUN_TOTAL_REDUCE_NS,
+    RUN_TOTAL_REDUCE_PLANNED,
+    RUN_TOTAL_REDUCE_SENT,
+    RUN_TOTALS
+};
+
+/* What --check found, as sentences; "" where it did not look. */
+typedef struct run_verdict {
+    int code;
+    char bytes[256], values[512];
+    char back_bytes[256], dx[512], gradients[512];
+    double gradient_error; /* relative to the largest gradient of the same tensor */
+} run_verdict;
 
 /* run_report.c */
 void run_print_table(const run_report *report);
-void run_print_json(const run_report *report, const char *bytes_check, const char *values_check, int code);
+void run_print_json(const run_report *report, const run_verdict *verdict);
+
+/* run_report_step.c */
+void run_print_step_table(const run_report *report);
+void run_print_step_json(const run_report *report, const run_verdict *verdict);
+
+/* run_check_step.c: sentences and CLI_OK or CLI_MISMATCH */
+int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_report *r);
+int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_job *job, const void *dx,
+                             const void *reference);
+int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_job *job,
+                        const run_result *mine, const run_result *reference);
 
 /* run_output.c */
 int run_write_output(const run_job *job, const void *output);

@@ -1,6 +1,6 @@
 /* One rank's forward pass: enter a stage, run its block on the local part, and so on. The one-rank reference is the
  * same code on a communicator of one. run_backward.c has the way back. */
-#include "run_pass.h"
+#include "run_backward.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -163,7 +163,9 @@ static heddle_status run_layer(run_pass *f, const heddle_schedule_info *schedule
         if (st == HEDDLE_OK && run_takes_part(f, repetition, i, &box)) {
             heddle_block *block = run_block(f, repetition, i);
             const int64_t sent = run_block_sent(block);
-            st = heddle_block_forward(block, f->x.data, &box, &conditioning);
+            st = f->back != NULL
+                     ? run_forward_keeping(f, repetition * f->job->info.nstages + i, f->x.data, &box, &conditioning)
+                     : heddle_block_forward(block, f->x.data, &box, &conditioning);
             run_add_block_traffic(step, block, sent, 0);
         }
         if (st != HEDDLE_OK) {
@@ -248,11 +250,15 @@ static heddle_status prepare(run_pass *f, const heddle_schedule *schedule)
     if (st == HEDDLE_OK) {
         st = run_make_blocks(f, schedule);
     }
-    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, NULL);
+    heddle_session_options options;
+    heddle_session_options_init(&options);
+    options.backward = f->job->options->backward;
+    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, &options);
 }
 
 static void release(run_pass *f)
 {
+    run_backward_release(f);
     heddle_session_destroy(f->session);
     heddle_buffer_free(f->comm, f->first);
     run_release_blocks(f);
@@ -260,6 +266,31 @@ static void release(run_pass *f)
     free(f->text);
     free(f->text_lengths);
     free(f->step);
+}
+
+/* Keeps the times of the fastest pass, and with a mesh the output, which the way back writes over. */
+static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedule *schedule, int pass,
+                              const heddle_mesh *mesh)
+{
+    int64_t forward_ns = 0, backward_ns = 0;
+    run_reduction reduction = {0};
+    heddle_status st = forward_pass(f, schedule, pass, &forward_ns);
+    if (st == HEDDLE_OK && mesh != NULL) {
+        st = run_gather(&out->output, f, &f->x, mesh);
+    }
+    if (st == HEDDLE_OK && f->back != NULL) {
+        st = run_backward_pass(f, schedule, pass, &reduction, &backward_ns);
+    }
+    if (st == HEDDLE_OK && (pass == 0 || forward_ns + backward_ns < out->forward_ns + out->backward_ns)) {
+        out->forward_ns = forward_ns;
+        out->backward_ns = backward_ns;
+        out->reduction = reduction;
+        memcpy(out->step, f->step, (size_t)out->nsteps * sizeof(run_step));
+        if (f->back != NULL) {
+            memcpy(out->back, f->back->step, (size_t)out->nsteps * sizeof(run_step));
+        }
+    }
+    return st;
 }
 
 heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm, const heddle_schedule *schedule,
@@ -280,19 +311,18 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
                  ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
                  : prepare(&f, schedule);
     }
+    if (st == HEDDLE_OK && job->options->backward) {
+        st = run_backward_prepare(&f, schedule, out);
+    }
     for (int pass = 0; pass < job->options->passes && st == HEDDLE_OK; pass++) {
-        int64_t forward_ns = 0;
-        st = forward_pass(&f, schedule, pass, &forward_ns);
-        if (st == HEDDLE_OK && (pass == 0 || forward_ns < out->forward_ns)) {
-            out->forward_ns = forward_ns;
-            memcpy(out->step, f.step, (size_t)out->nsteps * sizeof(run_step));
-        }
+        const int keep = want_output && pass + 1 == job->options->passes;
+        st = one_pass(out, &f, schedule, pass, keep ? &info.mesh : NULL);
     }
     if (f.progress) {
         fprintf(stderr, "\r\033[K");
     }
-    if (st == HEDDLE_OK && want_output) {
-        st = run_gather(&out->output, &f, &f.x, &info.mesh);
+    if (st == HEDDLE_OK && want_output && f.back != NULL) {
+        st = run_backward_result(out, &f, &info.mesh);
     }
     out->peak_bytes = peak_bytes();
     release(&f);
@@ -307,5 +337,10 @@ void run_release(run_result *result)
     free(result->step);
     free(result->path);
     free(result->output);
+    free(result->back);
+    free(result->back_path);
+    free(result->dx);
+    free(result->part_elems);
+    free(result->gradient);
     memset(result, 0, sizeof(*result));
 }

@@ -33,41 +33,69 @@ static heddle_status run_reference(run_result *out, const run_job *job)
     return st;
 }
 
+/* Compares with one rank; exit codes in the verdict. */
+static heddle_status check(run_verdict *v, const run_report *r, double *reference_ms)
+{
+    const run_job *job = r->job;
+    run_result reference = {0};
+    heddle_status st = run_reference(&reference, job);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    *reference_ms = (double)(reference.forward_ns + reference.backward_ns) * 1e-6;
+    int codes[5] = {
+        run_check_bytes(v->bytes, sizeof(v->bytes), job, r->nranks, r->mine->nsteps, r->steps),
+        run_check_values(v->values, sizeof(v->values), job, r->mine->output, reference.output),
+    };
+    if (r->back != NULL) {
+        codes[2] = run_check_backward_bytes(v->back_bytes, sizeof(v->back_bytes), r);
+        codes[3] = run_check_input_gradient(v->dx, sizeof(v->dx), job, r->mine->dx, reference.dx);
+        codes[4] =
+            run_check_gradients(v->gradients, sizeof(v->gradients), &v->gradient_error, job, r->mine, &reference);
+    }
+    for (int i = 0; i < 5; i++) {
+        v->code = v->code != CLI_OK ? v->code : codes[i];
+    }
+    run_release(&reference);
+    return HEDDLE_OK;
+}
+
+static void print_check(const run_verdict *v, double reference_ms)
+{
+    printf("check: %s\ncheck: %s; one rank took %.3f ms\n", v->bytes, v->values, reference_ms);
+    if (v->back_bytes[0] != '\0') {
+        printf("check: %s\ncheck: gradient of the input: %s\ncheck: %s\n", v->back_bytes, v->dx, v->gradients);
+    }
+}
+
 /* Rank 0: the table, the checks, the files. */
 static heddle_status report(const run_report *r)
 {
-    char bytes_check[256] = "", values_check[512] = "";
+    run_verdict verdict = {.code = CLI_OK};
     const run_job *job = r->job;
-    run_result reference = {0};
-    heddle_status st = HEDDLE_OK;
-    int code = CLI_OK;
+    double reference_ms = 0;
     if (!job->options->json) {
         run_print_table(r);
         fflush(stdout);
     }
     if (job->options->check) {
-        code = run_check_bytes(bytes_check, sizeof(bytes_check), job, r->nranks, r->mine->nsteps, r->steps);
-        st = run_reference(&reference, job);
+        heddle_status st = check(&verdict, r, &reference_ms);
         if (st != HEDDLE_OK) {
             return st;
         }
-        int differ = run_check_values(values_check, sizeof(values_check), job, r->mine->output, reference.output);
-        code = code != CLI_OK ? code : differ;
         if (!job->options->json) {
-            printf("check: %s\ncheck: %s; one rank took %.3f ms\n", bytes_check, values_check,
-                   (double)reference.forward_ns * 1e-6);
+            print_check(&verdict, reference_ms);
         }
     }
     if (job->options->json) {
-        run_print_json(r, job->options->check ? bytes_check : NULL, values_check, code);
+        run_print_json(r, &verdict);
     }
     if (job->options->output != NULL) {
         int written = run_write_output(job, r->mine->output);
-        code = code != CLI_OK ? code : written;
+        verdict.code = verdict.code != CLI_OK ? verdict.code : written;
     }
     fflush(stdout);
-    run_release(&reference);
-    cli_verdict(code);
+    cli_verdict(verdict.code);
     return HEDDLE_OK;
 }
 
@@ -81,23 +109,30 @@ heddle_status run_main(heddle_comm *comm, void *arg)
     if (st != HEDDLE_OK) {
         return st;
     }
-    const int64_t total[RUN_TOTALS] = {mine.forward_ns, mine.peak_bytes, getpid()};
-    run_step *steps = calloc((size_t)(size * mine.nsteps), sizeof(*steps));
+    const int64_t total[RUN_TOTALS] = {mine.forward_ns,   mine.peak_bytes,        getpid(),           mine.backward_ns,
+                                       mine.reduction.ns, mine.reduction.planned, mine.reduction.sent};
+    const size_t step_bytes = (size_t)mine.nsteps * sizeof(run_step);
+    run_step *steps = calloc((size_t)size, step_bytes), *back = NULL;
     int64_t *totals = calloc((size_t)size, sizeof(total));
-    if (steps == NULL || totals == NULL) {
+    back = mine.back != NULL ? calloc((size_t)size, step_bytes) : NULL;
+    if (steps == NULL || totals == NULL || (mine.back != NULL && back == NULL)) {
         st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for the timings of %d ranks", size);
     }
     if (st == HEDDLE_OK) {
-        st = heddle_comm_allgather(comm, mine.step, steps, (size_t)mine.nsteps * sizeof(*steps));
+        st = heddle_comm_allgather(comm, mine.step, steps, step_bytes);
+    }
+    if (st == HEDDLE_OK && back != NULL) {
+        st = heddle_comm_allgather(comm, mine.back, back, step_bytes);
     }
     if (st == HEDDLE_OK) {
         st = heddle_comm_allgather(comm, total, totals, sizeof(total));
     }
     if (st == HEDDLE_OK && rank == 0) {
-        const run_report all = {job, &mine, heddle_comm_describe(comm), size, steps, totals};
+        const run_report all = {job, &mine, heddle_comm_describe(comm), size, steps, back, totals};
         st = report(&all);
     }
     free(steps);
+    free(back);
     free(totals);
     run_release(&mine);
     return st;

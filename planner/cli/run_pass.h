@@ -17,6 +17,7 @@ typedef struct run_pass {
     void *first; /* this rank's part of the input */
     heddle_tensor x;
     run_step *step;
+    struct run_back *back;        /* run_backward.h; NULL: forward only */
     char (*path)[RUN_PATH_BYTES]; /* the result's */
     int entered;                  /* over all passes: the number of the next session record */
     int progress;

@@ -167,8 +167,11 @@ void run_print_table(const run_report *report)
     }
     printf(", %lld thread%s per rank; times are of the slowest rank\n", job->options->threads,
            job->options->threads == 1 ? "" : "s");
-    print_peaks(report);
     free(rows);
+    if (report->back != NULL) {
+        run_print_step_table(report);
+    }
+    print_peaks(report);
 }
 
 void run_print_string(const char *key, const char *text, const char *behind)
@@ -183,7 +186,7 @@ void run_print_string(const char *key, const char *text, const char *behind)
     printf("\"%s", behind);
 }
 
-void run_print_json(const run_report *report, const char *bytes_check, const char *values_check, int code)
+void run_print_json(const run_report *report, const run_verdict *verdict)
 {
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
     int count = 0;
@@ -219,10 +222,13 @@ void run_print_json(const run_report *report, const char *bytes_check, const cha
                r->runs, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns));
     }
     printf("]");
-    if (bytes_check != NULL && values_check != NULL) {
-        printf(",\n \"check\": %s, ", code == CLI_OK ? "true" : "false");
-        run_print_string("check_bytes", bytes_check, ", ");
-        run_print_string("check_values", values_check, "");
+    if (report->back != NULL) {
+        run_print_step_json(report, verdict);
+    }
+    if (verdict->bytes[0] != '\0') {
+        printf(",\n \"check\": %s, ", verdict->code == CLI_OK ? "true" : "false");
+        run_print_string("check_bytes", verdict->bytes, ", ");
+        run_print_string("check_values", verdict->values, "");
     }
     printf("}\n");
     free(rows);

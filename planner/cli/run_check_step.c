@@ -1,0 +1,187 @@
+/* --check of a training step: bytes as integers, the input's gradient bit for bit where only data moved, the
+ * parameters' gradients, which are sums over ranks, within a tolerance. */
+#include "run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Of a tensor's largest gradient. Sums over ranks are in another order than one rank's; with a method, or bf16
+ * activations that round it, the gradients that are summed differ in their last bits, too. */
+#define TOLERANCE_SUM 1e-4
+#define TOLERANCE_BF16 0.05
+
+/* 1 when every rank computes the very rows that one rank does: no method, nothing replicated, whose gradient would be
+ * in parts. */
+static int only_moves(const run_job *job)
+{
+    heddle_schedule_stage stage;
+    for (int i = 0; heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK; i++) {
+        if (strcmp(stage.method, "local") != 0) {
+            return 0;
+        }
+        for (int a = 0; a < job->mesh.naxes; a++) {
+            if (stage.layout.dim_of_axis[a] < 0 && job->mesh.axis[a].size > 1) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+static double tolerance_of(const run_job *job)
+{
+    return !only_moves(job) && job->info.shape.dtype == HEDDLE_BF16 ? TOLERANCE_BF16 : TOLERANCE_SUM;
+}
+
+/* Largest difference of two arrays and the largest of the second. A NaN must stand where the other has one. */
+typedef struct span {
+    double worst, largest;
+} span;
+
+static void take(span *s, double mine, double theirs)
+{
+    const double difference = mine == theirs || (isnan(mine) && isnan(theirs)) ? 0
+                              : isfinite(mine) && isfinite(theirs)             ? fabs(mine - theirs)
+                                                                               : (double)INFINITY;
+    s->worst = difference > s->worst ? difference : s->worst;
+    s->largest = isfinite(theirs) && fabs(theirs) > s->largest ? fabs(theirs) : s->largest;
+}
+
+static double relative(const span *s)
+{
+    return s->worst == 0 ? 0 : s->largest > 0 ? s->worst / s->largest : (double)INFINITY;
+}
+
+int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_job *job, const void *dx,
+                             const void *reference)
+{
+    const heddle_shape *shape = &job->info.shape;
+    int64_t elems = 1;
+    span s = {0};
+    for (int d = 0; d < shape->ndim; d++) {
+        elems *= shape->dim[d].extent;
+    }
+    if (only_moves(job)) {
+        return run_check_values(sentence, sentence_bytes, job, dx, reference);
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        take(&s, (double)run_load(dx, i, shape->dtype), (double)run_load(reference, i, shape->dtype));
+    }
+    const double tolerance = tolerance_of(job);
+    const int code = relative(&s) <= tolerance ? CLI_OK : CLI_MISMATCH;
+    snprintf(sentence, sentence_bytes,
+             "%s one rank: the largest difference of %" PRId64 " values is %.3g of the largest, the tolerance %g",
+             code == CLI_OK ? "equal within the tolerance to" : "differs from", elems, relative(&s), tolerance);
+    return code;
+}
+
+/* "fc1.weight of stage 's.mlp' of layer 0" */
+static void part_name(char *out, size_t out_bytes, const run_job *job, int part)
+{
+    const int nstages = job->info.nstages * job->info.repeat;
+    for (int i = 0; i < nstages; i++) {
+        heddle_block *block = NULL;
+        heddle_param param = {.name = "?"};
+        int count = 0;
+        char stage[128];
+        if (run_make_block(&block, job, i % job->info.nstages) == HEDDLE_OK) {
+            count = heddle_block_nparams(block);
+        }
+        if (part < count) {
+            heddle_block_param(&param, block, part);
+            run_step_name(stage, sizeof(stage), job, i);
+            snprintf(out, out_bytes, "%s of %s", param.name, stage);
+        }
+        heddle_block_destroy(block);
+        if (part < count) {
+            return;
+        }
+        part -= count;
+    }
+    snprintf(out, out_bytes, "the conditioning's %s", part == 0 ? "vector" : "text");
+}
+
+int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_job *job,
+                        const run_result *mine, const run_result *reference)
+{
+    const double tolerance = tolerance_of(job);
+    const float *a = mine->gradient, *b = reference->gradient;
+    char name[256];
+    int worst = 0;
+    *error = 0;
+    for (int p = 0; p < mine->nparts; p++) {
+        span s = {0};
+        for (int64_t i = 0; i < mine->part_elems[p]; i++) {
+            take(&s, (double)*a++, (double)*b++);
+        }
+        if (relative(&s) > *error) {
+            *error = relative(&s);
+            worst = p;
+        }
+    }
+    const int code = *error <= tolerance ? CLI_OK : CLI_MISMATCH;
+    part_name(name, sizeof(name), job, worst);
+    snprintf(sentence, sentence_bytes,
+             "gradients of %d parameters %s one rank: the largest difference is %.3g of a tensor's largest gradient "
+             "(%s), the tolerance %g",
+             mine->nparts, code == CLI_OK ? "equal within the tolerance to" : "differ from", *error, name, tolerance);
+    return code;
+}
+
+/* What the schedule says: with --recompute methods run forward once more. -1: it cannot be asked. */
+static int64_t scheduled_bytes(const run_job *job)
+{
+    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_stage stage;
+    if (heddle_schedule_get_info(&info, job->schedule) != HEDDLE_OK) {
+        return -1;
+    }
+    for (int i = 0; i < info.nstages && job->options->recompute; i++) {
+        if (heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK) {
+            info.backward_bytes_total += stage.forward_bytes_total;
+        }
+    }
+    return info.backward_bytes_total;
+}
+
+int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_report *r)
+{
+    const run_job *job = r->job;
+    const int nsteps = r->mine->nsteps;
+    const int64_t scheduled = scheduled_bytes(job);
+    char name[128];
+    int64_t moved = 0, reduced = 0;
+    for (int rank = 0; rank < r->nranks; rank++) {
+        const int64_t *total = &r->totals[rank * RUN_TOTALS];
+        for (int i = 0; i < nsteps; i++) {
+            const run_step *s = &r->back[rank * nsteps + i];
+            moved += s->sent;
+            if (s->sent != s->planned) {
+                run_step_name(name, sizeof(name), job, i);
+                snprintf(sentence, sentence_bytes,
+                         "backward: rank %d sent %" PRId64 " bytes at %s, planned were %" PRId64, rank, s->sent, name,
+                         s->planned);
+                return CLI_MISMATCH;
+            }
+        }
+        reduced += total[RUN_TOTAL_REDUCE_SENT];
+        if (total[RUN_TOTAL_REDUCE_SENT] != total[RUN_TOTAL_REDUCE_PLANNED]) {
+            snprintf(sentence, sentence_bytes,
+                     "rank %d sent %" PRId64 " bytes of parameter gradients, planned were %" PRId64, rank,
+                     total[RUN_TOTAL_REDUCE_SENT], total[RUN_TOTAL_REDUCE_PLANNED]);
+            return CLI_MISMATCH;
+        }
+    }
+    if (moved != scheduled) {
+        snprintf(sentence, sentence_bytes, "backward: the ranks sent %" PRId64 " bytes, the schedule says %" PRId64,
+                 moved, scheduled);
+        return CLI_MISMATCH;
+    }
+    snprintf(sentence, sentence_bytes,
+             "backward: bytes sent = bytes planned for %d ranks x %d edges (%" PRId64
+             " bytes) and the gradients (%" PRId64 " bytes)",
+             r->nranks, nsteps, moved, reduced);
+    return CLI_OK;
+}

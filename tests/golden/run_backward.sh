@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# heddle run --backward: the input's gradient is bitwise that of one rank where only data moves, parameter gradients are
+# equal within the stated tolerance, every byte of forward, backward and gradient sums is as planned; ranks that die on
+# the way back.
+set -uo pipefail
+model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+before=$(ls -A /dev/shm)
+
+fail() {
+    echo "FAILED: $1" >&2
+    cat "$work/out" "$work/err" >&2
+    exit 1
+}
+step() { # ARGUMENTS...: runs, leaves $code
+    timeout 60 "$HEDDLE" run "$model" --backward "$@" >"$work/out" 2>"$work/err" </dev/null
+    code=$?
+}
+good() {
+    step --check "$@"
+    [ $code = 0 ] || fail "$*: exit code $code"
+    grep -q "check: backward: bytes sent = bytes planned" "$work/out" || fail "$*: bytes"
+    grep -q "equal within the tolerance to one rank: the largest difference is" "$work/out" || fail "$*: gradients"
+}
+bitwise() {
+    good "$@"
+    [ "$(grep -c "bitwise equal to one rank" "$work/out")" = 2 ] || fail "$*: not bitwise"
+}
+
+# Uneven everywhere; rows in bf16, threads, two axes, more ranks than frames, several steps.
+for ranks in 1 2 3 4; do
+    bitwise --ranks $ranks --transport shm --layers 1
+done
+bitwise --ranks 3 --transport threads
+grep -q "check: bytes sent = bytes planned for 3 ranks x 13 edges (4665600 bytes)" "$work/out" || fail "forward bytes"
+# The way back has no gather at the end: half of the forward's bytes. A sum over 3 ranks sends 2/3 of the gradients of
+# every rank twice: 3 ranks * 2 * 2/3 * 151296 * 4 bytes.
+grep -q "(2332800 bytes) and the gradients (2420736 bytes)" "$work/out" || fail "backward bytes"
+grep -q "^step, all ranks: 9419136 bytes planned, 9419136 measured" "$work/out" || fail "bytes of the step"
+awk 'length > 120 && !/^check/ { exit 1 }' "$work/out" || fail "a line of the tables is too long"
+kept=$(awk '/^activations kept/ { print $6 }' "$work/out")
+bitwise --ranks 3 --transport threads --recompute
+awk -v all="$kept" '/^activations kept/ { exit !($6 * 3 < all) }' "$work/out" || fail "recompute keeps as much: $kept"
+bitwise --ranks 3 --transport shm --layers 1 --dtype bf16 --threads 2
+bitwise --mesh node=2,gpu=2 --transport threads --layers 1
+bitwise --ranks 4 --size t=3,s=5 --layers 1 --transport shm --passes 3
+
+# Methods: sums in another order, and their own bytes on the way back; with recompute those of the forward once more.
+good --ranks 3 --transport threads --layers 1 --method s.attn=ring
+good --ranks 3 --transport shm --layers 1 --method '*=ulysses' --recompute
+good --ranks 7 --size t=3,s=2 --layers 1 --transport threads # ranks without rows
+
+# A schedule that runs the temporal stages replicated: their gradients are in parts, which are added up on the way out.
+if command -v python3 >/dev/null; then
+    "$HEDDLE" plan "$model" --mesh sp=3 --layers 1 --output "$work/s.json" >/dev/null
+    python3 - "$work/s.json" <<'PY' || fail "replicated stages: python"
+import json, sys
+s = json.load(open(sys.argv[1]))
+assert [e["from"] for e in s["edges"]] == ["t@sp"] * 4 + ["s@sp"] * 3
+sent = 2 * 5 * 405 * 48 * 4  # a rank's five frames to two others, and as much of the gradient on the way back
+for stage in s["stages"][3:]:
+    stage["layout"] = "*"
+s["edges"][3].update({"to": "*", "kind": "gather", "bytes_per_rank_max": sent, "bytes_total": 3 * sent})
+for edge in s["edges"][4:]:
+    edge.update({"from": "*", "to": "*", "kind": "keep", "bytes_per_rank_max": 0, "bytes_total": 0, "messages": 0})
+s.update({"switches": 1, "bytes_per_rank_max": sent, "bytes_total": 3 * sent,
+          "backward_bytes_per_rank_max": sent, "backward_bytes_total": 3 * sent})
+json.dump(s, open(sys.argv[1], "w"))
+PY
+    good --schedule "$work/s.json" --layers 1 --transport threads
+    grep -q "(2332800 bytes) and the gradients" "$work/out" || fail "replicated stages: bytes"
+    grep -q "gradient of the input: equal within" "$work/out" || fail "replicated stages: gradient of the input"
+    good --schedule "$work/s.json" --layers 1 --transport shm --recompute --dtype f32
+fi
+
+# JSON says the same.
+step --ranks 3 --transport shm --check --json
+[ $code = 0 ] || fail "json"
+if command -v python3 >/dev/null; then
+    python3 - "$work/out" <<'PY' || fail "json: python"
+import json, sys
+r = json.load(open(sys.argv[1]))
+b = r["backward"]
+assert r["check"] is True and r["bytes_sent"] == r["bytes_planned"] == 4665600
+assert b["bytes_sent"] == b["bytes_planned"] == 2332800
+assert b["gradient_bytes_sent"] == b["gradient_bytes_planned"] == 2420736
+assert b["step_bytes_sent"] == b["step_bytes_planned"] == 9419136
+assert sum(s["runs"] for s in b["stages"]) == 13 and b["stages"][0]["stage"] == "end"
+assert b["backward_ms"] > 0 and b["kept_bytes_max"] > 0 and 0 < b["gradient_error"] < 1e-4
+assert "bitwise" in b["check_input_gradient"]
+PY
+fi
+
+# Bad input.
+timeout 20 "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/err"
+[ $? = 2 ] && grep -q "recompute is for the backward" "$work/err" || fail "--recompute alone"
+
+# Rank 1 dies in, or fails, its n-th transport call: while plans are made and timed (some 30000 calls), then somewhere
+# in one of many steps, about every second time on the way back.
+back=0
+for kind in fail kill; do
+    for n in 3 34 1000 40001 41003 42007 43010 44013 45016; do
+        began=$(date +%s%3N)
+        step --size t=5,s=9 --layers 1 --ranks 3 --transport "fault($kind=$n@1):shm" --passes 1000000 --deadline 20
+        took=$(($(date +%s%3N) - began))
+        [ $took -lt 20000 ] || fail "$kind=$n: took $took ms"
+        [ $code = 1 ] || fail "$kind=$n: exit code $code"
+        grep -q "rank 1" "$work/err" || fail "$kind=$n: rank 1 is not named"
+        grep -Eq "backward|gradients" "$work/err" && back=$((back + 1))
+    done
+done
+[ $back -gt 0 ] || fail "no fault fell on the way back"
+echo "$back faults on the way back"
+
+# kill -9 at a random moment of many steps.
+for round in 1 2 3; do
+    setsid "$HEDDLE" run "$model" --backward --ranks 4 --transport shm --passes 1000000 >"$work/out" 2>"$work/err" &
+    command=$!
+    for _ in $(seq 100); do
+        mapfile -t ranks < <(pgrep -P $command)
+        [ ${#ranks[@]} = 4 ] && break
+        sleep 0.02
+    done
+    sleep "0.$(printf %03d $((300 + RANDOM % 600)))"
+    victim=$((RANDOM % 4))
+    kill -9 "${ranks[$victim]}"
+    began=$(date +%s%3N)
+    wait $command
+    code=$?
+    took=$(($(date +%s%3N) - began))
+    [ $code = 1 ] || fail "kill: exit code $code"
+    [ $took -lt 4000 ] || fail "kill: noticed only after $took ms"
+    grep -q "rank $victim" "$work/err" || fail "kill: rank $victim is not named"
+    [ -z "$(ps -o pid=,stat= -g $command | grep -v ' Z')" ] || fail "kill: left running"
+    echo "round $round: rank $victim killed, $took ms, $(tail -n 1 "$work/err")"
+done
+[ -z "$(comm -13 <(echo "$before") <(ls -A /dev/shm) | grep -i heddle)" ] || fail "left in /dev/shm"
+echo ok
