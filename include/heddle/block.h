@@ -28,20 +28,21 @@ typedef enum heddle_stage_kind {
     HEDDLE_STAGE_CROSS = 1,     /* x += proj(attention of q(x) to k,v(text)) */
     HEDDLE_STAGE_MLP = 2,       /* x += gate * fc2(gelu_tanh(fc1(modulate(norm(x))))) */
     HEDDLE_STAGE_LINEAR = 3     /* as ATTENTION with linear attention (heddle/linear_attention.h) instead of softmax, q
-                                   scaled by 1/sqrt(d), and an RMS norm without weight of every head's result */
+                                   scaled by 1/sqrt(d), and an RMS norm without weight of every head's result (the
+                                   block of TransNormerLLM, which LASP was made for: arXiv 2404.02882) */
 } heddle_stage_kind;
 
 typedef struct heddle_block_options {
     size_t struct_bytes;
     heddle_stage_kind kind;
     heddle_shape shape;   /* global activation, F32 or BF16 (stored; sums are f32); dim 0 = batch, last = channels */
-    int mixed_dim;        /* ATTENTION: dim attended over, 1 .. ndim-2; else ignored */
-    int heads;            /* ATTENTION, CROSS: channels % heads == 0; default 1 */
+    int mixed_dim;        /* ATTENTION, LINEAR: dim attended over, 1 .. ndim-2; else ignored */
+    int heads;            /* all but MLP: channels % heads == 0; default 1 */
     int64_t mlp_channels; /* MLP: hidden width, >= 1 */
     int64_t text_tokens;  /* CROSS: rows of text per sample (the largest length), >= 1 */
-    int modulate;         /* 1 (default): shift, scale and gate come from the conditioning vector (ATTENTION, MLP);
+    int modulate;         /* 1 (default): shift, scale and gate come from the conditioning vector (all but CROSS);
                              0: plain pre-norm residual */
-    int rope;             /* ATTENTION, 1: rotary positions along mixed_dim, pairs (2i, 2i+1), base 10000 */
+    int rope;             /* ATTENTION, LINEAR, 1: rotary positions along mixed_dim, pairs (2i, 2i+1), base 10000 */
     int qk_norm;          /* ATTENTION, 1: RMS norm of q and k per head */
     int threads;          /* threads of this rank, 0 .. 256; 0 = 1 */
     int causal;           /* LINEAR, 1: token i sees tokens 0..i of its fibre; 0: all */
@@ -98,18 +99,33 @@ typedef struct heddle_conditioning {
  * error x may be partly done. */
 HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
                                               const heddle_conditioning *conditioning);
-/* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows: from
- * now on the block works on boxes of `layout` only, whose mixed dim may be sharded over one mesh axis or two
- * neighbouring ones, and forward and backward are collective over the ranks that share it. `method` is a name of
- * heddle/attention.h (ATTENTION) or heddle/linear_attention.h (LINEAR); "local" where the mixed dim is whole. Results
- * are those of the method: equal to one rank's up to its tolerance, not always bit for bit. HEDDLE_ERR_ARG: another
- * kind of stage, no such method (lists them), called twice. HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one
- * another; further errors as for heddle_attention_create. */
+/* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows
+ * (destroy the block first, when no rank is in a call of it): from now on the block works on this rank's box of
+ * `layout` only. The mixed dim may be sharded over one mesh axis or two neighbouring ones (LINEAR: any); other axes may
+ * shard other dims, the channels stay whole. Forward and backward are collective over the ranks that share the mixed
+ * dim, in the same order on all of them; a rank with an empty box calls too. `method` is a name of heddle/attention.h
+ * (ATTENTION) or heddle/linear_attention.h (LINEAR); "local" where the mixed dim is whole. A mixed dim on axes of one
+ * rank each takes any method and needs no communication.
+ *
+ * Results are those of the method: equal to one rank's up to f32 rounding, not bit for bit, and the same bits in every
+ * run. A backward for another forward than the last one runs the attention's forward again (one more forward's
+ * traffic); so does a tape that recomputes. bf16: d_o and the gradients of q, k, v are rounded where they go to the
+ * method. Softmax attention runs on one thread, whatever options.threads.
+ *
+ * HEDDLE_ERR_ARG: a pointer is NULL, another kind of stage, no such method (lists them), called twice.
+ * HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one another, the mesh has another number of ranks than comm,
+ * sharded channels, partial sums, a method that needs the dim sharded, whole or on two axes. HEDDLE_ERR_UNSUPPORTED:
+ * softmax attention over more than two axes. HEDDLE_ERR_MISMATCH (every rank): names the first rank that asks for
+ * something else. HEDDLE_ERR_PEER: another rank refused or failed, the sentence is its. HEDDLE_ERR_TIMEOUT,
+ * HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_NOMEM. After an error the block is as before.
+ *
+ * In forward and backward afterwards: HEDDLE_ERR_LAYOUT: the box is not this rank's of the layout. A rank that fails
+ * for whatever reason aborts the communicator, so that the others get HEDDLE_ERR_PEER with its sentence. */
 HEDDLE_API heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *comm, const heddle_mesh *mesh,
                                                       const heddle_layout *layout, const char *method);
 
-/* What the block's attention sends: planned per forward and per backward call of this rank, and counted while moving.
- */
+/* What this rank sends for the block's attention: planned per forward and per backward call, and counted while moving.
+ * Bytes to itself are not counted. */
 typedef struct heddle_block_traffic {
     size_t struct_bytes;
     int64_t planned_forward_bytes, planned_backward_bytes;
