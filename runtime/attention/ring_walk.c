@@ -36,11 +36,13 @@ heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS])
     if (core->nranks == 1) {
         return HEDDLE_OK;
     }
-    for (int i = 0; i < 2 && mine == HEDDLE_OK && block > 0; i++) {
+    for (int i = 0; i < 2 && mine == HEDDLE_OK && block > 0 && i < core->nranks - 1; i++) {
         mine = hd_core_buffer(&core->travel[i], core, rows * block);
     }
     for (int i = 0; i < 3 && mine == HEDDLE_OK && bytes_a_row[HD_SUMS] > 0; i++) {
-        mine = hd_core_buffer(&core->sum[i], core, rows * bytes_a_row[HD_SUMS]);
+        if (i != 1 || core->nranks > 2) { /* two ranks: the next sum is never begun while one is on its way */
+            mine = hd_core_buffer(&core->sum[i], core, rows * bytes_a_row[HD_SUMS]);
+        }
     }
     HD_TRY(hd_comm_agree(core->comm, mine));
     for (int kind = 0; kind < HD_HOPS; kind++) {
@@ -100,8 +102,10 @@ static heddle_status pass_sum(hd_core *core, const hd_ring_walk *walk, int step,
         core->kernels->add(core->sum[0], core->sum[2], elems);
     }
     void *made = core->sum[0];
-    core->sum[0] = core->sum[1];
-    core->sum[1] = made;
+    if (core->nranks > 2) {
+        core->sum[0] = core->sum[1];
+        core->sum[1] = made;
+    }
     HD_TRY(start(core, HD_SUMS, step - 1, made, core->sum[2]));
 out:
     return st;
