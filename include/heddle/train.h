@@ -74,6 +74,13 @@ HEDDLE_API heddle_status heddle_block_gradient(heddle_param *out, heddle_block *
 /* Sets all of them to zero. NULL is legal. */
 HEDDLE_API void heddle_block_zero_gradients(heddle_block *block);
 
+/* Blocks hold workspace for the rows of a box in backward (and in the forward of a sharded dim): docs/blocks.md says
+ * how much. From now on `block` works in the one of `with` and of all blocks that share it already, which must be used
+ * by one thread at a time together; its own is freed. It grows to what the largest needs, lives until the last of them
+ * is destroyed, in any order, and is counted in heddle_block_workspace_bytes of each. Tapes are not shared. Not
+ * collective. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
+HEDDLE_API heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with);
+
 /* Backward of heddle_linear_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
  * dweight[n, k] += dout^T x, dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. A row
  * of dx has the same bits whatever the other rows are; dweight and dbias do not depend on threads. Packs the weights on

@@ -13,8 +13,43 @@ heddle_status hd_back_make(heddle_block *block)
     if (block->back != NULL) {
         return HEDDLE_OK;
     }
-    HD_TRY(hd_alloc((void **)&block->back, 1, sizeof *block->back, "backward of a block"));
-    block->back->kernels = hd_block_back_kernels_named(block->kernels->name);
+    hd_block_back *back = NULL;
+    HD_TRY(hd_alloc((void **)&back, 1, sizeof *back, "backward of a block"));
+    HD_TRY(hd_alloc((void **)&back->space, 1, sizeof *back->space, "backward of a block"));
+    back->space->owners = 1;
+    back->kernels = hd_block_back_kernels_named(block->kernels->name);
+    block->back = back;
+    back = NULL;
+out:
+    hd_free(back);
+    return st;
+}
+
+static void leave_space(hd_back_space *space)
+{
+    if (--space->owners > 0) {
+        return;
+    }
+    for (int i = 0; i < HD_WORKS; i++) {
+        hd_free(space->work[i]);
+    }
+    hd_keep_free(&space->keep);
+    hd_free(space);
+}
+
+heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with)
+{
+    heddle_status st = HEDDLE_OK;
+    if (block == NULL || with == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: %s is NULL", block == NULL ? "block" : "with");
+    }
+    HD_TRY(hd_back_make(block));
+    HD_TRY(hd_back_make(with));
+    if (block->back->space != with->back->space) {
+        leave_space(block->back->space);
+        block->back->space = with->back->space;
+        block->back->space->owners++;
+    }
 out:
     return st;
 }
@@ -39,10 +74,7 @@ void hd_back_destroy(heddle_block *block)
     for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
         hd_free(back->gradient[i]);
     }
-    for (int i = 0; i < HD_WORKS; i++) {
-        hd_free(back->work[i]);
-    }
-    hd_keep_free(&back->shared);
+    leave_space(back->space);
     hd_free(back);
     block->back = NULL;
 }
@@ -63,10 +95,10 @@ int64_t hd_back_bytes(const heddle_block *block)
         bytes += back->gradient[i] != NULL ? (size_t)param->extent[0] * columns * sizeof(float) : 0;
     }
     for (int i = 0; i < HD_WORKS; i++) {
-        bytes += back->work_bytes[i];
+        bytes += back->space->work_bytes[i];
     }
     for (int i = 0; i < HD_KEEPS; i++) {
-        bytes += back->shared.held_bytes[i];
+        bytes += back->space->keep.held_bytes[i];
     }
     return (int64_t)bytes;
 }
@@ -124,7 +156,8 @@ out:
 
 heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes)
 {
-    return grow(&block->back->work[which], &block->back->work_bytes[which], bytes, "a block's workspace of backward");
+    hd_back_space *space = block->back->space;
+    return grow(&space->work[which], &space->work_bytes[which], bytes, "a block's workspace of backward");
 }
 
 static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const hd_block_view *view)
@@ -163,7 +196,7 @@ heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_vie
     HD_TRY(part_bytes(bytes, block, view));
     for (int i = 0; i < HD_KEEPS; i++) {
         int tape_holds = tape != NULL && (i == HD_KEEP_X || !tape->recompute);
-        hd_keep *keep = tape_holds ? &tape->keep : &block->back->shared;
+        hd_keep *keep = tape_holds ? &tape->keep : &block->back->space->keep;
         if (i == HD_KEEP_X && tape == NULL) {
             continue; /* read from the activation itself */
         }

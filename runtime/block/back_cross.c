@@ -25,14 +25,14 @@ static heddle_status out_piece(heddle_block *block, const hd_block_view *view, i
 {
     heddle_status st = HEDDLE_OK;
     int64_t c = block->channels;
-    float *dy = (float *)block->back->work[HD_WORK_DY] + at * c;
+    float *dy = (float *)hd_back_work(block, HD_WORK_DY) + at * c;
     (void)sums;
     hd_view_gather(block, view, dy, HEDDLE_F32, piece);
-    block->kernels->convert((float *)block->back->work[HD_WORK_X] + at * c, HEDDLE_F32,
+    block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
                             hd_walk_of(view)->kept->o + (size_t)piece->first * row_bytes(block),
                             block->options.shape.dtype, piece->rows * c);
     HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_CROSS_PROJ], seat,
-                       (float *)block->back->work[HD_WORK_D_O] + piece->first * c, dy, piece->rows));
+                       (float *)hd_back_work(block, HD_WORK_D_O) + piece->first * c, dy, piece->rows));
 out:
     return st;
 }
@@ -101,11 +101,11 @@ static void attend_back(heddle_block *block, const hd_kept *kept, const head_row
     hd_attn_grad grad = {x->d_o, lse, x->delta, x->dq, x->dk, x->dv};
     gather(block, x->q, kept->wide + at, dtype, rows, c);
     gather(block, x->o, kept->o + at, dtype, rows, c);
-    gather(block, x->d_o, (float *)block->back->work[HD_WORK_D_O] + first * c + h * d, HEDDLE_F32, rows, c);
+    gather(block, x->d_o, (float *)hd_back_work(block, HD_WORK_D_O) + first * c + h * d, HEDDLE_F32, rows, c);
     memset(x->dq, 0, (size_t)(rows * d) * sizeof(float));
     kernels->row_dots(x->delta, x->o, x->d_o, rows, d);
     kernels->backward(piece, &grad, x->scratch);
-    scatter((float *)block->back->work[HD_WORK_D_WIDE] + first * c + h * d, x->dq, rows, d, c);
+    scatter((float *)hd_back_work(block, HD_WORK_D_WIDE) + first * c + h * d, x->dq, rows, d, c);
 }
 
 static heddle_status head_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)
@@ -117,7 +117,7 @@ static heddle_status head_job(heddle_block *block, const hd_block_view *view, in
     int64_t length = hd_cross_length(block, view, sample);
     head_rows x = divide(block->seat[seat].part[HD_MIXER_PART], tokens, d);
     const char *kv = kept->text + (size_t)(sample * tokens * 2 * c + h * d) * hd_block_elem_bytes(block);
-    float *d_kv = (float *)block->back->work[HD_WORK_D_TEXT] + sample * tokens * 2 * c + h * d;
+    float *d_kv = (float *)hd_back_work(block, HD_WORK_D_TEXT) + sample * tokens * 2 * c + h * d;
     const float *lse = (float *)(void *)kept->mixer + job * view->sample_rows;
     if (length == 0) {
         return HEDDLE_OK;
@@ -146,10 +146,10 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     size_t offset = (size_t)piece->first * row_bytes(block);
     float *change = block->seat[seat].part[HD_SEAT_OUT];
     (void)sums;
-    block->kernels->convert((float *)block->back->work[HD_WORK_X] + at * c, HEDDLE_F32,
+    block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
                             hd_walk_of(view)->kept->x + offset, dtype, piece->rows * c);
     HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_Q], seat, change,
-                       (float *)block->back->work[HD_WORK_D_WIDE] + piece->first * c, piece->rows));
+                       (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * c, piece->rows));
     block->kernels->gate_residual(view->x + offset, dtype, change, piece->rows, c, NULL);
 out:
     return st;
@@ -167,7 +167,7 @@ static heddle_status text_piece(heddle_block *block, const hd_block_view *view, 
     if (wanted != NULL && wanted->text != NULL) {
         float *to = wanted->text + (view->first_sample * block->options.text_tokens + piece->first) * c;
         HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_KV], seat, change,
-                           (float *)block->back->work[HD_WORK_D_TEXT] + piece->first * 2 * c, piece->rows));
+                           (float *)hd_back_work(block, HD_WORK_D_TEXT) + piece->first * 2 * c, piece->rows));
         block->kernels->gate_residual(to, HEDDLE_F32, change, piece->rows, c, NULL);
     }
 out:
@@ -214,7 +214,7 @@ heddle_status hd_back_cross(heddle_block *block, hd_block_view *view, const hd_k
         HD_TRY(hd_stage_cross(block, &mine));
     }
     HD_TRY(reserve(block, view));
-    void **work = block->back->work;
+    void **work = block->back->space->work;
     walk.rows_of = rows_with_text;
     walk.piece = out_piece;
     HD_TRY(walk_layer(block, view, &walk, HD_LAYER_CROSS_PROJ,

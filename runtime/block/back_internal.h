@@ -68,14 +68,20 @@ enum {
     HD_WORKS = 8
 };
 
+/* Memory that lives from the beginning of a call to its end, so that several blocks may share it. */
+typedef struct hd_back_space {
+    int owners;   /* blocks */
+    hd_keep keep; /* of forwards without a tape, and what recomputing tapes do not keep */
+    void *work[HD_WORKS];
+    size_t work_bytes[HD_WORKS];
+} hd_back_space;
+
 struct hd_block_back {
     const hd_block_back_kernels *kernels;
     hd_gemm *layer[HD_BLOCK_LAYERS]; /* the layers' weights transposed; f32 */
     uint64_t packed;                 /* block->commits of the packed weights */
     float *gradient[HD_BLOCK_PARAMS];
-    hd_keep shared; /* of forwards without a tape, and what recomputing tapes do not keep */
-    void *work[HD_WORKS];
-    size_t work_bytes[HD_WORKS];
+    hd_back_space *space;
 };
 
 /* block->back, made on first use. */
@@ -85,6 +91,10 @@ int64_t hd_back_bytes(const heddle_block *block);
 /* The transposed layers, packed from the present weights. */
 heddle_status hd_back_pack(heddle_block *block);
 heddle_status hd_back_gradients(heddle_block *block);
+static inline void *hd_back_work(const heddle_block *block, int which)
+{
+    return block->back->space->work[which];
+}
 heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes);
 /* Parts for one call; tape NULL: a forward that keeps nothing (x is NULL then). */
 heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_view *view, heddle_tape *tape);

@@ -36,10 +36,10 @@ static heddle_status back_piece(heddle_block *block, const hd_block_view *view, 
     const hd_kept *kept = hd_walk_of(view)->kept;
     const hd_block_seat *seat = &block->seat[seat_index];
     int64_t c = block->channels, hidden = block->options.mlp_channels;
-    float *dy = (float *)block->back->work[HD_WORK_DY] + at * c;
-    float *d_hidden = (float *)block->back->work[HD_WORK_D_WIDE] + at * hidden;
-    float *active = (float *)block->back->work[HD_WORK_ACTIVE] + at * hidden;
-    float *normed = (float *)block->back->work[HD_WORK_X] + at * c;
+    float *dy = (float *)hd_back_work(block, HD_WORK_DY) + at * c;
+    float *d_hidden = (float *)hd_back_work(block, HD_WORK_D_WIDE) + at * hidden;
+    float *active = (float *)hd_back_work(block, HD_WORK_ACTIVE) + at * hidden;
+    float *normed = (float *)hd_back_work(block, HD_WORK_X) + at * c;
     const void *before = seat->part[PART_HIDDEN];
     float *scaled = dy;
     if (kept->again) {
@@ -98,15 +98,15 @@ heddle_status hd_back_mlp(heddle_block *block, hd_block_view *view, const hd_kep
     walk.columns = block->options.modulate ? 2 * c : 0;
     walk.reduce = block->options.modulate ? reduce : NULL;
     walk.nweights = 2;
-    walk.weight[0] = (hd_weight_grad){.dy = block->back->work[HD_WORK_DY],
+    walk.weight[0] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_DY),
                                       .n = c,
-                                      .x = block->back->work[HD_WORK_ACTIVE],
+                                      .x = hd_back_work(block, HD_WORK_ACTIVE),
                                       .k = hidden,
                                       .param = 2 * HD_LAYER_FC2,
                                       .gate = block->options.modulate ? HD_MLP_ROWS + HD_GATE : -1};
-    walk.weight[1] = (hd_weight_grad){.dy = block->back->work[HD_WORK_D_WIDE],
+    walk.weight[1] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_D_WIDE),
                                       .n = hidden,
-                                      .x = block->back->work[HD_WORK_X],
+                                      .x = hd_back_work(block, HD_WORK_X),
                                       .k = c,
                                       .param = 2 * HD_LAYER_FC1,
                                       .gate = -1};

@@ -110,7 +110,7 @@ static int64_t unit_pieces(const hd_walk *walk)
 
 static float *sums_of(const heddle_block *block, const hd_walk *walk, int64_t job)
 {
-    return walk->columns > 0 ? (float *)block->back->work[HD_WORK_SUMS] + job * walk->columns : NULL;
+    return walk->columns > 0 ? (float *)hd_back_work(block, HD_WORK_SUMS) + job * walk->columns : NULL;
 }
 
 static heddle_status piece_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)

@@ -18,7 +18,7 @@ static size_t row_bytes(const heddle_block *block)
 /* qkv of the rows as the mixer wants them. They are turned in place where nobody needs them as they were. */
 static char *turned(const heddle_block *block, const hd_kept *kept)
 {
-    return block->options.qk_norm ? (char *)block->back->work[HD_WORK_TURNED] : kept->wide;
+    return block->options.qk_norm ? (char *)hd_back_work(block, HD_WORK_TURNED) : kept->wide;
 }
 
 static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_kept *kept, const hd_piece *piece)
@@ -132,8 +132,8 @@ static heddle_status out_piece(heddle_block *block, const hd_block_view *view, i
     heddle_status st = HEDDLE_OK;
     const hd_walk *walk = hd_walk_of(view);
     int64_t c = block->channels;
-    float *dy = (float *)block->back->work[HD_WORK_DY] + at * c;
-    float *d_o = (float *)block->back->work[HD_WORK_D_O] + piece->first * c;
+    float *dy = (float *)hd_back_work(block, HD_WORK_DY) + at * c;
+    float *d_o = (float *)hd_back_work(block, HD_WORK_D_O) + piece->first * c;
     float *scaled = dy;
     (void)sums;
     hd_view_gather(block, view, dy, HEDDLE_F32, piece);
@@ -144,7 +144,7 @@ static heddle_status out_piece(heddle_block *block, const hd_block_view *view, i
     }
     HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_PROJ], seat_index, d_o, scaled, piece->rows));
     if (block->options.shape.dtype != HEDDLE_F32) {
-        block->kernels->convert((float *)block->back->work[HD_WORK_X] + at * c, HEDDLE_F32,
+        block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
                                 walk->kept->o + (size_t)piece->first * row_bytes(block), block->options.shape.dtype,
                                 piece->rows * c);
     }
@@ -160,9 +160,9 @@ static heddle_status back_out(heddle_block *block, const hd_block_view *view, hd
     walk->columns = 0;
     walk->reduce = NULL;
     walk->nweights = 1;
-    walk->weight[0] = (hd_weight_grad){.dy = block->back->work[HD_WORK_DY],
+    walk->weight[0] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_DY),
                                        .n = c,
-                                       .x = f32 ? (void *)walk->kept->o : block->back->work[HD_WORK_X],
+                                       .x = f32 ? (void *)walk->kept->o : hd_back_work(block, HD_WORK_X),
                                        .k = c,
                                        .x_whole = f32,
                                        .param = 2 * HD_LAYER_PROJ,
@@ -191,8 +191,8 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     const hd_kept *kept = hd_walk_of(view)->kept;
     int64_t c = block->channels, d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block);
-    float *d_qkv = (float *)block->back->work[HD_WORK_D_WIDE] + piece->first * 3 * c;
-    float *normed = (float *)block->back->work[HD_WORK_X] + at * c;
+    float *d_qkv = (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * 3 * c;
+    float *normed = (float *)hd_back_work(block, HD_WORK_X) + at * c;
     float *dy = block->seat[seat_index].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows && (block->options.qk_norm || block->cos_sin != NULL); r++) {
         int64_t t = view->t_lo + (piece->first + r) % view->t;
@@ -230,9 +230,9 @@ static heddle_status back_in(heddle_block *block, const hd_block_view *view, hd_
     walk->columns = shift_and_scale(block) + (block->options.qk_norm ? 2 * block->head_channels : 0);
     walk->reduce = walk->columns > 0 ? in_reduce : NULL;
     walk->nweights = 1;
-    walk->weight[0] = (hd_weight_grad){.dy = block->back->work[HD_WORK_D_WIDE],
+    walk->weight[0] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_D_WIDE),
                                        .n = 3 * c,
-                                       .x = block->back->work[HD_WORK_X],
+                                       .x = hd_back_work(block, HD_WORK_X),
                                        .k = c,
                                        .dy_whole = 1,
                                        .param = 2 * HD_LAYER_QKV,
@@ -274,8 +274,8 @@ heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_k
     HD_TRY(back_out(block, view, &walk));
     hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = 1};
     call.qkv = turned(block, kept);
-    call.d_o = block->back->work[HD_WORK_D_O];
-    call.d_qkv = block->back->work[HD_WORK_D_WIDE];
+    call.d_o = hd_back_work(block, HD_WORK_D_O);
+    call.d_qkv = hd_back_work(block, HD_WORK_D_WIDE);
     HD_TRY(block->mixer->backward(&call));
     HD_TRY(back_in(block, view, &walk));
 out:

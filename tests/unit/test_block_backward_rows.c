@@ -271,6 +271,40 @@ static void tapes_in_flight_do_not_mix(void **state)
     }
 }
 
+/* Blocks of all kinds and two sizes in one workspace. */
+static void a_shared_workspace_changes_nothing(void **state)
+{
+    (void)state;
+    static const int64_t extent[2][4] = {{3, 7, 11, 32}, {2, 17, 83, 48}};
+    problem p[6];
+    float *dy[6];
+    outcome wanted[6];
+    heddle_box box;
+    for (int i = 0; i < 6; i++) {
+        heddle_block_options options = options_for((heddle_stage_kind)(i % 3), dtypes[i & 1], 4, extent[i / 3]);
+        options.qk_norm = 1;
+        open_problem(&p[i], &options);
+        dy[i] = random_dy(&p[i]);
+        box = whole_box(&options.shape);
+        wanted[i] = train(&p[i], p[i].block, dy[i], &box, 1, i & 1);
+    }
+    for (int i = 1; i < 6; i++) {
+        HD_OK(heddle_block_share_workspace(p[i].block, p[i - 1].block));
+        HD_OK(heddle_block_share_workspace(p[i].block, p[i - 1].block));
+    }
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_share_workspace(p[0].block, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_share_workspace(NULL, p[0].block));
+    for (int i = 0; i < 6; i++) {
+        box = whole_box(&p[i].options.shape);
+        outcome got = train(&p[i], p[i].block, dy[i], &box, 1, i & 1);
+        compare(&p[i], &wanted[i], &got, 0);
+        free_outcome(&got);
+        free_outcome(&wanted[i]);
+        free(dy[i]);
+        close_problem(&p[i]);
+    }
+}
+
 static void new_weights_reach_backward(void **state)
 {
     (void)state;
@@ -363,10 +397,10 @@ static void a_token_wise_layer_has_a_backward(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attention_rows_are_independent),    cmocka_unit_test(long_fibres_are_independent),
-        cmocka_unit_test(cross_rows_are_independent),        cmocka_unit_test(mlp_rows_are_independent),
-        cmocka_unit_test(tapes_in_flight_do_not_mix),        cmocka_unit_test(new_weights_reach_backward),
-        cmocka_unit_test(a_token_wise_layer_has_a_backward),
+        cmocka_unit_test(attention_rows_are_independent),     cmocka_unit_test(long_fibres_are_independent),
+        cmocka_unit_test(cross_rows_are_independent),         cmocka_unit_test(mlp_rows_are_independent),
+        cmocka_unit_test(tapes_in_flight_do_not_mix),         cmocka_unit_test(new_weights_reach_backward),
+        cmocka_unit_test(a_shared_workspace_changes_nothing), cmocka_unit_test(a_token_wise_layer_has_a_backward),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
