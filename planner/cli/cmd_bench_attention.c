@@ -19,7 +19,8 @@ static const char usage[] =
     "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank some whole "
     "heads,\n"
     "so that nothing moves. moving: the method with no key to see, so that it only moves. overlap = the share of the\n"
-    "shorter of the two that is hidden behind the other.\n";
+    "shorter of the two that is hidden behind the other. times the longer: the method / the longer of the two, of the\n"
+    "fastest samples and as the median over rounds in which each had its turn.\n";
 
 enum { KINDS = 3, METHOD = 0, LOCAL = 1, MOVING = 2, MOST_SAMPLES = 100000 };
 
@@ -36,6 +37,7 @@ typedef struct runner {
     heddle_attention_array array[8]; /* q k v o do dq dk dv */
     double *forward_ms, *backward_ms;
     int samples;
+    double forward_ratio, backward_ratio; /* of METHOD: median over rounds against the longer of the other two */
 } runner;
 
 static double now_ms(void)
@@ -149,6 +151,24 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double median_of(double *value, int n)
+{
+    qsort(value, (size_t)n, sizeof *value, ascending);
+    return n > 0 ? value[n / 2] : 0;
+}
+
+/* The method against the longer of the other two, round by round; the samples are still in order. */
+static double ratio_of_rounds(const double *method, const double *local, const double *moving, int rounds)
+{
+    double *ratio = calloc((size_t)rounds + 1, sizeof *ratio), median = 0;
+    for (int i = 0; ratio != NULL && i < rounds; i++) {
+        ratio[i] = method[i] / fmax(local[i], moving[i]);
+    }
+    median = ratio != NULL ? median_of(ratio, rounds) : 0;
+    free(ratio);
+    return median;
+}
+
 static heddle_status run_turns(runner *r, int kinds, heddle_comm *comm, double seconds)
 {
     heddle_status st = HEDDLE_OK;
@@ -165,6 +185,12 @@ static heddle_status run_turns(runner *r, int kinds, heddle_comm *comm, double s
     for (int kind = 0; kind < kinds && st == HEDDLE_OK; kind++) {
         st = slowest(r[kind].forward_ms, r[kind].samples, comm);
         st = st != HEDDLE_OK ? st : slowest(r[kind].backward_ms, r[kind].samples, comm);
+    }
+    r->forward_ratio =
+        ratio_of_rounds(r[METHOD].forward_ms, r[LOCAL].forward_ms, r[MOVING].forward_ms, r[METHOD].samples);
+    r->backward_ratio =
+        ratio_of_rounds(r[METHOD].backward_ms, r[LOCAL].backward_ms, r[MOVING].backward_ms, r[METHOD].samples);
+    for (int kind = 0; kind < kinds && st == HEDDLE_OK; kind++) {
         qsort(r[kind].forward_ms, (size_t)r[kind].samples, sizeof(double), ascending);
         qsort(r[kind].backward_ms, (size_t)r[kind].samples, sizeof(double), ascending);
     }
@@ -191,11 +217,14 @@ static heddle_status report(runner *r, const request *q, heddle_comm *comm)
                   "\"backward_median_ms\": %.4f, \"backward_local_min_ms\": %.4f, \"backward_moving_min_ms\": %.4f,\n "
                   "\"bytes_per_rank\": %lld, \"messages_per_rank\": %lld, \"backward_bytes_per_rank\": %lld, "
                   "\"backward_messages_per_rank\": %lld,\n \"peak_bytes\": %lld, \"overlap\": %.3f, "
-                  "\"backward_overlap\": %.3f, \"samples\": %d}\n"
+                  "\"backward_overlap\": %.3f, \"samples\": %d,\n "
+                  "\"times_longer_min\": %.3f, \"times_longer_median\": %.3f, \"backward_times_longer_min\": %.3f, "
+                  "\"backward_times_longer_median\": %.3f}\n"
                 : "%s on %d ranks, kernel %s\nforward   min %.4f  median %.4f  local %.4f  moving %.4f ms\n"
                   "backward  min %.4f  median %.4f  local %.4f  moving %.4f ms\n"
                   "rank 0 sends forward %lld bytes in %lld messages, backward %lld in %lld\n"
-                  "%lld bytes held, overlap %.3f forward, %.3f backward, %d samples\n";
+                  "%lld bytes held, overlap %.3f forward, %.3f backward, %d samples\n"
+                  "times the longer: forward %.3f of minima, %.3f median; backward %.3f, %.3f\n";
     int n = r[METHOD].samples;
     const double *f = r[METHOD].forward_ms, *b = r[METHOD].backward_ms;
     double f_local = r[LOCAL].forward_ms[0], b_local = r[LOCAL].backward_ms[0];
@@ -204,7 +233,8 @@ static heddle_status report(runner *r, const request *q, heddle_comm *comm)
            b_local, b_moving, (long long)info.planned.forward_bytes, (long long)info.planned.forward_messages,
            (long long)info.planned.backward_bytes, (long long)info.planned.backward_messages,
            (long long)(info.saved_bytes + info.workspace_bytes), overlap(f[0], f_local, f_moving),
-           overlap(b[0], b_local, b_moving), n);
+           overlap(b[0], b_local, b_moving), n, f[0] / fmax(f_local, f_moving), r->forward_ratio,
+           b[0] / fmax(b_local, b_moving), r->backward_ratio);
     fflush(stdout);
     return HEDDLE_OK;
 }
