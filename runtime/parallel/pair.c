@@ -48,7 +48,7 @@ static heddle_status check_layout(const heddle_shape *shape, const heddle_mesh *
     }
     for (int a = 0; a < mesh->naxes; a++) {
         int dim = layout->dim_of_axis[a];
-        if (dim == last || dim == HEDDLE_PARTIAL || (a == axis && dim < 0)) {
+        if (dim == last || dim == HEDDLE_PARTIAL || (a == axis && dim < 0 && mesh->axis[a].size > 1)) {
             return hd_fail(HEDDLE_ERR_LAYOUT, "a linear pair's rows: axis %s %s", mesh->axis[a].name,
                            dim == last             ? "shards the channels"
                            : dim == HEDDLE_PARTIAL ? "holds partial sums"
