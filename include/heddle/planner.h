@@ -30,12 +30,12 @@ typedef struct heddle_model_info {
 typedef struct heddle_stage_info {
     const char *name; /* "s.attn"; owned by the model */
     heddle_stage_kind kind;
-    int mixed_dim;        /* dim attended over: must be whole; -1 for token-wise stages */
-    int heads;            /* ATTENTION, CROSS: divides the channels */
+    int mixed_dim;        /* dim attended over; -1 for token-wise stages */
+    int heads;            /* ATTENTION, CROSS, LINEAR: divides the channels */
     int64_t mlp_channels; /* MLP: hidden width */
     int modulate, rope, qk_norm;
     int causal;   /* LINEAR */
-    double decay; /* LINEAR, as in heddle_block_options */
+    double decay; /* LINEAR, as in heddle_block_options: 0 is slopes */
 } heddle_stage_info;
 
 /* Read a model file (YAML or JSON; docs/formats.md has the format; at most 1 MiB). The caller owns *out.
@@ -68,10 +68,12 @@ typedef struct heddle_plan_options {
     /* A stage's largest box may exceed that of its most even layout by this much; default 25. Work is this constraint,
      * bytes are the objective: otherwise replication would be chosen for moving nothing (docs/formats.md). */
     int slack_percent;
-    /* How mixing stages may run: "STAGE=METHOD,..." where STAGE is a stage's name or "*" and METHOD a method of
-     * heddle/attention.h (softmax stages) or heddle/linear_attention.h (linear ones), "local", or "auto". Later entries
-     * win. NULL is "*=auto": whatever sends the fewest bytes, local where equal; rsa is used only when named. A method
-     * other than local wants the mixed dim sharded. */
+    /* How mixing stages may run: "STAGE=METHOD,..." where STAGE is a stage's name or "*" (all that have the method) and
+     * METHOD a method of heddle/attention.h (softmax stages) or heddle/linear_attention.h (linear ones), "local", or
+     * "auto". Later entries win. NULL is "*=auto": whatever sends the fewest bytes, local where equal; rsa is used only
+     * when named, ulysses and usp only where their shares of the heads are even within the slack. A method other than
+     * local wants the mixed dim sharded over one mesh axis or two neighbouring ones, and f32, bf16 or f64; on one rank
+     * all are local. Who runs the stages himself on whole fibres (heddle/session.h) says "*=local". */
     const char *methods;
     int backward; /* 1: the objective counts forward and backward bytes, else forward alone */
     /* 0: no limit. Else infeasible when a stage's most even layout leaves more than this over an even split. */
@@ -80,14 +82,16 @@ typedef struct heddle_plan_options {
 
 HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
 
-/* The schedule with the fewest bytes sent by the busiest rank (summed over the edges), then the fewest bytes in total,
- * then the fewest switches, then the least work on the busiest rank, over all layouts that put each mesh axis on a
- * batch or sequence dim or replicate over it (DSP, arXiv 2403.10266, chooses these by hand). Exact, deterministic,
- * pure; about a millisecond for 128 layers. The caller owns *out, which keeps nothing of model and mesh. options may be
- * NULL. HEDDLE_ERR_INFEASIBLE: max_waste_percent, or a method that no layout of its
- * stage allows; names the stage. HEDDLE_ERR_ARG: methods names no stage or no method of its kind. HEDDLE_ERR_LAYOUT,
- * HEDDLE_ERR_PARSE: prologue, epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two
- * axes are always searched), more than 10^9 steps of search, or more than 2^63 bytes moved. */
+/* The schedule with the fewest bytes sent by the busiest rank (summed over the edges and the methods of the stages),
+ * then the fewest bytes in total, then the fewest stages that are not local, then the fewest switches, then the least
+ * work on the busiest rank, over all layouts that put each mesh axis on a batch or sequence dim or replicate over it
+ * (DSP, arXiv 2403.10266, chooses these by hand) and all methods that may run in them. Exact, deterministic, pure; less
+ * than a millisecond for 128 layers. The caller owns *out, which keeps nothing of model and mesh. options may be NULL.
+ * HEDDLE_ERR_INFEASIBLE: max_waste_percent, or a method that no layout of its stage allows; names the stage and says
+ * why not. HEDDLE_ERR_ARG: methods names no stage, a token-wise one or no method of its kind (the sentence lists what
+ * there is), or does not follow the form. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue, epilogue or mesh.
+ * HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched), more than 10^9 steps
+ * of search, or more than 2^63 bytes moved. */
 HEDDLE_API heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                      const heddle_plan_options *options);
 

@@ -1,5 +1,5 @@
-/* A schedule: for every stage the layout the activation is in, and the reshards between stages with their exact bytes.
- * A plain immutable object; any thread. */
+/* A schedule: for every stage the layout the activation is in and the method it runs by, and the reshards between
+ * stages with their exact bytes. A plain immutable object; any thread. */
 #ifndef HEDDLE_SCHEDULE_H
 #define HEDDLE_SCHEDULE_H
 
@@ -52,7 +52,8 @@ typedef struct heddle_schedule_edge {
 
 /* Read a schedule file (docs/formats.md; at most 64 MiB). Nothing in it is taken on trust: bytes and messages are
  * computed anew. The caller owns *out. HEDDLE_ERR_IO: cannot be read. HEDDLE_ERR_PARSE: not of the format or of another
- * version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its stage. HEDDLE_ERR_MISMATCH: numbers or stages
+ * version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its stage, or the stage's method cannot run in it.
+ * HEDDLE_ERR_MISMATCH: numbers or stages
  * that contradict one another. All but the first begin with file:line:column. */
 HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
 /* The same from memory; `name` stands for the file in sentences. */

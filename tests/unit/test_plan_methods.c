@@ -674,7 +674,7 @@ static int list_ways(brute *b, int k, const hd_method_stage *stage, const char *
         }
         best = b->nways[k][i] > 0 && b->elems[i] < best ? b->elems[i] : best;
     }
-    for (int i = 0; i < b->nlayouts; i++) {
+    for (int i = 0; i < b->nlayouts && best < INT64_MAX; i++) {
         int is_local = b->nways[k][i] > 0 && b->way[k][i][0].methods == 0;
         int64_t measure = is_local && best_local * 2 < best * 3 ? best_local : best;
         if (b->elems[i] * 100 > measure * 125) {
