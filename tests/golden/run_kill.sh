@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kill -9 of a rank, or of the command itself, at a random moment: the command names the rank and exits 1 in time, and
-# nothing is left of it. FAULT_ROUNDS rounds.
+# kill -9 of a rank, or of the command itself, at a random moment, with switches alone or keys that travel through a ring:
+# the command names the rank and exits 1 in time, and nothing is left of it. FAULT_ROUNDS rounds.
 set -uo pipefail
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 rounds=${FAULT_ROUNDS:-5}
@@ -24,8 +24,9 @@ gone_soon() {
     done
     return 1
 }
-start() {
-    setsid "$HEDDLE" run "$model" --ranks 4 --transport shm --passes 1000000 --check >"$work/out" 2>"$work/err" &
+start() { # methods
+    setsid "$HEDDLE" run "$model" --ranks 4 --transport shm --passes 1000000 --check --method "$1" \
+        >"$work/out" 2>"$work/err" &
     command=$!
     for _ in $(seq 100); do
         mapfile -t ranks < <(pgrep -P $command)
@@ -37,8 +38,9 @@ start() {
 }
 
 before=$(leftovers)
+methods=('*=auto' 's.attn=ring,t.attn=local')
 for round in $(seq "$rounds"); do
-    start
+    start "${methods[$((round % 2))]}"
     sleep "0.$(printf %03d $((RANDOM % 600)))"
     victim=$((RANDOM % 4))
     kill -9 "${ranks[$victim]}"
@@ -54,7 +56,7 @@ for round in $(seq "$rounds"); do
     echo "round $round: rank $victim killed, $took ms, $(cat "$work/err")"
 done
 
-start
+start s.attn=ring
 sleep 0.2
 kill -9 $command
 wait $command 2>/dev/null
