@@ -29,6 +29,7 @@ static heddle_status trainer_create(trainer *out, heddle_comm *comm, const job *
     sums.sum_axes = 1U << 0 | 1U << 1;
     sums.shard_axis = opt->shard_optimizer ? 0 : -1;
     heddle_adamw_options_init(&adam);
+    adam.beta2 = 0.99; /* a short training */
     adam.max_norm = 1;
     st = heddle_bucket_create(&out->bucket, comm, &out->net.mesh, out->net.parts, out->net.nparts, &sums);
     st = st ? st : heddle_adamw_create(&out->adamw, out->bucket, &adam);

@@ -77,7 +77,7 @@ static int open_clip(clip *video, const options *opt)
     char error[256] = "there is no memory for it";
     const char *name = opt->clip != NULL ? opt->clip : "the generated clip";
     const int failed = opt->clip != NULL ? clip_read_y4m(video, opt->clip, opt->side, error, sizeof(error))
-                                         : clip_generate(video, 2 * opt->frames, opt->side);
+                                         : clip_generate(video, opt->frames + opt->frames / 2, opt->side);
     if (failed) {
         fprintf(stderr, "example_train_video: %s: %s\n", name, error);
         return 0;

@@ -17,17 +17,17 @@ static const char help_text[] =
     "  --methods LIST        STAGE=METHOD,...: attention over a sharded dim in stages s.attn, t.attn "
     "(docs/attention.md)\n"
     "  --clip FILE.y4m       learn this clip (8 bits; shrunk and cropped) instead of a generated one\n"
-    "  --steps N             training steps (600)\n"
+    "  --steps N             training steps (1000)\n"
     "  --batch N             samples per step (4)\n"
-    "  --learning-rate R     highest, after a tenth of the steps (0.003)\n"
+    "  --learning-rate R     highest, after a tenth of the steps (0.006)\n"
     "  --frames N --side N --patch N          a sample: frames (8), pixels per side (24), pixels per patch side (4)\n"
     "  --layers N --channels N --heads N      the transformer (2, 64, 4)\n"
     "  --seed N              of data order, noise and first weights (1)\n"
     "  --picture FILE.png    original, noised, denoised before and after training\n"
-    "  --noise R             share of noise the denoising starts from, above 0 to 1 (0.9)\n"
+    "  --noise R             share of noise the denoising starts from, above 0 to 1 (0.8)\n"
     "  --denoise-steps N     steps of the denoising (25)\n"
     "  --loss-csv FILE       step,loss\n"
-    "  --print-every N       steps between lines where there is no terminal (50)\n"
+    "  --print-every N       steps between lines where there is no terminal (100)\n"
     "  --compare             train with 1, 2 and 4 ranks and compare the losses; --steps 100 unless given\n";
 
 static int complain(const char *what, const char *option, const char *value)
@@ -154,9 +154,9 @@ int options_read(options *out, int argc, char **argv)
                      .channels = 64,
                      .heads = 4,
                      .denoise_steps = 25,
-                     .print_every = 50,
-                     .learning_rate = 0.003,
-                     .noise = 0.9};
+                     .print_every = 100,
+                     .learning_rate = 0.006,
+                     .noise = 0.8};
     const entry entries[] = {
         {"--ranks", .number = &out->ranks, .lo = 1, .hi = 256},
         {"--mesh", .text = &out->mesh_text},
@@ -202,6 +202,6 @@ int options_read(options *out, int argc, char **argv)
         fputs(help_text, stdout);
         return 1;
     }
-    out->steps = out->steps != 0 ? out->steps : out->compare ? 100 : 600;
+    out->steps = out->steps != 0 ? out->steps : out->compare ? 100 : 1000;
     return check(out);
 }

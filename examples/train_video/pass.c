@@ -35,6 +35,18 @@ static heddle_status run_stage(network *net, stage *s, heddle_tensor *x, int kee
     return st;
 }
 
+/* The last layer's result is taken for the clip without noise, from which the velocity follows: x_t - x_0 = t (noise -
+ * x_0). Noise has no structure, so a small network is better at the one than at the other. */
+static float divisor(const double *time, int64_t sample)
+{
+    return (float)(time[sample] > 0.1 ? time[sample] : 0.1); /* else the last steps would count for everything */
+}
+
+static int64_t values_per_sample(const network *net)
+{
+    return net->box.len[1] * net->box.len[2] * net->width;
+}
+
 heddle_status network_forward(network *net, float *velocity, const float *noisy, const double *time, int keep)
 {
     heddle_tensor x;
@@ -50,6 +62,9 @@ heddle_status network_forward(network *net, float *velocity, const float *noisy,
         norm_forward(net->normed, net->rstd, x.data, net->rows, net->opt->channels);
         st = dense_forward(velocity, &net->final, net->normed, net->rows);
     }
+    for (int64_t i = 0; st == HEDDLE_OK && i < net->rows * net->width; i++) {
+        velocity[i] = (noisy[i] - velocity[i]) / divisor(time, i / values_per_sample(net));
+    }
     return st;
 }
 
@@ -62,9 +77,12 @@ static heddle_status run_stage_backward(network *net, stage *s, heddle_tensor *d
 }
 
 /* Adds to the gradients of all parameters: of this rank's tokens only, so that the sum over the ranks is the whole. */
-heddle_status network_backward(network *net, const float *dvelocity, const float *noisy)
+heddle_status network_backward(network *net, float *dvelocity, const float *noisy, const double *time)
 {
     heddle_tensor dx;
+    for (int64_t i = 0; i < net->rows * net->width; i++) {
+        dvelocity[i] /= -divisor(time, i / values_per_sample(net));
+    }
     heddle_status st = dense_backward(net->dnormed, &net->final, dvelocity, net->normed, net->rows);
     norm_backward(net->dx, net->dnormed, net->normed, net->rstd, net->rows, net->opt->channels);
     st = st ? st : heddle_tensor_init(&dx, net->dx, &net->shape, &net->mesh, &net->home, NULL, net->rank);

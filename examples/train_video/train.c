@@ -67,7 +67,7 @@ heddle_status train_step(trainer *t, int64_t step, double *loss)
         draw(t, step, pass, time);
         st = network_forward(net, t->velocity, t->noisy, time, 1);
         loss_of_pass(t, pass);
-        st = st ? st : network_backward(net, t->velocity, t->noisy);
+        st = st ? st : network_backward(net, t->velocity, t->noisy, time);
         t->passes++;
     }
     st = st ? st : heddle_bucket_reduce(t->bucket);

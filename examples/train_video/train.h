@@ -124,7 +124,8 @@ heddle_status network_commit(network *net); /* after parameters have changed */
  */
 /* velocity [rows, width] of the tokens noisy [rows, width]; time[b]: of the box's samples. keep: backward will come. */
 heddle_status network_forward(network *net, float *velocity, const float *noisy, const double *time, int keep);
-heddle_status network_backward(network *net, const float *dvelocity, const float *noisy);
+/* After a forward pass that kept; dvelocity is written to. */
+heddle_status network_backward(network *net, float *dvelocity, const float *noisy, const double *time);
 
 /* --- train.c, sample.c, report.c, picture.c, compare.c
  * -------------------------------------------------------------------------- */
