@@ -48,8 +48,11 @@ static heddle_status make_tapes(run_pass *f)
     if (f->back->tape == NULL) {
         return run_no_memory("tapes", f->nblocks * (int64_t)sizeof(heddle_tape *));
     }
-    for (int i = 0; i < f->nblocks; i++) {
-        heddle_status st = heddle_tape_create(&f->back->tape[i], block_of(f, i), &options);
+    for (int i = 0; i < f->nblocks; i++) { /* they run one after the other: one workspace is enough */
+        heddle_status st = i > 0 ? heddle_block_share_workspace(block_of(f, i), block_of(f, 0)) : HEDDLE_OK;
+        if (st == HEDDLE_OK) {
+            st = heddle_tape_create(&f->back->tape[i], block_of(f, i), &options);
+        }
         if (st != HEDDLE_OK) {
             return st;
         }

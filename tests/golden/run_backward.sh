@@ -100,7 +100,7 @@ timeout 20 "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/er
 # in one of many steps, about every second time on the way back.
 back=0
 for kind in fail kill; do
-    for n in 3 34 1000 40001 41003 42007 43010 44013 45016; do
+    for n in 34 40001 42007 44013; do
         began=$(date +%s%3N)
         step --size t=5,s=9 --layers 1 --ranks 3 --transport "fault($kind=$n@1):shm" --passes 1000000 --deadline 20
         took=$(($(date +%s%3N) - began))
