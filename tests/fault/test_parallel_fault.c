@@ -1,0 +1,191 @@
+/* Buckets, linear pairs and pipelines when a rank runs out of memory, dies, or stops coming: everybody is told. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
+            goto out;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+enum { BUCKET, PAIR, PIPELINE, KINDS, RANKS = 4, MOST_ALLOCATIONS = 3000 };
+static const char *const kinds[] = {"bucket", "pair", "pipeline"};
+
+typedef struct thing {
+    heddle_bucket *bucket;
+    heddle_adamw *adamw;
+    heddle_linear_pair *pair;
+    heddle_pipeline *pipeline;
+    float param[40], grad[40], x[64];
+    heddle_bucket_part part;
+} thing;
+
+static const heddle_mesh mesh = {.naxes = 2, .axis = {{"dp", 2}, {"tp", 2}}};
+
+static heddle_status make(thing *t, heddle_comm *comm, int kind)
+{
+    heddle_status st = HEDDLE_OK;
+    if (kind == BUCKET) {
+        heddle_bucket_options options;
+        t->part = (heddle_bucket_part){t->param, t->grad, 40, 1};
+        heddle_bucket_options_init(&options);
+        options.sum_axes = 3;
+        options.shard_axis = 0;
+        options.deadline_ms = 2000;
+        st = heddle_bucket_create(&t->bucket, comm, &mesh, &t->part, 1, &options);
+    } else if (kind == PAIR) {
+        heddle_linear_pair_options options;
+        heddle_shape shape;
+        heddle_layout layout;
+        HD_TRY(heddle_shape_parse(&shape, "f32[n=16 c=4]"));
+        HD_TRY(heddle_layout_parse(&layout, "n@dp,n@tp", &shape, &mesh));
+        heddle_linear_pair_options_init(&options);
+        options.hidden = 6;
+        options.deadline_ms = 2000;
+        st = heddle_linear_pair_create(&t->pair, comm, &shape, &mesh, &layout, 1, &options);
+    } else {
+        st = heddle_pipeline_create(&t->pipeline, comm, &mesh, 0);
+    }
+out:
+    return st;
+}
+
+static void unmake(thing *t)
+{
+    heddle_adamw_destroy(t->adamw);
+    heddle_bucket_destroy(t->bucket);
+    heddle_linear_pair_destroy(t->pair);
+    heddle_pipeline_destroy(t->pipeline);
+    memset(t, 0, sizeof *t);
+}
+
+static heddle_status work(thing *t, int kind)
+{
+    heddle_status st = HEDDLE_OK;
+    if (kind == BUCKET) {
+        if (t->adamw == NULL) {
+            HD_TRY(heddle_adamw_create(&t->adamw, t->bucket, NULL));
+        }
+        HD_TRY(heddle_bucket_reduce(t->bucket));
+        HD_TRY(heddle_adamw_step(t->adamw, 0.01));
+    } else if (kind == PAIR) {
+        HD_TRY(heddle_linear_pair_commit(t->pair));
+        HD_TRY(heddle_linear_pair_forward(t->pair, t->param, t->x));
+        HD_TRY(heddle_linear_pair_backward(t->pair, t->param, t->param, t->x));
+    } else if (heddle_pipeline_stage(t->pipeline) == 0) {
+        HD_TRY(heddle_pipeline_send_next(t->pipeline, t->x, sizeof t->x));
+        HD_TRY(heddle_pipeline_recv_next(t->pipeline, t->x, sizeof t->x));
+    } else {
+        HD_TRY(heddle_pipeline_recv_prev(t->pipeline, t->x, sizeof t->x));
+        HD_TRY(heddle_pipeline_send_prev(t->pipeline, t->x, sizeof t->x));
+    }
+out:
+    return st;
+}
+
+/* Every allocation of rank 1 fails once; the communicator goes on, and in the end the thing works. */
+static heddle_status no_memory_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    int kind = *(int *)arg, rank = heddle_comm_rank(comm), failed = 0, all[RANKS];
+    thing *t = calloc(1, sizeof *t);
+    for (long nth = 1; nth <= MOST_ALLOCATIONS; nth++) {
+        hd_alloc_fail_at(rank == 1 ? nth : 0);
+        int made = (int)make(t, comm, kind);
+        hd_alloc_fail_at(0);
+        HD_TRY(heddle_comm_allgather(comm, &made, all, sizeof made));
+        for (int r = 0; r < RANKS; r++) {
+            CHECK(all[1] == HEDDLE_OK ? all[r] == HEDDLE_OK
+                                      : all[r] == (int)(r == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER));
+        }
+        if (all[1] == HEDDLE_OK) {
+            break;
+        }
+        failed++;
+        unmake(t);
+    }
+    CHECK(failed > 2 && failed < MOST_ALLOCATIONS);
+    HD_TRY(work(t, kind));
+out:
+    unmake(t);
+    free(t);
+    return st;
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        HD_OK(heddle_run_ranks(RANKS, "shm", no_memory_rank, &kind));
+    }
+}
+
+typedef struct end {
+    int kind;
+    int kills;          /* rank 1 is killed; else it stops coming */
+    volatile int *seen; /* [RANKS] 1 + status of the call that failed */
+} end;
+
+static heddle_status end_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const end *e = arg;
+    int rank = heddle_comm_rank(comm);
+    thing *t = calloc(1, sizeof *t);
+    HD_TRY(make(t, comm, e->kind));
+    for (int turn = 0; turn < 1000 && st == HEDDLE_OK; turn++) {
+        if (rank == 1 && turn == 5) {
+            if (e->kills) {
+                kill(getpid(), SIGKILL);
+            }
+            break; /* leaves with HEDDLE_OK: closes its communicator */
+        }
+        st = work(t, e->kind);
+    }
+    e->seen[rank] = 1 + (int)st;
+out:
+    unmake(t);
+    free(t);
+    return st;
+}
+
+static void ranks_end(void **state)
+{
+    (void)state;
+    size_t bytes = RANKS * sizeof(int);
+    volatile int *seen = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(seen, MAP_FAILED);
+    for (int i = 0; i < 2 * KINDS; i++) {
+        end e = {.kind = i / 2, .kills = i % 2, .seen = seen};
+        memset((void *)seen, 0, bytes);
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.deadline_ms = 2000;
+        assert_int_not_equal(heddle_run_ranks_with(RANKS, "shm", &options, end_rank, &e), HEDDLE_OK);
+        for (int r = 0; r < RANKS; r++) {
+            int told = seen[r] == 1 + HEDDLE_ERR_PEER || seen[r] == 1 + HEDDLE_ERR_TIMEOUT;
+            int apart = e.kind == PIPELINE && r % 2 == 0; /* the other pipeline: done, or told of the end */
+            if (r != 1 && !told && !(apart && seen[r] == 1 + HEDDLE_OK)) {
+                fail_msg("%s, %s: rank %d got %d", kinds[e.kind], e.kills ? "killed" : "left", r, seen[r] - 1);
+            }
+        }
+    }
+    munmap((void *)seen, bytes);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {cmocka_unit_test(out_of_memory), cmocka_unit_test(ranks_end)};
+    return HD_RUN_CASES(cases, argc, argv);
+}
