@@ -22,7 +22,12 @@
  * NaN and infinity go where a single process would put them: a query that sees a NaN has a NaN row. A query that sees
  * no key at all (key length 0) has o = 0, lse = -infinity and gives no gradient.
  *
- * Threads: an attention object may be used by one thread at a time.
+ * Threads: an attention object may be used by one thread at a time. With options.threads > 1 every call starts and ends
+ * its own: key heads and samples are divided among them, forward also the queries of a head where heads are too few
+ * (not rsa). The result has the same bits for any number of threads.
+ *
+ * Memory: all of it is reserved and touched on creation (heddle_attention_info has the bytes), what backward needs too
+ * unless options.forward_only; calls allocate nothing. "saved" is what the next backward needs of the last forward.
  */
 #ifndef HEDDLE_ATTENTION_H
 #define HEDDLE_ATTENTION_H
@@ -74,6 +79,7 @@ typedef struct heddle_attention_options {
     int rsa_all_reduce;         /* 1: rsa adds dk and dv up by all-reduce as in the paper, not by reduce-scatter */
     int64_t projected_length;   /* rsa: keys and values are projected to this length; 0: not */
     int64_t deadline_ms;        /* every wait; 0: the communicator's */
+    int threads;                /* of this rank, 0..256; 0 = 1. Any number gives the same bits */
 } heddle_attention_options;
 
 HEDDLE_API void heddle_attention_options_init(heddle_attention_options *options);

@@ -110,9 +110,10 @@ typedef struct hd_core {
     int64_t heads, kv_heads; /* of this rank's part */
     const hd_head_part *part;
     const hd_rows *rows; /* [nranks] */
-    void *scratch;       /* of the kernels */
-    void *wide;          /* bf16: [2][largest rows][width] keys and values of one head in f32 */
-    int64_t scratch_bytes;
+    int threads;
+    void *scratch;                     /* [threads] of the kernels */
+    void *wide;                        /* bf16: [threads][2][largest rows][width] keys and values of one head in f32 */
+    int64_t scratch_bytes, wide_bytes; /* of one thread */
     int64_t saved_bytes, workspace_bytes;
     hd_moved moved[2]; /* sent by the core forward, backward */
     int going_back;    /* 1 in backward */
@@ -177,6 +178,24 @@ void hd_core_finish(hd_core *core, const hd_carry_arrays *carry, void *lse);
 heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const void *kv, int member, void *dkv,
                                      hd_poll poll);
 
+/* A thread's part of core->scratch and core->wide. */
+void *hd_core_scratch(const hd_core *core, int thread);
+void *hd_core_wide(const hd_core *core, int thread);
+/* core->scratch and core->wide for keys of at most `rows` rows. */
+heddle_status hd_core_take_room(hd_core *core, int64_t rows);
+
+/* A thread's work on one query head of one sample, or on piece `piece` of `pieces` of its queries. */
+typedef struct hd_turn {
+    int thread;
+    int64_t head, kv_head, batch; /* of the local arrays */
+    int64_t piece, pieces;
+} hd_turn;
+typedef void (*hd_turn_fn)(void *ctx, const hd_turn *turn);
+/* All heads and samples on all threads; the calling one polls in between. Query heads of one key head are one thread's,
+ * one after the other, so that what they add to its keys is added in the same order by any number of threads. by_query:
+ * nothing is added to keys, so queries may be cut into pieces where heads are too few. */
+heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll);
+
 /* Calls fn for every pair of a query segment and a key segment of `member` that has something to see. */
 typedef struct hd_pair {
     int64_t head, kv_head, batch; /* of the local arrays */
@@ -185,8 +204,8 @@ typedef struct hd_pair {
 } hd_pair;
 /* What the methods' files share of a pair: its row in [heads][batch][rows] of own queries. */
 int64_t hd_core_row(const hd_core *core, const hd_pair *pair);
-typedef void (*hd_pair_fn)(void *ctx, const hd_pair *pair);
-void hd_core_pairs(const hd_core *core, int64_t head, int64_t batch, int member, hd_pair_fn fn, void *ctx);
+typedef void (*hd_pair_fn)(void *ctx, const hd_turn *turn, const hd_pair *pair);
+void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx);
 
 /* --- rings (ring_walk.c) ---------------------------------------------------------------------------------------------
  */

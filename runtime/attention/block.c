@@ -1,5 +1,6 @@
 /* Own queries against the keys of one ring member: every head, sample, and pair of row segments. */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/attention/jobs.h"
 
 #include <string.h>
 
@@ -26,17 +27,112 @@ out:
     return st;
 }
 
-void hd_core_pairs(const hd_core *core, int64_t head, int64_t batch, int member, hd_pair_fn fn, void *ctx)
+/* --- who does what ------------------------------------------------------------------------------------------------ */
+
+enum { QUERY_CUT = 64 }; /* every kernel's block of queries divides it: cuts there change no bit */
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+heddle_status hd_core_take_room(hd_core *core, int64_t rows)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_attn_problem *p = core->problem;
+    core->scratch_bytes = round_up((int64_t)core->kernels->scratch_bytes(p->width), 64);
+    core->wide_bytes = p->dtype == HEDDLE_BF16 ? round_up(2 * rows * p->width * p->real_bytes, 64) : 0;
+    HD_TRY(
+        hd_alloc_aligned(&core->scratch, 64, (size_t)(core->threads * core->scratch_bytes), "scratch of an attention"));
+    HD_TRY(hd_alloc_aligned(&core->wide, 64, (size_t)(core->threads * core->wide_bytes), "keys of an attention"));
+    core->workspace_bytes += core->threads * (core->scratch_bytes + core->wide_bytes);
+out:
+    return st;
+}
+
+void *hd_core_scratch(const hd_core *core, int thread)
+{
+    return (char *)core->scratch + thread * core->scratch_bytes;
+}
+
+void *hd_core_wide(const hd_core *core, int thread)
+{
+    return (char *)core->wide + thread * core->wide_bytes;
+}
+
+typedef struct team {
+    const hd_core *core;
+    hd_turn_fn fn;
+    void *ctx;
+    hd_poll poll;
+    int64_t pieces;
+    heddle_status st; /* of the polls; the calling thread's */
+} team;
+
+/* The first local query head that uses this local key head or a later one. */
+static int64_t first_query_head(const hd_core *core, int64_t kv_head)
+{
+    const hd_attn_problem *p = core->problem;
+    int64_t head = (kv_head + p->kv_lo + core->part->kv_lo) * p->group - p->head_lo - core->part->q_lo;
+    return head < 0 ? 0 : head < core->heads ? head : core->heads;
+}
+
+static void run_key_head(void *ctx, int thread, int64_t job)
+{
+    team *t = ctx;
+    hd_turn turn = {.thread = thread, .piece = job % t->pieces, .pieces = t->pieces};
+    job /= t->pieces;
+    turn.batch = job % t->core->problem->batch;
+    turn.kv_head = job / t->core->problem->batch;
+    int64_t end = first_query_head(t->core, turn.kv_head + 1);
+    for (turn.head = first_query_head(t->core, turn.kv_head); turn.head < end; turn.head++) {
+        if (thread == 0 && t->st != HEDDLE_OK) {
+            return;
+        }
+        t->fn(t->ctx, &turn);
+        if (thread == 0 && t->poll.poll != NULL) {
+            t->st = t->poll.poll(t->poll.ctx);
+        }
+    }
+}
+
+heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll)
+{
+    team t = {.core = core, .fn = fn, .ctx = ctx, .poll = poll, .pieces = 1};
+    int64_t jobs = core->kv_heads * core->problem->batch, rows = core->rows[core->rank].rows;
+    if (by_query && core->threads > 1 && jobs > 0 && jobs < 4 * core->threads) {
+        int64_t most = round_up(rows, QUERY_CUT) / QUERY_CUT, wanted = (4 * core->threads + jobs - 1) / jobs;
+        t.pieces = most < 1 ? 1 : wanted < most ? wanted : most;
+    }
+    hd_run_jobs(core->threads, jobs * t.pieces, run_key_head, &t);
+    return t.st;
+}
+
+/* Only the turn's piece of the queries. 0: it has none. */
+static int cut_queries(hd_pair *pair, const hd_turn *turn)
+{
+    int64_t cuts = round_up(pair->nq, QUERY_CUT) / QUERY_CUT;
+    int64_t from = cuts * turn->piece / turn->pieces * QUERY_CUT,
+            to = cuts * (turn->piece + 1) / turn->pieces * QUERY_CUT;
+    to = to < pair->nq ? to : pair->nq;
+    pair->q_at += from;
+    pair->nq = to - from;
+    if (pair->diagonal != INT64_MAX) {
+        pair->diagonal += from;
+    }
+    return pair->nq > 0;
+}
+
+void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx)
 {
     const hd_attn_problem *p = core->problem;
     const hd_rows *queries = &core->rows[core->rank], *keys = &core->rows[member];
-    int64_t kv_head = (p->head_lo + core->part->q_lo + head) / p->group - p->kv_lo - core->part->kv_lo;
     for (int i = 0; i < queries->nsegs; i++) {
         const hd_seg *q = &queries->seg[i];
         for (int j = 0; j < keys->nsegs; j++) {
             const hd_seg *k = &keys->seg[j];
-            int64_t end = k->lo + k->len < p->key_length[batch] ? k->lo + k->len : p->key_length[batch];
-            hd_pair pair = {head, kv_head, batch, q->at, q->len, k->at, end - k->lo, INT64_MAX};
+            int64_t length = p->key_length[turn->batch], end = k->lo + k->len < length ? k->lo + k->len : length;
+            hd_pair pair = {turn->head, turn->kv_head, turn->batch, q->at, q->len, k->at, end - k->lo, INT64_MAX};
             if (p->options.causal) {
                 pair.diagonal = q->lo - k->lo;
                 int64_t last = pair.diagonal + q->len; /* keys that the last query sees */
@@ -47,8 +143,8 @@ void hd_core_pairs(const hd_core *core, int64_t head, int64_t batch, int member,
                 pair.nq -= blind;
                 pair.diagonal += blind;
             }
-            if (pair.nk > 0 && pair.nq > 0) {
-                fn(ctx, &pair);
+            if (pair.nk > 0 && pair.nq > 0 && (turn->pieces == 1 || cut_queries(&pair, turn))) {
+                fn(ctx, turn, &pair);
             }
         }
     }
@@ -64,16 +160,16 @@ typedef struct key_rows {
     const char *k, *v;
 } key_rows;
 
-static key_rows rows_of(const hd_core *core, const void *kv, int member, int64_t kv_head, int64_t batch)
+static key_rows rows_of(const hd_core *core, const void *kv, int member, const hd_turn *turn)
 {
     const hd_attn_problem *p = core->problem;
     int64_t rows = core->rows[member].rows, elems = rows * p->width;
-    const char *k = (const char *)kv + (kv_head * p->batch + batch) * elems * p->elem_bytes;
+    const char *k = (const char *)kv + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
     const char *v = k + core->kv_heads * p->batch * elems * p->elem_bytes;
     if (p->dtype != HEDDLE_BF16) {
         return (key_rows){k, v};
     }
-    char *wide_k = core->wide, *wide_v = wide_k + elems * p->real_bytes;
+    char *wide_k = hd_core_wide(core, turn->thread), *wide_v = wide_k + elems * p->real_bytes;
     hd_attn_widen(wide_k, k, p->dtype, elems);
     hd_attn_widen(wide_v, v, p->dtype, elems);
     return (key_rows){wide_k, wide_v};
@@ -82,21 +178,30 @@ static key_rows rows_of(const hd_core *core, const void *kv, int member, int64_t
 typedef struct work {
     hd_core *core;
     const char *q;
-    key_rows keys;
+    const void *kv;
+    int member;
     int64_t key_rows;
+    hd_pair_fn fn;
     const hd_carry_arrays *carry;
     const hd_core_backward *x;
     char *dkv;
 } work;
 
-static hd_attn_block block_of(const work *w, const hd_pair *pair)
+/* One turn of it. */
+typedef struct share {
+    const work *work;
+    key_rows keys;
+} share;
+
+static hd_attn_block block_of(const share *s, const hd_pair *pair)
 {
+    const work *w = s->work;
     const hd_attn_problem *p = w->core->problem;
     int64_t row_bytes = p->width * p->real_bytes;
     int64_t q_row = hd_core_row(w->core, pair);
     return (hd_attn_block){.q = w->q + q_row * row_bytes,
-                           .k = w->keys.k + pair->k_at * row_bytes,
-                           .v = w->keys.v + pair->k_at * row_bytes,
+                           .k = s->keys.k + pair->k_at * row_bytes,
+                           .v = s->keys.v + pair->k_at * row_bytes,
                            .nq = pair->nq,
                            .nk = pair->nk,
                            .d = p->width,
@@ -104,22 +209,24 @@ static hd_attn_block block_of(const work *w, const hd_pair *pair)
                            .scale = p->scale};
 }
 
-static void forward_pair(void *ctx, const hd_pair *pair)
+static void forward_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
 {
-    const work *w = ctx;
+    const share *s = ctx;
+    const work *w = s->work;
     const hd_attn_problem *p = w->core->problem;
-    hd_attn_block block = block_of(w, pair);
+    hd_attn_block block = block_of(s, pair);
     int64_t row = hd_core_row(w->core, pair);
     hd_attn_carry carry = {(char *)w->carry->acc + row * p->width * p->real_bytes,
                            (char *)w->carry->top + row * p->real_bytes, (char *)w->carry->sum + row * p->real_bytes};
-    w->core->kernels->forward(&block, &carry, w->core->scratch);
+    w->core->kernels->forward(&block, &carry, hd_core_scratch(w->core, turn->thread));
 }
 
-static void backward_pair(void *ctx, const hd_pair *pair)
+static void backward_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
 {
-    const work *w = ctx;
+    const share *s = ctx;
+    const work *w = s->work;
     const hd_attn_problem *p = w->core->problem;
-    hd_attn_block block = block_of(w, pair);
+    hd_attn_block block = block_of(s, pair);
     int64_t real = p->real_bytes, row_bytes = p->width * real;
     int64_t row = hd_core_row(w->core, pair);
     int64_t key = (pair->kv_head * p->batch + pair->batch) * w->key_rows + pair->k_at;
@@ -130,41 +237,32 @@ static void backward_pair(void *ctx, const hd_pair *pair)
                          .dq = (char *)w->x->dq + row * row_bytes,
                          .dk = dk,
                          .dv = dk + w->core->kv_heads * p->batch * w->key_rows * row_bytes};
-    w->core->kernels->backward(&block, &grad, w->core->scratch);
+    w->core->kernels->backward(&block, &grad, hd_core_scratch(w->core, turn->thread));
 }
 
-static heddle_status each_head(work *w, const void *kv, int member, hd_pair_fn fn, hd_poll poll)
+static void run_turn(void *ctx, const hd_turn *turn)
 {
-    heddle_status st = HEDDLE_OK;
-    hd_core *core = w->core;
-    const hd_attn_problem *p = core->problem;
-    w->key_rows = core->rows[member].rows;
-    for (int64_t head = 0; head < core->heads; head++) {
-        int64_t kv_head = (p->head_lo + core->part->q_lo + head) / p->group - p->kv_lo - core->part->kv_lo;
-        for (int64_t batch = 0; batch < p->batch && core->rows[core->rank].rows > 0; batch++) {
-            w->keys = rows_of(core, kv, member, kv_head, batch);
-            hd_core_pairs(core, head, batch, member, fn, w);
-            if (poll.poll != NULL) {
-                HD_TRY(poll.poll(poll.ctx));
-            }
-        }
+    const work *w = ctx;
+    if (w->core->rows[w->core->rank].rows > 0) {
+        share s = {w, rows_of(w->core, w->kv, w->member, turn)};
+        hd_core_pairs(w->core, turn, w->member, w->fn, &s);
     }
-out:
-    return st;
 }
 
 heddle_status hd_core_forward_block(hd_core *core, const void *q, const void *kv, int member,
                                     const hd_carry_arrays *carry, hd_poll poll)
 {
-    work w = {.core = core, .q = q, .carry = carry};
-    return each_head(&w, kv, member, forward_pair, poll);
+    work w = {.core = core, .q = q, .kv = kv, .member = member, .fn = forward_pair, .carry = carry};
+    w.key_rows = core->rows[member].rows;
+    return hd_core_each_head(core, 1, run_turn, &w, poll);
 }
 
 heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const void *kv, int member, void *dkv,
                                      hd_poll poll)
 {
-    work w = {.core = core, .q = x->q, .x = x, .dkv = dkv};
-    return each_head(&w, kv, member, backward_pair, poll);
+    work w = {.core = core, .q = x->q, .kv = kv, .member = member, .fn = backward_pair, .x = x, .dkv = dkv};
+    w.key_rows = core->rows[member].rows;
+    return hd_core_each_head(core, 0, run_turn, &w, poll);
 }
 
 void hd_core_start(hd_core *core, const hd_carry_arrays *carry)

@@ -47,16 +47,16 @@ static heddle_status take_state(hd_core *core)
     state = core->method;
     HD_TRY(join_rows(state, core));
     state->core = *core;
-    state->core.wide = NULL;
+    state->core.scratch = state->core.wide = NULL;
+    state->core.workspace_bytes = 0;
     state->core.rows = state->rows;
     state->core.rank = 0;
     state->core.nranks = 2;
     int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
     int64_t rows = core->heads * p->batch * state->rows[0].rows;
-    int64_t wide_bytes = p->dtype == HEDDLE_BF16 ? 2 * state->rows[1].rows * p->width * p->real_bytes : 0;
     HD_TRY(hd_alloc_aligned(&state->sum, 64, (size_t)(rows * p->real_bytes), "sums of an attention"));
-    HD_TRY(hd_alloc_aligned(&state->core.wide, 64, (size_t)wide_bytes, "keys of an attention"));
-    core->workspace_bytes += rows * p->real_bytes + wide_bytes;
+    HD_TRY(hd_core_take_room(&state->core, state->rows[1].rows));
+    core->workspace_bytes += rows * p->real_bytes + state->core.workspace_bytes;
     if (core->comm != NULL) {
         HD_TRY(hd_core_buffer(&state->kv, core, elems * p->elem_bytes));
         core->workspace_bytes -= elems * p->elem_bytes;
@@ -107,6 +107,7 @@ static void gather_destroy(hd_core *core)
     heddle_reshard_destroy(state->gather);
     heddle_reshard_destroy(state->home);
     hd_free(state->rows[1].seg);
+    hd_free(state->core.scratch);
     hd_free(state->core.wide);
     hd_free(state->sum);
     if (core->comm != NULL) {

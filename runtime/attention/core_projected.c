@@ -2,6 +2,7 @@
  * (Linformer), so every rank makes a partial sum of the projected ones from its own rows, and their all-reduce is all
  * that moves, whatever the length. Backward likewise. */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/attention/jobs.h"
 
 #include <string.h>
 
@@ -134,33 +135,108 @@ static hd_attn_block matrix_shape(const hd_core *core, const projected_state *st
         .nq = state->m, .nk = core->rows[core->rank].rows, .d = core->problem->width, .diagonal = INT64_MAX};
 }
 
+/* One call's arrays, shared by its threads. */
+typedef struct call {
+    hd_core *core;
+    const hd_core_forward *forward;
+    const hd_core_backward *backward;
+    const char *keys;  /* own, real */
+    const void *of[2]; /* projections of keys and of values, real */
+} call;
+
+static call call_of(hd_core *core, const void *kv)
+{
+    return (call){.core = core, .keys = own_keys(core, kv), .of = {own_projection(core, 0), own_projection(core, 1)}};
+}
+
+/* Slice i: the keys (then the values) of one key head and sample. */
+static void project_slice(void *ctx, int thread, int64_t i)
+{
+    const call *c = ctx;
+    const hd_attn_problem *p = c->core->problem;
+    const projected_state *state = c->core->method;
+    int64_t own = c->core->rows[c->core->rank].rows, row_bytes = p->width * p->real_bytes;
+    hd_attn_block shape = matrix_shape(c->core, state);
+    hd_attn_matrix e = {(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
+    (void)thread;
+    c->core->kernels->mix(&shape, &e, c->keys + i * own * row_bytes, (char *)state->part + i * state->m * row_bytes);
+}
+
+static void project_back_slice(void *ctx, int thread, int64_t i)
+{
+    const call *c = ctx;
+    const hd_attn_problem *p = c->core->problem;
+    const projected_state *state = c->core->method;
+    int64_t own = c->core->rows[c->core->rank].rows, row_bytes = p->width * p->real_bytes;
+    hd_attn_block shape = matrix_shape(c->core, state);
+    hd_attn_matrix e = {(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
+    (void)thread;
+    c->core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * state->m * row_bytes,
+                               (char *)c->backward->dkv + i * own * row_bytes);
+}
+
+/* Own queries of a head against the projected keys; *at: of the key head and sample in arrays of keys. */
+static hd_attn_block block_of(const call *c, const hd_turn *turn, const void *q, int64_t *at, int64_t *row)
+{
+    const hd_attn_problem *p = c->core->problem;
+    const projected_state *state = c->core->method;
+    int64_t own = c->core->rows[c->core->rank].rows, row_bytes = p->width * p->real_bytes;
+    *row = (turn->head * p->batch + turn->batch) * own;
+    *at = (turn->kv_head * p->batch + turn->batch) * state->m * row_bytes;
+    const char *k = (char *)state->kv + *at;
+    return (hd_attn_block){(const char *)q + *row * row_bytes,
+                           k,
+                           k + c->core->kv_heads * p->batch * state->m * row_bytes,
+                           own,
+                           state->m,
+                           p->width,
+                           INT64_MAX,
+                           p->scale};
+}
+
+static void attend_turn(void *ctx, const hd_turn *turn)
+{
+    const call *c = ctx;
+    const hd_attn_problem *p = c->core->problem;
+    const projected_state *state = c->core->method;
+    int64_t at, row, real = p->real_bytes;
+    hd_attn_block block = block_of(c, turn, c->forward->q, &at, &row);
+    hd_attn_carry part = {(char *)c->forward->o + row * p->width * real, (char *)c->forward->lse + row * real,
+                          (char *)state->sum + row * real};
+    c->core->kernels->forward(&block, &part, hd_core_scratch(c->core, turn->thread));
+    c->core->kernels->finish(&part, part.top, 1, block.nq, p->width);
+}
+
+static void attend_back_turn(void *ctx, const hd_turn *turn)
+{
+    const call *c = ctx;
+    const hd_attn_problem *p = c->core->problem;
+    const projected_state *state = c->core->method;
+    const hd_core_backward *x = c->backward;
+    int64_t at, row, real = p->real_bytes, row_bytes = p->width * real;
+    hd_attn_block block = block_of(c, turn, x->q, &at, &row);
+    char *dk = (char *)state->part + at;
+    hd_attn_grad grad = {(const char *)x->d_o + row * row_bytes,
+                         (const char *)x->lse + row * real,
+                         (const char *)x->delta + row * real,
+                         (char *)x->dq + row * row_bytes,
+                         dk,
+                         dk + c->core->kv_heads * p->batch * state->m * row_bytes};
+    c->core->kernels->backward(&block, &grad, hd_core_scratch(c->core, turn->thread));
+}
+
 static heddle_status projected_forward(hd_core *core, const hd_core_forward *x)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_attn_problem *p = core->problem;
     projected_state *state = core->method;
-    int64_t own = core->rows[core->rank].rows, real = p->real_bytes, d = p->width, m = state->m;
-    int64_t slices = core->kv_heads * p->batch;
-    const char *keys = own_keys(core, x->kv);
-    hd_attn_block shape = matrix_shape(core, state);
-    memset(state->part, 0, (size_t)(state->elems * real));
-    for (int64_t i = 0; i < 2 * slices; i++) {
-        hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
-        core->kernels->mix(&shape, &e, keys + i * own * d * real, (char *)state->part + i * m * d * real);
-    }
-    HD_TRY(add_up(core, state->kv));
+    call c = call_of(core, x->kv);
     hd_carry_arrays carry = {x->o, x->lse, state->sum};
+    c.forward = x;
+    memset(state->part, 0, (size_t)(state->elems * core->problem->real_bytes));
+    hd_run_jobs(core->threads, 2 * core->kv_heads * core->problem->batch, project_slice, &c);
+    HD_TRY(add_up(core, state->kv));
     hd_core_start(core, &carry);
-    for (int64_t i = 0; i < core->heads * p->batch; i++) {
-        int64_t kv_head = (p->head_lo + core->part->q_lo + i / p->batch) / p->group - p->kv_lo - core->part->kv_lo;
-        const char *k = (char *)state->kv + (kv_head * p->batch + i % p->batch) * m * d * real;
-        hd_attn_block block = {
-            (const char *)x->q + i * own * d * real, k, k + slices * m * d * real, own, m, d, INT64_MAX, p->scale};
-        hd_attn_carry part = {(char *)x->o + i * own * d * real, (char *)x->lse + i * own * real,
-                              (char *)state->sum + i * own * real};
-        core->kernels->forward(&block, &part, core->scratch);
-        core->kernels->finish(&part, part.top, 1, own, d);
-    }
+    HD_TRY(hd_core_each_head(core, 0, attend_turn, &c, (hd_poll){NULL, NULL}));
 out:
     return st;
 }
@@ -210,33 +286,14 @@ static void store_projection_gradients(hd_core *core, const char *keys)
 static heddle_status projected_backward(hd_core *core, const hd_core_backward *x)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_attn_problem *p = core->problem;
     projected_state *state = core->method;
-    int64_t own = core->rows[core->rank].rows, real = p->real_bytes, d = p->width, m = state->m;
-    int64_t slices = core->kv_heads * p->batch;
-    memset(state->part, 0, (size_t)(state->elems * real));
-    for (int64_t i = 0; i < core->heads * p->batch; i++) {
-        int64_t kv_head = (p->head_lo + core->part->q_lo + i / p->batch) / p->group - p->kv_lo - core->part->kv_lo;
-        int64_t at = (kv_head * p->batch + i % p->batch) * m * d * real, rows = i * own * real;
-        const char *k = (char *)state->kv + at;
-        char *dk = (char *)state->part + at;
-        hd_attn_block block = {
-            (const char *)x->q + rows * d, k, k + slices * m * d * real, own, m, d, INT64_MAX, p->scale};
-        hd_attn_grad grad = {(const char *)x->d_o + rows * d,
-                             (const char *)x->lse + rows,
-                             (const char *)x->delta + rows,
-                             (char *)x->dq + rows * d,
-                             dk,
-                             dk + slices * m * d * real};
-        core->kernels->backward(&block, &grad, core->scratch);
-    }
+    call c = call_of(core, x->kv);
+    c.backward = x;
+    memset(state->part, 0, (size_t)(state->elems * core->problem->real_bytes));
+    HD_TRY(hd_core_each_head(core, 0, attend_back_turn, &c, (hd_poll){NULL, NULL}));
     HD_TRY(add_up(core, state->dkv));
-    hd_attn_block shape = matrix_shape(core, state);
-    for (int64_t i = 0; i < 2 * slices; i++) {
-        hd_attn_matrix e = {(void *)(uintptr_t)own_projection(core, i >= slices), own};
-        core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * m * d * real, (char *)x->dkv + i * own * d * real);
-    }
-    store_projection_gradients(core, own_keys(core, x->kv));
+    hd_run_jobs(core->threads, 2 * core->kv_heads * core->problem->batch, project_back_slice, &c);
+    store_projection_gradients(core, c.keys);
 out:
     return st;
 }

@@ -64,13 +64,13 @@ static void rsa_destroy(hd_core *core)
     hd_free(state);
 }
 
-/* One turn of one of the rings: every head and sample against the rows of a member. */
-typedef struct turn turn;
-typedef void (*turn_fn)(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row,
-                        int64_t k_row);
-struct turn {
+/* One round of one of the rings: every head and sample against the rows of a member. */
+typedef struct round_work round_work;
+typedef void (*round_fn)(const round_work *w, int thread, const hd_attn_block *block, const hd_attn_matrix *matrix,
+                         int64_t q_row, int64_t k_row);
+struct round_work {
     hd_core *core;
-    turn_fn work;
+    round_fn work;
     const char *query; /* what plays the queries' part: q or d_o */
     char *out;         /* by rows of queries */
     char *matrix;      /* p or dp */
@@ -78,89 +78,94 @@ struct turn {
     /* the present member */
     int member;
     const char *held;
-    const char *keys; /* of the present head and sample, as reals */
     char *sum;
 };
 
-static void turn_pair(void *ctx, const hd_pair *pair)
+typedef struct share {
+    const round_work *work;
+    const char *keys; /* of the present head and sample, as reals; NULL: nothing travels */
+} share;
+
+static void round_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
 {
-    const turn *t = ctx;
-    const hd_core *core = t->core;
+    const share *s = ctx;
+    const round_work *w = s->work;
+    const hd_core *core = w->core;
     const hd_attn_problem *p = core->problem;
     const rsa_state *state = core->method;
     int64_t row = hd_core_row(core, pair), row_bytes = p->width * p->real_bytes;
-    int64_t k_row = (pair->kv_head * p->batch + pair->batch) * core->rows[t->member].rows + pair->k_at;
-    hd_attn_block block = {.q = t->query + row * row_bytes,
-                           .k = t->held != NULL ? t->keys + pair->k_at * row_bytes : NULL,
+    int64_t k_row = (pair->kv_head * p->batch + pair->batch) * core->rows[w->member].rows + pair->k_at;
+    hd_attn_block block = {.q = w->query + row * row_bytes,
+                           .k = s->keys != NULL ? s->keys + pair->k_at * row_bytes : NULL,
                            .nq = pair->nq,
                            .nk = pair->nk,
                            .d = p->width,
                            .diagonal = pair->diagonal,
-                           .scale = t->scale};
-    int64_t column = state->at[t->member] + pair->k_at;
-    hd_attn_matrix matrix = {t->matrix + (row * state->columns + column) * p->real_bytes, state->columns};
-    t->work(t, &block, &matrix, row, k_row);
+                           .scale = w->scale};
+    int64_t column = state->at[w->member] + pair->k_at;
+    hd_attn_matrix matrix = {w->matrix + (row * state->columns + column) * p->real_bytes, state->columns};
+    w->work(w, turn->thread, &block, &matrix, row, k_row);
 }
 
-static heddle_status turn_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+static void round_turn(void *ctx, const hd_turn *turn)
 {
-    heddle_status st = HEDDLE_OK;
-    turn *t = ctx;
-    hd_core *core = t->core;
-    const hd_attn_problem *p = core->problem;
-    int64_t elems = core->rows[member].rows * p->width;
-    t->member = member;
-    t->held = held;
-    t->sum = sum;
-    for (int64_t head = 0; head < core->heads; head++) {
-        int64_t kv_head = (p->head_lo + core->part->q_lo + head) / p->group - p->kv_lo - core->part->kv_lo;
-        for (int64_t batch = 0; batch < p->batch; batch++) {
-            if (held != NULL) {
-                t->keys = (const char *)held + (kv_head * p->batch + batch) * elems * p->elem_bytes;
-            }
-            if (held != NULL && p->dtype == HEDDLE_BF16) {
-                hd_attn_widen(core->wide, t->keys, p->dtype, elems);
-                t->keys = core->wide;
-            }
-            hd_core_pairs(core, head, batch, member, turn_pair, t);
-            if (poll.poll != NULL) {
-                HD_TRY(poll.poll(poll.ctx));
-            }
+    const round_work *w = ctx;
+    const hd_attn_problem *p = w->core->problem;
+    int64_t elems = w->core->rows[w->member].rows * p->width;
+    share s = {.work = w};
+    if (w->held != NULL) {
+        s.keys = w->held + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
+        if (p->dtype == HEDDLE_BF16) {
+            void *wide = hd_core_wide(w->core, turn->thread);
+            hd_attn_widen(wide, s.keys, p->dtype, elems);
+            s.keys = wide;
         }
     }
-out:
-    return st;
+    hd_core_pairs(w->core, turn, w->member, round_pair, &s);
 }
 
-static void score(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row, int64_t k_row)
+static heddle_status round_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+{
+    round_work *w = ctx;
+    w->member = member;
+    w->held = held;
+    w->sum = sum;
+    return hd_core_each_head(w->core, 0, round_turn, w, poll);
+}
+
+static void score(const round_work *w, int thread, const hd_attn_block *block, const hd_attn_matrix *matrix,
+                  int64_t q_row, int64_t k_row)
 {
     (void)q_row;
     (void)k_row;
-    t->core->kernels->scores(block, matrix, t->out != NULL ? 0 : -__builtin_inf(), t->core->scratch);
+    w->core->kernels->scores(block, matrix, w->out != NULL ? 0 : -__builtin_inf(), hd_core_scratch(w->core, thread));
 }
 
-static void mix(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row, int64_t k_row)
+static void mix(const round_work *w, int thread, const hd_attn_block *block, const hd_attn_matrix *matrix,
+                int64_t q_row, int64_t k_row)
 {
+    (void)thread;
     (void)k_row;
-    const hd_attn_problem *p = t->core->problem;
-    t->core->kernels->mix(block, matrix, block->k, t->out + q_row * p->width * p->real_bytes);
+    const hd_attn_problem *p = w->core->problem;
+    w->core->kernels->mix(block, matrix, block->k, w->out + q_row * p->width * p->real_bytes);
 }
 
-static void mix_back(const turn *t, const hd_attn_block *block, const hd_attn_matrix *matrix, int64_t q_row,
-                     int64_t k_row)
+static void mix_back(const round_work *w, int thread, const hd_attn_block *block, const hd_attn_matrix *matrix,
+                     int64_t q_row, int64_t k_row)
 {
+    (void)thread;
     (void)q_row;
-    const hd_attn_problem *p = t->core->problem;
-    t->core->kernels->mix_back(block, matrix, block->q, t->sum + k_row * p->width * p->real_bytes);
+    const hd_attn_problem *p = w->core->problem;
+    w->core->kernels->mix_back(block, matrix, block->q, w->sum + k_row * p->width * p->real_bytes);
 }
 
-static heddle_status go_round(turn *t, const void *block, void *own_sum)
+static heddle_status go_round(round_work *t, const void *block, void *own_sum)
 {
     const hd_attn_problem *p = t->core->problem;
     hd_ring_walk walk = {.block = block,
                          .own_sum = own_sum,
                          .sum_elems_a_row = t->core->kv_heads * p->batch * p->width,
-                         .visit = turn_visit,
+                         .visit = round_visit,
                          .ctx = t};
     return hd_ring_run(t->core, &walk);
 }
@@ -176,18 +181,38 @@ static void fill(void *data, int64_t elems, heddle_dtype real, double value)
     }
 }
 
-static void softmax_rows(hd_core *core, void *lse)
+typedef struct softmax_work {
+    hd_core *core;
+    char *lse;
+} softmax_work;
+
+static hd_attn_matrix rows_of_turn(const hd_core *core, char *matrix, const hd_turn *turn, int64_t *row)
 {
-    const hd_attn_problem *p = core->problem;
-    rsa_state *state = core->method;
-    int64_t rows = core->rows[core->rank].rows, real = p->real_bytes;
-    for (int64_t head = 0; head < core->heads; head++) {
-        for (int64_t batch = 0; batch < p->batch; batch++) {
-            int64_t row = (head * p->batch + batch) * rows;
-            hd_attn_matrix matrix = {(char *)state->p + row * state->columns * real, state->columns};
-            core->kernels->softmax(&matrix, rows, state->columns, (char *)lse + row * real, p->key_length[batch] > 0);
-        }
-    }
+    const rsa_state *state = core->method;
+    *row = (turn->head * core->problem->batch + turn->batch) * core->rows[core->rank].rows;
+    return (hd_attn_matrix){matrix + *row * state->columns * core->problem->real_bytes, state->columns};
+}
+
+static void softmax_turn(void *ctx, const hd_turn *turn)
+{
+    const softmax_work *w = ctx;
+    const hd_attn_problem *p = w->core->problem;
+    const rsa_state *state = w->core->method;
+    int64_t row;
+    hd_attn_matrix matrix = rows_of_turn(w->core, state->p, turn, &row);
+    w->core->kernels->softmax(&matrix, w->core->rows[w->core->rank].rows, state->columns, w->lse + row * p->real_bytes,
+                              p->key_length[turn->batch] > 0);
+}
+
+static void softmax_back_turn(void *ctx, const hd_turn *turn)
+{
+    const hd_core *core = ctx;
+    const rsa_state *state = core->method;
+    int64_t row;
+    hd_attn_matrix weights = rows_of_turn(core, state->p, turn, &row);
+    hd_attn_matrix gradients = rows_of_turn(core, state->dp, turn, &row);
+    core->kernels->softmax_back(&weights, &gradients, core->rows[core->rank].rows, state->columns,
+                                core->problem->scale);
 }
 
 static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
@@ -197,11 +222,12 @@ static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
     rsa_state *state = core->method;
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     const char *v = (const char *)x->kv + hd_core_elems(core, core->kv_heads, core->rank) * p->elem_bytes;
-    turn scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
-    turn values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p};
+    round_work scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
+    round_work values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p};
+    softmax_work softmax = {core, x->lse};
     fill(state->p, rows * state->columns, p->real, -__builtin_inf());
     HD_TRY(go_round(&scores, x->kv, NULL));
-    softmax_rows(core, x->lse);
+    HD_TRY(hd_core_each_head(core, 0, softmax_turn, &softmax, (hd_poll){NULL, NULL}));
     memset(x->o, 0, (size_t)(rows * p->width * p->real_bytes));
     HD_TRY(go_round(&values, v, NULL));
 out:
@@ -218,7 +244,7 @@ static heddle_status no_work(void *ctx, int member, const void *held, void *sum,
 }
 
 /* Partial gradients of keys or values come home to `own`. */
-static heddle_status sum_up(turn *t, void *own)
+static heddle_status sum_up(round_work *t, void *own)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(go_round(t, NULL, own));
@@ -239,15 +265,14 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     const char *v = (const char *)x->kv + elems * p->elem_bytes;
     char *dk = x->dkv, *dv = dk + elems * p->real_bytes;
-    turn to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p};
-    turn to_dp = {.core = core, .work = score, .query = x->d_o, .out = x->dq, .matrix = state->dp, .scale = 1};
-    turn to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp};
-    turn to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp};
+    round_work to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p};
+    round_work to_dp = {.core = core, .work = score, .query = x->d_o, .out = x->dq, .matrix = state->dp, .scale = 1};
+    round_work to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp};
+    round_work to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp};
     HD_TRY(sum_up(&to_dv, dv));
     fill(state->dp, rows * state->columns, p->real, 0);
     HD_TRY(go_round(&to_dp, v, NULL));
-    hd_attn_matrix weights = {state->p, state->columns}, gradients = {state->dp, state->columns};
-    core->kernels->softmax_back(&weights, &gradients, rows, state->columns, p->scale);
+    HD_TRY(hd_core_each_head(core, 0, softmax_back_turn, core, (hd_poll){NULL, NULL}));
     HD_TRY(sum_up(&to_dk, dk));
     HD_TRY(go_round(&to_dq, x->kv, NULL));
 out:

@@ -191,13 +191,8 @@ static heddle_status make_core(heddle_attention *a)
     core->heads = core->part->nq;
     core->kv_heads = core->part->nkv;
     core->rows = p->held;
-    core->scratch_bytes = (int64_t)core->kernels->scratch_bytes(p->width);
-    int64_t wide_bytes = p->dtype == HEDDLE_BF16 ? 2 * hd_core_most_rows(core) * p->width * p->real_bytes : 0;
-    heddle_status mine = hd_alloc_aligned(&core->scratch, 64, (size_t)core->scratch_bytes, "scratch of an attention");
-    if (mine == HEDDLE_OK && wide_bytes > 0) {
-        mine = hd_alloc_aligned(&core->wide, 64, (size_t)wide_bytes, "keys of an attention");
-    }
-    core->workspace_bytes += core->scratch_bytes + wide_bytes;
+    core->threads = p->options.threads > 0 ? p->options.threads : 1;
+    heddle_status mine = hd_core_take_room(core, hd_core_most_rows(core));
     HD_TRY(hd_comm_agree(a->comm, mine));
     a->core_made = 1;
     HD_TRY(a->method->create(core));

@@ -1,51 +1,25 @@
 /* Threads of a call, and waiting for other ranks. */
+#include "runtime/attention/jobs.h"
 #include "runtime/attention/linear_internal.h"
 
-#include <pthread.h>
 #include <stdio.h>
 
-enum { MAX_THREADS = 256 };
-
-typedef struct share {
+typedef struct job {
     heddle_linear_attention *a;
     hd_linear_work work;
-    int thread;
-    int64_t from, to;
-} share;
+} job;
 
-static void *run_share(void *arg)
+static void run_job(void *ctx, int thread, int64_t sample_head)
 {
-    share *s = arg;
-    for (int64_t i = s->from; i < s->to; i++) {
-        s->work(s->a, s->thread, i);
-    }
-    return NULL;
+    const job *j = ctx;
+    j->work(j->a, thread, sample_head);
 }
 
 heddle_status hd_linear_parallel(heddle_linear_attention *a, hd_linear_work work)
 {
-    pthread_t thread[MAX_THREADS];
-    share shares[MAX_THREADS];
-    int64_t all = a->problem.batch * a->problem.heads;
-    int n = a->problem.options.threads < all ? a->problem.options.threads : (int)all;
-    int started[MAX_THREADS] = {0};
+    job j = {a, work};
     a->poll_status = HEDDLE_OK;
-    for (int i = n - 1; i >= 0; i--) {
-        shares[i] = (share){.a = a, .work = work, .thread = i, .from = all * i / n, .to = all * (i + 1) / n};
-        started[i] = i > 0 && pthread_create(&thread[i], NULL, run_share, &shares[i]) == 0;
-        if (i > 0 && !started[i]) { /* no more threads to be had: this one does it */
-            shares[i].thread = 0;
-            run_share(&shares[i]);
-        }
-    }
-    if (n > 0) {
-        run_share(&shares[0]);
-    }
-    for (int i = 1; i < n; i++) {
-        if (started[i]) {
-            pthread_join(thread[i], NULL);
-        }
-    }
+    hd_run_jobs(a->problem.options.threads, a->problem.batch * a->problem.heads, run_job, &j);
     return a->poll_status;
 }
 

@@ -1,5 +1,6 @@
 /* Shape, mesh, layout and options -> what one rank of the sequence group holds and does. Pure. */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/attention/jobs.h"
 
 #include <heddle/index.h>
 
@@ -54,12 +55,13 @@ static heddle_status take_options(hd_attn_problem *p, const heddle_attention_opt
     }
     const heddle_attention_options *o = &p->options;
     if ((unsigned)o->method >= HEDDLE_ATTENTION_METHOD_COUNT || (unsigned)o->placement > HEDDLE_PLACEMENT_ZIGZAG ||
-        o->deadline_ms < 0 || o->kv_heads < 0 || o->projected_length < 0 || !isfinite(o->scale)) {
+        o->threads < 0 || o->threads > HD_MAX_THREADS || o->deadline_ms < 0 || o->kv_heads < 0 ||
+        o->projected_length < 0 || !isfinite(o->scale)) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "attention options: method %d, placement %d, %lld key heads, projected length %lld, scale %g, "
-                       "deadline %lld ms",
+                       "deadline %lld ms, %d threads",
                        (int)o->method, (int)o->placement, (long long)o->kv_heads, (long long)o->projected_length,
-                       o->scale, (long long)o->deadline_ms);
+                       o->scale, (long long)o->deadline_ms, o->threads);
     }
     if ((o->rsa_all_reduce || o->projected_length > 0) && o->method != HEDDLE_ATTENTION_RSA) {
         return hd_fail(HEDDLE_ERR_ARG, "method %s has no %s; rsa has", heddle_attention_method_name(o->method),
