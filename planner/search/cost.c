@@ -3,7 +3,7 @@
  * Rank p sends peer q the part of p's source box that q's destination box needs, if p and q have the same coordinate on
  * every axis over which the source is replicated. A box is a product over dims, so the sum over peers factors: per dim
  * the overlaps summed over the free coordinates of the axes that shard it in `to`, times the replicas of `to` along
- * free axes. Tests hold it against heddle_reshard_sends; edges with partial sums use that function itself.
+ * free axes. Tests hold it against heddle_reshard_sends; partial sums that end replicated use that function itself.
  */
 #include "planner/search/schedule_internal.h"
 
@@ -46,10 +46,11 @@ static int64_t overlap(range a, range b)
     return hi > lo ? hi - lo : 0;
 }
 
-static int has_partial(const heddle_layout *layout, const heddle_mesh *mesh)
+/* Partial sums into a replicated layout go in two phases, which have no closed form here. */
+static int completes_everywhere(const edge *e)
 {
-    for (int a = 0; a < mesh->naxes; a++) {
-        if (layout->dim_of_axis[a] == HEDDLE_PARTIAL) {
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        if (e->from->dim_of_axis[a] == HEDDLE_PARTIAL && e->to->dim_of_axis[a] == HEDDLE_REPLICATED) {
             return 1;
         }
     }
@@ -74,8 +75,8 @@ static void cut_axes(edge *e)
         stride *= e->mesh->axis[a].size;
     }
     for (int a = 0; a < e->mesh->naxes; a++) {
-        int is_fixed = e->from->dim_of_axis[a] == HEDDLE_REPLICATED;
         int d = e->to->dim_of_axis[a];
+        int is_fixed = e->from->dim_of_axis[a] == HEDDLE_REPLICATED || d == HEDDLE_PARTIAL;
         if (d >= 0) {
             cut *c = &e->cut[d];
             c->is_fixed[c->naxes] = is_fixed;
@@ -174,6 +175,12 @@ static heddle_status add_rank(hd_edge_cost *out, edge *e, int rank)
     if (st != HEDDLE_OK) {
         return st;
     }
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        if (e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL &&
+            rank_coordinate(e, rank, a) != 0) {
+            return HEDDLE_OK; /* the first replica has the sum, the others add nothing */
+        }
+    }
     __int128 elems = e->copies;
     __int128 messages = e->copies;
     __int128 own = 1;
@@ -239,7 +246,7 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
     heddle_status st = HEDDLE_OK;
     edge e = {.shape = shape, .mesh = mesh, .from = from, .to = to};
     int nranks = heddle_mesh_size(mesh);
-    if (has_partial(from, mesh) || has_partial(to, mesh)) {
+    if (completes_everywhere(&e)) {
         return hd_edge_cost_listed(out, shape, mesh, from, to);
     }
     memset(out, 0, sizeof *out);
