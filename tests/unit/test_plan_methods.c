@@ -404,6 +404,31 @@ static void leaves_whole_dims_only_for_work(void **state)
     heddle_model_destroy(model);
 }
 
+/* Two ranks, states as large as half a switch each way: the same bytes by either, and whole fibres win. */
+static void prefers_whole_dims_at_equal_cost(void **state)
+{
+    (void)state;
+    static const struct {
+        int t;
+        const char *method;
+    } known[] = {{2, "local"}, {4, "local"}, {6, "lasp"}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        char dims[128];
+        snprintf(dims, sizeof dims, "t: %d, s: 4, c: {size: 4, role: channel}", known[i].t);
+        heddle_model *model = make_model("f32", dims, "t, s, c", "sT", 1, 4, "");
+        heddle_schedule *s = plan(model, "[sp=2]", NULL);
+        assert_string_equal(stage_at(s, 1).method, known[i].method);
+        heddle_schedule_destroy(s);
+        s = plan(model, "[sp=2]", "l1=lasp");
+        assert_int_equal(info_of(s).bytes_total, 2 * 4 * 4 * 4);
+        heddle_schedule_destroy(s);
+        s = plan(model, "[sp=2]", "l1=local");
+        assert_int_equal(info_of(s).bytes_total, 2 * known[i].t * 4 * 4);
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(model);
+    }
+}
+
 static void refuses_bad_requests(void **state)
 {
     (void)state;
@@ -829,6 +854,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(states_travel_where_they_are_small),
         cmocka_unit_test(attends_over_the_only_dim),
         cmocka_unit_test(leaves_whole_dims_only_for_work),
+        cmocka_unit_test(prefers_whole_dims_at_equal_cost),
         cmocka_unit_test(refuses_bad_requests),
         cmocka_unit_test(keeps_the_schedules_of_presets),
         cmocka_unit_test(is_fast),
