@@ -5,7 +5,8 @@
  *     mpirun -n 8 ./example_03_four_axes '[pp=2 dp=1 sp=2 tp=2]' auto
  *
  * The model is 4 layers of spatial attention, temporal attention and two linear layers, all with residuals; the loss is
- * the squared distance to a target. Every rank trains the model alone as well and compares. trainer.c has the step.
+ * the mean squared distance to a target. Every rank trains the model alone as well and compares. trainer.c has the
+ * step.
  *
  *   pp  layers in stages; activations and their gradients go from rank to rank      heddle_pipeline
  *   dp  other samples; gradients are averaged, the optimiser's state is sharded      heddle_bucket, heddle_adamw

@@ -112,7 +112,7 @@ static heddle_status make_buckets(trainer *t)
         options.norm_axes = 1U << PP | (split ? 1U << TP : 0);
         heddle_adamw_options_init(&adamw);
         adamw.epsilon = 1e-3;
-        adamw.max_norm = 5;
+        adamw.max_norm = 10; /* the first step is clipped */
         st = st ? st : heddle_bucket_create(&t->bucket[split], t->comm, &t->mesh, part[split], n[split], &options);
         st = st ? st : heddle_adamw_create(&t->adamw[split], t->bucket[split], &adamw);
     }
@@ -234,17 +234,17 @@ static heddle_status forward(trainer *t, int m, int step)
                                                             : heddle_pipeline_send_next(t->pipeline, t->out[m], bytes);
 }
 
-/* Each data rank's loss is the mean over its own samples. */
+/* Each data rank's loss is the mean over the elements of its own samples. */
 static double loss_and_gradient(trainer *t, int m, int step)
 {
     const int64_t elems = heddle_box_elems(&t->box);
-    const double samples = (double)BATCH / t->mesh.axis[DP].size;
+    const double all = (double)PART * MICRO, own_samples = all / t->mesh.axis[DP].size;
     double loss = 0;
     make_part(t->tmp, t, 2000 + step * MICRO + m);
     for (int64_t e = 0; e < elems; e++) {
         double off = (double)t->out[m][e] - (double)t->tmp[e];
-        loss += off * off / BATCH;
-        t->out[m][e] = (float)(2 * off / samples);
+        loss += off * off / all;
+        t->out[m][e] = (float)(2 * off / own_samples);
     }
     return loss;
 }
