@@ -33,5 +33,14 @@ if [[ $transports == *mpi* ]]; then
     draw 400 4 mpi attention --messages
     draw 400 4 mpi linear-attention --messages
 fi
+session="$(dirname "$HEDDLE")/test_session_adjoint" # random schedules, there and back
+for _ in $([ -x "$session" ] && seq 200); do
+    seed=$((seed + 1))
+    if ! out=$(HEDDLE_SEED=$seed "$session" 2>&1); then
+        echo "HEDDLE_SEED=$seed test_session_adjoint:"
+        grep wanted <<<"$out"
+        failed=1
+    fi
+done
 echo "transports: $transports; last seed $seed"
 exit $failed

@@ -384,7 +384,7 @@ static heddle_status random_passes(heddle_comm *comm, void *arg)
 
 static uint64_t seed_of_environment(void)
 {
-    const char *text = getenv("HEDDLE_TEST_SEED");
+    const char *text = getenv("HEDDLE_SEED");
     return text == NULL ? 1 : strtoull(text, NULL, 10);
 }
 
