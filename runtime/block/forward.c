@@ -206,8 +206,12 @@ heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_bo
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     int idle = 0;
-    if (block == NULL || box == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: %s is NULL", block == NULL ? "block" : "box");
+    if (block == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: block is NULL");
+    }
+    if (box == NULL) {
+        st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: box is NULL");
+        goto out;
     }
     HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
     if (idle) {
