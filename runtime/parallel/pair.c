@@ -133,8 +133,13 @@ out:
 static heddle_status work(float **out, heddle_linear_pair *pair, int64_t rows, int64_t columns)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_alloc_aligned((void **)out, 64, (size_t)(rows * columns) * sizeof(float), "rows of a linear pair"));
-    pair->workspace_bytes += rows * columns * (int64_t)sizeof(float);
+    int64_t bytes;
+    if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, 4, &bytes)) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "%lld rows of %lld channels in a linear pair", (long long)rows,
+                       (long long)columns);
+    }
+    HD_TRY(hd_alloc_aligned((void **)out, 64, (size_t)bytes, "rows of a linear pair"));
+    pair->workspace_bytes += bytes;
 out:
     return st;
 }

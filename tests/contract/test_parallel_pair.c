@@ -504,6 +504,12 @@ static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
     CHECK(heddle_linear_pair_create(NULL, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
     CHECK(heddle_linear_pair_create(&pair, NULL, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
     CHECK(heddle_linear_pair_create(&pair, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG); /* no hidden */
+    heddle_linear_pair_options options;
+    heddle_shape wide;
+    heddle_linear_pair_options_init(&options);
+    options.hidden = INT32_MAX;
+    HD_TRY(heddle_shape_parse(&wide, "f32[n=8 c=4096]"));
+    CHECK(heddle_linear_pair_create(&pair, comm, &wide, &mesh, &layout, 0, &options) == HEDDLE_ERR_NOMEM);
     HD_TRY(wrong_calls(comm, &shape, &mesh, &layout));
 out:
     heddle_linear_pair_destroy(pair);
