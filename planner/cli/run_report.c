@@ -159,7 +159,7 @@ void run_print_table(const run_report *report)
     printf("%-10s %4d %-12s %-9s %13" PRId64 " %13" PRId64 " %10.3f %10.3f\n\n", "total", report->mine->nsteps, "", "",
            t.planned_max, t.sent_max, ms(t.switch_ns), ms(t.compute_ns));
     printf("bytes are of the rank that sends most; all ranks: %" PRId64 " planned, %" PRId64 " measured, %" PRId64
-           " of them as messages between stages\n",
+           " in switch messages\n",
            t.planned, t.sent, t.messages);
     printf("forward %.3f ms", ms(t.forward_ns));
     if (job->options->passes > 1) {
