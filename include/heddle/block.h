@@ -110,7 +110,7 @@ HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, cons
  * Results are those of the method: equal to one rank's up to f32 rounding, not bit for bit, and the same bits in every
  * run. A backward for another forward than the last one runs the attention's forward again (one more forward's
  * traffic); so does a tape that recomputes. bf16: d_o and the gradients of q, k, v are rounded where they go to the
- * method. Softmax attention runs on one thread, whatever options.threads.
+ * method. options.threads hold for the method too (rsa uses one).
  *
  * HEDDLE_ERR_ARG: a pointer is NULL, another kind of stage, no such method (lists them), called twice.
  * HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one another, the mesh has another number of ranks than comm,

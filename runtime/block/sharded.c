@@ -138,6 +138,7 @@ static heddle_status take_method(hd_block_sharded *s, const heddle_block *block,
     heddle_linear_attention_options_init(&s->linear_options);
     s->linear_options.decay = block->decay;
     s->linear_options.bidirectional = !block->options.causal;
+    s->options.threads = block->seats;
     s->linear_options.threads = block->seats;
     st = linear ? heddle_linear_method_parse(&s->linear_options.method, method)
                 : heddle_attention_method_parse(&s->options.method, method);
