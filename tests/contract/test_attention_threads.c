@@ -148,7 +148,7 @@ static void try_all(const char *dtype)
                      .kv_heads = variant == 2 || variant == 3 ? 2 : 0,
                      .with_nan = variant == 5};
             /* one head and sample: queries are cut */
-            const char *sizes = variant < 4 ? "[b=2 s=300 h=4 d=16]" : "[b=2 s=517 h=1 d=20]";
+            const char *sizes = variant < 4 ? "[b=2 s=150 h=4 d=16]" : "[b=2 s=261 h=1 d=12]";
             snprintf(shape, sizeof shape, "%s%s", dtype, sizes);
             HD_OK(heddle_run_ranks(usp ? 4 : 2, "threads", compare, &j));
         }
