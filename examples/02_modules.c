@@ -69,18 +69,15 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     const heddle_mesh one = {.naxes = 1, .axis = {{.name = "sp", .size = 1}}};
     const heddle_layout whole = heddle_layout_replicated();
     const int rank = heddle_comm_rank(comm);
-    heddle_plan_options options;
     heddle_tensor x, alone; /* the same input for all ranks together, and for this one alone */
     float *values = malloc(ELEMS * sizeof(float)), *copy = malloc(ELEMS * sizeof(float));
     (void)arg;
     for (int i = 0; i < ELEMS; i++) {
         values[i] = copy[i] = (float)(i * 37 % 101) / 101.0F;
     }
-    heddle_plan_options_init(&options);
-    options.methods = "*=local"; /* the modules below work on whole fibres */
     /* Once per model and machine: plan, and bind the plan to the ranks. */
     heddle_status st = heddle_model_parse(&model, model_text, strlen(model_text), "two-axes");
-    st = st ? st : heddle_plan(&schedule, model, &mesh, &options);
+    st = st ? st : heddle_plan(&schedule, model, &mesh, NULL);
     st = st ? st : heddle_schedule_get_info(&info, schedule);
     st = st ? st : heddle_session_create(&session, comm, schedule, NULL);
     /* Once per forward pass. x may begin in any layout; here every rank has all of it. */

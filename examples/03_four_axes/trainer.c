@@ -127,7 +127,6 @@ static heddle_status make_plan(trainer *t)
     heddle_session_options session;
     heddle_plan_options_init(&plan);
     plan.prologue = plan.epilogue = "b@dp,t@sp,t@tp";
-    plan.methods = "*=local";
     heddle_status st = heddle_model_parse(&t->model, model_text, strlen(model_text), "four-axes");
     st = st ? st : heddle_model_resize(t->model, NULL, t->nlayers);
     st = st ? st : heddle_plan(&t->schedule, t->model, &t->inner_mesh, &plan);

@@ -68,7 +68,6 @@ static int take_option(plan_request *r, int option)
     case 'w':
         return take_int(&r->options.max_waste_percent, "--max-waste", optarg, 1, 1000000);
     case 'M':
-        r->options.methods = r->methods;
         return cli_add_methods(r->methods, optarg);
     case 'b':
         r->options.backward = 1;
@@ -176,6 +175,7 @@ int cli_plan(int argc, char **argv)
     heddle_schedule *schedule = NULL;
     heddle_mesh mesh;
     heddle_plan_options_init(&r.options);
+    r.options.methods = r.methods;
     int rc = parse_arguments(&r, argc, argv);
     if (rc >= 0) {
         return rc;

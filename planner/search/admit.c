@@ -113,7 +113,8 @@ heddle_status hd_search_methods(hd_search *s, const char *methods)
                                         .causal = is_linear && stage->causal,
                                         .decays = is_linear && stage->decay != 1};
     }
-    while (methods != NULL && *methods != '\0') {
+    methods = methods != NULL ? methods : "*=local";
+    while (*methods != '\0') {
         request r;
         HD_TRY(read_request(&r, methods, &methods));
         HD_TRY(take_request(s, &r));

@@ -260,7 +260,7 @@ static heddle_status try_plan(heddle_schedule **out, const heddle_model *model, 
     heddle_plan_options options;
     heddle_mesh mesh;
     heddle_plan_options_init(&options);
-    options.methods = methods;
+    options.methods = methods != NULL ? methods : "";
     options.backward = backward;
     options.epilogue = "any";
     HD_OK(heddle_mesh_parse(&mesh, mesh_text));
