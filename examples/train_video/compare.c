@@ -49,7 +49,7 @@ static int judge(const variant *v, outcome *const *results, const options *opt, 
     int right = (opt->methods == NULL ? first == 0 : first <= 1e-5) && relative <= tolerance;
     printf("%-32s first loss %s, largest relative difference %.2g", v->name,
            first == 0 ? "bitwise equal"
-           : right    ? "as it should be"
+           : right    ? "equal but for rounding"
                       : "DIFFERENT",
            relative);
     if (v->same_as >= 0) {
