@@ -177,7 +177,8 @@ out:
 /* --- the object
  * ------------------------------------------------------------------------------------------------------------- */
 
-static heddle_status make_core(heddle_attention *a)
+/* mine: what this rank has come to before. */
+static heddle_status make_core(heddle_attention *a, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
     hd_core *core = &a->core;
@@ -192,7 +193,9 @@ static heddle_status make_core(heddle_attention *a)
     core->kv_heads = core->part->nkv;
     core->rows = p->held;
     core->threads = p->options.threads > 0 ? p->options.threads : 1;
-    heddle_status mine = hd_core_take_room(core, hd_core_most_rows(core));
+    if (mine == HEDDLE_OK) {
+        mine = hd_core_take_room(core, hd_core_most_rows(core));
+    }
     HD_TRY(hd_comm_agree(a->comm, mine));
     a->core_made = 1;
     HD_TRY(a->method->create(core));
@@ -209,16 +212,29 @@ static void explain(heddle_attention *a)
              (long long)part->nq, (long long)part->nkv, p->ring);
 }
 
+/* A collective operation ended half way, perhaps only in a group of some ranks: no other can follow, all are told. */
+static int out_of_step(heddle_status st)
+{
+    return st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_TIMEOUT;
+}
+
 static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(make_groups(a, mesh));
     HD_TRY(hd_comm_agree(a->comm, take_all_memory(a)));
-    if (a->spread != NULL) {
-        HD_TRY(hd_heads_create(&a->heads, a->spread, &a->problem));
-    }
     a->method = hd_core_method_of(&a->problem);
-    st = make_core(a);
+    if (a->spread != NULL) {
+        st = hd_heads_create(&a->heads, a->spread, &a->problem);
+    }
+    if (!out_of_step(st)) {
+        st = make_core(a, st);
+    }
+    if (out_of_step(st)) {
+        snprintf(a->broken_why, sizeof a->broken_why, "%s", heddle_last_error());
+        heddle_comm_abort(a->comm, a->broken_why);
+        return hd_fail(st, "%s", a->broken_why);
+    }
     HD_TRY(hd_comm_agree(a->comm, st));
     explain(a);
 out:
