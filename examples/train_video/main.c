@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* "auto": the launcher's ranks if there are several, else processes of our own. */
@@ -65,7 +66,13 @@ static int can_write(const char *path)
     } else {
         slash[slash == folder] = '\0'; /* keeps the root's slash */
     }
-    if (access(access(path, F_OK) == 0 ? path : folder, W_OK) != 0) {
+    struct stat known;
+    const int exists = stat(path, &known) == 0;
+    if (exists && S_ISDIR(known.st_mode)) {
+        fprintf(stderr, "example_train_video: %s cannot be written: it is a folder\n", path);
+        return 0;
+    }
+    if (access(exists ? path : folder, W_OK) != 0) {
         fprintf(stderr, "example_train_video: %s cannot be written: %s\n", path, strerror(errno));
         return 0;
     }

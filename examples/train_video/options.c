@@ -95,6 +95,9 @@ static int read_mesh(options *out)
         }
     }
     out->ranks = out->dp * out->sp;
+    if (out->ranks > MAX_RANKS) {
+        return complain("has more than 256 ranks", "--mesh", NULL);
+    }
     if (ranks != 0 && ranks != out->ranks) {
         fprintf(stderr, "example_train_video: --ranks %lld, but the mesh %s has %lld\n", (long long)ranks,
                 out->mesh_text, (long long)out->ranks);
@@ -158,7 +161,7 @@ int options_read(options *out, int argc, char **argv)
                      .learning_rate = 0.006,
                      .noise = 0.8};
     const entry entries[] = {
-        {"--ranks", .number = &out->ranks, .lo = 1, .hi = 256},
+        {"--ranks", .number = &out->ranks, .lo = 1, .hi = MAX_RANKS},
         {"--mesh", .text = &out->mesh_text},
         {"--transport", .text = &out->transport},
         {"--shard-optimizer", .flag = &out->shard_optimizer},

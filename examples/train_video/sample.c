@@ -60,7 +60,7 @@ static heddle_status denoise(float *frames, network *net, const float *noised)
 /* This rank's tokens of the clip's beginning, and the same mixed with noise. */
 static void start_tokens(float *original, float *noised, const network *net, const clip *video)
 {
-    int64_t first[256] = {0}, sample[256]; /* dp is not larger */
+    int64_t first[MAX_RANKS] = {0}, sample[MAX_RANKS];
     for (int64_t b = 0; b < net->box.len[0]; b++) {
         sample[b] = net->box.lo[0] + b;
     }

@@ -12,7 +12,7 @@ static void draw(trainer *t, int64_t step, int64_t pass, double *time)
     const network *net = &t->net;
     const uint64_t seed = (uint64_t)opt->seed, starts = (uint64_t)(t->video->frames - opt->frames + 1);
     const int64_t per_sample = net->box.len[0] > 0 ? net->rows / net->box.len[0] * net->width : 0;
-    int64_t first[256], number[256];
+    int64_t first[MAX_RANKS], number[MAX_RANKS];
     for (int64_t b = 0; b < net->box.len[0]; b++) {
         const int64_t n = pass * opt->dp + net->box.lo[0] + b;
         number[b] = step * opt->batch + n;
@@ -60,7 +60,7 @@ heddle_status train_step(trainer *t, int64_t step, double *loss)
 {
     network *net = &t->net;
     heddle_status st = HEDDLE_OK;
-    double time[256];
+    double time[MAX_RANKS];
     memset(t->token_loss, 0, (size_t)t->ntokens * sizeof(double));
     heddle_bucket_zero(t->bucket);
     for (int64_t pass = 0; st == HEDDLE_OK && pass < t->opt->batch / t->opt->dp; pass++) {

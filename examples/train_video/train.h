@@ -19,7 +19,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { COLOURS = 3, ROWS_OF_VECTOR = 6, TIME_FEATURES = 64, MAX_STAGES = 128 };
+enum { COLOURS = 3, ROWS_OF_VECTOR = 6, TIME_FEATURES = 64, MAX_STAGES = 128, MAX_RANKS = 256 };
 
 typedef struct options {
     const char *transport, *mesh_text, *clip, *picture, *loss_csv, *methods;

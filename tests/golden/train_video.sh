@@ -110,6 +110,7 @@ refused 2 'no --mesh' --compare --mesh '[sp=2]'
 refused 1 'cannot be opened' --clip "$work/none.y4m"
 refused 1 'no YUV4MPEG2 clip' --clip "$train"
 refused 1 'cannot be written' --picture "$work/none/a.png"
+refused 1 'it is a folder' --picture "$work"
 refused 1 "has no method 'best'" --methods t.attn=best --steps 1
 [ ! -f "$work/b.y4m" ] || refused 1 'ends within a frame' --clip "$work/b.y4m"
 [ ! -f "$work/a.y4m" ] || refused 1 'has 9 frames' --clip "$work/a.y4m" --frames 10
