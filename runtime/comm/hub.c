@@ -104,6 +104,9 @@ heddle_status hd_hub_allgather(heddle_comm *comm, const void *send, void *recv, 
     heddle_status st = HEDDLE_OK;
     const unsigned char *from = send;
     unsigned char *to = recv;
+    if (comm->broken) { /* others may still read what was sent before */
+        return arrive(comm, "allgather");
+    }
     for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
         size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
         if (part > 0) {
@@ -147,6 +150,9 @@ heddle_status hd_hub_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dt
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
     size_t bytes = (size_t)elems * elem_bytes;
     unsigned char *own = data;
+    if (comm->broken) {
+        return arrive(comm, "allreduce");
+    }
     for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
         size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
         if (part > 0) {
