@@ -17,7 +17,7 @@ static const char help_text[] =
     "  --methods LIST        STAGE=METHOD,...: attention over a sharded dim in stages s.attn, t.attn "
     "(docs/attention.md)\n"
     "  --clip FILE.y4m       learn this clip (8 bits; shrunk and cropped) instead of a generated one\n"
-    "  --steps N             training steps (800)\n"
+    "  --steps N             training steps (1500)\n"
     "  --batch N             samples per step (4)\n"
     "  --learning-rate R     highest, after a tenth of the steps (0.006)\n"
     "  --frames N --side N --patch N          a sample: frames (8), pixels per side (24), pixels per patch side (4)\n"
@@ -205,6 +205,6 @@ int options_read(options *out, int argc, char **argv)
         fputs(help_text, stdout);
         return 1;
     }
-    out->steps = out->steps != 0 ? out->steps : out->compare ? 100 : 800;
+    out->steps = out->steps != 0 ? out->steps : out->compare ? 100 : 1500;
     return check(out);
 }
