@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # The main job on a fresh machine: install what is missing, build, plan a video transformer, run its spatial and
-# temporal blocks on several ranks with the sharded dim switching in between, and prove that the result is bitwise that
-# of one rank. Takes a few minutes the first time, seconds after that.
+# temporal blocks on several ranks with the sharded dim switching in between, prove that the result is bitwise that of
+# one rank, and train a small one. Takes a few minutes the first time, seconds after that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
 
-echo "== 1/4 packages"
+echo "== 1/5 packages"
 heddle_packages build
 
-echo "== 2/4 build (folder build/)"
+echo "== 2/5 build (folder build/)"
 mkdir -p build
 log=build/quickstart.log
 if ! { cmake --preset release -G Ninja -DHEDDLE_TESTS=OFF && cmake --build build; } >"$log" 2>&1; then
@@ -19,16 +19,21 @@ if ! { cmake --preset release -G Ninja -DHEDDLE_TESTS=OFF && cmake --build build
 fi
 
 model=examples/models/stdit3-240p-51f.yaml
-echo "== 3/4 plan: which dim is sharded in each stage, and what the switches cost"
+echo "== 3/5 plan: which dim is sharded in each stage, and what the switches cost"
 build/heddle plan "$model" --mesh sp=4
 
 echo
-echo "== 4/4 run two layer pairs on 4 ranks (processes), then once more on one rank, and compare"
+echo "== 4/5 run two layer pairs on 4 ranks (processes), then once more on one rank, and compare"
 build/example_make_clip build/clip.y4m
 build/heddle run "$model" --layers 2 --ranks 4 --transport shm --input build/clip.y4m --output build/result.npy --check
+
+echo
+echo "== 5/5 train a small video transformer on 2 ranks: forward, backward and the sums of gradients"
+build/example_train_video --ranks 2 --transport shm --steps 200 --print-every 50
 
 echo
 if [ "$(nproc)" -lt 4 ]; then
     echo "(4 ranks shared $(nproc) cores here: the run shows exactness and bytes, not speed)"
 fi
-echo "The activation of all 6075 tokens is in build/result.npy. Next: build/heddle help, examples/01_switch.c, docs/tour.md"
+echo "The activation of all 6075 tokens of step 4 is in build/result.npy. A longer training with a picture of what was learnt,"
+echo "half a minute: build/example_train_video --picture build/clip.png. Next: build/heddle help, examples/01_switch.c, docs/tour.md"
