@@ -37,7 +37,9 @@ typedef struct heddle_schedule_stage {
     /* What the method sends in one forward and one backward call; 0 when local. */
     int64_t forward_bytes_per_rank_max, forward_bytes_total, forward_messages;
     int64_t backward_bytes_per_rank_max, backward_bytes_total, backward_messages;
-    int heads; /* of the attention; 0 where a schedule from a file does not say */
+    int heads;  /* of the attention; 0 where a schedule from a file does not say, then so are the next */
+    int causal; /* LINEAR */
+    int decays; /* LINEAR, 1: some head's decay is not 1 */
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

@@ -31,6 +31,16 @@ static int make_mesh(run_job *job, int ranks)
     return code;
 }
 
+static const char *mask_name(int causal)
+{
+    return causal ? "causal" : "bidirectional";
+}
+
+static const char *decay_name(int decays)
+{
+    return decays ? "decay" : "all decays 1";
+}
+
 /* A schedule from a file must be this model's. */
 static int check_schedule(run_job *job, int ranks)
 {
@@ -67,6 +77,13 @@ static int check_schedule(run_job *job, int ranks)
             return cli_usage_error("%s: stage %d, '%s', is of another kind than the model's, attends over another dim "
                                    "or with other heads",
                                    path, i, planned.name);
+        }
+        const int decays = stage.decay != 1; /* 0: slopes */
+        if (strcmp(planned.method, "local") != 0 && planned.kind == HEDDLE_STAGE_LINEAR &&
+            (planned.causal != stage.causal || planned.decays != decays)) {
+            return cli_usage_error("%s: stage %d, '%s', is %s with %s, the model's is %s with %s", path, i,
+                                   planned.name, mask_name(planned.causal), decay_name(planned.decays),
+                                   mask_name(stage.causal), decay_name(decays));
         }
     }
     for (int a = 0; a < info.mesh.naxes; a++) {

@@ -266,6 +266,8 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     out->kind = s->mixes.kind;
     out->mixed_dim = s->mixes.dim;
     out->heads = (int)s->mixes.heads;
+    out->causal = s->mixes.causal;
+    out->decays = s->mixes.decays;
     out->forward_bytes_per_rank_max = run->cost.forward.bytes_per_rank_max;
     out->forward_bytes_total = run->cost.forward.bytes_total;
     out->forward_messages = run->cost.forward.messages;

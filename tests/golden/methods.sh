@@ -138,5 +138,10 @@ sed '0,/"forward_messages": 12/s//"forward_messages": 13/' "$folder/mixed.json" 
 says "a wrong number" 2 "'forward_messages' says 13, but the layouts give 12" run "$mixed" --schedule "$folder/lie.json"
 sed 's/kind: linear-attention, over: s, heads: 4/kind: linear-attention, over: s, heads: 2/' "$mixed" >"$folder/heads.yaml"
 says "other heads" 2 "of another kind than the model's" run "$folder/heads.yaml" --schedule "$folder/mixed.json"
+sed 's/causal: true, //' "$mixed" >"$folder/seen.yaml"
+says "another mask" 2 "'C', is causal with decay, the model's is bidirectional with decay" run "$folder/seen.yaml" \
+    --schedule "$folder/mixed.json"
+sed 's/decay: slopes/decay: 1/' "$mixed" >"$folder/decay.yaml"
+says "another decay" 2 "the model's is causal with all decays 1" run "$folder/decay.yaml" --schedule "$folder/mixed.json"
 [ $failed = 0 ] && echo ok
 exit $failed
