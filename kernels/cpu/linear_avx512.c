@@ -19,21 +19,9 @@
 
 #include "kernels/cpu/linear_vec.h"
 
-#include "kernels/cpu/linear_body.h"
+#define LINEAR_TABLE hd_linear_avx512
+#define LINEAR_NAME "avx512"
 
-const hd_linear_kernels hd_linear_avx512 = {
-    .name = "avx512",
-    .real_bytes = sizeof(REAL),
-    .padded = padded,
-    .scratch_bytes = scratch_bytes,
-    .begin = begin,
-    .states = states,
-    .fold = fold,
-    .inner = inner,
-    .outer = outer,
-    .forward = forward,
-    .inner_back = inner_back,
-    .outer_back = outer_back,
-};
+#include "kernels/cpu/linear_body.h"
 
 #endif

@@ -1,5 +1,5 @@
-/* Chunked linear attention, written once for all variants. Before: REAL, LANES, gemm, load_rows, store_rows,
- * product, transpose. */
+/* Chunked linear attention, written once for all variants. Before: REAL, LANES, gemm, load_rows, store_rows, product,
+ * transpose, LINEAR_TABLE, LINEAR_NAME. */
 
 enum { ALIGNMENT = 64 };
 
@@ -367,3 +367,18 @@ static void outer_back(void *scratch, const hd_linear_chunk *chunk, const void *
     close_rows(&chunk->dk, to_dk, rows, dk);
     close_rows(&chunk->dv, to_dv, rows, dv);
 }
+
+const hd_linear_kernels LINEAR_TABLE = {
+    .name = LINEAR_NAME,
+    .real_bytes = sizeof(REAL),
+    .padded = padded,
+    .scratch_bytes = scratch_bytes,
+    .begin = begin,
+    .states = states,
+    .fold = fold,
+    .inner = inner,
+    .outer = outer,
+    .forward = forward,
+    .inner_back = inner_back,
+    .outer_back = outer_back,
+};

@@ -11,19 +11,7 @@
 
 #include "kernels/cpu/linear_scalar.h"
 
-#include "kernels/cpu/linear_body.h"
+#define LINEAR_TABLE hd_linear_f64
+#define LINEAR_NAME "f64"
 
-const hd_linear_kernels hd_linear_f64 = {
-    .name = "f64",
-    .real_bytes = sizeof(REAL),
-    .padded = padded,
-    .scratch_bytes = scratch_bytes,
-    .begin = begin,
-    .states = states,
-    .fold = fold,
-    .inner = inner,
-    .outer = outer,
-    .forward = forward,
-    .inner_back = inner_back,
-    .outer_back = outer_back,
-};
+#include "kernels/cpu/linear_body.h"

@@ -11,19 +11,7 @@
 
 #include "kernels/cpu/linear_scalar.h"
 
-#include "kernels/cpu/linear_body.h"
+#define LINEAR_TABLE hd_linear_reference
+#define LINEAR_NAME "reference"
 
-const hd_linear_kernels hd_linear_reference = {
-    .name = "reference",
-    .real_bytes = sizeof(REAL),
-    .padded = padded,
-    .scratch_bytes = scratch_bytes,
-    .begin = begin,
-    .states = states,
-    .fold = fold,
-    .inner = inner,
-    .outer = outer,
-    .forward = forward,
-    .inner_back = inner_back,
-    .outer_back = outer_back,
-};
+#include "kernels/cpu/linear_body.h"
