@@ -59,7 +59,7 @@ static int take_lengths(attention_case *out, const char *text)
 }
 
 static const char *const alone[] = {"--causal", "--zigzag", "--all-reduce"};
-static const char *const with_value[] = {"--method", "--kv-heads", "--key-lengths", "--project"};
+static const char *const with_value[] = {"--method", "--kv-heads", "--key-lengths", "--project", "--threads"};
 
 int attention_option_kind(const char *option)
 {
@@ -96,6 +96,9 @@ int attention_take_option(attention_case *out, int *taken, const char *option, c
     } else if (strcmp(option, "--project") == 0) {
         code = cli_parse_int(&number, option, value, 1, INT32_MAX);
         out->options.projected_length = number;
+    } else if (strcmp(option, "--threads") == 0) {
+        code = cli_parse_int(&number, option, value, 1, 256);
+        out->options.threads = (int)number;
     } else if (strcmp(option, "--key-lengths") == 0) {
         code = take_lengths(out, value);
     }

@@ -1,13 +1,11 @@
 /* heddle verify attention: outputs and gradients of a method on real ranks against double precision on one. */
 #include "attention_cli.h"
 #include "launch.h"
-#include "npy.h"
+#include "verify_share.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char usage[] =
     "usage: heddle verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
@@ -19,7 +17,7 @@ static const char usage[] =
     "  --key-lengths A,B  keys seen per sample\n"
     "  --all-reduce       rsa: the paper's own sums;  --project M: keys and values projected to length M\n"
     "  --transport T      threads, shm, mpi, auto; --messages, --deadline S as for heddle verify\n"
-    "  --seed S           of the values\n"
+    "  --threads T        of every rank;  --seed S: of the values\n"
     "  --save DIR         writes q k v do o dq dk dv lse .npy: q and o [b s h d], k and v [b s kv-heads d]\n"
     "\n"
     "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). Checked: o,\n"
@@ -32,31 +30,6 @@ typedef struct request {
     long long ranks, random, seed, deadline_s;
     int messages, help;
 } request;
-
-static heddle_status save_array(const char *dir, const char *name, heddle_dtype dtype, const double *data, int ndim,
-                                const int64_t *extent)
-{
-    char path[4096];
-    int64_t elems = 1;
-    for (int i = 0; i < ndim; i++) {
-        elems *= extent[i];
-    }
-    float *narrow = calloc((size_t)elems + 1, sizeof *narrow);
-    if (narrow == NULL) {
-        return HEDDLE_ERR_NOMEM;
-    }
-    for (int64_t i = 0; i < elems; i++) {
-        narrow[i] = (float)data[i];
-    }
-    snprintf(path, sizeof path, "%s/%s.npy", dir, name);
-    int wide = dtype == HEDDLE_F64;
-    int code = npy_write(path, wide ? "<f8" : "<f4", ndim, extent, wide ? (const void *)data : narrow);
-    free(narrow);
-    if (code != CLI_OK) {
-        cli_verdict(CLI_BAD_INPUT);
-    }
-    return HEDDLE_OK;
-}
 
 static heddle_status save_all(const request *r, const attention_arrays *x)
 {
@@ -74,7 +47,7 @@ static heddle_status save_all(const request *r, const attention_arrays *x)
                {"df", x->df, 2, e}};
     heddle_status st = HEDDLE_OK;
     for (size_t i = 0; i < (n.projected > 0 ? sizeof all / sizeof all[0] : 9) && st == HEDDLE_OK; i++) {
-        st = save_array(r->save, all[i].name, r->problem.shape.dtype, all[i].data, all[i].ndim, all[i].extent);
+        st = cli_save_array(r->save, all[i].name, r->problem.shape.dtype, all[i].data, all[i].ndim, all[i].extent);
     }
     return st;
 }
@@ -96,18 +69,9 @@ static void print_result(const attention_case *c, const attention_errors *e, con
 /* Every rank hears whether any found a problem; the lowest that did prints it. */
 static heddle_status agree(int *failed, heddle_comm *comm, const attention_case *c, const char *problem)
 {
-    int n = heddle_comm_size(comm), own = problem[0] != 0, first = 0;
-    int *all = calloc((size_t)n, sizeof *all);
-    if (all == NULL) {
-        return HEDDLE_ERR_NOMEM;
-    }
-    heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
-    while (st == HEDDLE_OK && first < n && !all[first]) {
-        first++;
-    }
-    *failed = st == HEDDLE_OK && first < n;
-    free(all);
-    if (*failed && first == heddle_comm_rank(comm)) {
+    int speaks = 0;
+    heddle_status st = cli_first_problem(failed, &speaks, comm, problem[0] != 0);
+    if (speaks) {
         char text[2048];
         attention_describe(text, sizeof text, c);
         fprintf(stderr, "heddle: mismatch: %s\nheddle: %s\n", text, problem);
@@ -206,7 +170,6 @@ static int take_argument(request *r, int *at, int argc, char **argv)
 
 static int prepare(request *r)
 {
-    struct stat info;
     if ((r->line == NULL) == (r->random == 0) || (r->random > 0 && r->save != NULL)) {
         return cli_usage_error("heddle verify attention wants either one problem or --random, which saves nothing");
     }
@@ -223,11 +186,8 @@ static int prepare(request *r)
         return cli_usage_error("--ranks %lld, but the mesh of the problem has %d", r->ranks, ranks);
     }
     r->ranks = ranks;
-    if (r->save != NULL &&
-        ((mkdir(r->save, 0777) != 0 && errno != EEXIST) || stat(r->save, &info) != 0 || !S_ISDIR(info.st_mode))) {
-        return cli_usage_error("--save: directory '%s' cannot be made", r->save);
-    }
-    return attention_check_options(&r->problem);
+    int code = cli_make_directory(r->save);
+    return code == CLI_OK ? attention_check_options(&r->problem) : code;
 }
 
 int cli_verify_attention(int argc, char **argv)

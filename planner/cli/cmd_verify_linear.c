@@ -1,13 +1,11 @@
 /* heddle verify linear-attention: outputs, gradients and states on real ranks against the recurrence on one. */
 #include "launch.h"
 #include "linear_cli.h"
-#include "npy.h"
+#include "verify_share.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char usage[] =
     "usage: heddle verify linear-attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
@@ -18,29 +16,6 @@ static const char usage[] =
     "dq, dk, dv to 1e-12 (f64), 2e-5 (f32), 1e-2 (bf16) of the largest value, the state behind the last row in both\n"
     "conventions, <do, o> = <q, dq> = <k, dk> = <v, dv>, bytes and messages measured = planned. Exit code 5 when\n"
     "anything differs.\n";
-
-static heddle_status save_array(const linear_request *r, const char *name, const double *data, int64_t width)
-{
-    char path[4096];
-    const heddle_shape *shape = &r->problem.shape;
-    const int64_t extent[4] = {shape->dim[0].extent, shape->dim[1].extent, shape->dim[2].extent, width};
-    int64_t elems = extent[0] * extent[1] * extent[2] * extent[3];
-    int wide = shape->dtype == HEDDLE_F64;
-    float *narrow = calloc((size_t)elems + 1, sizeof *narrow);
-    if (narrow == NULL) {
-        return HEDDLE_ERR_NOMEM;
-    }
-    for (int64_t i = 0; i < elems; i++) {
-        narrow[i] = (float)data[i];
-    }
-    snprintf(path, sizeof path, "%s/%s.npy", r->save, name);
-    int code = npy_write(path, wide ? "<f8" : "<f4", 4, extent, wide ? (const void *)data : narrow);
-    free(narrow);
-    if (code != CLI_OK) {
-        cli_verdict(CLI_BAD_INPUT);
-    }
-    return HEDDLE_OK;
-}
 
 static heddle_status save_all(const linear_request *r, const linear_arrays *x)
 {
@@ -53,7 +28,9 @@ static heddle_status save_all(const linear_request *r, const linear_arrays *x)
                {"o", x->o, dv}, {"dq", x->dq, dk}, {"dk", x->dk, dk}, {"dv", x->dv, dv}};
     heddle_status st = HEDDLE_OK;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && st == HEDDLE_OK; i++) {
-        st = save_array(r, all[i].name, all[i].data, all[i].width);
+        const heddle_dim *dim = r->problem.shape.dim;
+        const int64_t extent[4] = {dim[0].extent, dim[1].extent, dim[2].extent, all[i].width};
+        st = cli_save_array(r->save, all[i].name, r->problem.shape.dtype, all[i].data, 4, extent);
     }
     return st;
 }
@@ -80,18 +57,9 @@ static heddle_status print_result(const linear_case *c, const linear_errors *e, 
 /* Every rank hears whether any found a problem; the lowest that did prints it. */
 static heddle_status agree(int *failed, heddle_comm *comm, const linear_case *c, const char *problem)
 {
-    int n = heddle_comm_size(comm), own = problem[0] != 0, first = 0;
-    int *all = calloc((size_t)n, sizeof *all);
-    if (all == NULL) {
-        return HEDDLE_ERR_NOMEM;
-    }
-    heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
-    while (st == HEDDLE_OK && first < n && !all[first]) {
-        first++;
-    }
-    *failed = st == HEDDLE_OK && first < n;
-    free(all);
-    if (*failed && first == heddle_comm_rank(comm)) {
+    int speaks = 0;
+    heddle_status st = cli_first_problem(failed, &speaks, comm, problem[0] != 0);
+    if (speaks) {
         char text[2048];
         linear_describe(text, sizeof text, c);
         fprintf(stderr, "heddle: mismatch: %s\nheddle: %s\n", text, problem);
@@ -133,15 +101,6 @@ static heddle_status verify_main(heddle_comm *comm, void *arg)
     return st;
 }
 
-static int make_directory(const char *path)
-{
-    struct stat info;
-    return path == NULL ||
-                   ((mkdir(path, 0777) == 0 || errno == EEXIST) && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-               ? CLI_OK
-               : cli_usage_error("--save: directory '%s' cannot be made", path);
-}
-
 int cli_verify_linear(int argc, char **argv)
 {
     linear_request r = {.command = "heddle verify linear-attention", .transport = "auto", .seed = 1};
@@ -151,7 +110,7 @@ int cli_verify_linear(int argc, char **argv)
         fputs(usage, stdout);
         return CLI_OK;
     }
-    code = code == CLI_OK ? make_directory(r.save) : code;
+    code = code == CLI_OK ? cli_make_directory(r.save) : code;
     if (code != CLI_OK) {
         return code;
     }

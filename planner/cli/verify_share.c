@@ -1,0 +1,61 @@
+#include "verify_share.h"
+
+#include "launch.h"
+#include "npy.h"
+
+#include <errno.h>
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dtype, const double *data, int ndim,
+                             const int64_t *extent)
+{
+    char path[4096];
+    int64_t elems = 1;
+    for (int i = 0; i < ndim; i++) {
+        elems *= extent[i];
+    }
+    float *narrow = calloc((size_t)elems + 1, sizeof *narrow);
+    if (narrow == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    for (int64_t i = 0; i < elems; i++) {
+        narrow[i] = (float)data[i];
+    }
+    snprintf(path, sizeof path, "%s/%s.npy", dir, name);
+    int wide = dtype == HEDDLE_F64;
+    int code = npy_write(path, wide ? "<f8" : "<f4", ndim, extent, wide ? (const void *)data : narrow);
+    free(narrow);
+    if (code != CLI_OK) {
+        cli_verdict(CLI_BAD_INPUT);
+    }
+    return HEDDLE_OK;
+}
+
+int cli_make_directory(const char *path)
+{
+    struct stat info;
+    return path == NULL ||
+                   ((mkdir(path, 0777) == 0 || errno == EEXIST) && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+               ? CLI_OK
+               : cli_usage_error("--save: directory '%s' cannot be made", path);
+}
+
+heddle_status cli_first_problem(int *failed, int *speaks, heddle_comm *comm, int own)
+{
+    int n = heddle_comm_size(comm), first = 0;
+    int *all = calloc((size_t)n, sizeof *all);
+    if (all == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
+    while (st == HEDDLE_OK && first < n && !all[first]) {
+        first++;
+    }
+    *failed = st == HEDDLE_OK && first < n;
+    *speaks = *failed && first == heddle_comm_rank(comm);
+    free(all);
+    return st;
+}
