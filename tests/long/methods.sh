@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Random small models with random methods on random meshes: every run equals one rank's within the tolerance, and what the
-# ranks sent, inside stages too, is what was planned.
+# ranks sent, inside stages too, is what was planned. HEDDLE_SEED chooses other ones.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
 command -v python3 >/dev/null || {
@@ -14,7 +14,7 @@ if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
     transports=$transports,mpi
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
 fi
-python3 - "$folder/model.yaml" "$transports" "${SEED:-1}" <<'PY'
+python3 - "$folder/model.yaml" "$transports" "${HEDDLE_SEED:-1}" <<'PY'
 import os, random, subprocess, sys
 
 path, transports, seed = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
