@@ -114,7 +114,8 @@ void attention_describe(char *out, size_t bytes, const attention_case *c)
     heddle_mesh_format(mesh, sizeof mesh, &c->mesh);
     heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh);
     int at = snprintf(out, bytes, "%s on %s: %s, method %s, %lld key heads, %s%s%s%s, storage %d, seed %llu", shape,
-                      mesh, layout, heddle_attention_method_name(o->method), (long long)o->kv_heads,
+                      mesh, layout, heddle_attention_method_name(o->method),
+                      (long long)(o->kv_heads > 0 ? o->kv_heads : c->shape.dim[2].extent),
                       o->causal ? "causal" : "bidirectional", o->placement == HEDDLE_PLACEMENT_ZIGZAG ? ", zigzag" : "",
                       o->rsa_all_reduce ? ", all-reduce" : "", o->log_sum_exp ? ", lse" : "", c->storage,
                       (unsigned long long)c->seed);

@@ -17,6 +17,7 @@ static const char usage[] =
     "                    [--seconds S] [--kernel NAME] [--memory peer|any] [--tuning trials|rules] [--messages]\n"
     "                    [--hosts K] [--json]\n"
     "       heddle bench --list-kernels\n"
+    "       heddle bench attention|linear-attention --help\n"
     "\n"
     "  heddle bench 'bf16[t=32 s=1024 c=1152] on [sp=2]: t@sp -> s@sp' --ranks 2 --transport shm\n"
     "\n"

@@ -14,6 +14,7 @@ enum { DEFAULT_RANKS = 4 };
 static const char usage[] =
     "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
     "       heddle verify --random COUNT [--ranks N] [--seed S] [options]\n"
+    "       heddle verify attention|linear-attention --help\n"
     "\n"
     "  --transport T    threads, shm, mpi, auto or fault(SPEC):T; default auto\n"
     "  --memory M       peer (default), any: private buffers, which peers cannot reach\n"

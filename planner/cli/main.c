@@ -7,10 +7,11 @@
 #include <string.h>
 
 static const cli_command commands[] = {
-    {"plan", "the layout of the activation in every stage of a model, and what each change of it moves", cli_plan},
+    {"plan", "layout and method of every stage of a model, and what each of them moves", cli_plan},
     {"run", "run a model's blocks on several ranks, switching between stages", cli_run},
-    {"bench", "time a reshard against a contiguous copy of the same bytes", cli_bench},
-    {"verify", "run a reshard, or random ones, and check every element and byte count", cli_verify},
+    {"bench", "time a reshard against a contiguous copy of the same bytes, or an attention method", cli_bench},
+    {"verify", "run a reshard or an attention method, or random ones, and check every element and byte count",
+     cli_verify},
     {"volume", "bytes that every rank sends to every other, nothing is run", cli_volume},
     {NULL, NULL, NULL},
 };
