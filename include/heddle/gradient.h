@@ -102,7 +102,8 @@ HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
 HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate);
 /* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
- * sum of the squares of their norms. */
+ * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:
+ * parameters whose own gradient is NaN become NaN, the others take a whole step; ask the norm first. */
 HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm);
 /* Bytes of m and v on this rank: 8 per element of the own block. */
 HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);

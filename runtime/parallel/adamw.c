@@ -98,6 +98,9 @@ heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rat
         return hd_fail(HEDDLE_ERR_ARG, "an AdamW step with learning rate %g%s", learning_rate,
                        adamw == NULL ? ", adamw is NULL" : "");
     }
+    if (norm < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "an AdamW step with a gradient of norm %g", norm);
+    }
     heddle_bucket *bucket = adamw->bucket;
     const heddle_adamw_options *o = &adamw->options;
     adamw->steps++;

@@ -432,6 +432,7 @@ static void mistakes(void **state)
     HD_OK(heddle_adamw_create(&adamw, bucket, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, -1));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, NAN));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step_clipped(adamw, 0.1, -1));
     assert_true(param == 1);
     HD_OK(heddle_adamw_step(adamw, 0.5)); /* the first step is rate * sign */
     assert_true(fabsf(param - 0.5f) < 1e-6f);
