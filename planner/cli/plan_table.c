@@ -158,7 +158,7 @@ static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
         int c = 1;
         int n = 1;
         find_cycle(&c, &n, v, r);
-        if (c * n > most) {
+        if (c * n >= most) { /* of equal ones the later: the first repetition has the free choice of where to begin */
             most = c * n;
             *first = r;
             *cycle = c;
