@@ -214,8 +214,9 @@ static int known(const char *list)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_longest [--mib M] [--ranks 1,2,4,8] [--methods local,rsa,linformer,ring,ulysses,"
-                    "gather-kv,lasp,dsp]\n                     [--heads H] [--width D] [--projected M] [--json]\n");
+    fprintf(stderr,
+            "usage: bench_longest [--mib M] [--ranks 1,2,4,8] [--methods local,rsa,linformer,ring,ulysses,"
+            "gather-kv,lasp,dsp,dsp-blocks]\n                     [--heads H] [--width D] [--projected M] [--json]\n");
     return 2;
 }
 

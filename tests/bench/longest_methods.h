@@ -252,6 +252,85 @@ out:
     return st;
 }
 
+static heddle_status make_session(heddle_session **out, heddle_shape *shape, heddle_comm *comm, const probe *p,
+                                  const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_model *model = NULL;
+    heddle_schedule *schedule = NULL;
+    heddle_plan_options plan;
+    heddle_session_options options;
+    heddle_schedule_info info = {.struct_bytes = sizeof info};
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        "model: pair\ndtype: f32\ndims: {b: {size: 1, role: batch}, t: {size: %d, role: seq}, s: {size: %lld, role: "
+        "seq}, c: {size: %lld, role: channel}}\ntensors: {x: [b, t, s, c]}\nrepeat: 1\nstages:\n"
+        "  - {name: space, kind: attention, over: s, heads: %lld}\n"
+        "  - {name: time, kind: attention, over: t, heads: %lld}\n",
+        FRAMES, (long long)(p->length / FRAMES), (long long)(p->heads * p->width), (long long)p->heads,
+        (long long)p->heads);
+    TRY(heddle_model_parse(&model, text, strlen(text), "pair"));
+    heddle_plan_options_init(&plan);
+    plan.epilogue = "any"; /* gathered at the end, a session would hold the whole activation */
+    plan.methods = "*=local";
+    TRY(heddle_plan(&schedule, model, mesh, &plan));
+    TRY(heddle_schedule_get_info(&info, schedule));
+    *shape = info.shape;
+    heddle_session_options_init(&options);
+    options.backward = 1;
+    TRY(heddle_session_create(out, comm, schedule, &options));
+out:
+    return st;
+}
+
+/* The same pair as whole blocks with their linear layers, tapes and a session. Weights, their packed form and their
+ * gradients do not depend on the length. */
+static heddle_status run_blocks(heddle_comm *comm, probe *p, float **memory)
+{
+    static const char *const names[] = {"space", "time"};
+    const heddle_conditioning none = {.vector = NULL};
+    heddle_status st = HEDDLE_OK;
+    heddle_session *session = NULL;
+    heddle_mesh mesh = {.naxes = 1, .axis = {{"sp", p->nranks}}};
+    heddle_layout layout, back;
+    heddle_tensor x, dx;
+    heddle_box box[2];
+    heddle_block *block[2] = {NULL, NULL};
+    heddle_tape *tape[2] = {NULL, NULL};
+    heddle_block_options options;
+    int rank = heddle_comm_rank(comm);
+    heddle_block_options_init(&options);
+    options.kind = HEDDLE_STAGE_ATTENTION;
+    options.heads = (int)p->heads;
+    options.modulate = 0;
+    TRY(make_session(&session, &options.shape, comm, p, &mesh));
+    TRY(heddle_layout_parse(&layout, "t@sp", &options.shape, &mesh));
+    TRY(heddle_layout_box(&box[0], &options.shape, &mesh, &layout, rank));
+    TRY(take(&memory[0], comm, box[0].len[1] * box[0].len[2] * box[0].len[3], 1));
+    TRY(heddle_tensor_init(&x, memory[0], &options.shape, &mesh, &layout, NULL, rank));
+    for (int i = 0; i < 2; i++) {
+        options.mixed_dim = 2 - i;
+        TRY(heddle_block_create(&block[i], &options));
+        TRY(heddle_block_seed(block[i], (uint64_t)i + 1));
+        TRY(heddle_tape_create(&tape[i], block[i], NULL));
+        TRY(heddle_session_enter(session, names[i], &x, HEDDLE_NO_STREAM));
+        TRY(heddle_layout_box(&box[i], &options.shape, &mesh, &x.layout, rank));
+        TRY(heddle_block_forward_tape(block[i], x.data, &box[i], &none, tape[i]));
+    }
+    TRY(take(&memory[1], comm, box[1].len[1] * box[1].len[2] * box[1].len[3], 1));
+    back = heddle_layout_dual(&x.layout);
+    TRY(heddle_tensor_init(&dx, memory[1], &options.shape, &mesh, &back, NULL, rank));
+    for (int i = 1; i >= 0; i--) {
+        TRY(heddle_block_backward(block[i], dx.data, &none, NULL, tape[i]));
+        TRY(heddle_session_backward(session, names[i], &dx, HEDDLE_NO_STREAM));
+    }
+    TRY(heddle_comm_barrier(comm));
+    return HEDDLE_OK;
+out:
+    return st;
+}
+
 static const method methods[] = {{"local", run_softmax, "one rank only", 4},
                                  {"rsa", run_softmax, "sqrt(N) while the scores decide", 4},
                                  {"linformer", run_softmax, "N", 4},
@@ -259,7 +338,8 @@ static const method methods[] = {{"local", run_softmax, "one rank only", 4},
                                  {"ulysses", run_softmax, "N", 4},
                                  {"gather-kv", run_softmax, "bounded: every rank holds all keys", 4},
                                  {"lasp", run_linear, "N", 4},
-                                 {"dsp", run_dsp, "N", FRAMES}};
+                                 {"dsp", run_dsp, "N", FRAMES},
+                                 {"dsp-blocks", run_blocks, "N", FRAMES}};
 enum { METHODS = sizeof methods / sizeof methods[0] };
 
 #endif
