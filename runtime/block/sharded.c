@@ -315,8 +315,15 @@ heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *com
     hd_block_sharded *s = NULL;
     char *text = NULL;
     unsigned axes = 0;
-    if (block == NULL || comm == NULL || mesh == NULL || layout == NULL || method == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_shard_attention: a pointer is NULL");
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_shard_attention: comm is NULL");
+    }
+    if (block == NULL || mesh == NULL || layout == NULL || method == NULL) {
+        st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_shard_attention: %s is NULL",
+                     block == NULL  ? "block"
+                     : mesh == NULL ? "mesh"
+                                    : (layout == NULL ? "layout" : "method"));
+        return agree(comm, st, ""); /* the others hear of it */
     }
     st = hd_alloc((void **)&s, 1, sizeof *s, "attention over a sharded dim");
     if (st == HEDDLE_OK) {

@@ -88,7 +88,8 @@ heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const hedd
     int idle = 0;
     HD_TRY(check_tape(block, tape, "heddle_block_forward_tape"));
     if (box == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward_tape: box is NULL");
+        st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward_tape: box is NULL");
+        goto out;
     }
     tape->filled = 0;
     HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
@@ -114,11 +115,13 @@ heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_
     int idle = 0;
     HD_TRY(check_tape(block, tape, "heddle_block_backward"));
     if (!tape->filled) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: the tape holds no forward");
+        st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: the tape holds no forward");
+        goto out;
     }
     if (tape->commits != block->commits) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: weights were committed %llu times since the forward",
-                       (unsigned long long)(block->commits - tape->commits));
+        st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_backward: weights were committed %llu times since the forward",
+                     (unsigned long long)(block->commits - tape->commits));
+        goto out;
     }
     HD_TRY(hd_block_enter(&view, &idle, block, dx, &tape->box, conditioning));
     if (idle) {

@@ -102,6 +102,9 @@ static heddle_status disagreement(heddle_comm *comm, void *arg)
     HD_FAILS(rank == 2 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER,
              ask(comm, block, "[sp=3]", "t@sp", rank == 2 ? "rong" : "ring"));
     assert_non_null(strstr(heddle_last_error(), "rong"));
+    HD_FAILS(rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER,
+             ask(comm, block, "[sp=3]", "t@sp", rank == 1 ? NULL : "ring"));
+    assert_non_null(strstr(heddle_last_error(), "method is NULL"));
     HD_OK(ask(comm, block, "[sp=3]", "t@sp", "ring"));
     HD_FAILS(HEDDLE_ERR_ARG, ask(comm, block, "[sp=3]", "t@sp", "ring")); /* twice */
     heddle_block_destroy(block);
@@ -134,6 +137,40 @@ static void a_wrong_box_is_an_error_everywhere(void **state)
 {
     (void)state;
     HD_OK(heddle_run_ranks(3, "threads", wrong_box, NULL));
+}
+
+/* Rank 1 has no forward on its tape, or has committed since. The sentence of the others is its. */
+static heddle_status wrong_backward(heddle_comm *comm, void *arg)
+{
+    const int forgets = *(const int *)arg;
+    const char *word = forgets ? "holds no forward" : "committed 1 times";
+    int rank = heddle_comm_rank(comm);
+    float x[2 * 6 * 3 * 8] = {0};
+    heddle_tape *tape = NULL, *other = NULL;
+    heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
+    HD_OK(ask(comm, block, "[sp=3]", "t@sp", "ring"));
+    heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, 2, 3, 8}};
+    HD_OK(heddle_tape_create(&tape, block, NULL));
+    HD_OK(heddle_tape_create(&other, block, NULL));
+    HD_OK(heddle_block_forward_tape(block, x, &box, NULL, tape));
+    if (rank == 1 && !forgets) {
+        HD_OK(heddle_block_commit(block));
+    }
+    HD_FAILS(rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER,
+             heddle_block_backward(block, x, NULL, NULL, rank == 1 && forgets ? other : tape));
+    assert_non_null(strstr(heddle_last_error(), word));
+    heddle_tape_destroy(other);
+    heddle_tape_destroy(tape);
+    heddle_block_destroy(block);
+    return HEDDLE_OK;
+}
+
+static void a_wrong_backward_is_an_error_everywhere(void **state)
+{
+    (void)state;
+    for (int forgets = 0; forgets < 2; forgets++) {
+        HD_OK(heddle_run_ranks(3, "threads", wrong_backward, &forgets));
+    }
 }
 
 static void traffic_of_a_plain_block_is_nothing(void **state)
@@ -308,6 +345,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_requests_are_refused_on_every_rank),
         cmocka_unit_test(ranks_that_disagree_say_so),
         cmocka_unit_test(a_wrong_box_is_an_error_everywhere),
+        cmocka_unit_test(a_wrong_backward_is_an_error_everywhere),
         cmocka_unit_test(traffic_of_a_plain_block_is_nothing),
         cmocka_unit_test(a_rank_dies_amid_its_calls),
         cmocka_unit_test(a_rank_leaves),
