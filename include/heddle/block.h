@@ -1,10 +1,11 @@
-/* Transformer blocks on the local shard: the pieces of a spatial-temporal diffusion transformer, forward.
+/* Transformer blocks on the local shard: the pieces of a spatial-temporal diffusion transformer, forward; backward is
+ * in heddle/train.h.
  *
  * A stage works on the rank's box of the activation x[b, seq dims..., c] (dense, row-major, c last and whole) and does
  * not communicate: the dim it attends over must be whole in the box, unless heddle_block_shard_attention gives it a
- * method for a sharded one. Results of a row never depend on how many rows the
- * rank holds, on which, on where they lie or on the number of threads, so any sharding gives the same bits as one rank
- * (on the same kind of CPU: other instruction sets round differently). docs/blocks.md has the formulas and says how.
+ * method for a sharded one. Results of a row never depend on how many rows the rank holds, on which, on where they lie
+ * or on the number of threads, so any sharding gives the same bits as one rank (on the same kind of CPU: other
+ * instruction sets round differently). docs/blocks.md has the formulas and says how.
  *
  * These are the stages between which Dynamic Sequence Parallelism switches the sharded dim (arXiv 2403.10266, sections
  * 3 and 4), with the block structure of STDiT3 (Open-Sora 1.2); Latte, TimeSformer and axial models use the same

@@ -39,7 +39,7 @@ typedef struct heddle_bucket_options {
                               block of the bucket */
     int64_t deadline_ms;   /* 0: the communicator's */
     unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
-                              tensor    blocks): heddle_bucket_norm covers theirs too. None of the axes above */
+                              blocks of a tensor axis): heddle_bucket_norm covers theirs too. None of the axes above */
 } heddle_bucket_options;
 
 HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);

@@ -1,4 +1,5 @@
-/* heddle: Dynamic Sequence Parallelism. The umbrella header; adapters (mpi.h) are included separately. */
+/* heddle: sequence parallelism by switches of the sharded dim and by attention over it; planning, training. The
+ * umbrella header; adapters (mpi.h) are included separately. */
 #ifndef HEDDLE_HEDDLE_H
 #define HEDDLE_HEDDLE_H
 

@@ -1,10 +1,9 @@
 /* Backward of the blocks: what a forward call keeps, gradients of the activation, of the parameters and of the
  * conditioning.
  *
- *     heddle_block_forward_tape(block, x, &box, &conditioning, tape);       x as after heddle_block_forward, bit for
- * bit
+ *     heddle_block_forward_tape(block, x, &box, &conditioning, tape);         same bits as heddle_block_forward
  *     ...
- *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape); dx: of the output in, of the input out
+ *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape);  dx: of the output in, of the input out
  *
  * Gradients are those of a loss that is the sum over all ranks, and are never scaled. The gradient of the activation is
  * exact per row: any sharding gives the same bits as one rank. Gradients of parameters and conditioning are sums over
