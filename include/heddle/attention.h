@@ -115,7 +115,9 @@ typedef struct heddle_attention heddle_attention;
  * the mesh, blocks of the heads that separate a query head from its key head, a method that needs other axes.
  * HEDDLE_ERR_UNSUPPORTED: dtype; a sequence on more than two axes or on axes that are not neighbours; more ranks than a
  * layout has explicit blocks. HEDDLE_ERR_MISMATCH (every rank): ranks ask for different things; the first rank and
- * field that differ. HEDDLE_ERR_PEER: another rank failed. */
+ * field that differ. HEDDLE_ERR_PEER: another rank failed. HEDDLE_ERR_NOMEM names the bytes. HEDDLE_ERR_TIMEOUT,
+ * HEDDLE_ERR_TRANSPORT: a collective step ended half way, perhaps in a group of some ranks only; the communicator is
+ * aborted, so that all ranks hear of it. */
 HEDDLE_API heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm, const heddle_shape *shape,
                                                  const heddle_mesh *mesh, const heddle_layout *layout,
                                                  const heddle_attention_options *options);
