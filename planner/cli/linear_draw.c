@@ -60,7 +60,8 @@ void linear_draw(linear_case *out, random_source *source, int ranks, heddle_dtyp
     for (int a = 0; a < 2; a++) {
         sharded |= c->layout.dim_of_axis[a] == 1 && c->mesh.axis[a].size > 1;
     }
-    c->options.method = (heddle_linear_method)(sharded ? 1 + pick(source, 3) : pick(source, 4));
+    c->options.method = (heddle_linear_method)(sharded ? 1 + pick(source, HEDDLE_LINEAR_METHOD_COUNT - 1)
+                                                       : pick(source, HEDDLE_LINEAR_METHOD_COUNT));
     c->options.dv = pick(source, 2) * random_between(source, 1, MAX_WIDTH);
     c->options.bidirectional = pick(source, 3) == 0;
     c->options.receive_first =
