@@ -71,6 +71,7 @@ void hd_back_destroy(heddle_block *block)
     for (int i = 0; i < HD_BLOCK_LAYERS; i++) {
         hd_gemm_destroy(back->layer[i]);
     }
+    hd_gemm_outer_destroy(back->outer);
     for (int i = 0; i < HD_BLOCK_PARAMS; i++) {
         hd_free(back->gradient[i]);
     }
@@ -103,21 +104,69 @@ int64_t hd_back_bytes(const heddle_block *block)
     return (int64_t)bytes;
 }
 
+/* The gradient of the text's keys and values is a sum over the box's rows: rounded before the shards' sums are added
+ * up, it would depend on the sharding. */
+static int sums_rows(const heddle_block *block, int layer)
+{
+    return block->options.kind == HEDDLE_STAGE_CROSS && layer == HD_LAYER_KV;
+}
+
+/* Makes the layers that are missing, for gradients of `dtype`. */
+static heddle_status make_layers(int *narrow, heddle_block *block, heddle_dtype dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_back *back = block->back;
+    *narrow = dtype == HEDDLE_BF16;
+    for (int i = 0; i < block->nlayers; i++) {
+        const heddle_param *weight = &block->param[2 * i];
+        if (back->layer[i] == NULL) {
+            HD_TRY(hd_gemm_create(&back->layer[i], weight->extent[0], weight->extent[1],
+                                  sums_rows(block, i) ? HEDDLE_F32 : dtype, HEDDLE_F32, block->seats));
+        }
+        *narrow &= sums_rows(block, i) || hd_gemm_narrow(back->layer[i]);
+    }
+out:
+    return st;
+}
+
+/* BF16 only where all products of a backward have real BF16 kernels: without, gradients are better not rounded. */
+static heddle_status choose_dtype(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_back *back = block->back;
+    int narrow = 0;
+    if (block->options.shape.dtype == HEDDLE_BF16) {
+        HD_TRY(make_layers(&narrow, block, HEDDLE_BF16));
+        if (narrow) {
+            HD_TRY(hd_gemm_outer_create(&back->outer, block->seats));
+        }
+    }
+out:
+    if (back->outer == NULL) {
+        for (int i = 0; i < block->nlayers; i++) {
+            hd_gemm_destroy(back->layer[i]);
+            back->layer[i] = NULL;
+        }
+    }
+    back->dtype = back->outer != NULL ? HEDDLE_BF16 : HEDDLE_F32;
+    return st;
+}
+
 heddle_status hd_back_pack(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_back *back = block->back;
+    int narrow = 0;
     if (back->packed == block->commits) {
         return HEDDLE_OK;
     }
+    if (back->outer == NULL && back->layer[0] == NULL) {
+        HD_TRY(choose_dtype(block));
+    }
+    HD_TRY(make_layers(&narrow, block, back->dtype));
     for (int i = 0; i < block->nlayers; i++) {
-        const heddle_param *weight = &block->param[2 * i];
-        if (back->layer[i] == NULL) {
-            HD_TRY(hd_gemm_create(&back->layer[i], weight->extent[0], weight->extent[1], HEDDLE_F32, HEDDLE_F32,
-                                  block->seats));
-        }
         back->packed = 0;
-        HD_TRY(hd_gemm_pack_transposed(back->layer[i], weight->data));
+        HD_TRY(hd_gemm_pack_transposed(back->layer[i], block->param[2 * i].data));
     }
     back->packed = block->commits;
 out:

@@ -25,12 +25,12 @@ static heddle_status out_piece(heddle_block *block, const hd_block_view *view, i
 {
     heddle_status st = HEDDLE_OK;
     int64_t c = block->channels;
-    float *dy = (float *)hd_back_work(block, HD_WORK_DY) + at * c;
+    void *dy = hd_back_rows(block, HD_WORK_DY, at * c);
     (void)sums;
-    hd_view_gather(block, view, dy, HEDDLE_F32, piece);
-    block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
-                            hd_walk_of(view)->kept->o + (size_t)piece->first * row_bytes(block),
-                            block->options.shape.dtype, piece->rows * c);
+    hd_view_gather(block, view, dy, block->back->dtype, piece);
+    hd_back_operand(block, hd_back_rows(block, HD_WORK_X, at * c),
+                    hd_walk_of(view)->kept->o + (size_t)piece->first * row_bytes(block), block->options.shape.dtype,
+                    piece->rows * c);
     HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_CROSS_PROJ], seat,
                        (float *)hd_back_work(block, HD_WORK_D_O) + piece->first * c, dy, piece->rows));
 out:
@@ -146,10 +146,12 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     size_t offset = (size_t)piece->first * row_bytes(block);
     float *change = block->seat[seat].part[HD_SEAT_OUT];
     (void)sums;
-    block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
-                            hd_walk_of(view)->kept->x + offset, dtype, piece->rows * c);
-    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_Q], seat, change,
-                       (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * c, piece->rows));
+    hd_back_operand(block, hd_back_rows(block, HD_WORK_X, at * c), hd_walk_of(view)->kept->x + offset, dtype,
+                    piece->rows * c);
+    const void *dq =
+        hd_back_operand(block, hd_back_rows(block, HD_WORK_NARROW, at * c),
+                        (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * c, HEDDLE_F32, piece->rows * c);
+    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_Q], seat, change, dq, piece->rows));
     block->kernels->gate_residual(view->x + offset, dtype, change, piece->rows, c, NULL);
 out:
     return st;
@@ -182,8 +184,12 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     size_t text = (size_t)(view->samples * block->options.text_tokens) * 2 * c;
     HD_TRY(hd_back_reserve(block, HD_WORK_D_O, rows * c * sizeof(float)));
     HD_TRY(hd_back_reserve(block, HD_WORK_D_WIDE, rows * c * sizeof(float)));
-    HD_TRY(hd_back_reserve(block, HD_WORK_DY, stretch * c * sizeof(float)));
-    HD_TRY(hd_back_reserve(block, HD_WORK_X, stretch * c * sizeof(float)));
+    size_t elem = heddle_dtype_bytes(block->back->dtype);
+    HD_TRY(hd_back_reserve(block, HD_WORK_DY, stretch * c * elem));
+    HD_TRY(hd_back_reserve(block, HD_WORK_X, stretch * c * elem));
+    if (block->back->dtype != HEDDLE_F32) {
+        HD_TRY(hd_back_reserve(block, HD_WORK_NARROW, stretch * c * elem));
+    }
     HD_TRY(hd_back_reserve(block, HD_WORK_D_TEXT, text * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_SEAT_OUT, HD_CHUNK_ROWS * c * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(block->options.text_tokens, block->head_channels)));
@@ -215,24 +221,37 @@ heddle_status hd_back_cross(heddle_block *block, hd_block_view *view, const hd_k
     }
     HD_TRY(reserve(block, view));
     void **work = block->back->space->work;
+    int f32 = block->back->dtype == HEDDLE_F32, kept_whole = block->options.shape.dtype == block->back->dtype;
+    const void *text = view->conditioning->text + view->first_sample * block->options.text_tokens * c;
     walk.rows_of = rows_with_text;
     walk.piece = out_piece;
     HD_TRY(walk_layer(block, view, &walk, HD_LAYER_CROSS_PROJ,
-                      (hd_weight_grad){.dy = work[HD_WORK_DY], .n = c, .x = work[HD_WORK_X], .k = c}));
+                      (hd_weight_grad){.dtype = block->back->dtype,
+                                       .dy = work[HD_WORK_DY],
+                                       .n = c,
+                                       .x = kept_whole ? kept->o : work[HD_WORK_X],
+                                       .x_whole = kept_whole,
+                                       .k = c}));
     mine.call = &walk;
     HD_TRY(hd_block_run_jobs(block, &mine, head_job, view->samples * block->options.heads));
     walk.piece = in_piece;
-    HD_TRY(
-        walk_layer(block, view, &walk, HD_LAYER_Q,
-                   (hd_weight_grad){.dy = work[HD_WORK_D_WIDE], .dy_whole = 1, .n = c, .x = work[HD_WORK_X], .k = c}));
+    HD_TRY(walk_layer(block, view, &walk, HD_LAYER_Q,
+                      (hd_weight_grad){.dtype = block->back->dtype,
+                                       .dy = work[f32 ? HD_WORK_D_WIDE : HD_WORK_NARROW],
+                                       .dy_whole = f32,
+                                       .n = c,
+                                       .x = kept_whole ? kept->x : work[HD_WORK_X],
+                                       .x_whole = kept_whole,
+                                       .k = c}));
     walk.rows_of = hd_cross_length;
     walk.sample_rows = block->options.text_tokens;
     walk.piece = text_piece;
     HD_TRY(walk_layer(block, view, &walk, HD_LAYER_KV,
-                      (hd_weight_grad){.dy = work[HD_WORK_D_TEXT],
+                      (hd_weight_grad){.dtype = HEDDLE_F32,
+                                       .dy = work[HD_WORK_D_TEXT],
                                        .dy_whole = 1,
                                        .n = 2 * c,
-                                       .x = view->conditioning->text + view->first_sample * walk.sample_rows * c,
+                                       .x = text,
                                        .x_whole = 1,
                                        .k = c}));
 out:

@@ -59,13 +59,14 @@ typedef struct hd_kept {
 enum {
     HD_WORK_TURNED = 0, /* [rows][3][c] of the dtype: qkv after qk_norm and rope */
     HD_WORK_D_O = 1,    /* [rows][c] */
-    HD_WORK_D_WIDE = 2, /* [rows][3][c]; CROSS: [rows][c]; MLP: [stretch][mlp] */
-    HD_WORK_DY = 3,     /* [stretch][c] */
-    HD_WORK_X = 4,      /* [stretch][c]: what a linear layer was given */
-    HD_WORK_ACTIVE = 5, /* MLP: [stretch][mlp] */
+    HD_WORK_D_WIDE = 2, /* [rows][3][c]; CROSS: [rows][c]; MLP, back->dtype F32: [stretch][mlp] */
+    HD_WORK_DY = 3,     /* [stretch][c] of back->dtype */
+    HD_WORK_X = 4,      /* [stretch][c] of back->dtype: what a linear layer was given */
+    HD_WORK_ACTIVE = 5, /* MLP: [stretch][mlp] of back->dtype */
     HD_WORK_SUMS = 6,   /* sums over the rows of every piece of a stretch */
     HD_WORK_D_TEXT = 7, /* CROSS: [samples][text_tokens][2][c] */
-    HD_WORKS = 8
+    HD_WORK_NARROW = 8, /* back->dtype BF16: the stretch of D_WIDE, rounded */
+    HD_WORKS = 9
 };
 
 /* Memory that lives from the beginning of a call to its end, so that several blocks may share it. */
@@ -78,7 +79,10 @@ typedef struct hd_back_space {
 
 struct hd_block_back {
     const hd_block_back_kernels *kernels;
-    hd_gemm *layer[HD_BLOCK_LAYERS]; /* the layers' weights transposed; f32 */
+    heddle_dtype
+        dtype; /* of what the products of linear layers read; BF16: rounded for them, but the text's in CROSS */
+    hd_gemm *layer[HD_BLOCK_LAYERS]; /* the layers' weights transposed; results are f32 */
+    hd_gemm_outer *outer;            /* BF16 only: gradients of weights */
     uint64_t packed;                 /* block->commits of the packed weights */
     float *gradient[HD_BLOCK_PARAMS];
     hd_back_space *space;
@@ -95,6 +99,15 @@ static inline void *hd_back_work(const heddle_block *block, int which)
 {
     return block->back->space->work[which];
 }
+/* Of work of back->dtype, from element `at` on; NULL where there is none. */
+static inline char *hd_back_rows(const heddle_block *block, int which, int64_t at)
+{
+    char *work = hd_back_work(block, which);
+    return work != NULL ? work + (size_t)at * heddle_dtype_bytes(block->back->dtype) : NULL;
+}
+/* `elems` elements as back->dtype: src itself, or a copy in dst. */
+const void *hd_back_operand(const heddle_block *block, void *dst, const void *src, heddle_dtype src_dtype,
+                            int64_t elems);
 heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes);
 /* Parts for one call; tape NULL: a forward that keeps nothing (x is NULL then). */
 heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_view *view, heddle_tape *tape);
@@ -124,9 +137,10 @@ void hd_view_gather(const heddle_block *block, const hd_block_view *view, void *
 /* dW[n][k] += dy^T x, db += column sums of dy, with dy times the gate where there is one. `whole`: the array holds all
  * rows, else those of the stretch. */
 typedef struct hd_weight_grad {
-    const float *dy;
+    heddle_dtype dtype; /* of dy and x */
+    const void *dy;
     int64_t n;
-    const float *x;
+    const void *x;
     int64_t k;
     int dy_whole, x_whole;
     int param; /* of the weight; the bias follows */
@@ -176,8 +190,12 @@ typedef struct hd_norm_back {
     float *sums;     /* shift, scale */
     int base;        /* 0 or HD_MLP_ROWS */
 } hd_norm_back;
-/* normed rows again, f32, into dst; uses HD_SEAT_SCALED for bf16 */
-void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, float *dst, const hd_piece *piece,
+/* dy of the rows into dst, of back->dtype; returns them times row `gate` of the vector where the block is modulated, in
+ * HD_SEAT_SCALED. Uses HD_SEAT_OUT. */
+const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view, int seat, void *dst,
+                                 const hd_piece *piece, int gate);
+/* normed rows again, of back->dtype, into dst; uses HD_SEAT_SCALED where that is not the block's */
+void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_piece *piece,
                         int base);
 void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_back *x);
 void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums,

@@ -12,19 +12,51 @@ float *hd_back_condition(const heddle_block *block, const hd_block_view *view, i
     return wanted->vector + ((view->first_sample + sample) * CONDITION_ROWS + which) * block->channels;
 }
 
-void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, float *dst, const hd_piece *piece,
+const void *hd_back_operand(const heddle_block *block, void *dst, const void *src, heddle_dtype src_dtype,
+                            int64_t elems)
+{
+    if (src_dtype == block->back->dtype) {
+        return src;
+    }
+    block->kernels->convert(dst, block->back->dtype, src, src_dtype, elems);
+    return dst;
+}
+
+const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view, int seat, void *dst,
+                                 const hd_piece *piece, int gate)
+{
+    const hd_block_back *back = block->back;
+    int64_t c = block->channels;
+    void *scaled = block->seat[seat].part[HD_SEAT_SCALED];
+    hd_view_gather(block, view, dst, back->dtype, piece);
+    if (!block->options.modulate) {
+        return dst;
+    }
+    const float *factor = hd_block_condition(block, view, piece->sample, gate);
+    if (back->dtype == HEDDLE_F32) {
+        back->kernels->scale_rows(scaled, dst, piece->rows, c, factor);
+        return scaled;
+    }
+    float *wide = block->seat[seat].part[HD_SEAT_OUT];
+    for (int64_t r = 0; r < piece->rows; r++) { /* row by row: in the nearest cache */
+        block->kernels->convert(wide + c, HEDDLE_F32, (const uint16_t *)dst + r * c, back->dtype, c);
+        back->kernels->scale_rows(wide, wide + c, 1, c, factor);
+        block->kernels->convert((uint16_t *)scaled + r * c, back->dtype, wide, HEDDLE_F32, c);
+    }
+    return scaled;
+}
+
+void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_piece *piece,
                         int base)
 {
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
     const char *x = hd_walk_of(view)->kept->x + (size_t)(piece->first * c) * hd_block_elem_bytes(block);
-    void *normed = dtype == HEDDLE_F32 ? (void *)dst : block->seat[seat].part[HD_SEAT_SCALED];
+    void *normed = dtype == block->back->dtype ? dst : block->seat[seat].part[HD_SEAT_SCALED];
     block->kernels->norm_modulate(normed, x, dtype, piece->rows, c,
                                   hd_block_condition(block, view, piece->sample, base + HD_SHIFT),
                                   hd_block_condition(block, view, piece->sample, base + HD_SCALE));
-    if (dtype != HEDDLE_F32) {
-        block->kernels->convert(dst, HEDDLE_F32, normed, dtype, piece->rows * c);
-    }
+    hd_back_operand(block, dst, normed, dtype, piece->rows * c);
 }
 
 void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_back *x)

@@ -132,12 +132,22 @@ typedef struct panel {
     const hd_weight_grad *weight;
     int64_t first, n; /* rows of the weight */
     float *dw, *db;
-    float *product, *columns; /* scratch */
+    float *product, *columns, *wide; /* scratch */
+    int seat;
 } panel;
 
-static heddle_status multiply(const panel *p, float *dw, const float *dy, const float *x, int64_t rows, float beta)
+enum { WIDE_ROWS = 16 };
+
+/* dw = or += the product over `rows` rows */
+static heddle_status multiply(const heddle_block *block, const panel *p, float *dw, const void *dy, const void *x,
+                              int64_t rows, int add)
 {
     const hd_weight_grad *w = p->weight;
+    if (w->dtype == HEDDLE_BF16) {
+        const hd_outer_product product = {dw, dy, x, w->n, p->n, w->k, rows, add};
+        return hd_gemm_outer_run(block->back->outer, p->seat, &product);
+    }
+    float beta = add ? 1 : 0;
     dnnl_status_t status = dnnl_sgemm('T', 'N', p->n, w->k, rows, 1, dy, w->n, x, w->k, beta, dw, w->k);
     if (status != dnnl_success) {
         return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
@@ -147,9 +157,27 @@ static heddle_status multiply(const panel *p, float *dw, const float *dy, const 
     return HEDDLE_OK;
 }
 
+static void add_columns(const heddle_block *block, const panel *p, float *dst, const void *dy, int64_t rows)
+{
+    const hd_block_back *back = block->back;
+    int64_t count, n = p->weight->n;
+    if (p->weight->dtype == HEDDLE_F32) {
+        back->kernels->add_columns(dst, dy, rows, n, p->n);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += count) {
+        count = smaller(WIDE_ROWS, rows - r);
+        for (int64_t i = 0; i < count; i++) {
+            block->kernels->convert(p->wide + i * p->n, HEDDLE_F32, (const uint16_t *)dy + (r + i) * n, HEDDLE_BF16,
+                                    p->n);
+        }
+        back->kernels->add_columns(dst, p->wide, count, p->n, p->n);
+    }
+}
+
 /* y = gate (x W^T + b), so dW = gate G with G = dy^T x, and the gradient of the gate is G . W + b . sum of dy. */
-static heddle_status add_gated(heddle_block *block, const hd_block_view *view, const panel *p, const float *dy,
-                               const float *x, const hd_piece *unit)
+static heddle_status add_gated(heddle_block *block, const hd_block_view *view, const panel *p, const void *dy,
+                               const void *x, const hd_piece *unit)
 {
     heddle_status st = HEDDLE_OK;
     const hd_weight_grad *w = p->weight;
@@ -158,9 +186,9 @@ static heddle_status add_gated(heddle_block *block, const hd_block_view *view, c
     const float *weight = block->param[w->param].data + p->first * w->k;
     const float *bias = block->param[w->param + 1].data + p->first;
     float *dgate = hd_back_condition(block, view, unit->sample, w->gate);
-    HD_TRY(multiply(p, p->product, dy, x, unit->rows, 0));
+    HD_TRY(multiply(block, p, p->product, dy, x, unit->rows, 0));
     memset(p->columns, 0, (size_t)p->n * sizeof *p->columns);
-    kernels->add_columns(p->columns, dy, unit->rows, w->n, p->n);
+    add_columns(block, p, p->columns, dy, unit->rows);
     for (int64_t j = 0; j < p->n; j++) {
         float along = kernels->add_scaled(p->dw + j * w->k, p->product + j * w->k, weight + j * w->k, w->k, gate[j]);
         p->db[j] += gate[j] * p->columns[j];
@@ -180,24 +208,28 @@ static heddle_status panel_job(heddle_block *block, const hd_block_view *view, i
     for (; job >= parts_of(w->n, HD_PANEL_ROWS); w++) {
         job -= parts_of(w->n, HD_PANEL_ROWS);
     }
-    panel p = {.weight = w, .first = job * HD_PANEL_ROWS};
+    size_t elem = heddle_dtype_bytes(w->dtype);
+    panel p = {.weight = w, .first = job * HD_PANEL_ROWS, .seat = seat};
     p.n = smaller(HD_PANEL_ROWS, w->n - p.first);
     p.dw = block->back->gradient[w->param] + p.first * w->k;
     p.db = block->back->gradient[w->param + 1] + p.first;
     p.columns = block->seat[seat].part[HD_SEAT_PANEL];
-    p.product = p.columns + HD_PANEL_ROWS;
+    p.wide = p.columns + HD_PANEL_ROWS;
+    p.product = p.wide + WIDE_ROWS * HD_PANEL_ROWS;
     for (int64_t u = walk->first_unit; u < walk->first_unit + walk->units; u++) {
         hd_piece unit = piece_of(block, view, u, -1);
-        const float *dy = w->dy + (unit.first - (w->dy_whole ? 0 : walk->first_row)) * w->n + p.first;
-        const float *x = w->x + (unit.first - (w->x_whole ? 0 : walk->first_row)) * w->k;
+        int64_t dy_at = (unit.first - (w->dy_whole ? 0 : walk->first_row)) * w->n + p.first;
+        int64_t x_at = (unit.first - (w->x_whole ? 0 : walk->first_row)) * w->k;
+        const char *dy = (const char *)w->dy + (size_t)dy_at * elem;
+        const char *x = (const char *)w->x + (size_t)x_at * elem;
         if (unit.rows == 0) {
             continue;
         }
         if (w->gate >= 0) {
             HD_TRY(add_gated(block, view, &p, dy, x, &unit));
         } else {
-            HD_TRY(multiply(&p, p.dw, dy, x, unit.rows, 1));
-            block->back->kernels->add_columns(p.db, dy, unit.rows, w->n, p.n);
+            HD_TRY(multiply(block, &p, p.dw, dy, x, unit.rows, 1));
+            add_columns(block, &p, p.db, dy, unit.rows);
         }
     }
 out:
@@ -211,7 +243,8 @@ static heddle_status reserve(heddle_block *block, const hd_walk *walk)
     for (int i = 0; i < walk->nweights; i++) {
         widest = walk->weight[i].gate >= 0 && walk->weight[i].k > widest ? walk->weight[i].k : widest;
     }
-    HD_TRY(hd_block_reserve(block, HD_SEAT_PANEL, (size_t)(HD_PANEL_ROWS * (widest + 1)) * sizeof(float)));
+    size_t line_bytes = HD_PANEL_ROWS * sizeof(float);
+    HD_TRY(hd_block_reserve(block, HD_SEAT_PANEL, (size_t)(widest + WIDE_ROWS + 1) * line_bytes));
     int64_t units = smaller(stretch_units(block, walk->sample_rows), units_of(walk));
     HD_TRY(hd_back_reserve(block, HD_WORK_SUMS, (size_t)(units * unit_pieces(walk) * walk->columns) * sizeof(float)));
 out:

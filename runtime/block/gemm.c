@@ -212,6 +212,11 @@ out:
     return st;
 }
 
+int hd_gemm_narrow(const hd_gemm *gemm)
+{
+    return gemm->kernel_src == HEDDLE_BF16;
+}
+
 int64_t hd_gemm_bytes(const hd_gemm *gemm)
 {
     if (gemm == NULL || gemm->kernel[HD_GEMM_SMALL].rows == 0) {

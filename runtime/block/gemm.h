@@ -33,9 +33,29 @@ heddle_status hd_gemm_pack_transposed(hd_gemm *gemm, const float *weight);
 /* Dense rows. Allocates nothing. dst must not overlap src. */
 heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 
+/* 1: BF16 sources are multiplied as they are, not by way of F32. */
+int hd_gemm_narrow(const hd_gemm *gemm);
+
 int64_t hd_gemm_bytes(const hd_gemm *gemm);      /* scratch and packed weights */
 int64_t hd_gemm_block_rows(const hd_gemm *gemm); /* of the larger kind in use; 0 before packing */
 const char *hd_gemm_kernel(const hd_gemm *gemm); /* oneDNN's name of the kernel; "" before packing */
+
+/* dw[n, k] = or += dy^T x over rows, of BF16 rows into F32 sums: the gradient of a weight. Equal calls give equal bits.
+ */
+typedef struct hd_gemm_outer hd_gemm_outer;
+
+typedef struct hd_outer_product {
+    float *dw;          /* dense */
+    const uint16_t *dy; /* [rows][n], rows dy_stride elements apart */
+    const uint16_t *x;  /* [rows][k], dense */
+    int64_t dy_stride, n, k, rows;
+    int add;
+} hd_outer_product;
+
+/* *out: NULL where oneDNN has no fast kernel. Seats as above. */
+heddle_status hd_gemm_outer_create(hd_gemm_outer **out, int seats);
+void hd_gemm_outer_destroy(hd_gemm_outer *outer);
+heddle_status hd_gemm_outer_run(hd_gemm_outer *outer, int seat, const hd_outer_product *product);
 
 /* oneDNN runs on OpenMP. The library's ranks and threads are its own, so OpenMP is held at one thread while they call
  * oneDNN; also, OpenMP's thread pools do not survive fork. Returns what to hand to hd_gemm_leave. */

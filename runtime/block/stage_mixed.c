@@ -132,22 +132,14 @@ static heddle_status out_piece(heddle_block *block, const hd_block_view *view, i
     heddle_status st = HEDDLE_OK;
     const hd_walk *walk = hd_walk_of(view);
     int64_t c = block->channels;
-    float *dy = (float *)hd_back_work(block, HD_WORK_DY) + at * c;
-    float *d_o = (float *)hd_back_work(block, HD_WORK_D_O) + piece->first * c;
-    float *scaled = dy;
     (void)sums;
-    hd_view_gather(block, view, dy, HEDDLE_F32, piece);
-    if (block->options.modulate) {
-        scaled = block->seat[seat_index].part[HD_SEAT_SCALED];
-        block->back->kernels->scale_rows(scaled, dy, piece->rows, c,
-                                         hd_block_condition(block, view, piece->sample, HD_GATE));
-    }
-    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_PROJ], seat_index, d_o, scaled, piece->rows));
-    if (block->options.shape.dtype != HEDDLE_F32) {
-        block->kernels->convert((float *)hd_back_work(block, HD_WORK_X) + at * c, HEDDLE_F32,
-                                walk->kept->o + (size_t)piece->first * row_bytes(block), block->options.shape.dtype,
-                                piece->rows * c);
-    }
+    const void *scaled =
+        hd_back_gather_gated(block, view, seat_index, hd_back_rows(block, HD_WORK_DY, at * c), piece, HD_GATE);
+    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_PROJ], seat_index,
+                       (float *)hd_back_work(block, HD_WORK_D_O) + piece->first * c, scaled, piece->rows));
+    hd_back_operand(block, hd_back_rows(block, HD_WORK_X, at * c),
+                    walk->kept->o + (size_t)piece->first * row_bytes(block), block->options.shape.dtype,
+                    piece->rows * c);
 out:
     return st;
 }
@@ -155,16 +147,17 @@ out:
 static heddle_status back_out(heddle_block *block, const hd_block_view *view, hd_walk *walk)
 {
     int64_t c = block->channels;
-    int f32 = block->options.shape.dtype == HEDDLE_F32;
+    int direct = block->options.shape.dtype == block->back->dtype;
     walk->piece = out_piece;
     walk->columns = 0;
     walk->reduce = NULL;
     walk->nweights = 1;
-    walk->weight[0] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_DY),
+    walk->weight[0] = (hd_weight_grad){.dtype = block->back->dtype,
+                                       .dy = hd_back_work(block, HD_WORK_DY),
                                        .n = c,
-                                       .x = f32 ? (void *)walk->kept->o : hd_back_work(block, HD_WORK_X),
+                                       .x = direct ? (void *)walk->kept->o : hd_back_work(block, HD_WORK_X),
                                        .k = c,
-                                       .x_whole = f32,
+                                       .x_whole = direct,
                                        .param = 2 * HD_LAYER_PROJ,
                                        .gate = block->options.modulate ? HD_GATE : -1};
     return hd_walk_run(block, view, walk);
@@ -192,7 +185,6 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     int64_t c = block->channels, d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block);
     float *d_qkv = (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * 3 * c;
-    float *normed = (float *)hd_back_work(block, HD_WORK_X) + at * c;
     float *dy = block->seat[seat_index].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows && (block->options.qk_norm || block->cos_sin != NULL); r++) {
         int64_t t = view->t_lo + (piece->first + r) % view->t;
@@ -205,8 +197,10 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
                                                    weight != NULL ? sums + shift_and_scale(block) + which * d : NULL);
         }
     }
-    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_QKV], seat_index, dy, d_qkv, piece->rows));
-    hd_back_norm_again(block, view, seat_index, normed, piece, 0);
+    const void *operand =
+        hd_back_operand(block, hd_back_rows(block, HD_WORK_NARROW, at * 3 * c), d_qkv, HEDDLE_F32, piece->rows * 3 * c);
+    HD_TRY(hd_gemm_run(block->back->layer[HD_LAYER_QKV], seat_index, dy, operand, piece->rows));
+    hd_back_norm_again(block, view, seat_index, hd_back_rows(block, HD_WORK_X, at * c), piece, 0);
     hd_norm_back x = {piece, dy, sums, 0};
     hd_back_norm(block, view, &x);
 out:
@@ -226,15 +220,17 @@ static void in_reduce(heddle_block *block, const hd_block_view *view, const hd_p
 static heddle_status back_in(heddle_block *block, const hd_block_view *view, hd_walk *walk)
 {
     int64_t c = block->channels;
+    int direct = block->back->dtype == HEDDLE_F32;
     walk->piece = in_piece;
     walk->columns = shift_and_scale(block) + (block->options.qk_norm ? 2 * block->head_channels : 0);
     walk->reduce = walk->columns > 0 ? in_reduce : NULL;
     walk->nweights = 1;
-    walk->weight[0] = (hd_weight_grad){.dy = hd_back_work(block, HD_WORK_D_WIDE),
+    walk->weight[0] = (hd_weight_grad){.dtype = block->back->dtype,
+                                       .dy = hd_back_work(block, direct ? HD_WORK_D_WIDE : HD_WORK_NARROW),
                                        .n = 3 * c,
                                        .x = hd_back_work(block, HD_WORK_X),
                                        .k = c,
-                                       .dy_whole = 1,
+                                       .dy_whole = direct,
                                        .param = 2 * HD_LAYER_QKV,
                                        .gate = -1};
     return hd_walk_run(block, view, walk);
@@ -247,8 +243,12 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     size_t stretch = (size_t)hd_walk_rows(block, view->samples, view->sample_rows);
     HD_TRY(hd_back_reserve(block, HD_WORK_D_O, rows * c * sizeof(float)));
     HD_TRY(hd_back_reserve(block, HD_WORK_D_WIDE, 3 * rows * c * sizeof(float)));
-    HD_TRY(hd_back_reserve(block, HD_WORK_DY, stretch * c * sizeof(float)));
-    HD_TRY(hd_back_reserve(block, HD_WORK_X, stretch * c * sizeof(float)));
+    size_t elem = heddle_dtype_bytes(block->back->dtype);
+    HD_TRY(hd_back_reserve(block, HD_WORK_DY, stretch * c * elem));
+    HD_TRY(hd_back_reserve(block, HD_WORK_X, stretch * c * elem));
+    if (block->back->dtype != HEDDLE_F32) {
+        HD_TRY(hd_back_reserve(block, HD_WORK_NARROW, 3 * stretch * c * elem));
+    }
     HD_TRY(hd_block_reserve(block, HD_SEAT_SCALED, HD_CHUNK_ROWS * c * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_SEAT_OUT, HD_CHUNK_ROWS * c * sizeof(float)));
     if (block->options.qk_norm) {
