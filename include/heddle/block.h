@@ -111,9 +111,10 @@ HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, cons
  * Results are those of the method: equal to one rank's up to f32 rounding, not bit for bit, and the same bits in every
  * run. A backward for another forward than the last one runs the attention's forward again (one more forward's
  * traffic); so does a tape that recomputes. bf16: d_o and the gradients of q, k, v are rounded where they go to the
- * method. options.threads hold for the method too (rsa uses one).
+ * method. options.threads hold for the method too.
  *
- * HEDDLE_ERR_ARG: a pointer is NULL, another kind of stage, no such method (lists them), called twice.
+ * HEDDLE_ERR_ARG: a pointer is NULL (comm: the other ranks do not hear of it and wait), another kind of stage, no such
+ * method (lists them), called twice.
  * HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one another, the mesh has another number of ranks than comm,
  * sharded channels, partial sums, a method that needs the dim sharded, whole or on two axes. HEDDLE_ERR_UNSUPPORTED:
  * softmax attention over more than two axes. HEDDLE_ERR_MISMATCH (every rank): names the first rank that asks for
