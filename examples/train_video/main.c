@@ -1,6 +1,6 @@
 /* Trains a small video diffusion transformer on several ranks; train.h says where to read on.
  *
- *     ./example_train_video --picture clip.png              2 ranks, processes of this host, about a minute
+ *     ./example_train_video --picture clip.png              2 ranks, processes of this host, half a minute
  *     ./example_train_video --mesh '[dp=2 sp=2]' --shard-optimizer
  *     ./example_train_video --compare                       the same losses on 1, 2 and 4 ranks?
  *     mpirun -n 4 ./example_train_video --ranks 4           joins the ranks that mpirun started

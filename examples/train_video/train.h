@@ -127,8 +127,7 @@ heddle_status network_forward(network *net, float *velocity, const float *noisy,
 /* After a forward pass that kept; dvelocity is written to. */
 heddle_status network_backward(network *net, float *dvelocity, const float *noisy, const double *time);
 
-/* --- train.c, sample.c, report.c, picture.c, compare.c
- * -------------------------------------------------------------------------- */
+/* --- train.c, sample.c, report.c, picture.c, compare.c ------------------------------------------------------------ */
 typedef struct outcome { /* written by rank 0, readable by the process that started the ranks */
     int64_t steps;
     uint64_t weights;                                    /* a sum over the bits of all parameters */

@@ -96,8 +96,7 @@ HEDDLE_HOST_DEVICE static inline void heddle_range_intersect(int64_t *lo, int64_
     *len = end > *lo ? end - *lo : 0;
 }
 
-/* --- mixed radix: digit 0 is the most significant
- * --------------------------------------------------------------------- */
+/* --- mixed radix: digit 0 is the most significant ----------------------------------------------------------------- */
 
 /* rank = ((coord[0] * size[1] + coord[1]) * size[2] + coord[2]) ... */
 HEDDLE_HOST_DEVICE static inline int heddle_mesh_rank_of(const int *coord, const int *size, int naxes)
@@ -136,8 +135,7 @@ HEDDLE_HOST_DEVICE static inline int64_t heddle_index_ravel(const int64_t *coord
     return position;
 }
 
-/* --- strides
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- strides ------------------------------------------------------------------------------------------------------ */
 
 /* Offset of global coordinate coord[] in a local array that starts at lo[]; in the unit of the strides. */
 HEDDLE_HOST_DEVICE static inline int64_t heddle_index_offset(const int64_t *coord, const int64_t *lo,

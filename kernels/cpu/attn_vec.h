@@ -147,8 +147,7 @@ static void mask_scores(float *s, int64_t n_keys, int64_t diagonal, float hidden
     }
 }
 
-/* --- forward
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 /* Scores to weights, their sums, and by how much earlier ones shrink. */
 static void weigh(const scratch_parts *x, int64_t n_keys, int nz)
@@ -254,8 +253,7 @@ static void forward(const hd_attn_block *block, const hd_attn_carry *carry, void
     }
 }
 
-/* --- backward
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* s: scores to weights; ds: products of gradients to gradients of scores. Lanes without a query give nothing. */
 static void weigh_back(const scratch_parts *x, int64_t n_keys, int64_t count)

@@ -9,8 +9,7 @@
 
 enum { CALLS = 2 };
 
-/* --- local arrays
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- local arrays ------------------------------------------------------------------------------------------------- */
 
 typedef struct local {
     heddle_attention_array array;
@@ -163,8 +162,7 @@ static void free_run(run *r)
     attention_free(&r->part);
 }
 
-/* --- running
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
 static void check_traffic(run *r, const heddle_attention *attention, attention_errors *errors)
 {
@@ -249,8 +247,7 @@ static void collect(run *r)
     }
 }
 
-/* --- comparing
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
 
 /* Largest difference; NaN must meet NaN, infinity itself. */
 static double compare(const double *got, const double *want, int64_t elems)

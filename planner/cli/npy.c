@@ -40,8 +40,7 @@ void npy_free(npy_array *array)
     array->data = NULL;
 }
 
-/* --- the header: a Python dict of three keys
- * --------------------------------------------------------------------------- */
+/* --- the header: a Python dict of three keys ---------------------------------------------------------------------- */
 
 typedef struct header {
     const char *path;
@@ -199,8 +198,7 @@ static int read_dict(header *h)
     return CLI_OK;
 }
 
-/* --- what the header means
- * ----------------------------------------------------------------------------------------------- */
+/* --- what the header means ---------------------------------------------------------------------------------------- */
 
 static int accept_type(npy_array *out, const header *h)
 {

@@ -22,8 +22,7 @@ typedef struct trial {
     char problem[PROBLEM_BYTES]; /* "": none so far */
 } trial;
 
-/* --- byte counts
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- byte counts -------------------------------------------------------------------------------------------------- */
 
 static void check_bytes(trial *t, const heddle_reshard_info *info, const heddle_peer_bytes *sends, int count)
 {
@@ -65,8 +64,7 @@ static heddle_status check_info(trial *t, const heddle_reshard *reshard)
     return st;
 }
 
-/* --- one problem
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- one problem -------------------------------------------------------------------------------------------------- */
 
 static heddle_status save_parts(trial *t)
 {

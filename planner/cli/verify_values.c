@@ -73,8 +73,7 @@ static int is_float(heddle_dtype dtype)
     return dtype <= HEDDLE_F8E5M2;
 }
 
-/* --- which of the partial values reach a rank
- * ----------------------------------------------------------------------------- */
+/* --- which of the partial values reach a rank --------------------------------------------------------------------- */
 
 /* Does an element lie in the source part of ranks that a rank may take from? The axes whose coordinate is its own cut
  * the dim as they do on the source; on the others the owner sends. */

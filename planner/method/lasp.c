@@ -1,4 +1,4 @@
-/* LASP: one state per fibre from rank to rank, whatever the length (arXiv 2404.02882, section 2). */
+/* LASP: one state per fibre from rank to rank, whatever the length (arXiv 2404.02882). */
 #include "planner/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)

@@ -16,8 +16,7 @@ const hd_core_method *hd_core_method_of(const hd_attn_problem *problem)
     }
 }
 
-/* --- what is compared
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- what is compared --------------------------------------------------------------------------------------------- */
 
 static uint64_t hash_lengths(const int64_t *length, int64_t count)
 {
@@ -51,8 +50,7 @@ static void describe(hd_fields *fields, const heddle_shape *shape, const heddle_
     hd_fields_add(fields, "projected length", "%lld", (long long)o->projected_length);
 }
 
-/* --- groups
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- groups ------------------------------------------------------------------------------------------------------- */
 
 /* A mesh in which the sequence's axes first..last are one; *axis gets its index. */
 static heddle_mesh merge_axes(int *axis, const heddle_mesh *mesh, int first, int last)
@@ -106,8 +104,7 @@ out:
     return st;
 }
 
-/* --- memory
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static heddle_status take_memory(void **out, heddle_attention *a, int64_t bytes, int64_t *counted)
 {
@@ -174,8 +171,7 @@ out:
     return st;
 }
 
-/* --- the object
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- the object --------------------------------------------------------------------------------------------------- */
 
 /* mine: what this rank has come to before. */
 static heddle_status make_core(heddle_attention *a, heddle_status mine)

@@ -1,4 +1,4 @@
-/* LASP: the state travels from rank to rank (arXiv 2404.02882, section 2). N-1 messages of one state per direction,
+/* LASP: the state travels from rank to rank (arXiv 2404.02882). N-1 messages of one state per direction,
  * whatever the length.
  *
  * A rank that has done its own work when the state arrives adds its part and sends it on at once: only that is serial.

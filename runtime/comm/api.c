@@ -63,8 +63,7 @@ void heddle_buffer_free(heddle_comm *comm, void *buffer)
     hd_group_release(comm->group, buffer);
 }
 
-/* --- group operations
- * -------------------------------------------------------------------------------------------------- */
+/* --- group operations --------------------------------------------------------------------------------------------- */
 
 heddle_status heddle_comm_barrier(heddle_comm *comm)
 {
@@ -190,8 +189,7 @@ heddle_status heddle_transport_fail(heddle_status status, const char *format, ..
     return hd_fail(status, "%s", text);
 }
 
-/* --- for the rest of the runtime
- * ------------------------------------------------------------------------------------------ */
+/* --- for the rest of the runtime ---------------------------------------------------------------------------------- */
 
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {

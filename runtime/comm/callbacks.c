@@ -28,8 +28,7 @@ typedef struct callbacks {
     char pending_why[HD_WHY_BYTES];
 } callbacks;
 
-/* --- operations
- * --------------------------------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------------------------------- */
 
 static callbacks *of(const heddle_comm *comm)
 {
@@ -156,8 +155,7 @@ static const hd_comm_ops callbacks_ops = {
     .destroy = callbacks_destroy,
 };
 
-/* --- making
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- making ------------------------------------------------------------------------------------------------------- */
 
 /* Everybody learns of a rank that could not join its host's memory, so that nobody waits for it. */
 static heddle_status join_together(hd_group **group, const hd_join *join, const callbacks *c)

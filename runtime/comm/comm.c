@@ -37,8 +37,7 @@ heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_optio
     return HEDDLE_OK;
 }
 
-/* --- making
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- making ------------------------------------------------------------------------------------------------------- */
 
 /* Host of a rank when `hosts` hosts are pretended: blocks of ranks, the first ones one larger. */
 static int pretended_host(int rank, int size, int hosts)

@@ -89,8 +89,7 @@ void hd_exchange_destroy(hd_exchange *exchange)
     }
 }
 
-/* --- between ranks of one host
- * ---------------------------------------------------------------------------------------- */
+/* --- between ranks of one host ------------------------------------------------------------------------------------ */
 
 enum { SLOT_DATA = 0, SLOT_ACK = 1, STAGE_STEP = 1 << 16 };
 

@@ -156,8 +156,7 @@ heddle_layout heddle_layout_dual(const heddle_layout *layout)
     return dual;
 }
 
-/* --- text
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 /* Names of all dims or axes, for "unknown" sentences. */
 static void list_names(char out[HEDDLE_MAX_DIMS * HEDDLE_NAME_BYTES], const heddle_shape *shape,

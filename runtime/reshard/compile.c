@@ -145,8 +145,7 @@ static heddle_status compile_boxes(hd_pieces *out, const hd_problem *problem, co
     return st;
 }
 
-/* --- flat phases
- * ------------------------------------------------------------------------------------------------------ */
+/* --- flat phases -------------------------------------------------------------------------------------------------- */
 
 /* The ranks that share all coordinates outside the flat axes. */
 typedef struct flat_group {

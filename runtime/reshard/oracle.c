@@ -6,8 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- one element
- * ------------------------------------------------------------------------------------------------------ */
+/* --- one element -------------------------------------------------------------------------------------------------- */
 
 /* A float of `exponent` and `mantissa` bits. `finite`: no infinity, all ones is NaN (f8e4m3). */
 typedef struct small_format {
@@ -143,8 +142,7 @@ static void combine(void *out, const void *const *value, int n, heddle_dtype dty
     }
 }
 
-/* --- all ranks
- * -------------------------------------------------------------------------------------------------------- */
+/* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
 typedef struct world {
     const heddle_reshard_line *line;

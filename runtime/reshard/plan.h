@@ -123,8 +123,7 @@ typedef struct hd_sums {
     int nsums, nterms;
 } hd_sums;
 
-/* --- a step
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- a step ------------------------------------------------------------------------------------------------------- */
 
 /* Messages of a step to and from ranks that cannot be reached. */
 typedef struct hd_mail {

@@ -111,8 +111,7 @@ static void check(const peers_problem *p, peers_method *m)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* --- timing
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- timing ------------------------------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b)
 {

@@ -107,8 +107,7 @@ static void every_variant_of_one_problem(void **state)
     HD_OK(heddle_run_ranks(8, "threads", all_variants, &tensor));
 }
 
-/* --- the formulas of the papers
- * ------------------------------------------------------------------------------------------------- */
+/* --- the formulas of the papers ----------------------------------------------------------------------------------- */
 
 static heddle_attention_traffic plan(const char *shape_text, const char *mesh_text, const char *layout_text,
                                      const heddle_attention_options *options, int rank)
@@ -157,8 +156,7 @@ static void traffic_is_that_of_the_papers(void **state)
     }
 }
 
-/* --- bad input
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- bad input ---------------------------------------------------------------------------------------------------- */
 
 static heddle_status create(heddle_comm *comm, const char *shape_text, const char *layout_text,
                             const heddle_attention_options *options)

@@ -23,8 +23,7 @@ enum { PASSED = 0, FAILED = 1, AS_WANTED = 42, MAX_RANKS = 8 };
         }                                                                                                              \
     } while (0)
 
-/* --- as a rank
- * -------------------------------------------------------------------------------------------------------- */
+/* --- as a rank ---------------------------------------------------------------------------------------------------- */
 
 static heddle_comm_options mode_options(const char *what)
 {
@@ -289,8 +288,7 @@ static int rank_main(const char *what)
     return as_wrong_use();
 }
 
-/* --- from outside
- * ------------------------------------------------------------------------------------------------------ */
+/* --- from outside ------------------------------------------------------------------------------------------------- */
 
 static void run(int nranks, const char *what, int wanted, const char *preload)
 {

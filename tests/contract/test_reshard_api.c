@@ -240,8 +240,7 @@ static void unreachable_memory_is_refused_on_every_rank(void **state)
     HD_OK(heddle_run_ranks(3, "shm", private_to_peer, NULL));
 }
 
-/* --- plans
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- plans -------------------------------------------------------------------------------------------------------- */
 
 static heddle_status several_in_flight(heddle_comm *comm, void *arg)
 {
@@ -323,8 +322,7 @@ static void info_says_what_happens(void **state)
     HD_OK(heddle_run_ranks(2, "shm", look_at_info, NULL));
 }
 
-/* --- adjoint
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- adjoint ------------------------------------------------------------------------------------------------------ */
 
 /* Small whole numbers: sums are exact in f64 as well. */
 static void fill_numbers(void *data, size_t bytes, int is_float, uint64_t seed)

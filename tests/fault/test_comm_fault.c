@@ -61,8 +61,7 @@ static void assert_nothing_left(int descriptors)
     assert_int_equal(open_descriptors(), descriptors);
 }
 
-/* --- giving up
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
 
 typedef enum wait_kind { IN_BARRIER, IN_ALLGATHER, IN_SENDRECV, IN_LINK, WAIT_KINDS } wait_kind;
 
@@ -173,8 +172,7 @@ static void leaving_rank_is_noticed(void **state)
     }
 }
 
-/* --- late
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- late --------------------------------------------------------------------------------------------------------- */
 
 static heddle_status late_rank(heddle_comm *comm, void *arg)
 {
@@ -238,8 +236,7 @@ static void sizes_must_match(void **state)
     }
 }
 
-/* --- the n-th call, the n-th allocation
- * ---------------------------------------------------------------------------------- */
+/* --- the n-th call, the n-th allocation --------------------------------------------------------------------------- */
 
 /* A little of everything. */
 static heddle_status busy_rank(heddle_comm *comm, void *arg)

@@ -21,8 +21,7 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* --- as a rank: switch without end; rank 1 dies in the middle of it
- * --------------------------------------------------- */
+/* --- as a rank: switch without end; rank 1 dies in the middle of it ----------------------------------------------- */
 
 static int rank_main(const char *what)
 {
@@ -56,8 +55,7 @@ static int rank_main(const char *what)
     return 0;
 }
 
-/* --- from outside
- * ------------------------------------------------------------------------------------------------------ */
+/* --- from outside ------------------------------------------------------------------------------------------------- */
 
 /* How many names of a folder start so. */
 static int names_in(const char *folder, const char *start)

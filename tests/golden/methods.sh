@@ -119,6 +119,10 @@ says "full attention runs" 0 "bytes sent = bytes planned" run "$models/full-3d.y
 says "hybrid" 0 "by lasp" plan "$models/hybrid-linear.yaml" --mesh sp=8
 says "hybrid runs" 0 "bytes sent = bytes planned" run "$models/hybrid-linear.yaml" --size t=50,s=6,c=32,heads=4 --layers 2 \
     --ranks 2 --transport threads --method t.lin=lasp --check
+says "all in one" 0 "switch   t@sp" plan "$models/hybrid-mixed.yaml" --mesh sp=4
+says "all in one" 0 "by lasp" plan "$models/hybrid-mixed.yaml" --mesh sp=4
+says "all in one runs" 0 "4 stages run by a method" run "$models/hybrid-mixed.yaml" --size t=128,s=8,c=128,heads=4 \
+    --layers 2 --ranks 2 --transport shm --check
 says "backward" 0 "backward pass: the busiest ranks send" plan "$tiny" --mesh sp=4 --backward
 
 # What is refused.

@@ -176,8 +176,7 @@ void hd_parts_equal(const hd_parts *got, const hd_parts *wanted, const heddle_re
     }
 }
 
-/* --- running a problem in one process
- * ---------------------------------------------------------------------------------- */
+/* --- running a problem in one process ----------------------------------------------------------------------------- */
 
 static void array_of(hd_array *out, const hd_problem *problem, int phase, int is_dst, int rank)
 {
