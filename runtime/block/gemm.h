@@ -52,7 +52,8 @@ typedef struct hd_outer_product {
     int add;
 } hd_outer_product;
 
-/* *out: NULL where oneDNN has no fast kernel. Seats as above. */
+/* *out: NULL where oneDNN cannot. It may be emulation: only fast where hd_gemm_narrow says so of layers. Seats as
+ * above. */
 heddle_status hd_gemm_outer_create(hd_gemm_outer **out, int seats);
 void hd_gemm_outer_destroy(hd_gemm_outer *outer);
 heddle_status hd_gemm_outer_run(hd_gemm_outer *outer, int seat, const hd_outer_product *product);
