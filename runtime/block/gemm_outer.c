@@ -102,7 +102,7 @@ heddle_status hd_gemm_outer_create(hd_gemm_outer **out, int seats)
 {
     heddle_status st = HEDDLE_OK;
     hd_gemm_outer *outer = NULL;
-    int there = 1;
+    int there = 1, entered = hd_gemm_enter(); /* a primitive keeps the number of threads it was made under */
     *out = NULL;
     HD_TRY(hd_alloc((void **)&outer, 1, sizeof *outer, "gradients of weights in bf16"));
     outer->seats = seats;
@@ -119,6 +119,7 @@ heddle_status hd_gemm_outer_create(hd_gemm_outer **out, int seats)
         outer = NULL;
     }
 out:
+    hd_gemm_leave(entered);
     hd_gemm_outer_destroy(outer);
     return st;
 }

@@ -4,6 +4,7 @@
 #include "kernels/kernels_block.h"
 #include "runtime/block/gemm.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +88,33 @@ static void products_are_right(void **state)
     hd_gemm_outer_destroy(outer);
 }
 
+static int threads_of_this_process(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
+        count += entry->d_name[0] != '.';
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A pool of OpenMP would share one core with the rank that is bound to it. Says nothing on a machine of one core. */
+static void openmp_starts_no_threads(void **state)
+{
+    (void)state;
+    int before = threads_of_this_process();
+    hd_gemm_outer *outer = make(2);
+    int entered = hd_gemm_enter();
+    if (outer != NULL) {
+        check(outer, 512, 192, 0, 192, 384);
+    }
+    hd_gemm_leave(entered);
+    assert_int_equal(threads_of_this_process(), before);
+    hd_gemm_outer_destroy(outer);
+}
+
 /* oneDNN reads this before its first kernel; every case is a process of its own. */
 static void any_cpu_gets_an_answer(void **state)
 {
@@ -102,6 +130,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(products_are_right),
+        cmocka_unit_test(openmp_starts_no_threads),
         cmocka_unit_test(any_cpu_gets_an_answer),
     };
     return HD_RUN_CASES(cases, argc, argv);
