@@ -1,5 +1,6 @@
 /* Schedules: accessors, JSON there and back, and files that do not tell the truth. */
 #include "case.h"
+#include "schedule_files.h"
 
 #include "runtime/base/base.h"
 
@@ -8,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { FILE_BYTES = 1 << 16 };
 
 static const char model_text[] = "model: 'small'\n"
                                  "dtype: bf16\n"
@@ -34,27 +33,6 @@ static heddle_schedule *make_schedule(const char *mesh_text, const char *prologu
     HD_OK(heddle_plan(&schedule, model, &mesh, &options));
     heddle_model_destroy(model);
     return schedule;
-}
-
-static void temporary_path(char *out, size_t out_bytes)
-{
-    const char *folder = getenv("TMPDIR");
-    snprintf(out, out_bytes, "%s/heddle-schedule-%ld.json", folder != NULL ? folder : "/tmp", (long)getpid());
-}
-
-/* Saves and reads the text back; the file is gone afterwards. */
-static void saved_text(char *out, const heddle_schedule *schedule)
-{
-    char path[512];
-    temporary_path(path, sizeof path);
-    HD_OK(heddle_schedule_save(schedule, path));
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    size_t bytes = fread(out, 1, FILE_BYTES - 1, f);
-    out[bytes] = '\0';
-    fclose(f);
-    unlink(path);
-    assert_true(bytes > 0 && bytes < FILE_BYTES - 1);
 }
 
 static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
@@ -137,12 +115,6 @@ static void finds_stages(void **state)
     heddle_schedule_destroy(NULL);
 }
 
-typedef struct lie {
-    const char *from, *to; /* the first occurrence is replaced */
-    heddle_status status;
-    const char *sentence;
-} lie;
-
 static const lie lies[] = {
     {"heddle-schedule-1", "heddle-schedule-9", HEDDLE_ERR_PARSE, "this version reads heddle-schedule-1"},
     {"\"schema\"", "\"shcema\"", HEDDLE_ERR_PARSE, "s.json:2:3: unknown key 'shcema' in the schedule; did you mean"},
@@ -181,27 +153,8 @@ static const lie lies[] = {
 static void refuses_lies(void **state)
 {
     (void)state;
-    static char text[FILE_BYTES];
-    static char changed[FILE_BYTES];
-    int wrong = 0;
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
-    saved_text(text, schedule);
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        heddle_schedule *loaded = NULL;
-        char *at = strstr(text, lies[i].from);
-        if (at == NULL) {
-            fail_msg("'%s' is not in %s", lies[i].from, text);
-        }
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, lies[i].to, at + strlen(lies[i].from));
-        heddle_status st = heddle_schedule_parse(&loaded, changed, strlen(changed), "s.json");
-        if (st != lies[i].status || strstr(heddle_last_error(), lies[i].sentence) == NULL ||
-            strncmp(heddle_last_error(), "s.json:", 7) != 0) {
-            print_error("lie %zu, %s: %s: %s\n", i, lies[i].to, heddle_status_name(st), heddle_last_error());
-            wrong++;
-        }
-        assert_null(loaded);
-    }
-    assert_int_equal(wrong, 0);
+    refuse_lies(schedule, lies, sizeof lies / sizeof lies[0]);
     heddle_schedule_destroy(schedule);
 }
 
@@ -209,23 +162,8 @@ static void refuses_lies(void **state)
 static void notices_every_changed_digit(void **state)
 {
     (void)state;
-    static char text[FILE_BYTES];
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
-    saved_text(text, schedule);
-    size_t end = (size_t)(strstr(text, "\"note\"") - text);
-    for (size_t i = 0; i < end; i++) {
-        heddle_schedule *loaded = NULL;
-        if (text[i] < '0' || text[i] > '9') {
-            continue;
-        }
-        char old = text[i];
-        text[i] = old == '9' ? '8' : (char)(old + 1);
-        heddle_status st = heddle_schedule_parse(&loaded, text, strlen(text), "s.json");
-        if (st == HEDDLE_OK) {
-            fail_msg("a changed digit at byte %zu is taken: %.60s", i, text + (i > 30 ? i - 30 : 0));
-        }
-        text[i] = old;
-    }
+    refuse_changed_digits(schedule);
     heddle_schedule_destroy(schedule);
 }
 
