@@ -295,8 +295,7 @@ static void run(int nranks, const char *what, int wanted, const char *preload)
     const mpirun_options options = {.preload = preload, .seconds = 50};
     int code = mpirun_self(nranks, what, &options);
     if (code == MPIRUN_ABSENT) {
-        print_message("no mpirun in PATH\n");
-        skip();
+        hd_skip("mpi", "no mpirun in PATH");
     }
     if (code != wanted) {
         print_error("mpirun -n %d ... %s: exit code %d, wanted %d\n", nranks, what, code, wanted);

@@ -82,8 +82,7 @@ static void one_rank_dies(const char *mode)
     int code = mpirun_self(3, what, &options);
     double seconds = seconds_now() - begin;
     if (code == MPIRUN_ABSENT) {
-        print_message("no mpirun in PATH\n");
-        skip();
+        hd_skip("mpi", "no mpirun in PATH");
     }
     if (code == 0 || code == MPIRUN_TIME_OUT || seconds > 15) {
         print_error("%s: exit code %d after %.1f s\n", mode, code, seconds);

@@ -4,7 +4,8 @@ set -u
 cd "${HEDDLE_SOURCE:?}"
 failed=0
 flags="-pedantic -Wall -Wextra -Werror -fsyntax-only -I include -I ${HEDDLE_BUILD:?}/include"
-command -v c++ >/dev/null || { echo "no C++ compiler: skipped"; exit 77; }
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+command -v c++ >/dev/null || skip_test c++ "no C++ compiler"
 for header in include/heddle/*.h; do
     name=heddle/$(basename "$header")
     extra=""

@@ -2,6 +2,7 @@
 # heddle verify linear-attention and heddle bench linear-attention: right on every transport, exit codes, saved arrays.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
@@ -38,11 +39,9 @@ for transport in threads shm; do
     says "random on $transport" 0 "60 linear attention problems right on $transport" verify --random 60 --ranks 3 \
         --transport $transport --seed 5
 done
-if command -v mpirun >/dev/null && [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
+if have_mpi; then
     says "random on mpi" 0 "30 linear attention problems" verify --random 30 --ranks 3 --transport mpi
     says "messages" 0 "30 linear attention problems" verify --random 30 --ranks 3 --transport mpi --messages
-else
-    echo "no mpirun or no MPI adapter: mpi left out"
 fi
 
 says "save" 0 "right on" verify 'f32[b=1 s=5 h=1 d=2] on [sp=2]' --method scan --dv 3 --save "$folder/parts"

@@ -2,11 +2,11 @@
 # Memory that really falls: the longest sequence in fixed resident memory per rank grows with the ranks as it should.
 set -uo pipefail
 bench=$HEDDLE_BUILD/bench_longest
-[ -x "$bench" ] || { echo "no bench_longest here"; exit 77; }
-[ -r /proc/self/smaps_rollup ] || { echo "no /proc/self/smaps_rollup here"; exit 77; }
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+[ -x "$bench" ] || { echo "FAILED: no bench_longest here"; exit 1; }
+[ -r /proc/self/smaps_rollup ] || skip_test smaps "no /proc/self/smaps_rollup here"
 if grep -q '^HEDDLE_SANITIZE:STRING=..*' "$HEDDLE_BUILD/CMakeCache.txt"; then
-    echo "a sanitizer's shadow memory would be measured too"
-    exit 77
+    skip_test sanitizer "a sanitizer's shadow memory would be measured too"
 fi
 
 longest() { # METHOD RANKS: length of a line of JSON per number of ranks

@@ -3,13 +3,14 @@
 # is refused.
 set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}" "${HEDDLE_BUILD:?}"
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 models=$HEDDLE_SOURCE/examples/models
 tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
 transports="threads shm"
-if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+if have_mpi; then
     transports="$transports mpi"
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
 fi

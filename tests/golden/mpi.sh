@@ -3,15 +3,16 @@
 # against bytes as planned without running anything.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
+. "$HEDDLE_SOURCE/tests/support/skip.sh"
 if [ ! -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
     said=$("$HEDDLE" verify 'u8[t=4 s=4] on [sp=1]: t@sp -> s@sp' --transport mpi 2>&1 </dev/null) &&
         { echo "FAILED: mpi works without its library"; exit 1; }
     case $said in
-        *libheddle_mpi*libopenmpi-dev*) echo "skipped: built without MPI, and heddle says so" && exit 77 ;;
+        *libheddle_mpi*libopenmpi-dev*) skip_test mpi "built without MPI, and heddle says so" ;;
         *) echo "FAILED: without MPI heddle says: $said" && exit 1 ;;
     esac
 fi
-command -v mpirun >/dev/null || { echo "skipped: no mpirun"; exit 77; }
+command -v mpirun >/dev/null || skip_test mpi "no mpirun in PATH"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # heddle run on 1 to 4 ranks: bitwise equal to one rank, bytes as planned, nothing padded; clips and arrays in and out.
 set -euo pipefail
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -72,7 +73,7 @@ if command -v python3 >/dev/null; then
 fi
 
 # mpirun is started, with one rank's exit code as its own, and joined.
-if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+if have_mpi; then
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks, and its modules are unloaded
     "$HEDDLE" run "$model" --ranks 3 --transport mpi --check >"$work/out" || fail mpi
     grep -q "bitwise equal to one rank (291600 values)" "$work/out" || fail "mpi: $(cat "$work/out")"

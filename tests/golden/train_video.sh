@@ -2,8 +2,9 @@
 # The training example: the loss falls, every number of ranks sees the same losses, bytes as planned, files as promised,
 # bad options refused.
 set -euo pipefail
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 train=$HEDDLE_BUILD/example_train_video
-[ -x "$train" ] || { echo "the examples are not built"; exit 77; }
+[ -x "$train" ] || { echo "FAILED: the examples are not built"; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 small=(--side 16 --frames 6 --channels 32 --batch 2 --layers 1)
@@ -79,7 +80,7 @@ if [ -x "$HEDDLE_BUILD/example_make_clip" ]; then
     "$train" "${small[@]}" --steps 2 --clip "$work/a.y4m" >"$work/out" || fail "a clip"
     head -c 3000 "$work/a.y4m" >"$work/b.y4m"
 fi
-if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+if have_mpi; then
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks, and its modules are unloaded
     mpirun --allow-run-as-root --oversubscribe -n 2 "$train" "${small[@]}" --steps 2 </dev/null >"$work/out" ||
         fail "mpirun"

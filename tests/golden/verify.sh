@@ -2,6 +2,7 @@
 # heddle verify: right on every transport, exit codes, saved arrays, and that it notices what goes wrong.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
@@ -28,13 +29,11 @@ for transport in threads shm; do
     done
     says "private memory on $transport" 0 "100 reshards" --random 100 --transport $transport --memory any
 done
-if command -v mpirun >/dev/null && [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
+if have_mpi; then
     says "line on mpi" 0 "1 reshard bitwise right on mpi: 4 ranks" "$line" --transport mpi
     says "random on mpi" 0 "100 reshards" --random 100 --ranks 4 --transport mpi --seed 5
     says "messages" 0 "100 reshards" --random 100 --ranks 4 --transport mpi --messages --seed 6
     says "two hosts" 0 "100 reshards" --random 100 --ranks 4 --transport mpi --hosts 2 --seed 7
-else
-    echo "no mpirun or no MPI adapter: mpi left out"
 fi
 
 # Bytes of the saved arrays: 2 x 3 u8, split by t, then by s in other blocks and another memory order.

@@ -3,14 +3,12 @@
 # ranks sent, inside stages too, is what was planned. HEDDLE_SEED chooses other ones.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
-command -v python3 >/dev/null || {
-    echo "needs python3"
-    exit 77
-}
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+command -v python3 >/dev/null || { echo "FAILED: needs python3"; exit 1; }
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 transports=threads,shm
-if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+if have_mpi; then
     transports=$transports,mpi
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
 fi

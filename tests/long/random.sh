@@ -3,6 +3,7 @@
 # other tiers draw a few of. HEDDLE_SEED chooses other ones; a failing line names its seed.
 set -u
 : "${HEDDLE:?}"
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 seed=${HEDDLE_SEED:-1}
 failed=0
 draw() { # count, ranks, transport, what to verify and further options
@@ -16,7 +17,7 @@ draw() { # count, ranks, transport, what to verify and further options
     fi
 }
 transports="threads shm"
-if ldd "$HEDDLE" | grep -q libheddle && command -v mpirun >/dev/null && [ -e "$(dirname "$HEDDLE")/libheddle_mpi.so" ]; then
+if have_mpi; then
     transports="$transports mpi"
 fi
 for transport in $transports; do

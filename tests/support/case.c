@@ -1,5 +1,7 @@
 #include "case.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <heddle/status.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77 };
+enum { PASSED = 0, FAILED = 1, SKIPPED = 77, LINE_BYTES = 512, NOTES_BYTES = 16 * LINE_BYTES };
+
+static int notes_fd = -1; /* a case tells the test main what it could not do: a letter, a tag, a tab, a sentence */
 
 void hd_expect(int status, int wanted, const char *expression, const char *file, int line)
 {
@@ -22,6 +26,79 @@ void hd_expect(int status, int wanted, const char *expression, const char *file,
     }
 }
 
+static void note(char kind, const char *tag, const char *reason, va_list arguments)
+{
+    char sentence[LINE_BYTES / 2];
+    char line[LINE_BYTES];
+    vsnprintf(sentence, sizeof sentence, reason, arguments);
+    int bytes = snprintf(line, sizeof line, "%c%s\t%s\n", kind, tag, sentence);
+    if (write(notes_fd, line, (size_t)bytes) != bytes) {
+        fail_msg("cannot note that this could not be tested: %s", sentence);
+    }
+}
+
+void hd_skip(const char *tag, const char *reason, ...)
+{
+    va_list arguments;
+    va_start(arguments, reason);
+    note('s', tag, reason, arguments);
+    va_end(arguments);
+    _skip(__FILE__, __LINE__);
+    abort(); /* cmocka has left the case */
+}
+
+void hd_not_here(const char *tag, const char *reason, ...)
+{
+    va_list arguments;
+    va_start(arguments, reason);
+    note('p', tag, reason, arguments);
+    va_end(arguments);
+}
+
+static int may_be_missing(const char *tag)
+{
+    const char *allowed = getenv("HEDDLE_TEST_ALLOW_SKIP");
+    size_t bytes = strlen(tag);
+    for (const char *at = allowed; at != NULL && *at != '\0'; at += strcspn(at, " ")) {
+        at += strspn(at, " ");
+        if (strcspn(at, " ") == bytes && strncmp(at, tag, bytes) == 0) {
+            return 1;
+        }
+    }
+    return allowed == NULL;
+}
+
+static void log_note(const char *name, const char *tag, const char *reason)
+{
+    const char *path = getenv("HEDDLE_TEST_SKIP_LOG");
+    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0) {
+        dprintf(fd, "%s\t%s/%s\t%s\n", tag, program_invocation_short_name, name, reason);
+        close(fd);
+    }
+}
+
+/* What the case noted. Returns how it ended: a skip that is not allowed is a failure. */
+static int judge_notes(const char *name, char *notes, int result)
+{
+    char *rest = NULL;
+    for (char *line = strtok_r(notes, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        char *reason = strchr(line, '\t');
+        *reason++ = '\0';
+        const char *tag = line + 1;
+        const char *what = line[0] == 's' ? "skipped" : "in part";
+        fprintf(stderr, "not run here: case %s, %s (%s): %s\n", name, what, tag, reason);
+        log_note(name, tag, reason);
+        if (!may_be_missing(tag)) {
+            fprintf(stderr, "case %s: HEDDLE_TEST_ALLOW_SKIP does not say that %s may be missing\n", name, tag);
+            result = FAILED;
+        } else if (line[0] == 's' && result == PASSED) {
+            result = SKIPPED;
+        }
+    }
+    return result;
+}
+
 static double seconds_now(void)
 {
     struct timespec t;
@@ -29,8 +106,17 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int ended_how(const char *name, int wait_status)
+{
+    if (WIFSIGNALED(wait_status)) {
+        fprintf(stderr, "case %s: died of signal %d\n", name, WTERMSIG(wait_status));
+        return FAILED;
+    }
+    return WEXITSTATUS(wait_status) == 0 ? PASSED : FAILED;
+}
+
 /* The case's own process group, so that a time-out also ends the ranks it started. */
-static int run_one(const struct CMUnitTest *one, int limit_s)
+static int run_process(const struct CMUnitTest *one, int limit_s)
 {
     fflush(NULL);
     pid_t pid = fork();
@@ -48,16 +134,29 @@ static int run_one(const struct CMUnitTest *one, int limit_s)
             fprintf(stderr, "case %s: still running after %d s: killed\n", one->name, limit_s);
             kill(-pid, SIGKILL);
             waitpid(pid, &wait_status, 0);
-            return 1;
+            return FAILED;
         }
         usleep(2000);
     }
     kill(-pid, SIGKILL); /* whatever it left behind */
-    if (WIFSIGNALED(wait_status)) {
-        fprintf(stderr, "case %s: died of signal %d\n", one->name, WTERMSIG(wait_status));
-        return 1;
+    return ended_how(one->name, wait_status);
+}
+
+static int run_one(const struct CMUnitTest *one, int limit_s)
+{
+    int ends[2];
+    char notes[NOTES_BYTES + 1];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        perror("pipe");
+        return FAILED;
     }
-    return WEXITSTATUS(wait_status);
+    notes_fd = ends[1];
+    int result = run_process(one, limit_s);
+    close(ends[1]);
+    ssize_t bytes = read(ends[0], notes, NOTES_BYTES);
+    close(ends[0]);
+    notes[bytes > 0 ? bytes : 0] = '\0';
+    return judge_notes(one->name, notes, result);
 }
 
 int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int argc, char **argv)
@@ -65,14 +164,22 @@ int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int arg
     const char *only = argc > 1 ? argv[1] : "";
     const char *scale = getenv("HEDDLE_TEST_TIME_SCALE"); /* sanitizers are slower */
     int limit_s = seconds * (scale != NULL ? atoi(scale) : 1);
-    int failed = 0;
-    int ran = 0;
+    int ran = 0, failed = 0, skipped = 0;
     for (int i = 0; i < count; i++) {
         if (strstr(cases[i].name, only) != NULL) {
-            failed += run_one(&cases[i], limit_s) != 0;
+            int result = run_one(&cases[i], limit_s);
+            failed += result == FAILED;
+            skipped += result == SKIPPED;
             ran++;
         }
     }
-    fprintf(stderr, "%d cases, %d failed\n", ran, failed);
-    return ran == 0 ? SKIPPED : failed != 0;
+    if (ran == 0) {
+        fprintf(stderr, "no case has '%s' in its name; the cases are:\n", only);
+        for (int i = 0; i < count; i++) {
+            fprintf(stderr, "    %s\n", cases[i].name);
+        }
+        return FAILED;
+    }
+    fprintf(stderr, "%d cases, %d failed, %d skipped\n", ran, failed, skipped);
+    return failed > 0 ? FAILED : skipped == ran ? SKIPPED : PASSED;
 }

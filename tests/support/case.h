@@ -6,7 +6,10 @@
  *         return HD_RUN_CASES(cases, argc, argv);
  *     }
  *
- * An argument selects the cases whose name contains it. Exit 0, 1, or 77 when every case skipped.
+ * An argument selects the cases whose name contains it; one that selects none is an error. Exit 0, 1, or 77 when
+ * every case skipped. What a case could not do on this machine is counted and shown, never taken for a pass:
+ * HEDDLE_TEST_ALLOW_SKIP holds the tags that may be missing (blank separated; unset: all may), any other one fails;
+ * HEDDLE_TEST_SKIP_LOG names a file to which "tag, where, reason" is added. Scripts do the same with support/skip.sh.
  */
 #ifndef HD_TEST_CASE_H
 #define HD_TEST_CASE_H
@@ -29,5 +32,11 @@ int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int arg
 #define HD_OK(expression) hd_expect((expression), HEDDLE_OK, #expression, __FILE__, __LINE__)
 #define HD_FAILS(wanted, expression) hd_expect((expression), (wanted), #expression, __FILE__, __LINE__)
 void hd_expect(int status, int wanted, const char *expression, const char *file, int line);
+
+/* What the machine lacks: `tag` is one word (docs/testing.md lists them), then a sentence as of printf. hd_skip ends
+ * the case; after hd_not_here it goes on with what does run here. Not from ranks: only the case's own process. */
+void hd_skip(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3), noreturn));
+void hd_not_here(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3)));
+#undef skip /* cmocka's says neither what is missing nor that it is */
 
 #endif

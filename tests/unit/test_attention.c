@@ -63,7 +63,7 @@ static void for_each_variant(variant_case fn)
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         const hd_block_kernels *kernels = hd_block_kernels_named(name[i]);
         if (kernels == NULL) {
-            print_message("%s: not on this CPU\n", name[i]);
+            hd_not_here(name[i], "this CPU has no %s", name[i]);
             continue;
         }
         fn(kernels, HEDDLE_F32);

@@ -145,7 +145,7 @@ static void check_variant(const char *name)
 {
     const hd_attn_kernels *kernels = hd_attn_kernels_named(name);
     if (kernels == NULL) {
-        skip();
+        hd_skip(name, "this CPU has no %s", name);
     }
     const int64_t sizes[][3] = {{1, 1, 1},      {5, 7, 3},    {64, 96, 64}, {65, 200, 20},
                                 {130, 300, 72}, {17, 40, 33}, {300, 97, 8}};

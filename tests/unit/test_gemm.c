@@ -1,6 +1,7 @@
 /* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
 #include "case.h"
 
+#include "kernels/cpu/cpu.h"
 #include "kernels/kernels_block.h"
 #include "runtime/block/gemm.h"
 
@@ -118,12 +119,18 @@ static void rows_are_independent_with(const char *isa)
 static void rows_are_independent_with_avx512_core(void **state)
 {
     (void)state;
+    if (!hd_cpu_has_avx512()) {
+        hd_skip("avx512", "this CPU has no avx512");
+    }
     rows_are_independent_with("AVX512_CORE");
 }
 
 static void rows_are_independent_with_avx2(void **state)
 {
     (void)state;
+    if (!hd_cpu_has_avx2()) {
+        hd_skip("avx2", "this CPU has no avx2");
+    }
     rows_are_independent_with("AVX2");
 }
 

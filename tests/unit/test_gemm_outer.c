@@ -33,7 +33,7 @@ static hd_gemm_outer *make(int seats)
     hd_gemm_outer *outer = NULL;
     HD_OK(hd_gemm_outer_create(&outer, seats));
     if (outer == NULL) {
-        fprintf(stderr, "oneDNN has no fast bf16 kernel here; nothing to test\n");
+        hd_skip("bf16", "oneDNN has no fast bf16 kernel for this CPU");
     }
     return outer;
 }
@@ -81,7 +81,7 @@ static void products_are_right(void **state)
                                       {17, 433, 192, 48, 9}, {1024, 40, 0, 40, 37}, {511, 64, 63, 1, 130}};
     hd_gemm_outer *outer = make(2);
     int entered = hd_gemm_enter();
-    for (size_t i = 0; outer != NULL && i < sizeof size / sizeof size[0]; i++) {
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         check(outer, size[i][0], size[i][1], size[i][2], size[i][3], size[i][4]);
     }
     hd_gemm_leave(entered);
@@ -107,9 +107,7 @@ static void openmp_starts_no_threads(void **state)
     int before = threads_of_this_process();
     hd_gemm_outer *outer = make(2);
     int entered = hd_gemm_enter();
-    if (outer != NULL) {
-        check(outer, 512, 192, 0, 192, 384);
-    }
+    check(outer, 512, 192, 0, 192, 384);
     hd_gemm_leave(entered);
     assert_int_equal(threads_of_this_process(), before);
     hd_gemm_outer_destroy(outer);

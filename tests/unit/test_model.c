@@ -362,9 +362,7 @@ static void presets_load(void **state)
         heddle_model *model = NULL;
         heddle_model_info info;
         heddle_stage_info stage;
-        const char *tests = strstr(__FILE__, "tests/unit/");
-        snprintf(path, sizeof path, "%.*sexamples/models/%s.yaml", tests != NULL ? (int)(tests - __FILE__) : 0,
-                 __FILE__, presets[i].file);
+        snprintf(path, sizeof path, HEDDLE_SOURCE "/examples/models/%s.yaml", presets[i].file);
         HD_OK(heddle_model_load(&model, path));
         HD_OK(heddle_model_get_info(&info, model));
         HD_OK(heddle_shape_format(shape, sizeof shape, &info.shape));

@@ -499,9 +499,7 @@ static void keeps_the_schedules_of_presets(void **state)
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         char path[1024];
         heddle_model *model = NULL;
-        const char *tests = strstr(__FILE__, "tests/unit/");
-        snprintf(path, sizeof path, "%.*sexamples/models/%s.yaml", tests != NULL ? (int)(tests - __FILE__) : 0,
-                 __FILE__, files[i]);
+        snprintf(path, sizeof path, HEDDLE_SOURCE "/examples/models/%s.yaml", files[i]);
         HD_OK(heddle_model_load(&model, path));
         for (size_t k = 0; k < sizeof meshes / sizeof meshes[0]; k++) {
             heddle_schedule *chosen = plan(model, meshes[k], NULL);

@@ -75,6 +75,12 @@ static void vectors_equal_the_judge(void **state)
     (void)state;
     static char store[MAX_SRC][MAX_ELEMS * 8 + 64];
     static char got[MAX_ELEMS * 8 + 64], wanted[MAX_ELEMS * 8 + 64];
+    if (!hd_cpu_has_avx2()) {
+        hd_not_here("avx2", "this CPU has no avx2");
+    }
+    if (!hd_cpu_has_avx512()) {
+        hd_not_here("avx512", "this CPU has no avx512");
+    }
     for (int round = 0; round < 400; round++) {
         heddle_dtype dtype = (heddle_dtype)(round % HEDDLE_DTYPE_COUNT);
         int64_t elems = (int64_t)(random_bits() % (round % 3 ? 200 : MAX_ELEMS));

@@ -1,0 +1,154 @@
+/* The test main itself: what good_skips is not passed, what is misspelt is not tested. The program starts itself with
+ * cases of every kind. */
+#include "case.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- the cases that are judged ------------------------------------------------------------------------------------ */
+
+static void good_passes(void **state)
+{
+    (void)state;
+}
+
+static void bad_fails(void **state)
+{
+    (void)state;
+    assert_true(0);
+}
+
+static void good_skips(void **state)
+{
+    (void)state;
+    hd_skip("abacus", "this machine has %d beads", 0);
+}
+
+static void good_in_part(void **state)
+{
+    (void)state;
+    hd_not_here("slide-rule", "none in the drawer");
+}
+
+static void bad_in_part(void **state)
+{
+    (void)state;
+    hd_not_here("slide-rule", "none in the drawer");
+    assert_true(0);
+}
+
+static void hangs(void **state)
+{
+    (void)state;
+    sleep(1000);
+}
+
+static int judged_cases(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {cmocka_unit_test(good_passes), cmocka_unit_test(bad_fails),
+                                       cmocka_unit_test(good_skips),  cmocka_unit_test(good_in_part),
+                                       cmocka_unit_test(bad_in_part), cmocka_unit_test(hangs)};
+    return hd_run_cases(cases, sizeof cases / sizeof cases[0], 1, argc, argv);
+}
+
+/* --- from outside ------------------------------------------------------------------------------------------------- */
+
+static char said[8192];
+
+/* Exit code of this program run on the judged cases with `only` in their name; what it said is in `said`. */
+static int exit_code(const char *only, const char *allowed)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        setenv("HEDDLE_JUDGED_CASES", "1", 1);
+        unsetenv("HEDDLE_TEST_TIME_SCALE");
+        unsetenv("HEDDLE_TEST_SKIP_LOG");
+        unsetenv("HEDDLE_TEST_ALLOW_SKIP");
+        if (allowed != NULL) {
+            setenv("HEDDLE_TEST_ALLOW_SKIP", allowed, 1);
+        }
+        execl("/proc/self/exe", "test_case", only, (char *)NULL);
+        _exit(126);
+    }
+    close(ends[1]);
+    size_t bytes = 0;
+    for (ssize_t got; (got = read(ends[0], said + bytes, sizeof said - 1 - bytes)) > 0;) {
+        bytes += (size_t)got;
+    }
+    said[bytes] = '\0';
+    close(ends[0]);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void expect(int wanted, const char *only, const char *allowed, const char *sentence)
+{
+    int code = exit_code(only, allowed);
+    if (code != wanted || strstr(said, sentence) == NULL) {
+        fail_msg("cases '%s', allowed '%s': exit code %d instead of %d, or not said '%s':\n%s", only,
+                 allowed ? allowed : "(all)", code, wanted, sentence, said);
+    }
+}
+
+static void a_skip_is_no_pass(void **state)
+{
+    (void)state;
+    expect(0, "good_passes", NULL, "1 cases, 0 failed, 0 skipped");
+    expect(77, "good_skips", NULL, "1 cases, 0 failed, 1 skipped");
+    expect(77, "good_skips", NULL, "not run here: case good_skips, skipped (abacus): this machine has 0 beads");
+    expect(0, "good", NULL, "3 cases, 0 failed, 1 skipped");
+}
+
+static void a_part_left_out_is_shown(void **state)
+{
+    (void)state;
+    expect(0, "good_in_part", NULL, "not run here: case good_in_part, in part (slide-rule): none in the drawer");
+    expect(1, "bad_in_part", NULL, "not run here: case bad_in_part, in part (slide-rule): none in the drawer");
+    expect(1, "in_part", NULL, "2 cases, 1 failed, 0 skipped");
+}
+
+static void what_must_be_there_fails(void **state)
+{
+    (void)state;
+    expect(1, "good_skips", "", "HEDDLE_TEST_ALLOW_SKIP does not say that abacus may be missing");
+    expect(1, "good_skips", "abacuses aba cus", "1 cases, 1 failed, 0 skipped");
+    expect(77, "good_skips", "sun-dial abacus", "1 cases, 0 failed, 1 skipped");
+    expect(1, "good_in_part", "abacus", "1 cases, 1 failed, 0 skipped");
+    expect(0, "good", "abacus slide-rule", "3 cases, 0 failed, 1 skipped");
+}
+
+static void a_misspelt_name_fails(void **state)
+{
+    (void)state;
+    expect(1, "good_grief", NULL, "no case has 'good_grief' in its name");
+    expect(1, "good_grief", NULL, "\n    bad_in_part\n");
+}
+
+static void a_hang_has_a_name(void **state)
+{
+    (void)state;
+    expect(1, "hangs", NULL, "case hangs: still running after 1 s: killed");
+}
+
+int main(int argc, char **argv)
+{
+    if (getenv("HEDDLE_JUDGED_CASES") != NULL) {
+        return judged_cases(argc, argv);
+    }
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(a_skip_is_no_pass),        cmocka_unit_test(a_part_left_out_is_shown),
+        cmocka_unit_test(what_must_be_there_fails), cmocka_unit_test(a_misspelt_name_fails),
+        cmocka_unit_test(a_hang_has_a_name),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
