@@ -37,6 +37,32 @@ static fake_run run_with(fake_world *world, int mode, int64_t deadline_ms)
  * ------------------------------------------------------------------------------------------------
  */
 
+/* 2^60, -2^60 and small numbers: any other order than that of the ranks gives other bits. More than travel at a time.
+ */
+static int sums_in_rank_order(heddle_comm *comm, int rank, int size)
+{
+    enum { ELEMS = 3001 };
+    static const double terms[] = {0x1p60, -0x1p60, 1.25, 2.5};
+    double f64[ELEMS];
+    float f32[ELEMS];
+    for (int i = 0; i < ELEMS; i++) {
+        f64[i] = terms[rank % 4] * (i % 7);
+        f32[i] = (float)terms[rank % 4] * (float)(i % 5);
+    }
+    EXPECT(heddle_comm_allreduce_sum(comm, f64, ELEMS, HEDDLE_F64) == HEDDLE_OK);
+    EXPECT(heddle_comm_allreduce_sum(comm, f32, ELEMS, HEDDLE_F32) == HEDDLE_OK);
+    for (int i = 0; i < ELEMS; i++) {
+        double wanted_f64 = terms[0] * (i % 7);
+        float wanted_f32 = (float)terms[0] * (float)(i % 5);
+        for (int r = 1; r < size; r++) {
+            wanted_f64 += terms[r % 4] * (i % 7);
+            wanted_f32 += (float)terms[r % 4] * (float)(i % 5);
+        }
+        EXPECT(f64[i] == wanted_f64 && f32[i] == wanted_f32);
+    }
+    return 0;
+}
+
 static int group_operations(heddle_comm *comm, heddle_status opened, int rank, void *arg)
 {
     const int *mode = arg;
@@ -65,6 +91,7 @@ static int group_operations(heddle_comm *comm, heddle_status opened, int rank, v
         EXPECT(heddle_comm_sendrecv(comm, out, sizeof(out), (rank + 1) % size, in, sizeof(in), from) == HEDDLE_OK);
         EXPECT(in[0] == from && in[1] == turn);
     }
+    EXPECT(sums_in_rank_order(comm, rank, size) == 0);
     const heddle_mesh mesh = {.naxes = 3, .axis = {{"a", 1}, {"b", size}, {"c", 1}}};
     for (unsigned axes = 0; axes < 8; axes++) {
         heddle_comm *group = NULL;
