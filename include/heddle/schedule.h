@@ -50,6 +50,9 @@ typedef struct heddle_schedule_edge {
     int64_t bytes_per_rank_max; /* sent by the busiest rank */
     int64_t bytes_total;        /* sent by all ranks */
     int64_t messages;           /* all ranks; pairs that exchange data */
+    /* Received by the rank that receives most. More than bytes_per_rank_max where blocks are uneven one way (a switch
+     * and its way back send and receive with these two exchanged), less behind a gather from few ranks. */
+    int64_t bytes_received_max;
 } heddle_schedule_edge;
 
 /* Read a schedule file (docs/formats.md; at most 64 MiB). Nothing in it is taken on trust: bytes and messages are

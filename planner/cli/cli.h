@@ -33,6 +33,12 @@ int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)
 /* At the end of what prints to standard output: CLI_FAILED (complained) when it could not be written, else `code`. */
 int cli_printed(int code);
 
+/* "" or "s" behind a counted word. */
+static inline const char *cli_s(long long count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* Whole number within low..high, nothing behind it; CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high);
 

@@ -145,7 +145,18 @@ static heddle_status parse_mesh(heddle_mesh *out, const char *text)
     return heddle_mesh_parse(out, bracketed);
 }
 
-static heddle_status show(const plan_request *r, const heddle_model *model, const heddle_schedule *schedule)
+/* The model repeated often enough for a steady state; NULL where that is more than the planner takes. */
+static heddle_schedule *plan_long_run(const plan_request *r, heddle_model *model, const heddle_schedule_info *info)
+{
+    heddle_schedule *schedule = NULL;
+    if (heddle_model_resize(model, NULL, CLI_LONG_RUN) != HEDDLE_OK ||
+        heddle_plan(&schedule, model, &info->mesh, &r->options) != HEDDLE_OK) {
+        return NULL;
+    }
+    return schedule;
+}
+
+static heddle_status show(const plan_request *r, heddle_model *model, const heddle_schedule *schedule)
 {
     cli_plan_view v = {.model = model, .schedule = schedule};
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
@@ -164,7 +175,10 @@ static heddle_status show(const plan_request *r, const heddle_model *model, cons
         v.elems *= (double)v.info.shape.dim[d].extent;
     }
     v.bytes = v.elems * (double)heddle_dtype_bytes(v.info.shape.dtype);
+    heddle_schedule *long_run = v.info.repeat < CLI_LONG_RUN ? plan_long_run(r, model, &v.info) : NULL;
+    v.long_run = v.info.repeat < CLI_LONG_RUN ? long_run : schedule;
     cli_print_plan(&v);
+    heddle_schedule_destroy(long_run);
     return HEDDLE_OK;
 }
 

@@ -167,8 +167,9 @@ static heddle_status print_text(volume *v)
         return st;
     }
     int64_t most = largest(v->sent, v->nranks, &where);
-    printf("total %lld bytes in %lld messages between %lld pairs of ranks; a rank sends to at most %d others\n",
-           (long long)v->total, (long long)v->messages, (long long)v->pairs, v->most_peers);
+    printf("total %lld bytes in %lld message%s between %lld pair%s of ranks; a rank sends to at most %d other%s\n",
+           (long long)v->total, (long long)v->messages, cli_s(v->messages), (long long)v->pairs, cli_s(v->pairs),
+           v->most_peers, cli_s(v->most_peers));
     printf("sent per rank: most %lld (rank %d), mean %.1f, least %lld bytes\n", (long long)most, where,
            (double)v->total / v->nranks, (long long)smallest(v->sent, v->nranks));
     most = largest(v->received, v->nranks, &where);

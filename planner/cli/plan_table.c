@@ -8,7 +8,7 @@
 enum { CYCLE_MAX = 8, TEXT_BYTES = 512 };
 
 /* Three figures and an SI unit; whole bytes below 1 kB. */
-static const char *si(char *out, size_t out_bytes, double bytes)
+const char *cli_si(char *out, size_t out_bytes, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     int unit = 0;
@@ -44,40 +44,43 @@ static void print_edge(const cli_plan_view *v, const char *stage, const heddle_l
 {
     char to[TEXT_BYTES];
     char from[TEXT_BYTES];
-    char max[16] = "-";
+    char sent[16] = "-";
+    char received[16] = "-";
     char total[16] = "-";
     char messages[24] = "-";
     char waste[16] = "";
     int moves = edge->bytes_total > 0;
     if (moves) {
-        si(max, sizeof max, (double)edge->bytes_per_rank_max);
-        si(total, sizeof total, (double)edge->bytes_total);
+        cli_si(sent, sizeof sent, (double)edge->bytes_per_rank_max);
+        cli_si(received, sizeof received, (double)edge->bytes_received_max);
+        cli_si(total, sizeof total, (double)edge->bytes_total);
         snprintf(messages, sizeof messages, "%" PRId64, edge->messages);
     }
     if (with_waste) {
         snprintf(waste, sizeof waste, "%5.1f%%", waste_percent(v, layout));
     }
     layout_text(from, sizeof from, v, &edge->from);
-    printf("  %-14s %-17s %-8s %-17s %9s %9s %8s%s%s\n", stage, layout_text(to, sizeof to, v, layout), edge->kind,
-           strcmp(edge->kind, "keep") == 0 || strcmp(edge->kind, "free") == 0 ? "" : from, max, total, messages,
-           with_waste ? "  " : "", waste);
+    printf("  %-14s %-13s %-8s %-13s %9s %9s %9s %8s%s%s\n", stage, layout_text(to, sizeof to, v, layout), edge->kind,
+           strcmp(edge->kind, "keep") == 0 || strcmp(edge->kind, "free") == 0 ? "" : from, sent, received, total,
+           messages, with_waste ? " " : "", waste);
 }
 
 /* Below a stage that runs by a method: what that sends inside the stage. */
 static void print_method_row(const heddle_schedule_stage *stage)
 {
-    char max[16] = "-";
+    char sent[16] = "-";
     char total[16] = "-";
     char messages[24] = "-";
     if (strcmp(stage->method, "local") == 0) {
         return;
     }
     if (stage->forward_bytes_total > 0) {
-        si(max, sizeof max, (double)stage->forward_bytes_per_rank_max);
-        si(total, sizeof total, (double)stage->forward_bytes_total);
+        cli_si(sent, sizeof sent, (double)stage->forward_bytes_per_rank_max);
+        cli_si(total, sizeof total, (double)stage->forward_bytes_total);
         snprintf(messages, sizeof messages, "%" PRId64, stage->forward_messages);
     }
-    printf("    by %-9s  %-17s %-8s %-17s %9s %9s %8s\n", stage->method, "", "inside", "", max, total, messages);
+    printf("    by %-9s  %-13s %-8s %-13s %9s %9s %9s %8s\n", stage->method, "", "inside", "", sent, "", total,
+           messages);
 }
 
 static int print_repetition(const cli_plan_view *v, int repetition)
@@ -132,8 +135,7 @@ static int count_cycles(const cli_plan_view *v, int first, int cycle)
     return first + cycle <= v->info.repeat ? count : 0;
 }
 
-/* The shortest cycle among those that cover most repetitions from `first` on. */
-static void find_cycle(int *cycle, int *count, const cli_plan_view *v, int first)
+void cli_find_cycle(int *cycle, int *count, const cli_plan_view *v, int first)
 {
     int covered = 1;
     *cycle = 1;
@@ -148,34 +150,15 @@ static void find_cycle(int *cycle, int *count, const cli_plan_view *v, int first
     }
 }
 
-/* The longest run of equal cycles, for "per layer" figures. */
-static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
-{
-    int most = 0;
-    *first = 0;
-    *cycle = 1;
-    for (int r = 0; r < v->info.repeat;) {
-        int c = 1;
-        int n = 1;
-        find_cycle(&c, &n, v, r);
-        if (c * n >= most) { /* of equal ones the later: the first repetition has the free choice of where to begin */
-            most = c * n;
-            *first = r;
-            *cycle = c;
-        }
-        r += c * n;
-    }
-}
-
 static void print_table(const cli_plan_view *v)
 {
     heddle_schedule_edge edge;
-    printf("  %-14s %-17s %-8s %-17s %9s %9s %8s  %6s\n", "stage", "layout", "incoming", "from", "max/rank", "total",
-           "messages", "waste");
+    printf("  %-14s %-13s %-8s %-13s %9s %9s %9s %8s %6s\n", "stage", "layout", "incoming", "from", "sent max",
+           "recv max", "total", "messages", "waste");
     for (int r = 0; r < v->info.repeat;) {
         int cycle = 1;
         int count = 1;
-        find_cycle(&cycle, &count, v, r);
+        cli_find_cycle(&cycle, &count, v, r);
         if (count > 1) {
             printf("repetitions %d to %d: %sx %d\n", r + 1, r + cycle * count, cycle > 1 ? "these, " : "", count);
         } else {
@@ -234,76 +217,6 @@ static int interior_switches(const cli_plan_view *v)
     return count;
 }
 
-/* Mean bytes that a rank sends in one repetition of the steady part. */
-static double steady_bytes(const cli_plan_view *v)
-{
-    int first = 0;
-    int cycle = 1;
-    double bytes = 0;
-    steady_cycle(&first, &cycle, v);
-    for (int i = first * v->info.period; i < (first + cycle) * v->info.period; i++) {
-        heddle_schedule_edge edge;
-        if (heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK) {
-            bytes += (double)edge.bytes_total;
-        }
-        heddle_schedule_stage stage;
-        if (heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK) {
-            bytes += (double)stage.forward_bytes_total;
-        }
-    }
-    return bytes / cycle / v->nranks;
-}
-
-/* Two attention stages over different dims: the form that the published formulas are for. *heads: of the first. */
-static int is_pair_model(const cli_plan_view *v, int *heads)
-{
-    int dims[2] = {-1, -1};
-    int count = 0;
-    for (int i = 0; i < v->info.period; i++) {
-        heddle_stage_info stage;
-        if (heddle_model_stage(&stage, v->model, i) == HEDDLE_OK && stage.kind == HEDDLE_STAGE_ATTENTION) {
-            if (count < 2) {
-                dims[count] = stage.mixed_dim;
-                *heads = count == 0 ? stage.heads : *heads;
-            }
-            count++;
-        }
-    }
-    return count == 2 && dims[0] != dims[1];
-}
-
-static void print_method(const char *name, double bytes, double own, const char *remark)
-{
-    char text[16];
-    si(text, sizeof text, bytes);
-    printf("  %-42s %10s", name, text);
-    if (own > 0) {
-        printf(" %7.2fx", bytes / own);
-    }
-    printf("%s%s\n", remark[0] != '\0' ? "  " : "", remark);
-}
-
-static void print_comparison(const cli_plan_view *v)
-{
-    int heads = 0;
-    double f = (double)(v->nranks - 1) / v->nranks;
-    double shard = v->bytes / v->nranks;
-    double own = steady_bytes(v);
-    char remark[64] = "";
-    if (v->nranks < 2 || !is_pair_model(v, &heads)) {
-        return;
-    }
-    if (heads % v->nranks != 0) {
-        snprintf(remark, sizeof remark, "uneven: %d heads, %d ranks", heads, v->nranks);
-    }
-    printf("\nsent per rank (mean) and pair of attention blocks, forward, even split\n");
-    print_method("this schedule", own, own, "");
-    print_method("Ulysses where the sharded dim is attended", 4 * shard * f, own, remark);
-    print_method("Ulysses in both blocks", 8 * shard * f, own, remark);
-    print_method("ring attention where the dim is attended", 2 * v->bytes * f, own, "overlaps with compute");
-    print_method("Megatron-SP", 8 * v->bytes * f, own, "weights are sharded too");
-}
-
 static int count_methods(const cli_plan_view *v)
 {
     int count = 0;
@@ -322,17 +235,21 @@ static void print_footer(const cli_plan_view *v)
     int ends = v->info.switches - interior;
     printf("\nforward pass: %d switch%s", interior, interior == 1 ? "" : "es");
     if (ends > 0) {
-        printf(" and %d move%s at the ends", ends, ends == 1 ? "" : "s");
+        printf(" and %d move%s at the ends", ends, cli_s(ends));
     }
-    printf("; the busiest ranks send %s, all ranks %s\n", si(max, sizeof max, (double)v->info.bytes_per_rank_max),
-           si(total, sizeof total, (double)v->info.bytes_total));
+    printf("; the busiest ranks send %s, all ranks %s\n", cli_si(max, sizeof max, (double)v->info.bytes_per_rank_max),
+           cli_si(total, sizeof total, (double)v->info.bytes_total));
     printf("backward pass: the busiest ranks send %s, all ranks %s\n",
-           si(max, sizeof max, (double)v->info.backward_bytes_per_rank_max),
-           si(total, sizeof total, (double)v->info.backward_bytes_total));
+           cli_si(max, sizeof max, (double)v->info.backward_bytes_per_rank_max),
+           cli_si(total, sizeof total, (double)v->info.backward_bytes_total));
     int methods = count_methods(v);
     if (methods > 0) {
-        printf("%d of %d stages run by a method over a sharded dim; heddle run compares them within a tolerance\n",
-               methods, v->info.nstages);
+        printf("%d of %d stage%s by a method over a sharded dim; heddle run compares %s within a tolerance\n", methods,
+               v->info.nstages,
+               v->info.nstages == 1 ? " runs"
+               : methods == 1       ? "s runs"
+                                    : "s run",
+               methods == 1 ? "it" : "them");
     }
     if (v->info.mesh.naxes == 1 && v->nranks > 1 && methods == 0) {
         int forced = forced_changes(v);
@@ -354,9 +271,9 @@ void cli_print_plan(const cli_plan_view *v)
     heddle_shape_format(shape, sizeof shape, &v->info.shape);
     heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh);
     printf("%s: %s on %s\n", v->info.model, shape, mesh);
-    printf("%d stages x %d; the activation has %s, an even part of it %s\n\n", v->info.period, v->info.repeat,
-           si(bytes, sizeof bytes, v->bytes), si(mesh, sizeof mesh, v->bytes / v->nranks));
+    printf("%d stage%s x %d; the activation has %s, an even part of it %s\n\n", v->info.period, cli_s(v->info.period),
+           v->info.repeat, cli_si(bytes, sizeof bytes, v->bytes), cli_si(mesh, sizeof mesh, v->bytes / v->nranks));
     print_table(v);
     print_footer(v);
-    print_comparison(v);
+    cli_print_comparison(v);
 }

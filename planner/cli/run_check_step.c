@@ -197,8 +197,8 @@ int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_re
         return CLI_MISMATCH;
     }
     snprintf(sentence, sentence_bytes,
-             "backward: bytes sent = bytes planned for %d ranks x %d edges (%" PRId64
+             "backward: bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64
              " bytes) and the gradients (%" PRId64 " bytes)",
-             r->nranks, nsteps, moved, reduced);
+             r->nranks, cli_s(r->nranks), nsteps, cli_s(nsteps), moved, reduced);
     return CLI_OK;
 }

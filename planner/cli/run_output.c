@@ -173,8 +173,8 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
         }
         moved += total;
     }
-    snprintf(sentence, sentence_bytes, "bytes sent = bytes planned for %d ranks x %d edges (%" PRId64 " bytes)", nranks,
-             nsteps, moved);
+    snprintf(sentence, sentence_bytes, "bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64 " bytes)",
+             nranks, cli_s(nranks), nsteps, cli_s(nsteps), moved);
     return CLI_OK;
 }
 
@@ -231,9 +231,9 @@ static int check_within(char *sentence, size_t sentence_bytes, const run_job *jo
     place_of(place, sizeof(place), shape, at);
     snprintf(sentence, sentence_bytes,
              "%s one rank: the largest difference of %" PRId64 " values is %.3g at [%s], the tolerance %.3g (%g of the "
-             "largest value; %d stages run by a method)",
+             "largest value; %d stage%s by a method)",
              within ? "equal within the tolerance to" : "differs from", elems, worst, place, tolerance,
-             shape->dtype == HEDDLE_F32 ? TOLERANCE_F32 : TOLERANCE_BF16, methods);
+             shape->dtype == HEDDLE_F32 ? TOLERANCE_F32 : TOLERANCE_BF16, methods, methods == 1 ? " runs" : "s run");
     return within ? CLI_OK : CLI_MISMATCH;
 }
 

@@ -146,8 +146,8 @@ void run_print_table(const run_report *report)
     run_row *rows = run_make_rows(&count, report);
     heddle_shape_format(shape, sizeof(shape), &job->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
-    printf("%s: %s on %s, %d layer%s of %d stages\n%s\n\n", job->info.name, shape, mesh, job->info.repeat,
-           job->info.repeat == 1 ? "" : "s", job->info.nstages, report->comm);
+    printf("%s: %s on %s, %d layer%s of %d stage%s\n%s\n\n", job->info.name, shape, mesh, job->info.repeat,
+           cli_s(job->info.repeat), job->info.nstages, cli_s(job->info.nstages), report->comm);
     printf("%-10s %4s %-12s %-9s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
            "measured", "switch ms", "block ms", "path");
     for (int i = 0; i < count && rows != NULL; i++) {
@@ -166,7 +166,7 @@ void run_print_table(const run_report *report)
         printf(" (the fastest of %lld passes)", job->options->passes);
     }
     printf(", %lld thread%s per rank; times are of the slowest rank\n", job->options->threads,
-           job->options->threads == 1 ? "" : "s");
+           cli_s(job->options->threads));
     free(rows);
     if (report->back != NULL) {
         run_print_step_table(report);

@@ -2,6 +2,7 @@
 #include "planner/method/method.h"
 
 #include "runtime/base/base.h"
+#include "runtime/layout/algebra.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,23 +58,18 @@ static int axes_of(int *axes, const heddle_mesh *mesh, const heddle_layout *layo
 }
 
 /* The length of `dim` on the ranks with coordinate `index` on its axes taken together, 0 on all others. */
-static heddle_status length_at(int64_t *out, const hd_method_group *g, const heddle_mesh *mesh,
-                               const heddle_layout *layout, int dim, int index)
+static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, int dim,
+                         int index)
 {
     int axes[HEDDLE_MAX_AXES];
     int coords[HEDDLE_MAX_AXES] = {0};
     heddle_box box;
-    int rank = 0;
     for (int i = axes_of(axes, mesh, layout, dim) - 1; i >= 0; i--) {
         coords[axes[i]] = index % mesh->axis[axes[i]].size;
         index /= mesh->axis[axes[i]].size;
     }
-    for (int a = 0; a < mesh->naxes; a++) {
-        rank = rank * mesh->axis[a].size + coords[a];
-    }
-    heddle_status st = heddle_layout_box(&box, g->shape, mesh, layout, rank);
-    *out = st == HEDDLE_OK ? box.len[dim] : 0;
-    return st;
+    hd_layout_box(&box, g->shape, mesh, layout, coords);
+    return box.len[dim];
 }
 
 static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, int dim)
@@ -87,9 +83,8 @@ static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, int 
 }
 
 /* A fibre for every combination of the other dims: sums, largest and non-empty blocks are products over the dims. */
-static heddle_status count_fibres(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
-    heddle_status st = HEDDLE_OK;
     __int128 most = 1;
     __int128 busy = heddle_mesh_size(mesh) / g->n;
     g->fibres_total = 1;
@@ -101,8 +96,7 @@ static heddle_status count_fibres(hd_method_group *g, const heddle_mesh *mesh, c
             continue;
         }
         for (int i = 0; i < n; i++) {
-            int64_t length = 0;
-            HD_TRY(length_at(&length, g, mesh, layout, d, i));
+            int64_t length = length_at(g, mesh, layout, d, i);
             longest = length > longest ? length : longest;
             full += length > 0;
         }
@@ -115,8 +109,6 @@ static heddle_status count_fibres(hd_method_group *g, const heddle_mesh *mesh, c
     for (int a = 0; a < mesh->naxes; a++) {
         g->fibres_total *= layout->dim_of_axis[a] == HEDDLE_REPLICATED ? mesh->axis[a].size : 1;
     }
-out:
-    return st;
 }
 
 static heddle_status count_rows(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
@@ -125,8 +117,7 @@ static heddle_status count_rows(hd_method_group *g, const heddle_mesh *mesh, con
     HD_TRY(hd_alloc((void **)&g->rows_before, (size_t)g->n + 1, sizeof *g->rows_before, "rows of a group"));
     HD_TRY(hd_alloc((void **)&g->full_before, (size_t)g->n + 1, sizeof *g->full_before, "rows of a group"));
     for (int m = 0; m < g->n; m++) {
-        int64_t rows = 0;
-        HD_TRY(length_at(&rows, g, mesh, layout, g->stage.dim, m));
+        int64_t rows = length_at(g, mesh, layout, g->stage.dim, m);
         g->rows_before[m + 1] = g->rows_before[m] + rows;
         g->full_before[m + 1] = g->full_before[m] + (rows > 0);
     }
@@ -195,7 +186,7 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
     HD_TRY(count_rows(out, mesh, layout));
-    HD_TRY(count_fibres(out, mesh, layout));
+    count_fibres(out, mesh, layout);
 out:
     if (st != HEDDLE_OK) {
         hd_method_group_free(out);

@@ -16,6 +16,7 @@ enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 6 /* of one kind of stage 
 /* What an edge or a method moves. Sums saturate at INT64_MAX, which the planner refuses. */
 typedef struct hd_edge_cost {
     int64_t bytes_per_rank_max, bytes_total, messages;
+    int64_t bytes_received_max; /* of an edge: by the rank that receives most */
 } hd_edge_cost;
 
 typedef struct hd_method_cost {

@@ -87,10 +87,10 @@ static void put_edges(FILE *f, const heddle_schedule *s)
         fprintf(f, ", \"to\": ");
         put_layout(f, s, e->to);
         fprintf(f,
-                ", \"kind\": \"%s\", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_total\": %" PRId64
-                ", \"messages\": %" PRId64 "}%s\n",
-                hd_edge_kind_name(e->kind), e->cost.bytes_per_rank_max, e->cost.bytes_total, e->cost.messages,
-                i + 1 < nedges ? "," : "");
+                ", \"kind\": \"%s\", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_received_max\": %" PRId64
+                ", \"bytes_total\": %" PRId64 ", \"messages\": %" PRId64 "}%s\n",
+                hd_edge_kind_name(e->kind), e->cost.bytes_per_rank_max, e->cost.bytes_received_max, e->cost.bytes_total,
+                e->cost.messages, i + 1 < nedges ? "," : "");
     }
     fprintf(f, "  ],\n");
 }

@@ -194,17 +194,22 @@ static heddle_status refuse_stage(const hd_search *s, int k, int64_t best, const
                    s->m->stage[k].name, shape, mesh, waste_percent(s, best), s->max_waste_percent);
 }
 
-/* Layouts too uneven go. Those with the whole dim are measured against one another: local results are those of one rank
- * bit for bit, so a method must be worth it. Where even the best of them leaves half as much work again as a sharded
- * dim would, or more waste than is allowed, they go too. */
+static int wastes_too_much(const hd_search *s, int64_t elems)
+{
+    return s->max_waste_percent > 0 && waste_percent(s, elems) > s->max_waste_percent + 1e-9;
+}
+
+/* Layouts too uneven go: by the slack, and by the limit on waste. Those with the whole dim are measured against one
+ * another: local results are those of one rank bit for bit, so a method must be worth it. Where even the best of them
+ * leaves half as much work again as a sharded dim would, or more waste than is allowed, they go too. */
 static void divide_work(hd_search *s, hd_search_node *node, int64_t best_local, int64_t best)
 {
-    int drop_local = (__int128)best_local * 100 >= (__int128)best * LOCAL_PERCENT ||
-                     (s->max_waste_percent > 0 && waste_percent(s, best_local) > s->max_waste_percent + 1e-9);
+    int drop_local = (__int128)best_local * 100 >= (__int128)best * LOCAL_PERCENT || wastes_too_much(s, best_local);
     for (int i = 0; i < s->nstates; i++) {
         int is_local = node[i].method == &hd_method_local;
         int64_t measure = is_local && (best_local == best || !drop_local) ? best_local : best;
-        if ((double)s->elems[i] * 100.0 > (double)measure * (100.0 + s->slack_percent)) {
+        if ((double)s->elems[i] * 100.0 > (double)measure * (100.0 + s->slack_percent) ||
+            wastes_too_much(s, s->elems[i])) {
             node[i].method = NULL;
         }
     }
@@ -227,7 +232,7 @@ static heddle_status admit_stage(hd_search *s, int k)
         best = node[i].method != NULL && s->elems[i] < best ? s->elems[i] : best;
         best_local = node[i].method == &hd_method_local && s->elems[i] < best_local ? s->elems[i] : best_local;
     }
-    if (best == INT64_MAX || (s->max_waste_percent > 0 && waste_percent(s, best) > s->max_waste_percent + 1e-9)) {
+    if (best == INT64_MAX || wastes_too_much(s, best)) {
         return refuse_stage(s, k, best, reason);
     }
     divide_work(s, node, best_local, best);

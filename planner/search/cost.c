@@ -3,11 +3,15 @@
  * Rank p sends peer q the part of p's source box that q's destination box needs, if p and q have the same coordinate on
  * every axis over which the source is replicated. A box is a product over dims, so the sum over peers factors: per dim
  * the overlaps summed over the free coordinates of the axes that shard it in `to`, times the replicas of `to` along
- * free axes. Tests hold it against heddle_reshard_sends; partial sums that end replicated use that function itself.
+ * free axes. What a rank receives factors in the same way over `from`. Both layouts cut a dim into blocks in ascending
+ * order, so all overlaps of a dim are found in one walk over both, and a rank looks its own sums up: the work is
+ * linear in the ranks. Tests hold it against heddle_reshard_sends; partial sums that end replicated use that function
+ * itself.
  */
 #include "planner/search/schedule_internal.h"
 
 #include "runtime/base/base.h"
+#include "runtime/layout/algebra.h"
 
 #include <heddle/reshard.h>
 #include <string.h>
@@ -16,27 +20,38 @@ typedef struct range {
     int64_t lo, len;
 } range;
 
-/* How `to` cuts one dim: ranges by the coordinates of its axes, the first axis the major one. */
+/* How one layout cuts one dim. */
 typedef struct cut {
-    int naxes;
-    int axis[HEDDLE_MAX_AXES];
-    int nfixed; /* axes on which a receiver has its sender's coordinate */
-    int is_fixed[HEDDLE_MAX_AXES];
     int nblocks;
-    range *block;
-    int has_memo; /* sums for the range below, if no axis is fixed */
-    range memo;
-    int64_t memo_sum, memo_count;
+    int step[HEDDLE_MAX_AXES]; /* of the block's index with the coordinate on an axis; 0: the axis does not cut it */
+    range *block;              /* [nblocks] ascending */
 } cut;
+
+/* Overlaps of every block of one cut with those blocks of the other cut that a rank deals with: all of them, but for
+ * bound axes, on which the two ranks have the same coordinate. */
+typedef struct sums {
+    int nbound;                /* combinations of coordinates on the bound axes */
+    int step[HEDDLE_MAX_AXES]; /* of the combination with a coordinate; 0: the axis is not bound */
+    int64_t *elems, *count;    /* [nblocks][nbound] elements, and blocks that have any */
+} sums;
+
+typedef struct cut_dim {
+    cut from, to;
+    sums sent, received;
+} cut_dim;
 
 typedef struct edge {
     const heddle_shape *shape;
     const heddle_mesh *mesh;
     const heddle_layout *from, *to;
-    int axis_stride[HEDDLE_MAX_AXES]; /* of a coordinate in the rank */
-    int64_t copies;                   /* replicas of `to` along free axes */
-    cut cut[HEDDLE_MAX_DIMS];
+    int64_t copies;    /* replicas of `to` along free axes: each is sent */
+    int64_t terms;     /* partial sums along axes that shard `to`: one of each is received */
+    int64_t row_bytes; /* of the dims that neither layout cuts */
+    int ncut;
+    int cut[HEDDLE_MAX_DIMS]; /* the other dims */
+    cut_dim dim[HEDDLE_MAX_DIMS];
     range *blocks; /* of all cuts */
+    int64_t *sums; /* of all dims */
 } edge;
 
 static int64_t overlap(range a, range b)
@@ -57,110 +72,130 @@ static int completes_everywhere(const edge *e)
     return 0;
 }
 
-/* The coordinate of block `block` on the i-th axis of a cut. */
-static int block_coordinate(const edge *e, const cut *c, int block, int i)
-{
-    for (int k = c->naxes - 1; k > i; k--) {
-        block /= e->mesh->axis[c->axis[k]].size;
-    }
-    return block % e->mesh->axis[c->axis[i]].size;
-}
-
+/* Sizes of all tables. From the last axis to the first, since the first is the major one of a block's index. */
 static void cut_axes(edge *e)
 {
     e->copies = 1;
-    int stride = 1;
-    for (int a = e->mesh->naxes - 1; a >= 0; a--) {
-        e->axis_stride[a] = stride;
-        stride *= e->mesh->axis[a].size;
+    e->terms = 1;
+    for (int d = 0; d < e->shape->ndim; d++) {
+        e->dim[d].from.nblocks = e->dim[d].to.nblocks = 1;
+        e->dim[d].sent.nbound = e->dim[d].received.nbound = 1;
     }
-    for (int a = 0; a < e->mesh->naxes; a++) {
-        int d = e->to->dim_of_axis[a];
-        int is_fixed = e->from->dim_of_axis[a] == HEDDLE_REPLICATED || d == HEDDLE_PARTIAL;
-        if (d >= 0) {
-            cut *c = &e->cut[d];
-            c->is_fixed[c->naxes] = is_fixed;
-            c->nfixed += is_fixed;
-            c->axis[c->naxes++] = a;
-        } else if (!is_fixed) {
-            e->copies *= e->mesh->axis[a].size;
+    for (int a = e->mesh->naxes - 1; a >= 0; a--) {
+        int size = e->mesh->axis[a].size;
+        int from = e->from->dim_of_axis[a];
+        int to = e->to->dim_of_axis[a];
+        if (from >= 0) {
+            cut_dim *d = &e->dim[from];
+            d->from.step[a] = d->from.nblocks;
+            d->from.nblocks *= size;
+            d->received.step[a] = to == HEDDLE_PARTIAL ? d->received.nbound : 0;
+            d->received.nbound *= to == HEDDLE_PARTIAL ? size : 1;
+        }
+        if (to >= 0) {
+            cut_dim *d = &e->dim[to];
+            d->to.step[a] = d->to.nblocks;
+            d->to.nblocks *= size;
+            d->sent.step[a] = from == HEDDLE_REPLICATED ? d->sent.nbound : 0;
+            d->sent.nbound *= from == HEDDLE_REPLICATED ? size : 1;
+        }
+        e->copies *= from != HEDDLE_REPLICATED && to == HEDDLE_REPLICATED ? size : 1;
+        e->terms *= from == HEDDLE_PARTIAL && to >= 0 ? size : 1;
+    }
+    e->row_bytes = (int64_t)heddle_dtype_bytes(e->shape->dtype);
+    for (int d = 0; d < e->shape->ndim; d++) {
+        if (e->dim[d].from.nblocks > 1 || e->dim[d].to.nblocks > 1) {
+            e->cut[e->ncut++] = d;
+        } else {
+            e->row_bytes *= e->shape->dim[d].extent;
         }
     }
 }
 
-/* Reads every block off the box of a rank that owns it. */
-static heddle_status cut_blocks(edge *e)
+static int coordinate_of(const edge *e, const cut *c, int block, int axis)
+{
+    return c->step[axis] > 0 ? block / c->step[axis] % e->mesh->axis[axis].size : 0;
+}
+
+static void cut_blocks(cut *c, const edge *e, const heddle_layout *layout, int dim)
+{
+    for (int k = 0; k < c->nblocks; k++) {
+        range *r = &c->block[k];
+        *r = (range){0, e->shape->dim[dim].extent};
+        for (int a = 0; a < e->mesh->naxes; a++) {
+            if (layout->dim_of_axis[a] == dim) {
+                heddle_range_narrow(&r->lo, &r->len, hd_layout_blocks(layout, a), e->mesh->axis[a].size,
+                                    coordinate_of(e, c, k, a));
+            }
+        }
+    }
+}
+
+/* Adds to the sums of block `mine` an overlap with `block` of the other cut. */
+static void add_overlap(sums *s, const edge *e, int mine, const cut *other, int block, int64_t elems)
+{
+    size_t at = (size_t)mine * (size_t)s->nbound;
+    for (int a = 0; s->nbound > 1 && a < e->mesh->naxes; a++) {
+        at += (size_t)(s->step[a] * coordinate_of(e, other, block, a));
+    }
+    s->elems[at] += elems;
+    s->count[at]++;
+}
+
+static void sum_overlaps(cut_dim *d, const edge *e)
+{
+    int first = 0;
+    for (int i = 0; i < d->from.nblocks; i++) {
+        range mine = d->from.block[i];
+        while (first < d->to.nblocks && d->to.block[first].lo + d->to.block[first].len <= mine.lo) {
+            first++;
+        }
+        for (int k = first; k < d->to.nblocks && d->to.block[k].lo < mine.lo + mine.len; k++) {
+            int64_t elems = overlap(mine, d->to.block[k]);
+            if (elems > 0) {
+                add_overlap(&d->sent, e, i, &d->to, k, elems);
+                add_overlap(&d->received, e, k, &d->from, i, elems);
+            }
+        }
+    }
+}
+
+static heddle_status cut_dims(edge *e)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    size_t total = 0;
+    size_t nblocks = 0;
+    size_t nsums = 0;
     for (int d = 0; d < e->shape->ndim; d++) {
-        cut *c = &e->cut[d];
-        c->nblocks = 1;
-        for (int i = 0; i < c->naxes; i++) {
-            c->nblocks *= e->mesh->axis[c->axis[i]].size;
-        }
-        total += (size_t)c->nblocks;
+        const cut_dim *c = &e->dim[d];
+        nblocks += (size_t)c->from.nblocks + (size_t)c->to.nblocks;
+        nsums += (size_t)c->from.nblocks * (size_t)c->sent.nbound;
+        nsums += (size_t)c->to.nblocks * (size_t)c->received.nbound;
     }
-    HD_TRY(hd_alloc(&memory, total, sizeof *e->blocks, "blocks of a layout"));
+    HD_TRY(hd_alloc(&memory, nblocks, sizeof *e->blocks, "blocks of two layouts"));
     e->blocks = memory;
+    HD_TRY(hd_alloc(&memory, 2 * nsums, sizeof *e->sums, "overlaps of two layouts"));
+    e->sums = memory;
     range *block = e->blocks;
+    int64_t *sum = e->sums;
     for (int d = 0; d < e->shape->ndim; d++) {
-        cut *c = &e->cut[d];
-        c->block = block;
-        block += c->nblocks;
-        for (int k = 0; k < c->nblocks; k++) {
-            heddle_box box;
-            int rank = 0;
-            for (int i = 0; i < c->naxes; i++) {
-                rank += block_coordinate(e, c, k, i) * e->axis_stride[c->axis[i]];
-            }
-            HD_TRY(heddle_layout_box(&box, e->shape, e->mesh, e->to, rank));
-            c->block[k] = (range){box.lo[d], box.len[d]};
-        }
+        cut_dim *c = &e->dim[d];
+        size_t sent = (size_t)c->from.nblocks * (size_t)c->sent.nbound;
+        size_t received = (size_t)c->to.nblocks * (size_t)c->received.nbound;
+        c->from.block = block;
+        c->to.block = block + c->from.nblocks;
+        block = c->to.block + c->to.nblocks;
+        c->sent.elems = sum;
+        c->sent.count = sum + sent;
+        c->received.elems = sum + 2 * sent;
+        c->received.count = sum + 2 * sent + received;
+        sum += 2 * (sent + received);
+        cut_blocks(&c->from, e, e->from, d);
+        cut_blocks(&c->to, e, e->to, d);
+        sum_overlaps(c, e);
     }
 out:
     return st;
-}
-
-static int rank_coordinate(const edge *e, int rank, int axis)
-{
-    return rank / e->axis_stride[axis] % e->mesh->axis[axis].size;
-}
-
-/* Overlaps of a sender's range with all receivers' ranges along one dim. */
-static void sum_overlaps(int64_t *sum, int64_t *count, const edge *e, cut *c, range mine, int rank)
-{
-    if (c->has_memo && c->memo.lo == mine.lo && c->memo.len == mine.len) {
-        *sum = c->memo_sum;
-        *count = c->memo_count;
-        return;
-    }
-    *sum = 0;
-    *count = 0;
-    for (int k = 0; k < c->nblocks; k++) {
-        int64_t n = overlap(mine, c->block[k]);
-        for (int i = 0; n > 0 && c->nfixed > 0 && i < c->naxes; i++) {
-            if (c->is_fixed[i] && block_coordinate(e, c, k, i) != rank_coordinate(e, rank, c->axis[i])) {
-                n = 0;
-            }
-        }
-        *sum += n;
-        *count += n > 0;
-    }
-    c->has_memo = c->nfixed == 0;
-    c->memo = mine;
-    c->memo_sum = *sum;
-    c->memo_count = *count;
-}
-
-static range own_block(const edge *e, const cut *c, int rank)
-{
-    int k = 0;
-    for (int i = 0; i < c->naxes; i++) {
-        k = k * e->mesh->axis[c->axis[i]].size + rank_coordinate(e, rank, c->axis[i]);
-    }
-    return c->block[k];
 }
 
 static int64_t saturated(__int128 value)
@@ -168,36 +203,44 @@ static int64_t saturated(__int128 value)
     return value > INT64_MAX ? INT64_MAX : (int64_t)value;
 }
 
-static heddle_status add_rank(hd_edge_cost *out, edge *e, int rank)
+static int index_at(const int *step, const int *coords, int naxes)
 {
-    heddle_box box;
-    heddle_status st = heddle_layout_box(&box, e->shape, e->mesh, e->from, rank);
-    if (st != HEDDLE_OK) {
-        return st;
+    int index = 0;
+    for (int a = 0; a < naxes; a++) {
+        index += step[a] * coords[a];
     }
-    for (int a = 0; a < e->mesh->naxes; a++) {
-        if (e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL &&
-            rank_coordinate(e, rank, a) != 0) {
-            return HEDDLE_OK; /* the first replica has the sum, the others add nothing */
+    return index;
+}
+
+static void add_rank(hd_edge_cost *out, const edge *e, const int *coords)
+{
+    int naxes = e->mesh->naxes;
+    for (int a = 0; a < naxes; a++) {
+        if (e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL && coords[a] != 0) {
+            return; /* the first replica has the sum, the others add nothing */
         }
     }
-    __int128 elems = e->copies;
+    __int128 sent = e->copies;
     __int128 messages = e->copies;
+    __int128 received = e->terms;
     __int128 own = 1;
-    for (int d = 0; d < e->shape->ndim; d++) {
-        range mine = {box.lo[d], box.len[d]};
-        int64_t sum = 0;
-        int64_t count = 0;
-        sum_overlaps(&sum, &count, e, &e->cut[d], mine, rank);
-        elems *= sum;
-        messages *= count;
-        own *= overlap(mine, own_block(e, &e->cut[d], rank));
+    for (int i = 0; i < e->ncut; i++) {
+        const cut_dim *c = &e->dim[e->cut[i]];
+        int from = index_at(c->from.step, coords, naxes);
+        int to = index_at(c->to.step, coords, naxes);
+        size_t to_peers = (size_t)from * (size_t)c->sent.nbound + (size_t)index_at(c->sent.step, coords, naxes);
+        size_t from_peers = (size_t)to * (size_t)c->received.nbound + (size_t)index_at(c->received.step, coords, naxes);
+        sent *= c->sent.elems[to_peers];
+        messages *= c->sent.count[to_peers];
+        received *= c->received.elems[from_peers];
+        own *= overlap(c->from.block[from], c->to.block[to]);
     }
-    int64_t bytes = saturated((elems - own) * (__int128)heddle_dtype_bytes(e->shape->dtype));
+    int64_t sent_bytes = saturated((sent - own) * e->row_bytes);
+    int64_t received_bytes = saturated((received - own) * e->row_bytes);
     out->messages = hd_add_saturated(out->messages, saturated(messages - (own > 0)));
-    out->bytes_total = hd_add_saturated(out->bytes_total, bytes);
-    out->bytes_per_rank_max = bytes > out->bytes_per_rank_max ? bytes : out->bytes_per_rank_max;
-    return HEDDLE_OK;
+    out->bytes_total = hd_add_saturated(out->bytes_total, sent_bytes);
+    out->bytes_per_rank_max = sent_bytes > out->bytes_per_rank_max ? sent_bytes : out->bytes_per_rank_max;
+    out->bytes_received_max = received_bytes > out->bytes_received_max ? received_bytes : out->bytes_received_max;
 }
 
 heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
@@ -206,24 +249,33 @@ heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, 
     heddle_status st = HEDDLE_OK;
     heddle_reshard_line line = {.shape = *shape, .mesh = *mesh, .from = *from, .to = *to};
     heddle_peer_bytes *peers = NULL;
+    int64_t *received = NULL;
     void *memory = NULL;
     int nranks = heddle_mesh_size(mesh);
     memset(out, 0, sizeof *out);
     HD_TRY(hd_alloc(&memory, (size_t)nranks, sizeof *peers, "peers of a rank"));
     peers = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)nranks, sizeof *received, "bytes of the ranks"));
+    received = memory;
     for (int rank = 0; rank < nranks; rank++) {
         int count = 0;
         int64_t bytes = 0;
         HD_TRY(heddle_reshard_sends(peers, nranks, &count, &line, rank));
         for (int i = 0; i < count; i++) {
+            int64_t *to_peer = &received[peers[i].peer];
             bytes = hd_add_saturated(bytes, peers[i].bytes);
+            *to_peer = hd_add_saturated(*to_peer, peers[i].bytes);
             out->messages = hd_add_saturated(out->messages, peers[i].messages);
         }
         out->bytes_total = hd_add_saturated(out->bytes_total, bytes);
         out->bytes_per_rank_max = bytes > out->bytes_per_rank_max ? bytes : out->bytes_per_rank_max;
     }
+    for (int rank = 0; rank < nranks; rank++) {
+        out->bytes_received_max = received[rank] > out->bytes_received_max ? received[rank] : out->bytes_received_max;
+    }
 out:
     hd_free(peers);
+    hd_free(received);
     return st;
 }
 
@@ -246,16 +298,23 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
     heddle_status st = HEDDLE_OK;
     edge e = {.shape = shape, .mesh = mesh, .from = from, .to = to};
     int nranks = heddle_mesh_size(mesh);
+    int coords[HEDDLE_MAX_AXES] = {0};
     if (completes_everywhere(&e)) {
         return hd_edge_cost_listed(out, shape, mesh, from, to);
     }
     memset(out, 0, sizeof *out);
+    HD_TRY(heddle_layout_check(from, shape, mesh));
+    HD_TRY(heddle_layout_check(to, shape, mesh));
     cut_axes(&e);
-    HD_TRY(cut_blocks(&e));
-    for (int rank = 0; rank < nranks; rank++) {
-        HD_TRY(add_rank(out, &e, rank));
+    HD_TRY(cut_dims(&e));
+    for (int rank = 0; rank < nranks && e.row_bytes > 0; rank++) {
+        add_rank(out, &e, coords);
+        for (int a = mesh->naxes - 1; a >= 0 && ++coords[a] == mesh->axis[a].size; a--) {
+            coords[a] = 0;
+        }
     }
 out:
     hd_free(e.blocks);
+    hd_free(e.sums);
     return st;
 }

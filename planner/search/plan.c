@@ -38,8 +38,8 @@ static heddle_status price_edge(hd_edge_cost *out, const hd_search *s, int from,
     heddle_status st = HEDDLE_OK;
     const heddle_layout *a = &s->layout[from];
     const heddle_layout *b = &s->layout[to];
-    hd_edge_cost forward = {0, 0, 0};
-    hd_edge_cost back = {0, 0, 0};
+    hd_edge_cost forward = {0};
+    hd_edge_cost back = {0};
     if (from != to) {
         HD_TRY(hd_edge_cost_of(&forward, &s->m->shape, &s->mesh, a, b));
     }
@@ -76,7 +76,7 @@ static heddle_status add_edge(hd_search_cost *total, hd_search *s, int from, int
 /* The last edge's gradient is another one than that of an edge between stages. */
 static heddle_status end_edge(hd_search_cost *total, const hd_search *s, int state)
 {
-    hd_edge_cost e = {0, 0, 0};
+    hd_edge_cost e = {0};
     heddle_status st = s->epilogue >= 0 ? price_edge(&e, s, state, s->epilogue, 1) : HEDDLE_OK;
     *total = (hd_search_cost){e.bytes_per_rank_max, e.bytes_total, 0, e.messages, 0};
     return st;
@@ -252,14 +252,15 @@ static heddle_status set_note(heddle_schedule *schedule, const hd_search *s)
 {
     char note[1024];
     char methods[512];
+    int nstages = s->m->nstages * s->m->repeat;
     note_methods(methods, sizeof methods, schedule);
     snprintf(
         note, sizeof note,
-        "exact minimum over every sequence of %d layouts through %d stages, with every method that a stage may run "
+        "exact minimum over every sequence of %d layouts through %d stage%s, with every method that a stage may run "
         "by: bytes of the busiest rank summed over the edges and stages%s, then all bytes, then stages that are not "
         "local, then switches, then "
         "work; a stage's largest box may exceed its best layout's by %d%%%s",
-        s->nstates, s->m->nstages * s->m->repeat, s->backward ? ", forward and backward" : "", s->slack_percent,
+        s->nstates, nstages, nstages == 1 ? "" : "s", s->backward ? ", forward and backward" : "", s->slack_percent,
         methods);
     return hd_schedule_set_note(schedule, note);
 }

@@ -293,6 +293,7 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
     out->bytes_per_rank_max = e->cost.bytes_per_rank_max;
     out->bytes_total = e->cost.bytes_total;
     out->messages = e->cost.messages;
+    out->bytes_received_max = e->cost.bytes_received_max;
     return HEDDLE_OK;
 }
 

@@ -84,12 +84,13 @@ static const char *const stage_kinds[] = {[HEDDLE_STAGE_ATTENTION] = "attention"
                                           [HEDDLE_STAGE_MLP] = "mlp",
                                           [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 
-enum { EDGE_FROM, EDGE_TO, EDGE_KIND, EDGE_BYTES_MAX, EDGE_BYTES_TOTAL, EDGE_MESSAGES, EDGE_KEYS };
+enum { EDGE_FROM, EDGE_TO, EDGE_KIND, EDGE_BYTES_MAX, EDGE_RECEIVED_MAX, EDGE_BYTES_TOTAL, EDGE_MESSAGES, EDGE_KEYS };
 static const hd_key edge_keys[EDGE_KEYS] = {
     [EDGE_FROM] = {"from", 1},
     [EDGE_TO] = {"to", 1},
     [EDGE_KIND] = {"kind", 1},
     [EDGE_BYTES_MAX] = {"bytes_per_rank_max", 1},
+    [EDGE_RECEIVED_MAX] = {"bytes_received_max", 0},
     [EDGE_BYTES_TOTAL] = {"bytes_total", 1},
     [EDGE_MESSAGES] = {"messages", 1},
 };
@@ -322,6 +323,7 @@ static heddle_status read_edge(heddle_schedule *s, const hd_node *node, int inde
         goto out;
     }
     HD_TRY(compare(value[EDGE_BYTES_MAX], s->edge[index].cost.bytes_per_rank_max, "bytes_per_rank_max"));
+    HD_TRY(compare(value[EDGE_RECEIVED_MAX], s->edge[index].cost.bytes_received_max, "bytes_received_max"));
     HD_TRY(compare(value[EDGE_BYTES_TOTAL], s->edge[index].cost.bytes_total, "bytes_total"));
     HD_TRY(compare(value[EDGE_MESSAGES], s->edge[index].cost.messages, "messages"));
 out:

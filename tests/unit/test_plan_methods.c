@@ -586,7 +586,7 @@ static int compare(total a, total b)
 static total move(const brute *b, const heddle_layout *from, const heddle_layout *to, int is_last)
 {
     hd_edge_cost forward;
-    hd_edge_cost back = {0, 0, 0};
+    hd_edge_cost back = {0};
     HD_OK(hd_edge_cost_listed(&forward, &b->shape, &b->mesh, from, to));
     if (b->backward) {
         heddle_layout behind = is_last ? *to : heddle_layout_dual(to); /* no partial sums here */

@@ -71,6 +71,7 @@ static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
         assert_true(heddle_layout_equal(&ea.from, &eb.from, &ia.mesh));
         assert_true(heddle_layout_equal(&ea.to, &eb.to, &ia.mesh));
         assert_int_equal(ea.bytes_per_rank_max, eb.bytes_per_rank_max);
+        assert_int_equal(ea.bytes_received_max, eb.bytes_received_max);
         assert_int_equal(ea.bytes_total, eb.bytes_total);
         assert_int_equal(ea.messages, eb.messages);
     }
