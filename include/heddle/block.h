@@ -133,7 +133,7 @@ typedef struct heddle_block_traffic {
     int64_t planned_forward_bytes, planned_backward_bytes;
     int64_t measured_bytes; /* all calls together */
 } heddle_block_traffic;
-/* All zero for a block that never communicates. HEDDLE_ERR_ARG: NULL or struct_bytes not set. */
+/* All zero for a block that never communicates. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block);
 
 /* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far. */

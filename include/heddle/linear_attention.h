@@ -141,7 +141,7 @@ typedef struct heddle_linear_attention_info {
     const char *why;    /* one sentence */
 } heddle_linear_attention_info;
 
-/* HEDDLE_ERR_ARG: a pointer is NULL or out->struct_bytes is not set. */
+/* HEDDLE_ERR_ARG: a pointer is NULL; struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
                                                           const heddle_linear_attention *attention);
 

@@ -16,7 +16,7 @@ extern "C" {
 typedef struct heddle_model heddle_model;
 
 typedef struct heddle_model_info {
-    size_t struct_bytes; /* set by the call */
+    size_t struct_bytes; /* set by the caller */
     const char *name;    /* owned by the model, like all pointers here */
     heddle_shape shape;  /* the activation tensor; dims in memory order, last one the channels */
     int batch_dim;       /* index in shape, -1 if none */

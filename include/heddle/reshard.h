@@ -100,7 +100,7 @@ HEDDLE_API heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, con
 HEDDLE_API void heddle_reshard_destroy(heddle_reshard *reshard);
 
 typedef struct heddle_reshard_info {
-    size_t struct_bytes; /* set by the call */
+    size_t struct_bytes; /* set by the caller */
     int nranks;
     const int64_t *bytes_to;          /* [nranks] this rank sends per execution; own entry 0. Owned by the plan */
     const int64_t *bytes_from;        /* [nranks] */
@@ -119,7 +119,8 @@ typedef struct heddle_reshard_info {
     const char *line;   /* the reshard line */
 } heddle_reshard_info;
 
-/* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL. */
+/* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL;
+ * struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
 
 /* Blocking execute: returns when dst is complete and src may be overwritten. Collective over the ranks that exchange

@@ -13,7 +13,7 @@ extern "C" {
 typedef struct heddle_schedule heddle_schedule;
 
 typedef struct heddle_schedule_info {
-    size_t struct_bytes; /* set by the call */
+    size_t struct_bytes; /* set by the caller */
     const char *model;   /* owned by the schedule, like all pointers below */
     heddle_shape shape;
     heddle_mesh mesh;

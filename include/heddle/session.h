@@ -43,7 +43,8 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
  * schedule and two buffers of the size of this rank's largest local part, so that a pass that follows the schedule
  * neither allocates nor exchanges metadata; with options.backward also the transpose of every edge and the cut of a
  * gradient of the whole output, "*" or in the layout of the output. options may be NULL.
- *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, options without its _init function
+ *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, struct_bytes of options (heddle/status.h); the other ranks get
+ *                        HEDDLE_ERR_PEER with the sentence at once, unless it is comm that is NULL
  *   HEDDLE_ERR_LAYOUT    the schedule's mesh has another number of ranks than comm
  *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules or options differ; names the first rank and what differs
  *   HEDDLE_ERR_NOMEM     names the bytes; the other ranks get HEDDLE_ERR_PEER
@@ -110,7 +111,7 @@ HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const 
 
 /* Over the session's life. */
 typedef struct heddle_session_counters {
-    size_t struct_bytes;     /* set to sizeof(heddle_session_counters) before the call */
+    size_t struct_bytes;     /* set by the caller */
     int64_t enters;          /* calls of heddle_session_enter that succeeded */
     int64_t switches;        /* calls that changed the layout, backward included, like all numbers below */
     int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned) */

@@ -3,6 +3,16 @@
  * Every function that can fail returns a heddle_status. The function that first knows what went wrong writes one
  * sentence (what was asked, what was found, both numbers); heddle_last_error() reads it back. Outputs are written only
  * on HEDDLE_OK. The library never prints, aborts or exits.
+ *
+ * NULL is refused with HEDDLE_ERR_ARG and a sentence that names function and argument, wherever a header does not say
+ * that it is legal: options (the defaults), what _destroy takes, what a comment says may be NULL. Functions that return
+ * no status return -1, 0, NULL or "" for it, as their comments say, or do nothing.
+ *
+ * Structs that begin with struct_bytes grow from version to version. The caller sets it to the size of the struct in
+ * its own header before the call: the _init function of options does, for results write `heddle_reshard_info info =
+ * {.struct_bytes = sizeof(info)}`. A smaller number is a caller built with an older header: options that it does not
+ * know have their defaults, and nothing is written behind its results. A larger one is refused (HEDDLE_ERR_ARG, with
+ * both numbers), and so is 0 or whatever else no version of the struct had.
  */
 #ifndef HEDDLE_STATUS_H
 #define HEDDLE_STATUS_H

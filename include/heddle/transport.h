@@ -35,7 +35,7 @@ typedef struct heddle_message {
  * and then returns HEDDLE_ERR_PEER naming the rank; after HEDDLE_ERR_TIMEOUT, _PEER or _TRANSPORT only abort_send,
  * abort_poll, exchange_destroy and destroy are called again. */
 typedef struct heddle_transport {
-    size_t struct_bytes; /* sizeof(heddle_transport) */
+    size_t struct_bytes; /* set to sizeof(heddle_transport), see heddle/status.h */
     const char *name;    /* one word, for heddle_comm_describe; copied */
     int rank;            /* 0 <= rank < size */
     int size;            /* 1..HEDDLE_MAX_RANKS */

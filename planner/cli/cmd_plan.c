@@ -158,7 +158,7 @@ static heddle_schedule *plan_long_run(const plan_request *r, heddle_model *model
 
 static heddle_status show(const plan_request *r, heddle_model *model, const heddle_schedule *schedule)
 {
-    cli_plan_view v = {.model = model, .schedule = schedule};
+    cli_plan_view v = {.model = model, .schedule = schedule, .info.struct_bytes = sizeof v.info};
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
     if (st == HEDDLE_OK && r->output != NULL) {
         st = heddle_schedule_save(schedule, r->output);

@@ -182,7 +182,7 @@ static void print_table(const cli_plan_view *v)
  * sequence dim has been mixed once (Belady's rule; exact for equal costs). */
 static int forced_changes(const cli_plan_view *v)
 {
-    heddle_model_info model;
+    heddle_model_info model = {.struct_bytes = sizeof model};
     int changes = 0;
     unsigned mixed = 0;
     unsigned all = 0;

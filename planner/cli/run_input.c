@@ -229,5 +229,6 @@ int run_fit_model(run_job *job)
     } else if (code == CLI_OK && job->input == RUN_ARRAY) {
         code = fit_array(job);
     }
+    job->info.struct_bytes = sizeof(job->info);
     return code != CLI_OK ? code : cli_report(heddle_model_get_info(&job->info, job->model));
 }

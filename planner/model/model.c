@@ -130,20 +130,20 @@ void heddle_model_destroy(heddle_model *model)
 
 heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model)
 {
-    if (out == NULL || model == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_model_get_info: NULL argument");
-    }
-    memset(out, 0, sizeof *out);
-    out->struct_bytes = sizeof *out;
-    out->name = model->name;
-    out->shape = model->shape;
-    out->batch_dim = model->batch_dim;
-    out->channel_dim = model->channel_dim;
-    out->text_tokens = model->text_tokens;
-    memcpy(out->patch, model->patch, sizeof out->patch);
-    out->repeat = model->repeat;
-    out->nstages = model->nstages;
-    return HEDDLE_OK;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(model));
+    heddle_model_info info = {.name = model->name,
+                              .shape = model->shape,
+                              .batch_dim = model->batch_dim,
+                              .channel_dim = model->channel_dim,
+                              .text_tokens = model->text_tokens,
+                              .repeat = model->repeat,
+                              .nstages = model->nstages};
+    memcpy(info.patch, model->patch, sizeof info.patch);
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_model_info, name));
+out:
+    return st;
 }
 
 heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage)

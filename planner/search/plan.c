@@ -381,15 +381,10 @@ void heddle_plan_options_init(heddle_plan_options *options)
 static heddle_status take_options(heddle_plan_options *out, const heddle_plan_options *options)
 {
     heddle_plan_options_init(out);
-    if (options == NULL) {
-        return HEDDLE_OK;
+    heddle_status st = hd_struct_take(out, options, HD_STRUCT(heddle_plan_options, prologue));
+    if (st != HEDDLE_OK) {
+        return st;
     }
-    if (options->struct_bytes == 0 || options->struct_bytes > sizeof *out) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "heddle_plan_options has struct_bytes %zu, expected 1 to %zu (use heddle_plan_options_init)",
-                       options->struct_bytes, sizeof *out);
-    }
-    memcpy(out, options, options->struct_bytes);
     if (out->slack_percent < 0 || out->max_waste_percent < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "slack and waste are percentages of at least 0, found %d and %d",
                        out->slack_percent, out->max_waste_percent);

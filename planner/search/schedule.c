@@ -227,25 +227,25 @@ heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note)
 
 heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule)
 {
-    if (out == NULL || schedule == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_get_info: NULL argument");
-    }
-    memset(out, 0, sizeof *out);
-    out->struct_bytes = sizeof *out;
-    out->model = schedule->model;
-    out->shape = schedule->shape;
-    out->mesh = schedule->mesh;
-    out->period = schedule->period;
-    out->repeat = schedule->repeat;
-    out->nstages = schedule->period * schedule->repeat;
-    out->nedges = out->nstages + 1;
-    out->switches = schedule->switches;
-    out->bytes_per_rank_max = schedule->bytes_per_rank_max;
-    out->bytes_total = schedule->bytes_total;
-    out->backward_bytes_per_rank_max = schedule->backward_bytes_per_rank_max;
-    out->backward_bytes_total = schedule->backward_bytes_total;
-    out->note = schedule->note != NULL ? schedule->note : "";
-    return HEDDLE_OK;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(schedule));
+    const heddle_schedule_info info = {.model = schedule->model,
+                                       .shape = schedule->shape,
+                                       .mesh = schedule->mesh,
+                                       .period = schedule->period,
+                                       .repeat = schedule->repeat,
+                                       .nstages = schedule->period * schedule->repeat,
+                                       .nedges = schedule->period * schedule->repeat + 1,
+                                       .switches = schedule->switches,
+                                       .bytes_per_rank_max = schedule->bytes_per_rank_max,
+                                       .bytes_total = schedule->bytes_total,
+                                       .backward_bytes_per_rank_max = schedule->backward_bytes_per_rank_max,
+                                       .backward_bytes_total = schedule->backward_bytes_total,
+                                       .note = schedule->note != NULL ? schedule->note : ""};
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_schedule_info, model));
+out:
+    return st;
 }
 
 heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule, int stage)

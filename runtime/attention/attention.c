@@ -237,13 +237,12 @@ heddle_status heddle_attention_set_projection(heddle_attention *attention, const
 
 heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention)
 {
-    if (out == NULL || attention == NULL || out->struct_bytes == 0 || out->struct_bytes > sizeof *out) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention info: a pointer is NULL or struct_bytes is not set");
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(attention));
     const heddle_attention *a = attention;
     const hd_moved *way = a->heads.moved;
-    heddle_attention_info info = {.struct_bytes = out->struct_bytes,
-                                  .method = heddle_attention_method_name(a->problem.options.method),
+    heddle_attention_info info = {.method = heddle_attention_method_name(a->problem.options.method),
                                   .forwards = a->forwards,
                                   .backwards = a->backwards,
                                   .saved_bytes = a->saved_bytes + a->core.saved_bytes,
@@ -258,6 +257,7 @@ heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle
     info.measured.backward_bytes = a->core.moved[1].bytes + way[HD_O_TO_HEADS].bytes + way[HD_QKV_TO_ROWS].bytes;
     info.measured.backward_messages =
         a->core.moved[1].messages + way[HD_O_TO_HEADS].messages + way[HD_QKV_TO_ROWS].messages;
-    memcpy(out, &info, out->struct_bytes);
-    return HEDDLE_OK;
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_attention_info, method));
+out:
+    return st;
 }

@@ -244,16 +244,22 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = NULL;
     hd_fields fields = {.what = "attention"};
-    heddle_attention_options plain;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: out or the communicator is NULL");
+    heddle_attention_options taken, plain;
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    heddle_status mine = HD_NEED(out);
+    mine = mine == HEDDLE_OK ? HD_NEED(shape) : mine;
+    mine = mine == HEDDLE_OK ? HD_NEED(mesh) : mine;
+    mine = mine == HEDDLE_OK ? HD_NEED(layout) : mine;
+    heddle_attention_options_init(&taken);
+    if (mine == HEDDLE_OK) {
+        mine = hd_struct_take(&taken, options, HD_STRUCT(heddle_attention_options, method));
     }
-    *out = NULL;
-    heddle_attention_options_init(&plain);
-    heddle_status mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
+    if (mine == HEDDLE_OK) {
+        mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
+    }
     if (mine == HEDDLE_OK) {
         a->comm = comm;
-        mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm));
+        mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, &taken, heddle_comm_rank(comm));
     }
     if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         mine = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
@@ -261,7 +267,7 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     }
     if (mine == HEDDLE_OK) {
         plain = a->problem.options;
-        plain.key_lengths = options != NULL ? options->key_lengths : NULL;
+        plain.key_lengths = taken.key_lengths;
         describe(&fields, shape, mesh, layout, &plain);
     }
     HD_TRY(hd_fields_agree(comm, &fields, mine));

@@ -197,12 +197,9 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
                                                const heddle_linear_attention *attention)
 {
     const heddle_linear_attention *a = attention;
-    if (out == NULL || a == NULL || out->struct_bytes == 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_get_info: %s",
-                       out == NULL ? "out is NULL"
-                       : a == NULL ? "attention is NULL"
-                                   : "struct_bytes is 0");
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(attention));
     static const char *const why[] = {
         "the whole sequence is here: one walk over its chunks",
         "states travel from rank to rank; the work on the own rows comes first, one fold of a state is serial",
@@ -210,7 +207,6 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
         "exclusive scan of the states; the products inside the chunks hide its first steps"};
     const hd_flow_method *method = hd_flow_method_of(a->problem.options.method);
     heddle_linear_attention_info info = {
-        .struct_bytes = out->struct_bytes,
         .method = heddle_linear_method_name(a->problem.options.method),
         .planned = a->planned,
         .measured = a->measured,
@@ -226,6 +222,7 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
         .why = a->problem.options.receive_first ? "the published order: receive, all work, send"
                : a->problem.nranks == 1         ? why[0]
                                                 : why[a->problem.options.method]};
-    memcpy(out, &info, out->struct_bytes < sizeof info ? out->struct_bytes : sizeof info);
-    return HEDDLE_OK;
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_linear_attention_info, method));
+out:
+    return st;
 }

@@ -70,13 +70,7 @@ static heddle_status take_options(hd_linear_problem *p, const heddle_linear_atte
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention_options *o = &p->options;
     heddle_linear_attention_options_init(o);
-    if (options != NULL) {
-        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *o) {
-            return hd_fail(HEDDLE_ERR_ARG, "linear attention options of %zu bytes, this library knows %zu",
-                           options->struct_bytes, sizeof *o);
-        }
-        memcpy(o, options, options->struct_bytes);
-    }
+    HD_TRY(hd_struct_take(o, options, HD_STRUCT(heddle_linear_attention_options, method)));
     if ((int)o->method < 0 || o->method >= HEDDLE_LINEAR_METHOD_COUNT) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: there is no method %d", (int)o->method);
     }

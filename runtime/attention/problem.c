@@ -45,13 +45,9 @@ void heddle_attention_options_init(heddle_attention_options *options)
 static heddle_status take_options(hd_attn_problem *p, const heddle_attention_options *options)
 {
     heddle_attention_options_init(&p->options);
-    if (options != NULL) {
-        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *options) {
-            return hd_fail(HEDDLE_ERR_ARG, "attention options of %zu bytes, this library knows %zu: use _options_init",
-                           options->struct_bytes, sizeof *options);
-        }
-        memcpy(&p->options, options, options->struct_bytes);
-        p->options.struct_bytes = sizeof *options;
+    heddle_status st = hd_struct_take(&p->options, options, HD_STRUCT(heddle_attention_options, method));
+    if (st != HEDDLE_OK) {
+        return st;
     }
     const heddle_attention_options *o = &p->options;
     if ((unsigned)o->method >= HEDDLE_ATTENTION_METHOD_COUNT || (unsigned)o->placement > HEDDLE_PLACEMENT_ZIGZAG ||

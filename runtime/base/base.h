@@ -1,4 +1,4 @@
-/* Base services of every room: failing with a sentence, allocation, time, the environment. */
+/* Base services of every room: failing with a sentence, arguments of callers, allocation, time, the environment. */
 #ifndef HD_BASE_H
 #define HD_BASE_H
 
@@ -20,6 +20,22 @@ heddle_status hd_fail_prefix(heddle_status status, const char *format, ...) __at
             goto out;                                                                                                  \
         }                                                                                                              \
     } while (0)
+
+/* HEDDLE_ERR_ARG "FUNCTION: ARGUMENT is NULL". HD_NEED is for the public functions, whose names callers know. */
+heddle_status hd_need(const void *pointer, const char *function, const char *argument);
+#define HD_NEED(argument) hd_need((argument), __func__, #argument)
+
+/* Public structs that grow begin with size_t struct_bytes, which the caller sets to the size it knows. The one rule for
+ * all of them: smaller is a caller built with an older header (what it does not know keeps its default, nothing is
+ * written behind its struct); larger is refused, and so is a number that no version of the struct ever had, less than
+ * the fields of its first version up to `first`, or no struct's size. HEDDLE_ERR_ARG gives the numbers. */
+#define HD_STRUCT(type, first) sizeof(type), offsetof(type, first) + sizeof(((type *)0)->first), #type
+/* Options in: the caller's over the defaults in `out`, which has the whole struct; NULL: the defaults stay. */
+heddle_status hd_struct_take(void *out, const void *given, size_t known_bytes, size_t first_bytes, const char *name);
+/* Results out: of the whole struct `made` what `out` has room for; struct_bytes stays the caller's. */
+heddle_status hd_struct_give(void *out, const void *made, size_t known_bytes, size_t first_bytes, const char *name);
+/* The check of hd_struct_give alone, before long work. */
+heddle_status hd_struct_room(const void *out, size_t known_bytes, size_t first_bytes, const char *name);
 
 /* Zeroed memory, `count * bytes` checked for overflow. HEDDLE_ERR_NOMEM names `what` and the bytes. */
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what);

@@ -72,11 +72,6 @@ static heddle_status check_options(const heddle_block_options *options)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_shape *shape = &options->shape;
-    if (options->struct_bytes != sizeof *options) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "block options of %zu bytes, this library has %zu: call heddle_block_options_init",
-                       options->struct_bytes, sizeof *options);
-    }
     HD_TRY(heddle_shape_check(shape));
     if (shape->ndim < 2) {
         return hd_fail(HEDDLE_ERR_ARG, "a block needs a batch dim and a channel dim, the shape has %d dim",
@@ -193,13 +188,16 @@ out:
     return st;
 }
 
-heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options)
+heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *given)
 {
     heddle_status st = HEDDLE_OK;
     heddle_block *block = NULL;
-    if (out == NULL || options == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_create: %s is NULL", out == NULL ? "out" : "options");
-    }
+    heddle_block_options taken;
+    const heddle_block_options *options = &taken;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(hd_need(given, __func__, "options"));
+    heddle_block_options_init(&taken);
+    HD_TRY(hd_struct_take(&taken, given, HD_STRUCT(heddle_block_options, mixed_dim)));
     HD_TRY(check_options(options));
     HD_TRY(hd_alloc((void **)&block, 1, sizeof *block, "a block"));
     block->options = *options;

@@ -352,18 +352,16 @@ out:
 
 heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block)
 {
-    if (out == NULL || block == NULL || out->struct_bytes == 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_get_traffic: %s",
-                       out == NULL     ? "out is NULL"
-                       : block == NULL ? "block is NULL"
-                                       : "struct_bytes is 0");
-    }
-    heddle_block_traffic traffic = {.struct_bytes = out->struct_bytes};
+    heddle_status st = HEDDLE_OK;
+    heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(block));
     if (block->sharded != NULL) {
         traffic.planned_forward_bytes = block->sharded->planned.forward_bytes;
         traffic.planned_backward_bytes = block->sharded->planned.backward_bytes;
         traffic.measured_bytes = moved_bytes(block->sharded);
     }
-    memcpy(out, &traffic, out->struct_bytes < sizeof traffic ? out->struct_bytes : sizeof traffic);
-    return HEDDLE_OK;
+    st = hd_struct_give(out, &traffic, HD_STRUCT(heddle_block_traffic, planned_forward_bytes));
+out:
+    return st;
 }

@@ -15,20 +15,18 @@ heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const h
 {
     heddle_status st = HEDDLE_OK;
     heddle_tape *tape = NULL;
-    if (out == NULL || block == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_tape_create: %s is NULL", out == NULL ? "out" : "block");
-    }
-    if (options != NULL && options->struct_bytes != sizeof *options) {
-        return hd_fail(HEDDLE_ERR_ARG, "tape options of %zu bytes, this library has %zu: call heddle_tape_options_init",
-                       options->struct_bytes, sizeof *options);
-    }
-    if (options != NULL && options->recompute != 0 && options->recompute != 1) {
-        return hd_fail(HEDDLE_ERR_ARG, "recompute %d of a tape must be 0 or 1", options->recompute);
+    heddle_tape_options taken;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(block));
+    heddle_tape_options_init(&taken);
+    HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_tape_options, recompute)));
+    if (taken.recompute != 0 && taken.recompute != 1) {
+        return hd_fail(HEDDLE_ERR_ARG, "recompute %d of a tape must be 0 or 1", taken.recompute);
     }
     HD_TRY(hd_back_make(block));
     HD_TRY(hd_alloc((void **)&tape, 1, sizeof *tape, "a tape"));
     tape->block = block;
-    tape->recompute = options != NULL && options->recompute;
+    tape->recompute = taken.recompute;
     *out = tape;
 out:
     return st;

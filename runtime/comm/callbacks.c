@@ -225,11 +225,13 @@ out:
     return st;
 }
 
-static heddle_status check_table(const heddle_transport *t)
+static heddle_status take_table(heddle_transport *t, const heddle_transport *given)
 {
-    if (t == NULL || t->struct_bytes != sizeof *t) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: the transport table has %zu bytes, wanted %zu",
-                       t != NULL ? t->struct_bytes : 0, sizeof *t);
+    heddle_status st = hd_need(given, "heddle_comm_from_callbacks", "transport");
+    *t = (heddle_transport){.struct_bytes = sizeof *t};
+    st = st == HEDDLE_OK ? hd_struct_take(t, given, HD_STRUCT(heddle_transport, destroy)) : st;
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (t->size < 1 || t->size > HEDDLE_MAX_RANKS || t->rank < 0 || t->rank >= t->size) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: rank %d of %d ranks; at most %d ranks", t->rank,
@@ -287,21 +289,21 @@ static void tell_failure(const heddle_transport *transport, void *ctx)
     (void)hd_fail(HEDDLE_OK, "%s", why);
 }
 
-heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
+heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *given_table, void *ctx,
                                          const heddle_comm_options *given)
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm_options options;
+    heddle_transport table;
+    const heddle_transport *transport = &table;
     callbacks *c = NULL;
     hd_introduction *all = NULL;
     hd_introduction mine;
     int *member = NULL;
     hd_group *group = NULL;
-    if (out == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: out is NULL");
-    }
+    HD_TRY(HD_NEED(out));
     HD_TRY(hd_options_check(&options, given));
-    HD_TRY(check_table(transport));
+    HD_TRY(take_table(&table, given_table));
     int64_t deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
     HD_TRY(callbacks_new(&c, transport, ctx));
     HD_TRY(hd_alloc((void **)&all, (size_t)transport->size, sizeof *all, "introductions of the ranks"));

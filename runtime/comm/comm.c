@@ -11,15 +11,14 @@ void heddle_comm_options_init(heddle_comm_options *options)
     *options = (heddle_comm_options){.struct_bytes = sizeof *options, .deadline_ms = DEFAULT_DEADLINE_MS};
 }
 
-heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *options)
+heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *given)
 {
-    heddle_comm_options_init(out);
-    if (options == NULL) {
-        return HEDDLE_OK;
-    }
-    if (options->struct_bytes != sizeof *options) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_options has %zu bytes, wanted %zu: call heddle_comm_options_init",
-                       options->struct_bytes, sizeof *options);
+    heddle_comm_options taken;
+    const heddle_comm_options *options = &taken;
+    heddle_comm_options_init(&taken);
+    heddle_status st = hd_struct_take(&taken, given, HD_STRUCT(heddle_comm_options, deadline_ms));
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (options->deadline_ms < 0 || options->deadline_ms > INT64_MAX / 2000000) {
         return hd_fail(HEDDLE_ERR_ARG, "deadline_ms is %lld, wanted 0 (default) or more",

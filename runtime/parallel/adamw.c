@@ -51,7 +51,7 @@ heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket, con
         return hd_fail(HEDDLE_ERR_ARG, "heddle_adamw_create: %s is NULL", out == NULL ? "out" : "bucket");
     }
     heddle_adamw_options_init(&taken);
-    HD_TRY(hd_options_take(&taken, sizeof taken, options, "AdamW"));
+    HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_adamw_options, beta2)));
     HD_TRY(check_options(&taken));
     HD_TRY(hd_alloc((void **)&adamw, 1, sizeof *adamw, "an optimiser"));
     adamw->bucket = bucket;

@@ -53,22 +53,6 @@ heddle_status hd_creation_end(heddle_comm *comm, heddle_status mine)
     return hd_comm_agree(comm, mine);
 }
 
-heddle_status hd_options_take(void *out, size_t known_bytes, const void *options, const char *what)
-{
-    size_t given = 0;
-    if (options == NULL) {
-        return HEDDLE_OK;
-    }
-    memcpy(&given, options, sizeof given); /* struct_bytes comes first */
-    if (given == 0 || given > known_bytes) {
-        return hd_fail(HEDDLE_ERR_ARG, "%s options of %zu bytes, this library knows %zu: use the _init function", what,
-                       given, known_bytes);
-    }
-    memcpy(out, options, given);
-    memcpy(out, &known_bytes, sizeof known_bytes);
-    return HEDDLE_OK;
-}
-
 heddle_layout hd_layout_with(const heddle_layout *layout, int axis, int dim)
 {
     heddle_layout changed = *layout;

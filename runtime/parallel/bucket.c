@@ -71,7 +71,7 @@ static heddle_status take(heddle_bucket *bucket, const heddle_mesh *mesh, const 
     heddle_status st = HEDDLE_OK;
     heddle_bucket_options *o = &bucket->options;
     heddle_bucket_options_init(o);
-    HD_TRY(hd_options_take(o, sizeof *o, options, "bucket"));
+    HD_TRY(hd_struct_take(o, options, HD_STRUCT(heddle_bucket_options, average_axes)));
     HD_TRY(heddle_mesh_check(mesh));
     int nranks = heddle_comm_size(bucket->comm);
     if (heddle_mesh_size(mesh) != nranks) {
@@ -213,7 +213,7 @@ static heddle_status make_buffers(heddle_bucket *bucket)
     }
     int back = bucket->shard < 0; /* the last step fills flat */
     for (int i = 0; i < bucket->nsteps - back; i++) {
-        heddle_reshard_info info;
+        heddle_reshard_info info = {.struct_bytes = sizeof info};
         HD_TRY(heddle_reshard_get_info(&info, bucket->step[i].reshard));
         need[i % 2] = info.dst_bytes > need[i % 2] || (back && i == 0) ? info.dst_bytes : need[i % 2];
     }

@@ -116,26 +116,25 @@ void heddle_bucket_zero(heddle_bucket *bucket)
 heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket)
 {
     heddle_status st = HEDDLE_OK;
-    if (out == NULL || bucket == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_get_info: %s is NULL", out == NULL ? "out" : "bucket");
-    }
-    *out = (heddle_bucket_info){.struct_bytes = sizeof *out,
-                                .elems = bucket->elems,
-                                .own_lo = bucket->own_lo,
-                                .own_elems = bucket->own_elems,
-                                .reduces = bucket->reduces,
-                                .gathers = bucket->gathers,
-                                .workspace_bytes = bucket->buffer_bytes};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(bucket));
+    heddle_bucket_info all = {.elems = bucket->elems,
+                              .own_lo = bucket->own_lo,
+                              .own_elems = bucket->own_elems,
+                              .reduces = bucket->reduces,
+                              .gathers = bucket->gathers,
+                              .workspace_bytes = bucket->buffer_bytes};
     for (int i = 0; i <= bucket->nsteps; i++) {
         const heddle_reshard *reshard = i < bucket->nsteps ? bucket->step[i].reshard : bucket->gather;
-        heddle_reshard_info info;
+        heddle_reshard_info info = {.struct_bytes = sizeof info};
         if (reshard != NULL) {
             HD_TRY(heddle_reshard_get_info(&info, reshard));
-            out->planned_bytes += info.bytes_sent;
-            out->measured_bytes += info.measured_bytes_sent;
-            out->workspace_bytes += info.workspace_bytes;
+            all.planned_bytes += info.bytes_sent;
+            all.measured_bytes += info.measured_bytes_sent;
+            all.workspace_bytes += info.workspace_bytes;
         }
     }
+    st = hd_struct_give(out, &all, HD_STRUCT(heddle_bucket_info, elems));
 out:
     return st;
 }

@@ -68,7 +68,7 @@ static heddle_status take(heddle_linear_pair *pair, const heddle_shape *shape, c
     int coords[HEDDLE_MAX_AXES];
     int rank = heddle_comm_rank(pair->comm), nranks = heddle_comm_size(pair->comm);
     heddle_linear_pair_options_init(&pair->options);
-    HD_TRY(hd_options_take(&pair->options, sizeof pair->options, options, "linear pair"));
+    HD_TRY(hd_struct_take(&pair->options, options, HD_STRUCT(heddle_linear_pair_options, hidden)));
     HD_TRY(check_options(&pair->options));
     HD_TRY(check_layout(shape, mesh, layout, axis));
     if (heddle_mesh_size(mesh) != nranks) {
@@ -309,10 +309,9 @@ out:
 heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const heddle_linear_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_reshard_info gather, scatter;
-    if (out == NULL || pair == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_get_info: %s is NULL", out == NULL ? "out" : "pair");
-    }
+    heddle_reshard_info gather = {.struct_bytes = sizeof gather}, scatter = {.struct_bytes = sizeof scatter};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(pair));
     HD_TRY(heddle_reshard_get_info(&gather, pair->gather));
     HD_TRY(heddle_reshard_get_info(&scatter, pair->scatter));
     int gathers = pair->options.keep_gathered ? 1 : 2;
@@ -320,8 +319,7 @@ heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const he
     for (int i = 0; i < HD_PAIR_GEMMS; i++) {
         bytes += pair->gemm[i] != NULL ? hd_gemm_bytes(pair->gemm[i]) : 0;
     }
-    *out = (heddle_linear_pair_info){
-        .struct_bytes = sizeof *out,
+    const heddle_linear_pair_info info = {
         .planned_forward_bytes = gather.bytes_sent + scatter.bytes_sent,
         .planned_backward_bytes = pair->options.forward_only ? 0 : gathers * gather.bytes_sent + scatter.bytes_sent,
         .measured_bytes = gather.measured_bytes_sent + scatter.measured_bytes_sent,
@@ -329,6 +327,7 @@ heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const he
         .backwards = pair->backwards,
         .saved_bytes = pair->saved_bytes,
         .workspace_bytes = bytes};
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_linear_pair_info, planned_forward_bytes));
 out:
     return st;
 }

@@ -25,8 +25,6 @@ heddle_status hd_wishes_agree(heddle_comm *comm, const char *what, const hd_wish
 /* The end of a creation that was collective over parts of comm: a rank that failed in its part tells the others, unless
  * the transport itself is of no more use. */
 heddle_status hd_creation_end(heddle_comm *comm, heddle_status mine);
-/* Copies the options of a caller built against this or an older header over the defaults in `out`. */
-heddle_status hd_options_take(void *out, size_t known_bytes, const void *options, const char *what);
 
 /* `layout` with another entry for `axis`; explicit lengths of that axis are dropped. */
 heddle_layout hd_layout_with(const heddle_layout *layout, int axis, int dim);

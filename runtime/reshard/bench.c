@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/reshard/plan.h"
 #include "runtime/reshard/roofline.h"
 
 #include <math.h>
@@ -44,8 +45,10 @@ typedef struct bench {
 
 void heddle_bench_options_init(heddle_bench_options *options)
 {
-    *options = (heddle_bench_options){
-        .struct_bytes = sizeof(*options), .min_rounds = 30, .max_rounds = 1000, .budget_ms = 3000};
+    if (options != NULL) {
+        *options = (heddle_bench_options){
+            .struct_bytes = sizeof(*options), .min_rounds = 30, .max_rounds = 1000, .budget_ms = 3000};
+    }
 }
 
 const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
@@ -377,12 +380,8 @@ out:
     return st;
 }
 
-static heddle_status check_options(const heddle_bench_options *options, const heddle_bench_result *out)
+static heddle_status check_options(const heddle_bench_options *options)
 {
-    if (options->struct_bytes != sizeof(*options) || out->struct_bytes != sizeof(*out)) {
-        return hd_fail(HEDDLE_ERR_ARG, "bench: options of %zu bytes and a result of %zu, wanted %zu and %zu",
-                       options->struct_bytes, out->struct_bytes, sizeof(*options), sizeof(*out));
-    }
     if (options->min_rounds < 1 || options->max_rounds < options->min_rounds || options->max_rounds > ROUNDS_AT_MOST ||
         options->budget_ms < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "bench: %lld to %lld rounds in %lld ms, wanted 1 to %d and no negative time",
@@ -392,27 +391,46 @@ static heddle_status check_options(const heddle_bench_options *options, const he
     return HEDDLE_OK;
 }
 
+/* The caller's options over the defaults, and room for the result: before the long work. */
+static heddle_status take(heddle_bench_options *taken, heddle_reshard_options *reshard,
+                          const heddle_bench_options *options, const heddle_bench_result *out)
+{
+    heddle_status st;
+    heddle_bench_options_init(taken);
+    HD_TRY(hd_struct_take(taken, options, HD_STRUCT(heddle_bench_options, min_rounds)));
+    HD_TRY(hd_reshard_options_take(reshard, taken->reshard));
+    HD_TRY(check_options(taken));
+    HD_TRY(hd_struct_room(out, HD_STRUCT(heddle_bench_result, samples)));
+out:
+    return st;
+}
+
 heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, const heddle_reshard_line *line,
                                    const heddle_bench_options *options)
 {
-    heddle_status st = HEDDLE_OK;
-    heddle_bench_options defaults;
-    heddle_bench_options_init(&defaults);
-    options = options != NULL ? options : &defaults;
+    heddle_bench_options taken;
+    heddle_reshard_options reshard;
+    heddle_bench_result result = {.struct_bytes = sizeof(result)};
     bench b = {.comm = comm};
-    HD_TRY(check_options(options, out));
-    *out = (heddle_bench_result){.struct_bytes = sizeof(*out)};
-    HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, options->reshard));
+    heddle_status st = HD_NEED(comm);
+    if (st != HEDDLE_OK) {
+        return st; /* there is nobody to tell */
+    }
+    st = HD_NEED(out);
+    st = st == HEDDLE_OK ? HD_NEED(line) : st;
+    HD_TRY(hd_comm_agree(comm, st == HEDDLE_OK ? take(&taken, &reshard, options, out) : st));
+    HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, &reshard));
     b.info.struct_bytes = sizeof(b.info);
     HD_TRY(heddle_reshard_get_info(&b.info, b.reshard));
-    HD_TRY(make_buffers(&b, options->reshard != NULL ? options->reshard->memory : HEDDLE_MEMORY_PEER));
+    HD_TRY(make_buffers(&b, reshard.memory));
     HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * PAIRS + 1), sizeof(int64_t), "samples of all ranks"));
     HD_TRY(hd_roofline_create(&b.roofline, comm, &b.info, b.src, b.dst));
     HD_TRY(warm_up(&b));
-    HD_TRY(measure(&b, options));
-    HD_TRY(summarise(&b, out));
-    HD_TRY(share_facts(&b, out));
+    HD_TRY(measure(&b, &taken));
+    HD_TRY(summarise(&b, &result));
+    HD_TRY(share_facts(&b, &result));
     HD_TRY(heddle_comm_barrier(comm)); /* nobody frees what a peer still uses */
+    st = hd_struct_give(out, &result, HD_STRUCT(heddle_bench_result, samples));
 out:
     free_bench(&b);
     return st;

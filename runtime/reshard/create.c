@@ -244,23 +244,28 @@ out:
     return st;
 }
 
-heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm, const heddle_reshard_line *line,
-                                         const heddle_reshard_options *options)
+/* `own` is what this rank knows so far: the others must be told of it. */
+static heddle_status create(heddle_reshard **out, heddle_comm *comm, const heddle_reshard_line *line,
+                            const heddle_reshard_options *options, heddle_status own)
 {
-    static const heddle_reshard_line nothing;
     hd_request request;
-    if (comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create: comm is NULL");
-    }
-    heddle_status own = HEDDLE_OK;
-    if (out == NULL || line == NULL) { /* the others must be told */
-        memset(&request, 0, sizeof request);
-        request.line = nothing;
-        own = hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create: out or the description of the reshard is NULL");
-    } else {
+    memset(&request, 0, sizeof request);
+    if (own == HEDDLE_OK) {
         own = hd_request_take(&request, comm, line, options);
     }
     return hd_plan_create(out, comm, &request, own);
+}
+
+heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm, const heddle_reshard_line *line,
+                                         const heddle_reshard_options *options)
+{
+    heddle_status own = HD_NEED(comm);
+    if (own != HEDDLE_OK) {
+        return own; /* there is nobody to tell */
+    }
+    own = HD_NEED(out);
+    own = own == HEDDLE_OK ? HD_NEED(line) : own;
+    return create(out, comm, line, options, own);
 }
 
 heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
@@ -268,25 +273,28 @@ heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, con
                                     const heddle_reshard_options *options)
 {
     heddle_reshard_line line;
-    int whole = shape != NULL && mesh != NULL && from != NULL && to != NULL;
-    memset(&line, 0, sizeof line);
-    if (whole) {
-        line.shape = *shape;
-        line.mesh = *mesh;
-        line.from = *from;
-        line.to = *to;
-        if (options != NULL) {
-            line.from_order = options->from_order;
-            line.to_order = options->to_order;
-        }
+    heddle_reshard_options taken;
+    heddle_status st = HD_NEED(comm);
+    if (st != HEDDLE_OK) {
+        return st; /* there is nobody to tell */
     }
-    return heddle_reshard_create_line(out, comm, whole ? &line : NULL, options);
+    memset(&line, 0, sizeof line);
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(from));
+    HD_TRY(HD_NEED(to));
+    HD_TRY(hd_reshard_options_take(&taken, options));
+    line = (heddle_reshard_line){*shape, *mesh, *from, *to, taken.from_order, taken.to_order};
+out:
+    return create(out, comm, &line, options, st);
 }
 
 heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard)
 {
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_create_adjoint: reshard is NULL");
+    heddle_status st = HD_NEED(reshard);
+    if (st != HEDDLE_OK) {
+        return st; /* nor is there a communicator */
     }
     const hd_request *request = &reshard->request;
     heddle_reshard_line line = request->line;
@@ -298,7 +306,7 @@ heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_r
     options.src_stride_elems = request->dst_stride_elems;
     options.dst_stride_elems = request->src_stride_elems;
     options.kernel = request->kernel != NULL ? request->kernel->name : NULL;
-    return heddle_reshard_create_line(out, reshard->comm, &line, &options);
+    return create(out, reshard->comm, &line, &options, HD_NEED(out));
 }
 
 void heddle_reshard_destroy(heddle_reshard *reshard)

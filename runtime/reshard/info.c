@@ -87,9 +87,9 @@ void hd_plan_explain(heddle_reshard *plan)
 
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
 {
-    if (out == NULL || reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_get_info: out or reshard is NULL");
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(reshard));
     int64_t measured = 0, workspace = reshard->buffer_bytes;
     for (int r = 0; r < reshard->nranks; r++) {
         measured += reshard->measured_to[r];
@@ -97,23 +97,24 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
     for (int p = 0; p < reshard->nsteps; p++) {
         workspace += reshard->step[p].mail.stage_bytes;
     }
-    *out = (heddle_reshard_info){.struct_bytes = sizeof *out,
-                                 .nranks = reshard->nranks,
-                                 .bytes_to = reshard->bytes_to,
-                                 .bytes_from = reshard->bytes_from,
-                                 .bytes_sent = reshard->plan_bytes,
-                                 .bytes_peer_path = reshard->bytes_peer_path,
-                                 .bytes_messages = reshard->bytes_messages,
-                                 .messages = reshard->messages,
-                                 .workspace_bytes = workspace,
-                                 .src_bytes = (size_t)reshard->request.src_bytes,
-                                 .dst_bytes = (size_t)reshard->request.dst_bytes,
-                                 .executions = reshard->executions,
-                                 .measured_bytes_sent = measured,
-                                 .measured_bytes_to = reshard->measured_to,
-                                 .path = reshard->path,
-                                 .kernel = reshard->kernel_name,
-                                 .why = reshard->why,
-                                 .line = reshard->line_text};
-    return HEDDLE_OK;
+    const heddle_reshard_info info = {.nranks = reshard->nranks,
+                                      .bytes_to = reshard->bytes_to,
+                                      .bytes_from = reshard->bytes_from,
+                                      .bytes_sent = reshard->plan_bytes,
+                                      .bytes_peer_path = reshard->bytes_peer_path,
+                                      .bytes_messages = reshard->bytes_messages,
+                                      .messages = reshard->messages,
+                                      .workspace_bytes = workspace,
+                                      .src_bytes = (size_t)reshard->request.src_bytes,
+                                      .dst_bytes = (size_t)reshard->request.dst_bytes,
+                                      .executions = reshard->executions,
+                                      .measured_bytes_sent = measured,
+                                      .measured_bytes_to = reshard->measured_to,
+                                      .path = reshard->path,
+                                      .kernel = reshard->kernel_name,
+                                      .why = reshard->why,
+                                      .line = reshard->line_text};
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_reshard_info, nranks));
+out:
+    return st;
 }

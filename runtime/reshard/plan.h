@@ -89,6 +89,8 @@ typedef struct hd_request {
     const hd_copy_kernel *kernel; /* forced, or NULL */
 } hd_request;
 
+/* A caller's options over the defaults. */
+heddle_status hd_reshard_options_take(heddle_reshard_options *out, const heddle_reshard_options *options);
 heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
                               const heddle_reshard_options *options);
 /* Collective: facts[nranks]. HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ. */

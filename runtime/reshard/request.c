@@ -12,16 +12,17 @@ void heddle_reshard_options_init(heddle_reshard_options *options)
     }
 }
 
+heddle_status hd_reshard_options_take(heddle_reshard_options *out, const heddle_reshard_options *options)
+{
+    heddle_reshard_options_init(out);
+    return hd_struct_take(out, options, HD_STRUCT(heddle_reshard_options, to_order));
+}
+
 static heddle_status take_options(hd_request *out, const heddle_reshard_options *options)
 {
-    heddle_reshard_options_init(&out->options);
-    if (options != NULL) {
-        if (options->struct_bytes == 0 || options->struct_bytes > sizeof *options) {
-            return hd_fail(HEDDLE_ERR_ARG, "reshard options of %zu bytes, this library knows %zu: use _options_init",
-                           options->struct_bytes, sizeof *options);
-        }
-        memcpy(&out->options, options, options->struct_bytes);
-        out->options.struct_bytes = sizeof *options;
+    heddle_status st = hd_reshard_options_take(&out->options, options);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     const heddle_reshard_options *o = &out->options;
     if ((o->memory != HEDDLE_MEMORY_PEER && o->memory != HEDDLE_MEMORY_ANY) ||

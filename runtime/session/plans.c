@@ -117,10 +117,10 @@ heddle_status hd_session_plan_get(hd_session_plan **out, heddle_session *session
 
 /* --- the same schedule everywhere --- */
 
-enum { FIELDS = 8 };
+enum { FIELDS = 7 };
 
 static const char *const field_names[FIELDS] = {
-    "status", "shape and mesh", "number of stages", "number of edges", "layouts", "stage names", "dry_run", "backward",
+    "shape and mesh", "number of stages", "number of edges", "layouts", "stage names", "dry_run", "backward",
 };
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
@@ -140,54 +140,43 @@ static heddle_status fingerprint(uint64_t *field, const heddle_session *session)
     heddle_status st;
     memset(field, 0, FIELDS * sizeof(*field));
     HD_TRY(heddle_shape_format(text, sizeof(text), &info->shape));
-    field[1] = hash_bytes(basis, text, strlen(text));
+    field[0] = hash_bytes(basis, text, strlen(text));
     HD_TRY(heddle_mesh_format(text, sizeof(text), &info->mesh));
-    field[1] = hash_bytes(field[1], text, strlen(text));
-    field[2] = (uint64_t)info->nstages;
-    field[3] = (uint64_t)info->nedges;
-    field[4] = field[5] = basis;
+    field[0] = hash_bytes(field[0], text, strlen(text));
+    field[1] = (uint64_t)info->nstages;
+    field[2] = (uint64_t)info->nedges;
+    field[3] = field[4] = basis;
     for (int i = 0; i < info->nedges; i++) {
         heddle_schedule_edge edge;
         HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
         HD_TRY(heddle_layout_format(text, sizeof(text), &edge.from, &info->shape, &info->mesh));
-        field[4] = hash_bytes(field[4], text, strlen(text) + 1);
+        field[3] = hash_bytes(field[3], text, strlen(text) + 1);
         HD_TRY(heddle_layout_format(text, sizeof(text), &edge.to, &info->shape, &info->mesh));
-        field[4] = hash_bytes(field[4], text, strlen(text) + 1);
+        field[3] = hash_bytes(field[3], text, strlen(text) + 1);
     }
     for (int i = 0; i < info->nstages; i++) {
         heddle_schedule_stage stage;
         HD_TRY(heddle_schedule_stage_at(&stage, session->schedule, i));
-        field[5] = hash_bytes(field[5], stage.name, strlen(stage.name) + 1);
+        field[4] = hash_bytes(field[4], stage.name, strlen(stage.name) + 1);
     }
-    field[6] = (uint64_t)session->dry_run;
-    field[7] = (uint64_t)session->backward;
+    field[5] = (uint64_t)session->dry_run;
+    field[6] = (uint64_t)session->backward;
 out:
     return st;
 }
 
-heddle_status hd_session_agree(heddle_session *session, heddle_status local)
+heddle_status hd_session_compare(heddle_session *session)
 {
     uint64_t mine[FIELDS] = {0};
     void *all = NULL;
     const int size = heddle_comm_size(session->comm);
     heddle_status st;
-    if (local == HEDDLE_OK) {
-        local = fingerprint(mine, session);
-    }
-    mine[0] = (uint64_t)local;
+    HD_TRY(tell(session, fingerprint(mine, session)));
     HD_TRY(tell(session, hd_alloc(&all, (size_t)size, sizeof(mine), "the ranks' fingerprints of a session")));
     HD_TRY(heddle_comm_allgather(session->comm, mine, all, sizeof(mine)));
     const uint64_t(*of)[FIELDS] = all;
-    for (int rank = 0; rank < size; rank++) {
-        if (of[rank][0] != HEDDLE_OK) {
-            st = local != HEDDLE_OK ? local
-                                    : hd_fail(HEDDLE_ERR_PEER, "rank %d could not create its session (%s)", rank,
-                                              heddle_status_name((heddle_status)of[rank][0]));
-            goto out;
-        }
-    }
     for (int rank = 1; rank < size; rank++) {
-        for (int f = 1; f < FIELDS; f++) {
+        for (int f = 0; f < FIELDS; f++) {
             if (of[rank][f] != of[0][f]) {
                 st = hd_fail(HEDDLE_ERR_MISMATCH,
                              "rank %d creates a session with another schedule than rank 0: %s "

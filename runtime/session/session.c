@@ -7,8 +7,9 @@
 
 void heddle_session_options_init(heddle_session_options *options)
 {
-    memset(options, 0, sizeof(*options));
-    options->struct_bytes = sizeof(*options);
+    if (options != NULL) {
+        *options = (heddle_session_options){.struct_bytes = sizeof(*options)};
+    }
 }
 
 static heddle_status check_schedule(heddle_session *session)
@@ -115,35 +116,44 @@ out:
     return st;
 }
 
+/* This rank's arguments; the others have to hear of what is wrong with them. */
+static heddle_status take(heddle_session **made, heddle_session **out, heddle_comm *comm,
+                          const heddle_schedule *schedule, const heddle_session_options *options)
+{
+    heddle_session_options taken;
+    heddle_status st = HEDDLE_OK;
+    const int rank = heddle_comm_rank(comm);
+    if (out == NULL || schedule == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_session_create: %s is NULL on rank %d", out == NULL ? "out" : "schedule",
+                       rank);
+    }
+    heddle_session_options_init(&taken);
+    HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_session_options, backward)));
+    HD_TRY(hd_alloc((void **)made, 1, sizeof(**made), "a session"));
+    heddle_session *session = *made;
+    session->comm = comm;
+    session->schedule = schedule;
+    session->rank = rank;
+    session->dry_run = taken.dry_run != 0;
+    session->backward = taken.backward != 0;
+    session->counters.struct_bytes = sizeof(session->counters);
+    HD_TRY(start(session));
+out:
+    return st;
+}
+
 heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
                                     const heddle_session_options *options)
 {
     heddle_session *session = NULL;
-    heddle_status st;
-    if (out == NULL || comm == NULL || schedule == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_session_create needs out, comm and schedule, but %s is NULL",
-                       out == NULL    ? "out"
-                       : comm == NULL ? "comm"
-                                      : "schedule");
-    }
-    if (options != NULL && options->struct_bytes != sizeof(*options)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_session_options has %zu bytes, not %zu: call the _init function",
-                       options->struct_bytes, sizeof(*options));
-    }
-    st = hd_alloc((void **)&session, 1, sizeof(*session), "a session");
+    heddle_status st = HD_NEED(comm);
     if (st != HEDDLE_OK) {
-        heddle_comm_abort(comm, heddle_last_error()); /* the others wait for this rank's fingerprint */
-        goto out;
+        return st; /* there is nobody to tell */
     }
-    session->comm = comm;
-    session->schedule = schedule;
-    session->rank = heddle_comm_rank(comm);
-    session->dry_run = options != NULL && options->dry_run != 0;
-    session->backward = options != NULL && options->backward != 0;
-    session->counters.struct_bytes = sizeof(session->counters);
-    HD_TRY(hd_session_agree(session, start(session)));
+    HD_TRY(hd_comm_agree(comm, take(&session, out, comm, schedule, options)));
+    HD_TRY(hd_session_compare(session));
     HD_TRY(prepare_plans(session));
-    HD_TRY(hd_session_agree(session, prepare_buffers(session)));
+    HD_TRY(hd_comm_agree(comm, prepare_buffers(session)));
     *out = session;
     session = NULL;
 out:
@@ -172,8 +182,9 @@ void heddle_session_destroy(heddle_session *session)
 
 heddle_status heddle_session_rewind(heddle_session *session)
 {
-    if (session == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_session_rewind needs a session, not NULL");
+    heddle_status st = HD_NEED(session);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     for (int i = 0; i < session->nnames; i++) {
         session->names[i].entered = 0;
@@ -185,27 +196,25 @@ heddle_status heddle_session_rewind(heddle_session *session)
 
 heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session)
 {
-    if (out == NULL || session == NULL || out->struct_bytes != sizeof(*out)) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "heddle_session_get_counters needs a session and counters whose struct_bytes "
-                       "is %zu, not %zu",
-                       sizeof(*out), out == NULL ? (size_t)0 : out->struct_bytes);
-    }
-    *out = session->counters;
-    return HEDDLE_OK;
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(session));
+    st = hd_struct_give(out, &session->counters, HD_STRUCT(heddle_session_counters, enters));
+out:
+    return st;
 }
 
 heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index)
 {
-    if (out == NULL || session == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_session_record_at needs out and session, but %s is NULL",
-                       out == NULL ? "out" : "session");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(session));
     const int64_t first = session->nrecords > HD_SESSION_RECORDS ? session->nrecords - HD_SESSION_RECORDS : 0;
     if (index < first || index >= session->nrecords) {
         return hd_fail(HEDDLE_ERR_ARG, "record %d was asked for; records %lld to %lld are kept", index,
                        (long long)first, (long long)session->nrecords - 1);
     }
     *out = session->records[index % HD_SESSION_RECORDS];
-    return HEDDLE_OK;
+out:
+    return st;
 }

@@ -70,8 +70,8 @@ heddle_status hd_session_find(hd_session_step *out, heddle_session *session, con
 /* Makes the plan when there is none yet (collective then). The pointer is valid until the next call. */
 heddle_status hd_session_plan_get(hd_session_plan **out, heddle_session *session, const heddle_layout *from,
                                   const heddle_layout *to);
-/* Every rank's schedule is the same, else HEDDLE_ERR_MISMATCH everywhere. `local` is this rank's own status so far. */
-heddle_status hd_session_agree(heddle_session *session, heddle_status local);
+/* Every rank's schedule is the same, else HEDDLE_ERR_MISMATCH everywhere. Collective. */
+heddle_status hd_session_compare(heddle_session *session);
 
 /* buffers.c */
 size_t hd_session_local_bytes(const heddle_session *session, const heddle_layout *layout);

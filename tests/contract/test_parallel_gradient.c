@@ -77,6 +77,7 @@ static heddle_status copy_make(copy *c, heddle_comm *comm, const problem *p, int
     adamw.max_norm = p->max_norm;
     adamw.epsilon = 1e-4;
     HD_TRY(heddle_adamw_create(&c->adamw, c->bucket, &adamw));
+    c->info.struct_bytes = sizeof c->info;
     HD_TRY(heddle_bucket_get_info(&c->info, c->bucket));
 out:
     return st;
@@ -397,7 +398,7 @@ static void mistakes(void **state)
     heddle_comm *self = NULL;
     heddle_bucket *bucket = NULL;
     heddle_adamw *adamw = NULL;
-    heddle_bucket_info info;
+    heddle_bucket_info info = {.struct_bytes = sizeof info};
     double norm;
     float param = 1, grad = 2;
     heddle_bucket_part part = {&param, &grad, 1, 0};

@@ -235,7 +235,7 @@ static heddle_status check_bytes(heddle_linear_pair *pair, const problem *p, con
                                  int keep)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_linear_pair_info info;
+    heddle_linear_pair_info info = {.struct_bytes = sizeof info};
     int n = w->mesh.axis[p->axis].size;
     int64_t row = w->c * (w->bf16 ? 2 : 4), gather = (n - 1) * own * row, scatter = (all - own) * row;
     HD_TRY(heddle_linear_pair_get_info(&info, pair));

@@ -151,6 +151,7 @@ static heddle_status set_up(setup *s, heddle_comm *comm, const char *text, heddl
     options.tuning = HEDDLE_TUNING_RULES;
     HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(&s->reshard, comm, &line, &options));
+    s->info.struct_bytes = sizeof s->info;
     HD_TRY(heddle_reshard_get_info(&s->info, s->reshard));
     HD_TRY(heddle_buffer_alloc(&s->src, comm, s->info.src_bytes + 64, HEDDLE_SPACE_HOST));
     HD_TRY(heddle_buffer_alloc(&s->dst, comm, s->info.dst_bytes + 64, HEDDLE_SPACE_HOST));
@@ -352,7 +353,7 @@ static heddle_status check_adjoint(heddle_comm *comm, const char *text)
 {
     setup s;
     heddle_reshard *adjoint = NULL;
-    heddle_reshard_info info;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
     void *y = NULL, *x_back = NULL;
     int64_t product[2];
     int is_float = text[0] == 'f';

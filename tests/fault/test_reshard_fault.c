@@ -45,7 +45,7 @@ static heddle_status make(heddle_reshard **out, heddle_comm *comm, const char *t
 
 static heddle_status buffers(void **src, void **dst, heddle_comm *comm, const heddle_reshard *reshard)
 {
-    heddle_reshard_info info;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_reshard_get_info(&info, reshard));
     HD_TRY(heddle_buffer_alloc(src, comm, info.src_bytes, HEDDLE_SPACE_HOST));
@@ -240,7 +240,7 @@ static heddle_status unmap_after_failure(heddle_comm *comm, void *arg)
 {
     const char *text = arg;
     heddle_reshard *reshard = NULL;
-    heddle_reshard_info info = {.src_bytes = 0};
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
     void *src = MAP_FAILED, *dst = MAP_FAILED;
     heddle_status st = HEDDLE_OK;
     HD_TRY(make(&reshard, comm, text, 0));

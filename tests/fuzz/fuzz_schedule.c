@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     heddle_schedule *schedule = NULL;
-    heddle_schedule_info info;
+    heddle_schedule_info info = {.struct_bytes = sizeof info};
     if (heddle_schedule_parse(&schedule, (const char *)data, size, "fuzz") != HEDDLE_OK) {
         return 0;
     }

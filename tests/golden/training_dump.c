@@ -91,6 +91,7 @@ static heddle_status make_plan(trainer *t, heddle_comm *comm)
     free(text);
     TRY(heddle_mesh_parse(&t->mesh, job.mesh));
     TRY(heddle_plan(&t->schedule, t->model, &t->mesh, &plan));
+    t->info.struct_bytes = sizeof t->info;
     TRY(heddle_schedule_get_info(&t->info, t->schedule));
     return heddle_session_create(&t->session, comm, t->schedule, &session);
 }
@@ -101,7 +102,7 @@ static heddle_status make_block(trainer *t, heddle_comm *comm, int i, const floa
     heddle_schedule_stage planned;
     heddle_block_options o;
     heddle_tape_options tape;
-    heddle_model_info model;
+    heddle_model_info model = {.struct_bytes = sizeof model};
     heddle_block_options_init(&o);
     heddle_tape_options_init(&tape);
     TRY(heddle_model_get_info(&model, t->model));

@@ -71,6 +71,7 @@ static heddle_status draw(problem *p, int ranks)
     HD_TRY(add_layout(&layout, p, &line, 1));
     HD_TRY(hd_schedule_set_edge(p->schedule, period * repeat, before, layout, 0));
     HD_TRY(hd_schedule_sum(p->schedule));
+    p->info.struct_bytes = sizeof p->info;
     HD_TRY(heddle_schedule_get_info(&p->info, p->schedule));
     p->first = p->schedule->layout[p->schedule->edge[0].from];
     p->last = p->schedule->layout[layout];

@@ -37,7 +37,7 @@ static void reads_everything(void **state)
 {
     (void)state;
     heddle_model *model = NULL;
-    heddle_model_info info;
+    heddle_model_info info = {.struct_bytes = sizeof info};
     heddle_stage_info s;
     HD_OK(parse(&model, GOOD));
     HD_OK(heddle_model_get_info(&info, model));
@@ -109,7 +109,7 @@ static void resizes(void **state)
 {
     (void)state;
     heddle_model *model = NULL;
-    heddle_model_info info;
+    heddle_model_info info = {.struct_bytes = sizeof info};
     HD_OK(parse(&model, GOOD));
     HD_OK(heddle_model_resize(model, "t=7,s=1", 2));
     HD_OK(heddle_model_resize(model, "l=9", 0));
@@ -360,7 +360,7 @@ static void presets_load(void **state)
         char path[1024];
         char shape[256];
         heddle_model *model = NULL;
-        heddle_model_info info;
+        heddle_model_info info = {.struct_bytes = sizeof info};
         heddle_stage_info stage;
         snprintf(path, sizeof path, HEDDLE_SOURCE "/examples/models/%s.yaml", presets[i].file);
         HD_OK(heddle_model_load(&model, path));

@@ -69,7 +69,7 @@ static heddle_schedule *plan(const heddle_model *model, const char *mesh_text, c
 
 static heddle_schedule_info info_of(const heddle_schedule *schedule)
 {
-    heddle_schedule_info info;
+    heddle_schedule_info info = {.struct_bytes = sizeof info};
     HD_OK(heddle_schedule_get_info(&info, schedule));
     return info;
 }
@@ -561,7 +561,7 @@ static void try_one(int trial)
     char order[MAX_STAGES] = "";
     char prologue_text[256];
     char epilogue_text[256];
-    heddle_model_info info;
+    heddle_model_info info = {.struct_bytes = sizeof info};
     const char *letters = "tsu-";
     int seqs = 2 + below(2);
     memset(&b, 0, sizeof b);

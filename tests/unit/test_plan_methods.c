@@ -283,7 +283,7 @@ static heddle_schedule_stage stage_at(const heddle_schedule *schedule, int stage
 
 static heddle_schedule_info info_of(const heddle_schedule *schedule)
 {
-    heddle_schedule_info info;
+    heddle_schedule_info info = {.struct_bytes = sizeof info};
     HD_OK(heddle_schedule_get_info(&info, schedule));
     return info;
 }
@@ -757,7 +757,7 @@ static int try_one(int trial)
     char order[MAX_STAGES] = "";
     char methods[512] = "";
     char mesh[256];
-    heddle_model_info info;
+    heddle_model_info info = {.struct_bytes = sizeof info};
     heddle_schedule *s = NULL;
     int feasible = 1;
     memset(&b, 0, sizeof b);

@@ -37,8 +37,8 @@ static heddle_schedule *make_schedule(const char *mesh_text, const char *prologu
 
 static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
 {
-    heddle_schedule_info ia;
-    heddle_schedule_info ib;
+    heddle_schedule_info ia = {.struct_bytes = sizeof ia};
+    heddle_schedule_info ib = {.struct_bytes = sizeof ib};
     HD_OK(heddle_schedule_get_info(&ia, a));
     HD_OK(heddle_schedule_get_info(&ib, b));
     assert_string_equal(ia.model, ib.model);

@@ -49,8 +49,8 @@ static void saves_and_loads(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         heddle_schedule *schedule = make_schedule(cases[i].mesh, cases[i].methods);
         heddle_schedule *loaded = NULL;
-        heddle_schedule_info a;
-        heddle_schedule_info b;
+        heddle_schedule_info a = {.struct_bytes = sizeof a};
+        heddle_schedule_info b = {.struct_bytes = sizeof b};
         saved_text(first, schedule);
         HD_OK(heddle_schedule_parse(&loaded, first, strlen(first), "s.json"));
         HD_OK(heddle_schedule_get_info(&a, schedule));

@@ -1,0 +1,59 @@
+/* What callers hand over: pointers that must not be NULL, and structs that begin with their own size. */
+#include "runtime/base/base.h"
+
+#include <string.h>
+
+heddle_status hd_need(const void *pointer, const char *function, const char *argument)
+{
+    return pointer != NULL ? HEDDLE_OK : hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", function, argument);
+}
+
+/* Sizes of C structs that begin with a size_t are multiples of it: no other number is anybody's sizeof. */
+static heddle_status check_size(size_t given_bytes, size_t known_bytes, size_t first_bytes, const char *name)
+{
+    if (given_bytes > known_bytes) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "%s: struct_bytes is %zu, this library knows %zu: the program was built with a newer header",
+                       name, given_bytes, known_bytes);
+    }
+    if (given_bytes < first_bytes || given_bytes % sizeof(size_t) != 0) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "%s: struct_bytes is %zu, wanted %zu (older headers: %zu at least): set it to the size of the "
+                       "struct, as the _init functions do",
+                       name, given_bytes, known_bytes, first_bytes);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_struct_take(void *out, const void *given, size_t known_bytes, size_t first_bytes, const char *name)
+{
+    size_t given_bytes = 0;
+    if (given == NULL) {
+        return HEDDLE_OK;
+    }
+    memcpy(&given_bytes, given, sizeof given_bytes);
+    heddle_status st = check_size(given_bytes, known_bytes, first_bytes, name);
+    if (st == HEDDLE_OK) {
+        memcpy(out, given, given_bytes);
+        memcpy(out, &known_bytes, sizeof known_bytes);
+    }
+    return st;
+}
+
+heddle_status hd_struct_room(const void *out, size_t known_bytes, size_t first_bytes, const char *name)
+{
+    size_t room_bytes = 0;
+    memcpy(&room_bytes, out, sizeof room_bytes);
+    return check_size(room_bytes, known_bytes, first_bytes, name);
+}
+
+heddle_status hd_struct_give(void *out, const void *made, size_t known_bytes, size_t first_bytes, const char *name)
+{
+    heddle_status st = hd_struct_room(out, known_bytes, first_bytes, name);
+    if (st == HEDDLE_OK) {
+        size_t room_bytes = 0;
+        memcpy(&room_bytes, out, sizeof room_bytes);
+        memcpy((char *)out + sizeof room_bytes, (const char *)made + sizeof room_bytes, room_bytes - sizeof room_bytes);
+    }
+    return st;
+}

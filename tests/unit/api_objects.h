@@ -1,0 +1,96 @@
+/* One of every object of the public API, on one rank, and arguments that each function accepts: for tests that spoil
+ * one of them at a time. */
+#ifndef API_OBJECTS_H
+#define API_OBJECTS_H
+
+#include "case.h"
+
+#include <heddle/heddle.h>
+#include <string.h>
+
+static const char api_model_text[] = "model: small\n"
+                                     "dtype: f32\n"
+                                     "dims:\n"
+                                     "  b: {size: 1, role: batch}\n"
+                                     "  t: {size: 2, role: seq}\n"
+                                     "  s: {size: 3, role: seq}\n"
+                                     "  c: {size: 4, role: channel}\n"
+                                     "tensors:\n"
+                                     "  x: [b, t, s, c]\n"
+                                     "stages:\n"
+                                     "  - {name: s.attn, kind: attention, over: s, heads: 2}\n";
+static const char api_line_text[] = "f32[b=1 t=2 s=3 c=4] on [sp=1]: t@sp -> s@sp";
+
+enum { API_ELEMS = 24, API_VECTOR = 24 /* [b, 6, c] */ };
+
+typedef struct api_objects {
+    heddle_reshard_line line; /* shape, mesh, layouts */
+    heddle_order order;
+    heddle_box box;
+    heddle_tensor tensor;
+    heddle_comm *comm;
+    heddle_model *model;
+    heddle_schedule *schedule;
+    heddle_session *session;
+    heddle_reshard *reshard;
+    heddle_attention *attention;
+    heddle_linear_attention *linear;
+    heddle_linear_pair *pair;
+    heddle_block *block;
+    heddle_tape *tape;
+    heddle_bucket *bucket;
+    heddle_adamw *adamw;
+    heddle_pipeline *pipeline;
+    heddle_bucket_part part;
+    heddle_conditioning conditioning;
+    float x[API_ELEMS], y[API_ELEMS], z[API_ELEMS], vector[API_VECTOR];
+} api_objects;
+
+static inline void api_options_of_block(heddle_block_options *options, const api_objects *a)
+{
+    heddle_block_options_init(options);
+    options->kind = HEDDLE_STAGE_LINEAR;
+    options->shape = a->line.shape;
+    options->mixed_dim = 2;
+    options->heads = 2;
+}
+
+static inline void api_make_blocks(api_objects *a)
+{
+    heddle_block_options block;
+    heddle_linear_pair_options pair;
+    a->part = (heddle_bucket_part){a->x, a->y, API_ELEMS, 1};
+    a->conditioning.vector = a->vector;
+    api_options_of_block(&block, a);
+    HD_OK(heddle_block_create(&a->block, &block));
+    HD_OK(heddle_block_seed(a->block, 1));
+    HD_OK(heddle_tape_create(&a->tape, a->block, NULL));
+    HD_OK(heddle_block_forward_tape(a->block, a->x, &a->box, &a->conditioning, a->tape));
+    HD_OK(heddle_bucket_create(&a->bucket, a->comm, &a->line.mesh, &a->part, 1, NULL));
+    HD_OK(heddle_adamw_create(&a->adamw, a->bucket, NULL));
+    HD_OK(heddle_pipeline_create(&a->pipeline, a->comm, &a->line.mesh, 0));
+    heddle_linear_pair_options_init(&pair);
+    pair.hidden = 2;
+    HD_OK(heddle_linear_pair_create(&a->pair, a->comm, &a->line.shape, &a->line.mesh, &a->line.from, 0, &pair));
+    HD_OK(heddle_linear_pair_commit(a->pair));
+}
+
+/* Nothing is destroyed: a case is a process. */
+static inline void api_make(api_objects *a)
+{
+    memset(a, 0, sizeof *a);
+    heddle_reshard_line *line = &a->line;
+    HD_OK(heddle_reshard_parse(line, api_line_text));
+    HD_OK(heddle_layout_box(&a->box, &line->shape, &line->mesh, &line->from, 0));
+    HD_OK(heddle_tensor_init(&a->tensor, a->x, &line->shape, &line->mesh, &line->from, NULL, 0));
+    HD_OK(heddle_comm_open(&a->comm, "self", NULL));
+    HD_OK(heddle_model_parse(&a->model, api_model_text, strlen(api_model_text), "small.yaml"));
+    HD_OK(heddle_plan(&a->schedule, a->model, &line->mesh, NULL));
+    HD_OK(heddle_session_create(&a->session, a->comm, a->schedule, NULL));
+    HD_OK(heddle_reshard_create_line(&a->reshard, a->comm, line, NULL));
+    HD_OK(heddle_attention_create(&a->attention, a->comm, &line->shape, &line->mesh, &line->from, NULL));
+    HD_OK(heddle_linear_attention_create(&a->linear, a->comm, &line->shape, &line->mesh, &line->from, NULL));
+    api_make_blocks(a);
+}
+
+#endif

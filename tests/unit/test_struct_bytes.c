@@ -1,0 +1,371 @@
+/* The one rule of struct_bytes, for every public struct that has it: the whole struct and that of an older header are
+ * taken or filled, and nothing behind an older one is read or written; a larger one and nonsense are refused with both
+ * numbers. */
+#include "api_objects.h"
+#include "fake_transport.h"
+
+#include <stdio.h>
+
+enum { ROOM = 8192, CANARY = 0xA5 };
+
+static api_objects a;
+
+/* --- one call per struct: with the struct as the caller has it --- */
+
+static heddle_status open_with(void *s)
+{
+    heddle_comm *comm = NULL;
+    heddle_status st = heddle_comm_open(&comm, "self", s);
+    heddle_comm_destroy(comm);
+    return st;
+}
+
+static heddle_status run_with(void *s)
+{
+    heddle_reshard *reshard = NULL;
+    heddle_status st = heddle_reshard_create_line(&reshard, a.comm, &a.line, s);
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+static heddle_status plan_with(void *s)
+{
+    heddle_schedule *schedule = NULL;
+    heddle_status st = heddle_plan(&schedule, a.model, &a.line.mesh, s);
+    heddle_schedule_destroy(schedule);
+    return st;
+}
+
+static heddle_status session_with(void *s)
+{
+    heddle_session *session = NULL;
+    heddle_status st = heddle_session_create(&session, a.comm, a.schedule, s);
+    heddle_session_destroy(session);
+    return st;
+}
+
+static heddle_status attention_with(void *s)
+{
+    heddle_attention *attention = NULL;
+    heddle_status st = heddle_attention_create(&attention, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, s);
+    heddle_attention_destroy(attention);
+    return st;
+}
+
+static heddle_status linear_with(void *s)
+{
+    heddle_linear_attention *linear = NULL;
+    heddle_status st = heddle_linear_attention_create(&linear, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, s);
+    heddle_linear_attention_destroy(linear);
+    return st;
+}
+
+static heddle_status pair_with(void *s)
+{
+    heddle_linear_pair *pair = NULL;
+    heddle_status st = heddle_linear_pair_create(&pair, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, 0, s);
+    heddle_linear_pair_destroy(pair);
+    return st;
+}
+
+static heddle_status bucket_with(void *s)
+{
+    heddle_bucket *bucket = NULL;
+    heddle_status st = heddle_bucket_create(&bucket, a.comm, &a.line.mesh, &a.part, 1, s);
+    heddle_bucket_destroy(bucket);
+    return st;
+}
+
+static heddle_status adamw_with(void *s)
+{
+    heddle_adamw *adamw = NULL;
+    heddle_status st = heddle_adamw_create(&adamw, a.bucket, s);
+    heddle_adamw_destroy(adamw);
+    return st;
+}
+
+static heddle_status block_with(void *s)
+{
+    heddle_block *block = NULL;
+    heddle_status st = heddle_block_create(&block, s);
+    heddle_block_destroy(block);
+    return st;
+}
+
+static heddle_status tape_with(void *s)
+{
+    heddle_tape *tape = NULL;
+    heddle_status st = heddle_tape_create(&tape, a.block, s);
+    heddle_tape_destroy(tape);
+    return st;
+}
+
+static heddle_status bench_with(void *s)
+{
+    heddle_bench_result result = {.struct_bytes = sizeof result};
+    return heddle_bench_reshard(&result, a.comm, &a.line, s);
+}
+
+static heddle_status bench_into(void *s)
+{
+    heddle_bench_options options;
+    heddle_bench_options_init(&options);
+    options.min_rounds = options.max_rounds = 1;
+    return heddle_bench_reshard(s, a.comm, &a.line, &options);
+}
+
+/* A transport of one rank, whose every slot would be missed. */
+static heddle_status transport_with(void *s)
+{
+    heddle_comm *comm = NULL;
+    fake_world *world = fake_world_create(1);
+    heddle_transport real;
+    void *ctx = fake_rank(world, 0, &real);
+    heddle_status st = heddle_comm_from_callbacks(&comm, s, ctx, NULL);
+    if (comm == NULL) {
+        real.destroy(ctx);
+    }
+    heddle_comm_destroy(comm);
+    fake_world_destroy(world);
+    return st;
+}
+
+static heddle_status reshard_into(void *s)
+{
+    return heddle_reshard_get_info(s, a.reshard);
+}
+
+static heddle_status counters_into(void *s)
+{
+    return heddle_session_get_counters(s, a.session);
+}
+
+static heddle_status schedule_into(void *s)
+{
+    return heddle_schedule_get_info(s, a.schedule);
+}
+
+static heddle_status model_into(void *s)
+{
+    return heddle_model_get_info(s, a.model);
+}
+
+static heddle_status attention_into(void *s)
+{
+    return heddle_attention_get_info(s, a.attention);
+}
+
+static heddle_status linear_into(void *s)
+{
+    return heddle_linear_attention_get_info(s, a.linear);
+}
+
+static heddle_status pair_into(void *s)
+{
+    return heddle_linear_pair_get_info(s, a.pair);
+}
+
+static heddle_status bucket_into(void *s)
+{
+    return heddle_bucket_get_info(s, a.bucket);
+}
+
+static heddle_status traffic_into(void *s)
+{
+    return heddle_block_get_traffic(s, a.block);
+}
+
+/* --- what a caller of today has in each --- */
+
+static void fill_transport(void *s)
+{
+    fake_world *world = fake_world_create(1);
+    heddle_transport *table = s;
+    void *ctx = fake_rank(world, 0, table);
+    table->destroy(ctx);
+    fake_world_destroy(world);
+}
+
+static void fill_block(void *s)
+{
+    api_options_of_block(s, &a);
+}
+
+static void fill_pair(void *s)
+{
+    heddle_linear_pair_options *options = s;
+    heddle_linear_pair_options_init(options);
+    options->hidden = 2;
+}
+
+static void fill_bench(void *s)
+{
+    heddle_bench_options *options = s;
+    heddle_bench_options_init(options);
+    options->min_rounds = options->max_rounds = 1;
+}
+
+#define FILL(name)                                                                                                     \
+    static void fill_##name(void *s)                                                                                   \
+    {                                                                                                                  \
+        heddle_##name##_options_init(s);                                                                               \
+    }
+FILL(comm)
+FILL(reshard)
+FILL(plan)
+FILL(session)
+FILL(attention)
+FILL(linear_attention)
+FILL(bucket)
+FILL(adamw)
+FILL(tape)
+
+static const struct row {
+    const char *name;
+    size_t bytes, least_bytes; /* of today; of the oldest header that a caller may have */
+    void (*fill)(void *s);     /* NULL: an output, which has no other input than its size */
+    heddle_status (*call)(void *s);
+} rows[] = {
+#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+#define OPTIONS(type, least, fill, call)                                                                               \
+    {                                                                                                                  \
+#type, sizeof(type), END(type, least), fill, call                                                              \
+    }
+#define RESULT(type, least, call)                                                                                      \
+    {                                                                                                                  \
+#type, sizeof(type), END(type, least), NULL, call                                                              \
+    }
+    OPTIONS(heddle_comm_options, deadline_ms, fill_comm, open_with),
+    OPTIONS(heddle_reshard_options, to_order, fill_reshard, run_with),
+    OPTIONS(heddle_plan_options, prologue, fill_plan, plan_with),
+    OPTIONS(heddle_session_options, backward, fill_session, session_with),
+    OPTIONS(heddle_attention_options, method, fill_attention, attention_with),
+    OPTIONS(heddle_linear_attention_options, method, fill_linear_attention, linear_with),
+    OPTIONS(heddle_linear_pair_options, hidden, fill_pair, pair_with),
+    OPTIONS(heddle_bucket_options, average_axes, fill_bucket, bucket_with),
+    OPTIONS(heddle_adamw_options, beta2, fill_adamw, adamw_with),
+    OPTIONS(heddle_block_options, mixed_dim, fill_block, block_with),
+    OPTIONS(heddle_tape_options, recompute, fill_tape, tape_with),
+    OPTIONS(heddle_bench_options, min_rounds, fill_bench, bench_with),
+    OPTIONS(heddle_transport, destroy, fill_transport, transport_with),
+    RESULT(heddle_bench_result, samples, bench_into),
+    RESULT(heddle_reshard_info, nranks, reshard_into),
+    RESULT(heddle_session_counters, enters, counters_into),
+    RESULT(heddle_schedule_info, model, schedule_into),
+    RESULT(heddle_model_info, name, model_into),
+    RESULT(heddle_attention_info, method, attention_into),
+    RESULT(heddle_linear_attention_info, method, linear_into),
+    RESULT(heddle_linear_pair_info, planned_forward_bytes, pair_into),
+    RESULT(heddle_bucket_info, elems, bucket_into),
+    RESULT(heddle_block_traffic, planned_forward_bytes, traffic_into),
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static _Alignas(16) unsigned char room[ROOM];
+
+/* A caller's struct of `bytes`; what lies behind it is none of the library's business. */
+static heddle_status call(const struct row *row, size_t bytes)
+{
+    assert_true(row->bytes < ROOM - 64);
+    memset(room, CANARY, sizeof room);
+    if (row->fill != NULL) {
+        memset(room, 0, row->bytes);
+        row->fill(room);
+    }
+    memcpy(room, &bytes, sizeof bytes);
+    if (bytes >= sizeof bytes && bytes < row->bytes) {
+        memset(room + bytes, CANARY, sizeof room - bytes);
+    }
+    return row->call(room);
+}
+
+static int canary_lives(size_t from)
+{
+    for (size_t i = from; i < sizeof room; i++) {
+        if (room[i] != CANARY) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int refused(const struct row *row, size_t bytes)
+{
+    char given[32], known[32];
+    heddle_status st = call(row, bytes);
+    snprintf(given, sizeof given, "%zu", bytes);
+    snprintf(known, sizeof known, "%zu", row->bytes);
+    const char *why = heddle_last_error();
+    if (st == HEDDLE_ERR_ARG && strstr(why, given) != NULL && strstr(why, known) != NULL &&
+        strstr(why, row->name) != NULL && canary_lives(row->bytes)) {
+        return 1;
+    }
+    print_error("%s with struct_bytes %zu of %zu: %s: %s\n", row->name, bytes, row->bytes, heddle_status_name(st), why);
+    return 0;
+}
+
+static int accepted(const struct row *row, size_t bytes)
+{
+    size_t after = 0;
+    heddle_status st = call(row, bytes);
+    memcpy(&after, room, sizeof after);
+    if (st == HEDDLE_OK && canary_lives(bytes) && after == bytes) {
+        return 1;
+    }
+    print_error("%s with struct_bytes %zu of %zu: %s, %s behind it, struct_bytes %zu afterwards: %s\n", row->name,
+                bytes, row->bytes, heddle_status_name(st), canary_lives(bytes) ? "nothing written" : "WRITTEN", after,
+                st != HEDDLE_OK ? heddle_last_error() : "");
+    return 0;
+}
+
+static void today(void **state)
+{
+    (void)state;
+    int wrong = 0;
+    api_make(&a);
+    for (size_t i = 0; i < ROWS; i++) {
+        wrong += !accepted(&rows[i], rows[i].bytes);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* Every size that an older header may have had. */
+static void older_callers(void **state)
+{
+    (void)state;
+    int wrong = 0, tried = 0;
+    api_make(&a);
+    for (size_t i = 0; i < ROWS; i++) {
+        size_t least = (rows[i].least_bytes + 7) / 8 * 8;
+        for (size_t bytes = least; bytes < rows[i].bytes; bytes += 8) {
+            wrong += !accepted(&rows[i], bytes);
+            tried++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+    assert_true(tried > 100);
+}
+
+static void newer_callers_and_nonsense(void **state)
+{
+    (void)state;
+    int wrong = 0;
+    api_make(&a);
+    for (size_t i = 0; i < ROWS; i++) {
+        const size_t bad[] = {0, 1, 5, 8, rows[i].bytes - 1, rows[i].bytes + 8, 4096, SIZE_MAX};
+        for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+            wrong += !refused(&rows[i], bad[k]);
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(today),
+        cmocka_unit_test(older_callers),
+        cmocka_unit_test(newer_callers_and_nonsense),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
