@@ -35,18 +35,32 @@ typedef struct heddle_comm_options {
 
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
 
+/* What the environment of this process says about the job that it is part of: the launcher that started it, its rank,
+ * the number of ranks. Opens nothing; "auto" goes by it. *launcher: "heddle" (HEDDLE_RANK, HEDDLE_SIZE, HEDDLE_KEY),
+ * "torchrun" (RANK, WORLD_SIZE), "srun" (SLURM_PROCID, SLURM_STEP_NUM_TASKS, within a step), "mpirun"
+ * (OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and PMI_SIZE, or PMIX_RANK), or NULL: none, rank 0 of 1. They count in this
+ * order, because each may have started the one before it; but a process of mpirun is not a rank of the srun that
+ * mpirun's daemons came by. RANK and WORLD_SIZE without TORCHELASTIC_RUN_ID and LOCAL_WORLD_SIZE were set by hand: they
+ * must agree with srun or mpirun, which then count. *size 0: only MPI knows. Any pointer may be NULL.
+ * HEDDLE_ERR_ARG, with the variables and their values: two launchers contradict one another, a rank is not below its
+ * size, one of a pair is missing, or a value is no number. */
+HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, int *size);
+
 /* Open the communicator this process belongs to. `where`:
  *   "shm"     processes of one host, from the environment: HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY (a word that only
  *             these ranks share), or what torchrun-like launchers set (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT)
  *   "mpi"     MPI_COMM_WORLD; initialises MPI if nobody has (loads the adapter library libheddle_mpi)
- *   "auto"    what the launcher's environment says: mpi, shm, or a single rank; heddle_comm_describe says which and why
+ *   "auto"    what heddle_comm_launcher finds: shm where all ranks are on this host, else mpi; without a launcher a
+ *             single rank; heddle_comm_describe says which and why
  *   "self"    one rank
  *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
  * Collective. options may be NULL. May bind the calling thread to cores (options->bind); heddle_comm_destroy undoes it.
- * HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to install); HEDDLE_ERR_TIMEOUT: not
- * all ranks came; HEDDLE_ERR_ARG, HEDDLE_ERR_PARSE: where or options are not understood; HEDDLE_ERR_PEER: a rank ended
- * meanwhile; HEDDLE_ERR_MISMATCH: a process came that says another number of ranks; HEDDLE_ERR_NOMEM;
- * HEDDLE_ERR_TRANSPORT: no sockets or too few file descriptors (three per rank of the host while opening). */
+ * HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to install), or MPI found another
+ * number of ranks than the environment says; HEDDLE_ERR_TIMEOUT: not all ranks came, or a process of another user holds
+ * the name they meet under (the sentence says who); HEDDLE_ERR_ARG, HEDDLE_ERR_PARSE: where, options or the environment
+ * are not understood; HEDDLE_ERR_PEER: a rank ended meanwhile; HEDDLE_ERR_MISMATCH: a process came that says another
+ * number of ranks, or two say the same rank (all who came are told which); HEDDLE_ERR_NOMEM; HEDDLE_ERR_TRANSPORT: no
+ * sockets or too few file descriptors (three per rank of the host while opening). */
 HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
 /* Frees the communicator and all its buffers. Not collective; NULL is legal. Plans and sessions made with it must be

@@ -47,6 +47,11 @@ void hd_alloc_fail_at(long n);
 
 int64_t hd_now_ns(void); /* CLOCK_MONOTONIC */
 
+/* A descriptor that was just opened, moved behind 0, 1 and 2 if it got one of those: they are the program's even while
+ * it has them closed, and what it prints would land in this file. -1 stays -1, as does errno; -1 also when the
+ * descriptors run out. Keeps close-on-exec. */
+int hd_fd_aside(int fd);
+
 /* The only reader of the environment; NULL when unset. */
 const char *hd_env(const char *name);
 

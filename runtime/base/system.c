@@ -1,7 +1,10 @@
 #include "runtime/base/base.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 int64_t hd_now_ns(void)
 {
@@ -13,4 +16,16 @@ int64_t hd_now_ns(void)
 const char *hd_env(const char *name)
 {
     return getenv(name);
+}
+
+int hd_fd_aside(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int aside = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return aside;
 }

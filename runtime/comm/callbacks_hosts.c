@@ -2,6 +2,7 @@
 #include "runtime/comm/callbacks.h"
 
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,16 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void mix(uint64_t hash[2], const void *data, size_t bytes)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < bytes; i++) {
-        hash[0] = (hash[0] ^ byte[i]) * 0x100000001b3u;
-        hash[1] = (hash[1] + byte[i]) * 0x9E3779B97F4A7C15u;
-        hash[1] ^= hash[1] >> 29;
-    }
-}
-
 /* What two processes must have in common to share memory: the running kernel, the user, and the namespaces of sockets,
  * process numbers and users. A process that cannot tell sits on a host of its own. */
 static void host_hash(uint64_t hash[2], const uint64_t random[2])
@@ -27,24 +18,22 @@ static void host_hash(uint64_t hash[2], const uint64_t random[2])
     static const char *const space[] = {"/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user"};
     char boot[64] = "";
     uid_t user = getuid();
-    hash[0] = 0xcbf29ce484222325u;
-    hash[1] = 0;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot) : -1;
     if (fd >= 0) {
         close(fd);
     }
     if (got <= 0) {
-        mix(hash, random, 2 * sizeof *random);
+        hd_hash_mix(hash, random, 2 * sizeof *random);
         return;
     }
-    mix(hash, boot, (size_t)got);
-    mix(hash, &user, sizeof user);
+    hd_hash_mix(hash, boot, (size_t)got);
+    hd_hash_mix(hash, &user, sizeof user);
     for (size_t i = 0; i < sizeof space / sizeof space[0]; i++) {
         struct stat st = {0};
         if (stat(space[i], &st) == 0) {
-            mix(hash, &st.st_dev, sizeof st.st_dev);
-            mix(hash, &st.st_ino, sizeof st.st_ino);
+            hd_hash_mix(hash, &st.st_dev, sizeof st.st_dev);
+            hd_hash_mix(hash, &st.st_ino, sizeof st.st_ino);
         }
     }
 }
@@ -54,6 +43,8 @@ heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *opt
     if (getrandom(&mine->word[2], 2 * sizeof mine->word[0], 0) != (ssize_t)(2 * sizeof mine->word[0])) {
         return hd_fail(HEDDLE_ERR_IO, "no random bytes from the kernel: %s", strerror(errno));
     }
+    const uint64_t start[2] = HD_HASH_START;
+    memcpy(mine->word, start, sizeof start);
     host_hash(&mine->word[0], &mine->word[2]);
     mine->word[4] = (uint64_t)(options->force_messages != 0);
     mine->word[5] = (uint64_t)options->pretend_hosts;

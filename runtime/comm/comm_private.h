@@ -85,7 +85,7 @@ typedef struct hd_group {
 } hd_group;
 
 typedef struct hd_join {
-    const char *key; /* the same on all members, of nobody else on this host; no name in the file system */
+    const char *key; /* the same on all members, of nobody else on this host; shorter than HD_KEY_BYTES */
     int n;
     int me;
     const int *ranks;        /* names of the members in sentences; NULL: their index */

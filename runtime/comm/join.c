@@ -18,6 +18,21 @@ int hd_meeting_name(const hd_join *join, int index)
     return join->ranks != NULL ? join->ranks[index] : index;
 }
 
+/* Another process of this user that says it is this member, 0: none that is known. */
+static pid_t find_twin(const hd_meeting *m)
+{
+    struct ucred who = {.pid = 0};
+    if (m->twin != 0 || m->join->me == 0 || m->listener < 0) {
+        return m->twin;
+    }
+    int fd = hd_fd_aside(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
+    int known = fd >= 0 && hd_peer_of(fd, &who) && who.uid == getuid();
+    if (fd >= 0) {
+        close(fd);
+    }
+    return known ? who.pid : 0;
+}
+
 heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
 {
     const hd_join *join = m->join;
@@ -25,10 +40,15 @@ heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
     if (dead != 0) {
         return hd_fail(HEDDLE_ERR_PEER, "rank %d died while the ranks were meeting", hd_meeting_name(join, dead - 1));
     }
-    if (hd_now_ns() > join->deadline_ns) {
-        return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: %s before the deadline", hd_meeting_name(join, join->me), what);
+    if (hd_now_ns() <= join->deadline_ns) {
+        return HEDDLE_OK;
     }
-    return HEDDLE_OK;
+    int me = hd_meeting_name(join, join->me);
+    pid_t twin = find_twin(m);
+    return twin == 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: %s before the deadline", me, what)
+                     : hd_fail(HEDDLE_ERR_MISMATCH,
+                               "two processes came as rank %d: process %d and process %d; and %s before the deadline",
+                               me, (int)getpid(), (int)twin, what);
 }
 
 heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what)
@@ -52,29 +72,83 @@ heddle_status hd_meeting_crowded(const hd_meeting *m, int came)
 
 /* --- the others ------------------------------------------------------------------------------------------------ */
 
-static heddle_status connect_there(const hd_meeting *m, int *out)
+int hd_meeting_held(hd_meeting *m, int fd)
+{
+    struct ucred who;
+    if (fd < 0 || !hd_peer_of(fd, &who)) {
+        if (m->holder[0] == 0) {
+            snprintf(m->holder, sizeof m->holder, "a process that lets nobody in (its queue is full)");
+        }
+        return 0;
+    }
+    int ours = who.uid == getuid();
+    snprintf(m->holder, sizeof m->holder, "process %d of user %u%s", (int)who.pid, (unsigned)who.uid,
+             ours ? "" : ", who is another user");
+    return ours;
+}
+
+/* Stands by its own name while it waits: another process that says it is this rank would otherwise only see that
+ * member 0 does not want it, or that nobody is there. */
+static heddle_status stand_by_name(hd_meeting *m)
 {
     struct sockaddr_un address;
-    socklen_t bytes = hd_meeting_address(&address, m->join->key);
-    for (int turn = 0;; turn++) {
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        if (fd < 0) {
-            return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
-        }
-        if (connect(fd, (struct sockaddr *)&address, bytes) == 0 && hd_same_user(fd)) {
-            *out = fd;
-            return HEDDLE_OK;
-        }
+    struct ucred who;
+    socklen_t bytes = hd_meeting_address(&address, m->join->key, m->join->me);
+    m->listener = hd_meeting_listen(&address, bytes);
+    if (m->listener >= 0 || errno != EADDRINUSE) {
+        return m->listener >= 0 ? HEDDLE_OK : hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
+    }
+    int fd = hd_meeting_connect(&address, bytes);
+    if (fd >= 0 && hd_peer_of(fd, &who) && who.uid == getuid()) {
+        m->twin = who.pid;
+    }
+    if (fd >= 0) {
         close(fd);
-        char what[96];
-        snprintf(what, sizeof what, "rank %d of this host, which the others meet at, did not come",
-                 hd_meeting_name(m->join, 0));
-        heddle_status st = hd_meeting_waits(m, what);
-        if (st != HEDDLE_OK) {
-            return st;
+    }
+    return HEDDLE_OK;
+}
+
+/* Why member 0 cannot be reached. */
+static void say_absence(char *text, size_t bytes, const hd_meeting *m)
+{
+    int first = hd_meeting_name(m->join, 0);
+    if (m->holder[0] != 0) {
+        snprintf(text, bytes, "rank %d of this host was not reached, because its name was held by %s,", first,
+                 m->holder);
+    } else {
+        snprintf(text, bytes, "rank %d of this host, which the others meet at, did not come, or met another rank %d,",
+                 first, hd_meeting_name(m->join, m->join->me));
+    }
+}
+
+static heddle_status connect_there(hd_meeting *m, int *out)
+{
+    heddle_status st = HEDDLE_OK;
+    struct sockaddr_un address;
+    socklen_t bytes = hd_meeting_address(&address, m->join->key, 0);
+    for (int turn = 0;; turn++) {
+        int fd = hd_meeting_connect(&address, bytes);
+        int error = fd < 0 ? errno : 0;
+        if (error == ECONNREFUSED) {
+            m->holder[0] = 0;
+        } else if (error == 0 || error == EAGAIN) {
+            if (hd_meeting_held(m, fd)) {
+                *out = fd;
+                return HEDDLE_OK;
+            }
+        } else if (error != EINTR) {
+            return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(error));
         }
+        char what[224];
+        say_absence(what, sizeof what, m);
+        if (fd >= 0) {
+            close(fd);
+        }
+        HD_TRY(hd_meeting_waits(m, what));
         usleep(turn < 20 ? 500 : 1000 * HD_JOIN_STEP_MS / 4);
     }
+out:
+    return st;
 }
 
 static heddle_status take(hd_meeting *m, const hd_batch *b, const int *fds, int nfds)
@@ -101,8 +175,7 @@ static heddle_status take(hd_meeting *m, const hd_batch *b, const int *fds, int 
     return HEDDLE_OK;
 }
 
-/* One visit. *again: member 0 hung up without a word (it was still busy with an earlier meeting of the same key). */
-static heddle_status visit(hd_meeting *m, int fd, int *again)
+heddle_status hd_meeting_visit(hd_meeting *m, int fd, int *again)
 {
     heddle_status st = HEDDLE_OK;
     hd_hello h = {.magic = HD_JOIN_MAGIC,
@@ -154,9 +227,10 @@ static heddle_status meet_as_other(hd_meeting *m)
     heddle_status st = HEDDLE_OK;
     int fd = -1;
     int again = 1;
+    HD_TRY(stand_by_name(m));
     while (again) {
         HD_TRY(connect_there(m, &fd));
-        HD_TRY(visit(m, fd, &again));
+        HD_TRY(hd_meeting_visit(m, fd, &again));
         close(fd);
         fd = -1;
         if (again) {
@@ -171,9 +245,7 @@ out:
     return st;
 }
 
-/* --- both
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- both --------------------------------------------------------------------------------------------------------- */
 
 /* Arenas of the others; their descriptors are kept only where they are the sole sign of life. */
 static heddle_status map_others(hd_meeting *m)
@@ -217,7 +289,7 @@ static heddle_status meeting_open(hd_meeting *m)
     HD_TRY(hd_arena_create(m->group, join->arena_bytes));
     hd_group *g = m->group;
     g->pid[g->me] = getpid();
-    g->life[g->me].fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    g->life[g->me].fd = hd_fd_aside((int)syscall(SYS_pidfd_open, getpid(), 0));
     sched_getaffinity(0, sizeof g->control[g->me]->cpus, &g->control[g->me]->cpus);
     m->arena_fd[g->me] = g->arena_fd;
 out:

@@ -11,31 +11,70 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024 };
+enum { CONFLICT_MS = 1000 };
+
+/* Somebody has the name: a process that says it is rank 0 as well is told so by the one that listens; an earlier
+ * meeting of the same key ends soon; anybody else is waited for until the deadline. */
+static heddle_status wait_for_name(hd_meeting *m, const struct sockaddr_un *address, socklen_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    char what[224];
+    int again = 1;
+    int fd = hd_meeting_connect(address, bytes);
+    int ours = hd_meeting_held(m, fd);
+    snprintf(what, sizeof what, "the name that the ranks of this key meet under was held by %s and not given up",
+             m->holder);
+    if (ours) {
+        HD_TRY(hd_meeting_visit(m, fd, &again));
+    }
+    HD_TRY(hd_meeting_waits(m, what));
+    usleep(1000 * HD_JOIN_STEP_MS / 4);
+out:
+    if (fd >= 0) {
+        close(fd);
+    }
+    return st;
+}
 
 static heddle_status listen_here(hd_meeting *m)
 {
+    heddle_status st = HEDDLE_OK;
     struct sockaddr_un address;
-    socklen_t bytes = hd_meeting_address(&address, m->join->key);
-    m->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (m->listener < 0) {
-        return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
-    }
-    while (bind(m->listener, (struct sockaddr *)&address, bytes) != 0) {
+    socklen_t bytes = hd_meeting_address(&address, m->join->key, 0);
+    while ((m->listener = hd_meeting_listen(&address, bytes)) < 0) {
         if (errno != EADDRINUSE) {
             return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket under the key '%s': %s", m->join->key,
                            strerror(errno));
         }
-        heddle_status st = hd_meeting_waits(m, "another job of this user has the same key");
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        usleep(1000 * HD_JOIN_STEP_MS / 4);
+        HD_TRY(wait_for_name(m, &address, bytes));
     }
-    if (listen(m->listener, BACKLOG) != 0) {
-        return hd_fail(HEDDLE_ERR_TRANSPORT, "listening on a Unix socket: %s", strerror(errno));
+out:
+    return st;
+}
+
+/* Why not, to one that came. */
+static void refuse(int fd, heddle_status why, const char *text)
+{
+    hd_batch b = {.magic = HD_JOIN_MAGIC, .status = (int)why};
+    snprintf(b.text, sizeof b.text, "%s", text);
+    send(fd, &b, sizeof b, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* A process that cannot be who it says. Everybody is to hear of it, so the others are still let in for a moment. */
+static void note_conflict(hd_meeting *m, const hd_hello *h)
+{
+    char text[sizeof m->conflict];
+    if (h->n != m->join->n || h->index < 0 || h->index >= h->n) {
+        snprintf(text, sizeof text, "a process came as number %d of %d, but %d ranks are expected here", (int)h->index,
+                 (int)h->n, m->join->n);
+    } else {
+        snprintf(text, sizeof text, "two processes came as rank %d of %d: process %d and process %d",
+                 hd_meeting_name(m->join, h->index), (int)h->n, (int)m->group->pid[h->index], (int)h->pid);
     }
-    return HEDDLE_OK;
+    if (m->conflict_end_ns == 0) {
+        m->conflict_end_ns = hd_now_ns() + (int64_t)CONFLICT_MS * 1000000;
+        memcpy(m->conflict, text, sizeof text);
+    }
 }
 
 /* A visitor that is not one of ours (another user, another version) is turned away without harm. */
@@ -44,7 +83,8 @@ static heddle_status admit(hd_meeting *m, int fd, int *came)
     hd_hello h;
     int fds[HD_MEETING_FDS];
     int nfds = 0;
-    if (!hd_same_user(fd)) {
+    struct ucred who;
+    if (!hd_peer_of(fd, &who) || who.uid != getuid()) {
         close(fd);
         return HEDDLE_OK;
     }
@@ -60,14 +100,13 @@ static heddle_status admit(hd_meeting *m, int fd, int *came)
     }
     int good = got == (ssize_t)sizeof h && h.magic == HD_JOIN_MAGIC && h.control_bytes == sizeof(hd_control) &&
                nfds == 1 + (h.has_life != 0);
-    if (good && (h.n != m->join->n || h.index <= 0 || h.index >= h.n || m->socket[h.index] >= 0)) {
+    int fits = good && h.n == m->join->n && h.index > 0 && h.index < h.n && m->socket[h.index] < 0;
+    if (!fits) {
         hd_close_fds(fds, nfds);
-        close(fd);
-        return hd_fail(HEDDLE_ERR_MISMATCH, "a process came as number %d of %d, but %d ranks are expected here",
-                       (int)h.index, (int)h.n, m->join->n);
-    }
-    if (!good) {
-        hd_close_fds(fds, nfds);
+        if (good) {
+            note_conflict(m, &h);
+            refuse(fd, HEDDLE_ERR_MISMATCH, m->conflict);
+        }
         close(fd);
         return HEDDLE_OK;
     }
@@ -79,11 +118,14 @@ static heddle_status admit(hd_meeting *m, int fd, int *came)
     return HEDDLE_OK;
 }
 
-static heddle_status gather(hd_meeting *m)
+/* The next visitor; *fd -1: there is none (any more). */
+static heddle_status next_visitor(hd_meeting *m, int *fd, int came)
 {
     heddle_status st = HEDDLE_OK;
-    int came = 1;
-    while (came < m->join->n) {
+    if (m->conflict_end_ns != 0) {
+        struct pollfd p = {.fd = m->listener, .events = POLLIN};
+        poll(&p, 1, HD_JOIN_STEP_MS);
+    } else if (came < m->join->n) {
         int missing = 1;
         while (m->socket[missing] >= 0) {
             missing++;
@@ -92,13 +134,33 @@ static heddle_status gather(hd_meeting *m)
         snprintf(what, sizeof what, "%d of %d ranks came, rank %d did not", came, m->join->n,
                  hd_meeting_name(m->join, missing));
         HD_TRY(hd_meeting_readable(m, m->listener, what));
-        int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
+    }
+    *fd = hd_fd_aside(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
+    if (*fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        st = hd_meeting_crowded(m, came);
+    }
+out:
+    return st;
+}
+
+static heddle_status gather(hd_meeting *m)
+{
+    heddle_status st = HEDDLE_OK;
+    int came = 1;
+    for (int fd = -1;;) {
+        HD_TRY(next_visitor(m, &fd, came));
         if (fd >= 0) {
             HD_TRY(admit(m, fd, &came));
-        } else if (errno == EMFILE || errno == ENFILE) {
-            st = hd_meeting_crowded(m, came);
-            goto out;
+        } else if (came == m->join->n) {
+            break; /* nobody waits who is one too many */
         }
+        int64_t now_ns = hd_now_ns();
+        if (m->conflict_end_ns != 0 && (now_ns > m->conflict_end_ns || now_ns > m->join->deadline_ns)) {
+            break;
+        }
+    }
+    if (m->conflict_end_ns != 0) {
+        st = hd_fail(HEDDLE_ERR_MISMATCH, "%s", m->conflict);
     }
 out:
     return st;
@@ -139,18 +201,6 @@ out:
     return st;
 }
 
-/* Why not, to those who came. */
-static void refuse(const hd_meeting *m, heddle_status why)
-{
-    hd_batch b = {.magic = HD_JOIN_MAGIC, .status = (int)why};
-    snprintf(b.text, sizeof b.text, "%s", heddle_last_error());
-    for (int i = 1; i < m->join->n; i++) {
-        if (m->socket[i] >= 0) {
-            send(m->socket[i], &b, sizeof b, MSG_NOSIGNAL | MSG_DONTWAIT);
-        }
-    }
-}
-
 heddle_status hd_meet_as_first(hd_meeting *m)
 {
     heddle_status st = HEDDLE_OK;
@@ -160,8 +210,10 @@ heddle_status hd_meet_as_first(hd_meeting *m)
         HD_TRY(tell(m, i));
     }
 out:
-    if (st != HEDDLE_OK) {
-        refuse(m, st);
+    for (int i = 1; i < m->join->n && st != HEDDLE_OK; i++) {
+        if (m->socket[i] >= 0) {
+            refuse(m->socket[i], st, heddle_last_error());
+        }
     }
     return st;
 }

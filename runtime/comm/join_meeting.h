@@ -31,9 +31,13 @@ typedef struct hd_batch {
 typedef struct hd_meeting {
     const hd_join *join;
     hd_group *group;
-    int *arena_fd; /* of every member, -1 */
-    int *socket;   /* member 0: of every member, -1 */
-    int listener;
+    int *arena_fd;           /* of every member, -1 */
+    int *socket;             /* member 0: of every member, -1 */
+    int listener;            /* member 0: where all meet; the others: shows who else says that it is this member */
+    pid_t twin;              /* another process that says so; 0 */
+    int64_t conflict_end_ns; /* member 0: until when it tells newcomers of the conflict; 0: there is none */
+    char conflict[256];
+    char holder[96]; /* who has the name that the ranks meet under, if not member 0; once known it stays */
 } hd_meeting;
 
 /* The rank that member `index` is to the caller, for sentences. */
@@ -43,6 +47,12 @@ heddle_status hd_meeting_waits(const hd_meeting *m, const char *what);
 heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what);
 /* Fails: the file descriptors ran out when `came` ranks had come. */
 heddle_status hd_meeting_crowded(const hd_meeting *m, int came);
+/* Come to member 0 over the connected socket, be told of everybody. *again: it hung up without a word (it was still
+ * busy with an earlier meeting of the same key). */
+heddle_status hd_meeting_visit(hd_meeting *m, int fd, int *again);
+/* Somebody has the name that the ranks meet under: note who. `fd` is connected to it; -1: it lets nobody in. Returns 1
+ * when it is this user's. */
+int hd_meeting_held(hd_meeting *m, int fd);
 heddle_status hd_meet_as_first(hd_meeting *m);
 
 #endif

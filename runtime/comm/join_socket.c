@@ -1,25 +1,65 @@
 /* Unix sockets that carry file descriptors. */
 #include "runtime/comm/join_socket.h"
 
+#include "runtime/base/base.h"
+#include "runtime/comm/launcher.h"
+
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-socklen_t hd_meeting_address(struct sockaddr_un *address, const char *key)
+enum { BACKLOG = 1024, UID_LETTERS = 10, INDEX_LETTERS = 10 };
+
+_Static_assert(sizeof "heddle..." + UID_LETTERS + INDEX_LETTERS + HD_KEY_BYTES <
+                   sizeof(((struct sockaddr_un *)0)->sun_path),
+               "no key is ever cut");
+
+socklen_t hd_meeting_address(struct sockaddr_un *address, const char *key, int index)
 {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
-    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "heddle.%ld.%s", (long)getuid(), key);
-    size_t used = (size_t)length < sizeof address->sun_path - 2 ? (size_t)length : sizeof address->sun_path - 2;
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "heddle.%lu.%s.%d",
+                          (unsigned long)getuid(), key, index);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-int hd_same_user(int fd)
+int hd_peer_of(int fd, struct ucred *who)
 {
-    struct ucred who;
-    socklen_t bytes = sizeof who;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == getuid();
+    socklen_t bytes = sizeof *who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, who, &bytes) == 0;
+}
+
+static int seqpacket(int flags)
+{
+    return hd_fd_aside(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+}
+
+static int close_failed(int fd)
+{
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int hd_meeting_connect(const struct sockaddr_un *address, socklen_t bytes)
+{
+    int fd = seqpacket(SOCK_NONBLOCK);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)address, bytes) != 0) {
+        return close_failed(fd);
+    }
+    return fd;
+}
+
+int hd_meeting_listen(const struct sockaddr_un *address, socklen_t bytes)
+{
+    int fd = seqpacket(SOCK_NONBLOCK);
+    if (fd >= 0 && (bind(fd, (const struct sockaddr *)address, bytes) != 0 || listen(fd, BACKLOG) != 0)) {
+        return close_failed(fd);
+    }
+    return fd;
 }
 
 ssize_t hd_send_fds(int socket_fd, const void *data, size_t bytes, const int *fds, int nfds)
@@ -46,7 +86,9 @@ ssize_t hd_send_fds(int socket_fd, const void *data, size_t bytes, const int *fd
 void hd_close_fds(const int *fds, int nfds)
 {
     for (int i = 0; i < nfds; i++) {
-        close(fds[i]);
+        if (fds[i] >= 0) {
+            close(fds[i]);
+        }
     }
 }
 
@@ -70,7 +112,12 @@ ssize_t hd_receive_fds(int socket_fd, void *data, size_t bytes, int *fds, int *n
             memcpy(fds, CMSG_DATA(head), sizeof(int) * (size_t)*nfds);
         }
     }
-    if (message.msg_flags & MSG_CTRUNC) {
+    int complete = (message.msg_flags & MSG_CTRUNC) == 0;
+    for (int i = 0; i < *nfds; i++) {
+        fds[i] = hd_fd_aside(fds[i]);
+        complete &= fds[i] >= 0;
+    }
+    if (!complete) {
         hd_close_fds(fds, *nfds);
         *nfds = -1;
     }

@@ -8,9 +8,14 @@
 
 enum { HD_MEETING_FDS = 128 }; /* descriptors in one message at most; the kernel takes 253 */
 
-/* An abstract address (no name in any file system) of this user's job `key`. */
-socklen_t hd_meeting_address(struct sockaddr_un *address, const char *key);
-int hd_same_user(int fd);
+/* An abstract address (no name in any file system) of member `index` of this user's job `key` (HD_KEY_BYTES). */
+socklen_t hd_meeting_address(struct sockaddr_un *address, const char *key, int index);
+/* The process that listens or connected at the other end. */
+int hd_peer_of(int fd, struct ucred *who);
+/* Without waiting, also where the other end's queue is full: then -1, errno EAGAIN. Else the descriptor or -1. */
+int hd_meeting_connect(const struct sockaddr_un *address, socklen_t bytes);
+/* A socket that listens there without blocking, or -1: errno EADDRINUSE, or another. */
+int hd_meeting_listen(const struct sockaddr_un *address, socklen_t bytes);
 ssize_t hd_send_fds(int socket_fd, const void *data, size_t bytes, const int *fds, int nfds);
 /* Without waiting. fds has room for HD_MEETING_FDS, *nfds says how many came; -1: this process may not have that many.
  */
