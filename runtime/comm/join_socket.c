@@ -5,6 +5,7 @@
 #include "runtime/comm/launcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
