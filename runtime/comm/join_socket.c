@@ -5,7 +5,6 @@
 #include "runtime/comm/launcher.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

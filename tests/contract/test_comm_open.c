@@ -300,8 +300,7 @@ static void another_user_on_the_name(void **state)
 {
     (void)state;
     if (getuid() != 0) {
-        print_message("SKIP: only root can act as another user\n");
-        skip();
+        hd_skip("root", "only root can act as another user");
     }
     for (int full = 0; full < 2; full++) {
         char key[64];
