@@ -64,6 +64,9 @@ typedef struct run_reduction {
     int64_t elems, planned, sent, ns; /* bytes of this rank */
 } run_reduction;
 
+/* What every rank has all of in the end. */
+enum { RUN_WHOLE_OUTPUT, RUN_WHOLE_DX, RUN_WHOLE_GRADIENT, RUN_WHOLES };
+
 typedef struct run_result {
     int nsteps;                   /* stages and the epilogue */
     run_step *step;               /* [nsteps] of the fastest pass */
@@ -76,10 +79,11 @@ typedef struct run_result {
     char (*back_path)[RUN_PATH_BYTES]; /* [nsteps] */
     int64_t backward_ns;               /* of the fastest pass, without the reduction */
     run_reduction reduction;
-    void *dx;            /* whole gradient of the input, in the model's dtype; NULL where it was not asked for */
-    int nparts;          /* parameters of all stages, then the conditioning's vector and text */
-    int64_t *part_elems; /* [nparts] */
-    float *gradient;     /* part after part; on rank 0 */
+    void *dx;                  /* whole gradient of the input, in the model's dtype; NULL where it was not asked for */
+    int nparts;                /* parameters of all stages, then the conditioning's vector and text */
+    int64_t *part_elems;       /* [nparts] */
+    float *gradient;           /* part after part; on rank 0 */
+    uint64_t hash[RUN_WHOLES]; /* of this rank's bytes; 0 where it has none */
 } run_result;
 
 /* run_prepare.c: exit codes, complained */
@@ -138,6 +142,8 @@ enum {
     RUN_TOTAL_REDUCE_NS,
     RUN_TOTAL_REDUCE_PLANNED,
     RUN_TOTAL_REDUCE_SENT,
+    RUN_TOTAL_HASH, /* RUN_WHOLES of them */
+    RUN_TOTAL_LAST_HASH = RUN_TOTAL_HASH + RUN_WHOLES - 1,
     RUN_TOTALS
 };
 
@@ -171,5 +177,8 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
                     const run_step *steps);
 int run_check_values(char *sentence, size_t sentence_bytes, const run_job *job, const void *output,
                      const void *reference);
+/* Has every rank the bytes that rank 0 has? Where not, a sentence and CLI_MISMATCH. */
+int run_check_copies(char *sentence, size_t sentence_bytes, const run_report *r, int whole);
+uint64_t run_hash(uint64_t hash, const void *data, size_t bytes); /* goes on from `hash`, at first 0 */
 
 #endif

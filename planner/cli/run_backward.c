@@ -288,11 +288,14 @@ heddle_status run_backward_result(run_result *out, run_pass *f, const heddle_mes
 {
     int64_t elems = 0;
     heddle_status st = run_gather(&out->dx, f, &f->back->dx, mesh);
+    for (int i = 0; i < f->back->nparts; i++) {
+        const heddle_bucket_part *part = &f->back->part[i];
+        elems += part->elems;
+        out->hash[RUN_WHOLE_GRADIENT] =
+            run_hash(out->hash[RUN_WHOLE_GRADIENT], part->grad, (size_t)part->elems * sizeof(float));
+    }
     if (st != HEDDLE_OK || heddle_comm_rank(f->comm) != 0) {
         return st;
-    }
-    for (int i = 0; i < f->back->nparts; i++) {
-        elems += f->back->part[i].elems;
     }
     out->nparts = f->back->nparts;
     out->part_elems = malloc((size_t)f->back->nparts * sizeof(int64_t));

@@ -293,6 +293,18 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
     return st;
 }
 
+static void hash_wholes(run_result *out, const heddle_shape *shape)
+{
+    size_t bytes = heddle_dtype_bytes(shape->dtype);
+    for (int d = 0; d < shape->ndim; d++) {
+        bytes *= (size_t)shape->dim[d].extent;
+    }
+    out->hash[RUN_WHOLE_OUTPUT] = run_hash(0, out->output, bytes);
+    if (out->dx != NULL) {
+        out->hash[RUN_WHOLE_DX] = run_hash(0, out->dx, bytes);
+    }
+}
+
 heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm, const heddle_schedule *schedule,
                           int want_output)
 {
@@ -323,6 +335,9 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
     }
     if (st == HEDDLE_OK && want_output && f.back != NULL) {
         st = run_backward_result(out, &f, &info.mesh);
+    }
+    if (st == HEDDLE_OK && want_output) {
+        hash_wholes(out, &info.shape);
     }
     out->peak_bytes = peak_bytes();
     release(&f);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* The same job on a communicator of one. */
@@ -33,6 +34,26 @@ static heddle_status run_reference(run_result *out, const run_job *job)
     return st;
 }
 
+/* One rank's copies were compared with the reference, the others' are compared with its. A sentence that says something
+ * is wrong stays. */
+static void check_copies(run_verdict *v, const run_report *r, const int *codes)
+{
+    const struct {
+        char *sentence;
+        size_t bytes;
+        int code;
+    } whole[RUN_WHOLES] = {
+        [RUN_WHOLE_OUTPUT] = {v->values, sizeof(v->values), codes[1]},
+        [RUN_WHOLE_DX] = {v->dx, sizeof(v->dx), codes[3]},
+        [RUN_WHOLE_GRADIENT] = {v->gradients, sizeof(v->gradients), codes[4]},
+    };
+    for (int i = 0; i < RUN_WHOLES; i++) {
+        if (whole[i].code == CLI_OK && run_check_copies(whole[i].sentence, whole[i].bytes, r, i) != CLI_OK) {
+            v->code = v->code != CLI_OK ? v->code : CLI_MISMATCH;
+        }
+    }
+}
+
 /* Compares with one rank; exit codes in the verdict. */
 static heddle_status check(run_verdict *v, const run_report *r, double *reference_ms)
 {
@@ -56,6 +77,7 @@ static heddle_status check(run_verdict *v, const run_report *r, double *referenc
     for (int i = 0; i < 5; i++) {
         v->code = v->code != CLI_OK ? v->code : codes[i];
     }
+    check_copies(v, r, codes);
     run_release(&reference);
     return HEDDLE_OK;
 }
@@ -109,8 +131,9 @@ heddle_status run_main(heddle_comm *comm, void *arg)
     if (st != HEDDLE_OK) {
         return st;
     }
-    const int64_t total[RUN_TOTALS] = {mine.forward_ns,   mine.peak_bytes,        getpid(),           mine.backward_ns,
-                                       mine.reduction.ns, mine.reduction.planned, mine.reduction.sent};
+    int64_t total[RUN_TOTALS] = {mine.forward_ns,   mine.peak_bytes,        getpid(),           mine.backward_ns,
+                                 mine.reduction.ns, mine.reduction.planned, mine.reduction.sent};
+    memcpy(&total[RUN_TOTAL_HASH], mine.hash, sizeof(mine.hash));
     const size_t step_bytes = (size_t)mine.nsteps * sizeof(run_step);
     run_step *steps = calloc((size_t)size, step_bytes), *back = NULL;
     int64_t *totals = calloc((size_t)size, sizeof(total));

@@ -178,6 +178,30 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
     return CLI_OK;
 }
 
+uint64_t run_hash(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    hash ^= 0xcbf29ce484222325U; /* FNV-1a, which would stay 0 */
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ byte[i]) * 0x100000001b3U;
+    }
+    return hash;
+}
+
+int run_check_copies(char *sentence, size_t sentence_bytes, const run_report *r, int whole)
+{
+    static const char *const names[RUN_WHOLES] = {"output", "gradient of the input", "gradients of the parameters"};
+    const int64_t *own = r->totals + RUN_TOTAL_HASH + whole;
+    for (int rank = 1; rank < r->nranks; rank++) {
+        if (own[rank * RUN_TOTALS] != own[0]) {
+            snprintf(sentence, sentence_bytes, "rank %d has other bytes than rank 0 of the %s, of which both have all",
+                     rank, names[whole]);
+            return CLI_MISMATCH;
+        }
+    }
+    return CLI_OK;
+}
+
 /* "t=3 s=0 c=7" of element `index`. */
 static void place_of(char *out, size_t out_bytes, const heddle_shape *shape, int64_t index)
 {
