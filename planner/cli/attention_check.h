@@ -4,6 +4,7 @@
 #define HD_CLI_ATTENTION_CHECK_H
 
 #include "attention_reference.h"
+#include "judge_array.h"
 #include "random_line.h"
 
 enum { ATTENTION_MAX_BATCH = 64, ATTENTION_PROBLEM_BYTES = 512 };
@@ -16,14 +17,27 @@ typedef struct attention_case {
     int has_key_lengths;
     int64_t key_length[ATTENTION_MAX_BATCH];
     uint64_t seed;
-    int64_t nan_at; /* n > 0: the last element of k and the one n before the last of v are NaN */
-    int storage;    /* of the local arrays: 0 dense, 1 head by head, 2 padded, 3 width not contiguous */
+    int64_t nan_at; /* n > 0: element n of v and element 3n of k, modulo their number, are NaN */
+    int storage;    /* of the local arrays, see judge_array.h */
 } attention_case;
 
-/* Largest differences relative to 1 + the largest value of the reference, over all ranks. */
+/* What is judged: results, and two identities, <do, o> = <dv, v> and <dq, q> = <dk, k>. */
+enum {
+    ATTENTION_O,
+    ATTENTION_LSE,
+    ATTENTION_DQ,
+    ATTENTION_DK,
+    ATTENTION_DV,
+    ATTENTION_DE,
+    ATTENTION_DF,
+    ATTENTION_BY_VALUES,
+    ATTENTION_BY_SCORES,
+    ATTENTION_JUDGED
+};
+
+/* The worst of all ranks. */
 typedef struct attention_errors {
-    double o, lse, dq, dk, dv, projection, adjoint;
-    double tolerance;
+    judge_error of[ATTENTION_JUDGED];
     heddle_attention_traffic planned; /* of this rank */
 } attention_errors;
 
@@ -34,17 +48,12 @@ void attention_draw(attention_case *out, random_source *source, int ranks, heddl
 void attention_describe(char *out, size_t bytes, const attention_case *c);
 
 /* Collective. problem[0] stays 0 when all is right on this rank; else it gets a sentence. global: NULL, or gets the
- * whole arrays (what the ranks computed, not the reference), to be freed with attention_free. */
+ * whole arrays (what the ranks computed, not the reference; de and df summed), to be freed with attention_free. */
 heddle_status attention_check(heddle_comm *comm, const attention_case *c, char *problem, attention_errors *errors,
                               attention_arrays *global);
-heddle_status attention_alloc(attention_arrays *out, const attention_extents *n);
-void attention_free(attention_arrays *arrays);
 attention_extents attention_extents_of(const attention_case *c);
 
 /* q, k, v, d_o, e and f: values in -1..1 that the dtype holds exactly, from the case's seed. */
 void attention_fill(attention_arrays *x, const attention_extents *n, const attention_case *c);
-/* One element of the dtype f64, f32 or bf16. */
-void attention_store(char *to, heddle_dtype dtype, double value);
-double attention_load(const char *from, heddle_dtype dtype);
 
 #endif

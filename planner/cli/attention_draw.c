@@ -28,17 +28,28 @@ static int draw_divisor(random_source *source, int n)
     return divisor;
 }
 
+static int one_in(random_source *source, int n)
+{
+    return random_between(source, 0, n - 1) == 0;
+}
+
 static void draw_mesh(attention_case *c, random_source *source, int ranks)
 {
     int rest = ranks;
     c->mesh.naxes = 0;
     c->layout = heddle_layout_replicated();
-    if (random_between(source, 0, 3) == 0) { /* samples on another axis, or replicas */
+    if (one_in(source, 4)) { /* samples on another axis, or replicas */
         int size = draw_divisor(source, rest);
         add_axis(c, "dp", size, random_between(source, 0, 1) ? 0 : HEDDLE_REPLICATED);
         rest /= size;
     }
-    if (c->options.method == HEDDLE_ATTENTION_USP || random_between(source, 0, 2) == 0) {
+    if (one_in(source, 4)) { /* heads: as many key heads on every rank, so that each has its queries with it */
+        int size = draw_divisor(source, rest);
+        add_axis(c, "tp", size, 2);
+        c->options.kv_heads = size * random_between(source, 1, size > 2 ? 1 : 2);
+        rest /= size;
+    }
+    if (c->options.method == HEDDLE_ATTENTION_USP || one_in(source, 3)) {
         int major = draw_divisor(source, rest);
         add_axis(c, "ring", major, 1);
         add_axis(c, "sp", rest / major, 1);
@@ -71,7 +82,7 @@ static void draw_method(attention_case *c, random_source *source, int ranks)
         o->method = (heddle_attention_method)random_between(source, 0, HEDDLE_ATTENTION_METHOD_COUNT - 1);
     } while (o->method == HEDDLE_ATTENTION_LOCAL && ranks > 1);
     o->causal = random_between(source, 0, 1) == 0;
-    o->placement = random_between(source, 0, 3) == 0 ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
+    o->placement = one_in(source, 4) ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
     o->log_sum_exp = random_between(source, 0, 1) == 0;
     if (o->method == HEDDLE_ATTENTION_RSA) {
         o->rsa_all_reduce = random_between(source, 0, 2) == 0;
@@ -82,28 +93,41 @@ static void draw_method(attention_case *c, random_source *source, int ranks)
     }
 }
 
+/* Mostly small, so that many problems take little time; the few that are long or wide have few heads. */
+static void draw_extents(attention_case *c, random_source *source)
+{
+    int is_long = one_in(source, 12), is_wide = one_in(source, 8), few = is_long || is_wide;
+    int64_t kv_heads = c->options.kv_heads > 0 ? c->options.kv_heads : random_between(source, 1, few ? 2 : 3);
+    c->options.kv_heads = kv_heads;
+    c->shape.ndim = 4;
+    name_dim(&c->shape.dim[0], "b", one_in(source, 10) ? 0 : random_between(source, 1, few ? 1 : 3));
+    name_dim(&c->shape.dim[1], "s",
+             is_long             ? random_between(source, 97, 150)
+             : one_in(source, 4) ? random_between(source, 0, 6)
+                                 : random_between(source, 5, is_wide ? 40 : 60));
+    name_dim(&c->shape.dim[2], "h", kv_heads * random_between(source, 1, few ? 2 : 3));
+    name_dim(&c->shape.dim[3], "d", is_wide ? random_between(source, 32, 80) : random_between(source, 1, 20));
+}
+
 void attention_draw(attention_case *out, random_source *source, int ranks, heddle_dtype dtype)
 {
     static const heddle_dtype dtypes[] = {HEDDLE_F64, HEDDLE_F64, HEDDLE_F32, HEDDLE_BF16};
+    static const double scales[] = {0.03, 0.4, 1, 2.5};
     memset(out, 0, sizeof *out);
     draw_method(out, source, ranks);
-    int64_t kv_heads = random_between(source, 1, 4), group = random_between(source, 1, 3);
-    out->options.kv_heads = kv_heads;
     out->shape.dtype = dtype != HEDDLE_DTYPE_COUNT ? dtype : dtypes[random_between(source, 0, 3)];
-    out->shape.ndim = 4;
-    name_dim(&out->shape.dim[0], "b", random_between(source, 0, 9) == 0 ? 0 : random_between(source, 1, 3));
-    name_dim(&out->shape.dim[1], "s",
-             random_between(source, 0, 3) == 0 ? random_between(source, 0, 6) : random_between(source, 5, 60));
-    name_dim(&out->shape.dim[2], "h", kv_heads * group);
-    name_dim(&out->shape.dim[3], "d", random_between(source, 1, 20));
     draw_mesh(out, source, ranks);
+    draw_extents(out, source);
     draw_blocks(out, source);
-    out->has_key_lengths = out->options.projected_length == 0 && random_between(source, 0, 2) == 0;
+    out->has_key_lengths = out->options.projected_length == 0 && one_in(source, 3);
     for (int i = 0; i < ATTENTION_MAX_BATCH; i++) {
         out->key_length[i] = random_between(source, 0, out->shape.dim[1].extent);
     }
+    out->options.scale = one_in(source, 4) ? scales[random_between(source, 0, 3)] : 0;
+    out->options.threads = one_in(source, 4) ? (int)random_between(source, 2, 4) : 0;
+    out->nan_at = one_in(source, 6) ? random_between(source, 1, 1000) : 0;
     out->seed = random_bits(source);
-    out->storage = (int)random_between(source, 0, 3);
+    out->storage = (int)random_between(source, 0, JUDGE_STORAGES - 1);
 }
 
 void attention_describe(char *out, size_t bytes, const attention_case *c)
@@ -119,6 +143,15 @@ void attention_describe(char *out, size_t bytes, const attention_case *c)
                       o->causal ? "causal" : "bidirectional", o->placement == HEDDLE_PLACEMENT_ZIGZAG ? ", zigzag" : "",
                       o->rsa_all_reduce ? ", all-reduce" : "", o->log_sum_exp ? ", lse" : "", c->storage,
                       (unsigned long long)c->seed);
+    if (at > 0 && (size_t)at < bytes) {
+        at += snprintf(out + at, bytes - (size_t)at, "%s", c->nan_at > 0 ? ", with NaN" : "");
+    }
+    if (o->scale != 0 && at > 0 && (size_t)at < bytes) {
+        at += snprintf(out + at, bytes - (size_t)at, ", scale %g", o->scale);
+    }
+    if (o->threads > 1 && at > 0 && (size_t)at < bytes) {
+        at += snprintf(out + at, bytes - (size_t)at, ", %d threads", o->threads);
+    }
     if (o->projected_length > 0 && at > 0 && (size_t)at < bytes) {
         at += snprintf(out + at, bytes - (size_t)at, ", projected to %lld", (long long)o->projected_length);
     }

@@ -66,6 +66,31 @@ static void run_query(double *p, double *dp, const head_view *h, const attention
     }
 }
 
+/* The same sums of absolute values: h holds sizes, p the weights. */
+static void size_query(const double *p, double *dp, const head_view *h, const attention_extents *n, int64_t i,
+                       int64_t seen)
+{
+    const double *d_o = h->d_o + i * h->q_stride, *q = h->q + i * h->q_stride;
+    double *o = h->o + i * h->q_stride, *dq = h->dq + i * h->q_stride, mean = 0, top = 0;
+    for (int64_t j = 0; j < seen; j++) {
+        double score = fabs(n->scale) * dot(q, h->k + j * h->k_stride, n->width);
+        top = !(score <= top) ? score : top;
+        dp[j] = dot(d_o, h->v + j * h->k_stride, n->width);
+        mean += p[j] * dp[j];
+    }
+    h->lse[i] = 1 + top;
+    for (int64_t j = 0; j < seen; j++) {
+        double weight = (1 + top) * p[j], ds = fabs(n->scale) * weight * (dp[j] + mean);
+        for (int64_t c = 0; c < n->width; c++) {
+            int64_t at = j * h->k_stride + c;
+            o[c] += weight * h->v[at];
+            h->dv[at] += weight * d_o[c];
+            dq[c] += ds * h->k[at];
+            h->dk[at] += ds * q[c];
+        }
+    }
+}
+
 /* out[m][row] += sum_s a[m][s] x[s][row] or its transpose, for samples and heads alike. */
 static void project(double *out, const double *a, const double *x, int64_t m, int64_t sequence, int64_t row,
                     int transpose)
@@ -82,11 +107,16 @@ static void project(double *out, const double *a, const double *x, int64_t m, in
     }
 }
 
-static void project_gradient(double *da, const double *d_out, const double *x, int64_t m, int64_t sequence, int64_t row)
+/* da[head][m][s] of one sample */
+static void project_gradient(double *da, const double *d_out, const double *x, const attention_extents *n)
 {
-    for (int64_t i = 0; i < m; i++) {
-        for (int64_t s = 0; s < sequence; s++) {
-            da[i * sequence + s] += dot(d_out + i * row, x + s * row, row);
+    int64_t row = n->kv_heads * n->width;
+    for (int64_t head = 0; head < n->kv_heads; head++) {
+        for (int64_t i = 0; i < n->projected; i++) {
+            for (int64_t s = 0; s < n->sequence; s++) {
+                da[(head * n->projected + i) * n->sequence + s] =
+                    dot(d_out + i * row + head * n->width, x + s * row + head * n->width, n->width);
+            }
         }
     }
 }
@@ -101,73 +131,105 @@ static void clear(const attention_arrays *x, const attention_extents *n)
     memset(x->dv, 0, k * sizeof(double));
 }
 
-/* k, v and their gradients have `keys` rows here. */
-static void attend(const attention_arrays *x, const attention_extents *n, int64_t keys, double *p)
+static head_view view_of(const attention_arrays *x, const attention_extents *n, int64_t keys, int64_t b, int64_t head)
 {
     int64_t q_row = n->heads * n->width, k_row = n->kv_heads * n->width;
+    int64_t q_at = b * n->sequence * q_row + head * n->width;
+    int64_t k_at = b * keys * k_row + head / (n->heads / n->kv_heads) * n->width;
+    return (head_view){x->q + q_at,   x->k + k_at,  x->v + k_at,
+                       x->d_o + q_at, x->o + q_at,  x->lse + (b * n->heads + head) * n->sequence,
+                       x->dq + q_at,  x->dk + k_at, x->dv + k_at,
+                       q_row,         k_row};
+}
+
+/* k, v and their gradients have `keys` rows here. */
+static void attend(const attention_arrays *x, const attention_arrays *size, const attention_extents *n, int64_t keys,
+                   double *p)
+{
     for (int64_t b = 0; b < n->batch; b++) {
         int64_t length = n->key_lengths != NULL ? n->key_lengths[b] : keys;
         for (int64_t head = 0; head < n->heads; head++) {
-            int64_t q_at = b * n->sequence * q_row + head * n->width;
-            int64_t k_at = b * keys * k_row + head / (n->heads / n->kv_heads) * n->width;
-            head_view h = {x->q + q_at,   x->k + k_at,  x->v + k_at,
-                           x->d_o + q_at, x->o + q_at,  x->lse + (b * n->heads + head) * n->sequence,
-                           x->dq + q_at,  x->dk + k_at, x->dv + k_at,
-                           q_row,         k_row};
+            head_view h = view_of(x, n, keys, b, head), z = view_of(size, n, keys, b, head);
             for (int64_t i = 0; i < n->sequence; i++) {
                 int64_t seen = seen_keys(n, length, i);
                 h.lse[i] = -INFINITY;
                 if (seen > 0) {
                     run_query(p, p + keys, &h, n, i, seen);
+                    size_query(p, p + keys, &z, n, i, seen);
                 }
             }
         }
     }
 }
 
-static heddle_status attend_projected(const attention_arrays *x, const attention_extents *n, double *p)
+/* Keys and values of the projected length, before (0) and after (1) attention. */
+static void project_all(const attention_arrays *x, const attention_arrays *small, const attention_extents *n, int after)
 {
     int64_t m = n->projected, s = n->sequence, row = n->kv_heads * n->width;
-    double *memory = calloc((size_t)(4 * n->batch * m * row) + 1, sizeof(double));
+    for (int64_t b = 0; b < n->batch && !after; b++) {
+        project(small->k + b * m * row, x->e, x->k + b * s * row, m, s, row, 0);
+        project(small->v + b * m * row, x->f, x->v + b * s * row, m, s, row, 0);
+    }
+    for (int64_t b = 0; b < n->batch && after; b++) {
+        project(x->dk + b * s * row, x->e, small->dk + b * m * row, m, s, row, 1);
+        project(x->dv + b * s * row, x->f, small->dv + b * m * row, m, s, row, 1);
+        project_gradient(x->de + b * n->kv_heads * m * s, small->dk + b * m * row, x->k + b * s * row, n);
+        project_gradient(x->df + b * n->kv_heads * m * s, small->dv + b * m * row, x->v + b * s * row, n);
+    }
+}
+
+static heddle_status attend_projected(const attention_arrays *x, const attention_arrays *size,
+                                      const attention_extents *n, double *p)
+{
+    int64_t elems = n->batch * n->projected * n->kv_heads * n->width;
+    double *memory = calloc((size_t)(8 * elems) + 1, sizeof(double));
     if (memory == NULL) {
         return HEDDLE_ERR_NOMEM;
     }
-    attention_arrays small = *x;
-    int64_t elems = n->batch * m * row;
-    small.k = memory;
-    small.v = memory + elems;
-    small.dk = memory + 2 * elems;
-    small.dv = memory + 3 * elems;
-    memset(x->de, 0, (size_t)(m * s) * sizeof(double));
-    memset(x->df, 0, (size_t)(m * s) * sizeof(double));
-    for (int64_t b = 0; b < n->batch; b++) {
-        project(small.k + b * m * row, x->e, x->k + b * s * row, m, s, row, 0);
-        project(small.v + b * m * row, x->f, x->v + b * s * row, m, s, row, 0);
+    attention_arrays small[2] = {*x, *size};
+    for (int i = 0; i < 2; i++) {
+        double *own = memory + i * 4 * elems;
+        small[i].k = own;
+        small[i].v = own + elems;
+        small[i].dk = own + 2 * elems;
+        small[i].dv = own + 3 * elems;
+        project_all(i == 0 ? x : size, &small[i], n, 0);
     }
-    attend(&small, n, m, p);
-    for (int64_t b = 0; b < n->batch; b++) {
-        project(x->dk + b * s * row, x->e, small.dk + b * m * row, m, s, row, 1);
-        project(x->dv + b * s * row, x->f, small.dv + b * m * row, m, s, row, 1);
-        project_gradient(x->de, small.dk + b * m * row, x->k + b * s * row, m, s, row);
-        project_gradient(x->df, small.dv + b * m * row, x->v + b * s * row, m, s, row);
-    }
+    attend(&small[0], &small[1], n, n->projected, p);
+    project_all(x, &small[0], n, 1);
+    project_all(size, &small[1], n, 1);
     free(memory);
     return HEDDLE_OK;
 }
 
-heddle_status attention_reference(const attention_arrays *x, const attention_extents *n)
+static void absolute(double *out, const double *x, int64_t elems)
+{
+    for (int64_t i = 0; i < elems; i++) {
+        out[i] = fabs(x[i]);
+    }
+}
+
+heddle_status attention_reference(const attention_arrays *x, const attention_arrays *size, const attention_extents *n)
 {
     heddle_status st = HEDDLE_OK;
     int64_t keys = n->projected > 0 ? n->projected : n->sequence;
+    int64_t q = n->batch * n->sequence * n->heads * n->width, k = n->batch * n->sequence * n->kv_heads * n->width;
     double *p = calloc((size_t)(2 * keys) + 1, sizeof(double));
     if (p == NULL) {
         return HEDDLE_ERR_NOMEM;
     }
+    absolute(size->q, x->q, q);
+    absolute(size->d_o, x->d_o, q);
+    absolute(size->k, x->k, k);
+    absolute(size->v, x->v, k);
+    absolute(size->e, x->e, n->projected * n->sequence);
+    absolute(size->f, x->f, n->projected * n->sequence);
     clear(x, n);
+    clear(size, n);
     if (n->projected > 0) {
-        st = attend_projected(x, n, p);
+        st = attend_projected(x, size, n, p);
     } else {
-        attend(x, n, keys, p);
+        attend(x, size, n, keys, p);
     }
     free(p);
     return st;

@@ -24,9 +24,10 @@ heddle_status attention_alloc(attention_arrays *out, const attention_extents *n)
 {
     int64_t q = n->batch * n->sequence * n->heads * n->width, k = n->batch * n->sequence * n->kv_heads * n->width;
     int64_t lse = n->batch * n->heads * n->sequence, e = n->projected * n->sequence;
+    int64_t de = (n->batch > 0 ? n->batch : 1) * n->kv_heads * e; /* room for their sum, too */
     double **place[] = {&out->q,  &out->d_o, &out->o, &out->dq, &out->k,  &out->v, &out->dk,
                         &out->dv, &out->lse, &out->e, &out->f,  &out->de, &out->df};
-    const int64_t elems[] = {q, q, q, q, k, k, k, k, lse, e, e, e, e};
+    const int64_t elems[] = {q, q, q, q, k, k, k, k, lse, e, e, de, de};
     for (size_t i = 0; i < sizeof elems / sizeof elems[0]; i++) {
         *place[i] = calloc((size_t)elems[i] + 1, sizeof(double));
         if (*place[i] == NULL) {
@@ -55,48 +56,13 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-static uint16_t to_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (bits & 0x7fffffffu) > 0x7f800000u ? (uint16_t)(bits >> 16 | 0x40u)
-                                              : (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-void attention_store(char *to, heddle_dtype dtype, double value)
-{
-    float narrow = (float)value;
-    uint16_t bits = to_bf16(narrow);
-    const void *from = dtype == HEDDLE_F64 ? (const void *)&value : dtype == HEDDLE_F32 ? (const void *)&narrow : &bits;
-    memcpy(to, from, heddle_dtype_bytes(dtype));
-}
-
-double attention_load(const char *from, heddle_dtype dtype)
-{
-    double value;
-    float narrow;
-    uint16_t bits;
-    if (dtype == HEDDLE_F64) {
-        memcpy(&value, from, sizeof value);
-        return value;
-    }
-    if (dtype == HEDDLE_F32) {
-        memcpy(&narrow, from, sizeof narrow);
-        return narrow;
-    }
-    memcpy(&bits, from, sizeof bits);
-    uint32_t wide = (uint32_t)bits << 16;
-    memcpy(&narrow, &wide, sizeof narrow);
-    return narrow;
-}
-
 /* Values in -1..1 that the dtype holds exactly, different for every array. */
 static void fill(double *out, int64_t elems, uint64_t seed, heddle_dtype dtype)
 {
     for (int64_t i = 0; i < elems; i++) {
         char rounded[8];
-        attention_store(rounded, dtype, (double)(int64_t)(mix(seed + (uint64_t)i) >> 11) * 0x1p-52 - 1);
-        out[i] = attention_load(rounded, dtype);
+        judge_store(rounded, dtype, (double)(int64_t)(mix(seed + (uint64_t)i) >> 11) * 0x1p-52 - 1);
+        out[i] = judge_load(rounded, dtype);
     }
 }
 
@@ -108,9 +74,9 @@ void attention_fill(attention_arrays *x, const attention_extents *n, const atten
     fill(x->k, k, mix(seed + 2), c->shape.dtype);
     fill(x->v, k, mix(seed + 3), c->shape.dtype);
     fill(x->d_o, q, mix(seed + 4), c->shape.dtype);
-    if (c->nan_at > 0 && k > c->nan_at) {
-        x->k[k - 1] = NAN;
-        x->v[k - 1 - c->nan_at] = NAN;
+    if (c->nan_at > 0 && k > 0) {
+        x->k[c->nan_at * 3 % k] = NAN;
+        x->v[c->nan_at % k] = NAN;
     }
     fill(x->e, n->projected * n->sequence, mix(seed + 5), c->shape.dtype);
     fill(x->f, n->projected * n->sequence, mix(seed + 6), c->shape.dtype);

@@ -72,7 +72,7 @@ static heddle_status make_arrays(runner *r, const attention_case *c, int kind, i
             return HEDDLE_ERR_NOMEM;
         }
         for (size_t e = 0; e < elems; e++) {
-            attention_store(data + e * elem_bytes, c->shape.dtype, (double)((e * 7919 + (size_t)i) % 1999) / 1000 - 1);
+            judge_store(data + e * elem_bytes, c->shape.dtype, (double)((e * 7919 + (size_t)i) % 1999) / 1000 - 1);
         }
     }
     r->forward_ms = calloc(MOST_SAMPLES, sizeof(double));

@@ -3,6 +3,7 @@
 #ifndef HD_CLI_LINEAR_CHECK_H
 #define HD_CLI_LINEAR_CHECK_H
 
+#include "judge_array.h"
 #include "random_line.h"
 
 #include <heddle/heddle.h>
@@ -18,7 +19,7 @@ typedef struct linear_case {
     double decay[LINEAR_MAX_HEADS];
     uint64_t seed;
     int64_t nan_at; /* n > 0: element n of v and element 3n of k, modulo their number, are NaN */
-    int storage;    /* of the local arrays: 0 dense, 1 head by head, 2 padded, 3 width not contiguous */
+    int storage;    /* of the local arrays, see judge_array.h */
 } linear_case;
 
 /* Whole arrays [b s h d], dense. */
@@ -26,10 +27,24 @@ typedef struct linear_arrays {
     double *q, *k, *v, *d_o, *o, *dq, *dk, *dv;
 } linear_arrays;
 
-/* Largest differences relative to the largest value of the reference, over all ranks. */
+/* What is judged: results, the state behind the last row in both conventions, and the identities <q, dq> = <k, dk> =
+ * <v, dv> = <do, o>. */
+enum {
+    LINEAR_O,
+    LINEAR_DQ,
+    LINEAR_DK,
+    LINEAR_DV,
+    LINEAR_STATE,
+    LINEAR_DECAYED_STATE,
+    LINEAR_BY_Q,
+    LINEAR_BY_K,
+    LINEAR_BY_V,
+    LINEAR_JUDGED
+};
+
+/* The worst of all ranks. */
 typedef struct linear_errors {
-    double o, dq, dk, dv, state, adjoint;
-    double tolerance;
+    judge_error of[LINEAR_JUDGED];
     heddle_attention_traffic planned; /* of this rank */
     int64_t state_bytes, serial_steps;
 } linear_errors;

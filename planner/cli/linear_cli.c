@@ -49,11 +49,9 @@ static int take_value(linear_request *r, const char *option, const char *value)
     const struct {
         const char *name;
         long long *to, low, high;
-    } number[] = {{"--ranks", &r->ranks, 1, 4096},
-                  {"--random", &r->random, 1, 1000000},
-                  {"--seed", &r->seed, 0, INT64_MAX},
-                  {"--deadline", &r->deadline_s, 1, 86400},
-                  {"--iterations", &r->iterations, 1, 1000000},
+    } number[] = {{"--ranks", &r->ranks, 1, 4096},          {"--random", &r->random, 1, 1000000},
+                  {"--seed", &r->seed, 0, INT64_MAX},       {"--hosts", &r->hosts, 1, 4096},
+                  {"--deadline", &r->deadline_s, 1, 86400}, {"--iterations", &r->iterations, 1, 1000000},
                   {"--seconds", &r->seconds, 0, 86400}};
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) {
         if (strcmp(option, number[i].name) == 0) {
@@ -165,5 +163,6 @@ void linear_comm_options(heddle_comm_options *out, const linear_request *request
 {
     heddle_comm_options_init(out);
     out->force_messages = request->messages;
+    out->pretend_hosts = (int)request->hosts;
     out->deadline_ms = request->deadline_s > 0 ? request->deadline_s * 1000 : out->deadline_ms;
 }

@@ -9,7 +9,7 @@ typedef struct linear_request {
     linear_case problem;
     const char *command; /* for sentences: "heddle verify linear-attention" */
     const char *line, *transport, *save, *decay;
-    long long ranks, random, seed, deadline_s, iterations, seconds;
+    long long ranks, random, seed, hosts, deadline_s, iterations, seconds;
     int messages, help, json, backward, causal;
 } linear_request;
 
@@ -25,7 +25,8 @@ void linear_comm_options(heddle_comm_options *out, const linear_request *request
     "  --causal           the default;  --bidirectional: every row sees every other, decay by distance\n"              \
     "  --receive-first    lasp in the published order: nothing before the state has come\n"                            \
     "  --chunk C          rows worked on at once;  --threads T: of every rank\n"                                       \
-    "  --transport T      threads, shm, mpi, auto;  --messages: no shared memory;  --deadline S\n"                     \
+    "  --transport T      threads, shm, mpi, auto;  --messages: no shared memory;  --hosts K: pretended;  --deadline " \
+    "S\n"                                                                                                              \
     "  --seed S           of the values\n"
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_ROWS = 40, MAX_WIDTH = 20 };
+enum { MAX_ROWS = 40, LONG_ROWS = 160, MAX_WIDTH = 20, WIDE = 70 };
 
 static int pick(random_source *source, int n)
 {
@@ -27,6 +27,26 @@ static void draw_mesh(linear_case *c, random_source *source, int ranks)
     }
 }
 
+/* Explicit lengths, some of them 0, of the outermost axis that cuts the rows. */
+static void draw_blocks(linear_case *c, random_source *source)
+{
+    int axis = c->layout.dim_of_axis[0] == 1 ? 0 : 1, n = c->mesh.axis[axis].size;
+    int64_t left = c->shape.dim[1].extent;
+    if (c->layout.dim_of_axis[axis] != 1 || pick(source, 3) > 0) {
+        return;
+    }
+    c->layout.nblocks[axis] = n;
+    for (int i = 0; i < n; i++) {
+        c->layout.block[i] = i == n - 1 ? left : pick(source, 5) == 0 ? 0 : random_between(source, 0, left);
+        left -= c->layout.block[i];
+    }
+}
+
+static int64_t draw_width(random_source *source)
+{
+    return pick(source, 8) == 0 ? random_between(source, 32, WIDE) : random_between(source, 1, MAX_WIDTH);
+}
+
 static void draw_decay(linear_case *c, random_source *source)
 {
     static const double all[] = {1, 0.99, 0.5};
@@ -47,13 +67,16 @@ void linear_draw(linear_case *out, random_source *source, int ranks, heddle_dtyp
     memset(c, 0, sizeof *c);
     c->shape.dtype = dtype == HEDDLE_DTYPE_COUNT ? dtypes[pick(source, 4)] : dtype;
     c->shape.ndim = 4;
-    const int64_t extent[4] = {random_between(source, 1, 2), random_between(source, 0, MAX_ROWS),
-                               random_between(source, 1, 3), random_between(source, 1, MAX_WIDTH)};
+    const int64_t extent[4] = {random_between(source, 1, 2),
+                               pick(source, 12) == 0 ? random_between(source, 97, LONG_ROWS)
+                                                     : random_between(source, 0, MAX_ROWS),
+                               random_between(source, 1, 3), draw_width(source)};
     for (int d = 0; d < 4; d++) {
         snprintf(c->shape.dim[d].name, HEDDLE_NAME_BYTES, "%s", name[d]);
         c->shape.dim[d].extent = extent[d];
     }
     draw_mesh(c, source, ranks);
+    draw_blocks(c, source);
     draw_decay(c, source);
     heddle_linear_attention_options_init(&c->options);
     int sharded = 0;
@@ -62,13 +85,13 @@ void linear_draw(linear_case *out, random_source *source, int ranks, heddle_dtyp
     }
     c->options.method = (heddle_linear_method)(sharded ? 1 + pick(source, HEDDLE_LINEAR_METHOD_COUNT - 1)
                                                        : pick(source, HEDDLE_LINEAR_METHOD_COUNT));
-    c->options.dv = pick(source, 2) * random_between(source, 1, MAX_WIDTH);
+    c->options.dv = pick(source, 2) * draw_width(source);
     c->options.bidirectional = pick(source, 3) == 0;
     c->options.receive_first =
         c->options.method == HEDDLE_LINEAR_LASP && !c->options.bidirectional && pick(source, 4) == 0;
     c->options.chunk_rows = pick(source, 2) * random_between(source, 1, 17);
-    c->options.threads = pick(source, 4) == 0 ? 2 : 0;
-    c->storage = pick(source, 4);
+    c->options.threads = pick(source, 4) == 0 ? (int)random_between(source, 2, 4) : 0;
+    c->storage = pick(source, JUDGE_STORAGES);
     c->nan_at = pick(source, 6) == 0 ? random_between(source, 1, 1000) : 0;
     c->seed = random_bits(source) >> 8;
 }
@@ -79,11 +102,13 @@ void linear_describe(char *out, size_t bytes, const linear_case *c)
     heddle_shape_format(shape, sizeof shape, &c->shape);
     heddle_mesh_format(mesh, sizeof mesh, &c->mesh);
     heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh);
-    snprintf(out, bytes, "%.300s on %s: %s, dv %lld, method %s, %s%s, decay %g.., chunk %lld, seed %llu, storage %d%s",
-             shape, mesh, layout, (long long)(c->options.dv > 0 ? c->options.dv : c->shape.dim[3].extent),
+    snprintf(out, bytes,
+             "%.300s on %s: %s, dv %lld, method %s, %s%s, decay %g.., chunk %lld, seed %llu, storage %d%s%s", shape,
+             mesh, layout, (long long)(c->options.dv > 0 ? c->options.dv : c->shape.dim[3].extent),
              heddle_linear_method_name(c->options.method), c->options.bidirectional ? "bidirectional" : "causal",
              c->options.receive_first ? " receive-first" : "", c->decay[0], (long long)c->options.chunk_rows,
-             (unsigned long long)c->seed, c->storage, c->nan_at > 0 ? ", with NaN" : "");
+             (unsigned long long)c->seed, c->storage, c->nan_at > 0 ? ", with NaN" : "",
+             c->options.threads > 1 ? ", threads" : "");
 }
 
 static void add_up(int64_t *most, int64_t *all, int64_t value)

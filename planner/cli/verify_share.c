@@ -43,6 +43,18 @@ int cli_make_directory(const char *path)
                : cli_usage_error("--save: directory '%s' cannot be made", path);
 }
 
+void cli_print_worst(const judge_error *worst, int count)
+{
+    for (int dtype = 0; dtype < HEDDLE_DTYPE_COUNT; dtype++, worst += count) {
+        char text[1024];
+        if (worst->name != NULL) {
+            judge_list(text, sizeof text, worst, count);
+            printf("%s, errors in roundings: %s\n", heddle_dtype_name((heddle_dtype)dtype), text);
+        }
+    }
+    fflush(stdout);
+}
+
 heddle_status cli_first_problem(int *failed, int *speaks, heddle_comm *comm, int own)
 {
     int n = heddle_comm_size(comm), first = 0;

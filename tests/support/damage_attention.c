@@ -1,7 +1,7 @@
 /* Preloaded, spoils what attention and linear attention give back, so that a test sees whether a judge notices.
  *
  * HEDDLE_DAMAGE=attention-WHAT or linear-WHAT, on one rank (HEDDLE_DAMAGE_RANK; default the last), in every call:
- *   o lse dq dk dv de df state   the last element of the local array is wrong by 512 roundings (bf16: by two ulps)
+ *   o lse dq dk dv de df state   the last element of the local array is wrong by 2048 roundings (bf16: by two ulps)
  *   nan                          the last element of o is NaN
  *   bytes messages               one more is counted forward;  back-bytes, back-messages: backward
  */
@@ -77,10 +77,10 @@ static void spoil(void *array, heddle_dtype dtype, int64_t at, int with_nan)
         *x = (uint16_t)(with_nan ? 0x7fc0 : *x + 2);
     } else if (dtype == HEDDLE_F32) {
         float *x = (float *)array + at;
-        *x = with_nan ? NAN : *x + 0x1p-15f * fmaxf(fabsf(*x), 0.125f);
+        *x = with_nan ? NAN : *x + 0x1p-13f * fmaxf(fabsf(*x), 0.125f);
     } else {
         double *x = (double *)array + at;
-        *x = with_nan ? (double)NAN : *x + 0x1p-44 * fmax(fabs(*x), 0.125);
+        *x = with_nan ? (double)NAN : *x + 0x1p-42 * fmax(fabs(*x), 0.125);
     }
 }
 

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Attention and linear attention on MPI ranks: every method with peer memory, with messages alone, and on two pretended
+# hosts, where only the ranks at the border of a host send messages; 2 and 4 ranks; random problems.
+set -u
+: "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
+if [ ! -e "$HEDDLE_BUILD/libheddle_mpi.so" ] || ! command -v mpirun >/dev/null; then
+    echo "skipped: no mpirun or no MPI adapter"
+    exit 77
+fi
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# right WHAT ARGUMENTS...: heddle verify ARGUMENTS on MPI ranks finds everything right, and in time
+right() {
+    local what=$1
+    shift
+    timeout 120 "$HEDDLE" verify "$@" --transport mpi --deadline 20 >"$folder/out" 2>&1 </dev/null
+    local rc=$?
+    if [ $rc != 0 ] || ! grep -q "right on mpi" "$folder/out"; then
+        echo "FAILED $what: exit $rc: heddle verify $*"
+        tail -5 "$folder/out"
+        failed=1
+    fi
+}
+
+for how in "" "--messages" "--hosts 2"; do
+    # shellcheck disable=SC2206
+    option=($how)
+    for ranks in ${how:+2} 4; do
+        softmax="f64[b=2 s=37 h=4 d=8] on [sp=$ranks]"
+        for method in ring rsa 'rsa --all-reduce' 'rsa --project 5' ulysses gather-kv; do
+            mask=--causal
+            [ "$method" = 'rsa --project 5' ] && mask=
+            # shellcheck disable=SC2086
+            right "$method $how" attention "$softmax" --method $method --kv-heads 2 $mask "${option[@]}"
+        done
+        for method in lasp lasp2 scan; do
+            right "$method $how" linear-attention "f64[b=2 s=37 h=2 d=8] on [sp=$ranks]" --method $method --decay 0.9 "${option[@]}"
+        done
+        right "both ways $how" linear-attention "f64[b=2 s=37 h=2 d=8] on [sp=$ranks]" --method lasp --bidirectional "${option[@]}"
+    done
+    right "usp $how" attention 'f64[b=2 s=37 h=4 d=8] on [ring=2 sp=2]' --method usp --causal --zigzag "${option[@]}"
+    for command in attention linear-attention; do
+        right "random $how" $command --random 20 --ranks 4 --seed 5 "${option[@]}"
+        right "random of 3 $how" $command --random 10 --ranks 3 --seed 6 "${option[@]}"
+    done
+done
+[ $failed = 0 ] && echo "attention on MPI ranks: verified"
+exit $failed
