@@ -131,7 +131,9 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * names the rank. Every rank: those connected by the exchange, over any number of ranks. Where part of the bytes
  * travels as messages the rank gives up instead (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_PEER
  * / _TIMEOUT name rank and peer; the plan and its communicator are then of no more use, but src and dst are the
- * caller's again: no peer of this host copies from or to them any more. One thread at a time per communicator. */
+ * caller's again: no peer copies from or to them any more, and messages were withdrawn (which may take up to two
+ * seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says "stopped half way",
+ * and src and dst must be left alone as long as that rank lives. One thread at a time per communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
 

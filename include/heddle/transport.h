@@ -70,6 +70,17 @@ typedef struct heddle_transport {
     heddle_status (*abort_poll)(void *ctx, int *aborted_by, char *why, size_t why_bytes);
 
     void (*destroy)(void *ctx); /* the transport's own state, never what was borrowed */
+
+    /* Optional from here on: NULL, or a struct_bytes that ends before. */
+
+    /* After a failure and after abort_send: take src and dst of all exchanges in flight back. When it returns HEDDLE_OK
+     * they are neither read nor written any more. Bounded by a few seconds; where a message that has half arrived
+     * cannot be withdrawn it fails, and the sentence says whose. Afterwards only abort_poll, exchange_destroy and
+     * destroy are called. NULL: exchange_destroy is called instead. */
+    heddle_status (*withdraw)(void *ctx);
+    /* Peers with which the exchange still has messages under way, for sentences; at most `capacity` are written.
+     * Returns how many. */
+    int (*exchange_missing)(void *ctx, void *exchange, int *peers, int capacity);
 } heddle_transport;
 
 /* Collective over the transport's ranks. Copies the table; ctx belongs to the communicator from success on:

@@ -14,6 +14,7 @@ static heddle_status give_up(heddle_attention *a, heddle_status st)
     a->broken = st;
     if (a->problem.nranks > 1) {
         heddle_comm_abort(a->comm, a->broken_why);
+        hd_comm_withdraw(a->comm, a->broken_why, sizeof a->broken_why); /* the arrays are the caller's again */
     }
     return hd_fail(st, "%s", a->broken_why);
 }

@@ -35,7 +35,7 @@ struct heddle_attention {
     int64_t forwards, backwards, saved_bytes, workspace_bytes;
     int has_forward, has_projection;
     heddle_status broken;
-    char broken_why[256], why[256];
+    char broken_why[512], why[256];
 };
 
 const hd_core_method *hd_core_method_of(const hd_attn_problem *problem);

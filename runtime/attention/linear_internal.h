@@ -113,7 +113,7 @@ struct heddle_linear_attention {
     heddle_attention_traffic planned, measured;
     int64_t forwards, backwards, wait_ns;
     heddle_status broken; /* of an earlier call */
-    char why[160];
+    char why[512];
 
     /* of the call in progress */
     int uses[2]; /* flows */

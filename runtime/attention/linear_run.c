@@ -83,6 +83,7 @@ heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status why)
     snprintf(a->why, sizeof a->why, "%s", heddle_last_error());
     if (a->problem.nranks > 1) {
         heddle_comm_abort(a->comm, a->why);
+        hd_comm_withdraw(a->comm, a->why, sizeof a->why); /* the arrays are the caller's again */
     }
     return hd_fail(why, "%s", a->why);
 }

@@ -214,6 +214,25 @@ static void part_exchange_destroy(heddle_comm *comm, void *exchange)
     comm->parent->ops->exchange_destroy(comm->parent, exchange);
 }
 
+/* In ranks of the part. */
+static int part_exchange_missing(heddle_comm *comm, void *exchange, int *peers, int capacity)
+{
+    int n = comm->parent->ops->exchange_missing(comm->parent, exchange, peers, capacity);
+    for (int i = 0; i < n; i++) {
+        int r = 0;
+        while (r < comm->size - 1 && comm->parent_rank[r] != peers[i]) {
+            r++;
+        }
+        peers[i] = r;
+    }
+    return n;
+}
+
+static heddle_status part_withdraw(heddle_comm *comm)
+{
+    return comm->parent->ops->withdraw(comm->parent);
+}
+
 static heddle_status part_abort(heddle_comm *comm, const char *why)
 {
     return comm->parent->ops->abort(comm->parent, why);
@@ -237,6 +256,8 @@ const hd_comm_ops hd_part_ops = {
     .exchange_start = part_exchange_start,
     .exchange_test = part_exchange_test,
     .exchange_destroy = part_exchange_destroy,
+    .exchange_missing = part_exchange_missing,
+    .withdraw = part_withdraw,
     .abort = part_abort,
     .check = part_check,
     .destroy = part_destroy,

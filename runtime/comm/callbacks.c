@@ -87,6 +87,18 @@ static void callbacks_exchange_destroy(heddle_comm *comm, void *exchange)
     c->table.exchange_destroy(c->ctx, exchange);
 }
 
+static heddle_status callbacks_withdraw(heddle_comm *comm)
+{
+    callbacks *c = of(comm);
+    return c->table.withdraw != NULL ? c->table.withdraw(c->ctx) : HEDDLE_OK;
+}
+
+static int callbacks_exchange_missing(heddle_comm *comm, void *exchange, int *peers, int capacity)
+{
+    callbacks *c = of(comm);
+    return c->table.exchange_missing != NULL ? c->table.exchange_missing(c->ctx, exchange, peers, capacity) : 0;
+}
+
 static heddle_status callbacks_abort(heddle_comm *comm, const char *why)
 {
     callbacks *c = of(comm);
@@ -149,6 +161,8 @@ static const hd_comm_ops callbacks_ops = {
     .exchange_start = callbacks_exchange_start,
     .exchange_test = callbacks_exchange_test,
     .exchange_destroy = callbacks_exchange_destroy,
+    .exchange_missing = callbacks_exchange_missing,
+    .withdraw = callbacks_withdraw,
     .abort = callbacks_abort,
     .check = callbacks_check,
     .relax = callbacks_relax,

@@ -65,5 +65,12 @@ heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const hed
 heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *dst);
 heddle_status hd_exchange_test(hd_exchange *exchange, int *done);
 void hd_exchange_destroy(hd_exchange *exchange);
+/* The peers that messages in flight still wait for, as text ("ranks 1, 3"), named as the user's communicator does. */
+void hd_exchange_missing(hd_exchange *exchange, char *text, size_t text_bytes);
+
+/* After a failure, once heddle_comm_abort has been called: takes the memory of every exchange in flight back from the
+ * transport. None of them can be used afterwards. Where a message is half through and cannot be withdrawn, ` ; ` and a
+ * sentence that says so are added to `why`. */
+void hd_comm_withdraw(heddle_comm *comm, char *why, size_t why_bytes);
 
 #endif

@@ -147,6 +147,11 @@ typedef struct hd_comm_ops {
     heddle_status (*exchange_start)(heddle_comm *comm, void *exchange, const void *src, void *dst);
     heddle_status (*exchange_test)(heddle_comm *comm, void *exchange, int *done);
     void (*exchange_destroy)(heddle_comm *comm, void *exchange);
+    /* Peers with messages under way; returns how many of at most `capacity`. */
+    int (*exchange_missing)(heddle_comm *comm, void *exchange, int *peers, int capacity);
+    /* After an abort: nothing of the callers' memory is in the transport's hands any more, or the sentence says what.
+     */
+    heddle_status (*withdraw)(heddle_comm *comm);
     heddle_status (*abort)(heddle_comm *comm, const char *why); /* ranks outside the group; any thread */
     heddle_status (*check)(heddle_comm *comm);                  /* did a rank outside the group give up? cheap */
     /* Between two looks at an exchange; NULL: hd_group_relax. Transports whose messages ring no bell must not sleep. */
@@ -192,10 +197,11 @@ struct heddle_comm {
     unsigned char *pair_stage; /* two halves of HD_OUTBOX_BYTES, for memory that peers cannot reach; NULL: threads */
     hd_record *records;        /* one per rank */
     hd_fault *fault;
-    void *in_flight; /* of the reshards: hd_comm_in_flight */
-    int next_tag;    /* of the communicator without parent */
-    int broken;      /* heddle_status of a group operation that failed half way */
-    int bound;       /* cpus_before is to be restored */
+    void *in_flight;        /* of the reshards: hd_comm_in_flight */
+    hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
+    int next_tag;           /* of the communicator without parent */
+    int broken;             /* heddle_status of a group operation that failed half way */
+    int bound;              /* cpus_before is to be restored */
     cpu_set_t cpus_before;
     const char *name; /* "shm", for the description */
     char describe[1024];

@@ -7,95 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64, ABORT_PUSH_NS = 50000000 };
-
-static int64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-heddle_status mpi_fail(const mpi_transport *t, int code, const char *call)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS || length <= 0) {
-        snprintf(text, sizeof(text), "code %d", code);
-    }
-    return heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "rank %d: %s failed: %s", t->rank, call, text);
-}
-
-/* --- giving up --------------------------------------------------------------------------------------------------- */
-
-static heddle_status look_for_abort(mpi_transport *t)
-{
-    int there = 0;
-    MPI_Status status;
-    if (t->heard.rank >= 0) {
-        return HEDDLE_OK;
-    }
-    int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_TAG_ABORT, t->control, &there, &status);
-    if (code == MPI_SUCCESS && there) {
-        mpi_abort_note note;
-        code = MPI_Recv(&note, (int)sizeof(note), MPI_BYTE, status.MPI_SOURCE, MPI_TAG_ABORT, t->control,
-                        MPI_STATUS_IGNORE);
-        if (code == MPI_SUCCESS) {
-            note.why[MPI_WHY_BYTES - 1] = '\0';
-            t->heard = note;
-            t->broken = 1;
-        }
-    }
-    return code == MPI_SUCCESS ? HEDDLE_OK : mpi_fail(t, code, "looking for an abort");
-}
-
-static heddle_status abort_poll(void *ctx, int *aborted_by, char *why, size_t why_bytes)
-{
-    mpi_transport *t = ctx;
-    heddle_status st = look_for_abort(t);
-    *aborted_by = t->heard.rank;
-    if (t->heard.rank >= 0 && why_bytes > 0) {
-        snprintf(why, why_bytes, "%s", t->heard.why);
-    }
-    return st;
-}
-
-/* One small message to everybody. It fits MPI's eager size, so it leaves without the receiver's help; the note stays
- * allocated because nobody waits for it. */
-static heddle_status abort_send(void *ctx, const char *why)
-{
-    mpi_transport *t = ctx;
-    if (t->note != NULL) {
-        return HEDDLE_OK;
-    }
-    t->note = calloc(1, sizeof(*t->note));
-    t->note_requests = malloc((size_t)t->size * sizeof(MPI_Request));
-    if (t->note == NULL || t->note_requests == NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory to tell %d ranks to give up", t->size - 1);
-    }
-    t->broken = 1;
-    t->note->rank = t->rank;
-    snprintf(t->note->why, sizeof(t->note->why), "%s", why);
-    int code = MPI_SUCCESS;
-    for (int i = 0; i < t->size; i++) {
-        int peer = (t->rank + i) % t->size;
-        t->note_requests[i] = MPI_REQUEST_NULL;
-        if (peer != t->rank) {
-            int sent = MPI_Isend(t->note, (int)sizeof(*t->note), MPI_BYTE, peer, MPI_TAG_ABORT, t->control,
-                                 &t->note_requests[i]);
-            code = sent != MPI_SUCCESS ? sent : code; /* the others are told all the same */
-        }
-    }
-    int64_t end_ns = now_ns() + ABORT_PUSH_NS;
-    for (int done = 0; !done && now_ns() < end_ns;) {
-        if (MPI_Testall(t->size, t->note_requests, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
-            break;
-        }
-    }
-    return code == MPI_SUCCESS ? HEDDLE_OK : mpi_fail(t, code, "telling the others to give up");
-}
+enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64 };
 
 /* --- control traffic ------------------------------------------------------------------------------------------------
  */
@@ -103,14 +16,12 @@ static heddle_status abort_send(void *ctx, const char *why)
 static heddle_status wait_turn(mpi_transport *t, int64_t turn, int64_t deadline_ns, const char *what, int peer)
 {
     if (turn % ABORT_LOOK_TURNS == 0) {
-        heddle_status st = look_for_abort(t);
+        heddle_status st = mpi_look(t);
+        st = st == HEDDLE_OK ? mpi_heard(t) : st;
         if (st != HEDDLE_OK) {
             return st;
         }
-        if (t->heard.rank >= 0) {
-            return heddle_transport_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", t->heard.rank, t->heard.why);
-        }
-        if (now_ns() > deadline_ns) {
+        if (mpi_now_ns() > deadline_ns) {
             t->broken = 1;
             return peer < 0
                        ? heddle_transport_fail(HEDDLE_ERR_TIMEOUT,
@@ -156,9 +67,9 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
         return heddle_transport_fail(HEDDLE_ERR_UNSUPPORTED, "allgather of %zu bytes per rank: MPI counts end at %d",
                                      bytes, INT_MAX);
     }
-    if (t->broken) { /* an area that was given up may still be written to */
-        return heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "rank %d: an earlier failure has broken this communicator",
-                                     t->rank);
+    heddle_status st = mpi_enter(t); /* also: an area that was given up may still be written to */
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (need_bytes > t->bounce_bytes) {
         char *larger = malloc(need_bytes);
@@ -179,11 +90,25 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
     if (code != MPI_SUCCESS) {
         return mpi_fail(t, code, "MPI_Iallgather");
     }
-    heddle_status st = mpi_wait(t, &request, 1, deadline_ns, "gathering from all ranks", -1);
+    st = mpi_wait(t, &request, 1, deadline_ns, "gathering from all ranks", -1);
     if (st == HEDDLE_OK) {
         memcpy(recv, t->bounce + bytes, bytes * (size_t)t->size);
     }
     return st;
+}
+
+/* The caller takes its memory back, so MPI must have let go of it, and the peers are told because that takes both. */
+static heddle_status sendrecv_failed(mpi_transport *t, heddle_status st)
+{
+    char why[2 * MPI_WHY_BYTES];
+    snprintf(why, sizeof(why), "%s", heddle_last_error());
+    mpi_abort_send(t, why);
+    if (mpi_withdraw(t) != HEDDLE_OK) {
+        char half_way[MPI_WHY_BYTES];
+        snprintf(half_way, sizeof(half_way), "%s", heddle_last_error());
+        return heddle_transport_fail(st, "%s; %s", why, half_way);
+    }
+    return heddle_transport_fail(st, "%s", why);
 }
 
 static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
@@ -191,14 +116,20 @@ static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, in
 {
     mpi_transport *t = ctx;
     MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    mpi_end end[2] = {{.peer = from}, {.peer = to, .is_send = 1}};
+    mpi_flight flight = {.count = 2, .requests = requests, .end = end};
     MPI_Datatype types[2] = {MPI_BYTE, MPI_BYTE};
     int counts[2] = {0, 0};
     int made[2] = {0, 0};
-    heddle_status st = mpi_bytes_type(t, (int64_t)recv_bytes, &types[0], &counts[0], &made[0]);
+    heddle_status st = mpi_enter(t);
+    if (st == HEDDLE_OK) {
+        st = mpi_bytes_type(t, (int64_t)recv_bytes, &types[0], &counts[0], &made[0]);
+    }
     if (st == HEDDLE_OK) {
         st = mpi_bytes_type(t, (int64_t)send_bytes, &types[1], &counts[1], &made[1]);
     }
     int code = MPI_SUCCESS;
+    mpi_flight_begin(t, &flight);
     if (st == HEDDLE_OK && from >= 0) {
         code = MPI_Irecv(recv, counts[0], types[0], from, MPI_TAG_SENDRECV, t->control, &requests[0]);
     }
@@ -211,10 +142,10 @@ static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, in
     if (st == HEDDLE_OK) {
         st = mpi_wait(t, requests, 2, deadline_ns, from >= 0 ? "receiving" : "sending", from >= 0 ? from : to);
     }
-    if (st != HEDDLE_OK && requests[0] != MPI_REQUEST_NULL) {
-        MPI_Cancel(&requests[0]); /* the caller may free its buffer */
-        MPI_Request_free(&requests[0]);
+    if (requests[0] != MPI_REQUEST_NULL || requests[1] != MPI_REQUEST_NULL) {
+        st = sendrecv_failed(t, st);
     }
+    mpi_flight_end(t, &flight);
     for (int i = 0; i < 2; i++) {
         if (made[i]) {
             MPI_Type_free(&types[i]);
@@ -237,6 +168,10 @@ static void destroy(void *ctx)
         return; /* areas that MPI may still write to stay */
     }
     if (!finalized) {
+        if (t->listening != MPI_REQUEST_NULL) { /* nothing came, so this withdraws it */
+            MPI_Cancel(&t->listening);
+            MPI_Wait(&t->listening, MPI_STATUS_IGNORE);
+        }
         if (t->bulk != MPI_COMM_NULL) {
             MPI_Comm_free(&t->bulk);
         }
@@ -247,6 +182,8 @@ static void destroy(void *ctx)
             MPI_Finalize();
         }
     }
+    free(t->note_requests);
+    free(t->quiet);
     free(t->bounce);
     free(t);
 }
@@ -268,7 +205,7 @@ static heddle_status duplicate(mpi_transport *t, MPI_Comm from, MPI_Comm *out, c
         if (done) {
             break;
         }
-        if (now_ns() > deadline_ns) {
+        if (mpi_now_ns() > deadline_ns) {
             t->broken = 1;
             return heddle_transport_fail(HEDDLE_ERR_TIMEOUT,
                                          "rank %d: duplicating the MPI communicator passed its deadline: not all of "
@@ -297,6 +234,11 @@ static heddle_status attach(mpi_transport *t, MPI_Comm mpi, int64_t deadline_ns)
     if (st == HEDDLE_OK) {
         MPI_Comm_get_attr(t->bulk, MPI_TAG_UB, (void *)&tag_max, &found);
         t->tag_max = found ? *tag_max : 32767; /* what the standard promises */
+        t->note_requests = calloc((size_t)t->size * 2, sizeof(MPI_Request));
+        t->quiet = calloc((size_t)t->size, 1);
+        st = t->note_requests != NULL && t->quiet != NULL
+                 ? mpi_listen(t)
+                 : heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for notes from %d ranks", t->size);
     }
     return st;
 }
@@ -315,9 +257,9 @@ static heddle_status make(heddle_comm **out, MPI_Comm mpi, int owns_mpi, const h
     t->control = MPI_COMM_NULL;
     t->bulk = MPI_COMM_NULL;
     t->owns_mpi = owns_mpi;
-    t->heard.rank = -1;
+    t->listening = MPI_REQUEST_NULL;
     int64_t deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : 60000;
-    heddle_status st = attach(t, mpi, now_ns() + deadline_ms * 1000000);
+    heddle_status st = attach(t, mpi, mpi_now_ns() + deadline_ms * 1000000);
     if (st == HEDDLE_OK) {
         const heddle_transport table = {
             .struct_bytes = sizeof(table),
@@ -330,9 +272,11 @@ static heddle_status make(heddle_comm **out, MPI_Comm mpi, int owns_mpi, const h
             .exchange_test = mpi_exchange_test,
             .exchange_destroy = mpi_exchange_destroy,
             .sendrecv = sendrecv,
-            .abort_send = abort_send,
-            .abort_poll = abort_poll,
+            .abort_send = mpi_abort_send,
+            .abort_poll = mpi_abort_poll,
             .destroy = destroy,
+            .withdraw = mpi_withdraw,
+            .exchange_missing = mpi_exchange_missing,
         };
         st = heddle_comm_from_callbacks(out, &table, t, options);
     }

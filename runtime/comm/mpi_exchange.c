@@ -19,10 +19,9 @@ typedef struct part {
 typedef struct exchange {
     int nparts;
     int tag;
-    int active;
     int rank, size; /* for the order of the parts */
     part *parts;
-    MPI_Request *requests;
+    mpi_flight flight; /* its count: requests of the present execution */
     MPI_Status *statuses;
 } exchange;
 
@@ -223,10 +222,11 @@ heddle_status mpi_exchange_create(void *ctx, void **out, const heddle_message *m
     exchange *x = calloc(1, sizeof(*x));
     if (x != NULL) {
         x->parts = calloc(room, sizeof(*x->parts));
-        x->requests = calloc(room, sizeof(MPI_Request));
+        x->flight.requests = calloc(room, sizeof(MPI_Request));
+        x->flight.end = calloc(room, sizeof(*x->flight.end));
         x->statuses = calloc(room, sizeof(MPI_Status));
     }
-    if (x == NULL || x->parts == NULL || x->requests == NULL || x->statuses == NULL) {
+    if (x == NULL || x->parts == NULL || x->flight.requests == NULL || x->flight.end == NULL || x->statuses == NULL) {
         st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for an exchange of %d messages", nmessages);
     } else {
         x->tag = tag;
@@ -249,6 +249,9 @@ heddle_status mpi_exchange_create(void *ctx, void **out, const heddle_message *m
         return st;
     }
     sort_parts(x);
+    for (int i = 0; i < x->nparts; i++) {
+        x->flight.end[i] = (mpi_end){.peer = x->parts[i].peer, .is_send = x->parts[i].is_send};
+    }
     *out = x;
     return HEDDLE_OK;
 }
@@ -257,26 +260,44 @@ heddle_status mpi_exchange_start(void *ctx, void *exchange_, const void *src, vo
 {
     mpi_transport *t = ctx;
     exchange *x = exchange_;
+    MPI_Request *requests = x->flight.requests;
+    heddle_status st = mpi_enter(t);
+    if (st != HEDDLE_OK || x->nparts == 0) {
+        return st;
+    }
+    mpi_flight_begin(t, &x->flight);
     for (int i = 0; i < x->nparts; i++) {
         const part *p = &x->parts[i];
         int code = p->is_send ? MPI_Isend((const char *)src + p->offset_bytes, p->count, p->type, p->peer, x->tag,
-                                          t->bulk, &x->requests[i])
+                                          t->bulk, &requests[i])
                               : MPI_Irecv((char *)dst + p->offset_bytes, p->count, p->type, p->peer, x->tag, t->bulk,
-                                          &x->requests[i]);
+                                          &requests[i]);
         if (code != MPI_SUCCESS) {
             t->broken = 1;
             return mpi_fail(t, code, p->is_send ? "MPI_Isend" : "MPI_Irecv");
         }
-        x->active = i + 1;
+        x->flight.count = i + 1;
     }
     return HEDDLE_OK;
+}
+
+static heddle_status test_failed(mpi_transport *t, const exchange *x, int code)
+{
+    t->broken = 1;
+    for (int i = 0; code == MPI_ERR_IN_STATUS && i < x->flight.count; i++) {
+        int each = x->statuses[i].MPI_ERROR;
+        if (each != MPI_SUCCESS && each != MPI_ERR_PENDING) {
+            return mpi_fail(t, each, x->parts[i].is_send ? "a send" : "a receive");
+        }
+    }
+    return mpi_fail(t, code, "MPI_Testall");
 }
 
 heddle_status mpi_exchange_test(void *ctx, void *exchange_, int *done)
 {
     mpi_transport *t = ctx;
     exchange *x = exchange_;
-    if (x->active == 0) {
+    if (x->flight.count == 0) {
         *done = 1;
         return HEDDLE_OK;
     }
@@ -284,36 +305,39 @@ heddle_status mpi_exchange_test(void *ctx, void *exchange_, int *done)
     int all = 0;
     int code = MPI_SUCCESS;
     for (int turn = 0; turn < TEST_TURNS && !all && code == MPI_SUCCESS; turn++) {
-        code = MPI_Testall(x->active, x->requests, &all, x->statuses);
+        code = MPI_Testall(x->flight.count, x->flight.requests, &all, x->statuses);
     }
     if (code != MPI_SUCCESS) {
-        t->broken = 1;
-        for (int i = 0; code == MPI_ERR_IN_STATUS && i < x->active; i++) {
-            int each = x->statuses[i].MPI_ERROR;
-            if (each != MPI_SUCCESS && each != MPI_ERR_PENDING) {
-                return mpi_fail(t, each, x->parts[i].is_send ? "a send" : "a receive");
-            }
-        }
-        return mpi_fail(t, code, "MPI_Testall");
-    }
-    if (all) {
-        x->active = 0;
+        return test_failed(t, x, code);
     }
     *done = all;
-    return HEDDLE_OK;
+    if (!all) {
+        return HEDDLE_OK;
+    }
+    mpi_flight_end(t, &x->flight);
+    if (!mpi_has_note(t)) {
+        return HEDDLE_OK;
+    }
+    /* Whoever gave up said so before it touched its memory again. What came out of that memory cannot be trusted. */
+    heddle_status st = mpi_look(t);
+    return st == HEDDLE_OK ? mpi_heard(t) : st;
 }
 
-/* What is still in flight (the caller gave up) is withdrawn where MPI can, and let go where it cannot. */
-static void abandon(exchange *x)
+int mpi_exchange_missing(void *ctx, void *exchange_, int *peers, int capacity)
 {
-    for (int i = 0; i < x->active; i++) {
-        if (x->requests[i] != MPI_REQUEST_NULL) {
-            if (!x->parts[i].is_send) {
-                MPI_Cancel(&x->requests[i]);
-            }
-            MPI_Request_free(&x->requests[i]);
+    const exchange *x = exchange_;
+    int count = 0;
+    (void)ctx;
+    for (int i = 0; i < x->flight.count; i++) {
+        int listed = x->flight.requests[i] == MPI_REQUEST_NULL;
+        for (int k = 0; k < count && !listed; k++) {
+            listed = peers[k] == x->parts[i].peer;
+        }
+        if (!listed && count < capacity) {
+            peers[count++] = x->parts[i].peer;
         }
     }
+    return count;
 }
 
 void mpi_exchange_destroy(void *ctx, void *exchange_)
@@ -325,9 +349,9 @@ void mpi_exchange_destroy(void *ctx, void *exchange_)
     if (x == NULL) {
         return;
     }
-    if (!finalized && x->active > 0) {
-        t->broken = 1;
-        abandon(x);
+    if (!finalized && x->flight.count > 0) {
+        mpi_abort_send(t, "an exchange was destroyed while its messages were in flight");
+        (void)mpi_withdraw(t); /* nobody to tell */
     }
     for (int i = 0; x->parts != NULL && !finalized && i < x->nparts; i++) {
         if (x->parts[i].made && x->parts[i].type != MPI_DATATYPE_NULL) {
@@ -335,7 +359,8 @@ void mpi_exchange_destroy(void *ctx, void *exchange_)
         }
     }
     free(x->statuses);
-    free(x->requests);
+    free(x->flight.end);
+    free(x->flight.requests);
     free(x->parts);
     free(x);
 }

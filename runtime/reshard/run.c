@@ -22,6 +22,7 @@ heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st)
     hd_comm_set_moving(plan->comm, 0);
     heddle_comm_abort(plan->comm, plan->broken_why);
     hd_comm_quiesce(plan->comm); /* src and dst are the caller's again */
+    hd_comm_withdraw(plan->comm, plan->broken_why, sizeof plan->broken_why);
     return hd_fail(st, "%s", plan->broken_why);
 }
 

@@ -1,0 +1,324 @@
+/* Memory after a failed call over MPI: whoever got an error back owns its arrays again, whatever MPI does afterwards.
+ */
+#include "case.h"
+#include "mpirun.h"
+
+#include <heddle/heddle.h>
+#include <heddle/mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PASSED = 0, FAILED = 1, DEADLINE_MS = 1000, LATE_US = 2000000, REFILL = 0x5a };
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
+            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
+            return FAILED;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+/* Eager and rendezvous messages, contiguous and strided on either side. */
+static const char *const lines[] = {
+    "u8[t=120 s=10] on [sp=3]: t@sp -> s@sp",  "u8[t=300 s=375] on [sp=3]: t@sp -> s@sp",
+    "u8[t=300 s=375] on [sp=3]: s@sp -> t@sp", "u8[t=3000 s=3000] on [sp=3]: t@sp -> s@sp",
+    "u8[t=3000 s=3000] on [sp=3]: t@sp -> *",
+};
+
+/* --- as a rank ---------------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    heddle_comm *comm;
+    heddle_reshard *reshard;
+    heddle_reshard_info info;
+    unsigned char *src, *dst; /* pages of their own, so that a touch after they are gone is a crash */
+    int rank, size;
+} job;
+
+static unsigned char *pages(size_t bytes)
+{
+    void *p = mmap(NULL, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static int begin(job *j, const char *text, int64_t deadline_ms)
+{
+    heddle_comm_options options;
+    heddle_reshard_line line;
+    heddle_reshard_options reshard;
+    heddle_comm_options_init(&options);
+    heddle_reshard_options_init(&reshard);
+    options.bind = HEDDLE_BIND_NONE;
+    options.force_messages = 1;
+    options.deadline_ms = 20000;
+    reshard.memory = HEDDLE_MEMORY_ANY;
+    reshard.tuning = HEDDLE_TUNING_RULES;
+    reshard.deadline_ms = deadline_ms;
+    CHECK(heddle_comm_from_mpi(&j->comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK(heddle_reshard_parse(&line, text) == HEDDLE_OK);
+    CHECK(heddle_reshard_create_line(&j->reshard, j->comm, &line, &reshard) == HEDDLE_OK);
+    CHECK(heddle_reshard_get_info(&j->info, j->reshard) == HEDDLE_OK);
+    j->rank = heddle_comm_rank(j->comm);
+    j->size = heddle_comm_size(j->comm);
+    j->src = pages(j->info.src_bytes);
+    j->dst = pages(j->info.dst_bytes);
+    CHECK(j->src != NULL && j->dst != NULL);
+    memset(j->src, 1 + j->rank, j->info.src_bytes);
+    CHECK(heddle_reshard_execute(j->reshard, j->src, j->dst, HEDDLE_NO_STREAM) == HEDDLE_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    return PASSED;
+}
+
+static void end(job *j)
+{
+    heddle_reshard_destroy(j->reshard);
+    heddle_comm_destroy(j->comm);
+}
+
+/* MPI gets the chance to finish whatever it still has. */
+static void use_mpi(const job *j)
+{
+    static int to[16], from[16];
+    for (int i = 0; i < 20; i++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Alltoall(to, 1, MPI_INT, from, 1, MPI_INT, MPI_COMM_WORLD);
+        usleep(2000);
+    }
+    (void)j;
+}
+
+static int64_t changed(const job *j)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < j->info.dst_bytes; i++) {
+        count += j->dst[i] != REFILL;
+    }
+    return count;
+}
+
+/* The last rank comes later than the deadline. `gone`: plan and communicator are destroyed first. */
+static int as_late(const char *what)
+{
+    job j;
+    int gone = strstr(what, "gone") != NULL;
+    if (begin(&j, lines[what[0] - '0'], DEADLINE_MS) != PASSED) {
+        return FAILED;
+    }
+    if (j.rank == j.size - 1) {
+        usleep(LATE_US);
+    }
+    heddle_status st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
+    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    CHECK(j.rank == j.size - 1 || strstr(heddle_last_error(), "half way") == NULL);
+    memset(j.dst, REFILL, j.info.dst_bytes);
+    memset(j.src, REFILL, j.info.src_bytes);
+    if (gone) {
+        end(&j);
+    }
+    use_mpi(&j);
+    if (changed(&j) != 0) {
+        fprintf(stderr, "%s: rank %d: %lld bytes of dst were written after the failure\n", what, j.rank,
+                (long long)changed(&j));
+        MPI_Abort(MPI_COMM_WORLD, FAILED);
+    }
+    if (!gone) {
+        end(&j);
+    }
+    MPI_Finalize();
+    return PASSED;
+}
+
+static void *abort_later(void *comm)
+{
+    usleep(30000);
+    heddle_comm_abort(comm, "the oven is off");
+    return NULL;
+}
+
+/* A thread of rank 1 gives up while all are at work; everything is freed, then MPI ends. */
+static int as_abort(const char *what)
+{
+    job j;
+    pthread_t thread;
+    if (begin(&j, lines[what[0] - '0'], 20000) != PASSED) {
+        return FAILED;
+    }
+    if (j.rank == 1) {
+        CHECK(pthread_create(&thread, NULL, abort_later, j.comm) == 0);
+    }
+    heddle_status st = HEDDLE_OK;
+    while (st == HEDDLE_OK) {
+        st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
+    }
+    CHECK(st == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "the oven is off") != NULL);
+    if (j.rank == 1) {
+        pthread_join(thread, NULL);
+    }
+    munmap(j.src, j.info.src_bytes + 1);
+    munmap(j.dst, j.info.dst_bytes + 1);
+    end(&j);
+    MPI_Finalize();
+    return PASSED;
+}
+
+/* A process that stops this one for a while, at some moment of its work. */
+static void stop_me(unsigned after_us, unsigned for_us)
+{
+    pid_t me = getpid();
+    if (fork() == 0) {
+        usleep(after_us);
+        kill(me, SIGSTOP);
+        usleep(for_us);
+        kill(me, SIGCONT);
+        _exit(0);
+    }
+}
+
+/* Rank 1 stops in the middle of the messages and goes on after the others have given up: dst is the caller's unless the
+ * sentence says that a message stopped half way. Then it is left alone, and nothing crashes. */
+static int as_stopped(const char *what)
+{
+    job j;
+    if (begin(&j, lines[what[0] - '0'], DEADLINE_MS) != PASSED) {
+        return FAILED;
+    }
+    if (j.rank == 1) {
+        stop_me(20000 + 7000u * (unsigned)(what[1] - '0'), 4000000);
+    }
+    heddle_status st = HEDDLE_OK;
+    while (st == HEDDLE_OK) {
+        st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
+    }
+    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    int half_way = strstr(heddle_last_error(), "half way") != NULL;
+    CHECK(!half_way || strstr(heddle_last_error(), "rank ") != NULL);
+    if (!half_way) {
+        memset(j.dst, REFILL, j.info.dst_bytes);
+        memset(j.src, REFILL, j.info.src_bytes);
+    }
+    use_mpi(&j);
+    CHECK(half_way || changed(&j) == 0);
+    end(&j);
+    MPI_Finalize();
+    return PASSED;
+}
+
+/* The same for a send and a receive: memory of both sides. */
+static int as_sendrecv(const char *what)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.bind = HEDDLE_BIND_NONE;
+    options.force_messages = 1;
+    options.deadline_ms = DEADLINE_MS;
+    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    size_t bytes = what[0] == '0' ? 500 : what[0] == '1' ? 20000 : 8000000;
+    job j = {.comm = comm, .rank = heddle_comm_rank(comm), .size = heddle_comm_size(comm)};
+    j.src = pages(bytes);
+    j.dst = pages(bytes);
+    j.info.dst_bytes = bytes;
+    memset(j.src, 7, bytes);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (j.rank == j.size - 1) {
+        usleep(LATE_US);
+    }
+    heddle_status st =
+        heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes, (j.rank + j.size - 1) % j.size);
+    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    munmap(j.src, bytes + 1);
+    memset(j.dst, REFILL, bytes);
+    heddle_comm_destroy(comm);
+    use_mpi(&j);
+    CHECK(changed(&j) == 0);
+    MPI_Finalize();
+    return PASSED;
+}
+
+static int rank_main(const char *what)
+{
+    MPI_Init(NULL, NULL);
+    const char *how = strchr(what, ' ');
+    return how == NULL                       ? FAILED
+           : strstr(how, "abort") != NULL    ? as_abort(what)
+           : strstr(how, "stopped") != NULL  ? as_stopped(what)
+           : strstr(how, "sendrecv") != NULL ? as_sendrecv(what)
+                                             : as_late(what);
+}
+
+/* --- from outside ------------------------------------------------------------------------------------------------- */
+
+static void run(int nranks, const char *what)
+{
+    const mpirun_options options = {.seconds = 40};
+    int code = mpirun_self(nranks, what, &options);
+    if (code == MPIRUN_ABSENT) {
+        print_message("no mpirun in PATH\n");
+        skip();
+    }
+    if (code != PASSED) {
+        print_error("mpirun -n %d ... %s: exit code %d\n", nranks, what, code);
+    }
+    assert_int_equal(code, PASSED);
+}
+
+static void run_lines(const char *how)
+{
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        char what[64];
+        snprintf(what, sizeof(what), "%zu %s", i, how);
+        run(3, what);
+    }
+}
+
+static void dst_stays_after_a_late_rank(void **state)
+{
+    (void)state;
+    run_lines("late");
+}
+
+static void dst_stays_when_the_plan_is_gone(void **state)
+{
+    (void)state;
+    run_lines("late gone");
+}
+
+static void mpi_ends_after_an_abort(void **state)
+{
+    (void)state;
+    run_lines("abort");
+}
+
+static void arrays_of_a_late_sendrecv(void **state)
+{
+    (void)state;
+    run(3, "1 sendrecv");
+    run(3, "2 sendrecv");
+}
+
+static void a_rank_that_stops_half_way(void **state)
+{
+    (void)state;
+    run(3, "30 stopped");
+    run(3, "31 stopped");
+    run(3, "42 stopped");
+}
+
+int main(int argc, char **argv)
+{
+    if (mpirun_inside(argc, argv)) {
+        return rank_main(argv[2]);
+    }
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(dst_stays_after_a_late_rank), cmocka_unit_test(dst_stays_when_the_plan_is_gone),
+        cmocka_unit_test(mpi_ends_after_an_abort),     cmocka_unit_test(arrays_of_a_late_sendrecv),
+        cmocka_unit_test(a_rank_that_stops_half_way),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
