@@ -4,7 +4,9 @@
 #include "fake_transport.h"
 #include "switch_check.h"
 
+#include <heddle/reshard.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +302,12 @@ static void options_must_agree(void **state)
     fake_world_destroy(world);
 }
 
+static heddle_status not_there(void *ctx)
+{
+    (void)ctx;
+    abort();
+}
+
 static void the_table_is_checked(void **state)
 {
     (void)state;
@@ -319,7 +327,15 @@ static void the_table_is_checked(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, NULL, ctx, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(NULL, &table, ctx, NULL));
+    table.struct_bytes = offsetof(heddle_transport, withdraw); /* of an older header */
+    table.withdraw = not_there;
     HD_OK(heddle_comm_from_callbacks(&comm, &table, ctx, NULL));
+    heddle_reshard *reshard = NULL;
+    heddle_reshard_line line;
+    HD_OK(heddle_reshard_parse(&line, "u8[t=4 s=4] on [sp=1]: t@sp -> s@sp"));
+    HD_OK(heddle_reshard_create_line(&reshard, comm, &line, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_execute(reshard, NULL, NULL, HEDDLE_NO_STREAM));
+    heddle_reshard_destroy(reshard);
     heddle_comm_destroy(comm);
     assert_int_equal(fake_alive(world), 0);
     fake_world_destroy(world);
