@@ -63,6 +63,7 @@ static int begin(job *j, const char *text, int64_t deadline_ms)
     CHECK(heddle_comm_from_mpi(&j->comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     CHECK(heddle_reshard_parse(&line, text) == HEDDLE_OK);
     CHECK(heddle_reshard_create_line(&j->reshard, j->comm, &line, &reshard) == HEDDLE_OK);
+    j->info = (heddle_reshard_info){.struct_bytes = sizeof(j->info)};
     CHECK(heddle_reshard_get_info(&j->info, j->reshard) == HEDDLE_OK);
     j->rank = heddle_comm_rank(j->comm);
     j->size = heddle_comm_size(j->comm);
@@ -259,8 +260,7 @@ static void run(int nranks, const char *what)
     const mpirun_options options = {.seconds = 40};
     int code = mpirun_self(nranks, what, &options);
     if (code == MPIRUN_ABSENT) {
-        print_message("no mpirun in PATH\n");
-        skip();
+        hd_skip("mpi", "no mpirun in PATH");
     }
     if (code != PASSED) {
         print_error("mpirun -n %d ... %s: exit code %d\n", nranks, what, code);
