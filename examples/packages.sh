@@ -1,7 +1,7 @@
 # Sourced by examples/quickstart.sh and tests/run.sh: makes sure that the tools and libraries are there.
 #
 #     heddle_packages build          what the library needs
-#     heddle_packages build test     and what its tests need
+#     heddle_packages build test     and what its tests need; also: hosts (two network namespaces), clang (and libFuzzer)
 #
 # As root on a Debian-like system missing packages are installed; otherwise they are named and the script stops.
 
@@ -25,6 +25,15 @@ heddle_missing() {
         command -v pgrep >/dev/null || echo procps
         command -v python3 >/dev/null || echo python3
         [ -d /usr/lib/python3/dist-packages/numpy ] || echo python3-numpy
+        ;;
+    esac
+    case " $* " in *" hosts "*)
+        command -v ip >/dev/null || [ -x /usr/sbin/ip ] || echo iproute2
+        ;;
+    esac
+    case " $* " in *" clang "*)
+        command -v clang >/dev/null || echo clang
+        ls "$(clang -print-resource-dir 2>/dev/null)"/lib/*/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || echo libclang-rt-dev
         ;;
     esac
 }

@@ -2,42 +2,91 @@
 # Installs what is missing, builds and runs the tests.
 #
 #     tests/run.sh                        all tiers but the long one, optimised build
-#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli long (docs/testing.md)
-#     tests/run.sh --preset asan quick    under a sanitizer: asan ubsan tsan
+#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli hosts long (docs/testing.md)
+#     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi
+#     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
+#
+# What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS tests run at a time (default 1).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
 
 preset=release
 if [ "${1:-}" = --preset ]; then
-    preset=${2:?--preset wants a name: release asan ubsan tsan}
+    preset=${2:?--preset wants a name: release asan ubsan asan-ubsan tsan clang nompi fuzz}
     shift 2
 fi
 folder=build
 [ "$preset" = release ] || folder=build-$preset
-[ $# -gt 0 ] || set -- quick ranks fault cli
+[ $# -gt 0 ] || set -- quick ranks fault cli hosts
 tiers=$(IFS='|' && echo "$*")
 
-heddle_packages build test
+wanted="build test"
+case " $* " in *" hosts "*) wanted="$wanted hosts" ;; esac
+case $preset in clang | fuzz) wanted="$wanted clang" ;; esac
+heddle_packages $wanted
 
 mkdir -p "$folder"
 log=$folder/build.log
 launcher=""
+targets=""
+[ "$preset" != fuzz ] || targets="--target fuzzers"
 command -v ccache >/dev/null && launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
-if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --build "$folder"; } >"$log" 2>&1; then
+if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2
     echo "error: the build failed; the whole log is in $log" >&2
     exit 1
 fi
 
+# What may be missing, read off this machine and this build, not off the tests: what they skip for another reason fails.
+lacking() {
+    cpu_has() {
+        for flag in "$@"; do grep -qw "$flag" /proc/cpuinfo || return 1; done
+    }
+    cpu_has avx2 fma f16c || echo avx2
+    cpu_has avx512f avx512bw avx512vl avx512dq || echo avx512 bf16
+    command -v clang-format-14 >/dev/null || echo clang-format
+    [ -r /proc/self/smaps_rollup ] || echo smaps
+    unshare --net true 2>/dev/null || echo netns
+    [ -e /dev/nvidia0 ] || echo gpu
+    case $preset in
+    nompi) echo mpi ;;
+    *san) echo sanitizer ;;
+    esac
+}
+: "${HEDDLE_TEST_ALLOW_SKIP=$(lacking | tr '\n' ' ')}"
+export HEDDLE_TEST_ALLOW_SKIP
+export HEDDLE_TEST_SKIP_LOG=$PWD/$folder/not_run_here.tsv
+: >"$HEDDLE_TEST_SKIP_LOG"
+
+export HEDDLE_TEST_TIME_SCALE=${HEDDLE_TEST_TIME_SCALE:-1}
 case $preset in
-release) export HEDDLE_TEST_TIME_SCALE=1 ;;
-*)
+*san | fuzz)
     export HEDDLE_TEST_TIME_SCALE=5
     export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
     export TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PWD/tests/support/tsan.supp
     export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp
     ;;
 esac
-cd "$folder"
-ctest --output-on-failure --no-tests=error -j 1 -L "^($tiers)\$" </dev/null
+
+results=$PWD/$folder/results.xml
+rm -f "$results"
+code=0
+(cd "$folder" && ctest --output-on-failure --no-tests=error -j "${HEDDLE_TEST_JOBS:-1}" -L "^($tiers)\$" \
+    --output-junit "$results" </dev/null) || code=$?
+
+if [ -s "$HEDDLE_TEST_SKIP_LOG" ]; then
+    echo "not run here:"
+    sort -u "$HEDDLE_TEST_SKIP_LOG" | awk -F '\t' '
+        !($1 in count) { reason[$1] = $3 }
+        { count[$1]++; where[$1] = where[$1] " " $2 }
+        END { for (tag in count) printf "  %s: %s (%d:%s)\n", tag, reason[tag], count[tag], where[tag] }' | sort | cut -c 1-400
+fi
+counted() { # an attribute of the whole run
+    sed -n "s/^\t$1=\"\([0-9]*\)\"$/\1/p;/^\t>/q" "$results" 2>/dev/null | grep . || echo 0
+}
+failed=$(counted failures)
+skipped=$(counted skipped)
+[ "$code" = 0 ] || [ "$failed" != 0 ] || failed=1 # ctest itself
+echo "$(($(counted tests) - failed - skipped)) passed, $failed failed, $skipped skipped"
+exit "$code"

@@ -5,7 +5,8 @@
 # MPI's. KILLS (100) of them, HEDDLE_SEED for other draws.
 set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
-kills=${KILLS:-100}
+. "$HEDDLE_SOURCE/tests/support/skip.sh"
+kills=${KILLS:-$(((100 * ${HEDDLE_LONG_PERCENT:-100} + 99) / 100))}
 scale=${HEDDLE_TEST_TIME_SCALE:-1}
 limit_s=$((20 * scale)) # for the end of a command whose rank is gone; a wait for a peer that lives would take 60
 RANDOM=${HEDDLE_SEED:-1}
@@ -16,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work/tmp # what a killed rank leaves in its folder for temporary files is seen here
 mkdir "$TMPDIR"
 transports=(shm)
-if [ -e "$HEDDLE_BUILD/libheddle_mpi.so" ] && command -v mpirun >/dev/null; then
+if have_mpi; then
     transports+=(mpi)
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
     export OMPI_MCA_btl_vader_backing_directory=$TMPDIR # its own segments, which a killed mpirun leaves

@@ -43,7 +43,7 @@ def model():
     return head + f"tensors: {{x: [b, t, s, c]}}\nrepeat: {draw.randint(1, 2)}\nstages:\n" + "\n".join(stages) + "\n", methods
 
 
-for _ in range(600):
+for _ in range(max(10, 6 * int(os.environ.get("HEDDLE_LONG_PERCENT", "100")))):
     text, methods = model()
     with open(path, "w") as file:
         file.write(text)

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Thousands of random problems on every transport and many rank counts: reshards, attention, linear attention. What the
-# other tiers draw a few of. HEDDLE_SEED chooses other ones; a failing line names its seed.
+# other tiers draw a few of. HEDDLE_SEED chooses other ones, HEDDLE_LONG_PERCENT draws fewer; a failing line names its seed.
 set -u
 : "${HEDDLE:?}"
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 seed=${HEDDLE_SEED:-1}
+percent=${HEDDLE_LONG_PERCENT:-100}
 failed=0
 draw() { # count, ranks, transport, what to verify and further options
-    local count=$1 ranks=$2 transport=$3
+    local count=$((($1 * percent + 99) / 100)) ranks=$2 transport=$3
     shift 3
     seed=$((seed + 1))
     if ! out=$("$HEDDLE" verify "$@" --random "$count" --ranks "$ranks" --transport "$transport" --seed "$seed" 2>&1); then
@@ -35,7 +36,7 @@ if [[ $transports == *mpi* ]]; then
     draw 400 4 mpi linear-attention --messages
 fi
 session="$(dirname "$HEDDLE")/test_session_adjoint" # random schedules, there and back
-for _ in $([ -x "$session" ] && seq 200); do
+for _ in $([ -x "$session" ] && seq $(((200 * percent + 99) / 100))); do
     seed=$((seed + 1))
     if ! out=$(HEDDLE_SEED=$seed "$session" 2>&1); then
         echo "HEDDLE_SEED=$seed test_session_adjoint:"
