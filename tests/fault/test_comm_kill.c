@@ -1,5 +1,6 @@
 /* Processes that are killed: the survivors return within two seconds naming the dead rank, nothing is left behind. */
 #include "case.h"
+#include "time_limit.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
@@ -127,7 +128,7 @@ static void survivors_name_the_dead(void **state)
             }
             assert_int_equal(shared->status[r], HEDDLE_ERR_PEER);
             assert_non_null(strstr(shared->sentence[r], name));
-            assert_true(shared->noticed_ns[r] - shared->killed_ns < 1500000000);
+            assert_true(shared->noticed_ns[r] - shared->killed_ns < hd_test_limit_ns(1.5));
         }
         assert_int_equal(waitpid(killer, NULL, 0), killer);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -159,7 +160,7 @@ static void killed_at_every_call(void **state)
             snprintf(where, sizeof where, "fault(kill=%d@%d):shm", n, victim);
             int64_t start_ns = hd_now_ns();
             HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(3, where, short_rank, NULL));
-            assert_true(hd_now_ns() - start_ns < 2000000000);
+            assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(2));
             snprintf(name, sizeof name, "rank %d was killed by signal 9", victim);
             assert_non_null(strstr(heddle_last_error(), name));
         }
@@ -183,7 +184,7 @@ static void killed_while_meeting(void **state)
         pid_t victim = 0;
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)run, (int)run);
-        while (victim == 0 && hd_now_ns() - start_ns < 5000000000) {
+        while (victim == 0 && hd_now_ns() - start_ns < hd_test_limit_ns(5)) {
             FILE *file = fopen(path, "r");
             int pids[RANKS] = {0};
             int n = 0;
@@ -201,7 +202,7 @@ static void killed_while_meeting(void **state)
         int wait_status = 0;
         assert_int_equal(waitpid(run, &wait_status, 0), run);
         assert_int_equal(wait_status, 0);
-        assert_true(hd_now_ns() - start_ns < 3000000000);
+        assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(3));
     }
 }
 
@@ -236,7 +237,7 @@ static void ranks_die_with_their_parent(void **state)
                 break;
             }
             fclose(file);
-            assert_true(hd_now_ns() - start_ns < 1000000000);
+            assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(1));
             usleep(1000);
         }
     }
@@ -268,7 +269,7 @@ static void odd_ends(void **state)
         assert_string_equal(heddle_last_error(), what == 0
                                                      ? "rank 1 ended with exit code 3 before its function returned"
                                                      : "rank 1: the real reason");
-        assert_true(hd_now_ns() - start_ns < 4000000000);
+        assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4));
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     }
 }

@@ -76,14 +76,14 @@ says "no model" 2 "wants one model file" --mesh sp=4
 says "no mesh" 2 "wants --mesh" "$xl"
 says "unknown option" 2 "'--bogus': unknown option" "$xl" --mesh sp=4 --bogus
 says "missing value" 2 "'--mesh': this option wants a value" "$xl" --mesh
-says "missing file" 2 "/nonexistent.yaml: cannot be opened" /nonexistent.yaml --mesh sp=4
+says "missing file" 2 "$folder/none.yaml: cannot be opened" "$folder/none.yaml" --mesh sp=4
 says "a folder" 2 "Is a directory" "$folder" --mesh sp=4
 says "bad mesh" 2 "heddle: mesh" "$xl" --mesh sp=x
 says "bad size" 2 "has no dim 'q'; it has b=1, t=15, s=405" "$xl" --mesh sp=4 --size q=4
 says "bad layers" 2 "--layers wants a whole number" "$xl" --mesh sp=4 --layers 0
 says "bad prologue" 2 "prologue: layout, column 1: unknown dim 'q'" "$xl" --mesh sp=4 --prologue q@sp
 says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30 --method "*=local"
-says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o /nonexistent/s.json
+says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o "$folder/none/s.json"
 ln -s /dev/full "$folder/full.json"
 says "full disk" 2 "full.json: cannot be written" "$xl" --mesh sp=4 -o "$folder/full.json"
 if [ ! -L "$folder/full.json" ]; then

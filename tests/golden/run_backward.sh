@@ -5,6 +5,7 @@
 set -uo pipefail
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 work=$(mktemp -d)
+scale=${HEDDLE_TEST_TIME_SCALE:-1} # of limits of time
 trap 'rm -rf "$work"' EXIT
 before=$(ls -A /dev/shm)
 
@@ -14,7 +15,7 @@ fail() {
     exit 1
 }
 step() { # ARGUMENTS...: runs, leaves $code
-    timeout 60 "$HEDDLE" run "$model" --backward "$@" >"$work/out" 2>"$work/err" </dev/null
+    timeout $((60 * scale)) "$HEDDLE" run "$model" --backward "$@" >"$work/out" 2>"$work/err" </dev/null
     code=$?
 }
 good() {
@@ -93,17 +94,14 @@ PY
 fi
 
 # Bad input.
-timeout 20 "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/err"
+timeout $((20 * scale)) "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/err"
 [ $? = 2 ] && grep -q "recompute is for the backward" "$work/err" || fail "--recompute alone"
 
 # Rank 1 dies in, or fails, its n-th transport call: while plans are made and timed (some 30000 calls), then somewhere
-# in one of many steps, about every second time on the way back.
+# in one of many steps, about every second time on the way back. Nobody waits for the deadline, which is beyond the limit.
 back=0
 for fault in fail=34 fail=40001 fail=43010 kill=42007 kill=44013; do
-    began=$(date +%s%3N)
-    step --size t=5,s=9 --layers 1 --ranks 3 --transport "fault($fault@1):shm" --passes 1000000 --deadline 20
-    took=$(($(date +%s%3N) - began))
-    [ $took -lt 20000 ] || fail "$fault: took $took ms"
+    step --size t=5,s=9 --layers 1 --ranks 3 --transport "fault($fault@1):shm" --passes 1000000 --deadline 3600
     [ $code = 1 ] || fail "$fault: exit code $code"
     grep -q "rank 1" "$work/err" || fail "$fault: rank 1 is not named"
     grep -Eq "backward|gradients" "$work/err" && back=$((back + 1))
@@ -114,7 +112,7 @@ echo "$back faults on the way back"
 for round in 1 2; do
     setsid "$HEDDLE" run "$model" --backward --ranks 4 --transport shm --passes 1000000 >"$work/out" 2>"$work/err" &
     command=$!
-    for _ in $(seq 100); do
+    for _ in $(seq $((500 * scale))); do
         mapfile -t ranks < <(pgrep -P $command)
         [ ${#ranks[@]} = 4 ] && break
         sleep 0.02
@@ -127,7 +125,7 @@ for round in 1 2; do
     code=$?
     took=$(($(date +%s%3N) - began))
     [ $code = 1 ] || fail "kill: exit code $code"
-    [ $took -lt 4000 ] || fail "kill: noticed only after $took ms"
+    [ $took -lt $((4000 * scale)) ] || fail "kill: noticed only after $took ms"
     grep -q "rank $victim" "$work/err" || fail "kill: rank $victim is not named"
     [ -z "$(ps -o pid=,stat= -g $command | grep -v ' Z')" ] || fail "kill: left running"
     echo "round $round: rank $victim killed, $took ms, $(tail -n 1 "$work/err")"

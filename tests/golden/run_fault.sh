@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The n-th transport call of a rank fails, or the rank dies in it, or calls come late: heddle run exits 1 and names the
-# rank, in time, or its result is right.
+# rank, long before the deadline, or its result is right.
 set -uo pipefail
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 work=$(mktemp -d)
@@ -12,7 +12,8 @@ fail() {
     exit 1
 }
 run() { # TRANSPORT: runs, leaves $code
-    timeout 30 "$HEDDLE" run "$model" --size t=5,s=9 --layers 1 --ranks 3 --transport "$1" --check --deadline 20 \
+    timeout $((30 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --size t=5,s=9 --layers 1 --ranks 3 \
+        --transport "$1" --check --deadline 3600 \
         >"$work/out" 2>"$work/err" </dev/null
     code=$?
 }
@@ -22,10 +23,7 @@ for kind in fail kill; do
     for transport in threads shm; do
         [ $kind = kill ] && [ $transport = threads ] && continue
         for n in 1 2 3 5 8 13 21 34 55 500; do
-            began=$(date +%s%3N)
             run "fault($kind=$n@1):$transport"
-            took=$(($(date +%s%3N) - began))
-            [ $took -lt 5000 ] || fail "$kind=$n, $transport: took $took ms"
             if [ $code = 0 ]; then
                 grep -q "bitwise equal" "$work/out" || fail "$kind=$n, $transport: no check"
                 ends=$((ends + 1))

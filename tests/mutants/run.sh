@@ -112,9 +112,9 @@ cd "$copy" || exit 1
 launcher=
 if command -v ccache >/dev/null; then # copies of one tree in different places are the same to it
     launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
-    export CCACHE_BASEDIR=$copy CCACHE_NOHASHDIR=1
+    export CCACHE_BASEDIR=$copy CCACHE_NOHASHDIR=1 CCACHE_IGNOREOPTIONS=-Werror
 fi
-cmake --preset "$preset" -B "$copy/build" -G Ninja -DHEDDLE_TESTS=ON $launcher >"$copy/log" 2>&1 || {
+cmake --preset "$preset" -B "$copy/build" -G Ninja -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=OFF $launcher >"$copy/log" 2>&1 || {
     tail -20 "$copy/log"
     exit 1
 }
@@ -173,7 +173,7 @@ for i in "${!names[@]}"; do
         printf '%-34s %s\n' "$name" "killed by $killers"
         killed=$((killed + 1))
         ;;
-    2) problem "$name" "it does not build: $(grep -m1 'error' log)" ;;
+    2) problem "$name" "it does not build: $(grep -m1 ' error: ' log)" ;;
     *)
         printf '%-34s %s\n' "$name" "SURVIVED $regex"
         survived=$((survived + 1))
