@@ -3,6 +3,7 @@
 #define HD_CLI_H
 
 #include <heddle/heddle.h>
+#include <stdio.h>
 
 /* Exit codes, the same for every sub-command. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_BAD_INPUT = 2, CLI_INFEASIBLE = 3, CLI_MISMATCH = 5 };
@@ -25,12 +26,21 @@ int cli_bench(int argc, char **argv);
 
 /* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */
 int cli_exit_code(heddle_status status);
-/* Prints "heddle: SENTENCE" to standard error and returns the exit code of `status`. */
+/* say.c. Texts from files and arguments may hold anything, and a terminal obeys control bytes: in sentences and tables
+ * they are shown as \xNN, and so is what is no UTF-8. */
+/* Prints "heddle: SENTENCE" to standard error. */
+void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says the sentence of the last error and returns the exit code of `status`. */
 int cli_report(heddle_status status);
-/* The same for the command's own complaints (printf-like); returns CLI_BAD_INPUT. */
+/* The same for the command's own complaints; returns CLI_BAD_INPUT. */
 int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* `text` made fit for a table, cut to fit; returns `out`. */
+const char *cli_shown(char *out, size_t out_bytes, const char *text);
+/* `text` as a JSON string in its quotes. */
+void cli_put_json_text(FILE *to, const char *text);
 
-/* At the end of what prints to standard output: CLI_FAILED (complained) when it could not be written, else `code`. */
+/* At the end of what prints to standard output: CLI_FAILED (complained, once) when it could not be written, else
+ * `code`. */
 int cli_printed(int code);
 
 /* "" or "s" behind a counted word. */

@@ -31,14 +31,8 @@ static const char usage[] =
 
 static void print_string(const char *key, const char *text)
 {
-    printf("\"%s\": \"", key);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\') {
-            putchar('\\');
-        }
-        putchar((unsigned char)*text < ' ' ? ' ' : *text);
-    }
-    printf("\"");
+    printf("\"%s\": ", key);
+    cli_put_json_text(stdout, text);
 }
 
 static double ratio(double a, double b)

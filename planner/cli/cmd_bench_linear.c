@@ -203,8 +203,12 @@ static void print_result(const linear_request *r, const heddle_comm *comm, const
     double gflops = flops_of(r, ranks->info.chunk_rows) / ranks->min_ms * 1e-6;
     linear_describe(text, sizeof text, &r->problem);
     if (r->json) {
-        printf("{\"problem\": \"%s\", \"pass\": \"%s\", \"ranks\": %d, \"comm\": \"%s\",\n", text,
-               r->backward ? "backward" : "forward", heddle_comm_size(comm), heddle_comm_describe(comm));
+        printf("{\"problem\": ");
+        cli_put_json_text(stdout, text);
+        printf(", \"pass\": \"%s\", \"ranks\": %d, \"comm\": ", r->backward ? "backward" : "forward",
+               heddle_comm_size(comm));
+        cli_put_json_text(stdout, heddle_comm_describe(comm));
+        printf(",\n");
         printf(" \"min_ms\": %.6f, \"median_ms\": %.6f, \"local_min_ms\": %.6f, \"local_median_ms\": %.6f,\n",
                ranks->min_ms, ranks->median_ms, local->min_ms, local->median_ms);
         printf(
@@ -212,8 +216,10 @@ static void print_result(const linear_request *r, const heddle_comm *comm, const
             bytes, messages, (long long)ranks->info.serial_steps, peak);
         printf(" \"saved_bytes\": %lld, \"workspace_bytes\": %lld, \"overlap\": %.4f, \"gflops\": %.3f,\n",
                (long long)ranks->info.saved_bytes, (long long)ranks->info.workspace_bytes, overlap, gflops);
-        printf(" \"samples\": %d, \"chunk_rows\": %lld, \"kernel\": \"%s\", \"why\": \"%s\"}\n", ranks->samples,
-               (long long)ranks->info.chunk_rows, ranks->info.kernel, ranks->info.why);
+        printf(" \"samples\": %d, \"chunk_rows\": %lld, \"kernel\": \"%s\", \"why\": ", ranks->samples,
+               (long long)ranks->info.chunk_rows, ranks->info.kernel);
+        cli_put_json_text(stdout, ranks->info.why);
+        printf("}\n");
     } else {
         printf("%s\n%s, %s\n", text, heddle_comm_describe(comm), r->backward ? "backward" : "forward");
         printf("%-8s %12s %12s\n", "", "min ms", "median ms");

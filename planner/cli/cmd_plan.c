@@ -1,5 +1,6 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
 #include "methods.h"
+#include "output.h"
 #include "plan_table.h"
 
 #include <getopt.h>
@@ -35,7 +36,7 @@ static void usage(FILE *to)
             "  --json              print the schedule as JSON instead of the table\n"
             "  -o FILE             save the schedule as JSON\n\n"
             "The column 'waste' says by how much the busiest rank's part is larger than an even one.\n"
-            "exit codes: 0 done, 2 bad input, 3 infeasible\n");
+            "exit codes: 0 done, 1 the output could not be written, 2 bad input, 3 infeasible\n");
 }
 
 static int take_int(int *out, const char *option, const char *text, int low, int high)
@@ -156,18 +157,20 @@ static heddle_schedule *plan_long_run(const plan_request *r, heddle_model *model
     return schedule;
 }
 
-static heddle_status show(const plan_request *r, heddle_model *model, const heddle_schedule *schedule)
+static int show(const plan_request *r, heddle_model *model, const heddle_schedule *schedule)
 {
     cli_plan_view v = {.model = model, .schedule = schedule, .info.struct_bytes = sizeof v.info};
+    const int prints_json = r->json || (r->output != NULL && strcmp(r->output, "-") == 0);
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
-    if (st == HEDDLE_OK && r->output != NULL) {
+    if (st == HEDDLE_OK && r->output != NULL && strcmp(r->output, "-") != 0) {
         st = heddle_schedule_save(schedule, r->output);
     }
-    if (st != HEDDLE_OK || (r->output != NULL && strcmp(r->output, "-") == 0)) {
-        return st;
+    if (st != HEDDLE_OK) {
+        const int code = cli_report(st);
+        return st == HEDDLE_ERR_IO ? CLI_FAILED : code; /* it could be opened before */
     }
-    if (r->json) {
-        return heddle_schedule_save(schedule, "-");
+    if (prints_json) {
+        return heddle_schedule_save(schedule, "-") == HEDDLE_OK ? CLI_OK : cli_printed(CLI_FAILED);
     }
     v.nranks = heddle_mesh_size(&v.info.mesh);
     v.elems = 1;
@@ -179,7 +182,7 @@ static heddle_status show(const plan_request *r, heddle_model *model, const hedd
     v.long_run = v.info.repeat < CLI_LONG_RUN ? long_run : schedule;
     cli_print_plan(&v);
     heddle_schedule_destroy(long_run);
-    return HEDDLE_OK;
+    return CLI_OK;
 }
 
 int cli_plan(int argc, char **argv)
@@ -194,6 +197,9 @@ int cli_plan(int argc, char **argv)
     if (rc >= 0) {
         return rc;
     }
+    if (r.output != NULL && strcmp(r.output, "-") != 0 && (rc = cli_output_check(r.output)) != CLI_OK) {
+        return rc;
+    }
     heddle_status st = heddle_model_load(&model, r.model_path);
     if (st == HEDDLE_OK) {
         st = heddle_model_resize(model, r.sizes, r.layers);
@@ -204,10 +210,7 @@ int cli_plan(int argc, char **argv)
     if (st == HEDDLE_OK) {
         st = heddle_plan(&schedule, model, &mesh, &r.options);
     }
-    if (st == HEDDLE_OK) {
-        st = show(&r, model, schedule);
-    }
-    rc = cli_report(st);
+    rc = st == HEDDLE_OK ? show(&r, model, schedule) : cli_report(st);
     heddle_schedule_destroy(schedule);
     heddle_model_destroy(model);
     return rc;

@@ -1,4 +1,5 @@
 /* heddle run: plan a model, run its blocks on several ranks, compare with one rank. */
+#include "output.h"
 #include "run.h"
 
 #include <errno.h>
@@ -186,25 +187,6 @@ static int parse_options(run_options *o, int argc, char **argv)
     return CLI_OK;
 }
 
-/* Before hours of computing: can the output be written at all? */
-static int check_output(const char *path)
-{
-    struct stat there;
-    const int fresh = lstat(path, &there) != 0;
-    if (!fresh && S_ISFIFO(there.st_mode)) {
-        return CLI_OK; /* its reader would take this for the end */
-    }
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        return cli_usage_error("%s: cannot be written: %s", path, strerror(errno));
-    }
-    close(fd);
-    if (fresh) {
-        unlink(path);
-    }
-    return CLI_OK;
-}
-
 /* mpirun's ranks do not get this process's standard input: they read it from a file in memory that mpirun, which this
  * process becomes, holds open. */
 static int stage_standard_input(run_job *job, int argc, char **argv)
@@ -256,7 +238,7 @@ static void say_place(const run_job *job, int ranks)
     } else {
         run_step_name(name, sizeof(name), job, step);
     }
-    fprintf(stderr, "heddle: rank %d was last seen at: %s\n", rank, name);
+    cli_say("rank %d was last seen at: %s", rank, name);
 }
 
 int cli_run(int argc, char **argv)
@@ -278,7 +260,7 @@ int cli_run(int argc, char **argv)
         code = run_prepare(&job, ranks);
     }
     if (code == CLI_OK && options.output != NULL && cli_speaks()) {
-        code = check_output(options.output);
+        code = cli_output_check(options.output);
     }
     if (code == CLI_OK && options.input != NULL && strcmp(options.input, "-") == 0 &&
         cli_will_exec(options.transport)) {

@@ -86,8 +86,12 @@ static int parse_command(command_line *c, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
     optind = 0;
-    opterr = cli_speaks();
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        if (option == '?' || option == ':') {
+            return cli_usage_error("verify: '%s': %s (heddle verify --help)", argv[optind - 1],
+                                   option == ':' ? "this option wants a value" : "unknown option or unwanted value");
+        }
         int code = take_option(c, option);
         if (code != CLI_OK) {
             return code;

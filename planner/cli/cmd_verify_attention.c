@@ -76,7 +76,8 @@ static heddle_status agree(int *failed, heddle_comm *comm, const attention_case 
     if (speaks) {
         char text[2048];
         attention_describe(text, sizeof text, c);
-        fprintf(stderr, "heddle: mismatch: %s\nheddle: %s\n", text, problem);
+        cli_say("mismatch: %s", text);
+        cli_say("%s", problem);
     }
     return st;
 }

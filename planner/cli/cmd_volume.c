@@ -207,6 +207,7 @@ int cli_volume(int argc, char **argv)
     heddle_reshard_line line;
     int json = 0;
     optind = 0;
+    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (option) {
         case 'j':
@@ -216,7 +217,8 @@ int cli_volume(int argc, char **argv)
             fputs(usage, stdout);
             return CLI_OK;
         default:
-            return CLI_BAD_INPUT;
+            return cli_usage_error("volume: '%s': unknown option or unwanted value (heddle volume --help)",
+                                   argv[optind - 1]);
         }
     }
     if (argc - optind != 1) {

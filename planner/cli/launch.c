@@ -163,7 +163,7 @@ static int become_mpirun(int nranks, int argc, char **argv)
     const int nfront = (int)(sizeof(front) / sizeof(front[0]));
     char **all = calloc((size_t)(nfront + argc + 1), sizeof(*all));
     if (all == NULL) {
-        fprintf(stderr, "heddle: no memory to start mpirun\n");
+        cli_say("no memory to start mpirun");
         return CLI_FAILED;
     }
     for (int i = 0; i < nfront; i++) {
@@ -226,7 +226,7 @@ static int join_ranks(const char *transport, const heddle_comm_options *options,
         int rank = heddle_comm_rank(comm);
         int code = cli_exit_code(st);
         if (rank == 0 || (code == CLI_FAILED && st != HEDDLE_ERR_MISMATCH)) {
-            fprintf(stderr, "heddle: rank %d: %s\n", rank, heddle_last_error());
+            cli_say("rank %d: %s", rank, heddle_last_error());
         }
         heddle_comm_abort(comm, heddle_last_error());
     }
@@ -256,8 +256,7 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
     if (verdict == NULL) {
         void *page = mmap(NULL, sizeof(*verdict), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
-            fprintf(stderr, "heddle: no memory for %zu bytes shared by the ranks: %s\n", sizeof(*verdict),
-                    strerror(errno));
+            cli_say("no memory for %zu bytes shared by the ranks: %s", sizeof(*verdict), strerror(errno));
             return CLI_FAILED;
         }
         verdict = page;

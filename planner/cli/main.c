@@ -1,7 +1,7 @@
 #include "launch.h"
 
 #include <errno.h>
-#include <stdarg.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,37 +34,6 @@ int cli_exit_code(heddle_status status)
     }
 }
 
-int cli_report(heddle_status status)
-{
-    if (status != HEDDLE_OK && cli_speaks()) {
-        fprintf(stderr, "heddle: %s\n", heddle_last_error());
-    }
-    return cli_exit_code(status);
-}
-
-int cli_usage_error(const char *format, ...)
-{
-    if (!cli_speaks()) {
-        return CLI_BAD_INPUT;
-    }
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "heddle: ");
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "\n");
-    va_end(arguments);
-    return CLI_BAD_INPUT;
-}
-
-int cli_printed(int code)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout)) {
-        return code;
-    }
-    fprintf(stderr, "heddle: standard output could not be written\n");
-    return code == CLI_OK ? CLI_FAILED : code;
-}
-
 int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high)
 {
     char *end = NULL;
@@ -89,6 +58,7 @@ static int help(FILE *to)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write, with a sentence */
     if (argc < 2) {
         return help(stderr);
     }

@@ -79,7 +79,7 @@ int run_make_embedding(run_job *job)
     job->embed_bias = calloc((size_t)channels, sizeof(float));
     job->final_bias = calloc((size_t)values, sizeof(float));
     if (job->embed_weight == NULL || job->final_weight == NULL || job->embed_bias == NULL || job->final_bias == NULL) {
-        fprintf(stderr, "heddle: no memory for an embedding of %" PRId64 " x %" PRId64 " weights\n", channels, values);
+        cli_say("no memory for an embedding of %" PRId64 " x %" PRId64 " weights", channels, values);
         return CLI_FAILED;
     }
     const float scale = sqrtf(3.0F / (float)channels);

@@ -161,9 +161,8 @@ static void say_leftovers(const run_job *job)
     const int64_t frames = job->clip.frames - p->t * p->frames, rows = job->clip.height - p->y * p->height;
     const int64_t columns = job->clip.width - p->x * p->width;
     if (frames + rows + columns > 0) {
-        fprintf(stderr,
-                "heddle: of the clip %" PRId64 " frames, %" PRId64 " rows and %" PRId64 " columns are not used\n",
-                frames, rows, columns);
+        cli_say("of the clip %" PRId64 " frames, %" PRId64 " rows and %" PRId64 " columns are not used", frames, rows,
+                columns);
     }
 }
 
@@ -187,9 +186,8 @@ static int fit_clip(run_job *job)
         code = code == CLI_OK ? fit_dim(job, "w", &p->x, 0) : code;
     }
     if (code == CLI_OK && cli_speaks() && !cli_will_exec(job->options->transport)) {
-        fprintf(stderr,
-                "heddle: clip of %" PRId64 " frames of %" PRId64 " x %" PRId64 ": t=%" PRId64 " (model: %" PRId64
-                "), %" PRId64 " x %" PRId64 " tokens per frame\n",
+        cli_say("clip of %" PRId64 " frames of %" PRId64 " x %" PRId64 ": t=%" PRId64 " (model: %" PRId64 "), %" PRId64
+                " x %" PRId64 " tokens per frame",
                 job->clip.frames, job->clip.width, job->clip.height, p->t, model_t, p->y, p->x);
         say_leftovers(job);
     }

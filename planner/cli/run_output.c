@@ -1,7 +1,7 @@
 /* What comes out: files, and the two comparisons of --check. */
+#include "output.h"
 #include "run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static int write_npy(const run_job *job, const char *path, const void *output)
     }
     float *values = malloc((size_t)elems * sizeof(float) + 1);
     if (values == NULL) {
-        fprintf(stderr, "heddle: no memory for %" PRId64 " bytes of output\n", elems * (int64_t)sizeof(float));
+        cli_say("no memory for %" PRId64 " bytes of output", elems * (int64_t)sizeof(float));
         return CLI_FAILED;
     }
     for (int64_t i = 0; i < elems; i++) {
@@ -97,27 +97,14 @@ static int write_frames(FILE *file, const run_job *job, const void *output)
     free(frames);
     free(tokens);
     free(patches);
-    return st != HEDDLE_OK ? cli_report(st) : bad != 0 ? CLI_FAILED : CLI_OK;
+    return cli_report(st); /* bytes that were lost are seen when the file is closed */
 }
 
 static int write_y4m(const run_job *job, const char *path, const void *output)
 {
-    FILE *file = fopen(path, "wb");
-    if (file == NULL) {
-        fprintf(stderr, "heddle: %s: cannot write: %s\n", path, strerror(errno));
-        return CLI_FAILED;
-    }
-    errno = 0;
-    int code = write_frames(file, job, output);
-    const int failed = ferror(file) != 0, saved = errno;
-    if (fclose(file) != 0 || failed) {
-        fprintf(stderr, "heddle: %s: cannot write: %s\n", path, strerror(saved != 0 ? saved : errno));
-        code = CLI_FAILED;
-    }
-    if (code != CLI_OK) {
-        remove(path);
-    }
-    return code;
+    cli_output file;
+    int code = cli_output_open(&file, path);
+    return code != CLI_OK ? code : cli_output_close(&file, write_frames(file.file, job, output));
 }
 
 int run_write_output(const run_job *job, const void *output)

@@ -176,14 +176,9 @@ void run_print_table(const run_report *report)
 
 void run_print_string(const char *key, const char *text, const char *behind)
 {
-    printf("\"%s\": \"", key);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\') {
-            putchar('\\');
-        }
-        putchar((unsigned char)*text < ' ' ? ' ' : *text);
-    }
-    printf("\"%s", behind);
+    printf("\"%s\": ", key);
+    cli_put_json_text(stdout, text);
+    printf("%s", behind);
 }
 
 void run_print_json(const run_report *report, const run_verdict *verdict)

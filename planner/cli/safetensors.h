@@ -15,8 +15,8 @@ typedef enum safetensors_dtype {
 } safetensors_dtype;
 
 typedef struct safetensors_entry {
-    char *name;         /* owned */
-    char dtype_name[8]; /* as written, cut */
+    char *name;          /* owned */
+    char dtype_name[16]; /* as written, cut */
     safetensors_dtype dtype;
     int ndim;
     int64_t extent[SAFETENSORS_MAX_DIMS];
@@ -29,7 +29,8 @@ typedef struct safetensors_file {
     size_t count;
 } safetensors_file;
 
-/* 0, or -1 with one sentence in `error` (no file name in it). `bytes` is borrowed. safetensors_close is legal after
+/* The header is JSON as RFC 8259 has it, and the tensors cover the data without overlap or hole, as the format asks.
+ * 0, or -1 with one sentence in `error` (no file name in it). `bytes` is borrowed. safetensors_close is legal after
  * either. */
 int safetensors_parse(safetensors_file *out, const uint8_t *bytes, size_t size, char *error, size_t error_bytes);
 void safetensors_close(safetensors_file *file);

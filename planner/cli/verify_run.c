@@ -159,7 +159,8 @@ static heddle_status agree(int *failed, trial *t, int number)
     if (*failed && first == rank) {
         char line[HEDDLE_LINE_BYTES] = "";
         heddle_reshard_format(line, sizeof line, &t->line);
-        fprintf(stderr, "heddle: mismatch in problem %d: %s\nheddle: %s\n", number, line, t->problem);
+        cli_say("mismatch in problem %d: %s", number, line);
+        cli_say("%s", t->problem);
     }
     return st;
 }
@@ -207,8 +208,8 @@ heddle_status verify_main(heddle_comm *comm, void *arg)
             char why[PROBLEM_BYTES];
             snprintf(why, sizeof why, "%s", heddle_last_error());
             heddle_reshard_format(line, sizeof line, &t.line);
-            fprintf(stderr, "heddle: rank %d, problem %d: %s\nheddle: %s\n", heddle_comm_rank(comm), done + 1, line,
-                    why);
+            cli_say("rank %d, problem %d: %s", heddle_comm_rank(comm), done + 1, line);
+            cli_say("%s", why);
             return st;
         }
         checked += t.checked_elems;

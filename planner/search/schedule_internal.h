@@ -8,7 +8,11 @@
 #include <heddle/schedule.h>
 
 #define HD_SCHEDULE_SCHEMA "heddle-schedule-1"
-enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_NAME_BYTES = 64, HD_SCHEDULE_MAX_LAYOUTS = 256 };
+enum {
+    HD_SCHEDULE_LIMIT_BYTES = 64 << 20,
+    HD_SCHEDULE_NAME_BYTES = 64 /* at least HD_MODEL_TEXT_BYTES */,
+    HD_SCHEDULE_MAX_LAYOUTS = 256
+};
 
 typedef enum hd_edge_kind {
     HD_EDGE_KEEP,

@@ -1,6 +1,6 @@
 /* JSON -> schedule. Nothing is believed: layouts are parsed against shape and mesh, the chain of edges is checked
  * against the stages, bytes and messages are computed anew and compared. */
-#include "planner/model/node.h"
+#include "planner/model/model_read.h"
 #include "planner/search/schedule_internal.h"
 
 #include "runtime/base/base.h"
@@ -257,17 +257,10 @@ static heddle_status read_stage(heddle_schedule *s, const hd_node *node, int ind
     const hd_node *value[STAGE_KEYS];
     hd_schedule_stage stage = {.mixes = {.dim = -1}};
     const hd_method *method = NULL;
-    const char *name = NULL;
     int64_t repetition = 0;
     int choice = 0;
     HD_TRY(hd_map_read(value, node, stage_keys, STAGE_KEYS, "a stage"));
-    HD_TRY(hd_node_text(&name, value[STAGE_NAME], "name"));
-    if (name[0] == '\0' || strlen(name) >= sizeof stage.name) {
-        st = hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "a stage's name has 1 to %zu bytes, found %zu",
-                          sizeof stage.name - 1, strlen(name));
-        goto out;
-    }
-    memcpy(stage.name, name, strlen(name) + 1);
+    HD_TRY(hd_read_label(stage.name, value[STAGE_NAME], "name"));
     HD_TRY(hd_node_int(&repetition, value[STAGE_REPETITION], 0, STAGES_MAX, "repetition"));
     if (repetition != index / s->period) {
         st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_REPETITION],
@@ -336,7 +329,7 @@ static heddle_status read_frame(heddle_schedule **out, const hd_node *const *val
     heddle_status st = HEDDLE_OK;
     char quoted[HD_NODE_QUOTE_BYTES];
     const char *text = NULL;
-    const char *model = NULL;
+    char model[HD_MODEL_TEXT_BYTES];
     int64_t period = 0;
     int64_t repeat = 0;
     heddle_shape shape;
@@ -347,7 +340,7 @@ static heddle_status read_frame(heddle_schedule **out, const hd_node *const *val
                           hd_quote(quoted, sizeof quoted, text), HD_SCHEDULE_SCHEMA);
         goto out;
     }
-    HD_TRY(hd_node_text(&model, value[TOP_MODEL], "model"));
+    HD_TRY(hd_read_label(model, value[TOP_MODEL], "model"));
     HD_TRY(hd_node_text(&text, value[TOP_SHAPE], "shape"));
     HD_TRY(at_node(heddle_shape_parse(&shape, text), value[TOP_SHAPE]));
     HD_TRY(hd_node_text(&text, value[TOP_MESH], "mesh"));

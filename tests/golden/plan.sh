@@ -85,7 +85,7 @@ says "bad prologue" 2 "prologue: layout, column 1: unknown dim 'q'" "$xl" --mesh
 says "infeasible" 3 "the most even layout" "$xl" --mesh sp=64 --max-waste 30 --method "*=local"
 says "output" 2 "cannot be written" "$xl" --mesh sp=4 -o "$folder/none/s.json"
 ln -s /dev/full "$folder/full.json"
-says "full disk" 2 "full.json: cannot be written" "$xl" --mesh sp=4 -o "$folder/full.json"
+says "full disk" 1 "full.json: cannot be written" "$xl" --mesh sp=4 -o "$folder/full.json"
 if [ ! -L "$folder/full.json" ]; then
     echo "FAILED a device was replaced by a file"
     failed=1

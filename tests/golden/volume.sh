@@ -36,7 +36,7 @@ says "help" 0 "usage: heddle volume" --help
 says "position" 2 "reshard line, column 28: unknown dim 'q' (dims: t s)" 'u8[t=9 s=7] on [x=3]: * -> q@x'
 says "nothing" 2 "volume wants one reshard line, found 0"
 says "two" 2 "volume wants one reshard line, found 2" a b
-says "option" 2 "unrecognized option" --bogus
+says "option" 2 "'--bogus': unknown option" --bogus
 says "too much" 2 "more than 2^61 bytes could move" 'u8[t=4611686018427387904] on [x=4]: t@x -> *'
 
 start=$(date +%s%N)

@@ -28,7 +28,7 @@ static void reads_float_types(void **state)
     static const float wanted[6] = {1.0F, -2.5F, 0.0F, 65504.0F, -0x1p-24F, 3.0F};
     static const uint16_t half[6] = {0x3c00, 0xc100, 0x0000, 0x7bff, 0x8001, 0x4200};
     static const uint16_t bf16[2] = {0x3f80, 0xc020};
-    uint8_t data[24 + 12 + 4];
+    uint8_t data[24 + 12 + 4 + 8] = {0};
     char error[512] = "";
     size_t size = 0;
     safetensors_file file;
@@ -42,10 +42,14 @@ static void reads_float_types(void **state)
                           " \"b.half\": {\"shape\": [2, 3], \"dtype\": \"F16\", \"data_offsets\": [24, 36]},\n"
                           " \"a.full\": {\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\n"
                           " \"c.brain\": {\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[36,40]},\n"
-                          " \"d.other\": {\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}   ",
+                          " \"d.other\": {\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[40,48]},\n"
+                          " \"e.none\": {\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[24,24]},\n"
+                          " \"f.none\": {\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[0],\"data_offsets\":[48,48]},\n"
+                          " \"\\ud83e\\uddf5\": {\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}   ",
                           data, sizeof(data));
     assert_int_equal(safetensors_parse(&file, bytes, size, error, sizeof(error)), 0);
-    assert_int_equal(file.count, 4);
+    assert_int_equal(file.count, 7);
+    assert_non_null(safetensors_find(&file, "\xf0\x9f\xa7\xb5"));
     assert_int_equal(safetensors_read_f32(out, &file, "a.full", 2, matrix, error, sizeof(error)), 0);
     assert_memory_equal(out, wanted, sizeof(wanted));
     assert_int_equal(safetensors_read_f32(out, &file, "b.half", 2, matrix, error, sizeof(error)), 0);
@@ -63,6 +67,7 @@ static void reads_float_types(void **state)
     free(bytes);
 }
 
+#define PART(place, shape) "{\"dtype\":\"F32\",\"shape\":[" shape "],\"data_offsets\":[" place "]}"
 #define ONE "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
 
 static void refuses_with_a_sentence(void **state)
@@ -100,6 +105,30 @@ static void refuses_with_a_sentence(void **state)
         {"{\"a\n\": " ONE "}", "control character"},
         {"{\"a", "does not end"},
         {"{\"a\\", "does not end"},
+        /* JSON and nothing beside it. */
+        {"{\"a\": " ONE ",}", "a comma before '}'"},
+        {"{,}", "'\"'"},
+        {"{\"a\": {\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],}}", "a comma before '}'"},
+        {"{\"a\": {\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]}}", "whole number"},
+        {"{\"a\": {\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]}}", "whole number"},
+        {"{\"a\": {\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "']'"},
+        {"{\"__metadata__\": {\"a\": \"b\",}, \"a\": " ONE "}", "a comma before '}'"},
+        {"{\"__metadata__\": {}, \"__metadata__\": {}, \"a\": " ONE "}", "twice"},
+        {" {\"a\": " ONE "}", "0x20 where '{'"},
+        {"{\"a\\u0000b\": " ONE "}", "zero byte"},
+        {"{\"a\\ud83e\": " ONE "}", "one half of a pair"},
+        {"{\"a\\udd83\": " ONE "}", "one half of a pair"},
+        {"{\"a\\ud83e\\u0041\": " ONE "}", "one half of a pair"},
+        {"{\"a\xff\": " ONE "}", "not UTF-8"},
+        /* The tensors cover the data, each byte once. */
+        {"{\"a\": " ONE ", \"b\": " ONE "}", "tensor 'b' at 0 to 8 of the data overlaps tensor 'a', which ends at 8"},
+        {"{\"b\": " PART("0,8", "2") ", \"a\": " PART("4,8", "1") "}",
+         "tensor 'a' at 4 to 8 of the data overlaps tensor 'b'"},
+        {"{\"a\": " PART("0,4", "1") "}", "bytes 4 to 8 of the data, behind the last tensor"},
+        {"{\"a\": " PART("4,8", "1") "}", "bytes 0 to 4 of the data, before tensor 'a'"},
+        {"{\"a\": " PART("0,2", "1,0") "}", "0 elements of F32, but 2 bytes"},
+        {"{}", "bytes 0 to 8 of the data"},
+        {"{\"a\": {\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,8]}}", "2 elements of I64, but 8 bytes"},
         {"{\"__metadata__\": [1]}", "'{'"},
         {"{\"__metadata__\": {\"a\": 1}}", "'\"'"},
     };

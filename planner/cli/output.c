@@ -1,0 +1,104 @@
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static int refuse(const cli_output *out)
+{
+    return cli_usage_error("%s: cannot be written: %s", out->path, strerror(errno));
+}
+
+/* Is there something that a file of that name may not take the place of? Sets target. */
+static int is_special(cli_output *out, mode_t *mode)
+{
+    struct stat there;
+    *mode = 0;
+    if (realpath(out->path, out->target) == NULL || stat(out->target, &there) != 0) {
+        snprintf(out->target, sizeof out->target, "%s", out->path);
+        return 0;
+    }
+    *mode = there.st_mode & 0777;
+    return !S_ISREG(there.st_mode);
+}
+
+int cli_output_open(cli_output *out, const char *path)
+{
+    struct timespec now;
+    mode_t mode = 0;
+    *out = (cli_output){.path = path};
+    if (strlen(path) >= sizeof out->target - 64) {
+        errno = ENAMETOOLONG;
+        return refuse(out);
+    }
+    if (is_special(out, &mode)) {
+        out->file = fopen(out->target, "wbe");
+        return out->file != NULL ? CLI_OK : refuse(out);
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(out->temporary, sizeof out->temporary, "%s.tmp-%ld-%llx", out->target, (long)getpid(),
+             (unsigned long long)now.tv_sec << 30 | (unsigned long long)now.tv_nsec);
+    int fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return refuse(out);
+    }
+    if ((mode != 0 && fchmod(fd, mode) != 0) || (out->file = fdopen(fd, "wb")) == NULL) {
+        int code = refuse(out);
+        close(fd);
+        unlink(out->temporary);
+        return code;
+    }
+    return CLI_OK;
+}
+
+int cli_output_close(cli_output *out, int code)
+{
+    const int is_file = out->temporary[0] != '\0';
+    const int before = errno; /* of a write that failed */
+    errno = 0;
+    int failed = code != CLI_OK || fflush(out->file) != 0 || ferror(out->file) || (is_file && fsync(fileno(out->file)));
+    int why = errno != 0 ? errno : before;
+    if (fclose(out->file) != 0 && !failed) {
+        failed = 1;
+        why = errno;
+    }
+    if (is_file && !failed && rename(out->temporary, out->target) != 0) {
+        failed = 1;
+        why = errno;
+    }
+    if (failed && is_file) {
+        unlink(out->temporary);
+    }
+    if (failed && code == CLI_OK) {
+        cli_say("%s: cannot be written: %s", out->path, strerror(why));
+        code = CLI_FAILED;
+    }
+    return code;
+}
+
+int cli_output_check(const char *path)
+{
+    cli_output out = {.path = path};
+    mode_t mode = 0;
+    if (is_special(&out, &mode)) {
+        /* A pipe's reader would take this for the end. */
+        struct stat there;
+        const int is_pipe = stat(out.target, &there) == 0 && S_ISFIFO(there.st_mode);
+        const int fd = is_pipe ? -1 : open(out.target, O_WRONLY | O_CLOEXEC);
+        if (fd < 0) {
+            return is_pipe ? CLI_OK : refuse(&out);
+        }
+        close(fd);
+        return CLI_OK;
+    }
+    int code = cli_output_open(&out, path);
+    if (code == CLI_OK) {
+        fclose(out.file);
+        unlink(out.temporary);
+    }
+    return code;
+}
