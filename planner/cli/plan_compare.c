@@ -27,7 +27,7 @@ static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
  * all axes but those that only ever shard the batch; the published methods have no more to share it. */
 static double steady_bytes(int *ranks, const cli_plan_view *v)
 {
-    heddle_model_info model;
+    heddle_model_info model = {.struct_bytes = sizeof model};
     unsigned sequence_axes = 0;
     int first = 0;
     int cycle = 1;
