@@ -1,6 +1,6 @@
 /* One switch: four ranks hold a video split over time and want it split over space.
  *
- *     cc 01_switch.c $(pkg-config --cflags --libs heddle) && ./a.out
+ *     cc 01_switch.c $(pkg-config --cflags --libs heddle) $(pkg-config --variable=rpath_flag heddle) && ./a.out
  */
 #include <heddle/heddle.h>
 #include <stdio.h>

@@ -1,10 +1,37 @@
 #!/usr/bin/env bash
-# Install into an empty prefix, then build a program against it with find_package and with pkg-config.
+# The lines that README.md shows for building and installing, run as they stand; then programs built against what they
+# installed, with find_package and with pkg-config, with and without MPI.
 set -eu
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+: "${HEDDLE_BUILD:?}"
+case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
+    skip_test sanitizer "a program built against the library would need the sanitizer too"
+    ;;
+esac
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
-cmake --install "${HEDDLE_BUILD:?}" --prefix "$prefix/usr" >/dev/null
+
+# The shell lines of the section, in order; the folder of this build stands for build/, so that nothing is built twice.
+sed -n '/^## Build and install/,/^## [^B]/s/^    //p' "$HEDDLE_SOURCE/README.md" |
+    sed -E "s#(^| )build#\\1$HEDDLE_BUILD#g" >"$prefix/readme.sh"
+[ "$(wc -l <"$prefix/readme.sh")" -ge 6 ] || { echo "README.md has no lines to build and install"; exit 1; }
+(cd "$HEDDLE_SOURCE" && env -u PKG_CONFIG_PATH -u LD_LIBRARY_PATH HOME="$prefix" bash -eux "$prefix/readme.sh") >"$prefix/log" 2>&1 || {
+    echo "README.md's lines fail:"
+    tail -n 30 "$prefix/log"
+    exit 1
+}
+[ -x "$prefix/heddle/bin/heddle" ] || { echo "README.md's lines install no command line"; exit 1; }
+rm -f "$HEDDLE_BUILD/switch"
+
+# What a plain configuration builds: no tests.
+cmake -S "$HEDDLE_SOURCE" -B "$prefix/fresh" >/dev/null
+cmake --build "$prefix/fresh" --target help >"$prefix/targets"
+grep -q heddle_cli "$prefix/targets"
+if grep -E '\b(test|bench)_|heddle_test_support' "$prefix/targets"; then
+    echo "tests are built by default"
+    exit 1
+fi
+
 mkdir "$prefix/app"
 cd "$prefix/app"
 cat >main.c <<'C'
@@ -28,25 +55,62 @@ find_package(heddle 0.1 REQUIRED)
 add_executable(app main.c)
 target_link_libraries(app heddle::heddle)
 C
-link_flags=""
-case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
-    skip_test sanitizer "a program built against the library would need the sanitizer too"
-    ;;
-esac
-cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/usr" >/dev/null
+cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/heddle" >/dev/null
 cmake --build build >/dev/null
 ./build/app
-export PKG_CONFIG_PATH="$(dirname "$(find "$prefix/usr" -name heddle.pc)")"
-cc main.c $(pkg-config --cflags --libs heddle) $link_flags -o app
+export PKG_CONFIG_PATH="$(dirname "$(find "$prefix/heddle" -name heddle.pc)")"
+cc main.c $(pkg-config --cflags --libs heddle) -o app
 LD_LIBRARY_PATH="$(pkg-config --variable=libdir heddle)" ./app
+if readelf -d app | grep -E 'RPATH|RUNPATH'; then
+    echo "Libs of heddle.pc set a run path, which a distribution's packages must not have"
+    exit 1
+fi
+cc main.c $(pkg-config --cflags --libs heddle) $(pkg-config --variable=rpath_flag heddle) -o app
+env -u LD_LIBRARY_PATH ./app
+# A static library would need what the shared one brings along.
+for needed in -ldnnl -lhwloc -lyaml -lm -ldl; do
+    pkg-config --static --libs heddle | grep -qw -e "$needed" || { echo "heddle.pc: --static lacks $needed"; exit 1; }
+    if pkg-config --libs heddle | grep -w -e "$needed"; then
+        echo "heddle.pc: $needed is not the program's business"
+        exit 1
+    fi
+done
+
+if have_mpi; then
+    cat >mpi.c <<'C'
+#include <heddle/mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    heddle_comm *comm = NULL;
+    MPI_Init(&argc, &argv);
+    heddle_status st = heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL);
+    if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
+        printf("%d ranks\n", heddle_comm_size(comm));
+    }
+    heddle_comm_destroy(comm);
+    MPI_Finalize();
+    return st != HEDDLE_OK;
+}
+C
+    sed 's/main.c/mpi.c/; s/heddle::heddle/heddle::heddle_mpi/' CMakeLists.txt >CMakeLists.tmp
+    mkdir mpi && mv CMakeLists.tmp mpi/CMakeLists.txt && cp mpi.c mpi/
+    cmake -S mpi -B mpi/build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/heddle" >/dev/null
+    cmake --build mpi/build >/dev/null
+    cc mpi.c $(pkg-config --cflags --libs heddle-mpi) $(pkg-config --variable=rpath_flag heddle-mpi) -o mpi_app
+    for program in mpi/build/app ./mpi_app; do
+        env -u LD_LIBRARY_PATH timeout 60 mpirun --oversubscribe --allow-run-as-root --bind-to none -n 2 $program </dev/null >out
+        grep -qx "2 ranks" out || { echo "$program: $(cat out)"; exit 1; }
+    done
+fi
 # The command line starts anywhere: its core links neither MPI nor CUDA.
-if ldd "$prefix/usr/bin/heddle" | grep -E 'libmpi|libcuda|libnccl'; then
+if ldd "$prefix/heddle/bin/heddle" | grep -E 'libmpi|libcuda|libnccl'; then
     echo "the core links MPI or CUDA"
     exit 1
 fi
-"$prefix/usr/bin/heddle" --version
+"$prefix/heddle/bin/heddle" --version
 # Hidden visibility: nothing but heddle_ names comes out of the library.
-library=$(find "$prefix/usr" -name libheddle.so)
+library=$(find "$prefix/heddle" -name libheddle.so)
 if nm -D --defined-only "$library" | awk '$2 ~ /[TDBR]/{print $3}' | grep -v '^heddle_'; then
     echo "these names should be hidden"
     exit 1
