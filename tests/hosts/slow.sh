@@ -22,14 +22,14 @@ spoil() { # queueing discipline of both ends
 }
 
 all() {
-    right "$1" verify --random 30 --seed 7
+    right "$1" verify --random 12 --seed 7
     right "$1" verify attention 'f64[b=2 s=37 h=6 d=16] on [sp=2]' --method ring --causal
     right "$1" run "$tiny" --mesh sp=2 --check
 }
 
-# A bucket of a few packets in front of 20 Mbit/s: what comes too fast is dropped, and TCP sends it again.
-if spoil tbf rate 20mbit burst 6kb limit 9kb; then
-    all "20 Mbit/s, short queue"
+# A queue of a few packets in front of 200 Mbit/s: what comes too fast is dropped, and TCP sends it again.
+if spoil tbf rate 200mbit burst 16kb limit 32kb; then
+    all "200 Mbit/s, short queue"
     drops=$(ip netns exec "$host_a" tc -s qdisc show dev data | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | head -n 1)
     [ "${drops:-0}" -gt 0 ] || fail "the short queue dropped nothing, so nothing was tested"
     echo "short queue: $drops packets dropped"
