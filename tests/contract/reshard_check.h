@@ -191,10 +191,11 @@ static inline int rc_canary_broken(const rc_array *a, size_t elem_bytes)
     return broken;
 }
 
+/* A sum of one term is that term, whatever its bits. */
 static inline int rc_adds(const heddle_reshard_line *line)
 {
     for (int a = 0; a < line->mesh.naxes; a++) {
-        if (line->from.dim_of_axis[a] == HEDDLE_PARTIAL) {
+        if (line->from.dim_of_axis[a] == HEDDLE_PARTIAL && line->mesh.axis[a].size > 1) {
             return 1;
         }
     }

@@ -28,7 +28,9 @@ static _Thread_local int64_t copied_bytes, copy_calls; /* of this rank */
 
 static void clock_call(clocked *c, int64_t start_ns)
 {
-    nanosleep(&(struct timespec){.tv_nsec = c->sleep_ns}, NULL);
+    if (c->sleep_ns > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = c->sleep_ns}, NULL);
+    }
     const int64_t ns = hd_now_ns() - start_ns;
     int64_t least = c->least_ns, most = c->most_ns;
     c->calls++;
@@ -213,42 +215,51 @@ static heddle_status bench_rank(heddle_comm *comm, void *arg)
 }
 
 /* No sample is shorter than the shortest call, and the shortest sample no longer than the mean of all calls, but for
- * what the loop itself takes. */
+ * what the loop and the clock themselves take. */
 static void check_times(double min_ms, double median_ms, const clocked *c)
 {
     const double mean_ns = (double)c->sum_ns / (double)c->calls;
     print_message("min %.0f ns, median %.0f ns; of %lld calls: least %lld, mean %.0f, most %lld ns\n", min_ms * 1e6,
                   median_ms * 1e6, (long long)c->calls, (long long)c->least_ns, mean_ns, (long long)c->most_ns);
     assert_true(min_ms * 1e6 > 0.999 * (double)c->least_ns);
-    assert_true(min_ms * 1e6 < 1.3 * mean_ns);
+    assert_true(min_ms * 1e6 < 1.3 * mean_ns + 5000);
     assert_true(min_ms <= median_ms);
-    assert_true(median_ms * 1e6 < 1.3 * (double)c->most_ns);
+    assert_true(median_ms * 1e6 < 1.3 * (double)c->most_ns + 5000);
+}
+
+static void check_one(heddle_bench_result *out, int64_t sleep_ns)
+{
+    job j = {.line = "u8[t=64 s=96] on [sp=1]: t@sp -> s@sp"};
+    reset(&executions, sleep_ns);
+    reset(&copies, 2 * sleep_ns);
+    HD_OK(heddle_run_ranks(1, "threads", bench_rank, &j));
+    check_times(j.result.min_ms, j.result.median_ms, &executions);
+    check_times(j.result.roofline_min_ms, j.result.roofline_median_ms, &copies);
+    *out = j.result;
 }
 
 static void times_are_of_one_execution(void **state)
 {
-    static const int64_t sleeps_ns[] = {2000000, 10000}; /* one in a sample, several */
+    heddle_bench_result result = {.repeats = 1};
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        job j = {.line = "u8[t=64 s=96] on [sp=1]: t@sp -> s@sp as s,t"};
-        reset(&executions, sleeps_ns[i]);
-        reset(&copies, 2 * sleeps_ns[i]);
-        HD_OK(heddle_run_ranks(1, "threads", bench_rank, &j));
-        assert_true(i == 0 ? j.result.repeats == 1 : j.result.repeats >= 1);
-        check_times(j.result.min_ms, j.result.median_ms, &executions);
-        check_times(j.result.roofline_min_ms, j.result.roofline_median_ms, &copies);
+    check_one(&result, 2000000);
+    assert_int_equal(result.repeats, 1);
+    /* Short ones, many to a sample, unless something else ran while they were counted. */
+    for (int i = 0; i < 20 && result.repeats < 10; i++) {
+        check_one(&result, 0);
     }
+    assert_true(result.repeats >= 10);
 }
 
 static void times_are_of_the_slowest_rank(void **state)
 {
     (void)state;
     job j = {.line = "u8[t=64 s=96] on [sp=2]: t@sp -> s@sp"};
-    reset(&executions, 5000000);
+    reset(&executions, 50000000);
     reset(&copies, 0);
     executions.only_last = 1; /* rank 1, which sends to rank 0 */
     HD_OK(heddle_run_ranks(2, "threads", bench_rank, &j));
-    assert_true(j.result.min_ms >= 5);
+    assert_true(j.result.min_ms >= 50);
     assert_int_equal(j.result.bytes_per_rank, 3072);
     assert_int_equal(j.result.bytes_sent_per_rank, 1536);
     assert_int_equal(j.result.bytes_total, 6144);

@@ -7,6 +7,9 @@ static const char *const lines[] = {
     /* 1 rank */
     "f32[t=5 s=7] on [sp=1]: t@sp -> s@sp",
     "bf16[b=2 t=5 s=7] on [sp=1]: sum@sp -> * as s,t,b",
+    "f32[t=5 s=7] on [sp=1]: sum@sp -> t@sp",
+    "f16[t=5 s=7] on [sp=1]: sum@sp -> *",
+    "f8e4m3[t=5 s=7] on [a=1 b=2]: sum@a,t@b -> s@b",
     /* 2 ranks: keep, split, switch, gather, permuted orders, empty */
     "bf16[t=6 s=8 c=32] on [sp=2]: t@sp -> t@sp",
     "bf16[t=6 s=8 c=32] on [sp=2]: * -> t@sp",
