@@ -20,7 +20,9 @@ typedef struct hd_attn_block {
 } hd_attn_block;
 
 /* Online softmax, carried from block to block: top = largest score so far (-infinity at first), sum = sum of exp(score
- * - top), acc = sum of exp(score - top) v. */
+ * - top), acc = sum of exp(score - top) v. The largest score's own weight is 1, so the sum of a row that has seen a key
+ * is 1 or more. Where acc would leave the range of the type, as a sum of many large values does though their mean is
+ * within, the row's acc and sum are kept 2^-32 times as large; a sum between 0 and 1 says so. */
 typedef struct hd_attn_carry {
     void *acc; /* [nq][d] */
     void *top; /* [nq] */
@@ -28,12 +30,13 @@ typedef struct hd_attn_carry {
 } hd_attn_carry;
 
 typedef struct hd_attn_grad {
-    const void *d_o;   /* [nq][d] */
-    const void *lse;   /* [nq] */
-    const void *delta; /* [nq] sum of o * d_o */
-    void *dq;          /* [nq][d], added to */
-    void *dk;          /* [nk][d], added to */
-    void *dv;          /* [nk][d], added to */
+    const void *d_o;     /* [nq][d] */
+    const void *top;     /* [nq] what finish leaves: a score's weight is exp((score - top) - log_sum) */
+    const void *log_sum; /* [nq] */
+    const void *delta;   /* [nq] sum of o * d_o */
+    void *dq;            /* [nq][d], added to */
+    void *dk;            /* [nk][d], added to */
+    void *dv;            /* [nk][d], added to */
 } hd_attn_grad;
 
 /* Part of a matrix of scores or weights: rows of `stride` elements. */
@@ -48,15 +51,17 @@ typedef struct hd_attn_kernels {
     /* 64-byte aligned, for any block of width d */
     size_t (*scratch_bytes)(int64_t d);
     void (*forward)(const hd_attn_block *block, const hd_attn_carry *carry, void *scratch);
-    /* acc becomes o; lse may be carry->top. seen 0: these rows saw no key at all; o becomes 0. */
+    /* acc becomes o, sum its logarithm. lse: NULL or gets top + log_sum, rounded: of large scores too coarse to make
+     * weights from. seen 0: these rows saw no key at all; o becomes 0, lse -infinity. */
     void (*finish)(const hd_attn_carry *carry, void *lse, int seen, int64_t nq, int64_t d);
+    /* Scores are computed by the same operations as in forward, bit for bit. */
     void (*backward)(const hd_attn_block *block, const hd_attn_grad *grad, void *scratch);
     /* delta[i] = sum of a[i] * b[i] over d */
     void (*row_dots)(void *delta, const void *a, const void *b, int64_t rows, int64_t d);
 
     /* Whole score rows: s = scale * q k^T where seen, `hidden` elsewhere */
     void (*scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden, void *scratch);
-    /* In place over `columns`, those of -infinity become 0; lse per row; seen as above */
+    /* In place over `columns`, those of -infinity become 0; lse per row or NULL; seen as above */
     void (*softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen);
     /* ds = factor * p * (dp - sum(p * dp)) per row, into dp */
     void (*softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns,

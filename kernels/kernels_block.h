@@ -25,7 +25,10 @@ typedef struct hd_attention_head {
     int64_t kv_stride;
     int64_t out_stride;
     float scale;
-    float *lse; /* [nq] log of the sum of exp(scale q k); NULL: not wanted */
+    /* [nq] the largest score scale q k, and the log of the sum of exp(score - top): apart, because rounded together
+     * they are too coarse to make weights of large scores from. NULL: not wanted. Scores are those of
+     * hd_attn_kernels_best, bit for bit. */
+    float *top, *log_sum;
 } hd_attention_head;
 
 typedef struct hd_block_kernels {

@@ -132,7 +132,8 @@ typedef struct heddle_attention_array {
 } heddle_attention_array;
 
 /* Collective over the ranks that share the sequence. Returns when o is complete. lse: NULL, or dense [batch, heads,
- * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp.
+ * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp. Rounded to
+ * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
  * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty. After HEDDLE_ERR_PEER, _TIMEOUT or _TRANSPORT, which name
  * rank and peer, the object only fails. stream: HEDDLE_NO_STREAM. */

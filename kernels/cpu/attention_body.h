@@ -6,18 +6,25 @@
  * multiple of the vector cost nothing: rows of a tile are keys, then channels. Keys come in blocks of KEY_BLOCK, with a
  * running maximum and sum (online softmax).
  *
+ * Scores are in natural units, and computed as in attn_vec.h, whose backward computes them again.
+ *
  * Long fibres: keys and values are copied once per head to dense f32 rows. Short ones are read where they lie.
  */
+#include "kernels/cpu/attn_cpu.h"
+
+#include <float.h>
+
 enum { QUERY_BLOCK = VEC * VEC_COLUMNS, KEY_BLOCK = 96, SHORT_KEYS = 64, LINE_FLOATS = 16 };
 
 typedef struct attention_scratch {
-    float *qt;     /* [d][QUERY_BLOCK], times scale * log2(e) */
+    float *qt;     /* [d][QUERY_BLOCK], times scale */
     float *s;      /* [KEY_BLOCK][QUERY_BLOCK]: scores, then weights */
     float *o;      /* [d][QUERY_BLOCK] */
     float *top;    /* [QUERY_BLOCK] largest score so far */
     float *higher; /* [QUERY_BLOCK] the same after the present key block */
     float *sum;    /* [QUERY_BLOCK] sum of weights */
-    float *shrink; /* [QUERY_BLOCK] 2^(top - higher) */
+    float *shrink; /* [QUERY_BLOCK] exp(top - higher) */
+    float *bad;    /* [QUERY_BLOCK] 0, or NaN where an output is not finite */
     float *dense;  /* [2][nk][d] keys and values */
 } attention_scratch;
 
@@ -35,7 +42,7 @@ static int64_t padded(int64_t floats)
 
 static size_t attention_scratch_bytes(int64_t nk, int64_t d)
 {
-    return (size_t)((2 * d + KEY_BLOCK + 4) * QUERY_BLOCK + 2 * padded(nk * d)) * sizeof(float);
+    return (size_t)((2 * d + KEY_BLOCK + 5) * QUERY_BLOCK + 2 * padded(nk * d)) * sizeof(float);
 }
 
 static attention_scratch divide_scratch(float *memory, int64_t d)
@@ -48,7 +55,8 @@ static attention_scratch divide_scratch(float *memory, int64_t d)
     scratch.higher = scratch.top + QUERY_BLOCK;
     scratch.sum = scratch.higher + QUERY_BLOCK;
     scratch.shrink = scratch.sum + QUERY_BLOCK;
-    scratch.dense = scratch.shrink + QUERY_BLOCK;
+    scratch.bad = scratch.shrink + QUERY_BLOCK;
+    scratch.dense = scratch.bad + QUERY_BLOCK;
     return scratch;
 }
 
@@ -80,15 +88,17 @@ INLINE void load_query_vector(float *qt, const hd_attention_head *head, int bf16
     }
 }
 
-/* out[q][i] = o[i][q] * inverse[q] for one vector of queries, of which `count` exist. */
+/* out[q][i] = o[i][q] * inverse[q] for one vector of queries, of which `count` exist; bad[q] as in the scratch. */
 INLINE void store_query_vector(const hd_attention_head *head, int bf16, const float *o, int64_t first, int count,
-                               vec inverse)
+                               vec inverse, float *bad)
 {
+    vec not_finite[4] = {vec_set1(0), vec_set1(0), vec_set1(0), vec_set1(0)};
     for (int64_t i = 0; i < head->d; i += VEC) {
         vec t[VEC];
 #pragma GCC unroll 16
         for (int r = 0; r < VEC; r++) {
             t[r] = i + r < head->d ? vec_mul(vec_load(o + (i + r) * QUERY_BLOCK), inverse) : vec_set1(0);
+            not_finite[r % 4] = vec_fma(t[r], vec_set1(0), not_finite[r % 4]);
         }
         vec_transpose(t);
         if (count >= VEC && i + VEC <= head->d) {
@@ -102,11 +112,12 @@ INLINE void store_query_vector(const hd_attention_head *head, int bf16, const fl
             }
         }
     }
+    vec_store(bad, vec_add(vec_add(not_finite[0], not_finite[1]), vec_add(not_finite[2], not_finite[3])));
 }
 
 INLINE void load_queries(float *qt, const hd_attention_head *head, int bf16, int64_t q0, int nz)
 {
-    vec factor = vec_set1(head->scale * HD_LOG2_E);
+    vec factor = vec_set1(head->scale);
     for (int z = 0; z < nz; z++) {
         int64_t first = q0 + z * VEC;
         if (first + VEC <= head->nq) {
@@ -117,16 +128,22 @@ INLINE void load_queries(float *qt, const hd_attention_head *head, int bf16, int
     }
 }
 
-INLINE void store_outputs(const hd_attention_head *head, int bf16, const attention_scratch *scratch, int64_t q0, int nz)
+/* 0: some output is not finite. */
+INLINE int store_outputs(const hd_attention_head *head, int bf16, const attention_scratch *scratch, int64_t q0, int nz)
 {
+    vec bad = vec_set1(0);
     for (int z = 0; z < nz; z++) {
         int64_t first = q0 + z * VEC;
         vec inverse = vec_div(vec_set1(1), vec_load(scratch->sum + z * VEC));
-        store_query_vector(head, bf16, scratch->o + z * VEC, first, (int)least(VEC, head->nq - first), inverse);
+        store_query_vector(head, bf16, scratch->o + z * VEC, first, (int)least(VEC, head->nq - first), inverse,
+                           scratch->bad + z * VEC);
+        bad = vec_add(bad, vec_load(scratch->bad + z * VEC));
     }
-    for (int64_t q = 0; head->lse != NULL && q < least(QUERY_BLOCK, head->nq - q0); q++) {
-        head->lse[q0 + q] = scratch->top[q] / HD_LOG2_E + logf(scratch->sum[q]);
+    for (int64_t q = 0; head->top != NULL && q < least(QUERY_BLOCK, head->nq - q0); q++) {
+        head->top[q0 + q] = scratch->top[q];
+        head->log_sum[q0 + q] = logf(scratch->sum[q]);
     }
+    return vec_sum(bad) == 0;
 }
 
 /* s[r][.] = sum_i k[r][i] qt[i][.] for `rows` keys; top = max(top, s). */
@@ -228,9 +245,10 @@ INLINE void score_keys(const attention_scratch *scratch, const attention_source 
     }
 }
 
-/* Scores to weights 2^(s - higher), their sum, and by how much earlier sums shrink. */
+/* Scores to weights exp(s - higher), their sum, and by how much earlier sums shrink. */
 INLINE void weigh_keys(const attention_scratch *scratch, int64_t keys, int first, int nz)
 {
+    const vec log2_e = vec_set1(HD_LOG2_E);
     vec higher[VEC_COLUMNS];
     vec sum[VEC_COLUMNS];
 #pragma GCC unroll 4
@@ -238,7 +256,7 @@ INLINE void weigh_keys(const attention_scratch *scratch, int64_t keys, int first
         higher[z] = vec_load(scratch->higher + z * VEC);
         sum[z] = vec_set1(0);
         if (!first) {
-            vec shrink = vec_exp2(vec_sub(vec_load(scratch->top + z * VEC), higher[z]));
+            vec shrink = vec_exp2(vec_mul(vec_sub(vec_load(scratch->top + z * VEC), higher[z]), log2_e));
             vec_store(scratch->shrink + z * VEC, shrink);
             sum[z] = vec_mul(vec_load(scratch->sum + z * VEC), shrink);
         }
@@ -248,7 +266,7 @@ INLINE void weigh_keys(const attention_scratch *scratch, int64_t keys, int first
 #pragma GCC unroll 4
         for (int z = 0; z < nz; z++) {
             float *s = scratch->s + j * QUERY_BLOCK + z * VEC;
-            vec weight = vec_exp2(vec_sub(vec_load(s), higher[z]));
+            vec weight = vec_exp2(vec_mul(vec_sub(vec_load(s), higher[z]), log2_e));
             vec_store(s, weight);
             sum[z] = vec_add(sum[z], weight);
         }
@@ -328,6 +346,55 @@ INLINE void copy_rows(float *dst, const void *src, int bf16, int64_t rows, int64
     }
 }
 
+static int are_finite(const float *rows, int64_t nrows, int64_t stride, int64_t d)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < nrows * d; i++) {
+        sum += rows[i / d * stride + i % d] * 0;
+    }
+    return sum == 0;
+}
+
+/* A query whose sum of weighted values has left the range, though the mean of finite values is within: the same sum
+ * with weights 2^-32 times as large, into the scratch's o. */
+static void mean_of_large_values(const hd_attention_head *head, const attention_scratch *scratch,
+                                 const attention_source *source, int64_t lane)
+{
+    const float *q = scratch->qt + lane;
+    float *o = scratch->o, inverse = 1 / scratch->sum[lane];
+    memset(o, 0, (size_t)head->d * sizeof(float));
+    for (int64_t j = 0; j < head->nk; j++) {
+        const float *k = source->k + j * source->stride, *v = source->v + j * source->stride;
+        float s = 0;
+        for (int64_t i = 0; i < head->d; i++) {
+            s = fmaf(k[i], q[i * QUERY_BLOCK], s);
+        }
+        float weight = expf(s - scratch->top[lane]) * HD_ROW_DOWN;
+        for (int64_t i = 0; i < head->d; i++) {
+            o[i] += weight * v[i];
+        }
+    }
+    for (int64_t i = 0; i < head->d; i++) {
+        o[i] = fminf(fmaxf(o[i] * inverse, -FLT_MAX * HD_ROW_DOWN), FLT_MAX * HD_ROW_DOWN) / HD_ROW_DOWN;
+    }
+}
+
+INLINE void redo_bad_queries(const hd_attention_head *head, int bf16, const attention_scratch *scratch,
+                             const attention_source *source, int64_t q0)
+{
+    int finite = are_finite(source->k, head->nk, source->stride, head->d) &&
+                 are_finite(source->v, head->nk, source->stride, head->d);
+    for (int64_t q = 0; finite && q < least(QUERY_BLOCK, head->nq - q0); q++) {
+        if (scratch->bad[q] != 0 && scratch->sum[q] >= 1) { /* not NaN */
+            mean_of_large_values(head, scratch, source, q);
+            for (int64_t i = 0; i < head->d; i += VEC) {
+                store_some(head->out, bf16, (q0 + q) * head->out_stride + i, vec_load_part(scratch->o + i, head->d - i),
+                           head->d - i);
+            }
+        }
+    }
+}
+
 INLINE void attend_head(const hd_attention_head *head, int bf16, float *memory)
 {
     attention_scratch scratch = divide_scratch(memory, head->d);
@@ -342,7 +409,9 @@ INLINE void attend_head(const hd_attention_head *head, int bf16, float *memory)
         int nz = (int)((least(QUERY_BLOCK, head->nq - q0) + VEC - 1) / VEC);
         load_queries(scratch.qt, head, bf16, q0, nz);
         attend_columns[nz - 1](head, &scratch, &source);
-        store_outputs(head, bf16, &scratch, q0, nz);
+        if (!store_outputs(head, bf16, &scratch, q0, nz)) {
+            redo_bad_queries(head, bf16, &scratch, &source, q0);
+        }
     }
 }
 

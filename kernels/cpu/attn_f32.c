@@ -1,10 +1,13 @@
 #include "kernels/cpu/attn_cpu.h"
 
+#include <float.h>
 #include <math.h>
+#include <string.h>
 
 #define REAL float
 #define REAL_EXP expf
 #define REAL_LOG logf
+#define REAL_MOST FLT_MAX
 #define ATTN(name) f32_##name
 #include "kernels/cpu/attn_body.h"
 

@@ -1,10 +1,13 @@
 #include "kernels/cpu/attn_cpu.h"
 
+#include <float.h>
 #include <math.h>
+#include <string.h>
 
 #define REAL double
 #define REAL_EXP exp
 #define REAL_LOG log
+#define REAL_MOST DBL_MAX
 #define ATTN(name) f64_##name
 #include "kernels/cpu/attn_body.h"
 

@@ -46,18 +46,18 @@ static float largest(const float *row, int64_t columns)
 /* A NaN gets through as a weight, and from there into the sum. */
 static void softmax(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen)
 {
-    const vec least_power = vec_set1(-1e30f), log2_e = vec_set1(HD_LOG2_E);
+    const vec log2_e = vec_set1(HD_LOG2_E);
     for (int64_t i = 0; i < rows; i++) {
         float *row = (float *)s->data + i * s->stride, top = largest(row, columns);
         if (!seen || top == -__builtin_inff() || top == __builtin_inff()) {
             hd_attn_matrix one = {row, s->stride};
-            rows_softmax(&one, 1, columns, (float *)lse + i, seen);
+            rows_softmax(&one, 1, columns, lse != NULL ? (float *)lse + i : NULL, seen);
             continue;
         }
         vec sum = vec_set1(0);
         for (int64_t j = 0; j < columns; j += VEC) {
             vec power = vec_mul(vec_sub(vec_load_part(row + j, columns - j), vec_set1(top)), log2_e);
-            vec weight = vec_keep(vec_exp2(vec_max(least_power, power)), columns - j);
+            vec weight = vec_keep(vec_exp2(power), columns - j);
             vec_store_part(row + j, weight, columns - j);
             sum = vec_add(sum, weight);
         }
@@ -66,7 +66,9 @@ static void softmax(const hd_attn_matrix *s, int64_t rows, int64_t columns, void
         for (int64_t j = 0; j < columns; j += VEC) {
             vec_store_part(row + j, vec_mul(vec_load_part(row + j, columns - j), inverse), columns - j);
         }
-        ((float *)lse)[i] = top + logf(total);
+        if (lse != NULL) {
+            ((float *)lse)[i] = top + logf(total);
+        }
     }
 }
 

@@ -2,19 +2,32 @@
 #include "kernels/cpu/attn_cpu.h"
 #include "kernels/cpu/vec_math.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/attn_tile.h"
 
-#include "kernels/cpu/attn_vec.h"
+/* The operations of a lane of attn_vec.h's score. */
+static float rows_score(const hd_attn_block *block, int64_t i, int64_t j)
+{
+    const float *q = (const float *)block->q + i * block->d, *k = (const float *)block->k + j * block->d;
+    float scale = (float)block->scale, sum = 0;
+    for (int64_t c = 0; c < block->d; c++) {
+        sum = fmaf(k[c], q[c] * scale, sum);
+    }
+    return sum;
+}
 
 #define ATTN_ROWS_ONLY
 #define REAL float
 #define REAL_EXP expf
 #define REAL_LOG logf
+#define REAL_MOST FLT_MAX
 #define ATTN(name) rows_##name
 #include "kernels/cpu/attn_body.h"
+
+#include "kernels/cpu/attn_vec.h"
 
 #include "kernels/cpu/attn_rows.h"
 

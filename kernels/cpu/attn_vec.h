@@ -2,7 +2,11 @@
  *
  * Queries lie across the lanes: a block of them is transposed, scores are computed transposed, s[key][query], so
  * softmax needs no sum across lanes. Where the mask's edge crosses a block, scores are masked; keys and queries there
- * are looked over first, and a piece with infinities or NaN goes to the reference, which never touches what is masked.
+ * are looked over first, and a piece with infinities or NaN goes to the scalar rows (rows_NAME of attn_body.h, included
+ * before), which never touch what is masked. So does a query whose sums leave the range of the type.
+ *
+ * Scores are in natural units and their largest is taken away before anything else happens to them: of large scores
+ * only the difference is good to anything, and it is exact.
  */
 enum { QUERY_BLOCK = VEC * VEC_COLUMNS, KEY_BLOCK = 96 };
 
@@ -12,7 +16,7 @@ typedef struct scratch_parts {
     float *gt;                          /* [d][QUERY_BLOCK]: gradient of o */
     float *q_rows, *g_rows;             /* [QUERY_BLOCK][d padded] */
     float *s, *ds;                      /* [KEY_BLOCK][QUERY_BLOCK] */
-    float *top, *higher, *sum, *shrink; /* [QUERY_BLOCK]; backward: lse, -, delta, - */
+    float *top, *higher, *sum, *shrink; /* [QUERY_BLOCK]; backward: top, -, delta, -log2 of the sum of weights */
 } scratch_parts;
 
 static int64_t padded(int64_t d)
@@ -103,15 +107,6 @@ static void pad_rows(float *to, const float *from, int64_t d, int64_t count, flo
     }
 }
 
-static int all_finite(const float *x, int64_t elems)
-{
-    float sum = 0;
-    for (int64_t i = 0; i < elems; i++) {
-        sum += x[i] * 0;
-    }
-    return sum == 0;
-}
-
 /* Keys that all queries q0.. see, and those that at least the last one sees. */
 static void key_range(const hd_attn_block *b, int64_t q0, int64_t count, int64_t *full, int64_t *any)
 {
@@ -152,18 +147,19 @@ static void mask_scores(float *s, int64_t n_keys, int64_t diagonal, float hidden
 /* Scores to weights, their sums, and by how much earlier ones shrink. */
 static void weigh(const scratch_parts *x, int64_t n_keys, int nz)
 {
-    const vec least_power = vec_set1(-1e30f);
+    const vec log2_e = vec_set1(HD_LOG2_E);
     for (int z = 0; z < nz; z++) {
         float *s = x->s + z * VEC;
         vec top = vec_load(x->top + z * VEC), higher = top;
         for (int64_t j = 0; j < n_keys; j++) {
             higher = vec_max(higher, vec_load(s + j * QUERY_BLOCK));
         }
-        vec shrink = vec_exp2(vec_max(least_power, vec_sub(top, higher)));
+        vec shrink = vec_exp2(vec_mul(vec_sub(top, higher), log2_e));
         vec sum = vec_mul(vec_load(x->sum + z * VEC), shrink), more = vec_set1(0);
         for (int64_t j = 0; j + 1 < n_keys; j += 2) {
-            vec a = vec_exp2(vec_max(least_power, vec_sub(vec_load(s + j * QUERY_BLOCK), higher)));
-            vec b = vec_exp2(vec_max(least_power, vec_sub(vec_load(s + (j + 1) * QUERY_BLOCK), higher)));
+            vec below_a = vec_sub(vec_load(s + j * QUERY_BLOCK), higher);
+            vec below_b = vec_sub(vec_load(s + (j + 1) * QUERY_BLOCK), higher);
+            vec a = vec_exp2(vec_mul(below_a, log2_e)), b = vec_exp2(vec_mul(below_b, log2_e));
             vec_store(s + j * QUERY_BLOCK, a);
             vec_store(s + (j + 1) * QUERY_BLOCK, b);
             sum = vec_add(sum, a);
@@ -171,7 +167,7 @@ static void weigh(const scratch_parts *x, int64_t n_keys, int nz)
         }
         if (n_keys % 2 != 0) {
             float *at = s + (n_keys - 1) * QUERY_BLOCK;
-            vec a = vec_exp2(vec_max(least_power, vec_sub(vec_load(at), higher)));
+            vec a = vec_exp2(vec_mul(vec_sub(vec_load(at), higher), log2_e));
             vec_store(at, a);
             sum = vec_add(sum, a);
         }
@@ -213,7 +209,7 @@ static void load_carry(const scratch_parts *x, const hd_attn_carry *carry, int64
     const float *top = carry->top, *sum = carry->sum;
     transpose_in(x->ot, (const float *)carry->acc + q0 * d, d, count, 1);
     for (int64_t i = 0; i < QUERY_BLOCK; i++) {
-        float known = i < count ? top[q0 + i] * HD_LOG2_E : 0;
+        float known = i < count ? top[q0 + i] : 0;
         x->top[i] = known == -__builtin_inff() ? -__FLT_MAX__ : known;
         x->sum[i] = i < count ? sum[q0 + i] : 0;
     }
@@ -224,8 +220,50 @@ static void store_carry(const scratch_parts *x, const hd_attn_carry *carry, int6
     float *top = carry->top, *sum = carry->sum;
     transpose_out((float *)carry->acc + q0 * d, x->ot, d, count, 1, 0);
     for (int64_t i = 0; i < count; i++) {
-        top[q0 + i] = x->top[i] == -__FLT_MAX__ ? -__builtin_inff() : x->top[i] / HD_LOG2_E;
+        top[q0 + i] = x->top[i] == -__FLT_MAX__ ? -__builtin_inff() : x->top[i];
         sum[q0 + i] = x->sum[i];
+    }
+}
+
+/* higher[lane]: 0, or NaN where an output is not finite. */
+static void look_over(const scratch_parts *x, int64_t d, int nz)
+{
+    for (int z = 0; z < nz; z++) {
+        vec bad[2] = {vec_set1(0), vec_set1(0)};
+        for (int64_t i = 0; i < d; i++) {
+            bad[i % 2] = vec_fma(vec_load(x->ot + i * QUERY_BLOCK + z * VEC), vec_set1(0), bad[i % 2]);
+        }
+        vec_store(x->higher + z * VEC, vec_add(bad[0], bad[1]));
+    }
+}
+
+/* Queries whose sums have left the range, or that are kept smaller for that, once more from the carry as it was, each
+ * by itself: nothing depends on its neighbours. `keys`: those taken so far. */
+static void redo_rows(const scratch_parts *x, const hd_attn_block *block, const hd_attn_carry *carry, int64_t q0,
+                      int64_t count, int64_t keys)
+{
+    int64_t d = block->d;
+    int finite = -1; /* not looked yet */
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = q0 + i, seen = rows_seen_keys(block, row);
+        hd_attn_carry own = {(float *)carry->acc + row * d, (float *)carry->top + row, (float *)carry->sum + row};
+        hd_attn_block one = {
+            (const float *)block->q + row * d, block->k, block->v, 1, least(seen, keys), d, INT64_MAX, block->scale};
+        int down = rows_is_down(*(float *)own.sum);
+        if (!down && x->higher[i] == 0) {
+            continue;
+        }
+        if (!down && finite < 0) {
+            finite = rows_all_finite(block->k, keys * d) && rows_all_finite(block->v, keys * d);
+        }
+        if (down || (finite && rows_all_finite(one.q, d))) {
+            rows_forward(&one, &own, x->gt);
+            for (int64_t c = 0; c < d; c++) {
+                x->ot[c * QUERY_BLOCK + i] = ((float *)own.acc)[c];
+            }
+            x->top[i] = *(float *)own.top == -__builtin_inff() ? -__FLT_MAX__ : *(float *)own.top;
+            x->sum[i] = *(float *)own.sum;
+        }
     }
 }
 
@@ -237,18 +275,20 @@ static void forward(const hd_attn_block *block, const hd_attn_carry *carry, void
         int64_t count = least(QUERY_BLOCK, block->nq - q0);
         int nz = (int)((count + VEC - 1) / VEC);
         key_range(block, q0, count, &full, &any);
-        transpose_in(x.qt, (const float *)block->q + q0 * d, d, count, (float)block->scale * HD_LOG2_E);
+        transpose_in(x.qt, (const float *)block->q + q0 * d, d, count, (float)block->scale);
         load_carry(&x, carry, q0, count, d);
         attend(&x, block, 0, full, 0, nz);
         hd_attn_block edge = edge_of(block, q0, count, full, any);
-        int finite = any > full && all_finite(edge.k, edge.nk * d) && all_finite(edge.v, edge.nk * d);
+        int finite = any > full && rows_all_finite(edge.k, edge.nk * d) && rows_all_finite(edge.v, edge.nk * d);
         if (finite) {
             attend(&x, &edge, 0, edge.nk, 1, nz);
         }
+        look_over(&x, d, nz);
+        redo_rows(&x, block, carry, q0, count, finite ? any : full);
         store_carry(&x, carry, q0, count, d);
         if (any > full && !finite) {
             hd_attn_carry rest = {(float *)carry->acc + q0 * d, (float *)carry->top + q0, (float *)carry->sum + q0};
-            hd_attn_reference.forward(&edge, &rest, NULL);
+            rows_forward(&edge, &rest, x.gt);
         }
     }
 }
@@ -258,12 +298,12 @@ static void forward(const hd_attn_block *block, const hd_attn_carry *carry, void
 /* s: scores to weights; ds: products of gradients to gradients of scores. Lanes without a query give nothing. */
 static void weigh_back(const scratch_parts *x, int64_t n_keys, int64_t count)
 {
-    const vec least_power = vec_set1(-1e30f);
+    const vec log2_e = vec_set1(HD_LOG2_E);
     for (int64_t q = 0; q < count; q += VEC) {
-        vec lse = vec_load(x->top + q), delta = vec_load(x->sum + q);
+        vec top = vec_load(x->top + q), delta = vec_load(x->sum + q), shrink = vec_load(x->shrink + q);
         for (int64_t j = 0; j < n_keys; j++) {
             float *s = x->s + j * QUERY_BLOCK + q, *ds = x->ds + j * QUERY_BLOCK + q;
-            vec p = vec_exp2(vec_max(least_power, vec_sub(vec_load(s), lse)));
+            vec p = vec_exp2(vec_fma(vec_sub(vec_load(s), top), log2_e, shrink));
             vec gradient = vec_mul(p, vec_sub(vec_load(ds), delta));
             vec_store(s, count - q < VEC ? vec_keep(p, count - q) : p);
             vec_store(ds, count - q < VEC ? vec_keep(gradient, count - q) : gradient);
@@ -297,9 +337,10 @@ static void pull_back(const scratch_parts *x, const hd_attn_block *b, const hd_a
 
 static hd_attn_grad grad_at(const hd_attn_grad *grad, int64_t q0, int64_t k0, int64_t d)
 {
-    return (hd_attn_grad){(const float *)grad->d_o + q0 * d, (const float *)grad->lse + q0,
-                          (const float *)grad->delta + q0,   (float *)grad->dq + q0 * d,
-                          (float *)grad->dk + k0 * d,        (float *)grad->dv + k0 * d};
+    return (hd_attn_grad){(const float *)grad->d_o + q0 * d, (const float *)grad->top + q0,
+                          (const float *)grad->log_sum + q0, (const float *)grad->delta + q0,
+                          (float *)grad->dq + q0 * d,        (float *)grad->dk + k0 * d,
+                          (float *)grad->dv + k0 * d};
 }
 
 static void load_gradients(const scratch_parts *x, const hd_attn_block *block, const hd_attn_grad *grad, int64_t q0,
@@ -307,13 +348,14 @@ static void load_gradients(const scratch_parts *x, const hd_attn_block *block, c
 {
     int64_t d = block->d;
     const float *q = (const float *)block->q + q0 * d, *g = (const float *)grad->d_o + q0 * d;
-    transpose_in(x->qt, q, d, count, (float)block->scale * HD_LOG2_E);
+    transpose_in(x->qt, q, d, count, (float)block->scale);
     transpose_in(x->gt, g, d, count, 1);
     pad_rows(x->q_rows, q, d, count, (float)block->scale);
     pad_rows(x->g_rows, g, d, count, 1);
     memset(x->ot, 0, (size_t)(d * QUERY_BLOCK) * sizeof(float));
     for (int64_t i = 0; i < QUERY_BLOCK; i++) {
-        x->top[i] = i < count ? ((const float *)grad->lse)[q0 + i] * HD_LOG2_E : 0;
+        x->top[i] = i < count ? ((const float *)grad->top)[q0 + i] : 0;
+        x->shrink[i] = i < count ? -((const float *)grad->log_sum)[q0 + i] * HD_LOG2_E : 0;
         x->sum[i] = i < count ? ((const float *)grad->delta)[q0 + i] : 0;
     }
 }
@@ -329,15 +371,16 @@ static void backward(const hd_attn_block *block, const hd_attn_grad *grad, void 
         pull_back(&x, block, grad, 0, full, 0, count);
         hd_attn_block edge = edge_of(block, q0, count, full, any);
         hd_attn_grad edge_grad = grad_at(grad, q0, full, d);
-        int finite = any > full && all_finite(edge.k, edge.nk * d) && all_finite(edge.v, edge.nk * d) &&
-                     all_finite(edge.q, count * d) && all_finite(edge_grad.d_o, count * d) &&
-                     all_finite(edge_grad.lse, count) && all_finite(edge_grad.delta, count);
+        int finite = any > full && rows_all_finite(edge.k, edge.nk * d) && rows_all_finite(edge.v, edge.nk * d) &&
+                     rows_all_finite(edge.q, count * d) && rows_all_finite(edge_grad.d_o, count * d) &&
+                     rows_all_finite(edge_grad.top, count) && rows_all_finite(edge_grad.log_sum, count) &&
+                     rows_all_finite(edge_grad.delta, count);
         if (finite) {
             pull_back(&x, &edge, &edge_grad, 0, edge.nk, 1, count);
         }
         transpose_out((float *)grad->dq + q0 * d, x.ot, d, count, (float)block->scale, 1);
         if (any > full && !finite) {
-            hd_attn_reference.backward(&edge, &edge_grad, NULL);
+            rows_backward(&edge, &edge_grad, NULL);
         }
     }
 }

@@ -105,6 +105,22 @@ static size_t attention_scratch_bytes(int64_t nk, int64_t d)
     return (size_t)d * sizeof(double);
 }
 
+/* In f32, with the sums of attn_body.h's dot: its backward computes scores again. */
+static float score_of(const hd_attention_head *head, int64_t q, int64_t k)
+{
+    float part[16] = {0}, sum = 0;
+    int64_t i = 0, whole = head->d / 16 * 16;
+    for (; i < head->d; i++) {
+        float product =
+            load(head->q, head->dtype, q * head->q_stride + i) * load(head->k, head->dtype, k * head->kv_stride + i);
+        *(i < whole ? &part[i % 16] : &sum) += product;
+    }
+    for (int l = 0; l < 16; l++) {
+        sum += part[l];
+    }
+    return head->scale * sum;
+}
+
 /* Online softmax, key after key. */
 static void attention(const hd_attention_head *head, void *scratch)
 {
@@ -116,12 +132,7 @@ static void attention(const hd_attention_head *head, void *scratch)
             sum[i] = 0;
         }
         for (int64_t k = 0; k < head->nk; k++) {
-            double score = 0;
-            for (int64_t i = 0; i < head->d; i++) {
-                score += (double)load(head->q, head->dtype, q * head->q_stride + i) *
-                         (double)load(head->k, head->dtype, k * head->kv_stride + i);
-            }
-            score *= (double)head->scale;
+            double score = (double)score_of(head, q, k);
             double higher = score > top ? score : top;
             double rescale = k > 0 ? exp(top - higher) : 0;
             double weight = exp(score - higher);
@@ -134,8 +145,9 @@ static void attention(const hd_attention_head *head, void *scratch)
         for (int64_t i = 0; i < head->d; i++) {
             store(head->out, head->dtype, q * head->out_stride + i, (float)(sum[i] / weights));
         }
-        if (head->lse != NULL) {
-            head->lse[q] = (float)(top + log(weights));
+        if (head->top != NULL) {
+            head->top[q] = (float)top;
+            head->log_sum[q] = (float)log(weights);
         }
     }
 }

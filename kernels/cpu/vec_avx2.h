@@ -128,6 +128,12 @@ static inline vec vec_round(vec x)
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
+/* x - n for n = vec_round(x); vec_exp2_range has no infinities */
+static inline vec vec_fraction(vec x, vec n)
+{
+    return _mm256_sub_ps(x, n);
+}
+
 /* x * 2^n for a whole n of -126 .. 127; zero for -127 */
 static inline vec vec_scale_by_power(vec x, vec n)
 {

@@ -121,6 +121,13 @@ static inline vec vec_round(vec x)
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
+/* x - n for n = vec_round(x); 0 of an infinity */
+static inline vec vec_fraction(vec x, vec n)
+{
+    (void)n;
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 /* x * 2^n for a whole n */
 static inline vec vec_scale_by_power(vec x, vec n)
 {

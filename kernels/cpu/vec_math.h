@@ -4,12 +4,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* 2^x to 1 ulp: x = n + f, 2^f by a polynomial that is exactly 1 at 0. */
+/* 2^x to 1 ulp: x = n + f, 2^f by a polynomial that is exactly 1 at 0. 2^-infinity is 0. */
 INLINE vec vec_exp2(vec x)
 {
     x = vec_exp2_range(x);
     vec n = vec_round(x);
-    vec f = vec_sub(x, n);
+    vec f = vec_fraction(x, n);
     vec p = vec_set1(0x1.41fbba0000000p-13f);
     p = vec_fma(p, f, vec_set1(0x1.5f3e540000000p-10f));
     p = vec_fma(p, f, vec_set1(0x1.3b2d4c0000000p-7f));

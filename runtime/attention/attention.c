@@ -93,7 +93,7 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv));
     }
     hd_attn_widen(a->wide_q, a->qkv, p->dtype, a->q_elems);
-    hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->lse};
+    hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->top, a->log_sum, a->lse};
     a->core.going_back = 0;
     HD_TRY(a->method->forward(&a->core, &call));
     const char *o = a->o, *out_lse = a->lse;
@@ -171,7 +171,8 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     memset(a->grad, 0, (size_t)(all_elems * p->real_bytes));
     hd_core_backward call = {.q = a->wide_q,
                              .kv = (char *)a->qkv + a->q_elems * p->elem_bytes,
-                             .lse = a->lse,
+                             .top = a->top,
+                             .log_sum = a->log_sum,
                              .d_o = a->wide_d_o,
                              .delta = a->delta,
                              .dq = a->grad,

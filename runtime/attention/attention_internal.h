@@ -129,13 +129,15 @@ typedef struct hd_core_forward {
     const void *q;  /* real [heads][batch][rows][width] */
     const void *kv; /* storage [2][kv_heads][batch][rows][width]; peers can reach it */
     void *o;        /* real, like q */
-    void *lse;      /* real [heads][batch][rows] */
+    /* real [heads][batch][rows]: what finish of the kernels leaves for backward; rsa, which keeps weights, has none */
+    void *top, *log_sum;
+    void *lse; /* like these; NULL: not wanted */
 } hd_core_forward;
 
 typedef struct hd_core_backward {
-    const void *q, *kv, *lse;
+    const void *q, *kv, *top, *log_sum;
     const void *d_o;   /* real, like q */
-    const void *delta; /* real, like lse */
+    const void *delta; /* real, like top */
     void *dq;          /* real, zeroed */
     void *dkv;         /* real, like kv, zeroed */
 } hd_core_backward;

@@ -22,7 +22,9 @@ struct heddle_attention {
     void *wide_q;   /* part, real; q in qkv unless bf16 */
     void *o;        /* part, real */
     void *narrow_o; /* part; o unless bf16 */
-    void *lse;      /* part, real */
+    void *top;      /* part, real, and the next: what backward makes weights from; NULL where weights are kept */
+    void *log_sum;
+    void *lse;      /* part, real; NULL: never asked for */
     void *lse_rows; /* rows, real */
     void *d_o;      /* part */
     void *wide_d_o; /* part, real; d_o unless bf16 */

@@ -232,7 +232,8 @@ static void backward_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
     int64_t key = (pair->kv_head * p->batch + pair->batch) * w->key_rows + pair->k_at;
     char *dk = w->dkv + key * row_bytes;
     hd_attn_grad grad = {.d_o = (const char *)w->x->d_o + row * row_bytes,
-                         .lse = (const char *)w->x->lse + row * real,
+                         .top = (const char *)w->x->top + row * real,
+                         .log_sum = (const char *)w->x->log_sum + row * real,
                          .delta = (const char *)w->x->delta + row * real,
                          .dq = (char *)w->x->dq + row * row_bytes,
                          .dk = dk,
@@ -289,7 +290,8 @@ void hd_core_finish(hd_core *core, const hd_carry_arrays *carry, void *lse)
             int64_t row = (head * p->batch + batch) * rows;
             hd_attn_carry part = {(char *)carry->acc + row * p->width * real, (char *)carry->top + row * real,
                                   (char *)carry->sum + row * real};
-            core->kernels->finish(&part, (char *)lse + row * real, p->key_length[batch] > 0, rows, p->width);
+            core->kernels->finish(&part, lse != NULL ? (char *)lse + row * real : NULL, p->key_length[batch] > 0, rows,
+                                  p->width);
         }
     }
 }

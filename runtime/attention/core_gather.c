@@ -10,7 +10,6 @@ typedef struct gather_state {
     heddle_reshard *gather, *home; /* NULL: one rank */
     void *kv;                      /* storage [2][kv_heads][batch][all rows][width]; the caller's with one rank */
     void *dkv;                     /* real */
-    void *sum;                     /* real [heads][batch][rows] */
 } gather_state;
 
 static heddle_status join_rows(gather_state *state, const hd_core *core)
@@ -53,10 +52,8 @@ static heddle_status take_state(hd_core *core)
     state->core.rank = 0;
     state->core.nranks = 2;
     int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
-    int64_t rows = core->heads * p->batch * state->rows[0].rows;
-    HD_TRY(hd_alloc_aligned(&state->sum, 64, (size_t)(rows * p->real_bytes), "sums of an attention"));
     HD_TRY(hd_core_take_room(&state->core, state->rows[1].rows));
-    core->workspace_bytes += rows * p->real_bytes + state->core.workspace_bytes;
+    core->workspace_bytes += state->core.workspace_bytes;
     if (core->comm != NULL) {
         HD_TRY(hd_core_buffer(&state->kv, core, elems * p->elem_bytes));
         core->workspace_bytes -= elems * p->elem_bytes;
@@ -109,7 +106,6 @@ static void gather_destroy(hd_core *core)
     hd_free(state->rows[1].seg);
     hd_free(state->core.scratch);
     hd_free(state->core.wide);
-    hd_free(state->sum);
     if (core->comm != NULL) {
         heddle_buffer_free(core->comm, state->kv);
         heddle_buffer_free(core->comm, state->dkv);
@@ -122,7 +118,7 @@ static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)
     heddle_status st = HEDDLE_OK;
     gather_state *state = core->method;
     const void *kv = x->kv;
-    hd_carry_arrays carry = {x->o, x->lse, state->sum};
+    hd_carry_arrays carry = {x->o, x->top, x->log_sum};
     if (state->gather != NULL) {
         HD_TRY(hd_reshard_counted(state->gather, x->kv, state->kv, &core->moved[0]));
         kv = state->kv;

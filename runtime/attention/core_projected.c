@@ -10,7 +10,6 @@ typedef struct projected_state {
     void *kv;            /* real [2][kv_heads][batch][m][width]: summed; kept for backward */
     void *part;          /* partial sums of them or of their gradients */
     void *dkv;           /* summed gradients */
-    void *sum;           /* real [heads][batch][rows] */
     void *wide;          /* bf16: own keys and values; projections */
     void *wide_e[2];     /* real [m][rows]; the caller's unless bf16 */
     void *de;            /* bf16: gradient of a projection */
@@ -28,7 +27,6 @@ static heddle_status take_state(hd_core *core)
     state->m = p->options.projected_length;
     state->elems = 2 * core->kv_heads * p->batch * state->m * p->width;
     int64_t own = core->rows[core->rank].rows, bytes = state->elems * p->real_bytes;
-    int64_t rows_bytes = core->heads * p->batch * own * p->real_bytes;
     void **shared[] = {&state->kv, &state->part, &state->dkv};
     for (int i = 0; i < 3; i++) {
         if (core->comm != NULL) {
@@ -38,9 +36,8 @@ static heddle_status take_state(hd_core *core)
             core->workspace_bytes += bytes;
         }
     }
-    core->workspace_bytes += rows_bytes - bytes;
+    core->workspace_bytes -= bytes;
     core->saved_bytes += bytes;
-    HD_TRY(hd_alloc_aligned(&state->sum, 64, (size_t)rows_bytes, "sums of an attention"));
     if (p->dtype == HEDDLE_BF16) {
         int64_t kv = 2 * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
         int64_t e = state->m * own * p->real_bytes;
@@ -86,7 +83,6 @@ static void projected_destroy(hd_core *core)
             hd_free(shared[i]);
         }
     }
-    hd_free(state->sum);
     hd_free(state->wide);
     hd_free(state->wide_e[0]);
     hd_free(state->wide_e[1]);
@@ -198,13 +194,13 @@ static void attend_turn(void *ctx, const hd_turn *turn)
 {
     const call *c = ctx;
     const hd_attn_problem *p = c->core->problem;
-    const projected_state *state = c->core->method;
     int64_t at, row, real = p->real_bytes;
     hd_attn_block block = block_of(c, turn, c->forward->q, &at, &row);
-    hd_attn_carry part = {(char *)c->forward->o + row * p->width * real, (char *)c->forward->lse + row * real,
-                          (char *)state->sum + row * real};
+    hd_attn_carry part = {(char *)c->forward->o + row * p->width * real, (char *)c->forward->top + row * real,
+                          (char *)c->forward->log_sum + row * real};
+    void *lse = c->forward->lse != NULL ? (char *)c->forward->lse + row * real : NULL;
     c->core->kernels->forward(&block, &part, hd_core_scratch(c->core, turn->thread));
-    c->core->kernels->finish(&part, part.top, 1, block.nq, p->width);
+    c->core->kernels->finish(&part, lse, 1, block.nq, p->width);
 }
 
 static void attend_back_turn(void *ctx, const hd_turn *turn)
@@ -217,7 +213,8 @@ static void attend_back_turn(void *ctx, const hd_turn *turn)
     hd_attn_block block = block_of(c, turn, x->q, &at, &row);
     char *dk = (char *)state->part + at;
     hd_attn_grad grad = {(const char *)x->d_o + row * row_bytes,
-                         (const char *)x->lse + row * real,
+                         (const char *)x->top + row * real,
+                         (const char *)x->log_sum + row * real,
                          (const char *)x->delta + row * real,
                          (char *)x->dq + row * row_bytes,
                          dk,
@@ -230,7 +227,7 @@ static heddle_status projected_forward(hd_core *core, const hd_core_forward *x)
     heddle_status st = HEDDLE_OK;
     projected_state *state = core->method;
     call c = call_of(core, x->kv);
-    hd_carry_arrays carry = {x->o, x->lse, state->sum};
+    hd_carry_arrays carry = {x->o, x->top, x->log_sum};
     c.forward = x;
     memset(state->part, 0, (size_t)(state->elems * core->problem->real_bytes));
     hd_run_jobs(core->threads, 2 * core->kv_heads * core->problem->batch, project_slice, &c);

@@ -2,39 +2,13 @@
  * behind them in the type of the arithmetic. With one member this is the local method. */
 #include "runtime/attention/attention_internal.h"
 
-typedef struct ring_state {
-    void *sum; /* [heads][batch][rows] */
-} ring_state;
-
 static heddle_status ring_create(hd_core *core)
 {
-    heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    ring_state *state = NULL;
     int64_t a_row = 2 * core->kv_heads * p->batch * p->width;
-    int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
-    heddle_status mine = hd_alloc(&core->method, 1, sizeof *state, "a ring attention");
-    state = core->method;
-    if (mine == HEDDLE_OK) {
-        mine = hd_alloc_aligned(&state->sum, 64, (size_t)(rows * p->real_bytes), "sums of a ring attention");
-        core->workspace_bytes += rows * p->real_bytes;
-    }
-    HD_TRY(core->comm != NULL ? hd_comm_agree(core->comm, mine) : mine);
     const int64_t bytes_a_row[HD_HOPS] = {
         [HD_TRAVEL] = a_row * p->elem_bytes, [HD_SUMS] = p->options.forward_only ? 0 : a_row * p->real_bytes};
-    HD_TRY(hd_ring_create(core, bytes_a_row));
-out:
-    return st;
-}
-
-static void ring_destroy(hd_core *core)
-{
-    ring_state *state = core->method;
-    hd_ring_destroy(core);
-    if (state != NULL) {
-        hd_free(state->sum);
-    }
-    hd_free(state);
+    return hd_ring_create(core, bytes_a_row);
 }
 
 typedef struct forward_turn {
@@ -53,8 +27,7 @@ static heddle_status forward_visit(void *ctx, int member, const void *held, void
 static heddle_status ring_forward(hd_core *core, const hd_core_forward *x)
 {
     heddle_status st = HEDDLE_OK;
-    ring_state *state = core->method;
-    forward_turn turn = {core, x, {x->o, x->lse, state->sum}};
+    forward_turn turn = {core, x, {x->o, x->top, x->log_sum}};
     hd_ring_walk walk = {.block = x->kv, .visit = forward_visit, .ctx = &turn};
     hd_core_start(core, &turn.carry);
     HD_TRY(hd_ring_run(core, &walk));
@@ -85,4 +58,4 @@ static heddle_status ring_backward(hd_core *core, const hd_core_backward *x)
     return hd_ring_run(core, &walk);
 }
 
-const hd_core_method hd_core_ring = {ring_create, ring_forward, ring_backward, ring_destroy};
+const hd_core_method hd_core_ring = {ring_create, ring_forward, ring_backward, hd_ring_destroy};

@@ -183,7 +183,7 @@ static void fill(void *data, int64_t elems, heddle_dtype real, double value)
 
 typedef struct softmax_work {
     hd_core *core;
-    char *lse;
+    char *lse; /* NULL: not wanted */
 } softmax_work;
 
 static hd_attn_matrix rows_of_turn(const hd_core *core, char *matrix, const hd_turn *turn, int64_t *row)
@@ -200,7 +200,8 @@ static void softmax_turn(void *ctx, const hd_turn *turn)
     const rsa_state *state = w->core->method;
     int64_t row;
     hd_attn_matrix matrix = rows_of_turn(w->core, state->p, turn, &row);
-    w->core->kernels->softmax(&matrix, w->core->rows[w->core->rank].rows, state->columns, w->lse + row * p->real_bytes,
+    void *lse = w->lse != NULL ? w->lse + row * p->real_bytes : NULL;
+    w->core->kernels->softmax(&matrix, w->core->rows[w->core->rank].rows, state->columns, lse,
                               p->key_length[turn->batch] > 0);
 }
 

@@ -149,7 +149,13 @@ static heddle_status take_all_memory(heddle_attention *a)
     HD_TRY(hd_alloc((void **)&a->sources, (size_t)p->spread, sizeof(void *), "an attention"));
     HD_TRY(take_memory(&a->qkv, a, (a->q_elems + 2 * a->kv_elems) * p->elem_bytes, saved));
     HD_TRY(take_memory(&a->o, a, a->q_elems * p->real_bytes, saved));
-    HD_TRY(take_memory(&a->lse, a, a->row_elems * p->real_bytes, saved));
+    if (p->options.method != HEDDLE_ATTENTION_RSA || p->options.projected_length > 0) {
+        HD_TRY(take_memory(&a->top, a, a->row_elems * p->real_bytes, saved));
+        HD_TRY(take_memory(&a->log_sum, a, a->row_elems * p->real_bytes, saved));
+    }
+    if (p->options.log_sum_exp) {
+        HD_TRY(take_memory(&a->lse, a, a->row_elems * p->real_bytes, workspace));
+    }
     a->wide_q = a->qkv;
     a->narrow_o = a->o;
     if (p->dtype == HEDDLE_BF16) {
@@ -286,6 +292,8 @@ static void free_memory(heddle_attention *a)
                    a->wide_q != a->qkv ? a->wide_q : NULL,
                    a->o,
                    a->narrow_o != a->o ? a->narrow_o : NULL,
+                   a->top,
+                   a->log_sum,
                    a->lse,
                    a->lse_rows,
                    a->d_o,

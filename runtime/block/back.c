@@ -220,7 +220,7 @@ static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const 
         bytes[HD_KEEP_MIXER] = block->mixer->kept_bytes(block, view);
     } else if (block->options.kind == HEDDLE_STAGE_CROSS) {
         bytes[HD_KEEP_WIDE] = rows * c * elem;
-        bytes[HD_KEEP_MIXER] = rows * (size_t)block->options.heads * sizeof(float);
+        bytes[HD_KEEP_MIXER] = rows * (size_t)block->options.heads * 2 * sizeof(float);
         if (__builtin_mul_overflow((size_t)view->samples * 2 * c * elem, (size_t)block->options.text_tokens,
                                    &bytes[HD_KEEP_TEXT])) {
             return hd_fail(HEDDLE_ERR_NOMEM,

@@ -92,13 +92,13 @@ static void scatter(float *dst, const float *src, int64_t rows, int64_t d, int64
 }
 
 static void attend_back(heddle_block *block, const hd_kept *kept, const head_rows *x, const hd_attn_block *piece,
-                        int64_t first, const float *lse, int64_t h)
+                        int64_t first, const float *top, const float *log_sum, int64_t h)
 {
     const hd_attn_kernels *kernels = hd_attn_kernels_best(HEDDLE_F32);
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, d = block->head_channels, rows = piece->nq;
     size_t at = (size_t)(first * c + h * d) * hd_block_elem_bytes(block);
-    hd_attn_grad grad = {x->d_o, lse, x->delta, x->dq, x->dk, x->dv};
+    hd_attn_grad grad = {x->d_o, top, log_sum, x->delta, x->dq, x->dk, x->dv};
     gather(block, x->q, kept->wide + at, dtype, rows, c);
     gather(block, x->o, kept->o + at, dtype, rows, c);
     gather(block, x->d_o, (float *)hd_back_work(block, HD_WORK_D_O) + first * c + h * d, HEDDLE_F32, rows, c);
@@ -118,7 +118,7 @@ static heddle_status head_job(heddle_block *block, const hd_block_view *view, in
     head_rows x = divide(block->seat[seat].part[HD_MIXER_PART], tokens, d);
     const char *kv = kept->text + (size_t)(sample * tokens * 2 * c + h * d) * hd_block_elem_bytes(block);
     float *d_kv = (float *)hd_back_work(block, HD_WORK_D_TEXT) + sample * tokens * 2 * c + h * d;
-    const float *lse = (float *)(void *)kept->mixer + job * view->sample_rows;
+    const float *top = (float *)(void *)kept->mixer + job * 2 * view->sample_rows, *log_sum = top + view->sample_rows;
     if (length == 0) {
         return HEDDLE_OK;
     }
@@ -128,7 +128,7 @@ static heddle_status head_job(heddle_block *block, const hd_block_view *view, in
     for (int64_t r = 0; r < view->sample_rows; r += HD_UNIT_ROWS) {
         int64_t rows = view->sample_rows - r < HD_UNIT_ROWS ? view->sample_rows - r : HD_UNIT_ROWS;
         hd_attn_block piece = {x.q, x.k, x.v, rows, length, d, length, (double)(1.0f / sqrtf((float)d))};
-        attend_back(block, kept, &x, &piece, sample * view->sample_rows + r, lse + r, h);
+        attend_back(block, kept, &x, &piece, sample * view->sample_rows + r, top + r, log_sum + r, h);
     }
     scatter(d_kv, x.dk, length, d, 2 * c);
     scatter(d_kv + c, x.dv, length, d, 2 * c);

@@ -27,14 +27,15 @@ static int64_t jobs_of(const heddle_block *block, const hd_block_view *view)
     return view->outer * view->inner * (view->t < LONG_FIBRE ? 1 : block->options.heads);
 }
 
-static float *lse_of(const hd_mixer_call *call, int64_t fibre, int64_t head)
+/* [fibre][head]: the largest scores of t rows, then the logarithms of their sums. */
+static float *top_of(const hd_mixer_call *call, int64_t fibre, int64_t head)
 {
-    return (float *)call->kept + (fibre * call->block->options.heads + head) * call->view->t;
+    return (float *)call->kept + (fibre * call->block->options.heads + head) * 2 * call->view->t;
 }
 
 static size_t kept_bytes(const heddle_block *block, const hd_block_view *view)
 {
-    return (size_t)(view->outer * view->inner * view->t * block->options.heads) * sizeof(float);
+    return (size_t)(view->outer * view->inner * view->t * block->options.heads) * 2 * sizeof(float);
 }
 
 static heddle_status forward_job(heddle_block *block, const hd_block_view *view, int seat_index, int64_t index)
@@ -59,7 +60,8 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
         head.k = qkv + (size_t)(c + h * d) * elem;
         head.v = qkv + (size_t)(2 * c + h * d) * elem;
         head.out = out + (size_t)(h * d) * elem;
-        head.lse = lse_of(call, job.fibre, h);
+        head.top = top_of(call, job.fibre, h);
+        head.log_sum = head.top + view->t;
         block->kernels->attention(&head, block->seat[seat_index].part[HD_MIXER_PART]);
     }
     return HEDDLE_OK;
@@ -139,7 +141,8 @@ static heddle_status backward_job(heddle_block *block, const hd_block_view *view
     for (int64_t h = job.first_head; h < job.end_head; h++) {
         const char *qkv = (const char *)call->qkv + (size_t)(job.fibre * t * 3 * c + h * d) * elem;
         float *d_qkv = call->d_qkv + job.fibre * t * 3 * c + h * d;
-        hd_attn_grad grad = {x.d_o, lse_of(call, job.fibre, h), x.delta, x.dq, x.dk, x.dv};
+        const float *top = top_of(call, job.fibre, h);
+        hd_attn_grad grad = {x.d_o, top, top + t, x.delta, x.dq, x.dk, x.dv};
         gather(block, x.q, qkv, dtype, t, 3 * c);
         gather(block, x.k, qkv + (size_t)c * elem, dtype, t, 3 * c);
         gather(block, x.v, qkv + (size_t)(2 * c) * elem, dtype, t, 3 * c);

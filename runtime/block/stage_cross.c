@@ -50,7 +50,7 @@ out:
 /* Where the rows from `row` on are read and written: the thread's scratch, or what is kept. */
 typedef struct rows_at {
     char *x, *q, *mixed;
-    float *lse; /* of the sample; NULL: not wanted */
+    float *top; /* of the sample: [head][2][row]; NULL: not wanted */
 } rows_at;
 
 static rows_at rows_of(const heddle_block *block, const hd_block_view *view, const hd_block_seat *seat, int64_t sample,
@@ -62,7 +62,7 @@ static rows_at rows_of(const heddle_block *block, const hd_block_view *view, con
         return (rows_at){view->x + offset, seat->part[PART_Q], seat->part[PART_MIXED], NULL};
     }
     return (rows_at){(kept->again ? kept->x : view->x) + offset, kept->wide + offset, kept->o + offset,
-                     (float *)(void *)kept->mixer + sample * block->options.heads * view->sample_rows};
+                     (float *)(void *)kept->mixer + sample * block->options.heads * 2 * view->sample_rows};
 }
 
 static heddle_status chunk(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
@@ -100,7 +100,8 @@ static heddle_status chunk(heddle_block *block, const hd_block_view *view, int s
         head.k = kv + (size_t)(h * d) * elem;
         head.v = kv + (size_t)(c + h * d) * elem;
         head.out = at.mixed + (size_t)(h * d) * elem;
-        head.lse = at.lse != NULL ? at.lse + h * view->sample_rows + first : NULL;
+        head.top = at.top != NULL ? at.top + h * 2 * view->sample_rows + first : NULL;
+        head.log_sum = at.top != NULL ? head.top + view->sample_rows : NULL;
         block->kernels->attention(&head, seat->part[PART_SCRATCH]);
     }
     if (kept == NULL || !kept->again) {

@@ -43,7 +43,7 @@ static void run_forward(bench *x, int64_t diagonal)
 static void run_backward(bench *x)
 {
     hd_attn_block block = {x->q, x->k, x->v, x->s, x->s, x->d, INT64_MAX, 0.125};
-    hd_attn_grad grad = {x->g, x->lse, x->delta, x->dq, x->dk, x->dv};
+    hd_attn_grad grad = {x->g, x->top, x->sum, x->delta, x->dq, x->dk, x->dv};
     x->kernels->backward(&block, &grad, x->scratch);
 }
 

@@ -52,7 +52,7 @@ static void run(arrays *x, const hd_attn_kernels *kernels, int64_t nq, int64_t n
     kernels->finish(&carry, x->lse, 1, nq, d);
     kernels->row_dots(x->delta, x->acc, x->d_o, nq, d);
     hd_attn_block whole = {x->q, x->k, x->v, nq, nk, d, diagonal, 0.3};
-    hd_attn_grad grad = {x->d_o, x->lse, x->delta, x->dq, x->dk, x->dv};
+    hd_attn_grad grad = {x->d_o, x->top, x->sum, x->delta, x->dq, x->dk, x->dv};
     kernels->backward(&whole, &grad, scratch);
     free(scratch);
 }

@@ -280,8 +280,8 @@ static void tapes_keep_what_the_docs_say(void **state)
         heddle_block_options options = options_for((heddle_stage_kind)kind, dtype, 4, extent);
         open_training(&t, &options, recompute);
         HD_OK(forward(&t));
-        int64_t wanted = kind == HEDDLE_STAGE_ATTENTION ? rows * 5 * c * elem + rows * heads * 4
-                         : kind == HEDDLE_STAGE_CROSS   ? (rows * 3 * c + 2 * text * 2 * c) * elem + rows * heads * 4
+        int64_t wanted = kind == HEDDLE_STAGE_ATTENTION ? rows * 5 * c * elem + rows * heads * 8
+                         : kind == HEDDLE_STAGE_CROSS   ? (rows * 3 * c + 2 * text * 2 * c) * elem + rows * heads * 8
                                                         : rows * (c + hidden) * elem;
         assert_int_equal(heddle_tape_bytes(t.tape), recompute ? rows * c * elem : wanted);
         close_training(&t);
