@@ -48,6 +48,7 @@ lacking() {
     command -v clang-format-14 >/dev/null || echo clang-format
     [ -r /proc/self/smaps_rollup ] || echo smaps
     unshare --net true 2>/dev/null || echo netns
+    [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
     case $preset in
     nompi) echo mpi ;;

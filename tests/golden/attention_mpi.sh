@@ -3,10 +3,8 @@
 # hosts, where only the ranks at the border of a host send messages; 2 and 4 ranks; random problems.
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
-if [ ! -e "$HEDDLE_BUILD/libheddle_mpi.so" ] || ! command -v mpirun >/dev/null; then
-    echo "skipped: no mpirun or no MPI adapter"
-    exit 77
-fi
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+have_mpi || exit 77
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
