@@ -39,7 +39,8 @@ int cli_parse_int(long long *out, const char *option, const char *text, long lon
     char *end = NULL;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < low || value > high) {
+    if (((*text < '0' || *text > '9') && *text != '-') || end == text || *end != '\0' || errno != 0 || value < low ||
+        value > high) {
         return cli_usage_error("%s wants a whole number from %lld to %lld, not '%s'", option, low, high, text);
     }
     *out = value;

@@ -77,6 +77,12 @@ static int read_string(char *out, size_t out_bytes, header *h)
     if (h->at == h->end || n >= out_bytes) {
         return bad(h, "a string does not end, or is longer than the format knows");
     }
+    for (size_t i = 0; i < n; i++) {
+        if (start[i] < 0x20 || start[i] > 0x7e) { /* a zero byte would end it early */
+            h->at = start + i;
+            return bad(h, "a string with a byte that is no letter, digit or sign");
+        }
+    }
     memcpy(out, start, n);
     out[n] = '\0';
     h->at++;
@@ -97,7 +103,8 @@ static int read_shape(header *h)
             }
             extent = extent * 10 + (*h->at - '0');
         }
-        if (h->at == start) {
+        if (h->at == start || (*start == '0' && h->at > start + 1)) {
+            h->at = start;
             return bad(h, "expected an extent, a whole number from 0 on");
         }
         if (h->ndim == HEDDLE_MAX_DIMS) {
@@ -108,6 +115,9 @@ static int read_shape(header *h)
         if (!take(h, ',')) {
             if (!take(h, ')')) {
                 return bad(h, "expected ',' or ')' in the shape");
+            }
+            if (h->ndim == 1) {
+                return bad(h, "one extent wants a comma behind it, as in (3,)");
             }
             break;
         }
@@ -232,9 +242,9 @@ static int read_prefix(uint32_t *bytes, FILE *file, const char *path, int64_t fi
     if (got < MAGIC_BYTES + 4) {
         return cli_usage_error("%s: truncated: %lld bytes, the header alone needs more", path, (long long)file_bytes);
     }
-    int version = start[MAGIC_BYTES];
-    if (version < 1 || version > 3) {
-        return cli_usage_error("%s: .npy format version %d, known are 1 to 3", path, version);
+    int version = start[MAGIC_BYTES], minor = start[MAGIC_BYTES + 1];
+    if (version < 1 || version > 3 || minor != 0) {
+        return cli_usage_error("%s: .npy format version %d.%d, known are 1.0, 2.0 and 3.0", path, version, minor);
     }
     *bytes = start[8] | (uint32_t)start[9] << 8;
     if (version > 1) {

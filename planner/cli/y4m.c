@@ -1,6 +1,5 @@
 #include "y4m.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -43,12 +42,23 @@ static int take_line(reader *r, char *line, size_t line_bytes, const char *what)
     return 0;
 }
 
+/* Digits and nothing else, up to 2^31; *end gets what is behind them. -1: none, or more. */
+static int64_t digits(const char *text, const char **end)
+{
+    int64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9' && value <= INT32_MAX; at++) {
+        value = value * 10 + (*at - '0');
+    }
+    *end = at;
+    return at > text && value <= INT32_MAX ? value : -1;
+}
+
 static int side(reader *r, int64_t *out, const char *what, const char *text)
 {
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > Y4M_MAX_SIDE) {
+    const char *end = NULL;
+    int64_t value = digits(text, &end);
+    if (*end != '\0' || value < 1 || value > Y4M_MAX_SIDE) {
         return complain(r, "the header's %s is '%.20s', not 1 to %d", what, text, (int)Y4M_MAX_SIDE);
     }
     *out = value;
@@ -57,15 +67,12 @@ static int side(reader *r, int64_t *out, const char *what, const char *text)
 
 static int rate(reader *r, y4m_clip *clip, const char *text)
 {
-    char *end = NULL;
-    errno = 0;
-    long long num = strtoll(text, &end, 10), den = -1;
-    if (end != text && *end == ':') {
-        const char *second = end + 1;
-        den = strtoll(second, &end, 10);
-        den = end == second || *end != '\0' ? -1 : den;
+    const char *end = NULL;
+    int64_t num = digits(text, &end), den = -1;
+    if (*end == ':') {
+        den = digits(end + 1, &end);
     }
-    if (errno != 0 || num < 0 || den < 0) {
+    if (num < 0 || den < 0 || *end != '\0' || (num == 0) != (den == 0)) { /* 0:0: not known */
         return complain(r, "the header's frame rate is '%.40s', not like 25:1", text);
     }
     clip->rate_num = num;
@@ -109,10 +116,18 @@ static int take_header(reader *r, y4m_clip *clip)
     if (line[sizeof(magic) - 1] != '\0' && line[sizeof(magic) - 1] != ' ') {
         return complain(r, "the header begins with '%.12s', not with '%s '", line, magic);
     }
+    static const char once[] = "WHFC";
+    unsigned seen = 0;
     int bad = colour(r, clip, "420");
     char *rest = line + sizeof(magic) - 1;
     for (char *save = NULL, *word = strtok_r(rest, " ", &save); bad == 0 && word != NULL;
          word = strtok_r(NULL, " ", &save)) {
+        const char *known = strchr(once, word[0]);
+        const unsigned bit = known != NULL ? 1U << (known - once) : 0;
+        if ((seen & bit) != 0) {
+            return complain(r, "the header gives %c twice, the second time as '%.20s'", word[0], word);
+        }
+        seen |= bit;
         switch (word[0]) {
         case 'W':
             bad = side(r, &clip->width, "width", word + 1);
@@ -145,6 +160,9 @@ static int take_frame(reader *r, y4m_clip *clip, size_t frame_bytes, int64_t *ca
     }
     if (take_line(r, line, Y4M_MAX_HEADER, "a FRAME line") != 0) {
         return -1;
+    }
+    if (line[5] != '\0' && line[5] != ' ') {
+        return complain(r, "frame %" PRId64 " begins with '%.12s', not with FRAME", clip->frames, line);
     }
     if (r->size - r->at < frame_bytes) {
         return complain(r, "frame %" PRId64 " is cut off: %zu of %zu bytes", clip->frames, r->size - r->at,

@@ -70,8 +70,8 @@ static heddle_status read_ratio(int64_t *out, const hd_node *node)
     size_t places = text[whole] == '.' ? strspn(text + whole + 1, "0123456789") : 0;
     size_t length = whole + (text[whole] == '.' ? 1 + places : 0);
     int64_t value = 0;
-    if (!node->quoted && whole > 0 && whole <= 4 && places <= 6 && (text[whole] != '.' || places > 0) &&
-        text[length] == '\0') {
+    if (!node->quoted && whole > 0 && whole <= 4 && (whole == 1 || text[0] != '0') && places <= 6 &&
+        (text[whole] != '.' || places > 0) && text[length] == '\0') {
         for (size_t i = 0; i < whole + 6; i++) {
             size_t at = i < whole ? i : i + 1;
             value = value * 10 + (i < whole + places ? text[at] - '0' : 0);
@@ -109,7 +109,7 @@ static heddle_status read_decay(double *out, const hd_node *node)
         value = text[i] == '.' ? value : value * 10 + (text[i] - '0');
     }
     value /= unit;
-    if (node->quoted || whole == 0 || length > 20 || (text[whole] == '.' && places == 0) || text[length] != '\0' ||
+    if (node->quoted || whole != 1 || length > 20 || (text[whole] == '.' && places == 0) || text[length] != '\0' ||
         !(value > 0 && value <= 1)) {
         return hd_node_fail(HEDDLE_ERR_PARSE, node,
                             "'decay' must be a number above 0 and at most 1, like 0.99, or slopes, found '%s'",

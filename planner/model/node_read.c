@@ -122,10 +122,11 @@ static heddle_status want_scalar(const hd_node *node, const char *what, const ch
     return HEDDLE_OK;
 }
 
+/* 010 is eight in YAML and ten elsewhere: neither is taken. */
 static int is_whole_number(const char *text)
 {
     const char *p = *text == '-' ? text + 1 : text;
-    return *p != '\0' && strspn(p, "0123456789") == strlen(p);
+    return *p != '\0' && strspn(p, "0123456789") == strlen(p) && (*p != '0' || p[1] == '\0');
 }
 
 heddle_status hd_node_int(int64_t *out, const hd_node *node, int64_t low, int64_t high, const char *what)

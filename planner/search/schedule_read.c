@@ -6,6 +6,7 @@
 #include "runtime/base/base.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STAGES_MAX = 1 << 16, HEADS_MAX = 1 << 30 };
@@ -170,14 +171,42 @@ static heddle_status take_stage(heddle_schedule *s, const hd_node *const *value,
         }
         return HEDDLE_OK;
     }
-    for (int i = 0; i < index; i++) {
-        if (strcmp(s->stage[i].name, new->name) == 0) {
-            return hd_node_fail(HEDDLE_ERR_PARSE, value[STAGE_NAME], "stage name '%s' is taken by stage %d", new->name,
-                                i);
-        }
-    }
     *known = *new;
     return HEDDLE_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const hd_schedule_stage *x = *(hd_schedule_stage *const *)a, *y = *(hd_schedule_stage *const *)b;
+    int order = strcmp(x->name, y->name);
+    return order != 0 ? order : (x > y) - (x < y);
+}
+
+/* Every stage of a repetition has a name of its own. Sorted, since a file may have 65536 of them. */
+static heddle_status check_names(const heddle_schedule *s, const hd_node *stages)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->period, sizeof(hd_schedule_stage *), "names of stages"));
+    hd_schedule_stage **order = memory;
+    for (int i = 0; i < s->period; i++) {
+        order[i] = &s->stage[i];
+    }
+    qsort(order, (size_t)s->period, sizeof *order, by_name);
+    for (int i = 1; i < s->period; i++) {
+        if (strcmp(order[i - 1]->name, order[i]->name) == 0) {
+            const hd_node *node = stages->child;
+            for (int k = (int)(order[i] - s->stage); k > 0; k--) {
+                node = node->next;
+            }
+            st = hd_node_fail(HEDDLE_ERR_PARSE, node, "stage name '%s' is taken by stage %d", order[i]->name,
+                              (int)(order[i - 1] - s->stage));
+            goto out;
+        }
+    }
+out:
+    hd_free(memory);
+    return st;
 }
 
 static heddle_status read_method(const hd_method **out, heddle_stage_kind kind, const hd_node *node)
@@ -368,6 +397,7 @@ static heddle_status read_schedule(heddle_schedule **out, const hd_node *root)
     HD_TRY(read_frame(&s, value));
     for (const hd_node *child = value[TOP_STAGES]->child; child != NULL; child = child->next) {
         HD_TRY(read_stage(s, child, index++));
+        HD_TRY(index == s->period ? check_names(s, value[TOP_STAGES]) : HEDDLE_OK);
     }
     index = 0;
     for (const hd_node *child = value[TOP_EDGES]->child; child != NULL; child = child->next) {

@@ -27,6 +27,8 @@ refuses 2 'a value is missing' "$model" --ranks
 refuses 2 "not '0'" "$model" --ranks 0
 refuses 2 "not 'four'" "$model" --ranks four
 refuses 2 "not '2x'" "$model" --ranks 2x
+refuses 2 "not ' 2'" "$model" --ranks ' 2'
+refuses 2 "not '+2'" "$model" --ranks +2
 refuses 2 "unknown transport 'smoke'" "$model" --transport smoke
 refuses 2 'f32 or bf16' "$model" --dtype f16
 refuses 2 '.npy or .y4m' "$model" --output y.png

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char model_text[] = "model: 'small'\n"
@@ -169,6 +170,43 @@ static void notices_every_changed_digit(void **state)
     heddle_schedule_destroy(schedule);
 }
 
+/* Names are compared by sorting: the longest list that is read takes a second, where pairs took half a minute. */
+static void reads_many_names(void **state)
+{
+    (void)state;
+    enum { STAGES = 65536 };
+    char *text = NULL;
+    size_t bytes = 0;
+    heddle_schedule *schedule = NULL;
+    FILE *file = open_memstream(&text, &bytes);
+    fprintf(file, "{\"schema\": \"heddle-schedule-1\", \"model\": \"m\", \"shape\": \"f32[t=2 c=2]\", \"mesh\": "
+                  "\"[sp=2]\", \"period\": 65536, \"repeat\": 1, \"switches\": 0, \"bytes_per_rank_max\": 0, "
+                  "\"bytes_total\": 0, \"stages\": [");
+    for (int i = 0; i < STAGES; i++) {
+        fprintf(file,
+                "%s{\"name\": \"a%d\", \"repetition\": 0, \"kind\": \"mlp\", \"over\": null, \"method\": \"local\", "
+                "\"layout\": \"t@sp\"}",
+                i > 0 ? ", " : "", i);
+    }
+    fprintf(file, "], \"edges\": [");
+    for (int i = 0; i <= STAGES; i++) {
+        fprintf(file,
+                "%s{\"from\": \"t@sp\", \"to\": \"t@sp\", \"kind\": \"keep\", \"bytes_per_rank_max\": 0, "
+                "\"bytes_total\": 0, \"messages\": 0}",
+                i > 0 ? ", " : "");
+    }
+    fprintf(file, "]}");
+    fclose(file);
+    clock_t start = clock();
+    HD_OK(heddle_schedule_parse(&schedule, text, bytes, "s.json"));
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    print_message("65536 stages read in %.2f s\n", seconds);
+    assert_true(seconds < 12);
+    assert_int_equal(heddle_schedule_find(schedule, "a65535", 0), 65535);
+    heddle_schedule_destroy(schedule);
+    free(text);
+}
+
 static void survives_truncation(void **state)
 {
     (void)state;
@@ -230,9 +268,13 @@ static void survives_lack_of_memory(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(saves_and_loads),     cmocka_unit_test(finds_stages),
-        cmocka_unit_test(refuses_lies),        cmocka_unit_test(notices_every_changed_digit),
-        cmocka_unit_test(survives_truncation), cmocka_unit_test(survives_lack_of_memory),
+        cmocka_unit_test(saves_and_loads),
+        cmocka_unit_test(finds_stages),
+        cmocka_unit_test(refuses_lies),
+        cmocka_unit_test(notices_every_changed_digit),
+        cmocka_unit_test(reads_many_names),
+        cmocka_unit_test(survives_truncation),
+        cmocka_unit_test(survives_lack_of_memory),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

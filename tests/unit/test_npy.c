@@ -1,0 +1,123 @@
+/* NumPy array files: headers as NumPy writes them are read, everything else is refused with a sentence. */
+#include "case.h"
+#include "npy.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char sentence[1024];
+
+int cli_usage_error(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof(sentence), format, arguments);
+    va_end(arguments);
+    return CLI_BAD_INPUT;
+}
+
+typedef struct file {
+    const char *header;
+    size_t header_bytes; /* 0: strlen */
+    int version, minor;
+    size_t data_bytes;
+    const char *says; /* NULL: it is read */
+} file;
+
+/* CLI_OK or CLI_BAD_INPUT and `sentence`. */
+static int read_it(npy_array *out, const file *f)
+{
+    char path[] = "/tmp/heddle-npy-XXXXXX";
+    const size_t n = f->header_bytes > 0 ? f->header_bytes : strlen(f->header);
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *to = fdopen(fd, "wb");
+    fprintf(to, "\x93NUMPY%c%c%c%c", f->version, f->minor, (int)(n % 256), (int)(n / 256));
+    if (f->version > 1) {
+        fwrite("\0\0", 1, 2, to);
+    }
+    fwrite(f->header, 1, n, to);
+    for (size_t i = 0; i < f->data_bytes; i++) {
+        fputc((int)i, to);
+    }
+    fclose(to);
+    const int code = npy_read(out, path);
+    unlink(path);
+    return code;
+}
+
+static void reads_what_numpy_writes(void **state)
+{
+    (void)state;
+    static const file good[] = {
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \n", 0, 1, 0, 24, NULL},
+        {"{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }\n", 0, 2, 0, 24, NULL},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (), }", 0, 3, 0, 1, NULL},
+        {"{\"shape\": (0, 7), \"descr\": \"<f2\", \"fortran_order\": False}", 0, 1, 0, 0, NULL},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", 0, 1, 0, 24, NULL}, /* Python 2 */
+    };
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        npy_array array;
+        if (read_it(&array, &good[i]) != CLI_OK) {
+            fail_msg("case %zu: %s", i, sentence);
+        }
+        assert_int_equal(array.data_bytes, good[i].data_bytes);
+        for (size_t k = 0; k < array.data_bytes; k++) {
+            assert_int_equal(((const uint8_t *)array.data)[k], k);
+        }
+        npy_free(&array);
+    }
+}
+
+#define ZERO_IN_TYPE "{'descr': '<f4\0x', 'fortran_order': False, 'shape': (2,), }"
+
+static void refuses_with_a_sentence(void **state)
+{
+    (void)state;
+    static const file bad[] = {
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 4, 0, 8, "version 4.0"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 1, 1, 8, "version 1.1"},
+        {ZERO_IN_TYPE, sizeof(ZERO_IN_TYPE) - 1, 1, 0, 8, "no letter, digit or sign"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2), }", 0, 1, 0, 8, "wants a comma"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (02,), }", 0, 1, 0, 8, "expected an extent"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }", 0, 1, 0, 8, "expected an extent"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2.0,), }", 0, 1, 0, 8, "expected ','"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (,), }", 0, 1, 0, 8, "expected an extent"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", 0, 1, 0, 8, "2^62"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }", 0, 1, 0, 8, "2^62"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,2), }", 0, 1, 0, 8, "more than 8"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'shape': (2,), }", 0, 1, 0, 8, "once each"},
+        {"{'descr': '<f4', 'fortran_order': False, }", 0, 1, 0, 8, "once each"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': 1, }", 0, 1, 0, 8, "a key other than"},
+        {"{'descr': '<f4', 'fortran_order': Falsehood, 'shape': (2,), }", 0, 1, 0, 8, "expected ','"},
+        {"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,), }", 0, 1, 0, 8, "True or False"},
+        {"{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }", 0, 1, 0, 8, "Fortran order"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), } x", 0, 1, 0, 8, "follows the closing"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,),, }", 0, 1, 0, 8, "quoted string"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)", 0, 1, 0, 0, "expected ','"},
+        {"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }", 0, 1, 0, 8, "little end first"},
+        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", 0, 1, 0, 8, "structured"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 1, 0, 7, "truncated: the header promises 8"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 1, 0, 9, "too long: the header promises 8"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        npy_array array;
+        sentence[0] = '\0';
+        assert_int_equal(read_it(&array, &bad[i]), CLI_BAD_INPUT);
+        if (strstr(sentence, bad[i].says) == NULL) {
+            fail_msg("case %zu: '%s' does not say '%s'", i, sentence, bad[i].says);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(reads_what_numpy_writes),
+        cmocka_unit_test(refuses_with_a_sentence),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
