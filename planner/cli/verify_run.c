@@ -69,8 +69,9 @@ static heddle_status check_info(trial *t, const heddle_reshard *reshard)
 static heddle_status save_parts(trial *t)
 {
     for (int side = 0; side < 2; side++) {
-        if (verify_part_save(&t->part[side], t->request->save) != CLI_OK) {
-            cli_verdict(CLI_BAD_INPUT);
+        const int code = verify_part_save(&t->part[side], t->request->save);
+        if (code != CLI_OK) {
+            cli_verdict(code);
             return HEDDLE_OK;
         }
     }

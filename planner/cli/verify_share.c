@@ -29,7 +29,7 @@ heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dty
     int code = npy_write(path, wide ? "<f8" : "<f4", ndim, extent, wide ? (const void *)data : narrow);
     free(narrow);
     if (code != CLI_OK) {
-        cli_verdict(CLI_BAD_INPUT);
+        cli_verdict(code);
     }
     return HEDDLE_OK;
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -174,7 +175,11 @@ heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *
     if (strcmp(path, "-") != 0) {
         struct stat there;
         const int replace = stat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISDIR(there.st_mode);
-        return replace ? save_renamed(schedule, path) : save_there(schedule, path);
+        char *target = realpath(path, NULL); /* a link stays a link to the new file */
+        heddle_status st =
+            replace ? save_renamed(schedule, target != NULL ? target : path) : save_there(schedule, path);
+        free(target);
+        return st;
     }
     put_schedule(stdout, schedule);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {

@@ -49,7 +49,7 @@ npy() { # FILE HEADER
     { printf '\x93NUMPY\x01\x00'; printf "\\x$(printf %02x ${#2})\\0"; printf '%s' "$2"; } >"$1"
 }
 npy "$work/a.npy" "{'descr': '$red', 'fortran_order': False, 'shape': (1,), }"
-clean "a dtype of NumPy" "dtype '$shown'" run "$model" --input "$work/a.npy"
+clean "a dtype of NumPy" "no letter, digit or sign" run "$model" --input "$work/a.npy"
 
 sed 's/name: s.attn/name: "s\\e[31m"/' "$model" >"$work/a.yaml"
 cmp -s "$model" "$work/a.yaml" && echo "FAILED: tiny.yaml has no stage s.attn" && failed=1

@@ -13,7 +13,7 @@ fail() {
     failed=1
 }
 
-# short WHAT FILE ARGUMENTS...: with files of at most 1 kB the command exits with 1 and one sentence that names FILE,
+# short WHAT FILE ARGUMENTS...: with files of at most 1 kB the command exits with 1 and a sentence that names FILE,
 # which is as it was
 short() {
     local what=$1 file=$2
@@ -24,7 +24,7 @@ short() {
         (ulimit -f 1 && timeout 60 "$HEDDLE" "$@") >"$work/out" 2>"$work/err" </dev/null
         local code=$?
         [ $code = 1 ] || fail "$what: exit $code, wanted 1: $(cat "$work/err")"
-        [ "$(grep -c "$file: cannot be written: File too large" "$work/err")" = 1 ] || fail "$what: $(cat "$work/err")"
+        grep -q "$file: cannot be written: File too large" "$work/err" || fail "$what: $(cat "$work/err")"
         [ "$(ls -A "$work/disk" | wc -l)" = "$([ $before = nothing ] && echo 0 || echo 1)" ] || fail "$what leaves: $(ls -A "$work/disk")"
         [ $before = nothing ] || [ "$(cat "$work/disk/$file")" = "as it was" ] || fail "$what: the old file is gone"
     done
@@ -33,6 +33,7 @@ short() {
 { printf 'YUV4MPEG2 W64 H64 F25:1 Cmono\n'; for i in 1 2 3; do printf 'FRAME\n'; head -c 4096 /dev/zero; done; } >"$work/x.y4m"
 short "npy" y.npy run "$model" --ranks 2 --transport threads --size t=3,s=5 --layers 1 --output "$work/disk/y.npy"
 short "y4m" y.y4m run "$model" --layers 1 --input "$work/x.y4m" --output "$work/disk/y.y4m"
+short "saved parts" from-0.npy verify 'f64[t=32 s=32] on [x=2]: t@x -> s@x' --transport threads --save "$work/disk"
 short "schedule" s.json plan "$model" --mesh sp=2 -o "$work/disk/s.json"
 
 # There is a file beside it meanwhile, and the rights of the one it replaces stay; a link stays a link.
@@ -44,6 +45,11 @@ ln -s there/y.npy "$work/link.npy"
 [ -L "$work/link.npy" ] || fail "the link became a file"
 cmp -s "$work/y.npy" "$work/there/y.npy" || fail "the file behind the link is another one"
 [ "$(stat -c %a "$work/there/y.npy")" = 600 ] || fail "the file's rights changed to $(stat -c %a "$work/there/y.npy")"
+ln -s there/s.json "$work/link.json"
+echo old >"$work/there/s.json"
+"$HEDDLE" plan "$model" --mesh sp=2 -o "$work/link.json" >/dev/null || fail "a schedule through a link"
+[ -L "$work/link.json" ] && grep -q schema "$work/there/s.json" || fail "the link to a schedule became a file"
+rm "$work/there/s.json"
 [ "$(ls -A "$work/there")" = y.npy ] || fail "something is left: $(ls -A "$work/there")"
 
 # once ARGUMENTS...: with a full standard output
