@@ -60,7 +60,9 @@ typedef struct heddle_transport {
     void (*exchange_destroy)(void *ctx, void *exchange);
 
     /* One message each way, blocking; to or from may be -1 for none, and either may be this rank itself. Sizes are not
-     * limited to int. Messages between one pair of ranks match in order, apart from those of exchanges. */
+     * limited to int; heddle has compared them: both sides name the same. A send of up to 1 KiB returns without waiting
+     * for its receiver. Messages between one pair of ranks match in order, apart from those of exchanges. After a
+     * failure neither memory is touched any more. */
     heddle_status (*sendrecv)(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
                               int from, int64_t deadline_ns);
 

@@ -72,11 +72,7 @@ heddle_status heddle_comm_barrier(heddle_comm *comm)
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_barrier: comm is NULL");
     }
     HD_TRY(hd_fault_point(comm, "barrier"));
-    if (comm->hub.of != NULL) {
-        return hd_hub_barrier(comm, "barrier");
-    }
-    char nothing = 0;
-    st = comm->ops->allgather(comm, &nothing, comm->records, 1);
+    st = hd_comm_barrier(comm);
 out:
     return st;
 }
@@ -88,40 +84,7 @@ heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *r
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allgather: comm, send or recv is NULL");
     }
     HD_TRY(hd_fault_point(comm, "allgather"));
-    st = comm->hub.of != NULL ? hd_hub_allgather(comm, send, recv, bytes)
-                              : comm->ops->allgather(comm, send, recv, bytes);
-out:
-    return st;
-}
-
-#define ADD(type)                                                                                                      \
-    for (size_t i = 0; i < n; i++) {                                                                                   \
-        type value = ((const type *)all)[i];                                                                           \
-        for (int r = 1; r < comm->size; r++) {                                                                         \
-            value += ((const type *)all)[(size_t)r * n + i];                                                           \
-        }                                                                                                              \
-        ((type *)data)[i] = value;                                                                                     \
-    }
-
-/* Without a hub: what fits the communicator's records at a time. */
-static heddle_status sum_by_allgather(heddle_comm *comm, unsigned char *own, size_t elems, heddle_dtype dtype)
-{
-    heddle_status st = HEDDLE_OK;
-    size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
-    void *all = comm->records;
-    for (size_t at = 0; at < elems; at += sizeof(hd_record) / elem_bytes) {
-        size_t room = sizeof(hd_record) / elem_bytes;
-        size_t n = elems - at < room ? elems - at : room;
-        void *data = own + at * elem_bytes;
-        HD_TRY(comm->ops->allgather(comm, data, all, n * elem_bytes));
-        if (dtype == HEDDLE_F64) {
-            ADD(double)
-        } else if (dtype == HEDDLE_F32) {
-            ADD(float)
-        } else {
-            ADD(uint64_t)
-        }
-    }
+    st = hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
 out:
     return st;
 }
@@ -139,8 +102,7 @@ heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t e
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allreduce_sum: comm or data is NULL");
     }
     HD_TRY(hd_fault_point(comm, "allreduce"));
-    st = comm->hub.of != NULL ? hd_hub_sum(comm, data, elems, dtype)
-                              : sum_by_allgather(comm, data, (size_t)elems, dtype);
+    st = hd_comm_sum(comm, data, (size_t)elems, dtype);
 out:
     return st;
 }
@@ -156,6 +118,7 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
         return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
     }
     HD_TRY(hd_fault_point(comm, "sendrecv"));
+    HD_TRY(hd_comm_enter(comm));
     if (to == comm->rank && from == comm->rank) {
         if (send_bytes != recv_bytes) {
             return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d sends itself %zu bytes and expects %zu", comm->rank,
@@ -230,9 +193,10 @@ heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_recor
 {
     heddle_status st = HEDDLE_OK;
     own->status = (int32_t)mine;
-    snprintf(own->text, sizeof own->text, "%s", mine != HEDDLE_OK ? heddle_last_error() : "");
-    st = comm->hub.of != NULL ? hd_hub_allgather(comm, own, comm->records, sizeof *own)
-                              : comm->ops->allgather(comm, own, comm->records, sizeof *own);
+    if (mine != HEDDLE_OK) {
+        snprintf(own->text, sizeof own->text, "%s", heddle_last_error());
+    }
+    st = hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
     if (mine != HEDDLE_OK) {
         return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
     }

@@ -36,6 +36,8 @@ static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const in
     if (hd_comm_all_members(comm)) {
         HD_TRY(hd_hub_arrays(comm));
         HD_TRY(hd_group_take(comm->group, &comm->hub.block, sizeof(hd_hub_memory), &fresh));
+    } else {
+        HD_TRY(hd_alloc((void **)&comm->envelopes, (size_t)size, sizeof(hd_envelope), "a communicator"));
     }
 out:
     return st; /* the caller destroys what there is */
@@ -55,7 +57,8 @@ static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
     HD_TRY(hd_comm_agree_with(parent, mine, &own));
     if (block != NULL) {
         hd_hub_memory *hub = (hd_hub_memory *)block->memory;
-        atomic_store(&hub->counter, 0);
+        atomic_store(&hub->counter[0], 0);
+        atomic_store(&hub->counter[1], 0);
         atomic_store(&hub->arrived, 0);
         for (int r = 0; r < comm->size; r++) {
             comm->hub.of[r] = hd_group_import(comm->group, comm->member[r], parent->records[comm->parent_rank[r]].name);
@@ -112,48 +115,104 @@ static int part_member(const heddle_mesh *mesh, unsigned axes, const int *coords
     return rank;
 }
 
-heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
+static heddle_status check_axes(const heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
+{
+    heddle_status st = heddle_mesh_check(mesh);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (heddle_mesh_size(mesh) != comm->size) {
+        return hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
+                       comm->size);
+    }
+    if (axes >> mesh->naxes != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "axes 0x%x of a mesh with %d axes", axes, mesh->naxes);
+    }
+    return HEDDLE_OK;
+}
+
+/* What is asked for, as text: "a,b of [a=2 b=2 c=4]". */
+static heddle_status say_axes(char *text, size_t bytes, const heddle_mesh *mesh, unsigned axes)
+{
+    char whole[HEDDLE_LINE_BYTES];
+    size_t at = 0;
+    heddle_status st = heddle_mesh_format(whole, sizeof whole, mesh);
+    text[0] = 0;
+    for (int a = 0; a < mesh->naxes && at < bytes; a++) {
+        if (axes >> a & 1u) {
+            at += (size_t)snprintf(text + at, bytes - at, "%s%s", at > 0 ? "," : "", mesh->axis[a].name);
+        }
+    }
+    if (at < bytes) {
+        snprintf(text + at, bytes - at, "%s of %s", axes == 0 ? "no axis" : "", whole);
+    }
+    return st;
+}
+
+/* Everybody asks for the same axes of the same mesh: anything else would make groups that overlap. `mine`: this rank's
+ * own check went so far. */
+static heddle_status agree_on_axes(heddle_comm *comm, const heddle_mesh *mesh, unsigned axes, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_record own = {.name = 0};
+    mine = mine == HEDDLE_OK ? say_axes(own.text, sizeof own.text, mesh, axes) : mine;
+    HD_TRY(hd_comm_agree_with(comm, mine, &own));
+    for (int r = 1; r < comm->size; r++) {
+        const hd_record *first = &comm->records[0], *other = &comm->records[r];
+        if (memcmp(first->text, other->text, sizeof first->text) != 0) {
+            st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for the group along %.*s, rank %d along %.*s",
+                         hd_comm_root_rank(comm, r), (int)sizeof other->text - 1, other->text,
+                         hd_comm_root_rank(comm, 0), (int)sizeof first->text - 1, first->text);
+            goto out;
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status group_along(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes,
+                                 heddle_status checked)
 {
     heddle_status st = HEDDLE_OK;
     int *ranks = NULL;
     int coords[HEDDLE_MAX_AXES];
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: out or comm is NULL");
+    int mine = 0, size = 0;
+    checked = checked == HEDDLE_OK ? check_axes(comm, mesh, axes) : checked;
+    checked = checked == HEDDLE_OK ? heddle_mesh_coords(coords, mesh, comm->rank) : checked;
+    if (checked == HEDDLE_OK) {
+        size = part_size(&mine, mesh, axes, coords);
+        checked = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
     }
-    HD_TRY(heddle_mesh_check(mesh));
-    if (heddle_mesh_size(mesh) != comm->size) {
-        st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), comm->size);
-        goto out;
-    }
-    if (axes >> mesh->naxes != 0) {
-        st = hd_fail(HEDDLE_ERR_ARG, "axes 0x%x of a mesh with %d axes", axes, mesh->naxes);
-        goto out;
-    }
-    HD_TRY(heddle_mesh_coords(coords, mesh, comm->rank));
-    int mine = 0;
-    int size = part_size(&mine, mesh, axes, coords);
-    st = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
-    HD_TRY(hd_comm_agree(comm, st));
+    HD_TRY(agree_on_axes(comm, mesh, axes, checked));
     for (int i = 0; i < size; i++) {
         ranks[i] = part_member(mesh, axes, coords, i);
     }
-    st = part_new(out, comm, ranks, size, mine);
+    HD_TRY(part_new(out, comm, ranks, size, mine));
 out:
     hd_free(ranks);
     return st;
 }
 
+heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
+{
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: comm is NULL");
+    }
+    return group_along(out, comm, mesh, axes,
+                       out == NULL ? hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: out is NULL") : HEDDLE_OK);
+}
+
 heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
 {
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_mesh_check(mesh));
-    if (axis < 0 || axis >= mesh->naxes) {
-        st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
-        goto out;
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: comm is NULL");
     }
-    st = heddle_comm_axes_group(out, comm, mesh, 1u << axis);
-out:
-    return st;
+    heddle_status checked =
+        out == NULL ? hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: out is NULL") : heddle_mesh_check(mesh);
+    if (checked == HEDDLE_OK && (axis < 0 || axis >= mesh->naxes)) {
+        checked = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
+    }
+    return group_along(out, comm, mesh, checked == HEDDLE_OK ? 1u << axis : 0, checked);
 }
 
 /* --- operations of a part that is spread over hosts ------------------------------------------------------------------

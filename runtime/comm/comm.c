@@ -150,7 +150,9 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     }
     hd_comm_find_local(comm);
     bind_and_describe(comm, parts->why);
-    if (hd_comm_all_members(comm)) {
+    if (!hd_comm_all_members(comm)) {
+        HD_TRY(hd_alloc((void **)&comm->envelopes, (size_t)comm->size, sizeof(hd_envelope), "a communicator"));
+    } else {
         HD_TRY(hd_hub_arrays(comm));
         for (int r = 0; r < comm->size; r++) {
             comm->hub.of[r] = &comm->group->control[comm->member[r]]->hub;
@@ -197,5 +199,6 @@ void heddle_comm_destroy(heddle_comm *comm)
     hd_free(comm->local);
     hd_free(comm->local_index);
     hd_free(comm->records);
+    hd_free(comm->envelopes);
     hd_free(comm);
 }

@@ -27,12 +27,21 @@ enum {
 
 /* --- shared memory of one rank ----------------------------------------------------------------------------------- */
 
-/* Meeting point of the ranks of one communicator. Every rank has one; the counter of rank 0's is the one that counts.
- * Arriving at round k+1 proves that the outboxes of round k were read, so two halves are enough. */
+/* What a rank does in a round of group operations, as one word that all ranks compare: see hd_call_word. */
+typedef enum hd_call { HD_CALL_BARRIER, HD_CALL_ALLGATHER, HD_CALL_ALLREDUCE, HD_CALL_AGREE } hd_call;
+
+typedef struct hd_outbox {
+    uint64_t call;
+    unsigned char data[HD_OUTBOX_BYTES];
+} hd_outbox;
+
+/* Meeting point of the ranks of one communicator. Every rank has one; the counters of rank 0's are the ones that count.
+ * Arriving at round k+1 proves that the outboxes of round k were read, so two halves are enough. Barriers and gathers
+ * have a counter each: a rank in the one and a rank in the other do not let each other through. */
 typedef struct hd_hub_memory {
-    _Alignas(HD_LINE_BYTES) _Atomic uint64_t counter; /* arrivals since the beginning, all ranks */
-    _Alignas(HD_LINE_BYTES) _Atomic uint64_t arrived; /* rounds this rank has entered: names the one that is missing */
-    _Alignas(HD_LINE_BYTES) unsigned char outbox[2][HD_OUTBOX_BYTES];
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t counter[2]; /* arrivals since the beginning, all ranks */
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t arrived;    /* 2 * rounds this rank has entered + 1 for a gather */
+    _Alignas(HD_LINE_BYTES) hd_outbox outbox[2];
 } hd_hub_memory;
 
 typedef enum hd_rank_state { HD_RANK_RUNS = 0, HD_RANK_LEFT = 1 } hd_rank_state;
@@ -163,7 +172,8 @@ typedef struct hd_comm_ops {
 typedef struct hd_hub {
     hd_hub_memory **of; /* by rank; NULL: the communicator has no hub */
     uint64_t round;
-    hd_block *block; /* parts: of[rank], given back to the group's keep */
+    uint64_t rounds[2]; /* barriers, gathers */
+    hd_block *block;    /* parts: of[rank], given back to the group's keep */
 } hd_hub;
 
 /* What every rank tells the others when something is made together. */
@@ -174,6 +184,13 @@ typedef struct hd_record {
     uint64_t extra;
     char text[HD_RECORD_BYTES - 24];
 } hd_record;
+
+/* The small part of a group operation without hub: always of one size, so that ranks that ask for different things
+ * still meet. */
+typedef struct hd_envelope {
+    uint64_t call;
+    unsigned char data[HD_RECORD_BYTES];
+} hd_envelope;
 
 typedef struct hd_fault hd_fault;
 
@@ -196,6 +213,7 @@ struct heddle_comm {
     uint64_t *pair_received;
     unsigned char *pair_stage; /* two halves of HD_OUTBOX_BYTES, for memory that peers cannot reach; NULL: threads */
     hd_record *records;        /* one per rank */
+    hd_envelope *envelopes;    /* one per rank; NULL: there is a hub */
     hd_fault *fault;
     void *in_flight;        /* of the reshards: hd_comm_in_flight */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
@@ -268,10 +286,24 @@ void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uin
 int hd_link_claim(hd_link *link, int sender, uint64_t sequence);
 int hd_link_revoke(hd_link *link, int reader, uint64_t sequence);
 
+/* Group operations (gather.c), with hub or without. HEDDLE_ERR_PEER when somebody has given up, HEDDLE_ERR_MISMATCH on
+ * every rank when they do not all do the same. `bytes` in a call's word are those of the whole operation. */
+static inline uint64_t hd_call_word(hd_call call, int dtype, size_t bytes)
+{
+    return (uint64_t)bytes << 12 | (uint64_t)dtype << 4 | (uint64_t)call;
+}
+heddle_status hd_comm_barrier(heddle_comm *comm);
+heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
+heddle_status hd_comm_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
+/* Fails with the words of two ranks that differ. */
+heddle_status hd_calls_differ(const heddle_comm *comm, int rank, uint64_t call, int first, uint64_t first_call);
+/* HEDDLE_ERR_PEER when somebody gave up: at the entry of every operation. */
+heddle_status hd_comm_enter(heddle_comm *comm);
+
 /* hub */
-heddle_status hd_hub_barrier(heddle_comm *comm, const char *what);
-heddle_status hd_hub_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
-heddle_status hd_hub_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
+heddle_status hd_hub_barrier(heddle_comm *comm);
+heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
+heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
 heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                size_t recv_bytes, int from);
 

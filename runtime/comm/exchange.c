@@ -87,6 +87,7 @@ heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *ds
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_fault_point(exchange->comm, "exchange start"));
     HD_TRY(check_there(exchange));
+    HD_TRY(hd_comm_enter(exchange->comm));
     st = exchange->comm->ops->exchange_start(exchange->comm, exchange->inner, src, dst);
 out:
     return st;

@@ -261,7 +261,7 @@ static heddle_status local_exchange_start(heddle_comm *comm, void *exchange, con
 
 static heddle_status local_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
 {
-    return hd_hub_allgather(comm, send, recv, bytes);
+    return hd_hub_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
 }
 
 static heddle_status local_abort(heddle_comm *comm, const char *why)

@@ -8,27 +8,64 @@ static hd_hub_memory *own_memory(const heddle_comm *comm)
     return comm->hub.of[comm->rank];
 }
 
+static uint64_t arrived(const heddle_comm *comm, int rank)
+{
+    return atomic_load_explicit(&comm->hub.of[rank]->arrived, memory_order_acquire);
+}
+
 /* The first rank that has not entered `round`; -1: all have. */
 static int missing_rank(const heddle_comm *comm, uint64_t round)
 {
     for (int r = 0; r < comm->size; r++) {
-        if (atomic_load_explicit(&comm->hub.of[r]->arrived, memory_order_relaxed) < round) {
+        if (arrived(comm, r) / 2 < round) {
             return r;
         }
     }
     return -1;
 }
 
+static hd_outbox *outbox(const heddle_comm *comm, int rank, uint64_t round)
+{
+    return &comm->hub.of[rank]->outbox[round & 1];
+}
+
+static uint64_t call_of(const heddle_comm *comm, int rank, uint64_t round)
+{
+    return arrived(comm, rank) % 2 != 0 ? outbox(comm, rank, round)->call : hd_call_word(HD_CALL_BARRIER, 0, 0);
+}
+
+/* Ranks that are in this round with a barrier and with a gather wait for each other in vain. Every rank finds the same
+ * two: none of them goes on to another round. */
+static heddle_status check_kinds(heddle_comm *comm, uint64_t round)
+{
+    int first = -1;
+    for (int r = 0; r < comm->size; r++) {
+        if (arrived(comm, r) / 2 != round) {
+            continue;
+        }
+        first = first < 0 ? r : first;
+        if (arrived(comm, r) != arrived(comm, first)) {
+            return hd_calls_differ(comm, r, call_of(comm, r, round), first, call_of(comm, first, round));
+        }
+    }
+    return HEDDLE_OK;
+}
+
 static heddle_status check_missing(heddle_comm *comm, uint64_t round, const char *what, int late)
 {
     int first = missing_rank(comm, round);
+    heddle_status st = check_kinds(comm, round);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     if (late) {
-        return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
-                       hd_comm_root_rank(comm, comm->rank), first < 0 ? -1 : hd_comm_root_rank(comm, first), what);
+        return first >= 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
+                                    hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, first), what)
+                          : hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a rank that was about to come did not in time (%s)",
+                                    hd_comm_root_rank(comm, comm->rank), what);
     }
     for (int r = first < 0 ? comm->size : first; r < comm->size; r++) {
-        if (hd_group_left(comm->group, comm->member[r]) &&
-            atomic_load_explicit(&comm->hub.of[r]->arrived, memory_order_relaxed) < round) {
+        if (hd_group_left(comm->group, comm->member[r]) && arrived(comm, r) / 2 < round) {
             return hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)",
                            hd_comm_root_rank(comm, r), hd_comm_root_rank(comm, comm->rank), what);
         }
@@ -36,12 +73,20 @@ static heddle_status check_missing(heddle_comm *comm, uint64_t round, const char
     return HEDDLE_OK;
 }
 
-/* A round that failed half way leaves the counter between rounds: the communicator is of no use any more. */
-static heddle_status wait_round(heddle_comm *comm, uint64_t target, const char *what)
+static void ring_all(heddle_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++) {
+        if (r != comm->rank) {
+            hd_group_ring(comm->group, comm->member[r]);
+        }
+    }
+}
+
+/* A round that failed half way leaves a counter between rounds: the communicator is of no use any more. */
+static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, uint64_t target, const char *what)
 {
     heddle_status st = HEDDLE_OK;
     hd_group *group = comm->group;
-    _Atomic uint64_t *counter = &comm->hub.of[0]->counter;
     int64_t deadline_ns = 0;
     for (int round = 0;; round++) {
         if (atomic_load(counter) >= target) {
@@ -55,7 +100,7 @@ static heddle_status wait_round(heddle_comm *comm, uint64_t target, const char *
         if (hd_wait_looks(group, round)) {
             int late = 0;
             st = hd_wait_look(comm, &deadline_ns, &late);
-            if (st == HEDDLE_OK && (late || (round & 15) == 0)) {
+            if (st == HEDDLE_OK && (late || group->armed || (round & 15) == 0)) {
                 st = check_missing(comm, comm->hub.round, what, late);
             }
         }
@@ -64,57 +109,79 @@ static heddle_status wait_round(heddle_comm *comm, uint64_t target, const char *
         }
     }
     hd_group_disarm(group);
+    if (st == HEDDLE_ERR_MISMATCH) {
+        ring_all(comm); /* they need not sleep until they see it */
+    }
     return st;
 }
 
-static heddle_status arrive(heddle_comm *comm, const char *what)
+/* is_gather: which of the counters. */
+static heddle_status arrive(heddle_comm *comm, int is_gather, const char *what)
 {
+    heddle_status st = HEDDLE_OK;
     if (comm->broken) {
         return hd_fail((heddle_status)comm->broken,
                        "rank %d: an earlier group operation failed half way, no other is possible (%s)",
                        hd_comm_root_rank(comm, comm->rank), what);
     }
+    HD_TRY(hd_comm_enter(comm));
+    _Atomic uint64_t *counter = &comm->hub.of[0]->counter[is_gather];
     uint64_t round = ++comm->hub.round;
-    uint64_t target = round * (uint64_t)comm->size;
-    atomic_store_explicit(&own_memory(comm)->arrived, round, memory_order_relaxed);
-    if (atomic_fetch_add(&comm->hub.of[0]->counter, 1) + 1 < target) {
-        return wait_round(comm, target, what);
+    uint64_t target = ++comm->hub.rounds[is_gather] * (uint64_t)comm->size;
+    atomic_store_explicit(&own_memory(comm)->arrived, 2 * round + (uint64_t)is_gather, memory_order_release);
+    if (atomic_fetch_add(counter, 1) + 1 < target) {
+        return wait_round(comm, counter, target, what);
     }
-    for (int r = 0; r < comm->size; r++) {
-        if (r != comm->rank) {
-            hd_group_ring(comm->group, comm->member[r]);
+    ring_all(comm);
+out:
+    return st;
+}
+
+heddle_status hd_hub_barrier(heddle_comm *comm)
+{
+    return arrive(comm, 0, "barrier");
+}
+
+/* All are there: do they all mean the same? Nothing is broken by it if not. */
+static heddle_status check_calls(const heddle_comm *comm)
+{
+    uint64_t first = outbox(comm, 0, comm->hub.round)->call;
+    for (int r = 1; r < comm->size; r++) {
+        uint64_t call = outbox(comm, r, comm->hub.round)->call;
+        if (call != first) {
+            return hd_calls_differ(comm, r, call, 0, first);
         }
     }
     return HEDDLE_OK;
 }
 
-heddle_status hd_hub_barrier(heddle_comm *comm, const char *what)
+/* One round with at most an outbox of data. */
+static heddle_status swap_outboxes(heddle_comm *comm, uint64_t call, const void *send, size_t bytes, const char *what)
 {
-    return arrive(comm, what);
+    heddle_status st = HEDDLE_OK;
+    if (!comm->broken) { /* broken: others may still read what was sent before */
+        hd_outbox *own = outbox(comm, comm->rank, comm->hub.round + 1);
+        own->call = call;
+        if (bytes > 0) {
+            memcpy(own->data, send, bytes);
+        }
+    }
+    HD_TRY(arrive(comm, 1, what));
+    HD_TRY(check_calls(comm));
+out:
+    return st;
 }
 
-/* Where the data of the next round go. */
-static unsigned char *outbox(const heddle_comm *comm, int rank, uint64_t round)
-{
-    return comm->hub.of[rank]->outbox[round & 1];
-}
-
-heddle_status hd_hub_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     const unsigned char *from = send;
     unsigned char *to = recv;
-    if (comm->broken) { /* others may still read what was sent before */
-        return arrive(comm, "allgather");
-    }
     for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
         size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
-        if (part > 0) {
-            memcpy(outbox(comm, comm->rank, comm->hub.round + 1), from + at, part);
-        }
-        HD_TRY(arrive(comm, "allgather"));
+        HD_TRY(swap_outboxes(comm, hd_call_word(call, 0, bytes), from + at, part, "allgather"));
         for (int r = 0; r < comm->size && part > 0; r++) {
-            memcpy(to + (size_t)r * bytes + at, outbox(comm, r, comm->hub.round), part);
+            memcpy(to + (size_t)r * bytes + at, outbox(comm, r, comm->hub.round)->data, part);
         }
     }
 out:
@@ -125,9 +192,9 @@ out:
     do {                                                                                                               \
         type *sum = (type *)data;                                                                                      \
         for (size_t i = 0; i < n; i++) {                                                                               \
-            type value = ((const type *)outbox(comm, 0, comm->hub.round))[i];                                          \
+            type value = ((const type *)(const void *)outbox(comm, 0, comm->hub.round)->data)[i];                      \
             for (int r = 1; r < comm->size; r++) {                                                                     \
-                value += ((const type *)outbox(comm, r, comm->hub.round))[i];                                          \
+                value += ((const type *)(const void *)outbox(comm, r, comm->hub.round)->data)[i];                      \
             }                                                                                                          \
             sum[i] = value;                                                                                            \
         }                                                                                                              \
@@ -144,21 +211,15 @@ static void sum_outboxes(const heddle_comm *comm, unsigned char *data, size_t n,
     }
 }
 
-heddle_status hd_hub_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype)
+heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
-    size_t bytes = (size_t)elems * elem_bytes;
+    size_t bytes = elems * elem_bytes;
     unsigned char *own = data;
-    if (comm->broken) {
-        return arrive(comm, "allreduce");
-    }
     for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
         size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
-        if (part > 0) {
-            memcpy(outbox(comm, comm->rank, comm->hub.round + 1), own + at, part);
-        }
-        HD_TRY(arrive(comm, "allreduce"));
+        HD_TRY(swap_outboxes(comm, hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, bytes), own + at, part, "allreduce"));
         sum_outboxes(comm, own + at, part / elem_bytes, dtype);
     }
 out:

@@ -1,0 +1,119 @@
+/* Group operations: who compares what with whom, and how they go where the ranks do not all share memory. */
+#include "runtime/comm/comm_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+heddle_status hd_comm_enter(heddle_comm *comm)
+{
+    hd_group *group = comm->group;
+    heddle_comm *root = hd_comm_root(comm);
+    if (__builtin_expect(atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire) != 0, 0)) {
+        return hd_group_check(group);
+    }
+    return root->ops->check(root);
+}
+
+static void say_call(char *text, size_t bytes, uint64_t call)
+{
+    static const char *const names[] = {"a barrier", "an allgather", "an allreduce", "a collective creation"};
+    unsigned long long size = call >> 12;
+    switch (call & 15) {
+    case HD_CALL_ALLGATHER:
+        snprintf(text, bytes, "%s of %llu bytes", names[1], size);
+        break;
+    case HD_CALL_ALLREDUCE:
+        snprintf(text, bytes, "%s of %llu bytes of %s", names[2], size,
+                 heddle_dtype_name((heddle_dtype)(call >> 4 & 255)));
+        break;
+    default:
+        snprintf(text, bytes, "%s", names[call & 3]);
+    }
+}
+
+heddle_status hd_calls_differ(const heddle_comm *comm, int rank, uint64_t call, int first, uint64_t first_call)
+{
+    char text[2][64];
+    say_call(text[0], sizeof text[0], call);
+    say_call(text[1], sizeof text[1], first_call);
+    return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d comes with %s, rank %d with %s", hd_comm_root_rank(comm, rank),
+                   text[0], hd_comm_root_rank(comm, first), text[1]);
+}
+
+/* Everybody's call, and the first bytes of what goes with it. */
+static heddle_status swap_envelopes(heddle_comm *comm, uint64_t call, const void *send, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_envelope own = {.call = call};
+    if (bytes > 0) {
+        memcpy(own.data, send, bytes < sizeof own.data ? bytes : sizeof own.data);
+    }
+    HD_TRY(hd_comm_enter(comm));
+    HD_TRY(comm->ops->allgather(comm, &own, comm->envelopes, sizeof own));
+    for (int r = 1; r < comm->size; r++) {
+        if (comm->envelopes[r].call != comm->envelopes[0].call) {
+            st = hd_calls_differ(comm, r, comm->envelopes[r].call, 0, comm->envelopes[0].call);
+            goto out;
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_barrier(heddle_comm *comm)
+{
+    return comm->hub.of != NULL ? hd_hub_barrier(comm)
+                                : swap_envelopes(comm, hd_call_word(HD_CALL_BARRIER, 0, 0), NULL, 0);
+}
+
+heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    if (comm->hub.of != NULL) {
+        return hd_hub_gather(comm, call, send, recv, bytes);
+    }
+    HD_TRY(swap_envelopes(comm, hd_call_word(call, 0, bytes), send, bytes));
+    if (bytes > HD_RECORD_BYTES) {
+        return comm->ops->allgather(comm, send, recv, bytes);
+    }
+    for (int r = 0; r < comm->size && bytes > 0; r++) {
+        memcpy((unsigned char *)recv + (size_t)r * bytes, comm->envelopes[r].data, bytes);
+    }
+out:
+    return st;
+}
+
+#define ADD(type)                                                                                                      \
+    for (size_t i = 0; i < n; i++) {                                                                                   \
+        type value = ((const type *)(const void *)comm->envelopes[0].data)[i];                                         \
+        for (int r = 1; r < comm->size; r++) {                                                                         \
+            value += ((const type *)(const void *)comm->envelopes[r].data)[i];                                         \
+        }                                                                                                              \
+        ((type *)data)[i] = value;                                                                                     \
+    }
+
+/* As much as fits envelopes at a time. */
+heddle_status hd_comm_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
+    uint64_t call = hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, elems * elem_bytes);
+    if (comm->hub.of != NULL) {
+        return hd_hub_sum(comm, all_data, elems, dtype);
+    }
+    for (size_t at = 0; at < elems || at == 0; at += HD_RECORD_BYTES / elem_bytes) {
+        size_t room = HD_RECORD_BYTES / elem_bytes;
+        size_t n = elems - at < room ? elems - at : room;
+        void *data = (unsigned char *)all_data + at * elem_bytes;
+        HD_TRY(swap_envelopes(comm, call, data, n * elem_bytes));
+        if (dtype == HEDDLE_F64) {
+            ADD(double)
+        } else if (dtype == HEDDLE_F32) {
+            ADD(float)
+        } else {
+            ADD(uint64_t)
+        }
+    }
+out:
+    return st;
+}
