@@ -98,8 +98,11 @@ HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
  * HEDDLE_ERR_PEER: a rank gave up, died, or closed its communicator; HEDDLE_ERR_TIMEOUT: one did not come before the
- * deadline. After either the communicator can only be destroyed. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent,
- * so the other ranks wait. */
+ * deadline. After either the communicator can only be destroyed. After an abort every operation
+ * that is begun fails. HEDDLE_ERR_MISMATCH on every rank: the ranks do not call the same operation with the same number
+ * of bytes and dtype; the sentence names two that differ. Nothing was moved; of ranks in a barrier and ranks in another
+ * operation the communicator can then only be destroyed. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent, so the
+ * other ranks wait. */
 HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -113,7 +116,8 @@ HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *sen
                                               void *recv, size_t recv_bytes, int from);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
  * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: the mesh has another number of
- * ranks, or no such axis. */
+ * ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence. HEDDLE_ERR_MISMATCH on every rank:
+ * another mesh or other axes; the sentence has both. */
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 

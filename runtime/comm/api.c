@@ -218,6 +218,11 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
     return hd_comm_agree_with(comm, mine, &own);
 }
 
+int hd_comm_rank_name(const heddle_comm *comm, int rank)
+{
+    return hd_comm_root_rank(comm, rank);
+}
+
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks)
 {
     *ranks = comm->local;

@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 enum {
-    TAGS = 32768, /* what every MPI grants */
-    LETTER_BYTES = 512,
+    TAGS = 32768,      /* what every MPI grants */
     POLL_TURNS = 16,   /* a look at the transport costs more than one at memory */
     YIELD_TURNS = 1024 /* a neighbour may keep the core for milliseconds */
 };
@@ -56,53 +55,13 @@ static heddle_status callbacks_allgather(heddle_comm *comm, const void *send, vo
     return c->table.allgather(c->ctx, send, recv, bytes, hd_comm_deadline_ns(comm, 0));
 }
 
-/* What goes ahead of a message: its size, and all of a small one. */
-typedef struct letter {
-    uint64_t bytes;
-    unsigned char data[LETTER_BYTES];
-} letter;
-
-static heddle_status sizes_differ(const heddle_comm *comm, const char *verb, size_t bytes, const char *peer_verb,
-                                  int peer, uint64_t theirs)
-{
-    return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d %s %zu bytes, rank %d %s %llu", comm->rank, verb, bytes, peer,
-                   peer_verb, (unsigned long long)theirs);
-}
-
-/* The sender's size goes ahead, the receiver's comes back; then both know whether the message itself may follow. */
 static heddle_status callbacks_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                         size_t recv_bytes, int from)
 {
-    heddle_status st = HEDDLE_OK;
     callbacks *c = of(comm);
-    const heddle_transport *t = &c->table;
-    int64_t deadline_ns = hd_comm_deadline_ns(comm, 0);
-    letter out = {.bytes = send_bytes}, in = {.bytes = 0};
-    uint64_t wanted = recv_bytes, theirs = 0;
+    const hd_two_way way = {send, send_bytes, to, recv, recv_bytes, from};
     send_pending(c);
-    if (to >= 0 && send_bytes > 0 && send_bytes <= LETTER_BYTES) {
-        memcpy(out.data, send, send_bytes);
-    }
-    HD_TRY(t->sendrecv(c->ctx, &out, to >= 0 ? sizeof out : 0, to, &in, from >= 0 ? sizeof in : 0, from, deadline_ns));
-    HD_TRY(t->sendrecv(c->ctx, &wanted, from >= 0 ? sizeof wanted : 0, from, &theirs, to >= 0 ? sizeof theirs : 0, to,
-                       deadline_ns));
-    int sends = to >= 0 && theirs == send_bytes, receives = from >= 0 && in.bytes == recv_bytes;
-    int far_to = sends && send_bytes > LETTER_BYTES ? to : -1;
-    int far_from = receives && recv_bytes > LETTER_BYTES ? from : -1;
-    if (far_to >= 0 || far_from >= 0) {
-        HD_TRY(t->sendrecv(c->ctx, send, far_to >= 0 ? send_bytes : 0, far_to, recv, far_from >= 0 ? recv_bytes : 0,
-                           far_from, deadline_ns));
-    }
-    if (receives && far_from < 0 && recv_bytes > 0) {
-        memcpy(recv, in.data, recv_bytes);
-    }
-    if (from >= 0 && !receives) {
-        st = sizes_differ(comm, "expects", recv_bytes, "sends it", from, in.bytes);
-    } else if (to >= 0 && !sends) {
-        st = sizes_differ(comm, "sends", send_bytes, "expects", to, theirs);
-    }
-out:
-    return st;
+    return hd_callbacks_sendrecv(comm, &c->table, c->ctx, &way);
 }
 
 static heddle_status callbacks_exchange_create(heddle_comm *comm, void **out, const heddle_message *messages,
@@ -214,39 +173,60 @@ static const hd_comm_ops callbacks_ops = {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-/* Everybody learns of a rank that could not join its host's memory, so that nobody waits for it. */
-static heddle_status join_together(hd_group **group, const hd_join *join, const callbacks *c)
+typedef struct outcome {
+    int32_t status;
+    char why[HD_RECORD_BYTES - sizeof(int32_t)];
+} outcome;
+
+typedef struct joining {
+    const callbacks *c;
+    outcome *all;
+    int64_t deadline_ns;
+    int is_over; /* a rank could not go on, and all know it */
+} joining;
+
+/* Everybody learns of a rank that cannot share memory with its host's ranks, so that nobody waits for it. */
+static heddle_status join_agree(void *ctx, heddle_status mine)
 {
-    typedef struct outcome {
-        int32_t status;
-        char why[HD_RECORD_BYTES - sizeof(int32_t)];
-    } outcome;
-    outcome *all = NULL;
-    outcome mine = {.status = HEDDLE_OK};
-    heddle_status st = hd_alloc((void **)&all, (size_t)c->table.size, sizeof *all, "outcomes of joining");
-    if (st == HEDDLE_OK) {
-        st = hd_group_join(group, join);
+    joining *j = ctx;
+    const callbacks *c = j->c;
+    outcome own = {.status = mine};
+    heddle_status st = mine;
+    if (mine != HEDDLE_OK) {
+        snprintf(own.why, sizeof own.why, "%s", heddle_last_error());
     }
-    mine.status = st;
-    if (st != HEDDLE_OK) {
-        snprintf(mine.why, sizeof mine.why, "%s", heddle_last_error());
-    }
-    if (all == NULL) {
-        return st; /* the others run into their deadline, which names this rank's absence */
-    }
-    heddle_status gathered = c->table.allgather(c->ctx, &mine, all, sizeof mine, join->deadline_ns);
+    heddle_status gathered = c->table.allgather(c->ctx, &own, j->all, sizeof own, j->deadline_ns);
     for (int r = 0; st == HEDDLE_OK && gathered == HEDDLE_OK && r < c->table.size; r++) {
-        if (all[r].status != HEDDLE_OK) {
-            all[r].why[sizeof all[r].why - 1] = '\0';
-            st = hd_fail(HEDDLE_ERR_PEER, "rank %d could not share memory with its host's ranks: %s", r, all[r].why);
+        outcome *theirs = &j->all[r];
+        if (theirs->status != HEDDLE_OK) {
+            theirs->why[sizeof theirs->why - 1] = '\0';
+            st = hd_fail(HEDDLE_ERR_PEER, "rank %d could not share memory with its host's ranks: %s", r, theirs->why);
         }
     }
+    if (mine != HEDDLE_OK) {
+        hd_fail(mine, "%s", own.why); /* whatever the transport says by now */
+    }
     st = st != HEDDLE_OK ? st : gathered;
+    j->is_over = st != HEDDLE_OK;
+    return st;
+}
+
+/* Asked twice: when every rank has memory of its own, before they meet; and when they have met. */
+static heddle_status join_together(hd_group **group, hd_join *join, const callbacks *c)
+{
+    joining j = {.c = c, .deadline_ns = join->deadline_ns};
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc((void **)&j.all, (size_t)c->table.size, sizeof *j.all, "outcomes of joining"));
+    join->agree = join_agree;
+    join->agree_ctx = &j;
+    st = hd_group_join(group, join);
+    HD_TRY(j.is_over ? st : join_agree(&j, st));
+out:
     if (st != HEDDLE_OK) {
         hd_group_destroy(*group);
         *group = NULL;
     }
-    hd_free(all);
+    hd_free(j.all);
     return st;
 }
 
@@ -268,7 +248,7 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
     }
     snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[ranks[0]].word[2],
              (unsigned long long)all[ranks[0]].word[3]);
-    const hd_join join = {
+    hd_join join = {
         .key = key,
         .n = n,
         .me = member[c->table.rank],

@@ -18,6 +18,9 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
 /* A place of the communicator where reshards keep the list of those in flight; NULL at first. */
 void **hd_comm_in_flight(heddle_comm *comm);
 
+/* How sentences call a rank of comm: its number in the communicator that the user opened. */
+int hd_comm_rank_name(const heddle_comm *comm, int rank);
+
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */

@@ -1,8 +1,6 @@
 /* start, test, wait: plans in flight and who drives them. */
 #include "runtime/reshard/plan.h"
 
-#include <stdio.h>
-
 /* Plans in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several plans
  * in different orders. */
 static void enter(heddle_reshard *plan)
@@ -30,19 +28,6 @@ void hd_plan_leave(heddle_reshard *plan)
 static int is_alone(const heddle_reshard *plan)
 {
     return *hd_comm_in_flight(plan->comm) == plan && plan->next == NULL;
-}
-
-/* Whom the present wait is for, for sentences. */
-static const char *waits_for(heddle_reshard *plan)
-{
-    const hd_step *step = &plan->step[plan->at];
-    int n = plan->state == HD_COLLECT ? step->nready : step->nmovers;
-    const int *peer = plan->state == HD_COLLECT ? step->ready : step->movers;
-    if (plan->state == HD_MAIL || plan->state == HD_MOVE || plan->waited >= n) {
-        return "messages";
-    }
-    snprintf(plan->waits_for, sizeof plan->waits_for, "rank %d did not come in time", peer[plan->waited]);
-    return plan->waits_for;
 }
 
 /* What happens to the others is theirs to report. */
@@ -88,15 +73,16 @@ static heddle_status drive(heddle_reshard *plan, int block)
             return hd_plan_give_up(plan, st);
         }
         help_others(plan);
+        if (hd_now_ns() > hd_plan_deadline(plan)) {
+            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a reshard passed its deadline",
+                    hd_comm_rank_name(plan->comm, plan->rank));
+            return hd_plan_give_up(plan, HEDDLE_ERR_TIMEOUT);
+        }
         if (!block) {
             return HEDDLE_OK;
         }
         if (plan->outcome != HEDDLE_OK || plan->broken != HEDDLE_OK) {
             return take_outcome(plan);
-        }
-        if (hd_now_ns() > hd_plan_deadline(plan)) {
-            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d waited too long for a reshard (%s)", plan->rank, waits_for(plan));
-            return hd_plan_give_up(plan, HEDDLE_ERR_TIMEOUT);
         }
         hd_comm_relax(plan->comm, round);
     }

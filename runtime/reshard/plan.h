@@ -225,7 +225,7 @@ struct heddle_reshard {
     heddle_reshard *next;        /* in flight on the same communicator */
     heddle_status outcome;       /* of an execution that ended while another plan was waited for */
     heddle_status broken;
-    char broken_why[1024], waits_for[64];
+    char broken_why[1024];
 
     /* information */
     int64_t executions;

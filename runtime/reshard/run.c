@@ -13,10 +13,46 @@ int64_t hd_plan_deadline(heddle_reshard *plan)
     return plan->deadline_ns;
 }
 
+/* Adds the ranks of `peer` whose flag has not come. */
+static size_t list_missing(heddle_reshard *plan, int kind, const int *peer, int n, char *text, size_t bytes)
+{
+    size_t at = 0;
+    for (int i = 0; i < n && at < bytes; i++) {
+        int here = 0;
+        if (hd_plan_await(plan, kind, peer[i], NULL, 0, 0, &here) == HEDDLE_OK && !here) {
+            at += (size_t)snprintf(text + at, bytes - at, "%s%d", at == 0 ? "rank " : ", ",
+                                   hd_comm_rank_name(plan->comm, peer[i]));
+        }
+    }
+    return at;
+}
+
+/* Whom an execution still waits for, and which one it is: what an overdue wait has to say. */
+static void say_overdue(heddle_reshard *plan, char *text, size_t bytes)
+{
+    hd_step *step = &plan->step[plan->at];
+    char missing[160] = "", mail[160] = "";
+    if (list_missing(plan, HD_SLOT_READY, step->ready, step->nready, missing, sizeof missing) == 0) {
+        list_missing(plan, HD_SLOT_DONE, step->movers, step->nmovers, missing, sizeof missing);
+    }
+    if (step->mail.exchange != NULL && !plan->mail_done) {
+        hd_exchange_missing(step->mail.exchange, mail, sizeof mail);
+    }
+    snprintf(text, bytes, "%s%s%s%s; reshard %s", missing[0] != 0 ? "; missing: " : "", missing,
+             mail[0] != 0 ? "; messages under way with " : "", mail, plan->line_text);
+}
+
 /* The plan cannot go on, and neither can those who wait for it. */
 heddle_status hd_plan_give_up(heddle_reshard *plan, heddle_status st)
 {
-    snprintf(plan->broken_why, sizeof plan->broken_why, "%s", heddle_last_error());
+    char more[700] = "";
+    if (st == HEDDLE_ERR_TIMEOUT) {
+        char why[240];
+        snprintf(why, sizeof why, "%s", heddle_last_error());
+        say_overdue(plan, more, sizeof more);
+        hd_fail(st, "%s", why);
+    }
+    snprintf(plan->broken_why, sizeof plan->broken_why, "%s%s", heddle_last_error(), more);
     plan->broken = st;
     hd_plan_leave(plan);
     hd_comm_set_moving(plan->comm, 0);

@@ -1,0 +1,253 @@
+/* Ranks that do not all call the same, that go on after an abort, and messages of one pair: on threads, shm, and with
+ * messages forced. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { RANKS = 3 };
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            char why[400];                                                                                             \
+            snprintf(why, sizeof why, "%.399s", heddle_last_error());                                                  \
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s (%s)", __FILE__, __LINE__, #condition, why);                  \
+            goto out;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static const char *const transports[] = {"threads", "shm"};
+
+static void on_all(heddle_rank_main fn)
+{
+    for (int t = 0; t < 4; t++) {
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = t >= 2;
+        options.deadline_ms = 30000;
+        HD_OK(heddle_run_ranks_with(RANKS, transports[t % 2], &options, fn, NULL));
+    }
+}
+
+/* The sentence is the same on every rank and names both. */
+static int says(const char *first, const char *second)
+{
+    return strstr(heddle_last_error(), first) != NULL && strstr(heddle_last_error(), second) != NULL;
+}
+
+static heddle_status sizes_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    static char data[200000];
+    static double sums[RANKS];
+    int odd = heddle_comm_rank(comm) == 1;
+    CHECK(heddle_comm_allgather(comm, data, data + 100000, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("rank 1 comes with an allgather of 8 bytes", "rank 0 with an allgather of 16 bytes"));
+    CHECK(heddle_comm_allgather(comm, data, data + 100000, odd ? 8 : 33000) == HEDDLE_ERR_MISMATCH);
+    CHECK(heddle_comm_allgather(comm, data, data + 100000, odd ? 0 : 8) == HEDDLE_ERR_MISMATCH);
+    HD_TRY(heddle_comm_barrier(comm)); /* nothing is broken by it */
+    CHECK(heddle_comm_allreduce_sum(comm, sums, odd ? 2 : 3, HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK(heddle_comm_allreduce_sum(comm, sums, 1, odd ? HEDDLE_I64 : HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("i64", "f64"));
+    CHECK(heddle_comm_allreduce_sum(comm, sums, odd ? 4 : 2, odd ? HEDDLE_F32 : HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK((odd ? heddle_comm_allgather(comm, data, data + 100, 8)
+               : heddle_comm_allreduce_sum(comm, sums, 1, HEDDLE_F64)) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("allgather", "allreduce"));
+    HD_TRY(heddle_comm_allgather(comm, data, data + 100000, 16));
+out:
+    return st;
+}
+
+static void gathers_compare_what_is_gathered(void **state)
+{
+    (void)state;
+    on_all(sizes_rank);
+}
+
+static heddle_status kinds_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    char data[8 * (RANKS + 1)] = "";
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(heddle_comm_allgather(comm, data, data + 8, 8));
+    int64_t start_ns = hd_now_ns();
+    usleep(heddle_comm_rank(comm) == 2 ? 20000 : 0);
+    CHECK((heddle_comm_rank(comm) == 2 ? heddle_comm_barrier(comm) : heddle_comm_allgather(comm, data, data + 8, 8)) ==
+          HEDDLE_ERR_MISMATCH);
+    CHECK(says("rank 2 comes with a barrier", "rank 0 with an allgather of 8 bytes"));
+    CHECK(hd_now_ns() - start_ns < 15000000000);
+    CHECK(heddle_comm_barrier(comm) == HEDDLE_ERR_MISMATCH);
+out:
+    return st;
+}
+
+static void a_barrier_is_no_gather(void **state)
+{
+    (void)state;
+    on_all(kinds_rank);
+}
+
+/* --- after an abort ----------------------------------------------------------------------------------------------- */
+
+static heddle_status every_operation(heddle_comm *comm, int which)
+{
+    char data[8 * (RANKS + 1)] = "";
+    double sum = 0;
+    int me = heddle_comm_rank(comm), n = heddle_comm_size(comm);
+    hd_exchange *exchange = NULL;
+    heddle_status st = HEDDLE_OK;
+    switch (which) {
+    case 0:
+        return heddle_comm_barrier(comm);
+    case 1:
+        return heddle_comm_allgather(comm, data, data + 8, 8);
+    case 2:
+        return heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_F64);
+    case 3:
+        return heddle_comm_sendrecv(comm, data, 8, (me + 1) % n, data + 8, 8, (me + n - 1) % n);
+    default:
+        st = hd_exchange_create(&exchange, comm, NULL, 0);
+        hd_exchange_destroy(exchange);
+        return st;
+    }
+}
+
+/* Nobody waits here: the operations that come after the alarm could all go through. */
+static heddle_status abort_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    _Atomic int *raised = arg; /* a page that processes share, too */
+    if (heddle_comm_rank(comm) == 1) {
+        heddle_comm_abort(comm, "the soup is cold");
+        *raised = 1;
+    }
+    while (*raised == 0) {
+        usleep(1000);
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        for (int which = 0; which < 5; which++) {
+            CHECK(every_operation(comm, which) == HEDDLE_ERR_PEER);
+            CHECK(says("rank 1 gave up", "the soup is cold"));
+        }
+    }
+out:
+    return st;
+}
+
+static void nothing_begins_after_an_abort(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 4; t++) {
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = t >= 2;
+        _Atomic int *raised = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(raised != MAP_FAILED);
+        HD_OK(heddle_run_ranks_with(RANKS, transports[t % 2], &options, abort_rank, raised));
+        munmap(raised, 4096);
+    }
+}
+
+/* --- axis groups -------------------------------------------------------------------------------------------------- */
+
+static heddle_status axes_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    const heddle_mesh mesh = {.naxes = 2, .axis = {{"up", 3}, {"on", 1}}};
+    const heddle_mesh other = {.naxes = 2, .axis = {{"up", 1}, {"on", 3}}};
+    const heddle_mesh small = {.naxes = 1, .axis = {{"up", 2}}};
+    heddle_comm *group = NULL;
+    int odd = heddle_comm_rank(comm) == 2;
+    heddle_status alone = odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
+    int64_t start_ns = hd_now_ns();
+    CHECK(heddle_comm_axis_group(&group, comm, &mesh, odd ? 1 : 0) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("rank 2 asks for the group along on of [up=3 on=1]", "rank 0 along up of [up=3 on=1]"));
+    CHECK(heddle_comm_axes_group(&group, comm, &mesh, odd ? 3 : 1) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("up,on of", "rank 0 along up of"));
+    CHECK(heddle_comm_axis_group(&group, comm, odd ? &other : &mesh, 0) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("[up=1 on=3]", "[up=3 on=1]"));
+    CHECK(heddle_comm_axis_group(&group, comm, &mesh, odd ? 2 : 0) == alone);
+    CHECK(heddle_comm_axis_group(&group, comm, odd ? &small : &mesh, 0) == alone);
+    CHECK(heddle_comm_axes_group(odd ? NULL : &group, comm, &mesh, 1) == alone);
+    CHECK(group == NULL && hd_now_ns() - start_ns < 15000000000);
+    HD_TRY(heddle_comm_axis_group(&group, comm, &mesh, 0));
+    HD_TRY(heddle_comm_barrier(group));
+out:
+    heddle_comm_destroy(group);
+    return st;
+}
+
+static void groups_along_other_axes(void **state)
+{
+    (void)state;
+    on_all(axes_rank);
+}
+
+/* --- messages of one pair ----------------------------------------------------------------------------------------- */
+
+/* Three messages each way between every two ranks, of sizes that only fit in order; two executions. */
+static heddle_status order_rank(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    enum { EACH = 3, ROOM = 100 };
+    hd_exchange *exchange = NULL;
+    heddle_message m[2 * EACH * RANKS];
+    unsigned char src[RANKS * EACH * ROOM], dst[RANKS * EACH * ROOM];
+    int me = heddle_comm_rank(comm), n = 0;
+    for (int peer = 0; peer < RANKS; peer++) {
+        for (int i = 0; i < EACH && peer != me; i++) {
+            int64_t at = (peer * EACH + i) * ROOM, bytes = 10 + 30 * i;
+            m[n++] = (heddle_message){.peer = peer, .is_send = 1, .offset_bytes = at, .run_bytes = bytes};
+            m[n++] = (heddle_message){.peer = peer, .offset_bytes = at, .run_bytes = bytes};
+        }
+    }
+    HD_TRY(hd_exchange_create(&exchange, comm, m, n));
+    for (int turn = 0; turn < 2; turn++) {
+        int done = 0;
+        for (int k = 0; k < RANKS * EACH; k++) {
+            memset(src + k * ROOM, 1 + me * 50 + (k % EACH) * 10 + turn, ROOM);
+        }
+        memset(dst, 0, sizeof dst);
+        HD_TRY(hd_exchange_start(exchange, src, dst));
+        for (int round = 0; !done; round++) {
+            HD_TRY(hd_exchange_test(exchange, &done));
+            hd_comm_relax(comm, done ? 0 : round);
+        }
+        for (int k = 0; k < RANKS * EACH; k++) {
+            int peer = k / EACH, i = k % EACH, bytes = 10 + 30 * i;
+            for (int b = 0; b < ROOM && peer != me; b++) {
+                CHECK(dst[k * ROOM + b] == (b < bytes ? 1 + peer * 50 + i * 10 + turn : 0));
+            }
+        }
+        HD_TRY(heddle_comm_barrier(comm));
+    }
+out:
+    hd_exchange_destroy(exchange);
+    return st;
+}
+
+static void messages_of_a_pair_match_in_order(void **state)
+{
+    (void)state;
+    on_all(order_rank);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(gathers_compare_what_is_gathered),  cmocka_unit_test(a_barrier_is_no_gather),
+        cmocka_unit_test(nothing_begins_after_an_abort),     cmocka_unit_test(groups_along_other_axes),
+        cmocka_unit_test(messages_of_a_pair_match_in_order),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
