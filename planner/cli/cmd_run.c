@@ -32,7 +32,7 @@ static const char usage[] =
     "  --threads N         compute threads of each rank (1)\n"
     "  --passes N          forward passes, the fastest is reported (1)\n"
     "  --check             repeat on one rank and compare, bitwise where all attention is local, else within a\n"
-    "                      tolerance; compare bytes sent with bytes planned\n"
+    "                      tolerance; compare all ranks' copies of the result, and bytes sent with bytes planned\n"
     "  --messages          boxes travel as messages even between ranks of one host; --hosts K pretends K hosts\n"
     "  --deadline S        seconds that a rank waits for another (60)\n"
     "  --json              the report as JSON\n\n"

@@ -2,7 +2,7 @@
 # Kills at random moments: a rank or the command itself, in run, run --backward, verify and bench, on shm and mpi. Each
 # time it must end in time, with an exit code that is not 0, and leave no process, no segment of shared memory, no file.
 # Counted by what ran; "mpirun stuck" are those where every rank was gone and mpirun itself did not end, which is Open
-# MPI's. KILLS (100) of them, HEDDLE_SEED for other draws.
+# MPI's. KILLS (100, by HEDDLE_LONG_PERCENT) of them, HEDDLE_SEED for other draws.
 set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
 . "$HEDDLE_SOURCE/tests/support/skip.sh"
@@ -100,6 +100,7 @@ one() {
     if ! wait_gone "$pid" "$limit_s"; then
         if [ -z "$(pgrep -s "$pid" -x heddle)" ]; then # all ranks are gone, what is left is mpirun's matter
             stuck_of[$key]=$((${stuck_of[$key]:-0} + 1))
+            echo "kill $total: all ranks are gone, left is: $(ps -o comm= -s "$pid" | paste -sd' ')"
         else
             complain "hangs ($(ps -o comm= -s "$pid" | paste -sd' '))" "$kind" "$transport" "victim $victim"
             hung_of[$key]=$((${hung_of[$key]:-0} + 1))
