@@ -14,7 +14,6 @@ typedef struct job {
     heddle_stage_kind kind;
     const char *shape, *mesh, *layout, *method;
     int mixed_dim, heads, flags; /* 1 rope, 2 qk_norm or causal, 4 no modulation; decay by flags % 3 */
-    int loose;                   /* 1: any problem; 0: one that rounds well */
 } job;
 
 /* --- one block, and everything about it, the same on every rank --------------------------------------------------- */
@@ -29,7 +28,6 @@ typedef struct world {
     int64_t elems, vector_elems;
     heddle_box all, box;
     uint64_t state;
-    int loose;
 } world;
 
 static float draw(world *w)
@@ -49,7 +47,6 @@ static heddle_status open_world(world *w, const job *j, heddle_comm *comm)
 {
     memset(w, 0, sizeof *w);
     w->state = 11;
-    w->loose = j->loose;
     heddle_block_options_init(&w->options);
     w->options.kind = j->kind;
     w->options.mixed_dim = j->mixed_dim;
@@ -133,8 +130,37 @@ static double value_at(const world *w, const void *x, int64_t i)
                                                  : (double)((const float *)x)[i];
 }
 
-static heddle_status compare(const world *w, const char *what, const void *part, const void *whole, double tolerance)
+/* --- tolerances --------------------------------------------------------------------------------------------------- */
+
+enum { FORWARD, OF_X, OF_VECTOR, OF_PROJ_BIAS, OF_PROJ_WEIGHT, OF_OTHERS, RESULTS };
+
+/* Relative to the largest of the array, three to five times the worst of the problems below and 1,000 random ones:
+ *                     forward  x       vector  proj.bias  proj.weight  others
+ *   attention   f32   2.5e-7   4.6e-7  3.6e-7  6.8e-7     5.5e-7       9.5e-7
+ *               bf16  0        6.3e-3  2.0e-3  1.4e-7     1.0e-5       6.5e-3
+ *   linear      f32   1.3e-6   6.4e-6  5.8e-6  6.8e-7     7.7e-7       7.5e-6
+ *               bf16  0        3.0e-2  1.4e-2  2.1e-7     2.7e-6       1.8e-2
+ * Forward in bf16 has had the same bits everywhere; beside a tie the sums' order may decide, so that one unit in the
+ * last place is allowed. Linear blows up its rounding by the norm of a head's result, which may be nearly nothing. */
+static double tolerance_of(const world *w, int result)
 {
+    static const double allowed[2][2][RESULTS] = {
+        {{1e-6, 2e-6, 2e-6, 2e-6, 2e-6, 4e-6}, {0x1p-8, 2e-2, 1e-2, 1e-6, 5e-5, 2.5e-2}},
+        {{5e-6, 3e-5, 2e-5, 2e-6, 3e-6, 3e-5}, {0x1p-8, 1e-1, 5e-2, 1e-6, 2e-5, 6e-2}},
+    };
+    return allowed[w->options.kind == HEDDLE_STAGE_LINEAR][w->options.shape.dtype == HEDDLE_BF16][result];
+}
+
+static int result_of(const char *parameter)
+{
+    return strcmp(parameter, "proj.bias") == 0     ? OF_PROJ_BIAS
+           : strcmp(parameter, "proj.weight") == 0 ? OF_PROJ_WEIGHT
+                                                   : OF_OTHERS;
+}
+
+static heddle_status compare(const world *w, const char *what, const void *part, const void *whole, int result)
+{
+    double tolerance = tolerance_of(w, result);
     double worst = 0, scale = 0;
     for (int64_t i = 0; i < w->elems; i++) {
         scale = fmax(scale, fabs(value_at(w, whole, i)));
@@ -151,13 +177,6 @@ static heddle_status compare(const world *w, const char *what, const void *part,
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
-
-/* A norm of what is nearly nothing (a row of two channels, a head's result of LINEAR) blows up its rounding. */
-static double tolerance_of(const world *w)
-{
-    double times = !w->loose ? 1 : w->options.kind == HEDDLE_STAGE_LINEAR ? 1000 : 100;
-    return w->options.shape.dtype == HEDDLE_BF16 ? 0.03 * cbrt(times) : 4e-6 * times;
-}
 
 static heddle_status expect_bytes(heddle_block *block, int forwards, int backwards)
 {
@@ -180,7 +199,7 @@ static heddle_status forward_case(heddle_comm *comm, void *arg)
         for (int twice = 0; twice < 2 && st == HEDDLE_OK; twice++) {
             st = heddle_block_forward(w.whole, whole, &w.all, &w.conditioning);
             st = st != HEDDLE_OK ? st : heddle_block_forward(w.mine, part, &w.box, &w.conditioning);
-            st = st != HEDDLE_OK ? st : compare(&w, "forward", part, whole, tolerance_of(&w));
+            st = st != HEDDLE_OK ? st : compare(&w, "forward", part, whole, FORWARD);
             st = st != HEDDLE_OK ? st : expect_bytes(w.mine, 1 + twice, 0);
         }
         free(whole);
@@ -236,12 +255,15 @@ static double largest(const pair *p)
     return value;
 }
 
-/* Against the largest of all parameters: with one token q and k have no gradient but rounding. */
+/* With one token q and k have no gradient but rounding: the scale of every parameter is at least this part of the
+ * largest gradient of all. */
+static const double cancelled = 1e-3;
+
 static heddle_status compare_gradients(heddle_comm *comm, world *w, float *vectors)
 {
     heddle_status st = HEDDLE_OK;
     int n = heddle_block_nparams(w->mine);
-    double scale = 1e-9;
+    double most = 1e-9;
     pair p[16] = {[0] = {.name = "vector", .part = vectors, .whole = vectors + w->vector_elems}};
     p[0].elems = w->options.modulate ? w->vector_elems : 0;
     for (int i = 0; i < n && st == HEDDLE_OK; i++) {
@@ -249,11 +271,12 @@ static heddle_status compare_gradients(heddle_comm *comm, world *w, float *vecto
         st = heddle_block_gradient(&part, w->mine, i);
         st = st != HEDDLE_OK ? st : heddle_block_gradient(&whole, w->whole, i);
         p[1 + i] = (pair){part.name, part.data, whole.data, part.extent[0] * (part.ndim == 2 ? part.extent[1] : 1)};
-        scale = fmax(scale, largest(&p[1 + i]));
+        most = fmax(most, largest(&p[1 + i]));
     }
     for (int i = 0; i <= n && st == HEDDLE_OK; i++) {
-        double size = i == 0 ? fmax(largest(&p[0]), 1e-9) : scale;
-        st = sum_and_compare(comm, &p[i], replicas(w), 2 * tolerance_of(w) * size);
+        double scale = fmax(largest(&p[i]), i == 0 ? 1e-9 : cancelled * most);
+        int result = i == 0 ? OF_VECTOR : result_of(p[i].name);
+        st = sum_and_compare(comm, &p[i], replicas(w), tolerance_of(w, result) * scale);
     }
     return st;
 }
@@ -279,7 +302,7 @@ static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
         st = heddle_block_forward_tape(w->mine, part, &w->box, &w->conditioning, tape[2 * i]);
         st = st != HEDDLE_OK ? st
                              : heddle_block_forward_tape(w->whole, whole, &w->all, &w->conditioning, tape[2 * i + 1]);
-        st = st != HEDDLE_OK ? st : compare(w, "forward with a tape", part, whole, tolerance_of(w));
+        st = st != HEDDLE_OK ? st : compare(w, "forward with a tape", part, whole, FORWARD);
     }
     free(whole);
     free(part);
@@ -291,7 +314,7 @@ static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
         st = st != HEDDLE_OK
                  ? st
                  : heddle_block_backward(w->whole, whole, &w->conditioning, &into[1], tape[2 * order[i] + 1]);
-        st = st != HEDDLE_OK ? st : compare(w, "gradient of x", part, whole, 2 * tolerance_of(w));
+        st = st != HEDDLE_OK ? st : compare(w, "gradient of x", part, whole, OF_X);
         free(whole);
         free(part);
     }
@@ -419,7 +442,7 @@ static job draw_problem(drawn *text, world *dice, heddle_stage_kind kind)
     text->ranks = first * second * third;
     int methods = linear ? 3 : two ? 5 : 4, m = within(dice, 0, methods - 1);
     const char *method = m == 4 ? "usp" : linear ? linear_methods[m] : softmax_methods[m];
-    return (job){kind, text->shape, text->mesh, text->layout, method, 1, heads, within(dice, 0, 11), 1};
+    return (job){kind, text->shape, text->mesh, text->layout, method, 1, heads, within(dice, 0, 11)};
 }
 
 static void random_problems(void **state)

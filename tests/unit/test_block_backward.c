@@ -3,10 +3,28 @@
 
 #include "runtime/base/base.h"
 
-/* Largest error relative to the array's largest value. */
-static double tolerance(heddle_dtype dtype)
+/* Largest error allowed, relative to the array's largest value or to 0.1 (of zero there is no relative error), three to
+ * five times what was seen in f32 and in bf16. Biases of the last product are sums of the gradient as it came. */
+static double tolerance(const char *what, heddle_dtype dtype)
 {
-    return dtype == HEDDLE_BF16 ? 3e-2 : 1e-5;
+    static const struct {
+        const char *what;
+        double f32, bf16;
+    } all[] = {{"q_norm.weight", 1e-5, 3e-2},    /* 2.5e-6, 9.7e-3: of long fibres */
+               {"k_norm.weight", 1e-5, 3e-2},    /* 2.9e-6, 9.3e-3 */
+               {"q_linear.weight", 3e-5, 1e-2},  /* 9.9e-6, 2.6e-3: with one token all but rounding cancels */
+               {"q_linear.bias", 1e-5, 1.5e-2},  /* 3.0e-6, 4.5e-3 */
+               {"kv_linear.weight", 2e-6, 5e-3}, /* 3.7e-7, 1.3e-3 */
+               {"kv_linear.bias", 2e-6, 2e-3},   /* 4.4e-7, 3.7e-4 */
+               {"proj.bias", 3e-6, 3e-6},        /* 6.8e-7, 3.2e-7 */
+               {"fc2.bias", 3e-6, 3e-6},         /* 8.0e-7, 4.6e-7 */
+               {"fc1.bias", 5e-6, 5e-3},         /* 1.2e-6, 1.5e-3 */
+               {NULL, 3e-6, 2e-2}};              /* 9.1e-7, 5.0e-3 */
+    int i = 0;
+    while (all[i].what != NULL && strcmp(all[i].what, what) != 0) {
+        i++;
+    }
+    return dtype == HEDDLE_BF16 ? all[i].bf16 : all[i].f32;
 }
 
 static void randomize(double *x, int64_t elems)
@@ -67,8 +85,9 @@ static void check_model(const heddle_block_options *options)
 }
 
 static void compare(const char *what, const double *wanted, const void *got, heddle_dtype got_dtype, int64_t elems,
-                    double allowed)
+                    heddle_dtype dtype)
 {
+    double allowed = tolerance(what, dtype);
     double worst = 0, largest = 0.1; /* of zero there is no relative error */
     for (int64_t i = 0; i < elems; i++) {
         double error = fabs(value_at(got, got_dtype, i) - wanted[i]);
@@ -118,13 +137,13 @@ static void check_against_model(const heddle_block_options *options, int recompu
     HD_OK(heddle_block_forward_tape(p.block, x, &box, &p.conditioning, tape));
     assert_memory_equal(x, plain, (size_t)m.x_elems * heddle_dtype_bytes(dtype));
     HD_OK(heddle_block_backward(p.block, dx, &p.conditioning, &dc, tape));
-    compare("dx", g.x, dx, dtype, m.x_elems, tolerance(dtype));
-    compare("vector", g.vector, dc.vector, HEDDLE_F32, m.vector_elems, tolerance(dtype));
-    compare("text", g.text, dc.text, HEDDLE_F32, m.text_elems, tolerance(dtype));
+    compare("dx", g.x, dx, dtype, m.x_elems, dtype);
+    compare("vector", g.vector, dc.vector, HEDDLE_F32, m.vector_elems, dtype);
+    compare("text", g.text, dc.text, HEDDLE_F32, m.text_elems, dtype);
     for (int i = 0; i < m.nparams; i++) {
         heddle_param param;
         HD_OK(heddle_block_gradient(&param, p.block, i));
-        compare(param.name, g.param[i], param.data, HEDDLE_F32, m.param_elems[i], tolerance(dtype));
+        compare(param.name, g.param[i], param.data, HEDDLE_F32, m.param_elems[i], dtype);
     }
     heddle_tape_destroy(tape);
     free(x);
