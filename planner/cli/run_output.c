@@ -10,8 +10,8 @@
 
 /* Of the largest value, where sums are in another order than one rank's. bf16 rounds every stage's result to 2^-9 of
  * it, and a last bit that falls the other way grows through the layers behind. */
-#define TOLERANCE_F32 1e-4
-#define TOLERANCE_BF16 0.05
+#define TOLERANCE_F32 2e-5
+#define TOLERANCE_BF16 0.03
 
 static int64_t elems_of(const heddle_shape *shape)
 {

@@ -88,7 +88,7 @@ assert b["bytes_sent"] == b["bytes_planned"] == 2332800
 assert b["gradient_bytes_sent"] == b["gradient_bytes_planned"] == 2420736
 assert b["step_bytes_sent"] == b["step_bytes_planned"] == 9419136
 assert sum(s["runs"] for s in b["stages"]) == 13 and b["stages"][0]["stage"] == "end"
-assert b["backward_ms"] > 0 and b["kept_bytes_max"] > 0 and 0 < b["gradient_error"] < 1e-4
+assert b["backward_ms"] > 0 and b["kept_bytes_max"] > 0 and 0 < b["gradient_error"] < 2e-5
 assert "bitwise" in b["check_input_gradient"]
 PY
 fi
