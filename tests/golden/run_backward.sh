@@ -62,9 +62,10 @@ assert [e["from"] for e in s["edges"]] == ["t@sp"] * 4 + ["s@sp"] * 3
 sent = 2 * 5 * 405 * 48 * 4  # a rank's five frames to two others, and as much of the gradient on the way back
 for stage in s["stages"][3:]:
     stage["layout"] = "*"
-s["edges"][3].update({"to": "*", "kind": "gather", "bytes_per_rank_max": sent, "bytes_total": 3 * sent})
+s["edges"][3].update({"to": "*", "kind": "gather", "bytes_per_rank_max": sent, "bytes_received_max": sent,
+                      "bytes_total": 3 * sent})
 for edge in s["edges"][4:]:
-    edge.update({"from": "*", "to": "*", "kind": "keep", "bytes_per_rank_max": 0, "bytes_total": 0, "messages": 0})
+    edge.update({"from": "*", "to": "*", "kind": "keep", "bytes_per_rank_max": 0, "bytes_received_max": 0, "bytes_total": 0, "messages": 0})
 s.update({"switches": 1, "bytes_per_rank_max": sent, "bytes_total": 3 * sent,
           "backward_bytes_per_rank_max": sent, "backward_bytes_total": 3 * sent})
 json.dump(s, open(sys.argv[1], "w"))
