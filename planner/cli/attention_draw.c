@@ -112,7 +112,7 @@ static void draw_extents(attention_case *c, random_source *source)
 void attention_draw(attention_case *out, random_source *source, int ranks, heddle_dtype dtype)
 {
     static const heddle_dtype dtypes[] = {HEDDLE_F64, HEDDLE_F64, HEDDLE_F32, HEDDLE_BF16};
-    static const double scales[] = {0.03, 0.4, 1, 2.5};
+    static const double scales[] = {0.03, 0.4, 2.5, 40, 300, 1e4};
     memset(out, 0, sizeof *out);
     draw_method(out, source, ranks);
     out->shape.dtype = dtype != HEDDLE_DTYPE_COUNT ? dtype : dtypes[random_between(source, 0, 3)];
@@ -123,7 +123,7 @@ void attention_draw(attention_case *out, random_source *source, int ranks, heddl
     for (int i = 0; i < ATTENTION_MAX_BATCH; i++) {
         out->key_length[i] = random_between(source, 0, out->shape.dim[1].extent);
     }
-    out->options.scale = one_in(source, 4) ? scales[random_between(source, 0, 3)] : 0;
+    out->options.scale = one_in(source, 4) ? scales[random_between(source, 0, 5)] : 0;
     out->options.threads = one_in(source, 4) ? (int)random_between(source, 2, 4) : 0;
     out->nan_at = one_in(source, 6) ? random_between(source, 1, 1000) : 0;
     out->seed = random_bits(source);

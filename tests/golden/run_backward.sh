@@ -65,7 +65,8 @@ for stage in s["stages"][3:]:
 s["edges"][3].update({"to": "*", "kind": "gather", "bytes_per_rank_max": sent, "bytes_received_max": sent,
                       "bytes_total": 3 * sent})
 for edge in s["edges"][4:]:
-    edge.update({"from": "*", "to": "*", "kind": "keep", "bytes_per_rank_max": 0, "bytes_received_max": 0, "bytes_total": 0, "messages": 0})
+    edge.update({"from": "*", "to": "*", "kind": "keep", "bytes_per_rank_max": 0, "bytes_received_max": 0,
+                 "bytes_total": 0, "messages": 0})
 s.update({"switches": 1, "bytes_per_rank_max": sent, "bytes_total": 3 * sent,
           "backward_bytes_per_rank_max": sent, "backward_bytes_total": 3 * sent})
 json.dump(s, open(sys.argv[1], "w"))

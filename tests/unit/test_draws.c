@@ -73,6 +73,7 @@ static void attention_reaches_every_feature(void **state)
         count(all, heddle_dtype_name(c.shape.dtype), 180, 1);
         count(all, "threads", 150, o->threads > 1);
         count(all, "a scale", 150, o->scale != 0);
+        count(all, "large scores", 50, o->scale >= 300);
         count(all, "heads sharded", 80, cuts(&c.mesh, &c.layout, 2));
         count(all, "samples sharded", 40, cuts(&c.mesh, &c.layout, 0));
         count(all, "replicas", 40, cuts(&c.mesh, &c.layout, HEDDLE_REPLICATED));
