@@ -73,14 +73,15 @@ typedef struct heddle_param {
 HEDDLE_API heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
 HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 
-HEDDLE_API int heddle_block_nparams(const heddle_block *block);
-/* HEDDLE_ERR_ARG: index is not in 0 .. nparams-1. */
+HEDDLE_API int heddle_block_nparams(const heddle_block *block); /* NULL: 0 */
+/* HEDDLE_ERR_ARG: NULL, index is not in 0 .. nparams-1. */
 HEDDLE_API heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
 /* Fill all parameters from a counter-based generator: the same seed gives the same weights on every rank. Weights are
- * uniform within sqrt(6 / (in + out)), biases within 0.02, norm weights 1 within 0.02. Commits. */
+ * uniform within sqrt(6 / (in + out)), biases within 0.02, norm weights 1 within 0.02. Commits.
+ * HEDDLE_ERR_ARG: NULL. */
 HEDDLE_API heddle_status heddle_block_seed(heddle_block *block, uint64_t seed);
 /* Weights are ready: convert and pack them, and check the kernels' row independence. Must be called after parameters
- * were written, as often as that happens. HEDDLE_ERR_NOMEM. */
+ * were written, as often as that happens. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_block_commit(heddle_block *block);
 
 /* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. b is the *global* batch: a
@@ -136,7 +137,9 @@ typedef struct heddle_block_traffic {
 /* All zero for a block that never communicates. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block);
 
-/* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far. */
+/* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far.
+ * NULL: 0.
+ */
 HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
 
 /* out[rows, n] = x[rows, k] times W[n, k]^T + bias for token-wise layers (patch embedding, final layer), with the same

@@ -80,20 +80,21 @@ HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, hed
 HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
                                                heddle_rank_main fn, void *arg);
 
-HEDDLE_API int heddle_comm_rank(const heddle_comm *comm);
-HEDDLE_API int heddle_comm_size(const heddle_comm *comm);
-/* One line: transport, ranks, hosts, binding, why. Valid as long as the communicator. */
+HEDDLE_API int heddle_comm_rank(const heddle_comm *comm); /* NULL: -1 */
+HEDDLE_API int heddle_comm_size(const heddle_comm *comm); /* NULL: 0 */
+/* One line: transport, ranks, hosts, binding, why. Valid as long as the communicator. NULL: "". */
 HEDDLE_API const char *heddle_comm_describe(const heddle_comm *comm);
-/* 1 if `rank` can be reached by loads and stores (peer path), 0 if only by messages. */
+/* 1 if `rank` can be reached by loads and stores (peer path), 0 if only by messages, for no such rank and for NULL. */
 HEDDLE_API int heddle_comm_reaches(const heddle_comm *comm, int rank);
-/* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc). */
+/* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc).
+ * NULL is legal: the machine is the same. */
 HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);
 HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 
 /* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective.
  * HEDDLE_ERR_NOMEM names the bytes. With "threads" any memory is reachable and this is plain aligned memory. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
-/* NULL is legal. The buffer must not be in use by any peer. */
+/* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer. */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
@@ -115,9 +116,9 @@ HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data
 HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
                                               void *recv, size_t recv_bytes, int from);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
- * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: the mesh has another number of
- * ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence. HEDDLE_ERR_MISMATCH on every rank:
- * another mesh or other axes; the sentence has both. */
+ * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: NULL, the mesh has another number
+ * of ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence, unless it is comm that is NULL.
+ * HEDDLE_ERR_MISMATCH on every rank: another mesh or other axes; the sentence has both. */
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 
@@ -127,8 +128,9 @@ HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *
 HEDDLE_API heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 unsigned axes);
 
-/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why`, now or at its next wait. The first
- * reason stays. Axis groups share the fate of the communicator they belong to. Any thread. */
+/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why` (NULL: "no reason given"), now or at its
+ * next wait. The first reason stays. Axis groups share the fate of the communicator they belong to. Any thread.
+ * HEDDLE_ERR_ARG: comm is NULL. */
 HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
 #ifdef __cplusplus

@@ -46,11 +46,11 @@ HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
 
 /* Collective over comm, whose size is the mesh's. Copies the list, borrows comm and the memory of the parts (any memory
  * of the process; no two parts may overlap). options may be NULL: nothing is summed. Ranks along axes in neither set
- * keep gradients of their own and may have other parts. HEDDLE_ERR_ARG: NULL, negative numbers, another number of ranks
- * than the mesh has, an axis the mesh has not or in more than one set, a shard axis in neither. HEDDLE_ERR_MISMATCH on
- * every rank: other options, or other parts (number, elements, decay) on ranks that are summed; names both ranks.
- * HEDDLE_ERR_NOMEM. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its sentence.
- * The communicator stays usable after these; after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. */
+ * keep gradients of their own and may have other parts. HEDDLE_ERR_ARG: NULL, numbers out of range, another number of
+ * ranks than the mesh has, an axis the mesh has not or in more than one set, a shard axis in neither.
+ * HEDDLE_ERR_MISMATCH on every rank: other options, or other parts (number, elements, decay) on ranks that are summed;
+ * names both ranks. HEDDLE_ERR_NOMEM. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER
+ * with its sentence. The communicator stays usable after these; after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. */
 HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
                                               const heddle_bucket_part *parts, int nparts,
                                               const heddle_bucket_options *options);
@@ -64,7 +64,7 @@ HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket);
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
  * give NaN and infinity. Errors as for heddle_comm_allreduce_sum. */
 HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket);
-HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket); /* gradients to 0 */
+HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket); /* gradients to 0; NULL is legal */
 
 typedef struct heddle_bucket_info {
     size_t struct_bytes;
@@ -105,7 +105,7 @@ HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_
  * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:
  * parameters whose own gradient is NaN become NaN, the others take a whole step; ask the norm first. */
 HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm);
-/* Bytes of m and v on this rank: 8 per element of the own block. */
+/* Bytes of m and v on this rank: 8 per element of the own block. NULL: 0. */
 HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
 
 #ifdef __cplusplus

@@ -16,7 +16,8 @@
  * In text, blanks are free between tokens, names are [a-z][a-z0-9_]* of at most 15 characters, numbers are decimal, and
  * "sum" is no dim's name. Index arithmetic for kernels and device code is in heddle/index.h.
  *
- * All functions are pure, may be called from any thread, write their outputs only on HEDDLE_OK and own nothing.
+ * All functions are pure, may be called from any thread, write their outputs only on HEDDLE_OK and own nothing. An
+ * output may be (part of) an input.
  */
 #ifndef HEDDLE_LAYOUT_H
 #define HEDDLE_LAYOUT_H
@@ -141,28 +142,29 @@ HEDDLE_API heddle_status heddle_layout_check(const heddle_layout *layout, const 
 /* A layout that is replicated over every axis. */
 HEDDLE_API heddle_layout heddle_layout_replicated(void);
 /* 1 when both put every element on the same ranks in the same way; explicit lengths that are the balanced ones equal
- * none. Both must be valid on the mesh. */
+ * none. Both must be valid on the mesh. 0 when a pointer is NULL. */
 HEDDLE_API int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh);
 
 /* The layout of a gradient of something in `layout`: replicated becomes partial sums and the other way round, the rest
- * stays. The adjoint of a reshard goes from the dual of `to` to the dual of `from`. Pure. */
+ * stays. The adjoint of a reshard goes from the dual of `to` to the dual of `from`. Pure.
+ * NULL: partial sums over every axis, the dual of replicated. */
 HEDDLE_API heddle_layout heddle_layout_dual(const heddle_layout *layout);
 
-HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh); /* ranks */
-/* coords[0..naxes-1]; room for HEDDLE_MAX_AXES always does. HEDDLE_ERR_ARG: rank is not in 0..size-1. */
+HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh); /* ranks; NULL: 0 */
+/* coords[0..naxes-1]; room for HEDDLE_MAX_AXES always does. HEDDLE_ERR_ARG: NULL, rank is not in 0..size-1. */
 HEDDLE_API heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
-HEDDLE_API int heddle_dim_index(const heddle_shape *shape, const char *name); /* -1: no such dim */
-HEDDLE_API int heddle_axis_index(const heddle_mesh *mesh, const char *name);  /* -1: no such axis */
+HEDDLE_API int heddle_dim_index(const heddle_shape *shape, const char *name); /* -1: no such dim, or NULL */
+HEDDLE_API int heddle_axis_index(const heddle_mesh *mesh, const char *name);  /* -1: no such axis, or NULL */
 
 /* The part of the tensor that `rank` holds; with partial sums, the part it holds addends of. Empty ranges (len 0) are
- * legal. HEDDLE_ERR_ARG: no such rank; HEDDLE_ERR_LAYOUT: the values are not valid. */
+ * legal. HEDDLE_ERR_ARG: NULL, no such rank; HEDDLE_ERR_LAYOUT: the values are not valid. */
 HEDDLE_API heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                            const heddle_layout *layout, int rank);
-HEDDLE_API int64_t heddle_box_elems(const heddle_box *box);
+HEDDLE_API int64_t heddle_box_elems(const heddle_box *box); /* NULL: 0 */
 
 /* Strides in elements, per dim of the shape (not of the order), of the dense local array of `box` in memory order
  * `order` (NULL = the shape's): stride_elems[0..ndim-1]. An extent of 0 counts as 1. The order must be a permutation.
- */
+ * Nothing is done when stride_elems or box is NULL. stride_elems may be box->len. */
 HEDDLE_API void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order);
 
 #ifdef __cplusplus

@@ -146,7 +146,8 @@ HEDDLE_API heddle_status heddle_linear_attention_get_info(heddle_linear_attentio
                                                           const heddle_linear_attention *attention);
 
 /* The judge: the recurrence, row by row in f64, of one sequence of one head. Dense [rows][dk] and [rows][dv]. d_o may
- * be NULL (then dq, dk, dv are not touched); state [dk][dv] of the causal form may be NULL. Slow. HEDDLE_ERR_NOMEM. */
+ * be NULL (then dq, dk, dv are not touched); state [dk][dv] of the causal form may be NULL. Slow. HEDDLE_ERR_ARG:
+ * another pointer is NULL, no widths. HEDDLE_ERR_NOMEM. */
 typedef struct heddle_linear_reference {
     int64_t rows, dk, dv;
     double decay;

@@ -59,12 +59,12 @@ HEDDLE_API void heddle_linear_pair_destroy(heddle_linear_pair *pair); /* NULL is
  * [c, hidden_local], fc2.bias [c] (replicated over the axis, added once). Gradients likewise; that of fc2.bias is this
  * rank's part of a sum over the axis, those of the others are whole with respect to it (over axes that shard other rows
  * they are parts). A rank may have no hidden channels: hidden_local 0. Call _commit after writing parameters.
- * HEDDLE_ERR_ARG: NULL, no such index, gradients of a pair that is forward only. */
+ * HEDDLE_ERR_ARG: NULL, no such index, gradients of a pair that is forward only. nparams of NULL is 0. */
 HEDDLE_API int heddle_linear_pair_nparams(const heddle_linear_pair *pair);
 HEDDLE_API heddle_status heddle_linear_pair_param(heddle_param *out, heddle_linear_pair *pair, int index);
 HEDDLE_API heddle_status heddle_linear_pair_gradient(heddle_param *out, heddle_linear_pair *pair, int index);
 HEDDLE_API void heddle_linear_pair_zero_gradients(heddle_linear_pair *pair);
-/* The rows of the whole W1 this rank holds. */
+/* The rows of the whole W1 this rank holds. lo and len may be NULL; 0 and 0 for a pair that is NULL. */
 HEDDLE_API void heddle_linear_pair_rows(int64_t *lo, int64_t *len, const heddle_linear_pair *pair);
 /* Parameters are ready: packs them. Not collective. What a forward kept is forgotten. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_linear_pair_commit(heddle_linear_pair *pair);

@@ -23,7 +23,7 @@ typedef struct heddle_pipeline heddle_pipeline;
 HEDDLE_API heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 HEDDLE_API void heddle_pipeline_destroy(heddle_pipeline *pipeline); /* NULL is legal; before its communicator */
-/* This rank's coordinate on the axis, and the axis's size. */
+/* This rank's coordinate on the axis, and the axis's size. NULL: -1 and 0. */
 HEDDLE_API int heddle_pipeline_stage(const heddle_pipeline *pipeline);
 HEDDLE_API int heddle_pipeline_stages(const heddle_pipeline *pipeline);
 /* Blocking; the neighbour calls the matching one. A call that would leave the pipeline (send_next on the last stage,
@@ -34,7 +34,7 @@ HEDDLE_API heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, co
 HEDDLE_API heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes);
 HEDDLE_API heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes);
 HEDDLE_API heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes);
-/* Bytes this rank has sent, both directions. */
+/* Bytes this rank has sent, both directions. NULL: 0. */
 HEDDLE_API int64_t heddle_pipeline_bytes_sent(const heddle_pipeline *pipeline);
 
 #ifdef __cplusplus

@@ -72,7 +72,7 @@ HEDDLE_API heddle_status heddle_schedule_get_info(heddle_schedule_info *out, con
 HEDDLE_API heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule,
                                                   int stage);
 HEDDLE_API heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge);
-/* Index of the stage called `name` in repetition `repetition`, or -1. */
+/* Index of the stage called `name` in repetition `repetition`, or -1 (NULL too). */
 HEDDLE_API int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition);
 
 #ifdef __cplusplus

@@ -24,8 +24,8 @@ typedef struct heddle_tensor {
 } heddle_tensor;
 
 /* Describe a dense local array of `rank` in memory order `order` (NULL = the shape's). data_bytes is set to its exact
- * size. Pure; any thread. HEDDLE_ERR_ARG: no such rank, or data is NULL although the rank holds elements;
- * HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not valid. */
+ * size. shape and layout may be those of *out. Pure; any thread. HEDDLE_ERR_ARG: no such rank, a pointer is NULL (data:
+ * although the rank holds elements); HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not valid. */
 HEDDLE_API heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape,
                                             const heddle_mesh *mesh, const heddle_layout *layout,
                                             const heddle_order *order, int rank);

@@ -4,9 +4,12 @@
 
 heddle_status heddle_model_set_dtype(heddle_model *model, heddle_dtype dtype)
 {
-    if (model == NULL || (dtype != HEDDLE_F32 && dtype != HEDDLE_BF16)) {
-        return hd_fail(HEDDLE_ERR_ARG, "a model's dtype is f32 or bf16, not %s",
-                       model == NULL ? "that of a NULL model" : heddle_dtype_name(dtype));
+    heddle_status st = HD_NEED(model);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (dtype != HEDDLE_F32 && dtype != HEDDLE_BF16) {
+        return hd_fail(HEDDLE_ERR_ARG, "a model's dtype is f32 or bf16, not %s", heddle_dtype_name(dtype));
     }
     model->dtype = dtype;
     return hd_model_derive(model, 0);

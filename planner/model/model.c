@@ -148,9 +148,9 @@ out:
 
 heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage)
 {
-    if (out == NULL || model == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_model_stage: NULL argument");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(model));
     if (stage < 0 || stage >= model->nstages) {
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a model with %d stages", stage, model->nstages);
     }
@@ -165,7 +165,8 @@ heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *mod
     out->qk_norm = s->qk_norm;
     out->causal = s->causal;
     out->decay = s->decay;
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 static void known_dims(char *out, size_t out_bytes, const heddle_model *m)
@@ -232,13 +233,17 @@ out:
 
 heddle_status heddle_model_resize(heddle_model *model, const char *sizes, int repeat)
 {
-    if (model == NULL || repeat < 0 || repeat > HD_MODEL_MAX_RUNS) {
+    heddle_status st = HD_NEED(model);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (repeat < 0 || repeat > HD_MODEL_MAX_RUNS) {
         return hd_fail(HEDDLE_ERR_ARG, "a model is run 1 to %d times over, asked for %d", HD_MODEL_MAX_RUNS, repeat);
     }
     hd_model_dim dims[HD_MODEL_MAX_DIMS];
     int old_repeat = model->repeat;
     memcpy(dims, model->dim, sizeof dims);
-    heddle_status st = resize(model, sizes, repeat);
+    st = resize(model, sizes, repeat);
     if (st != HEDDLE_OK) {
         char reason[1024];
         snprintf(reason, sizeof reason, "%s", heddle_last_error());

@@ -284,8 +284,10 @@ heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t te
     hd_document *document = NULL;
     heddle_model *model = NULL;
     void *memory = NULL;
-    if (out == NULL || (text == NULL && text_bytes > 0) || name == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_model_parse: NULL argument");
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(name));
+    if (text_bytes > 0) {
+        HD_TRY(HD_NEED(text));
     }
     HD_TRY(hd_document_parse(&document, text, text_bytes, name, HD_MODEL_LIMIT_BYTES));
     HD_TRY(hd_alloc(&memory, 1, sizeof(heddle_model), "a model"));
@@ -307,9 +309,8 @@ heddle_status heddle_model_load(heddle_model **out, const char *path)
     heddle_status st = HEDDLE_OK;
     char *text = NULL;
     size_t text_bytes = 0;
-    if (out == NULL || path == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_model_load: NULL argument");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(path));
     HD_TRY(hd_file_read(&text, &text_bytes, path, HD_MODEL_LIMIT_BYTES));
     st = heddle_model_parse(out, text, text_bytes, path);
 out:

@@ -169,8 +169,11 @@ static heddle_status save_there(const heddle_schedule *schedule, const char *pat
 
 heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path)
 {
-    if (schedule == NULL || path == NULL || path[0] == '\0') {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: no schedule or no path");
+    heddle_status st;
+    HD_TRY(HD_NEED(schedule));
+    HD_TRY(HD_NEED(path));
+    if (path[0] == '\0') {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: path is empty");
     }
     if (strcmp(path, "-") != 0) {
         struct stat there;
@@ -183,7 +186,8 @@ heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *
     }
     put_schedule(stdout, schedule);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {
-        return hd_fail(HEDDLE_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+        st = hd_fail(HEDDLE_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }

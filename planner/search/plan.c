@@ -400,9 +400,9 @@ heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, cons
     hd_search s = {.m = model};
     void *memory = NULL;
     int first = 0;
-    if (out == NULL || model == NULL || mesh == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_plan needs a place for the schedule, a model and a mesh");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(model));
+    HD_TRY(HD_NEED(mesh));
     HD_TRY(take_options(&o, options));
     HD_TRY(heddle_mesh_check(mesh));
     s.slack_percent = o.slack_percent;

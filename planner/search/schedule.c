@@ -250,9 +250,9 @@ out:
 
 heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule, int stage)
 {
-    if (out == NULL || schedule == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_stage_at: NULL argument");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(schedule));
     if (stage < 0 || stage >= schedule->period * schedule->repeat) {
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a schedule with %d stages", stage,
                        schedule->period * schedule->repeat);
@@ -274,14 +274,15 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     out->backward_bytes_per_rank_max = run->cost.backward.bytes_per_rank_max;
     out->backward_bytes_total = run->cost.backward.bytes_total;
     out->backward_messages = run->cost.backward.messages;
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge)
 {
-    if (out == NULL || schedule == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_edge_at: NULL argument");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(schedule));
     if (edge < 0 || edge > schedule->period * schedule->repeat) {
         return hd_fail(HEDDLE_ERR_ARG, "edge %d of a schedule with %d edges", edge,
                        schedule->period * schedule->repeat + 1);
@@ -294,7 +295,8 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
     out->bytes_total = e->cost.bytes_total;
     out->messages = e->cost.messages;
     out->bytes_received_max = e->cost.bytes_received_max;
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition)

@@ -422,8 +422,10 @@ heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, siz
 {
     heddle_status st = HEDDLE_OK;
     hd_document *document = NULL;
-    if (out == NULL || (text == NULL && text_bytes > 0) || name == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_parse: NULL argument");
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(name));
+    if (text_bytes > 0) {
+        HD_TRY(HD_NEED(text));
     }
     HD_TRY(hd_document_parse(&document, text, text_bytes, name, HD_SCHEDULE_LIMIT_BYTES));
     st = read_schedule(out, document->root);
@@ -437,9 +439,8 @@ heddle_status heddle_schedule_load(heddle_schedule **out, const char *path)
     heddle_status st = HEDDLE_OK;
     char *text = NULL;
     size_t text_bytes = 0;
-    if (out == NULL || path == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_load: NULL argument");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(path));
     HD_TRY(hd_file_read(&text, &text_bytes, path, HD_SCHEDULE_LIMIT_BYTES));
     st = heddle_schedule_parse(out, text, text_bytes, path);
 out:

@@ -20,7 +20,7 @@ static heddle_status give_up(heddle_attention *a, heddle_status st)
 }
 
 static heddle_status check_call(const heddle_attention *a, heddle_stream stream, const heddle_attention_array *const *x,
-                                const char *const *names)
+                                const char *const *names, const char *function)
 {
     const hd_attn_problem *p = &a->problem;
     int64_t rows = p->batch * p->member_rows[p->rank].rows;
@@ -29,7 +29,7 @@ static heddle_status check_call(const heddle_attention *a, heddle_stream stream,
     }
     for (int i = 0; i < 4; i++) {
         if (x[i] == NULL || (x[i]->data == NULL && rows * p->heads > 0)) {
-            return hd_fail(HEDDLE_ERR_ARG, "attention: %s is NULL on rank %d, which holds %lld rows of it", names[i],
+            return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", function, names[i],
                            heddle_comm_rank(a->comm), (long long)rows);
         }
     }
@@ -131,7 +131,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {q, k, v, o};
     if (a == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: the object is NULL");
+        return HD_NEED(attention);
     }
     if (a->broken != HEDDLE_OK) {
         return hd_fail(a->broken, "%s", a->broken_why);
@@ -144,7 +144,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
         st = hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
         goto out;
     }
-    HD_TRY(check_call(a, stream, x, forward_names));
+    HD_TRY(check_call(a, stream, x, forward_names, __func__));
     a->has_forward = 0;
     HD_TRY(run_forward(a, x, lse));
     a->has_forward = 1;
@@ -200,7 +200,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {d_o, dq, dk, dv};
     if (a == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: the object is NULL");
+        return HD_NEED(attention);
     }
     if (a->broken != HEDDLE_OK) {
         return hd_fail(a->broken, "%s", a->broken_why);
@@ -210,7 +210,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
                      a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
         goto out;
     }
-    HD_TRY(check_call(a, stream, x, backward_names));
+    HD_TRY(check_call(a, stream, x, backward_names, __func__));
     HD_TRY(run_backward(a, x));
     a->backwards++;
 out:
@@ -221,13 +221,16 @@ heddle_status heddle_attention_set_projection(heddle_attention *attention, const
                                               void *df)
 {
     heddle_attention *a = attention;
-    if (a == NULL || a->problem.options.projected_length == 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: %s",
-                       a == NULL ? "the object is NULL" : "no projected length in the options");
+    if (a == NULL) {
+        return HD_NEED(attention);
+    }
+    if (a->problem.options.projected_length == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_attention_set_projection: no projected length in the options");
     }
     if ((e == NULL || f == NULL) && a->problem.member_rows[a->problem.rank].rows > 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: a projection is NULL on rank %d, which holds %lld columns of it",
-                       heddle_comm_rank(a->comm), (long long)a->problem.member_rows[a->problem.rank].rows);
+        return hd_fail(
+            HEDDLE_ERR_ARG, "heddle_attention_set_projection: %s is NULL on rank %d, which holds %lld columns of it",
+            e == NULL ? "e" : "f", heddle_comm_rank(a->comm), (long long)a->problem.member_rows[a->problem.rank].rows);
     }
     a->core.e = e;
     a->core.f = f;

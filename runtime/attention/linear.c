@@ -101,11 +101,13 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention *a = NULL;
     hd_fields fields;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_create: %s is NULL", out == NULL ? "out" : "comm");
-    }
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
     memset(&fields, 0, sizeof fields);
-    heddle_status mine = make_alone(&a, comm, shape, mesh, layout, options);
+    heddle_status mine = HD_NEED(out);
+    mine = mine == HEDDLE_OK ? HD_NEED(shape) : mine;
+    mine = mine == HEDDLE_OK ? HD_NEED(mesh) : mine;
+    mine = mine == HEDDLE_OK ? HD_NEED(layout) : mine;
+    mine = mine == HEDDLE_OK ? make_alone(&a, comm, shape, mesh, layout, options) : mine;
     if (mine == HEDDLE_OK) {
         tell_fields(&fields, a, mesh, layout);
     }
@@ -150,9 +152,10 @@ heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out
 {
     heddle_status st = HEDDLE_OK;
     hd_linear_problem p;
-    if (out == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "linear attention traffic: out is NULL");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout));
     HD_TRY(hd_linear_problem_make(&p, shape, mesh, layout, options, rank));
     memset(out, 0, sizeof *out);
     const hd_flow_method *method = hd_flow_method_of(p.options.method);

@@ -246,7 +246,8 @@ typedef struct argument {
     heddle_attention_array *to;
 } argument;
 
-static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream)
+static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream,
+                                    const char *function)
 {
     int64_t elems = a->problem.batch * a->problem.heads * a->problem.rows;
     if (a->broken != HEDDLE_OK) {
@@ -258,7 +259,7 @@ static heddle_status take_arguments(heddle_linear_attention *a, const argument *
     }
     for (int i = 0; i < n; i++) {
         if (elems > 0 && (arguments[i].array == NULL || arguments[i].array->data == NULL)) {
-            hd_fail(HEDDLE_ERR_ARG, "linear attention: %s is NULL on rank %d, which holds %lld rows", arguments[i].name,
+            hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows", function, arguments[i].name,
                     heddle_comm_rank(a->comm), (long long)a->problem.rows);
             return hd_linear_give_up(a, HEDDLE_ERR_ARG);
         }
@@ -276,7 +277,7 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
     }
     const argument arguments[] = {{"q", q, &a->q}, {"k", k, &a->k}, {"v", v, &a->v}, {"o", o, &a->o}};
-    heddle_status st = take_arguments(a, arguments, 4, stream);
+    heddle_status st = take_arguments(a, arguments, 4, stream, __func__);
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -298,7 +299,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     }
     const argument arguments[] = {{"q", q, &a->q},    {"k", k, &a->k},    {"v", v, &a->v},   {"d_o", d_o, &a->d_o},
                                   {"dq", dq, &a->dq}, {"dk", dk, &a->dk}, {"dv", dv, &a->dv}};
-    heddle_status st = take_arguments(a, arguments, 7, stream);
+    heddle_status st = take_arguments(a, arguments, 7, stream, __func__);
     if (st != HEDDLE_OK) {
         return st;
     }

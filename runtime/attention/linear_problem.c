@@ -21,9 +21,9 @@ const char *heddle_linear_method_name(heddle_linear_method method)
 heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text)
 {
     char names[80] = "";
-    if (out == NULL || text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "linear attention method: a pointer is NULL");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(text));
     for (int i = 0; i < HEDDLE_LINEAR_METHOD_COUNT; i++) {
         if (strcmp(text, method_name[i]) == 0) {
             *out = (heddle_linear_method)i;
@@ -31,7 +31,9 @@ heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *
         }
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? ", " : "", method_name[i]);
     }
-    return hd_fail(HEDDLE_ERR_PARSE, "unknown linear attention method '%s' (known: %s)", text, names);
+    st = hd_fail(HEDDLE_ERR_PARSE, "unknown linear attention method '%s' (known: %s)", text, names);
+out:
+    return st;
 }
 
 void heddle_linear_attention_options_init(heddle_linear_attention_options *options)
@@ -43,8 +45,12 @@ void heddle_linear_attention_options_init(heddle_linear_attention_options *optio
 
 heddle_status heddle_linear_attention_slopes(double *out, int64_t heads)
 {
-    if (out == NULL || heads < 1) {
-        return hd_fail(HEDDLE_ERR_ARG, "slopes for %lld heads%s", (long long)heads, out == NULL ? ", out is NULL" : "");
+    heddle_status st = HD_NEED(out);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (heads < 1) {
+        return hd_fail(HEDDLE_ERR_ARG, "slopes for %lld heads", (long long)heads);
     }
     int64_t power = 1;
     while (power * 2 <= heads) {
@@ -196,9 +202,6 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
     heddle_box box;
     hd_linear_problem *p = out;
     memset(p, 0, sizeof *p);
-    if (shape == NULL || mesh == NULL || layout == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "linear attention: shape, mesh or layout is NULL");
-    }
     HD_TRY(take_options(p, options));
     HD_TRY(take_shape(p, shape));
     HD_TRY(heddle_layout_check(layout, shape, mesh));

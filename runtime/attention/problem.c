@@ -20,18 +20,19 @@ const char *heddle_attention_method_name(heddle_attention_method method)
 
 heddle_status heddle_attention_method_parse(heddle_attention_method *out, const char *text)
 {
-    if (out == NULL || text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention method: a pointer is NULL");
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(text));
     for (int i = 0; i < HEDDLE_ATTENTION_METHOD_COUNT; i++) {
         if (strcmp(method_names[i], text) == 0) {
             *out = (heddle_attention_method)i;
             return HEDDLE_OK;
         }
     }
-    return hd_fail(HEDDLE_ERR_PARSE,
-                   "no attention method is called '%.40s'; there are local, ulysses, ring, rsa, usp and gather-kv",
-                   text);
+    st = hd_fail(HEDDLE_ERR_PARSE,
+                 "no attention method is called '%.40s'; there are local, ulysses, ring, rsa, usp and gather-kv", text);
+out:
+    return st;
 }
 
 void heddle_attention_options_init(heddle_attention_options *options)
@@ -299,9 +300,6 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
 {
     heddle_status st = HEDDLE_OK;
     memset(out, 0, sizeof *out);
-    if (shape == NULL || mesh == NULL || layout == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention: shape, mesh or layout is NULL");
-    }
     HD_TRY(take_options(out, options));
     HD_TRY(take_shape(out, shape));
     HD_TRY(heddle_layout_check(layout, shape, mesh));
@@ -341,9 +339,10 @@ heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const hedd
     heddle_status st = HEDDLE_OK;
     hd_attn_problem problem;
     heddle_attention_options options;
-    if (out == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention rows: out is NULL");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout));
     heddle_attention_options_init(&options);
     options.method = HEDDLE_ATTENTION_GATHER_KV; /* takes any axes */
     options.placement = placement;
@@ -360,9 +359,10 @@ heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const
 {
     heddle_status st = HEDDLE_OK;
     hd_attn_problem problem;
-    if (out == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention traffic: out is NULL");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout));
     HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, options, rank));
     hd_attn_plan(out, &problem);
     hd_attn_problem_free(&problem);

@@ -11,6 +11,7 @@ heddle_status hd_need(const void *pointer, const char *function, const char *arg
 /* Sizes of C structs that begin with a size_t are multiples of it: no other number is anybody's sizeof. */
 static heddle_status check_size(size_t given_bytes, size_t known_bytes, size_t first_bytes, const char *name)
 {
+    first_bytes = (first_bytes + sizeof(size_t) - 1) / sizeof(size_t) * sizeof(size_t);
     if (given_bytes > known_bytes) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "%s: struct_bytes is %zu, this library knows %zu: the program was built with a newer header",

@@ -10,13 +10,10 @@ static const float ROPE_BASE = 10000.0f;
 
 void heddle_block_options_init(heddle_block_options *options)
 {
-    memset(options, 0, sizeof *options);
-    options->struct_bytes = sizeof *options;
-    options->mixed_dim = -1;
-    options->heads = 1;
-    options->modulate = 1;
-    options->threads = 1;
-    options->decay = 1;
+    if (options != NULL) {
+        *options = (heddle_block_options){
+            .struct_bytes = sizeof *options, .mixed_dim = -1, .heads = 1, .modulate = 1, .threads = 1, .decay = 1};
+    }
 }
 
 static heddle_status check_heads(const heddle_block_options *options, int64_t channels)
@@ -252,16 +249,20 @@ void heddle_block_destroy(heddle_block *block)
 
 int heddle_block_nparams(const heddle_block *block)
 {
-    return block->nparams;
+    return block != NULL ? block->nparams : 0;
 }
 
 heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index)
 {
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(block));
     if (index < 0 || index >= block->nparams) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
     }
     *out = block->param[index];
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 /* splitmix64's finaliser */
@@ -292,6 +293,10 @@ static void fill(float *x, int64_t elems, uint64_t key, float base, float scale)
 
 heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
 {
+    heddle_status st = HD_NEED(block);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     for (int p = 0; p < block->nparams; p++) {
         heddle_param *param = &block->param[p];
         uint64_t key = mix(seed + 0x632be59bd9b4e019u * (uint64_t)(p + 1));
@@ -306,6 +311,7 @@ heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
 heddle_status heddle_block_commit(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(block));
     block->committed = 0;
     for (int i = 0; i < block->nlayers; i++) {
         HD_TRY(hd_gemm_pack(block->layer[i], block->param[2 * i].data, block->param[2 * i + 1].data));
@@ -318,6 +324,9 @@ out:
 
 int64_t heddle_block_workspace_bytes(const heddle_block *block)
 {
+    if (block == NULL) {
+        return 0;
+    }
     int64_t bytes = (int64_t)block->text_kv_bytes + hd_back_bytes(block);
     bytes += hd_sharded_bytes(block);
     for (int i = 0; i < block->nlayers; i++) {

@@ -117,18 +117,20 @@ static heddle_status check_box(const heddle_block *block, const heddle_box *box)
 }
 
 static heddle_status check_conditioning(const heddle_block *block, const heddle_box *box,
-                                        const heddle_conditioning *conditioning)
+                                        const heddle_conditioning *conditioning, const char *function)
 {
     const heddle_block_options *options = &block->options;
+    const char *missing = conditioning == NULL ? "conditioning is NULL" : "conditioning lacks it";
     if (options->kind != HEDDLE_STAGE_CROSS) {
         if (options->modulate && (conditioning == NULL || conditioning->vector == NULL)) {
-            return hd_fail(HEDDLE_ERR_ARG, "a modulated stage needs the conditioning vector [b, 6, c]");
+            return hd_fail(HEDDLE_ERR_ARG, "%s: a modulated stage needs the conditioning vector [b, 6, c], but %s",
+                           function, missing);
         }
         return HEDDLE_OK;
     }
     if (conditioning == NULL || conditioning->text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "a cross-attention stage needs the text [b, %lld, c]",
-                       (long long)options->text_tokens);
+        return hd_fail(HEDDLE_ERR_ARG, "%s: a cross-attention stage needs the text [b, %lld, c], but %s", function,
+                       (long long)options->text_tokens, missing);
     }
     for (int64_t b = box->lo[0]; conditioning->text_lengths != NULL && b < box->lo[0] + box->len[0]; b++) {
         if (conditioning->text_lengths[b] < 0 || conditioning->text_lengths[b] > options->text_tokens) {
@@ -179,7 +181,7 @@ out:
 }
 
 heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, void *x, const heddle_box *box,
-                             const heddle_conditioning *conditioning)
+                             const heddle_conditioning *conditioning, hd_call_names names)
 {
     heddle_status st = HEDDLE_OK;
     if (!block->committed) {
@@ -188,11 +190,11 @@ heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block 
     HD_TRY(check_parts(block, box));
     *idle = heddle_box_elems(box) == 0;
     if (!*idle && x == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "a block's x is NULL, the box has %lld elements",
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL, the box has %lld elements", names.function, names.rows,
                        (long long)heddle_box_elems(box));
     }
     if (!*idle) {
-        HD_TRY(check_conditioning(block, box, conditioning));
+        HD_TRY(check_conditioning(block, box, conditioning, names.function));
     }
     *view = make_view(block, x, box, conditioning);
     *idle = *idle && (block->mixer == NULL || !block->mixer->collective);
@@ -213,7 +215,7 @@ heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_bo
         st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward: box is NULL");
         goto out;
     }
-    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
+    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning, (hd_call_names){__func__, "x"}));
     if (idle) {
         return HEDDLE_OK;
     }

@@ -7,8 +7,9 @@
 
 void heddle_tape_options_init(heddle_tape_options *options)
 {
-    memset(options, 0, sizeof *options);
-    options->struct_bytes = sizeof *options;
+    if (options != NULL) {
+        *options = (heddle_tape_options){.struct_bytes = sizeof *options};
+    }
 }
 
 heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options)
@@ -90,7 +91,7 @@ heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const hedd
         goto out;
     }
     tape->filled = 0;
-    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning));
+    HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning, (hd_call_names){__func__, "x"}));
     for (int i = 0; i < HD_KEEPS; i++) {
         tape->keep.used_bytes[i] = 0;
     }
@@ -121,7 +122,7 @@ heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_
                      (unsigned long long)(block->commits - tape->commits));
         goto out;
     }
-    HD_TRY(hd_block_enter(&view, &idle, block, dx, &tape->box, conditioning));
+    HD_TRY(hd_block_enter(&view, &idle, block, dx, &tape->box, conditioning, (hd_call_names){__func__, "dx"}));
     if (idle) {
         return HEDDLE_OK;
     }

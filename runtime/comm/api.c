@@ -13,22 +13,22 @@
 
 int heddle_comm_rank(const heddle_comm *comm)
 {
-    return comm->rank;
+    return comm != NULL ? comm->rank : -1;
 }
 
 int heddle_comm_size(const heddle_comm *comm)
 {
-    return comm->size;
+    return comm != NULL ? comm->size : 0;
 }
 
 const char *heddle_comm_describe(const heddle_comm *comm)
 {
-    return comm->describe;
+    return comm != NULL ? comm->describe : "";
 }
 
 int heddle_comm_reaches(const heddle_comm *comm, int rank)
 {
-    return rank >= 0 && rank < comm->size && comm->local_index[rank] >= 0;
+    return comm != NULL && rank >= 0 && rank < comm->size && comm->local_index[rank] >= 0;
 }
 
 size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm)
@@ -46,9 +46,8 @@ size_t heddle_comm_private_cache_bytes(const heddle_comm *comm)
 heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space)
 {
     heddle_status st = HEDDLE_OK;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_buffer_alloc: out or comm is NULL");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(comm));
     if (space != HEDDLE_SPACE_HOST) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s has no device memory", comm->name);
     }
@@ -60,7 +59,9 @@ out:
 
 void heddle_buffer_free(heddle_comm *comm, void *buffer)
 {
-    hd_group_release(comm->group, buffer);
+    if (comm != NULL && buffer != NULL) {
+        hd_group_release(comm->group, buffer);
+    }
 }
 
 /* --- group operations --------------------------------------------------------------------------------------------- */
@@ -68,9 +69,7 @@ void heddle_buffer_free(heddle_comm *comm, void *buffer)
 heddle_status heddle_comm_barrier(heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
-    if (comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_barrier: comm is NULL");
-    }
+    HD_TRY(HD_NEED(comm));
     HD_TRY(hd_fault_point(comm, "barrier"));
     st = hd_comm_barrier(comm);
 out:
@@ -80,8 +79,10 @@ out:
 heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    if (comm == NULL || (bytes > 0 && (send == NULL || recv == NULL))) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allgather: comm, send or recv is NULL");
+    HD_TRY(HD_NEED(comm));
+    if (bytes > 0) {
+        HD_TRY(HD_NEED(send));
+        HD_TRY(HD_NEED(recv));
     }
     HD_TRY(hd_fault_point(comm, "allgather"));
     st = hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
@@ -98,8 +99,9 @@ heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t e
     if (elems < 0 || elems > INT64_MAX / 8) {
         return hd_fail(HEDDLE_ERR_ARG, "allreduce of %lld elements", (long long)elems);
     }
-    if (comm == NULL || (elems > 0 && data == NULL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_allreduce_sum: comm or data is NULL");
+    HD_TRY(HD_NEED(comm));
+    if (elems > 0) {
+        HD_TRY(HD_NEED(data));
     }
     HD_TRY(hd_fault_point(comm, "allreduce"));
     st = hd_comm_sum(comm, data, (size_t)elems, dtype);
@@ -111,8 +113,12 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
                                    size_t recv_bytes, int from)
 {
     heddle_status st = HEDDLE_OK;
-    if (comm == NULL || (to >= 0 && send_bytes > 0 && send == NULL) || (from >= 0 && recv_bytes > 0 && recv == NULL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_sendrecv: comm, send or recv is NULL");
+    HD_TRY(HD_NEED(comm));
+    if (to >= 0 && send_bytes > 0) {
+        HD_TRY(HD_NEED(send));
+    }
+    if (from >= 0 && recv_bytes > 0) {
+        HD_TRY(HD_NEED(recv));
     }
     if (to < -1 || to >= comm->size || from < -1 || from >= comm->size) {
         return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
@@ -137,17 +143,24 @@ out:
 
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
 {
+    heddle_status st = HD_NEED(comm);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     heddle_comm *root = hd_comm_root(comm);
+    why = why != NULL ? why : "no reason given";
     hd_group_raise(root->group, why);
     return root->ops->abort(root, why);
 }
 
 heddle_status heddle_transport_fail(heddle_status status, const char *format, ...)
 {
-    char text[HD_WHY_BYTES];
+    char text[HD_WHY_BYTES] = "the transport gave no reason";
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    if (format != NULL) {
+        vsnprintf(text, sizeof text, format, arguments);
+    }
     va_end(arguments);
     return hd_fail(status, "%s", text);
 }

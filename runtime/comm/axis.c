@@ -195,24 +195,30 @@ out:
 
 heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
 {
-    if (comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: comm is NULL");
+    heddle_status st = HD_NEED(comm);
+    if (st != HEDDLE_OK) {
+        return st; /* there is nobody to tell */
     }
-    return group_along(out, comm, mesh, axes,
-                       out == NULL ? hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axes_group: out is NULL") : HEDDLE_OK);
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(mesh));
+out:
+    return group_along(out, comm, mesh, axes, st);
 }
 
 heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
 {
-    if (comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: comm is NULL");
+    heddle_status st = HD_NEED(comm);
+    if (st != HEDDLE_OK) {
+        return st; /* there is nobody to tell */
     }
-    heddle_status checked =
-        out == NULL ? hd_fail(HEDDLE_ERR_ARG, "heddle_comm_axis_group: out is NULL") : heddle_mesh_check(mesh);
-    if (checked == HEDDLE_OK && (axis < 0 || axis >= mesh->naxes)) {
-        checked = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(heddle_mesh_check(mesh));
+    if (axis < 0 || axis >= mesh->naxes) {
+        st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
     }
-    return group_along(out, comm, mesh, checked == HEDDLE_OK ? 1u << axis : 0, checked);
+out:
+    return group_along(out, comm, mesh, st == HEDDLE_OK ? 1u << axis : 0, st);
 }
 
 /* --- operations of a part that is spread over hosts ------------------------------------------------------------------

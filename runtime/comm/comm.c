@@ -8,7 +8,9 @@ enum { DEFAULT_DEADLINE_MS = 60000 };
 
 void heddle_comm_options_init(heddle_comm_options *options)
 {
-    *options = (heddle_comm_options){.struct_bytes = sizeof *options, .deadline_ms = DEFAULT_DEADLINE_MS};
+    if (options != NULL) {
+        *options = (heddle_comm_options){.struct_bytes = sizeof *options, .deadline_ms = DEFAULT_DEADLINE_MS};
+    }
 }
 
 heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *given)

@@ -126,9 +126,8 @@ heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddl
     hd_fault *fault = NULL;
     const char *inner = NULL;
     heddle_comm *comm = NULL;
-    if (out == NULL || where == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_open: out or where is NULL");
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(where));
     HD_TRY(hd_fault_parse(&fault, where, &inner));
     HD_TRY(open_inner(&comm, inner, options));
     if (fault != NULL) {

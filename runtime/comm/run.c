@@ -70,15 +70,16 @@ static heddle_status result_of(const hd_run_shared *shared, int nranks)
     return hd_fail((heddle_status)r->status, "rank %d%s %s", worst, r->ended ? "" : ":", r->sentence);
 }
 
-heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
-                                    heddle_rank_main fn, void *arg)
+static heddle_status run_all(int nranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
+                             void *arg, const char *function)
 {
     heddle_status st = HEDDLE_OK;
     hd_fault *fault = NULL;
     hd_run run = {.nranks = nranks, .where = transport, .fn = fn, .arg = arg};
     size_t shared_bytes = 0;
-    if (transport == NULL || fn == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_run_ranks: transport or fn is NULL");
+    HD_TRY(hd_need(transport, function, "transport"));
+    if (fn == NULL) {
+        return hd_need(NULL, function, "fn");
     }
     HD_TRY(hd_options_check(&run.options, options));
     HD_TRY(hd_fault_parse(&fault, transport, &run.inner));
@@ -113,5 +114,11 @@ out:
 
 heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg)
 {
-    return heddle_run_ranks_with(nranks, transport, NULL, fn, arg);
+    return run_all(nranks, transport, NULL, fn, arg, __func__);
+}
+
+heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
+                                    heddle_rank_main fn, void *arg)
+{
+    return run_all(nranks, transport, options, fn, arg, __func__);
 }

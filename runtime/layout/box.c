@@ -6,8 +6,8 @@
 
 int heddle_mesh_size(const heddle_mesh *mesh)
 {
-    int size = 1;
-    for (int a = 0; a < mesh->naxes; a++) {
+    int size = mesh != NULL;
+    for (int a = 0; mesh != NULL && a < mesh->naxes; a++) {
         size *= mesh->axis[a].size;
     }
     return size;
@@ -33,6 +33,8 @@ static heddle_status check_rank(const heddle_mesh *mesh, int rank)
 heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(coords));
+    HD_TRY(HD_NEED(mesh));
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(check_rank(mesh, rank));
     hd_mesh_coords(coords, mesh, rank);
@@ -61,6 +63,10 @@ heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, cons
 {
     heddle_status st = HEDDLE_OK;
     int coords[HEDDLE_MAX_AXES];
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout));
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     HD_TRY(check_rank(mesh, rank));
     hd_mesh_coords(coords, mesh, rank);
@@ -71,8 +77,8 @@ out:
 
 int64_t heddle_box_elems(const heddle_box *box)
 {
-    int64_t elems = 1;
-    for (int d = 0; d < box->ndim; d++) {
+    int64_t elems = box != NULL;
+    for (int d = 0; box != NULL && d < box->ndim; d++) {
         elems *= box->len[d];
     }
     return elems;
@@ -116,10 +122,11 @@ heddle_status hd_order_check(const heddle_order *order, const heddle_shape *shap
 void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order)
 {
     int64_t stride = 1;
-    for (int i = box->ndim - 1; i >= 0; i--) {
+    for (int i = stride_elems != NULL && box != NULL ? box->ndim - 1 : -1; i >= 0; i--) {
         int d = hd_order_dim(order, i);
+        int64_t len = box->len[d] > 0 ? box->len[d] : 1; /* stride_elems may be box->len */
         stride_elems[d] = stride;
-        stride *= box->len[d] > 0 ? box->len[d] : 1;
+        stride *= len;
     }
 }
 
@@ -128,18 +135,25 @@ heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_sh
 {
     heddle_status st = HEDDLE_OK;
     heddle_box box;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout));
     HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
     HD_TRY(hd_order_check(order, shape));
     int64_t elems = heddle_box_elems(&box);
     if (data == NULL && elems > 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "data is NULL, but rank %d holds %lld elements", rank, (long long)elems);
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_tensor_init: data is NULL, but rank %d holds %lld elements", rank,
+                       (long long)elems);
     }
-    memset(out, 0, sizeof *out);
-    out->data = data;
-    out->data_bytes = (size_t)elems * heddle_dtype_bytes(shape->dtype);
-    out->shape = *shape;
-    out->layout = *layout;
-    heddle_box_strides(out->stride_elems, &box, order);
+    heddle_tensor made; /* shape and layout may be those of *out */
+    memset(&made, 0, sizeof made);
+    made.data = data;
+    made.data_bytes = (size_t)elems * heddle_dtype_bytes(shape->dtype);
+    made.shape = *shape;
+    made.layout = *layout;
+    heddle_box_strides(made.stride_elems, &box, order);
+    *out = made;
 out:
     return st;
 }

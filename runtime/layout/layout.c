@@ -103,11 +103,11 @@ static heddle_status check_axes(const heddle_layout *layout, const heddle_shape 
 heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
     HD_TRY(heddle_shape_check(shape));
     HD_TRY(heddle_mesh_check(mesh));
-    if (layout == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "the layout is NULL");
-    }
     HD_TRY(check_axes(layout, shape, mesh));
     for (int a = 0; a < mesh->naxes; a++) {
         if (layout->nblocks[a] > 0) {
@@ -127,6 +127,9 @@ static const int64_t *blocks_if_uneven(const heddle_layout *layout, int axis)
 
 int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh)
 {
+    if (a == NULL || b == NULL || mesh == NULL) {
+        return 0;
+    }
     for (int i = 0; i < mesh->naxes; i++) {
         if (a->dim_of_axis[i] != b->dim_of_axis[i]) {
             return 0;
@@ -145,11 +148,11 @@ int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const he
 
 heddle_layout heddle_layout_dual(const heddle_layout *layout)
 {
-    heddle_layout dual = *layout;
+    heddle_layout dual = layout != NULL ? *layout : heddle_layout_replicated();
     for (int a = 0; a < HEDDLE_MAX_AXES; a++) {
-        if (layout->dim_of_axis[a] == HEDDLE_REPLICATED) {
+        if (dual.dim_of_axis[a] == HEDDLE_REPLICATED) {
             dual.dim_of_axis[a] = HEDDLE_PARTIAL;
-        } else if (layout->dim_of_axis[a] == HEDDLE_PARTIAL) {
+        } else if (dual.dim_of_axis[a] == HEDDLE_PARTIAL) {
             dual.dim_of_axis[a] = HEDDLE_REPLICATED;
         }
     }
@@ -336,11 +339,12 @@ heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const he
                                   const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
-    if (out == NULL || text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_layout_parse: out or text is NULL");
-    }
     heddle_layout layout;
     hd_scan scan = {"layout", text, text};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(text));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
     HD_TRY(heddle_shape_check(shape));
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(hd_scan_layout(&layout, &scan, shape, mesh));
@@ -381,11 +385,15 @@ void hd_write_order(hd_writer *writer, const heddle_order *order, const heddle_s
 heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_layout *layout, const heddle_shape *shape,
                                    const heddle_mesh *mesh)
 {
-    heddle_status st = heddle_layout_check(layout, shape, mesh);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
+    heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(heddle_layout_check(layout, shape, mesh));
     hd_write_layout(&writer, layout, shape, mesh);
-    return hd_writer_end(&writer, "layout");
+    st = hd_writer_end(&writer, "layout");
+out:
+    return st;
 }

@@ -83,8 +83,9 @@ static heddle_status check_size(const heddle_shape *shape)
 
 heddle_status heddle_shape_check(const heddle_shape *shape)
 {
-    if (shape == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "the shape is NULL");
+    heddle_status st = HD_NEED(shape);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if ((unsigned)shape->dtype >= HEDDLE_DTYPE_COUNT) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "dtype %d is not one of the %d known", (int)shape->dtype, HEDDLE_DTYPE_COUNT);
@@ -115,8 +116,9 @@ heddle_status heddle_shape_check(const heddle_shape *shape)
 
 heddle_status heddle_mesh_check(const heddle_mesh *mesh)
 {
-    if (mesh == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "the mesh is NULL");
+    heddle_status st = HD_NEED(mesh);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (mesh->naxes < 1 || mesh->naxes > HEDDLE_MAX_AXES) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "a mesh has 1 to %d axes, not %d", HEDDLE_MAX_AXES, mesh->naxes);
@@ -236,31 +238,29 @@ out:
 
 heddle_status heddle_shape_parse(heddle_shape *out, const char *text)
 {
-    if (out == NULL || text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_shape_parse: out or text is NULL");
-    }
+    heddle_status st = HEDDLE_OK;
     heddle_shape shape;
     hd_scan scan = {"shape", text, text};
-    heddle_status st = hd_scan_shape(&shape, &scan);
-    st = st != HEDDLE_OK ? st : hd_scan_end(&scan);
-    if (st == HEDDLE_OK) {
-        *out = shape;
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(text));
+    HD_TRY(hd_scan_shape(&shape, &scan));
+    HD_TRY(hd_scan_end(&scan));
+    *out = shape;
+out:
     return st;
 }
 
 heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text)
 {
-    if (out == NULL || text == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_mesh_parse: out or text is NULL");
-    }
+    heddle_status st = HEDDLE_OK;
     heddle_mesh mesh;
     hd_scan scan = {"mesh", text, text};
-    heddle_status st = hd_scan_mesh(&mesh, &scan);
-    st = st != HEDDLE_OK ? st : hd_scan_end(&scan);
-    if (st == HEDDLE_OK) {
-        *out = mesh;
-    }
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(text));
+    HD_TRY(hd_scan_mesh(&mesh, &scan));
+    HD_TRY(hd_scan_end(&scan));
+    *out = mesh;
+out:
     return st;
 }
 
@@ -283,22 +283,26 @@ void hd_write_mesh(hd_writer *writer, const heddle_mesh *mesh)
 
 heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shape *shape)
 {
-    heddle_status st = heddle_shape_check(shape);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
+    heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(shape));
+    HD_TRY(heddle_shape_check(shape));
     hd_write_shape(&writer, shape);
-    return hd_writer_end(&writer, "shape");
+    st = hd_writer_end(&writer, "shape");
+out:
+    return st;
 }
 
 heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh)
 {
-    heddle_status st = heddle_mesh_check(mesh);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
+    heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(mesh));
+    HD_TRY(heddle_mesh_check(mesh));
     hd_write_mesh(&writer, mesh);
-    return hd_writer_end(&writer, "mesh");
+    st = hd_writer_end(&writer, "mesh");
+out:
+    return st;
 }

@@ -94,9 +94,9 @@ static void update(const heddle_adamw_options *o, const step_numbers *s, float *
 heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm)
 {
     heddle_status st = HEDDLE_OK;
-    if (adamw == NULL || !(learning_rate >= 0 && learning_rate < HUGE_VAL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "an AdamW step with learning rate %g%s", learning_rate,
-                       adamw == NULL ? ", adamw is NULL" : "");
+    HD_TRY(HD_NEED(adamw));
+    if (!(learning_rate >= 0 && learning_rate < HUGE_VAL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "an AdamW step with learning rate %g", learning_rate);
     }
     if (norm < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "an AdamW step with a gradient of norm %g", norm);

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const int64_t HD_BUCKET_MAX_ELEMS = ((int64_t)1 << 62) / (int64_t)sizeof(float); /* a shape's limit */
+
 void heddle_bucket_options_init(heddle_bucket_options *options)
 {
     if (options != NULL) {
@@ -45,16 +47,23 @@ static heddle_status check_axes(const heddle_bucket_options *o, const heddle_mes
 static heddle_status take_parts(heddle_bucket *bucket, const heddle_bucket_part *parts, int nparts)
 {
     heddle_status st = HEDDLE_OK;
-    if (nparts < 0 || (nparts > 0 && parts == NULL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "a bucket of %d parts%s", nparts, parts == NULL ? " at NULL" : "");
+    const int rank = heddle_comm_rank(bucket->comm);
+    if (nparts < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_create: nparts is %d on rank %d", nparts, rank);
     }
     for (int i = 0; i < nparts; i++) {
-        if (parts[i].elems < 0 || (parts[i].elems > 0 && (parts[i].param == NULL || parts[i].grad == NULL)) ||
-            __builtin_add_overflow(bucket->elems, parts[i].elems, &bucket->elems)) {
-            return hd_fail(HEDDLE_ERR_ARG, "part %d of a bucket: %lld elements, parameters%s, gradients%s", i,
-                           (long long)parts[i].elems, parts[i].param == NULL ? " NULL" : "",
-                           parts[i].grad == NULL ? " NULL" : "");
+        const heddle_bucket_part *part = &parts[i];
+        if (part->elems < 0 || part->elems > HD_BUCKET_MAX_ELEMS - bucket->elems) {
+            return hd_fail(HEDDLE_ERR_ARG,
+                           "heddle_bucket_create: parts[%d].elems is %lld on rank %d, with %lld before it and at most "
+                           "%lld (2^62 bytes) in a bucket",
+                           i, (long long)part->elems, rank, (long long)bucket->elems, (long long)HD_BUCKET_MAX_ELEMS);
         }
+        if (part->elems > 0 && (part->param == NULL || part->grad == NULL)) {
+            return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_create: parts[%d].%s is NULL on rank %d, with %lld elements",
+                           i, part->param == NULL ? "param" : "grad", rank, (long long)part->elems);
+        }
+        bucket->elems += part->elems;
     }
     HD_TRY(hd_alloc((void **)&bucket->part, (size_t)nparts, sizeof *parts, "a bucket's parts"));
     if (nparts > 0) {
@@ -234,10 +243,11 @@ heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const
 {
     heddle_status st = HEDDLE_OK;
     heddle_bucket *bucket = NULL;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_create: %s is NULL", out == NULL ? "out" : "comm");
-    }
-    st = hd_alloc((void **)&bucket, 1, sizeof *bucket, "a bucket");
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    st = HD_NEED(out);
+    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
+    st = st == HEDDLE_OK && nparts > 0 ? HD_NEED(parts) : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&bucket, 1, sizeof *bucket, "a bucket") : st;
     if (bucket == NULL) {
         return hd_comm_agree(comm, st);
     }

@@ -193,10 +193,12 @@ heddle_status heddle_linear_pair_create(heddle_linear_pair **out, heddle_comm *c
 {
     heddle_status st = HEDDLE_OK;
     heddle_linear_pair *pair = NULL;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_create: %s is NULL", out == NULL ? "out" : "comm");
-    }
-    st = hd_alloc((void **)&pair, 1, sizeof *pair, "a linear pair");
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    st = HD_NEED(out);
+    st = st == HEDDLE_OK ? HD_NEED(shape) : st;
+    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
+    st = st == HEDDLE_OK ? HD_NEED(layout) : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&pair, 1, sizeof *pair, "a linear pair") : st;
     if (pair == NULL) {
         return hd_comm_agree(comm, st);
     }
@@ -248,21 +250,26 @@ int heddle_linear_pair_nparams(const heddle_linear_pair *pair)
 
 heddle_status heddle_linear_pair_param(heddle_param *out, heddle_linear_pair *pair, int index)
 {
-    if (out == NULL || pair == NULL || index < 0 || index >= HD_PAIR_PARAMS) {
-        return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a linear pair with %d%s", index, HD_PAIR_PARAMS,
-                       out == NULL || pair == NULL ? ", out or pair is NULL" : "");
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(pair));
+    if (index < 0 || index >= HD_PAIR_PARAMS) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a linear pair with %d", index, HD_PAIR_PARAMS);
     }
     *out = pair->param[index];
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 heddle_status heddle_linear_pair_gradient(heddle_param *out, heddle_linear_pair *pair, int index)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_linear_pair_param(out, pair, index));
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(pair));
     if (pair->options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "a linear pair that is forward only has no gradients");
     }
+    HD_TRY(heddle_linear_pair_param(out, pair, index));
     out->data = pair->gradient[index];
 out:
     return st;
@@ -278,8 +285,12 @@ void heddle_linear_pair_zero_gradients(heddle_linear_pair *pair)
 
 void heddle_linear_pair_rows(int64_t *lo, int64_t *len, const heddle_linear_pair *pair)
 {
-    *lo = pair->hidden_lo;
-    *len = pair->hidden;
+    if (lo != NULL) {
+        *lo = pair != NULL ? pair->hidden_lo : 0;
+    }
+    if (len != NULL) {
+        *len = pair != NULL ? pair->hidden : 0;
+    }
 }
 
 heddle_status heddle_linear_pair_commit(heddle_linear_pair *pair)

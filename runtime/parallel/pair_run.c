@@ -3,18 +3,11 @@
 
 #include <stdio.h>
 
-static heddle_status check_call(const heddle_linear_pair *pair, const void *out, const void *in, const char *what)
+static heddle_status check_committed(const heddle_linear_pair *pair, const char *function)
 {
-    if (pair == NULL || (pair->rows > 0 && (out == NULL || in == NULL))) {
-        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", what,
-                       pair == NULL  ? "pair"
-                       : out == NULL ? "the result"
-                                     : "the input");
-    }
-    if (!pair->committed) {
-        return hd_fail(HEDDLE_ERR_ARG, "%s: call heddle_linear_pair_commit after the parameters were written", what);
-    }
-    return HEDDLE_OK;
+    return pair->committed ? HEDDLE_OK
+                           : hd_fail(HEDDLE_ERR_ARG,
+                                     "%s: call heddle_linear_pair_commit after the parameters were written", function);
 }
 
 /* The products do not fail but for lack of memory; the others are then waiting for this rank's sums. */
@@ -29,7 +22,12 @@ static heddle_status give_up(heddle_linear_pair *pair, heddle_status st)
 heddle_status heddle_linear_pair_forward(heddle_linear_pair *pair, void *y, const void *x)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_call(pair, y, x, "heddle_linear_pair_forward"));
+    HD_TRY(HD_NEED(pair));
+    if (pair->rows > 0) {
+        HD_TRY(HD_NEED(y));
+        HD_TRY(HD_NEED(x));
+    }
+    HD_TRY(check_committed(pair, __func__));
     pair->kept = 0;
     HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));
     st = hd_pair_rows_forward(pair);
@@ -46,7 +44,12 @@ out:
 heddle_status heddle_linear_pair_backward(heddle_linear_pair *pair, void *dx, const void *dy, const void *x)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_call(pair, dx, dy, "heddle_linear_pair_backward"));
+    HD_TRY(HD_NEED(pair));
+    if (pair->rows > 0) {
+        HD_TRY(HD_NEED(dx));
+        HD_TRY(HD_NEED(dy));
+    }
+    HD_TRY(check_committed(pair, __func__));
     if (pair->options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: the pair was made forward only");
     }

@@ -13,10 +13,10 @@ heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, c
 {
     heddle_status st = HEDDLE_OK;
     heddle_pipeline *pipeline = NULL;
-    if (out == NULL || comm == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_pipeline_create: %s is NULL", out == NULL ? "out" : "comm");
-    }
-    st = hd_alloc((void **)&pipeline, 1, sizeof *pipeline, "a pipeline");
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    st = HD_NEED(out);
+    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&pipeline, 1, sizeof *pipeline, "a pipeline") : st;
     st = st == HEDDLE_OK ? heddle_mesh_check(mesh) : st;
     if (st == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
@@ -48,23 +48,24 @@ void heddle_pipeline_destroy(heddle_pipeline *pipeline)
 
 int heddle_pipeline_stage(const heddle_pipeline *pipeline)
 {
-    return heddle_comm_rank(pipeline->group);
+    return pipeline != NULL ? heddle_comm_rank(pipeline->group) : -1;
 }
 
 int heddle_pipeline_stages(const heddle_pipeline *pipeline)
 {
-    return heddle_comm_size(pipeline->group);
+    return pipeline != NULL ? heddle_comm_size(pipeline->group) : 0;
 }
 
 int64_t heddle_pipeline_bytes_sent(const heddle_pipeline *pipeline)
 {
-    return pipeline->bytes_sent;
+    return pipeline != NULL ? pipeline->bytes_sent : 0;
 }
 
-static heddle_status neighbour(int *out, const heddle_pipeline *pipeline, int step, const void *data, size_t bytes)
+static heddle_status neighbour(int *out, const heddle_pipeline *pipeline, int step, const void *data, size_t bytes,
+                               const char *function)
 {
     if (pipeline == NULL || (data == NULL && bytes > 0)) {
-        return hd_fail(HEDDLE_ERR_ARG, "a pipeline transfer: %s is NULL", pipeline == NULL ? "pipeline" : "data");
+        return hd_need(NULL, function, pipeline == NULL ? "pipeline" : "data");
     }
     int stage = heddle_comm_rank(pipeline->group), stages = heddle_comm_size(pipeline->group);
     if (stage + step < 0 || stage + step >= stages) {
@@ -74,22 +75,22 @@ static heddle_status neighbour(int *out, const heddle_pipeline *pipeline, int st
     return HEDDLE_OK;
 }
 
-static heddle_status send(heddle_pipeline *pipeline, int step, const void *data, size_t bytes)
+static heddle_status send(heddle_pipeline *pipeline, int step, const void *data, size_t bytes, const char *function)
 {
     heddle_status st = HEDDLE_OK;
     int peer = 0;
-    HD_TRY(neighbour(&peer, pipeline, step, data, bytes));
+    HD_TRY(neighbour(&peer, pipeline, step, data, bytes, function));
     HD_TRY(heddle_comm_sendrecv(pipeline->group, data, bytes, peer, NULL, 0, -1));
     pipeline->bytes_sent += (int64_t)bytes;
 out:
     return st;
 }
 
-static heddle_status recv(heddle_pipeline *pipeline, int step, void *data, size_t bytes)
+static heddle_status recv(heddle_pipeline *pipeline, int step, void *data, size_t bytes, const char *function)
 {
     heddle_status st = HEDDLE_OK;
     int peer = 0;
-    HD_TRY(neighbour(&peer, pipeline, step, data, bytes));
+    HD_TRY(neighbour(&peer, pipeline, step, data, bytes, function));
     HD_TRY(heddle_comm_sendrecv(pipeline->group, NULL, 0, -1, data, bytes, peer));
 out:
     return st;
@@ -97,20 +98,20 @@ out:
 
 heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes)
 {
-    return send(pipeline, 1, data, bytes);
+    return send(pipeline, 1, data, bytes, __func__);
 }
 
 heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes)
 {
-    return recv(pipeline, -1, data, bytes);
+    return recv(pipeline, -1, data, bytes, __func__);
 }
 
 heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes)
 {
-    return send(pipeline, -1, data, bytes);
+    return send(pipeline, -1, data, bytes, __func__);
 }
 
 heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes)
 {
-    return recv(pipeline, 1, data, bytes);
+    return recv(pipeline, 1, data, bytes, __func__);
 }

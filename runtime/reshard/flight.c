@@ -145,28 +145,23 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
 
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_start: reshard is NULL");
-    }
-    return start(reshard, src, dst, stream);
+    heddle_status st = HD_NEED(reshard);
+    return st == HEDDLE_OK ? start(reshard, src, dst, stream) : st;
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
 {
-    if (reshard == NULL || done == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_test: reshard or done is NULL");
-    }
-    heddle_status st = drive(reshard, 0);
-    if (st == HEDDLE_OK) {
-        *done = reshard->state == HD_IDLE;
-    }
+    heddle_status st;
+    HD_TRY(HD_NEED(reshard));
+    HD_TRY(HD_NEED(done));
+    HD_TRY(drive(reshard, 0));
+    *done = reshard->state == HD_IDLE;
+out:
     return st;
 }
 
 heddle_status heddle_reshard_wait(heddle_reshard *reshard)
 {
-    if (reshard == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_wait: reshard is NULL");
-    }
-    return drive(reshard, 1);
+    heddle_status st = HD_NEED(reshard);
+    return st == HEDDLE_OK ? drive(reshard, 1) : st;
 }

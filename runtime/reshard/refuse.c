@@ -6,7 +6,9 @@ static const char *const refusal[HD_REFUSED_COUNT] = {"",
                                                       "its src and dst overlap",
                                                       "its src cannot be reached by peers (HEDDLE_MEMORY_PEER)",
                                                       "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
-                                                      "its src or dst is NULL or not aligned to its elements",
+                                                      "its src is NULL",
+                                                      "its dst is NULL",
+                                                      "its src or dst is not aligned to its elements",
                                                       "it gave a stream, but its communicator has no GPU"};
 
 const char *hd_refusal_text(int reason)
@@ -26,9 +28,11 @@ int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst, heddle_str
     if (stream != HEDDLE_NO_STREAM) {
         return HD_REFUSED_STREAM;
     }
-    if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0) ||
-        ((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
-        return HD_REFUSED_NULL;
+    if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
+        return src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;
+    }
+    if (((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
+        return HD_REFUSED_UNALIGNED;
     }
     if (overlap(src, src_bytes, dst, dst_bytes)) {
         return HD_REFUSED_OVERLAP;

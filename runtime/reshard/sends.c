@@ -21,9 +21,13 @@ heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *co
     hd_pieces pieces[3] = {{0}, {0}, {0}};
     hd_problem problem;
     int at[3] = {0, 0, 0}, npeers = 0;
-    if (count == NULL || line == NULL || capacity < 0 || (out == NULL && capacity > 0)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_sends: count or line is NULL, or out is NULL with capacity %d",
-                       capacity);
+    HD_TRY(HD_NEED(count));
+    HD_TRY(HD_NEED(line));
+    if (capacity < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_sends: capacity is %d", capacity);
+    }
+    if (capacity > 0) {
+        HD_TRY(HD_NEED(out));
     }
     HD_TRY(hd_problem_make(&problem, line));
     int nranks = heddle_mesh_size(&line->mesh);

@@ -173,10 +173,7 @@ out:
 
 static heddle_status missing(const char *function, const heddle_session *session, const char *stage, const char *tensor)
 {
-    return hd_fail(HEDDLE_ERR_ARG, "%s needs session, stage and %s, but %s is NULL", function, tensor,
-                   session == NULL ? "session"
-                   : stage == NULL ? "stage"
-                                   : tensor);
+    return hd_need(NULL, function, session == NULL ? "session" : stage == NULL ? "stage" : tensor);
 }
 
 heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x, heddle_stream stream)

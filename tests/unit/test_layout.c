@@ -253,14 +253,74 @@ static void equal_layouts(void **state)
     assert_false(heddle_layout_equal(&a, &b, &mesh));
 }
 
+/* A tensor is described anew from its own shape and layout, strides in the place of the box's lengths. */
+static void outputs_may_be_inputs(void **state)
+{
+    (void)state;
+    heddle_reshard_line line;
+    heddle_tensor x, again;
+    heddle_box box;
+    float data[24];
+    HD_OK(heddle_reshard_parse(&line, "f32[b=2 t=3 c=4] on [sp=2]: t@sp(1 2) -> * as c,b,t"));
+    memset(&x, 0, sizeof x);
+    HD_OK(heddle_tensor_init(&x, data, &line.shape, &line.mesh, &line.from, NULL, 1));
+    again = x;
+    HD_OK(heddle_tensor_init(&x, data, &x.shape, &line.mesh, &x.layout, NULL, 1));
+    assert_memory_equal(&x, &again, sizeof x);
+    assert_int_equal(x.shape.dim[2].extent, 4);
+    assert_int_equal(x.layout.block[1], 2);
+    assert_int_equal(x.data_bytes, 64);
+    HD_OK(heddle_layout_box(&box, &x.shape, &line.mesh, &line.to, 1));
+    heddle_box_strides(box.len, &box, &line.to_order);
+    assert_int_equal(box.len[0], 3);
+    assert_int_equal(box.len[1], 1);
+    assert_int_equal(box.len[2], 6);
+}
+
+/* Explicit lengths differ in any of their numbers, the last one too, and lengths that are balanced equal none. */
+static void equal_sees_every_block(void **state)
+{
+    (void)state;
+    heddle_reshard_line line;
+    heddle_layout other;
+    HD_OK(heddle_reshard_parse(&line, "f32[t=12 s=8] on [a=4 b=2]: t@a(1 5 2 4),s@b(3 5) -> t@a,s@b"));
+    other = line.from;
+    assert_int_equal(heddle_layout_equal(&line.from, &other, &line.mesh), 1);
+    for (int i = 0; i < 6; i++) {
+        for (int k = i + 1; k < 6; k++) { /* two lengths of one axis change places */
+            if ((i < 4) == (k < 4)) {
+                other = line.from;
+                other.block[i] = line.from.block[k];
+                other.block[k] = line.from.block[i];
+                assert_int_equal(heddle_layout_equal(&line.from, &other, &line.mesh), 0);
+                assert_int_equal(heddle_layout_equal(&other, &line.from, &line.mesh), 0);
+            }
+        }
+    }
+    assert_int_equal(heddle_layout_equal(&line.from, &line.to, &line.mesh), 0);
+    other = line.to;
+    other.nblocks[0] = 4;
+    for (int i = 0; i < 4; i++) {
+        other.block[i] = 3;
+    }
+    assert_int_equal(heddle_layout_equal(&line.to, &other, &line.mesh), 1);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(balanced_blocks),   cmocka_unit_test(blocks_of_huge_extents),
-        cmocka_unit_test(explicit_blocks),   cmocka_unit_test(ranks_and_coordinates),
-        cmocka_unit_test(ravel_and_unravel), cmocka_unit_test(boxes_add_up),
-        cmocka_unit_test(nested_boxes),      cmocka_unit_test(strides),
-        cmocka_unit_test(tensors),           cmocka_unit_test(values_made_by_hand),
+        cmocka_unit_test(outputs_may_be_inputs),
+        cmocka_unit_test(equal_sees_every_block),
+        cmocka_unit_test(balanced_blocks),
+        cmocka_unit_test(blocks_of_huge_extents),
+        cmocka_unit_test(explicit_blocks),
+        cmocka_unit_test(ranks_and_coordinates),
+        cmocka_unit_test(ravel_and_unravel),
+        cmocka_unit_test(boxes_add_up),
+        cmocka_unit_test(nested_boxes),
+        cmocka_unit_test(strides),
+        cmocka_unit_test(tensors),
+        cmocka_unit_test(values_made_by_hand),
         cmocka_unit_test(equal_layouts),
     };
     return HD_RUN_CASES(cases, argc, argv);

@@ -1,0 +1,255 @@
+/* A NULL, or options of a size that no header ever had, on one rank of a collective creation: it hears which argument
+ * of which function, the others hear of it at once and with its words, and the communicator goes on working. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 3, WRONG = 1, PROMPT_MS = 5000 }; /* the deadline is 60 s */
+
+static const char model_text[] = "model: small\n"
+                                 "dtype: f32\n"
+                                 "dims:\n"
+                                 "  b: {size: 1, role: batch}\n"
+                                 "  t: {size: 6, role: seq}\n"
+                                 "  s: {size: 7, role: seq}\n"
+                                 "  c: {size: 4, role: channel}\n"
+                                 "tensors:\n"
+                                 "  x: [b, t, s, c]\n"
+                                 "stages:\n"
+                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n";
+
+/* What a rank passes; the wrong one lacks `missing`. */
+typedef struct call {
+    heddle_comm *comm;
+    heddle_reshard_line line;
+    const heddle_schedule *schedule;
+    const char *missing;
+} call;
+
+static const void *given(const call *c, const char *name, const void *pointer)
+{
+    return strcmp(c->missing, name) == 0 ? NULL : pointer;
+}
+
+static heddle_status make_session(const call *c)
+{
+    heddle_session *made = NULL;
+    heddle_session_options options;
+    heddle_session_options_init(&options);
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_session_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                             given(c, "schedule", c->schedule), &options);
+    heddle_session_destroy(made);
+    return st;
+}
+
+static heddle_status make_reshard(const call *c)
+{
+    heddle_reshard *made = NULL;
+    heddle_reshard_options options;
+    heddle_reshard_options_init(&options);
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_reshard_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                             given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                                             given(c, "from", &c->line.from), given(c, "to", &c->line.to), &options);
+    heddle_reshard_destroy(made);
+    return st;
+}
+
+static heddle_status run_bench(const call *c)
+{
+    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_options options;
+    heddle_bench_options_init(&options);
+    options.min_rounds = options.max_rounds = 1;
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    return heddle_bench_reshard(given(c, "out", &result) != NULL ? &result : NULL, c->comm, given(c, "line", &c->line),
+                                &options);
+}
+
+static heddle_status make_bucket(const call *c)
+{
+    heddle_bucket *made = NULL;
+    heddle_bucket_options options;
+    float numbers[4] = {0};
+    int long_ago = strcmp(c->missing, "overflow") == 0, grad = strcmp(c->missing, "grad") == 0;
+    const heddle_bucket_part part[2] = {{numbers, grad ? NULL : numbers, 2, 0},
+                                        {numbers + 2, numbers + 2, long_ago ? INT64_MAX - 1 : 2, 0}};
+    heddle_bucket_options_init(&options);
+    options.sum_axes = 1;
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_bucket_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                            given(c, "mesh", &c->line.mesh), given(c, "parts", part), 2, &options);
+    heddle_bucket_destroy(made);
+    return st;
+}
+
+static heddle_status make_pair(const call *c)
+{
+    heddle_linear_pair *made = NULL;
+    heddle_linear_pair_options options;
+    heddle_linear_pair_options_init(&options);
+    options.hidden = 5;
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_linear_pair_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                                 given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                                                 given(c, "layout", &c->line.from), 0, &options);
+    heddle_linear_pair_destroy(made);
+    return st;
+}
+
+static heddle_status make_pipeline(const call *c)
+{
+    heddle_pipeline *made = NULL;
+    heddle_status st = heddle_pipeline_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                              given(c, "mesh", &c->line.mesh), 0);
+    heddle_pipeline_destroy(made);
+    return st;
+}
+
+static heddle_status make_attention(const call *c)
+{
+    heddle_attention *made = NULL;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_RING;
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_attention_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                               given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                                               given(c, "layout", &c->line.from), &options);
+    heddle_attention_destroy(made);
+    return st;
+}
+
+static heddle_status make_linear(const call *c)
+{
+    heddle_linear_attention *made = NULL;
+    heddle_linear_attention_options options;
+    heddle_linear_attention_options_init(&options);
+    options.method = HEDDLE_LINEAR_LASP;
+    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    heddle_status st = heddle_linear_attention_create(
+        given(c, "out", &made) != NULL ? &made : NULL, c->comm, given(c, "shape", &c->line.shape),
+        given(c, "mesh", &c->line.mesh), given(c, "layout", &c->line.from), &options);
+    heddle_linear_attention_destroy(made);
+    return st;
+}
+
+static heddle_status make_group(const call *c)
+{
+    heddle_comm *made = NULL;
+    heddle_status st = heddle_comm_axes_group(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                              given(c, "mesh", &c->line.mesh), 1);
+    heddle_comm_destroy(made);
+    return st;
+}
+
+static heddle_status make_axis_group(const call *c)
+{
+    heddle_comm *made = NULL;
+    heddle_status st = heddle_comm_axis_group(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                              given(c, "mesh", &c->line.mesh), strcmp(c->missing, "axis") == 0 ? 7 : 0);
+    heddle_comm_destroy(made);
+    return st;
+}
+
+static const struct {
+    const char *function, *arguments; /* what the wrong rank lacks in turn */
+    heddle_status (*make)(const call *c);
+} plan[] = {
+    {"heddle_session_create", "out schedule struct_bytes", make_session},
+    {"heddle_reshard_create", "out shape mesh from to struct_bytes", make_reshard},
+    {"heddle_bench_reshard", "out line struct_bytes", run_bench},
+    {"heddle_bucket_create", "out mesh parts grad overflow struct_bytes", make_bucket},
+    {"heddle_linear_pair_create", "out shape mesh layout struct_bytes", make_pair},
+    {"heddle_pipeline_create", "out mesh", make_pipeline},
+    {"heddle_attention_create", "out shape mesh layout struct_bytes", make_attention},
+    {"heddle_linear_attention_create", "out shape mesh layout struct_bytes", make_linear},
+    {"heddle_comm_axes_group", "out mesh", make_group},
+    {"heddle_comm_axis_group", "out mesh axis", make_axis_group},
+};
+
+/* The words that tell what was wrong, in the sentence of every rank. */
+static void words_of(char *out, size_t out_bytes, const char *function, const char *missing)
+{
+    if (strcmp(missing, "struct_bytes") == 0) {
+        snprintf(out, out_bytes, "struct_bytes is 5, wanted ");
+    } else if (strcmp(missing, "overflow") == 0) {
+        snprintf(out, out_bytes, "%s: parts[1].elems is %lld on rank %d, with 2 before it", function,
+                 (long long)INT64_MAX - 1, WRONG);
+    } else if (strcmp(missing, "grad") == 0) {
+        snprintf(out, out_bytes, "%s: parts[0].grad is NULL on rank %d", function, WRONG);
+    } else if (strcmp(missing, "axis") == 0) {
+        snprintf(out, out_bytes, "axis 7 of a mesh with 1 axes");
+    } else {
+        snprintf(out, out_bytes, "%s: %s is NULL", function, missing);
+    }
+}
+
+static heddle_status check(const char *function, const char *missing, int is_wrong, heddle_status got, int64_t ms)
+{
+    char words[160], why[1024];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    words_of(words, sizeof words, function, missing);
+    int named = is_wrong || strncmp(why, "rank 1: ", 8) == 0;
+    if (got == (is_wrong ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) && named && strstr(why, words) != NULL && ms < PROMPT_MS) {
+        return HEDDLE_OK;
+    }
+    return hd_fail(HEDDLE_ERR_INTERNAL, "%s without %s: %s after %lld ms, wanted words '%s': %s", function, missing,
+                   heddle_status_name(got), (long long)ms, words, why);
+}
+
+static heddle_status each_creation(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_model *model = NULL;
+    heddle_schedule *schedule = NULL;
+    call c = {.comm = comm};
+    (void)arg;
+    int is_wrong = heddle_comm_rank(comm) == WRONG;
+    HD_TRY(heddle_reshard_parse(&c.line, "f32[b=1 t=6 s=7 c=4] on [sp=3]: t@sp -> s@sp"));
+    HD_TRY(heddle_model_parse(&model, model_text, strlen(model_text), "small.yaml"));
+    HD_TRY(heddle_plan(&schedule, model, &c.line.mesh, NULL));
+    c.schedule = schedule;
+    for (size_t i = 0; i < sizeof plan / sizeof plan[0]; i++) {
+        char names[128], *rest = NULL;
+        snprintf(names, sizeof names, "%s", plan[i].arguments);
+        for (const char *name = strtok_r(names, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+            c.missing = is_wrong ? name : "";
+            int64_t begin_ns = hd_now_ns();
+            heddle_status got = plan[i].make(&c);
+            HD_TRY(check(plan[i].function, name, is_wrong, got, (hd_now_ns() - begin_ns) / 1000000));
+        }
+        c.missing = "";
+        HD_TRY(plan[i].make(&c)); /* nothing is broken */
+    }
+out:
+    heddle_schedule_destroy(schedule);
+    heddle_model_destroy(model);
+    return st;
+}
+
+static void ranks_are_threads(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "threads", each_creation, NULL));
+}
+
+static void ranks_are_processes(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "shm", each_creation, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(ranks_are_threads),
+        cmocka_unit_test(ranks_are_processes),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

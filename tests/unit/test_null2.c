@@ -1,0 +1,265 @@
+/* As test_null.c, for attention, blocks, gradients and pipelines. */
+#include "null_calls.h"
+
+#define SHAPE (&a->line.shape)
+#define MESH (&a->line.mesh)
+#define LAYOUT (&a->line.from)
+#define ARRAY(index, memory) P(index, (&(heddle_attention_array){.data = (void *)(uintptr_t)(memory)}))
+#define OUT(type) (&(type *){NULL})
+
+static float out1[API_ELEMS], out2[API_ELEMS], out3[API_ELEMS], out4[API_ELEMS];
+static double wide[4][API_ELEMS];
+
+/* function, arguments, neutral value, call */
+#define SOFTMAX(X)                                                                                                     \
+    X(heddle_attention_method_parse, "out text", NULL_STATUS,                                                          \
+      heddle_attention_method_parse(P(0, &(heddle_attention_method){0}), P(1, "ring")))                                \
+    X(heddle_attention_options_init, "options", NULL_NOTHING,                                                          \
+      (heddle_attention_options_init(P(0, &(heddle_attention_options){0})), 0))                                        \
+    X(heddle_attention_local_rows, "out shape mesh layout", NULL_STATUS,                                               \
+      heddle_attention_local_rows(P(0, &(heddle_attention_rows){0}), P(1, SHAPE), P(2, MESH), P(3, LAYOUT),            \
+                                  HEDDLE_PLACEMENT_BLOCKS, 0))                                                         \
+    X(heddle_attention_plan_traffic, "out shape mesh layout options?", NULL_STATUS,                                    \
+      heddle_attention_plan_traffic(P(0, &(heddle_attention_traffic){0}), P(1, SHAPE), P(2, MESH), P(3, LAYOUT), NULL, \
+                                    0))                                                                                \
+    X(heddle_attention_create, "out comm shape mesh layout options?", NULL_STATUS,                                     \
+      heddle_attention_create(P(0, OUT(heddle_attention)), P(1, a->comm), P(2, SHAPE), P(3, MESH), P(4, LAYOUT),       \
+                              NULL))                                                                                   \
+    X(heddle_attention_destroy, "attention?", NULL_NOTHING, (heddle_attention_destroy(NULL), 0))                       \
+    X(heddle_attention_forward, "attention q k v o lse?", NULL_STATUS,                                                 \
+      heddle_attention_forward(P(0, a->attention), ARRAY(1, a->x), ARRAY(2, a->x), ARRAY(3, a->x), ARRAY(4, out1),     \
+                               NULL, HEDDLE_NO_STREAM))                                                                \
+    X(heddle_attention_backward, "attention d_o dq dk dv", NULL_STATUS,                                                \
+      heddle_attention_backward(null == 0 ? NULL : gone_forward(a), ARRAY(1, a->x), ARRAY(2, out1), ARRAY(3, out2),    \
+                                ARRAY(4, out3), HEDDLE_NO_STREAM))                                                     \
+    X(heddle_attention_set_projection, "attention e f de? df?", NULL_STATUS,                                           \
+      heddle_attention_set_projection(null == 0 ? NULL : projected(a), P(1, out1), P(2, out2), P(3, out3),             \
+                                      P(4, out4)))                                                                     \
+    X(heddle_attention_get_info, "out attention", NULL_STATUS,                                                         \
+      heddle_attention_get_info(P(0, &(heddle_attention_info){.struct_bytes = sizeof(heddle_attention_info)}),         \
+                                P(1, a->attention)))
+
+#define LINEAR(X)                                                                                                      \
+    X(heddle_linear_method_parse, "out text", NULL_STATUS,                                                             \
+      heddle_linear_method_parse(P(0, &(heddle_linear_method){0}), P(1, "lasp")))                                      \
+    X(heddle_linear_attention_options_init, "options", NULL_NOTHING,                                                   \
+      (heddle_linear_attention_options_init(P(0, &(heddle_linear_attention_options){0})), 0))                          \
+    X(heddle_linear_attention_slopes, "out", NULL_STATUS, heddle_linear_attention_slopes(P(0, wide[0]), 2))            \
+    X(heddle_linear_attention_plan_traffic, "out shape mesh layout options?", NULL_STATUS,                             \
+      heddle_linear_attention_plan_traffic(P(0, &(heddle_attention_traffic){0}), P(1, SHAPE), P(2, MESH),              \
+                                           P(3, LAYOUT), NULL, 0))                                                     \
+    X(heddle_linear_attention_create, "out comm shape mesh layout options?", NULL_STATUS,                              \
+      heddle_linear_attention_create(P(0, OUT(heddle_linear_attention)), P(1, a->comm), P(2, SHAPE), P(3, MESH),       \
+                                     P(4, LAYOUT), NULL))                                                              \
+    X(heddle_linear_attention_destroy, "attention?", NULL_NOTHING, (heddle_linear_attention_destroy(NULL), 0))         \
+    X(heddle_linear_attention_forward, "attention q k v o", NULL_STATUS,                                               \
+      heddle_linear_attention_forward(P(0, a->linear), ARRAY(1, a->x), ARRAY(2, a->x), ARRAY(3, a->x), ARRAY(4, out1), \
+                                      HEDDLE_NO_STREAM))                                                               \
+    X(heddle_linear_attention_backward, "attention q k v d_o dq dk dv", NULL_STATUS,                                   \
+      heddle_linear_attention_backward(null == 0 ? NULL : linear_forward(a), ARRAY(1, a->x), ARRAY(2, a->x),           \
+                                       ARRAY(3, a->x), ARRAY(4, a->x), ARRAY(5, out1), ARRAY(6, out2), ARRAY(7, out3), \
+                                       HEDDLE_NO_STREAM))                                                              \
+    X(heddle_linear_attention_state, "out attention", NULL_STATUS,                                                     \
+      heddle_linear_attention_state(P(0, out2), null == 1 ? NULL : linear_forward(a), HEDDLE_LINEAR_STATE_PLAIN))      \
+    X(heddle_linear_attention_get_info, "out attention", NULL_STATUS,                                                  \
+      heddle_linear_attention_get_info(                                                                                \
+          P(0, &(heddle_linear_attention_info){.struct_bytes = sizeof(heddle_linear_attention_info)}),                 \
+          P(1, a->linear)))                                                                                            \
+    X(heddle_linear_attention_reference, "problem q k v o", NULL_STATUS, reference(null))
+
+#define BLOCKS(X)                                                                                                      \
+    X(heddle_block_options_init, "options", NULL_NOTHING,                                                              \
+      (heddle_block_options_init(P(0, &(heddle_block_options){0})), 0))                                                \
+    X(heddle_block_create, "out options", NULL_STATUS,                                                                 \
+      heddle_block_create(P(0, OUT(heddle_block)), P(1, block_options(a))))                                            \
+    X(heddle_block_destroy, "block?", NULL_NOTHING, (heddle_block_destroy(NULL), 0))                                   \
+    X(heddle_block_nparams, "block", 0, heddle_block_nparams(P(0, a->block)))                                          \
+    X(heddle_block_param, "out block", NULL_STATUS, heddle_block_param(P(0, &(heddle_param){0}), P(1, a->block), 0))   \
+    X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
+    X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
+    X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
+      heddle_block_forward(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning)))                         \
+    X(heddle_block_shard_attention, "block comm mesh layout method", NULL_STATUS,                                      \
+      heddle_block_shard_attention(P(0, a->block), P(1, a->comm), P(2, MESH), P(3, LAYOUT), P(4, "local")))            \
+    X(heddle_block_get_traffic, "out block", NULL_STATUS,                                                              \
+      heddle_block_get_traffic(P(0, &(heddle_block_traffic){.struct_bytes = sizeof(heddle_block_traffic)}),            \
+                               P(1, a->block)))                                                                        \
+    X(heddle_block_workspace_bytes, "block", 0, heddle_block_workspace_bytes(P(0, a->block)))                          \
+    X(heddle_linear_forward, "out x weight bias?", NULL_STATUS,                                                        \
+      heddle_linear_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1))                               \
+    X(heddle_tape_options_init, "options", NULL_NOTHING,                                                               \
+      (heddle_tape_options_init(P(0, &(heddle_tape_options){0})), 0))                                                  \
+    X(heddle_tape_create, "out block options?", NULL_STATUS,                                                           \
+      heddle_tape_create(P(0, OUT(heddle_tape)), P(1, a->block), NULL))                                                \
+    X(heddle_tape_destroy, "tape?", NULL_NOTHING, (heddle_tape_destroy(NULL), 0))                                      \
+    X(heddle_tape_bytes, "tape", 0, heddle_tape_bytes(P(0, a->tape)))                                                  \
+    X(heddle_block_forward_tape, "block x box conditioning tape", NULL_STATUS,                                         \
+      heddle_block_forward_tape(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), P(4, a->tape)))     \
+    X(heddle_block_backward, "block dx conditioning dconditioning? tape", NULL_STATUS,                                 \
+      heddle_block_backward(P(0, a->block), P(1, out1), P(2, &a->conditioning),                                        \
+                            P(3, &(heddle_conditioning_gradient){0}), P(4, a->tape)))                                  \
+    X(heddle_block_gradient, "out block", NULL_STATUS,                                                                 \
+      heddle_block_gradient(P(0, &(heddle_param){0}), P(1, a->block), 0))                                              \
+    X(heddle_block_zero_gradients, "block?", NULL_NOTHING, (heddle_block_zero_gradients(P(0, a->block)), 0))           \
+    X(heddle_block_share_workspace, "block with", NULL_STATUS,                                                         \
+      heddle_block_share_workspace(P(0, a->block), P(1, another_block(a))))                                            \
+    X(heddle_linear_backward, "dx? dweight dbias? dout x weight", NULL_STATUS,                                         \
+      heddle_linear_backward(P(0, out1), P(1, out2), P(2, out3), P(3, a->x), P(4, a->y), 2, 3, P(5, a->z), 4, 1))
+
+#define TRAINING(X)                                                                                                    \
+    X(heddle_bucket_options_init, "options", NULL_NOTHING,                                                             \
+      (heddle_bucket_options_init(P(0, &(heddle_bucket_options){0})), 0))                                              \
+    X(heddle_bucket_create, "out comm mesh parts options?", NULL_STATUS,                                               \
+      heddle_bucket_create(P(0, OUT(heddle_bucket)), P(1, a->comm), P(2, MESH), P(3, &a->part), 1, NULL))              \
+    X(heddle_bucket_destroy, "bucket?", NULL_NOTHING, (heddle_bucket_destroy(NULL), 0))                                \
+    X(heddle_bucket_reduce, "bucket", NULL_STATUS, heddle_bucket_reduce(P(0, a->bucket)))                              \
+    X(heddle_bucket_gather, "bucket", NULL_STATUS, heddle_bucket_gather(P(0, a->bucket)))                              \
+    X(heddle_bucket_norm, "out bucket", NULL_STATUS, heddle_bucket_norm(P(0, wide[0]), P(1, a->bucket)))               \
+    X(heddle_bucket_zero, "bucket?", NULL_NOTHING, (heddle_bucket_zero(P(0, a->bucket)), 0))                           \
+    X(heddle_bucket_get_info, "out bucket", NULL_STATUS,                                                               \
+      heddle_bucket_get_info(P(0, &(heddle_bucket_info){.struct_bytes = sizeof(heddle_bucket_info)}),                  \
+                             P(1, a->bucket)))                                                                         \
+    X(heddle_adamw_options_init, "options", NULL_NOTHING,                                                              \
+      (heddle_adamw_options_init(P(0, &(heddle_adamw_options){0})), 0))                                                \
+    X(heddle_adamw_create, "out bucket options?", NULL_STATUS,                                                         \
+      heddle_adamw_create(P(0, OUT(heddle_adamw)), P(1, a->bucket), NULL))                                             \
+    X(heddle_adamw_destroy, "adamw?", NULL_NOTHING, (heddle_adamw_destroy(NULL), 0))                                   \
+    X(heddle_adamw_step, "adamw", NULL_STATUS, heddle_adamw_step(P(0, a->adamw), 0.1))                                 \
+    X(heddle_adamw_step_clipped, "adamw", NULL_STATUS, heddle_adamw_step_clipped(P(0, a->adamw), 0.1, 1))              \
+    X(heddle_adamw_state_bytes, "adamw", 0, heddle_adamw_state_bytes(P(0, a->adamw)))                                  \
+    X(heddle_linear_pair_options_init, "options", NULL_NOTHING,                                                        \
+      (heddle_linear_pair_options_init(P(0, &(heddle_linear_pair_options){0})), 0))                                    \
+    X(heddle_linear_pair_create, "!out comm shape mesh layout options?", NULL_STATUS,                                  \
+      heddle_linear_pair_create(P(0, OUT(heddle_linear_pair)), P(1, a->comm), P(2, SHAPE), P(3, MESH), P(4, LAYOUT),   \
+                                0, P(5, pair_options())))                                                              \
+    X(heddle_linear_pair_destroy, "pair?", NULL_NOTHING, (heddle_linear_pair_destroy(NULL), 0))                        \
+    X(heddle_linear_pair_nparams, "pair", 0, heddle_linear_pair_nparams(P(0, a->pair)))                                \
+    X(heddle_linear_pair_param, "out pair", NULL_STATUS,                                                               \
+      heddle_linear_pair_param(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                            \
+    X(heddle_linear_pair_gradient, "out pair", NULL_STATUS,                                                            \
+      heddle_linear_pair_gradient(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                         \
+    X(heddle_linear_pair_zero_gradients, "pair?", NULL_NOTHING, (heddle_linear_pair_zero_gradients(P(0, a->pair)), 0)) \
+    X(heddle_linear_pair_rows, "lo? len? pair", NULL_NOTHING,                                                          \
+      (heddle_linear_pair_rows(P(0, &(int64_t){0}), P(1, &(int64_t){0}), P(2, a->pair)), 0))                           \
+    X(heddle_linear_pair_commit, "pair", NULL_STATUS, heddle_linear_pair_commit(P(0, a->pair)))                        \
+    X(heddle_linear_pair_forward, "pair y x", NULL_STATUS,                                                             \
+      heddle_linear_pair_forward(P(0, a->pair), P(1, out1), P(2, a->x)))                                               \
+    X(heddle_linear_pair_backward, "pair dx dy x", NULL_STATUS,                                                        \
+      heddle_linear_pair_backward(P(0, a->pair), P(1, out1), P(2, a->y), P(3, a->x)))                                  \
+    X(heddle_linear_pair_get_info, "out pair", NULL_STATUS,                                                            \
+      heddle_linear_pair_get_info(P(0, &(heddle_linear_pair_info){.struct_bytes = sizeof(heddle_linear_pair_info)}),   \
+                                  P(1, a->pair)))                                                                      \
+    X(heddle_pipeline_create, "out comm mesh", NULL_STATUS,                                                            \
+      heddle_pipeline_create(P(0, OUT(heddle_pipeline)), P(1, a->comm), P(2, MESH), 0))                                \
+    X(heddle_pipeline_destroy, "pipeline?", NULL_NOTHING, (heddle_pipeline_destroy(NULL), 0))                          \
+    X(heddle_pipeline_stage, "pipeline", -1, heddle_pipeline_stage(P(0, a->pipeline)))                                 \
+    X(heddle_pipeline_stages, "pipeline", 0, heddle_pipeline_stages(P(0, a->pipeline)))                                \
+    X(heddle_pipeline_send_next, "!pipeline data", NULL_STATUS,                                                        \
+      heddle_pipeline_send_next(P(0, a->pipeline), P(1, out1), 4))                                                     \
+    X(heddle_pipeline_recv_prev, "!pipeline data", NULL_STATUS,                                                        \
+      heddle_pipeline_recv_prev(P(0, a->pipeline), P(1, out1), 4))                                                     \
+    X(heddle_pipeline_send_prev, "!pipeline data", NULL_STATUS,                                                        \
+      heddle_pipeline_send_prev(P(0, a->pipeline), P(1, out1), 4))                                                     \
+    X(heddle_pipeline_recv_next, "!pipeline data", NULL_STATUS,                                                        \
+      heddle_pipeline_recv_next(P(0, a->pipeline), P(1, out1), 4))                                                     \
+    X(heddle_pipeline_bytes_sent, "pipeline", 0, heddle_pipeline_bytes_sent(P(0, a->pipeline)))
+
+/* --- what the calls need besides the objects --- */
+
+static heddle_attention *gone_forward(const api_objects *a)
+{
+    const heddle_attention_array in = {.data = (void *)(uintptr_t)a->x}, out = {.data = out4};
+    HD_OK(heddle_attention_forward(a->attention, &in, &in, &in, &out, NULL, HEDDLE_NO_STREAM));
+    return a->attention;
+}
+
+static heddle_attention *projected(const api_objects *a)
+{
+    heddle_attention *attention = NULL;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_RSA;
+    options.projected_length = 2;
+    HD_OK(heddle_attention_create(&attention, a->comm, SHAPE, MESH, LAYOUT, &options));
+    return attention;
+}
+
+static heddle_linear_attention *linear_forward(const api_objects *a)
+{
+    const heddle_attention_array in = {.data = (void *)(uintptr_t)a->x}, out = {.data = out4};
+    HD_OK(heddle_linear_attention_forward(a->linear, &in, &in, &in, &out, HEDDLE_NO_STREAM));
+    return a->linear;
+}
+
+static heddle_status reference(int null)
+{
+    const heddle_linear_reference problem = {.rows = 2,
+                                             .dk = 2,
+                                             .dv = 2,
+                                             .decay = 1,
+                                             .q = P(1, wide[0]),
+                                             .k = P(2, wide[1]),
+                                             .v = P(3, wide[2]),
+                                             .o = P(4, wide[3])};
+    return heddle_linear_attention_reference(P(0, &problem));
+}
+
+static const heddle_block_options *block_options(const api_objects *a)
+{
+    static heddle_block_options options;
+    api_options_of_block(&options, a);
+    return &options;
+}
+
+static heddle_block *another_block(const api_objects *a)
+{
+    heddle_block *block = NULL;
+    HD_OK(heddle_block_create(&block, block_options(a)));
+    return block;
+}
+
+static const heddle_linear_pair_options *pair_options(void)
+{
+    static heddle_linear_pair_options options;
+    heddle_linear_pair_options_init(&options);
+    options.hidden = 2;
+    return &options;
+}
+
+#define CALL(function, arguments, neutral, expression)                                                                 \
+    static long call_##function(const api_objects *a, int null)                                                        \
+    {                                                                                                                  \
+        (void)a;                                                                                                       \
+        (void)null;                                                                                                    \
+        return (long)(expression);                                                                                     \
+    }
+#define ROW(function, arguments, neutral, expression) {#function, arguments, call_##function, neutral},
+
+SOFTMAX(CALL)
+LINEAR(CALL)
+BLOCKS(CALL)
+TRAINING(CALL)
+
+#define CASE(name, LIST)                                                                                               \
+    static void name(void **state)                                                                                     \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        const null_row rows[] = {LIST(ROW)};                                                                           \
+        null_calls(rows, sizeof rows / sizeof rows[0]);                                                                \
+    }
+
+CASE(softmax, SOFTMAX)
+CASE(linear, LINEAR)
+CASE(blocks, BLOCKS)
+CASE(training, TRAINING)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(softmax),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(blocks),
+        cmocka_unit_test(training),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
