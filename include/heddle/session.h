@@ -1,6 +1,11 @@
 /* Session: module-level switching inside somebody else's framework (Dynamic Sequence Parallelism, arXiv 2403.10266,
  * section 3: the switch of the activation between stages).
  *
+ * WHAT A SWITCH RETURNS IS NOT YOURS TO KEEP: it lies in memory of the session, and the second next switch, forward or
+ * backward, writes over it. A framework that saves activations for its backward (autograd, checkpoints) must save a
+ * copy of x->data, not the pointer. With the pointer nothing fails and the gradients are wrong: the session cannot
+ * notice.
+ *
  * The framework calls heddle_session_enter at the start of each module; the session brings the activation into the
  * layout that the schedule gives this module. Already there: nothing happens.
  *
@@ -9,6 +14,7 @@
  *         heddle_session_rewind(session);
  *         heddle_session_enter(session, "s.attn", &x, HEDDLE_NO_STREAM);   x.data, x.stride_elems: the new local part
  *         my_spatial_attention(x.data, ...);                               in place, or into memory of your own
+ *         save_for_backward(copy of x.data);                               where something shall be kept
  *         heddle_session_enter(session, "t.attn", &x, HEDDLE_NO_STREAM);
  *         ...
  *         heddle_session_enter(session, "end", &x, HEDDLE_NO_STREAM);

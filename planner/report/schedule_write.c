@@ -179,8 +179,7 @@ heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *
         struct stat there;
         const int replace = stat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISDIR(there.st_mode);
         char *target = realpath(path, NULL); /* a link stays a link to the new file */
-        heddle_status st =
-            replace ? save_renamed(schedule, target != NULL ? target : path) : save_there(schedule, path);
+        st = replace ? save_renamed(schedule, target != NULL ? target : path) : save_there(schedule, path);
         free(target);
         return st;
     }

@@ -454,6 +454,9 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
     HD_TRY(heddle_linear_pair_forward(pair, x, x));
     HD_TRY(heddle_linear_pair_forward(kept, x, x));
     HD_TRY(heddle_linear_pair_backward(kept, x, x, NULL));
+    HD_TRY(heddle_linear_pair_forward(kept, x, x));
+    HD_TRY(heddle_linear_pair_commit(kept)); /* what it kept is of the old weights */
+    CHECK(heddle_linear_pair_backward(kept, x, x, NULL) == HEDDLE_ERR_ARG);
     heddle_linear_pair_zero_gradients(pair);
 out:
     heddle_linear_pair_destroy(pair);

@@ -1,0 +1,149 @@
+/* Sources in private memory that peers read with process_vm_readv, which may stop early anywhere: this program's own
+ * stands in for the system's and reads less than it is asked for. */
+#include "case.h"
+
+#include "runtime/reshard/plan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { RANKS = 3, MOST_ROWS = 1024 };
+
+static size_t most_bytes; /* of one call; 0: all that is asked for */
+static long calls, short_calls;
+static int refuses; /* errno of all calls */
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *near, unsigned long nnear, const struct iovec *far,
+                         unsigned long nfar, unsigned long flags);
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *near, unsigned long nnear, const struct iovec *far,
+                         unsigned long nfar, unsigned long flags)
+{
+    struct iovec n[MOST_ROWS], f[MOST_ROWS];
+    size_t left = most_bytes;
+    unsigned long count = 0;
+    calls++;
+    if (refuses != 0) {
+        errno = refuses;
+        return -1;
+    }
+    if (most_bytes == 0 || nnear != nfar || nnear > MOST_ROWS) {
+        return syscall(SYS_process_vm_readv, pid, near, nnear, far, nfar, flags);
+    }
+    for (; count < nnear && left > 0; count++) {
+        n[count] = near[count];
+        f[count] = far[count];
+        if (near[count].iov_len > left) {
+            n[count].iov_len = f[count].iov_len = left;
+        }
+        left -= n[count].iov_len;
+    }
+    short_calls += count < nnear || n[count - 1].iov_len < near[count - 1].iov_len;
+    return syscall(SYS_process_vm_readv, pid, n, count, f, count, flags);
+}
+
+/* Place of element `i` of a dense box in the whole tensor. */
+static float stamp_of(const heddle_box *box, const heddle_shape *shape, int64_t i)
+{
+    int64_t place = 0, scale = 1;
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        place += (box->lo[d] + i % box->len[d]) * scale;
+        i /= box->len[d];
+        scale *= shape->dim[d].extent;
+    }
+    return (float)place;
+}
+
+typedef struct job {
+    const char *line;
+    size_t most_bytes;
+    int refuses;
+} job;
+
+static heddle_status run_job(heddle_comm *comm, void *arg)
+{
+    const job *j = arg;
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    heddle_reshard *reshard = NULL;
+    heddle_box from, to;
+    int rank = heddle_comm_rank(comm);
+    float *src = NULL, *dst = NULL;
+    HD_TRY(heddle_reshard_parse(&line, j->line));
+    heddle_reshard_options_init(&options);
+    options.memory = HEDDLE_MEMORY_ANY;
+    options.tuning = HEDDLE_TUNING_RULES;
+    HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
+    reshard->reach = HD_REACH_READV; /* whatever is faster here */
+    HD_TRY(heddle_layout_box(&from, &line.shape, &line.mesh, &line.from, rank));
+    HD_TRY(heddle_layout_box(&to, &line.shape, &line.mesh, &line.to, rank));
+    src = calloc((size_t)heddle_box_elems(&from) + 1, sizeof *src);
+    dst = calloc((size_t)heddle_box_elems(&to) + 1, sizeof *dst);
+    for (int64_t i = 0; i < heddle_box_elems(&from); i++) {
+        src[i] = stamp_of(&from, &line.shape, i);
+    }
+    most_bytes = j->most_bytes;
+    refuses = rank == 1 ? j->refuses : 0;
+    calls = short_calls = 0;
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
+    for (int64_t i = 0; i < heddle_box_elems(&to); i++) {
+        if (dst[i] != stamp_of(&to, &line.shape, i)) {
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d, at most %zu bytes a call: element %lld is %g, not %g", rank,
+                         most_bytes, (long long)i, (double)dst[i], (double)stamp_of(&to, &line.shape, i));
+            goto out;
+        }
+    }
+    if (calls == 0 || (short_calls > 0 && most_bytes == 0) ||
+        (short_calls == 0 && most_bytes > 0 && most_bytes < 100)) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: %ld calls of process_vm_readv, %ld of them cut short", rank, calls,
+                     short_calls);
+    }
+out:
+    heddle_reshard_destroy(reshard);
+    free(src);
+    free(dst);
+    return st;
+}
+
+static const char *const lines[] = {
+    "f32[t=12 s=33 c=5] on [sp=3]: t@sp -> s@sp", /* many short rows */
+    "f32[t=9 s=1700] on [sp=3]: s@sp -> t@sp",    /* a few long ones */
+    "f32[t=40 s=50 c=3] on [sp=3]: s@sp -> *",    /* more rows than one call takes */
+};
+
+static void reads_that_stop_early(void **state)
+{
+    (void)state;
+    static const size_t most[] = {0, 1, 7, 20, 61, 1000};
+    for (size_t l = 0; l < sizeof lines / sizeof lines[0]; l++) {
+        for (size_t m = 0; m < sizeof most / sizeof most[0]; m++) {
+            job j = {.line = lines[l], .most_bytes = most[m]};
+            HD_OK(heddle_run_ranks(RANKS, "shm", run_job, &j));
+        }
+    }
+}
+
+/* What the system refuses is an error with both ranks and its words, and nobody waits. */
+static void reads_that_are_refused(void **state)
+{
+    (void)state;
+    job j = {.line = lines[0], .refuses = EPERM};
+    HD_FAILS(HEDDLE_ERR_TRANSPORT, heddle_run_ranks(RANKS, "shm", run_job, &j));
+    assert_non_null(strstr(heddle_last_error(), "rank 1 could not read the source of rank "));
+    assert_non_null(strstr(heddle_last_error(), strerror(EPERM)));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(reads_that_stop_early),
+        cmocka_unit_test(reads_that_are_refused),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
