@@ -88,13 +88,12 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * then the fewest bytes in total, then the fewest stages that are not local, then the fewest switches, then the least
  * work on the busiest rank, over all layouts that put each mesh axis on a batch or sequence dim or replicate over it
  * (DSP, arXiv 2403.10266, chooses these by hand) and all methods that may run in them. Exact, deterministic, pure; less
- * than a millisecond for 128 layers on 64 ranks, tenths of a second on 65536. The caller owns *out, which keeps nothing
- * of model and mesh. options may be NULL.
- * HEDDLE_ERR_INFEASIBLE: max_waste_percent, or a method that no layout of its stage allows; names the stage and says
- * why not. HEDDLE_ERR_ARG: methods names no stage, a token-wise one or no method of its kind (the sentence lists what
- * there is), or does not follow the form. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue, epilogue or mesh.
- * HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched), more than 10^9 steps
- * of search, or more than 2^63 bytes moved. */
+ * than a millisecond for 128 layers on 64 ranks, a tenth of a second on 65536. The caller owns *out, which keeps
+ * nothing of model and mesh. options may be NULL. HEDDLE_ERR_INFEASIBLE: max_waste_percent, or a method that no layout
+ * of its stage allows; names the stage and says why not. HEDDLE_ERR_ARG: methods names no stage, a token-wise one or no
+ * method of its kind (the sentence lists what there is), or does not follow the form. HEDDLE_ERR_LAYOUT,
+ * HEDDLE_ERR_PARSE: prologue, epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two
+ * axes are always searched), more than 10^9 steps of search, or more than 2^63 bytes moved. */
 HEDDLE_API heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                      const heddle_plan_options *options);
 

@@ -117,17 +117,28 @@ static int coordinate_of(const edge *e, const cut *c, int block, int axis)
     return c->step[axis] > 0 ? block / c->step[axis] % e->mesh->axis[axis].size : 0;
 }
 
+/* Axis by axis, each block of the axes before cut again, from the last one on: its pieces lie behind it in the list. */
 static void cut_blocks(cut *c, const edge *e, const heddle_layout *layout, int dim)
 {
-    for (int k = 0; k < c->nblocks; k++) {
-        range *r = &c->block[k];
-        *r = (range){0, e->shape->dim[dim].extent};
-        for (int a = 0; a < e->mesh->naxes; a++) {
-            if (layout->dim_of_axis[a] == dim) {
-                heddle_range_narrow(&r->lo, &r->len, hd_layout_blocks(layout, a), e->mesh->axis[a].size,
-                                    coordinate_of(e, c, k, a));
+    int nblocks = 1;
+    c->block[0] = (range){0, e->shape->dim[dim].extent};
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        const int64_t *lengths = hd_layout_blocks(layout, a);
+        int size = e->mesh->axis[a].size;
+        if (layout->dim_of_axis[a] != dim) {
+            continue;
+        }
+        for (int k = nblocks - 1; k >= 0; k--) {
+            int64_t lo = c->block[k].lo;
+            int64_t each = c->block[k].len / size;
+            int64_t rest = c->block[k].len % size;
+            for (int i = 0; i < size; i++) {
+                int64_t len = lengths != NULL ? lengths[i] : each + (i < rest);
+                c->block[k * size + i] = (range){lo, len};
+                lo += len;
             }
         }
+        nblocks *= size;
     }
 }
 
@@ -203,37 +214,35 @@ static int64_t saturated(__int128 value)
     return value > INT64_MAX ? INT64_MAX : (int64_t)value;
 }
 
-static int index_at(const int *step, const int *coords, int naxes)
+/* Where a rank finds what it needs of one dim; every index is a sum of steps over the rank's coordinates. */
+typedef struct place {
+    size_t from, to;             /* its blocks */
+    size_t to_peers, from_peers; /* its sums: sent, received */
+} place;
+
+/* To the next coordinate on an axis. */
+static void step(place *at, const cut_dim *c, int axis)
 {
-    int index = 0;
-    for (int a = 0; a < naxes; a++) {
-        index += step[a] * coords[a];
-    }
-    return index;
+    size_t from = (size_t)c->from.step[axis];
+    size_t to = (size_t)c->to.step[axis];
+    at->from += from;
+    at->to += to;
+    at->to_peers += from * (size_t)c->sent.nbound + (size_t)c->sent.step[axis];
+    at->from_peers += to * (size_t)c->received.nbound + (size_t)c->received.step[axis];
 }
 
-static void add_rank(hd_edge_cost *out, const edge *e, const int *coords)
+static void add_rank(hd_edge_cost *out, const edge *e, const place *at)
 {
-    int naxes = e->mesh->naxes;
-    for (int a = 0; a < naxes; a++) {
-        if (e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL && coords[a] != 0) {
-            return; /* the first replica has the sum, the others add nothing */
-        }
-    }
     __int128 sent = e->copies;
     __int128 messages = e->copies;
     __int128 received = e->terms;
     __int128 own = 1;
     for (int i = 0; i < e->ncut; i++) {
         const cut_dim *c = &e->dim[e->cut[i]];
-        int from = index_at(c->from.step, coords, naxes);
-        int to = index_at(c->to.step, coords, naxes);
-        size_t to_peers = (size_t)from * (size_t)c->sent.nbound + (size_t)index_at(c->sent.step, coords, naxes);
-        size_t from_peers = (size_t)to * (size_t)c->received.nbound + (size_t)index_at(c->received.step, coords, naxes);
-        sent *= c->sent.elems[to_peers];
-        messages *= c->sent.count[to_peers];
-        received *= c->received.elems[from_peers];
-        own *= overlap(c->from.block[from], c->to.block[to]);
+        sent *= c->sent.elems[at[i].to_peers];
+        messages *= c->sent.count[at[i].to_peers];
+        received *= c->received.elems[at[i].from_peers];
+        own *= overlap(c->from.block[at[i].from], c->to.block[at[i].to]);
     }
     int64_t sent_bytes = saturated((sent - own) * e->row_bytes);
     int64_t received_bytes = saturated((received - own) * e->row_bytes);
@@ -241,6 +250,30 @@ static void add_rank(hd_edge_cost *out, const edge *e, const int *coords)
     out->bytes_total = hd_add_saturated(out->bytes_total, sent_bytes);
     out->bytes_per_rank_max = sent_bytes > out->bytes_per_rank_max ? sent_bytes : out->bytes_per_rank_max;
     out->bytes_received_max = received_bytes > out->bytes_received_max ? received_bytes : out->bytes_received_max;
+}
+
+/* Of replicas that become partial sums the first has the sum, the others add nothing. */
+static int ranks_that_add(const edge *e, int axis)
+{
+    int is_first = e->from->dim_of_axis[axis] == HEDDLE_REPLICATED && e->to->dim_of_axis[axis] == HEDDLE_PARTIAL;
+    return is_first ? 1 : e->mesh->axis[axis].size;
+}
+
+/* All ranks with the coordinates that `at` stands for on the axes before `axis`. */
+static void add_ranks(hd_edge_cost *out, const edge *e, int axis, const place *at)
+{
+    place here[HEDDLE_MAX_DIMS];
+    if (axis >= HEDDLE_MAX_AXES || axis == e->mesh->naxes) {
+        add_rank(out, e, at);
+        return;
+    }
+    memcpy(here, at, sizeof here);
+    for (int k = ranks_that_add(e, axis); k > 0; k--) {
+        add_ranks(out, e, axis + 1, here);
+        for (int i = 0; i < e->ncut; i++) {
+            step(&here[i], &e->dim[e->cut[i]], axis);
+        }
+    }
 }
 
 heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
@@ -297,8 +330,6 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
 {
     heddle_status st = HEDDLE_OK;
     edge e = {.shape = shape, .mesh = mesh, .from = from, .to = to};
-    int nranks = heddle_mesh_size(mesh);
-    int coords[HEDDLE_MAX_AXES] = {0};
     if (completes_everywhere(&e)) {
         return hd_edge_cost_listed(out, shape, mesh, from, to);
     }
@@ -307,11 +338,8 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
     HD_TRY(heddle_layout_check(to, shape, mesh));
     cut_axes(&e);
     HD_TRY(cut_dims(&e));
-    for (int rank = 0; rank < nranks && e.row_bytes > 0; rank++) {
-        add_rank(out, &e, coords);
-        for (int a = mesh->naxes - 1; a >= 0 && ++coords[a] == mesh->axis[a].size; a--) {
-            coords[a] = 0;
-        }
+    if (e.row_bytes > 0) {
+        add_ranks(out, &e, 0, (place[HEDDLE_MAX_DIMS]){{0}});
     }
 out:
     hd_free(e.blocks);
