@@ -30,7 +30,10 @@ typedef struct heddle_comm_options {
     heddle_bind bind;    /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
     int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
     int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
-    int64_t arena_bytes; /* address space reserved per rank for peer-reachable memory; default: physical memory */
+    /* Address space that each rank reserves for memory its peers reach (processes; every rank maps all ranks'). Default:
+     * the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS leaves.
+     * More than these limits allow is HEDDLE_ERR_NOMEM, which names them. Pages are taken when a buffer is. */
+    int64_t arena_bytes;
 } heddle_comm_options;
 
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);

@@ -12,6 +12,7 @@ typedef struct cli_command {
     const char *name;
     const char *summary;               /* one line for `heddle help` */
     int (*run)(int argc, char **argv); /* argv[0] is the sub-command's name; returns an exit code */
+    int has_ranks;                     /* 0: what a launcher left in the environment is of no interest */
 } cli_command;
 
 int cli_plan(int argc, char **argv);
@@ -28,7 +29,8 @@ int cli_bench(int argc, char **argv);
 int cli_exit_code(heddle_status status);
 /* say.c. Texts from files and arguments may hold anything, and a terminal obeys control bytes: in sentences and tables
  * they are shown as \xNN, and so is what is no UTF-8. */
-/* Prints "heddle: SENTENCE" to standard error. */
+/* Prints "heddle: SENTENCE" to standard error. In a launcher's job with the rank in front, and only the first of the
+ * ranks that have the same sentence. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Says the sentence of the last error and returns the exit code of `status`. */
 int cli_report(heddle_status status);
@@ -51,5 +53,8 @@ static inline const char *cli_s(long long count)
 
 /* Whole number within low..high, nothing behind it; CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high);
+
+/* Bytes, "512M" (K, M, G, T: powers of 1024); CLI_OK or CLI_BAD_INPUT (complained). */
+int cli_parse_bytes(long long *out, const char *option, const char *text);
 
 #endif

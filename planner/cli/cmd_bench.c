@@ -15,7 +15,7 @@ typedef struct bench_request {
 static const char usage[] =
     "usage: heddle bench 'RESHARD LINE' [--ranks N] [--transport threads|shm|mpi|auto] [--iterations N]\n"
     "                    [--seconds S] [--kernel NAME] [--memory peer|any] [--tuning trials|rules] [--messages]\n"
-    "                    [--hosts K] [--json]\n"
+    "                    [--hosts K] [--arena BYTES] [--json]\n"
     "       heddle bench --list-kernels\n"
     "       heddle bench attention|linear-attention --help\n"
     "\n"
@@ -24,8 +24,8 @@ static const char usage[] =
     "  --iterations  executions timed, at least 30 rounds of 4 by default, and until --seconds (3) are over\n"
     "  --kernel      this copy kernel instead of the chosen one\n"
     "  --memory any  private buffers, which peers cannot reach\n"
-    "  --messages    boxes travel as messages even between ranks of one host; --hosts pretends K hosts (mpi)\n"
-    "\n"
+    "  --messages    boxes travel as messages even between ranks of one host; --hosts pretends K hosts "
+    "(mpi)\n" CLI_ARENA_TEXT "\n"
     "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, all\n"
     "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n";
 
@@ -172,6 +172,9 @@ static int parse_value(command_line *c, const char *option, const char *value)
     if (strcmp(option, "--transport") == 0) {
         c->transport = value;
         return cli_check_transport(value);
+    }
+    if (strcmp(option, "--arena") == 0) {
+        return cli_take_arena(value);
     }
     if (strcmp(option, "--kernel") == 0) {
         c->kernel = value;

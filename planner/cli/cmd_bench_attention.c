@@ -12,7 +12,7 @@
 static const char usage[] =
     "usage: heddle bench attention 'bf16[b=1 s=8192 h=16 d=72] on [sp=2]' --method M [options]\n"
     "\n"
-    "  --transport T --messages   as for heddle bench;  --ranks N must be the mesh's\n"
+    "  --transport T --messages --arena BYTES   as for heddle bench;  --ranks N must be the mesh's\n"
     "  --seconds S                time to spend, default 3;  --json\n"
     "  --method, --kv-heads, --causal, --zigzag, --key-lengths, --all-reduce, --threads as for heddle verify "
     "attention\n"
@@ -268,6 +268,9 @@ static int take_value(request *r, const char *option, const char *value)
     }
     if (strcmp(option, "--seconds") == 0) {
         return cli_parse_int(&r->seconds, option, value, 0, 86400);
+    }
+    if (strcmp(option, "--arena") == 0) {
+        return cli_take_arena(value);
     }
     if (strcmp(option, "--transport") == 0) {
         r->transport = value;

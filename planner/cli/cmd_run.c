@@ -34,34 +34,23 @@ static const char usage[] =
     "  --check             repeat on one rank and compare, bitwise where all attention is local, else within a\n"
     "                      tolerance; compare all ranks' copies of the result, and bytes sent with bytes planned\n"
     "  --messages          boxes travel as messages even between ranks of one host; --hosts K pretends K hosts\n"
-    "  --deadline S        seconds that a rank waits for another (60)\n"
+    "  --deadline S        seconds that a rank waits for another (60)\n" CLI_ARENA_TEXT
     "  --json              the report as JSON\n\n"
     "exit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 --check found a difference\n";
 
 static const struct option options_known[] = {
-    {"ranks", required_argument, NULL, 'r'},
-    {"layers", required_argument, NULL, 'l'},
-    {"size", required_argument, NULL, 's'},
-    {"mesh", required_argument, NULL, 'm'},
-    {"schedule", required_argument, NULL, 'S'},
-    {"input", required_argument, NULL, 'i'},
-    {"output", required_argument, NULL, 'o'},
-    {"weights", required_argument, NULL, 'w'},
-    {"seed", required_argument, NULL, 'e'},
-    {"dtype", required_argument, NULL, 'd'},
-    {"threads", required_argument, NULL, 't'},
-    {"passes", required_argument, NULL, 'p'},
-    {"check", no_argument, NULL, 'c'},
-    {"json", no_argument, NULL, 'j'},
-    {"method", required_argument, NULL, 'a'},
-    {"messages", no_argument, NULL, 'M'},
-    {"backward", no_argument, NULL, 'B'},
-    {"recompute", no_argument, NULL, 'R'},
-    {"hosts", required_argument, NULL, 'H'},
-    {"deadline", required_argument, NULL, 'D'},
-    {"transport", required_argument, NULL, 'T'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"ranks", required_argument, NULL, 'r'},    {"layers", required_argument, NULL, 'l'},
+    {"size", required_argument, NULL, 's'},     {"mesh", required_argument, NULL, 'm'},
+    {"schedule", required_argument, NULL, 'S'}, {"input", required_argument, NULL, 'i'},
+    {"output", required_argument, NULL, 'o'},   {"weights", required_argument, NULL, 'w'},
+    {"seed", required_argument, NULL, 'e'},     {"dtype", required_argument, NULL, 'd'},
+    {"threads", required_argument, NULL, 't'},  {"passes", required_argument, NULL, 'p'},
+    {"check", no_argument, NULL, 'c'},          {"json", no_argument, NULL, 'j'},
+    {"method", required_argument, NULL, 'a'},   {"messages", no_argument, NULL, 'M'},
+    {"backward", no_argument, NULL, 'B'},       {"recompute", no_argument, NULL, 'R'},
+    {"hosts", required_argument, NULL, 'H'},    {"deadline", required_argument, NULL, 'D'},
+    {"arena", required_argument, NULL, 'A'},    {"transport", required_argument, NULL, 'T'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
 };
 
 static int take_dtype(run_options *o, const char *text)
@@ -113,6 +102,8 @@ static int take_option(run_options *o, int option, const char *value)
         return cli_parse_int(&o->hosts, "--hosts", value, 1, 4096);
     case 'D':
         return cli_parse_int(&o->deadline_s, "--deadline", value, 1, 1000000);
+    case 'A':
+        return cli_take_arena(value);
     case 'T':
         o->transport = value;
         return cli_check_transport(value);

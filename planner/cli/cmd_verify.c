@@ -20,7 +20,7 @@ static const char usage[] =
     "  --memory M       peer (default), any: private buffers, which peers cannot reach\n"
     "  --messages       boxes travel as messages even between ranks of one host (mpi)\n"
     "  --hosts K        pretend that the ranks sit on K hosts (mpi)\n"
-    "  --deadline S     seconds a rank waits for another, default 60\n"
+    "  --deadline S     seconds a rank waits for another, default 60\n" CLI_ARENA_TEXT
     "  --input X.npy    the global array; without it element i has the value i modulo 2^n, what the dtype holds "
     "exactly\n"
     "                   (n = 53 f64, 24 f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is\n"
@@ -53,6 +53,8 @@ static int take_option(command_line *c, int option)
     case 't':
         c->transport = optarg;
         return cli_check_transport(optarg);
+    case 'a':
+        return cli_take_arena(optarg);
     case 'm':
         c->memory_any = strcmp(optarg, "any") == 0;
         return c->memory_any || strcmp(optarg, "peer") == 0
@@ -78,12 +80,19 @@ static int take_option(command_line *c, int option)
 static int parse_command(command_line *c, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"ranks", required_argument, NULL, 'n'},  {"random", required_argument, NULL, 'r'},
-        {"seed", required_argument, NULL, 's'},   {"transport", required_argument, NULL, 't'},
-        {"memory", required_argument, NULL, 'm'}, {"messages", no_argument, NULL, 'M'},
-        {"hosts", required_argument, NULL, 'k'},  {"deadline", required_argument, NULL, 'd'},
-        {"input", required_argument, NULL, 'i'},  {"save", required_argument, NULL, 'o'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"ranks", required_argument, NULL, 'n'},
+        {"random", required_argument, NULL, 'r'},
+        {"seed", required_argument, NULL, 's'},
+        {"transport", required_argument, NULL, 't'},
+        {"memory", required_argument, NULL, 'm'},
+        {"messages", no_argument, NULL, 'M'},
+        {"hosts", required_argument, NULL, 'k'},
+        {"deadline", required_argument, NULL, 'd'},
+        {"input", required_argument, NULL, 'i'},
+        {"save", required_argument, NULL, 'o'},
+        {"arena", required_argument, NULL, 'a'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     optind = 0;
     opterr = 0;

@@ -16,7 +16,8 @@ static const char usage[] =
     "  --causal           query i sees keys 0..i;  --zigzag: rows placed so that this is balanced\n"
     "  --key-lengths A,B  keys seen per sample\n"
     "  --all-reduce       rsa: the paper's own sums;  --project M: keys and values projected to length M\n"
-    "  --transport T      threads, shm, mpi, auto; --messages, --hosts K, --deadline S as for heddle verify\n"
+    "  --transport T      threads, shm, mpi, auto; --messages, --hosts K, --deadline S, --arena BYTES as for heddle "
+    "verify\n"
     "  --threads T        of every rank;  --seed S: of the values\n"
     "  --save DIR         writes q k v do o dq dk dv lse .npy: q and o [b s h d], k and v [b s kv-heads d]\n"
     "\n"
@@ -136,6 +137,9 @@ static int take_value(request *r, const char *option, const char *value)
     }
     if (strcmp(option, "--deadline") == 0) {
         return cli_parse_int(&r->deadline_s, option, value, 1, 86400);
+    }
+    if (strcmp(option, "--arena") == 0) {
+        return cli_take_arena(value);
     }
     if (strcmp(option, "--transport") == 0) {
         r->transport = value;

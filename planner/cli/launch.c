@@ -14,63 +14,58 @@ enum { MAX_RANKS = 4096 };
 /* Shared with forked ranks; the page outlives every rank. */
 static int *verdict;
 
-typedef struct launcher {
-    const char *name, *rank, *size; /* environment variables */
-    const char *needs;              /* must be set too, else a batch script's own shell would count as a rank */
-} launcher;
+/* What the launcher's environment says, read once. */
+static struct {
+    heddle_status status;
+    const char *launcher; /* NULL: none */
+    int rank, size;
+    char why[512]; /* status != HEDDLE_OK */
+} job = {.size = 1};
 
-static const launcher launchers[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", NULL},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
-    {"torchrun", "RANK", "WORLD_SIZE", "MASTER_PORT"},
-};
+static long long arena_bytes; /* 0: the library's default */
 
-static int env_int(const char *name, int *out)
+void cli_read_job(int has_ranks)
 {
-    const char *text = getenv(name);
-    if (text == NULL) {
-        return 0;
+    if (!has_ranks) {
+        return;
     }
-    char *end = NULL;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || value < 0 || value > INT_MAX) {
-        return 0;
+    job.status = heddle_comm_launcher(&job.launcher, &job.rank, &job.size);
+    if (job.status != HEDDLE_OK) {
+        snprintf(job.why, sizeof(job.why), "%s", heddle_last_error());
     }
-    *out = (int)value;
-    return 1;
 }
 
 const char *cli_launcher(int *rank, int *size)
 {
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-        const launcher *l = &launchers[i];
-        int found_rank = 0, found_size = 0;
-        if ((l->needs == NULL || getenv(l->needs) != NULL) && env_int(l->rank, &found_rank) &&
-            env_int(l->size, &found_size) && found_size >= 1 && found_rank < found_size) {
-            if (rank != NULL) {
-                *rank = found_rank;
-            }
-            if (size != NULL) {
-                *size = found_size;
-            }
-            return l->name;
-        }
-    }
     if (rank != NULL) {
-        *rank = 0;
+        *rank = job.rank;
     }
     if (size != NULL) {
-        *size = 1;
+        *size = job.size;
     }
-    return NULL;
+    return job.launcher;
+}
+
+int cli_job_ranks(int *rank)
+{
+    *rank = job.status == HEDDLE_OK ? job.rank : -1;
+    return job.status == HEDDLE_OK ? job.size : 0;
 }
 
 int cli_speaks(void)
 {
-    int rank = 0;
-    cli_launcher(&rank, NULL);
-    return rank == 0;
+    return job.rank == 0;
+}
+
+int cli_take_arena(const char *value)
+{
+    return cli_parse_bytes(&arena_bytes, "--arena", value);
+}
+
+/* Do the launcher's ranks find one another through MPI? */
+static int by_mpi(const char *launcher)
+{
+    return strcmp(launcher, "torchrun") != 0 && strcmp(launcher, "heddle") != 0;
 }
 
 /* The transport without "fault(SPEC):" in front, NULL if that is malformed. */
@@ -108,8 +103,7 @@ static int joins(const char *transport)
     if (name == NULL) {
         return 0;
     }
-    const int torch = strcmp(name, "torchrun") == 0;
-    return transport_is(transport, "auto") || transport_is(transport, torch ? "shm" : "mpi");
+    return transport_is(transport, "auto") || transport_is(transport, by_mpi(name) ? "mpi" : "shm");
 }
 
 int cli_will_exec(const char *transport)
@@ -124,14 +118,21 @@ int cli_rank_count(int *out, const char *transport, int nranks)
     if (transport_is(transport, "self")) {
         launched = 1;
         name = "--transport self";
+    } else if (job.status != HEDDLE_OK) {
+        return cli_usage_error("%s", job.why);
     } else if (!joins(transport)) {
-        if (launched > 1 && !transport_is(transport, "mpi")) {
+        if (launched != 1 && !transport_is(transport, "mpi")) {
             return cli_usage_error("--transport %s starts ranks of its own, but this is one of %d processes of %s; "
                                    "--transport auto joins them",
                                    transport, launched, name);
         }
         *out = nranks == 0 ? 1 : nranks;
         return CLI_OK;
+    }
+    if (launched == 0) { /* only MPI knows */
+        *out = nranks;
+        return nranks != 0 ? CLI_OK
+                           : cli_usage_error("%s does not say how many ranks it runs: --ranks is needed", name);
     }
     if (nranks != 0 && nranks != launched) {
         return cli_usage_error("%d ranks were asked for, but %s runs %d", nranks, name, launched);
@@ -170,6 +171,12 @@ static int become_mpirun(int nranks, int argc, char **argv)
         all[i] = (char *)front[i];
     }
     memcpy(all + nfront, argv, (size_t)argc * sizeof(*all));
+    /* the ranks are mpirun's alone */
+    static const char *const others[] = {"HEDDLE_RANK", "HEDDLE_SIZE",      "HEDDLE_KEY",         "RANK",
+                                         "WORLD_SIZE",  "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        unsetenv(others[i]);
+    }
     int closed = open("/dev/null", O_RDONLY);
     if (closed >= 0) {
         dup2(closed, STDIN_FILENO);
@@ -205,33 +212,34 @@ static int check_messages(const char *transport, const heddle_comm_options *opti
 {
     const char *found = joins(transport) ? cli_launcher(NULL, NULL) : NULL;
     if (options == NULL || (!options->force_messages && options->pretend_hosts == 0) || cli_will_exec(transport) ||
-        (found != NULL && strcmp(found, "torchrun") != 0)) {
+        (found != NULL && by_mpi(found))) {
         return CLI_OK;
     }
     return cli_usage_error("%s needs --transport mpi, ranks of %s do not send messages",
                            options->force_messages ? "--messages" : "--hosts", transport);
 }
 
-/* A rank of a launcher's job. Deterministic complaints come from rank 0 alone; what only one rank knows is printed by
- * that rank. */
-static int join_ranks(const char *transport, const heddle_comm_options *options, heddle_rank_main fn, void *arg)
+/* A rank of a launcher's job, or the only one. */
+static int join_ranks(const char *transport, int nranks, const heddle_comm_options *options, heddle_rank_main fn,
+                      void *arg)
 {
     heddle_comm *comm = NULL;
     heddle_status st = heddle_comm_open(&comm, transport, options);
     if (st != HEDDLE_OK) {
         return cli_report(st);
     }
-    st = fn(comm, arg);
-    if (st != HEDDLE_OK) {
-        int rank = heddle_comm_rank(comm);
-        int code = cli_exit_code(st);
-        if (rank == 0 || (code == CLI_FAILED && st != HEDDLE_ERR_MISMATCH)) {
-            cli_say("rank %d: %s", rank, heddle_last_error());
-        }
+    int code = CLI_OK;
+    if (heddle_comm_size(comm) != nranks) {
+        code = cli_usage_error("%d ranks were asked for, or started by %s, but %d came together: are variables of "
+                               "another job left in the environment?",
+                               nranks, job.launcher != NULL ? job.launcher : "this process", heddle_comm_size(comm));
+        heddle_comm_abort(comm, "the number of ranks is not the one asked for");
+    } else if ((st = fn(comm, arg)) != HEDDLE_OK) {
+        code = cli_report(st);
         heddle_comm_abort(comm, heddle_last_error());
     }
     heddle_comm_destroy(comm);
-    return cli_exit_code(st);
+    return code;
 }
 
 int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, const heddle_comm_options *options,
@@ -262,15 +270,19 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
         verdict = page;
     }
     *verdict = CLI_OK;
+    heddle_comm_options chosen;
+    heddle_comm_options_init(&chosen);
+    chosen = options != NULL ? *options : chosen;
+    chosen.arena_bytes = arena_bytes;
     rank_call call = {.fn = fn, .arg = arg};
     if (joins(transport) || transport_is(transport, "self")) {
-        code = join_ranks(transport, options, call_rank, &call);
+        code = join_ranks(transport, nranks, &chosen, call_rank, &call);
     } else {
         char start[512];
         const int is_auto = transport_is(transport, "auto");
         const int prefix = is_auto ? (int)(plain_transport(transport) - transport) : (int)strlen(transport);
         snprintf(start, sizeof(start), "%.*s%s", prefix, transport, is_auto ? "threads" : "");
-        code = cli_report(heddle_run_ranks_with(nranks, start, options, call_rank, &call));
+        code = cli_report(heddle_run_ranks_with(nranks, start, &chosen, call_rank, &call));
     }
     return code != CLI_OK ? code : *verdict;
 }

@@ -4,13 +4,35 @@
 
 #include "cli.h"
 
-/* Name of the launcher whose environment this process runs in ("mpirun", "srun", "torchrun"), or NULL. *rank and *size
- * (either may be NULL) get what its environment says, 0 and 1 without one. */
+/* Before anything else, by main: what the launcher's environment says. has_ranks 0: it is not asked, this process is
+ * alone. */
+void cli_read_job(int has_ranks);
+
+/* Name of the launcher that started this process ("mpirun", "srun", "torchrun", "heddle"), or NULL. *rank and *size
+ * (either may be NULL) get what its environment says, 0 and 1 without one, or where it contradicts itself
+ * (cli_rank_count complains of that); size 0: only MPI knows. */
 const char *cli_launcher(int *rank, int *size);
 
-/* 0 on the ranks of a launched job that leave talking to rank 0; 1 everywhere else. cli_usage_error and cli_report ask
- * it, so that an error all ranks find alike is printed once. */
+/* How many ranks may write to the same standard error: 1 for a process that is alone, else the job's ranks, 0 when
+ * their number is not known. *rank is -1 where the environment contradicts itself. */
+int cli_job_ranks(int *rank);
+
+/* The front of what this process has to say, "rank 2: " or empty, to `own`, and what follows it; NULL: another rank of
+ * the job has just said it. */
+const char *cli_own_say(char *own, size_t own_bytes, const char *sentence);
+
+/* At the end of main: a rank that complained stays a moment, so that the others of its job see that it has been said.
+ */
+void cli_linger(void);
+
+/* 0 on the ranks of a launched job but rank 0, 1 everywhere else: what is no error is told by one. */
 int cli_speaks(void);
+
+/* --arena BYTES, for cli_with_ranks. CLI_OK or CLI_BAD_INPUT (complained). */
+int cli_take_arena(const char *value);
+#define CLI_ARENA_TEXT                                                                                                 \
+    "  --arena BYTES    address space reserved per rank for what its peers reach, 512M say; default: the machine's\n"  \
+    "                   memory, less where a limit (ulimit -v, ulimit -f) says so\n"
 
 /* Is `transport` one of "auto", "threads", "shm", "mpi", "self", perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT
  * (complained). */
@@ -18,12 +40,10 @@ int cli_check_transport(const char *transport);
 
 /* Run fn(comm, arg) on the ranks that `transport` means, and return the command's exit code; errors are printed.
  *
- *   "threads", "shm"   starts nranks ranks; inside torchrun "shm" joins the ranks that are there
- *   "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks` of
- *                      this program with argv (argv[0] is the sub-command's name), standard input closed; then it does
- *                      not return
- *   "self"             this process is the only rank
- *   "auto"             joins the launcher's ranks if there is one, else "threads"
+ *   "threads", "shm"   starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" joins the ranks that are
+ * there "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks`
+ * of this program with argv (argv[0] is the sub-command's name), standard input closed; then it does not return "self"
+ * this process is the only rank "auto"             joins the launcher's ranks if there is one, else "threads"
  *
  * nranks 0 means: as many as the launcher started, or 1. A launched job of another size than nranks is bad input, and
  * so is starting ranks in each of a launcher's processes.

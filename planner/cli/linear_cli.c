@@ -70,6 +70,9 @@ static int take_value(linear_request *r, const char *option, const char *value)
     if (strcmp(option, "--threads") == 0) {
         return take_threads(r, value);
     }
+    if (strcmp(option, "--arena") == 0) {
+        return cli_take_arena(value);
+    }
     if (strcmp(option, "--transport") == 0) {
         r->transport = value;
         return cli_check_transport(value);

@@ -27,6 +27,7 @@ void linear_comm_options(heddle_comm_options *out, const linear_request *request
     "  --chunk C          rows worked on at once;  --threads T: of every rank\n"                                       \
     "  --transport T      threads, shm, mpi, auto;  --messages: no shared memory;  --hosts K: pretended;  --deadline " \
     "S\n"                                                                                                              \
+    "  --arena BYTES      as for heddle verify\n"                                                                      \
     "  --seed S           of the values\n"
 
 #endif

@@ -66,7 +66,11 @@ static void say(const char *format, va_list arguments)
 {
     char sentence[SENTENCE_BYTES], shown[4 * SENTENCE_BYTES];
     vsnprintf(sentence, sizeof sentence, format, arguments);
-    fprintf(stderr, "heddle: %s\n", cli_shown(shown, sizeof shown, sentence));
+    char own[32];
+    const char *rest = cli_own_say(own, sizeof own, sentence);
+    if (rest != NULL) {
+        fprintf(stderr, "heddle: %s%s\n", own, cli_shown(shown, sizeof shown, rest));
+    }
 }
 
 void cli_say(const char *format, ...)
@@ -79,18 +83,16 @@ void cli_say(const char *format, ...)
 
 int cli_usage_error(const char *format, ...)
 {
-    if (cli_speaks()) {
-        va_list arguments;
-        va_start(arguments, format);
-        say(format, arguments);
-        va_end(arguments);
-    }
+    va_list arguments;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
     return CLI_BAD_INPUT;
 }
 
 int cli_report(heddle_status status)
 {
-    if (status != HEDDLE_OK && cli_speaks()) {
+    if (status != HEDDLE_OK) {
         cli_say("%s", heddle_last_error());
     }
     return cli_exit_code(status);

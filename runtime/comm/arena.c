@@ -1,9 +1,11 @@
 /* Memory that peers of this host can reach.
  *
- * Processes: every rank has one memfd, sparse and as large as the machine's memory, mapped by all members when they
- * meet; a buffer is a range of it. Pages are reserved (fallocate) before they are handed out, so that a shortage is a
- * status and not a SIGBUS, and touched, because a first touch is ten times slower than a copy. Threads: the heap.
+ * Processes: every rank has one memfd, sparse and as large as the machine's memory (or what limits allow), mapped by
+ * all members when they meet; a buffer is a range of it. Pages are reserved (fallocate) before they are handed out, so
+ * that a shortage is a status and not a SIGBUS, and touched, because a first touch is ten times slower than a copy.
+ * Threads: the heap.
  */
+#include "runtime/comm/arena_limits.h"
 #include "runtime/comm/comm_private.h"
 
 #include <errno.h>
@@ -18,57 +20,12 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, CHECKED_FROM = 64 << 20, PUNCHED_FROM = 1 << 20 };
-
-/* Bytes the machine can still give; the kernel would hand out more and end somebody later. */
-static size_t available_bytes(void)
-{
-    size_t available = SIZE_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file != NULL) {
-        char line[256];
-        while (fgets(line, sizeof line, file) != NULL) {
-            unsigned long long kib = 0;
-            if (sscanf(line, "MemAvailable: %llu", &kib) == 1) {
-                available = (size_t)kib * 1024;
-            }
-        }
-        fclose(file);
-    }
-    unsigned long long limit = 0;
-    unsigned long long used = 0;
-    FILE *max = fopen("/sys/fs/cgroup/memory.max", "re"); /* "max" does not scan: no limit */
-    FILE *now = fopen("/sys/fs/cgroup/memory.current", "re");
-    if (max != NULL && now != NULL && fscanf(max, "%llu", &limit) == 1 && fscanf(now, "%llu", &used) == 1) {
-        size_t left = limit > used ? (size_t)(limit - used) : 0;
-        available = left < available ? left : available;
-    }
-    if (max != NULL) {
-        fclose(max);
-    }
-    if (now != NULL) {
-        fclose(now);
-    }
-    return available;
-}
-
-static heddle_status check_available(size_t bytes)
-{
-    if (bytes < CHECKED_FROM) {
-        return HEDDLE_OK;
-    }
-    size_t available = available_bytes();
-    if (bytes > available) {
-        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes, the machine has %zu left", bytes,
-                       available);
-    }
-    return HEDDLE_OK;
-}
+enum { PUNCHED_FROM = 1 << 20 };
 
 static void touch(void *memory, size_t bytes)
 {
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0) {
-        for (size_t i = 0; i < bytes; i += PAGE) {
+        for (size_t i = 0; i < bytes; i += HD_PAGE) {
             ((volatile unsigned char *)memory)[i] = 0;
         }
     }
@@ -77,32 +34,24 @@ static void touch(void *memory, size_t bytes)
 /* --- one arena per process ------------------------------------------------------------------------------------------
  */
 
-static size_t arena_size(int64_t wanted, int n)
-{
-    size_t bytes = wanted > 0 ? (size_t)wanted : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    size_t limit = ((size_t)1 << 45) / (size_t)n; /* all arenas together: a quarter of the address space */
-    bytes = bytes < limit ? bytes : limit;
-    bytes += sizeof(hd_control) + HUGE_PAGE; /* the control area comes on top */
-    return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-}
-
 /* On a border of huge pages, so that offsets and addresses are aligned alike. */
 static void *map_aligned(size_t bytes, int fd)
 {
-    unsigned char *room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *room =
+        mmap(NULL, bytes + HD_HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
         return MAP_FAILED;
     }
-    size_t before = (HUGE_PAGE - (uintptr_t)room % HUGE_PAGE) % HUGE_PAGE;
+    size_t before = (HD_HUGE_PAGE - (uintptr_t)room % HD_HUGE_PAGE) % HD_HUGE_PAGE;
     void *base = mmap(room + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
     if (base == MAP_FAILED) {
-        munmap(room, bytes + HUGE_PAGE);
+        munmap(room, bytes + HD_HUGE_PAGE);
         return MAP_FAILED;
     }
     if (before > 0) {
         munmap(room, before);
     }
-    munmap(room + before + bytes, HUGE_PAGE - before);
+    munmap(room + before + bytes, HD_HUGE_PAGE - before);
     return base;
 }
 
@@ -115,8 +64,11 @@ heddle_status hd_arena_map(hd_group *group, int index, int fd)
     }
     void *base = map_aligned((size_t)bytes, fd);
     if (base == MAP_FAILED) {
-        return hd_fail(HEDDLE_ERR_NOMEM, "the shared memory of rank %d cannot be mapped, %lld bytes: %s",
-                       group->rank[index], (long long)bytes, strerror(errno));
+        char limit[HD_ARENA_WHY_BYTES];
+        int error = errno;
+        hd_describe_address_limit(limit, sizeof limit);
+        return hd_fail(HEDDLE_ERR_NOMEM, "the shared memory of rank %d cannot be mapped, %lld bytes: %s%s",
+                       group->rank[index], (long long)bytes, strerror(error), limit);
     }
     madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* a wish */
     group->base[index] = base;
@@ -128,12 +80,13 @@ heddle_status hd_arena_map(hd_group *group, int index, int fd)
 heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes)
 {
     heddle_status st = HEDDLE_OK;
-    size_t bytes = arena_size(arena_bytes, group->n);
-    size_t control_bytes = (sizeof(hd_control) + PAGE - 1) / PAGE * PAGE;
+    size_t bytes = 0;
+    size_t control_bytes = (sizeof(hd_control) + HD_PAGE - 1) / HD_PAGE * HD_PAGE;
     void *block = NULL;
+    HD_TRY(hd_arena_bytes(&bytes, group->arena_why, arena_bytes, control_bytes, group->n));
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "an arena"));
     group->blocks = block;
-    group->arena_fd = memfd_create("heddle", MFD_CLOEXEC);
+    group->arena_fd = hd_fd_aside(memfd_create("heddle", MFD_CLOEXEC));
     if (group->arena_fd < 0 || ftruncate(group->arena_fd, (off_t)bytes) != 0 ||
         fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)control_bytes) != 0) {
         st = hd_fail(HEDDLE_ERR_NOMEM, "shared memory of %zu bytes cannot be made: %s", bytes, strerror(errno));
@@ -216,8 +169,8 @@ static void join_free(hd_block *blocks)
 static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
-    size_t rounded = bytes > 0 ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
+    size_t alignment = bytes >= HD_HUGE_PAGE ? HD_HUGE_PAGE : HD_PAGE;
+    size_t rounded = bytes > 0 ? (bytes + HD_PAGE - 1) / HD_PAGE * HD_PAGE : HD_PAGE;
     unsigned char *base = group->base[group->me];
     hd_block *b = group->blocks;
     size_t skip = 0;
@@ -229,11 +182,11 @@ static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
     }
     if (b == NULL || rounded < bytes) {
         return hd_fail(HEDDLE_ERR_NOMEM,
-                       "out of memory: a buffer of %zu bytes does not fit the rank's arena of %zu bytes", bytes,
-                       group->arena_bytes[group->me]);
+                       "out of memory: a buffer of %zu bytes does not fit the rank's arena of %zu bytes%s", bytes,
+                       group->arena_bytes[group->me], group->arena_why);
     }
     unsigned char *memory = b->memory + skip;
-    HD_TRY(check_available(rounded));
+    HD_TRY(hd_check_available(rounded));
     if (fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, memory - base, (off_t)rounded) != 0) {
         st = hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes: %s", bytes, strerror(errno));
         goto out;
@@ -267,8 +220,8 @@ static heddle_status heap_alloc(hd_group *group, void **out, size_t bytes)
     heddle_status st = HEDDLE_OK;
     void *block = NULL;
     void *memory = NULL;
-    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
-    HD_TRY(check_available(bytes));
+    size_t alignment = bytes >= HD_HUGE_PAGE ? HD_HUGE_PAGE : HD_PAGE;
+    HD_TRY(hd_check_available(bytes));
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "a buffer"));
     HD_TRY(hd_alloc_aligned(&memory, alignment, bytes, "a buffer")); /* zeroes, hence touches */
     *(hd_block *)block = (hd_block){.next = group->blocks, .memory = memory, .bytes = bytes, .used = 1};

@@ -10,6 +10,7 @@
 #define HD_COMM_PRIVATE_H
 
 #include "runtime/base/base.h"
+#include "runtime/comm/arena_limits.h"
 #include "runtime/comm/comm_internal.h"
 
 #include <poll.h>
@@ -80,14 +81,15 @@ typedef struct hd_group {
     unsigned char **base; /* arenas as mapped here; NULL: threads */
     size_t *arena_bytes;  /* of every member */
     pid_t *pid;
-    struct pollfd *life; /* pidfd of every member, -1: not watched */
-    int *lock_fd;        /* members without pidfd: their arena, whose record lock ends with them; -1 */
-    hd_team *team;       /* threads */
-    int arena_fd;        /* -1: threads */
-    hd_block *blocks;    /* arena: all; threads: buffers given out */
-    hd_block *kept;      /* link inboxes waiting for another link: a late post may still hit them */
-    int spins;           /* turns of spinning before yielding; 0 when the ranks outnumber the cores */
-    int armed;           /* control->sleeping is set */
+    struct pollfd *life;                /* pidfd of every member, -1: not watched */
+    int *lock_fd;                       /* members without pidfd: their arena, whose record lock ends with them; -1 */
+    hd_team *team;                      /* threads */
+    int arena_fd;                       /* -1: threads */
+    char arena_why[HD_ARENA_WHY_BYTES]; /* what made the arena as small as it is */
+    hd_block *blocks;                   /* arena: all; threads: buffers given out */
+    hd_block *kept;                     /* link inboxes waiting for another link: a late post may still hit them */
+    int spins;                          /* turns of spinning before yielding; 0 when the ranks outnumber the cores */
+    int armed;                          /* control->sleeping is set */
     uint32_t armed_value;
     int64_t checked_ns; /* last look at the peers' lives */
     int dead;           /* 1 + index of a member that died; 0 */
