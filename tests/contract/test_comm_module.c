@@ -1,0 +1,131 @@
+/* Where the library of a transport is looked for, and what is said when it cannot be loaded. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_private.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char garbage[] = "this is no library, only something of its name that is long enough to have a header";
+
+static char folder[64];
+
+static void write_file(const char *where, const char *name, const void *bytes, size_t count)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", where, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0755);
+    assert_true(fd >= 0);
+    for (size_t at = 0; at < count;) {
+        ssize_t wrote = write(fd, (const char *)bytes + at, count - at);
+        assert_true(wrote > 0);
+        at += (size_t)wrote;
+    }
+    close(fd);
+}
+
+/* A folder with this program as bin/open-it and an empty folder cwd. */
+static void make_folders(void)
+{
+    char path[128];
+    char *bytes = malloc(256 << 20);
+    int fd = open("/proc/self/exe", O_RDONLY);
+    ssize_t count = 0;
+    snprintf(folder, sizeof folder, "/tmp/heddle-module-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    for (ssize_t got = 1; got > 0; count += got) {
+        got = read(fd, bytes + count, (256 << 20) - (size_t)count);
+    }
+    close(fd);
+    snprintf(path, sizeof path, "%s/cwd", folder);
+    assert_int_equal(mkdir(path, 0755), 0);
+    snprintf(path, sizeof path, "%s/bin", folder);
+    assert_int_equal(mkdir(path, 0755), 0);
+    write_file(path, "open-it", bytes, (size_t)count);
+    free(bytes);
+}
+
+static void remove_folders(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* The sentence of a program that was found through PATH and asks in cwd for the transport `name`. */
+static void ask(char *sentence, size_t bytes, const char *name)
+{
+    char command[512];
+    snprintf(command, sizeof command, "cd %s/cwd && PATH=%s/bin:$PATH open-it as-program %s", folder, folder, name);
+    FILE *answer = popen(command, "r");
+    assert_non_null(answer);
+    sentence[fread(sentence, 1, bytes - 1, answer)] = 0;
+    assert_int_equal(pclose(answer), 0);
+}
+
+static int as_program(const char *name)
+{
+    heddle_comm *comm = NULL;
+    heddle_status st = hd_open_module(&comm, name, NULL);
+    printf("%s: %s\n", heddle_status_name(st), heddle_last_error());
+    return 0;
+}
+
+static void says(const char *sentence, const char *wanted, int is_there)
+{
+    if ((strstr(sentence, wanted) != NULL) != is_there) {
+        fail_msg("'%s' is %sin: %s", wanted, is_there ? "not " : "", sentence);
+    }
+}
+
+static void never_from_the_current_folder(void **state)
+{
+    (void)state;
+    char where[128];
+    char sentence[2048];
+    make_folders();
+    snprintf(where, sizeof where, "%s/cwd", folder);
+    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    ask(sentence, sizeof sentence, "pigeon");
+    remove_folders();
+    says(sentence, "was not built, there is no libheddle_pigeon.so", 1);
+}
+
+static void why_it_cannot_be_loaded(void **state)
+{
+    (void)state;
+    char where[128];
+    char sentence[2048];
+    make_folders();
+    snprintf(where, sizeof where, "%s/bin", folder);
+    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    ask(sentence, sizeof sentence, "pigeon"); /* beside the program */
+    says(sentence, "bin/libheddle_pigeon.so", 1);
+    says(sentence, "invalid ELF header", 1);
+    says(sentence, "build heddle with", 0);
+    snprintf(where, sizeof where, "%s/cwd", folder);
+    write_file(where, "libheddle_raven.so", garbage, sizeof garbage);
+    setenv("HEDDLE_MODULE_PATH", where, 1);
+    ask(sentence, sizeof sentence, "raven"); /* where the user says, current folder or not */
+    says(sentence, "cwd/libheddle_raven.so", 1);
+    says(sentence, "invalid ELF header", 1);
+    remove_folders();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "as-program") == 0) {
+        return as_program(argv[2]);
+    }
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(never_from_the_current_folder),
+        cmocka_unit_test(why_it_cannot_be_loaded),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
