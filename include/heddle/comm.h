@@ -66,8 +66,13 @@ HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, 
  * sockets or too few file descriptors (three per rank of the host while opening). */
 HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
-/* Frees the communicator and all its buffers. Not collective; NULL is legal. Plans and sessions made with it must be
- * destroyed before. */
+/* Leaves, and frees the communicator. Not collective; NULL is legal. Plans and sessions made with it must be destroyed
+ * before. Buffers that are still out stay as they are: then `comm` stays a name for heddle_buffer_free and nothing else
+ * (HEDDLE_ERR_ARG), until the last of them is freed. So a tensor that lives in one may outlive its communicator.
+ *
+ * A fork of a process that has a communicator cannot use it: calls fail with HEDDLE_ERR_ARG and name both processes
+ * (those on links, plans and sessions do not look: leave them alone). Destroying it there frees that process's handle;
+ * neither the parent nor its peers notice. */
 HEDDLE_API void heddle_comm_destroy(heddle_comm *comm);
 
 typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
@@ -75,10 +80,11 @@ typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
 /* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm" or
  * "fault(SPEC):threads|shm". Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that
  * failed first, and heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal
- * 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns. With
- * "shm" each rank is a forked process: arg is its own copy, and memory written by ranks is not seen by the caller. A
- * rank that goes on for two seconds after another has failed is killed; all ranks end with the calling process. Do not
- * fork from a process whose libraries already run threads of their own (OpenMP). Nothing is left behind on return. */
+ * 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns, with
+ * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by ranks
+ * is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks end with
+ * the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP). Nothing is
+ * left behind on return. */
 HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
                                                heddle_rank_main fn, void *arg);
@@ -97,7 +103,9 @@ HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 /* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective.
  * HEDDLE_ERR_NOMEM names the bytes. With "threads" any memory is reachable and this is plain aligned memory. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
-/* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer. */
+/* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer.
+ * `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed already
+ * (heddle_comm_destroy). */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,18 +25,29 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Has no other child of this process's parent the same to say? Who speaks holds an abstract Unix address (no name in
- * any file system) made of the sentence, until it ends; cli_linger gives the others the time to find it. Where that
+static uint64_t mix(uint64_t hash, const char *text)
+{
+    for (; text != NULL && *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    }
+    return (hash ^ '\n') * 0x100000001b3u;
+}
+
+/* Has no other rank of this job the same to say? Who speaks holds an abstract Unix address (no name in any file system)
+ * made of the job's names and the sentence, until it ends; cli_linger gives the others the time to find it. Where that
  * cannot be told the sentence comes more often. */
 static int is_first(const char *sentence)
 {
+    static const char *const names[] = {"HEDDLE_KEY",     "MASTER_PORT",  "TORCHELASTIC_RUN_ID",
+                                        "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID",
+                                        "PMI_JOBID"};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *c = sentence; *c != '\0'; c++) {
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    uint64_t hash = mix(0xcbf29ce484222325u, sentence);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        hash = mix(hash, getenv(names[i]));
     }
-    const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "heddle.%lu.said.%ld.%016llx",
-                                (unsigned long)getuid(), (long)getppid(), (unsigned long long)hash);
+    const int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "heddle.%lu.said.%016llx",
+                                (unsigned long)getuid(), (unsigned long long)hash);
     const socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) == 0) {

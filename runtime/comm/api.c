@@ -43,6 +43,13 @@ size_t heddle_comm_private_cache_bytes(const heddle_comm *comm)
     return hd_topology_cache_bytes(0);
 }
 
+/* A call that memory of other processes depends on. */
+static heddle_status begin(heddle_comm *comm, const char *call)
+{
+    heddle_status st = hd_group_owned(comm->group, call);
+    return st == HEDDLE_OK ? hd_fault_point(comm, call) : st;
+}
+
 heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space)
 {
     heddle_status st = HEDDLE_OK;
@@ -51,16 +58,22 @@ heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, h
     if (space != HEDDLE_SPACE_HOST) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s has no device memory", comm->name);
     }
-    HD_TRY(hd_fault_point(comm, "buffer alloc"));
+    HD_TRY(begin(comm, "buffer alloc"));
     HD_TRY(hd_group_alloc(comm->group, out, bytes));
+    comm->group->buffers_out++;
 out:
     return st;
 }
 
 void heddle_buffer_free(heddle_comm *comm, void *buffer)
 {
-    if (comm != NULL && buffer != NULL) {
-        hd_group_release(comm->group, buffer);
+    if (comm == NULL || buffer == NULL) {
+        return;
+    }
+    comm->group->buffers_out -= hd_group_release(comm->group, buffer);
+    if (comm->closed && comm->group->buffers_out == 0) {
+        hd_group_destroy(comm->group);
+        hd_free(comm);
     }
 }
 
@@ -70,7 +83,7 @@ heddle_status heddle_comm_barrier(heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
-    HD_TRY(hd_fault_point(comm, "barrier"));
+    HD_TRY(begin(comm, "barrier"));
     st = hd_comm_barrier(comm);
 out:
     return st;
@@ -84,7 +97,7 @@ heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *r
         HD_TRY(HD_NEED(send));
         HD_TRY(HD_NEED(recv));
     }
-    HD_TRY(hd_fault_point(comm, "allgather"));
+    HD_TRY(begin(comm, "allgather"));
     st = hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
 out:
     return st;
@@ -103,7 +116,7 @@ heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t e
     if (elems > 0) {
         HD_TRY(HD_NEED(data));
     }
-    HD_TRY(hd_fault_point(comm, "allreduce"));
+    HD_TRY(begin(comm, "allreduce"));
     st = hd_comm_sum(comm, data, (size_t)elems, dtype);
 out:
     return st;
@@ -123,7 +136,7 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
     if (to < -1 || to >= comm->size || from < -1 || from >= comm->size) {
         return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
     }
-    HD_TRY(hd_fault_point(comm, "sendrecv"));
+    HD_TRY(begin(comm, "sendrecv"));
     HD_TRY(hd_comm_enter(comm));
     if (to == comm->rank && from == comm->rank) {
         if (send_bytes != recv_bytes) {
@@ -148,6 +161,10 @@ heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
         return st;
     }
     heddle_comm *root = hd_comm_root(comm);
+    st = hd_group_owned(root->group, "abort");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     why = why != NULL ? why : "no reason given";
     hd_group_raise(root->group, why);
     return root->ops->abort(root, why);
@@ -205,6 +222,7 @@ heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)
 heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_group_owned(comm->group, "making something together"));
     own->status = (int32_t)mine;
     if (mine != HEDDLE_OK) {
         snprintf(own->text, sizeof own->text, "%s", heddle_last_error());

@@ -103,12 +103,28 @@ out:
     return st;
 }
 
+static void unmap(hd_group *group, int index)
+{
+    if (group->base != NULL && group->base[index] != NULL) {
+        munmap(group->base[index], group->arena_bytes[index]);
+        group->base[index] = NULL;
+        group->control[index] = NULL;
+    }
+}
+
+void hd_arena_leave(hd_group *group)
+{
+    for (int i = 0; i < group->n; i++) {
+        if (i != group->me) {
+            unmap(group, i);
+        }
+    }
+}
+
 void hd_arena_destroy(hd_group *group)
 {
     for (int i = 0; i < group->n; i++) {
-        if (group->base != NULL && group->base[i] != NULL) {
-            munmap(group->base[i], group->arena_bytes[i]);
-        }
+        unmap(group, i);
     }
     if (group->arena_fd >= 0) {
         close(group->arena_fd);
@@ -140,12 +156,12 @@ static heddle_status cut(hd_block *from, unsigned char *memory, size_t bytes)
     }
     if (before > 0) {
         hd_block *middle = first;
-        *middle = (hd_block){.next = from->next, .memory = memory, .bytes = bytes, .used = 1};
+        *middle = (hd_block){.next = from->next, .memory = memory, .bytes = bytes, .used = HD_BLOCK_USED};
         from->next = middle;
         from->bytes = before;
         first = NULL;
     } else {
-        from->used = 1;
+        from->used = HD_BLOCK_USED;
     }
 out:
     if (st != HEDDLE_OK) {
@@ -198,19 +214,14 @@ out:
     return st;
 }
 
-static void arena_release(hd_group *group, void *memory)
+static void arena_release(hd_group *group, hd_block *b)
 {
-    for (hd_block *b = group->blocks; b != NULL; b = b->next) {
-        if (b->used && b->memory == memory) {
-            if (b->bytes >= PUNCHED_FROM) {
-                fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                          b->memory - group->base[group->me], (off_t)b->bytes);
-            }
-            b->used = 0;
-            join_free(group->blocks);
-            return;
-        }
+    if (b->bytes >= PUNCHED_FROM) {
+        fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->memory - group->base[group->me],
+                  (off_t)b->bytes);
     }
+    b->used = HD_BLOCK_FREE;
+    join_free(group->blocks);
 }
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
@@ -224,7 +235,7 @@ static heddle_status heap_alloc(hd_group *group, void **out, size_t bytes)
     HD_TRY(hd_check_available(bytes));
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "a buffer"));
     HD_TRY(hd_alloc_aligned(&memory, alignment, bytes, "a buffer")); /* zeroes, hence touches */
-    *(hd_block *)block = (hd_block){.next = group->blocks, .memory = memory, .bytes = bytes, .used = 1};
+    *(hd_block *)block = (hd_block){.next = group->blocks, .memory = memory, .bytes = bytes, .used = HD_BLOCK_USED};
     group->blocks = block;
     block = NULL;
     *out = memory;
@@ -233,17 +244,15 @@ out:
     return st;
 }
 
-static void heap_release(hd_group *group, void *memory)
+static void heap_release(hd_group *group, hd_block *gone)
 {
-    for (hd_block **b = &group->blocks; *b != NULL; b = &(*b)->next) {
-        if ((*b)->memory == memory) {
-            hd_block *gone = *b;
-            *b = gone->next;
-            hd_free(gone->memory);
-            hd_free(gone);
-            return;
-        }
+    hd_block **b = &group->blocks;
+    while (*b != gone) {
+        b = &(*b)->next;
     }
+    *b = gone->next;
+    hd_free(gone->memory);
+    hd_free(gone);
 }
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
@@ -253,19 +262,23 @@ heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes)
     return group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
 }
 
-void hd_group_release(hd_group *group, void *memory)
+int hd_group_release(hd_group *group, void *memory)
 {
-    if (memory == NULL) {
-        return;
+    hd_block *b = memory != NULL ? group->blocks : NULL;
+    while (b != NULL && (b->used != HD_BLOCK_USED || b->memory != memory)) {
+        b = b->next;
+    }
+    if (b == NULL || hd_group_is_fork(group)) {
+        return 0;
     }
     if (atomic_load(&group->control[group->me]->alarm) != 0) {
-        return; /* somebody gave up: a peer may still be in the middle of a copy, so it stays until all have left */
-    }
-    if (group->team != NULL) {
-        heap_release(group, memory);
+        b->used = HD_BLOCK_HELD; /* a peer may still be in the middle of a copy, so it stays until all have left */
+    } else if (group->team != NULL) {
+        heap_release(group, b);
     } else {
-        arena_release(group, memory);
+        arena_release(group, b);
     }
+    return 1;
 }
 
 heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh)

@@ -176,23 +176,20 @@ out:
     return st;
 }
 
-void heddle_comm_destroy(heddle_comm *comm)
+/* A communicator without parent: its transport, its thread's cores. In a fork the transport is the other process's. */
+static void take_apart(heddle_comm *comm)
 {
-    if (comm == NULL) {
-        return;
-    }
-    hd_link_destroy(comm->pair);
-    if (comm->parent == NULL) {
+    if (!hd_group_is_fork(comm->group)) {
         comm->ops->destroy(comm);
-        hd_fault_destroy(comm->fault);
-        if (comm->bound) {
-            sched_setaffinity(0, sizeof comm->cpus_before, &comm->cpus_before);
-        }
-        hd_group_destroy(comm->group);
-    } else {
-        hd_group_keep(comm->group, comm->hub.block);
-        hd_group_release(comm->group, comm->pair_stage);
     }
+    hd_fault_destroy(comm->fault);
+    if (comm->bound) {
+        sched_setaffinity(0, sizeof comm->cpus_before, &comm->cpus_before);
+    }
+}
+
+static void free_arrays(heddle_comm *comm)
+{
     hd_free(comm->hub.of);
     hd_free(comm->pair_sent);
     hd_free(comm->pair_received);
@@ -202,5 +199,41 @@ void heddle_comm_destroy(heddle_comm *comm)
     hd_free(comm->local_index);
     hd_free(comm->records);
     hd_free(comm->envelopes);
+}
+
+/* The handle stays as long as buffers are out, to give them back to. */
+static void close_with_buffers(heddle_comm *comm)
+{
+    hd_group_leave(comm->group);
+    free_arrays(comm);
+    *comm = (heddle_comm){.group = comm->group, .closed = 1};
+}
+
+void heddle_comm_destroy(heddle_comm *comm)
+{
+    if (comm == NULL || comm->closed) {
+        return;
+    }
+    hd_link_destroy(comm->pair);
+    if (comm->parent == NULL) {
+        take_apart(comm);
+        if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
+            close_with_buffers(comm);
+            return;
+        }
+        hd_group_destroy(comm->group);
+    } else {
+        hd_group_keep(comm->group, comm->hub.block);
+        hd_group_release(comm->group, comm->pair_stage);
+    }
+    free_arrays(comm);
     hd_free(comm);
+}
+
+void hd_comm_end(heddle_comm *comm)
+{
+    if (comm != NULL) {
+        comm->group->buffers_out = 0;
+    }
+    heddle_comm_destroy(comm);
 }

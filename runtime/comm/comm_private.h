@@ -64,16 +64,23 @@ typedef struct hd_control {
 
 typedef struct hd_team hd_team; /* threads: what they share, freed by the last */
 
+/* HELD: given back after an abort, when a peer may still be in the middle of a copy. */
+typedef enum hd_block_use { HD_BLOCK_FREE = 0, HD_BLOCK_USED = 1, HD_BLOCK_HELD = 2 } hd_block_use;
+
 /* A piece of peer-reachable memory; private bookkeeping. */
 typedef struct hd_block {
     struct hd_block *next;
     unsigned char *memory;
     size_t bytes;
-    int used;            /* arena only: blocks lie in order of address and cover the arena */
+    int used;            /* hd_block_use; blocks of an arena lie in order of address and cover it */
     uint64_t generation; /* link inboxes only */
 } hd_block;
 
 typedef struct hd_group {
+    volatile char *awake; /* 0: this rank has left; a page that also reads 0 in a fork of the process that made it */
+    pid_t maker;
+    int left;        /* hd_group_leave was called */
+    int buffers_out; /* of heddle_buffer_alloc */
     int n;
     int me;               /* index of this rank */
     int *rank;            /* rank in the communicator the group was made for (for sentences) */
@@ -115,7 +122,9 @@ heddle_status hd_group_join(hd_group **out, const hd_join *join);
 heddle_status hd_team_create(hd_team **out, int n);
 void hd_team_release(hd_team *team); /* the creator's share */
 heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me);
-/* Not collective; says that this rank left. NULL is legal. */
+/* Not collective; says that this rank left, lets go of its peers' memory and keeps its own. */
+void hd_group_leave(hd_group *group);
+/* Leaves, and frees all memory. NULL is legal. In a fork of the process that made the group nobody is told anything. */
 void hd_group_destroy(hd_group *group);
 
 heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks); /* parts of the above */
@@ -124,9 +133,10 @@ void hd_group_free(hd_group *group);
 /* memory */
 heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes);
 heddle_status hd_arena_map(hd_group *group, int index, int fd);
+void hd_arena_leave(hd_group *group); /* keeps this rank's own mapped */
 void hd_arena_destroy(hd_group *group);
 heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes);
-void hd_group_release(hd_group *group, void *memory);
+int hd_group_release(hd_group *group, void *memory); /* 0: no such buffer is out */
 uint64_t hd_group_export(const hd_group *group, const void *memory, size_t bytes);
 void *hd_group_import(const hd_group *group, int index, uint64_t name);
 /* Memory that a peer may still touch a little later is not freed but kept for the next user of the same size. */
@@ -143,6 +153,14 @@ void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `i
 heddle_status hd_group_check(hd_group *group);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
+/* A fork of the process that made the group? Asks the kernel. */
+int hd_group_is_fork(const hd_group *group);
+/* HEDDLE_ERR_ARG in a fork, and when this rank has left. Costs a read. */
+heddle_status hd_group_disowned(const hd_group *group, const char *call);
+static inline heddle_status hd_group_owned(const hd_group *group, const char *call)
+{
+    return __builtin_expect(*group->awake != 0, 1) ? HEDDLE_OK : hd_group_disowned(group, call);
+}
 static inline int hd_group_left(const hd_group *group, int index)
 {
     return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
@@ -225,6 +243,7 @@ struct heddle_comm {
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
     int broken;             /* heddle_status of a group operation that failed half way */
+    int closed;             /* destroyed, but for the buffers that are out */
     int bound;              /* cpus_before is to be restored */
     cpu_set_t cpus_before;
     const char *name; /* "shm", for the description */
@@ -312,6 +331,9 @@ heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, v
 heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
 heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                size_t recv_bytes, int from);
+
+/* Taken apart although buffers are out: they go as well. */
+void hd_comm_end(heddle_comm *comm);
 
 /* opening */
 heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why);

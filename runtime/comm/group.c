@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* What threads share. Freed by the last one, because a rank may still post to another that has left already. */
@@ -14,6 +15,37 @@ struct hd_team {
     pthread_mutex_t lock;
 };
 
+/* Reads as 1 here and as 0 in a fork. Where the kernel cannot do that, only hd_group_is_fork tells the two apart. */
+static heddle_status stay_awake(hd_group *g)
+{
+    char *page = mmap(NULL, HD_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %d bytes for the ranks of a host", HD_PAGE);
+    }
+    madvise(page, HD_PAGE, MADV_WIPEONFORK);
+    *page = 1;
+    g->awake = page;
+    g->maker = getpid();
+    return HEDDLE_OK;
+}
+
+int hd_group_is_fork(const hd_group *group)
+{
+    return group->maker != getpid();
+}
+
+heddle_status hd_group_disowned(const hd_group *group, const char *call)
+{
+    if (!hd_group_is_fork(group)) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: the communicator was destroyed; only its buffers can still be freed", call);
+    }
+    return hd_fail(
+        HEDDLE_ERR_ARG,
+        "%s in process %d: the communicator belongs to process %d, which this one was forked from; a fork can "
+        "only destroy it, which the other ranks do not see",
+        call, (int)getpid(), (int)group->maker);
+}
+
 heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
 {
     heddle_status st = HEDDLE_OK;
@@ -23,6 +55,7 @@ heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
     g->n = n;
     g->me = me;
     g->arena_fd = -1;
+    HD_TRY(stay_awake(g));
     HD_TRY(hd_alloc((void **)&g->rank, (size_t)n, sizeof(int), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->control, (size_t)n, sizeof(hd_control *), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->base, (size_t)n, sizeof(unsigned char *), "the ranks of a host"));
@@ -45,6 +78,20 @@ out:
     return st;
 }
 
+static void stop_watching(hd_group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        if (g->life != NULL && g->life[i].fd >= 0) {
+            close(g->life[i].fd);
+            g->life[i].fd = -1;
+        }
+        if (g->lock_fd != NULL && g->lock_fd[i] >= 0) {
+            close(g->lock_fd[i]);
+            g->lock_fd[i] = -1;
+        }
+    }
+}
+
 /* The handle only; nobody is told. */
 void hd_group_free(hd_group *g)
 {
@@ -56,13 +103,9 @@ void hd_group_free(hd_group *g)
             g->kept = next;
         }
     }
-    for (int i = 0; i < g->n; i++) {
-        if (g->life != NULL && g->life[i].fd >= 0) {
-            close(g->life[i].fd);
-        }
-        if (g->lock_fd != NULL && g->lock_fd[i] >= 0) {
-            close(g->lock_fd[i]);
-        }
+    stop_watching(g);
+    if (g->awake != NULL) {
+        munmap((void *)g->awake, HD_PAGE);
     }
     hd_free(g->lock_fd);
     hd_free(g->life);
@@ -74,17 +117,35 @@ void hd_group_free(hd_group *g)
     hd_free(g);
 }
 
-void hd_group_destroy(hd_group *group)
+void hd_group_leave(hd_group *group)
 {
-    if (group == NULL) {
+    if (group->left) {
         return;
     }
+    group->left = 1;
+    *group->awake = 0;
     atomic_store(&group->control[group->me]->state, HD_RANK_LEFT);
     for (int i = 0; i < group->n; i++) {
         if (i != group->me) {
             hd_group_ring(group, i); /* somebody may wait for this rank in vain */
         }
     }
+    stop_watching(group);
+    if (group->team == NULL) {
+        hd_arena_leave(group);
+    }
+}
+
+void hd_group_destroy(hd_group *group)
+{
+    if (group == NULL) {
+        return;
+    }
+    if (hd_group_is_fork(group)) { /* all of this is another process's; what threads share stays, their locks as well */
+        hd_group_free(group);
+        return;
+    }
+    hd_group_leave(group);
     hd_team *team = group->team;
     if (team != NULL) {
         hd_team_adopt(team, group->blocks);

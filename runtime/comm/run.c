@@ -43,7 +43,7 @@ out:
     if (st != HEDDLE_OK && comm != NULL) {
         heddle_comm_abort(comm, run->shared->rank[rank].sentence);
     }
-    heddle_comm_destroy(comm);
+    hd_comm_end(comm);
 }
 
 /* 1 when `a` explains the run better than `b`: a cause before a rank that only heard of it, then the earlier one. */

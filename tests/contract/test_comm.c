@@ -294,8 +294,11 @@ static heddle_status buffer_rank(heddle_comm *comm, void *arg)
     CHECK(heddle_buffer_alloc(&huge, comm, memory, HEDDLE_SPACE_HOST) == HEDDLE_ERR_NOMEM);
     CHECK(heddle_buffer_alloc(&huge, comm, 1, HEDDLE_SPACE_DEVICE) == HEDDLE_ERR_UNSUPPORTED);
     HD_TRY(heddle_comm_barrier(comm));
+    for (int i = 0; i < 40 && heddle_comm_size(comm) == 1; i++) { /* of many ranks they go with heddle_run_ranks */
+        heddle_buffer_free(comm, buffer[i]);
+    }
 out:
-    return st; /* what is left is freed with the communicator */
+    return st;
 }
 
 static void buffers(void **state)
