@@ -30,9 +30,9 @@ typedef struct heddle_comm_options {
     heddle_bind bind;    /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
     int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
     int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
-    /* Address space that each rank reserves for memory its peers reach (processes; every rank maps all ranks'). Default:
-     * the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS leaves.
-     * More than these limits allow is HEDDLE_ERR_NOMEM, which names them. Pages are taken when a buffer is. */
+    /* Address space that each rank reserves for memory its peers reach (processes; every rank maps all ranks').
+     * Default: the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS
+     * leaves. More than these limits allow is HEDDLE_ERR_NOMEM, which names them. Pages are taken when a buffer is. */
     int64_t arena_bytes;
 } heddle_comm_options;
 
@@ -81,10 +81,10 @@ typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
  * "fault(SPEC):threads|shm". Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that
  * failed first, and heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal
  * 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns, with
- * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by ranks
- * is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks end with
- * the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP). Nothing is
- * left behind on return. */
+ * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by
+ * ranks is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks
+ * end with the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP).
+ * Nothing is left behind on return. */
 HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
                                                heddle_rank_main fn, void *arg);
