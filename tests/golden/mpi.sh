@@ -12,7 +12,7 @@ if [ ! -e "$HEDDLE_BUILD/libheddle_mpi.so" ]; then
         *) echo "FAILED: without MPI heddle says: $said" && exit 1 ;;
     esac
 fi
-command -v mpirun >/dev/null || skip_test mpi "no mpirun in PATH"
+have_mpi || exit 77
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0

@@ -23,7 +23,10 @@ skip_test() {
 
 # 0 when ranks can be started by mpirun; otherwise notes that the script's MPI part is left out.
 have_mpi() {
-    if [ ! -e "${HEDDLE_BUILD:?}/libheddle_mpi.so" ]; then
+    if [[ " ${HEDDLE_TEST_LEAVE_OUT:-} " == *" mpi "* ]]; then
+        not_here mpi "left out by HEDDLE_TEST_LEAVE_OUT"
+        return 1
+    elif [ ! -e "${HEDDLE_BUILD:?}/libheddle_mpi.so" ]; then
         not_here mpi "built without MPI"
         return 1
     elif ! command -v mpirun >/dev/null; then
