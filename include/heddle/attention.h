@@ -135,13 +135,16 @@ typedef struct heddle_attention_array {
  * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp. Rounded to
  * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
- * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty. After HEDDLE_ERR_PEER, _TIMEOUT or _TRANSPORT, which name
- * rank and peer, the object only fails. stream: HEDDLE_NO_STREAM. */
+ * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, a stream other than
+ * HEDDLE_NO_STREAM, no projection set; the object is as it was before the call. A mistake that the others cannot see
+ * (all but the last) ends the communicator, so that they do not wait for this rank. After HEDDLE_ERR_PEER, _TIMEOUT or
+ * _TRANSPORT, which name rank and peer, the object only fails. */
 HEDDLE_API heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
                                                   const heddle_attention_array *k, const heddle_attention_array *v,
                                                   const heddle_attention_array *o, void *lse, heddle_stream stream);
 /* Gradients of the last forward: d_o is the gradient of o; dq, dk, dv are written, not added to. May be called several
- * times. HEDDLE_ERR_ARG: there was no forward, or options.forward_only. */
+ * times. HEDDLE_ERR_ARG: there was no forward, or options.forward_only: nobody waits, forward may follow. Else as
+ * above. */
 HEDDLE_API heddle_status heddle_attention_backward(heddle_attention *attention, const heddle_attention_array *d_o,
                                                    const heddle_attention_array *dq, const heddle_attention_array *dk,
                                                    const heddle_attention_array *dv, heddle_stream stream);

@@ -98,9 +98,9 @@ HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attenti
  * dtype in any memory, see heddle_attention_array. Returns when o is complete. The state at the beginning of every
  * chunk is kept for backward (info.saved_bytes), the first of them being the one that came from other ranks, so that
  * backward moves no forward states again; q, k and v are the caller's to keep. o must not overlap q, k, v. Allocates
- * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, a stream other than HEDDLE_NO_STREAM. After any
- * error the object only fails, and ranks that wait for this one get HEDDLE_ERR_PEER. HEDDLE_ERR_TIMEOUT names rank and
- * peer. */
+ * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, a stream other than HEDDLE_NO_STREAM; the object
+ * is as it was before the call, but the communicator ends, so that the others do not wait for this rank: they get
+ * HEDDLE_ERR_PEER. After any other error the object only fails. HEDDLE_ERR_TIMEOUT names rank and peer. */
 HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
                                                          const heddle_attention_array *q,
                                                          const heddle_attention_array *k,
@@ -108,7 +108,7 @@ HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention
                                                          const heddle_attention_array *o, heddle_stream stream);
 /* Gradients of the last forward, given the same q, k and v: d_o is the gradient of o; dq, dk, dv are written, not added
  * to, and must not overlap the others. May be called several times. Errors as above; HEDDLE_ERR_ARG: there was no
- * forward. */
+ * forward: nobody waits, forward may follow. */
 HEDDLE_API heddle_status heddle_linear_attention_backward(
     heddle_linear_attention *attention, const heddle_attention_array *q, const heddle_attention_array *k,
     const heddle_attention_array *v, const heddle_attention_array *d_o, const heddle_attention_array *dq,

@@ -8,15 +8,27 @@ static const char *const forward_names[] = {"q", "k", "v", "o"};
 static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
 
 /* The others must not wait for a rank that does not come. */
+static heddle_status leave(heddle_attention *a, heddle_status st, char *why, size_t bytes)
+{
+    snprintf(why, bytes, "%s", heddle_last_error());
+    if (a->problem.nranks > 1) {
+        heddle_comm_abort(a->comm, why);
+        hd_comm_withdraw(a->comm, why, bytes); /* the arrays are the caller's again */
+    }
+    return hd_fail(st, "%s", why);
+}
+
 static heddle_status give_up(heddle_attention *a, heddle_status st)
 {
-    snprintf(a->broken_why, sizeof a->broken_why, "%s", heddle_last_error());
     a->broken = st;
-    if (a->problem.nranks > 1) {
-        heddle_comm_abort(a->comm, a->broken_why);
-        hd_comm_withdraw(a->comm, a->broken_why, sizeof a->broken_why); /* the arrays are the caller's again */
-    }
-    return hd_fail(st, "%s", a->broken_why);
+    return leave(a, st, a->broken_why, sizeof a->broken_why);
+}
+
+/* A mistake that only this rank may have made, found before anything has happened: the object is as it was. */
+static heddle_status refuse(heddle_attention *a, heddle_status st)
+{
+    char why[sizeof a->broken_why];
+    return leave(a, st, why, sizeof why);
 }
 
 static heddle_status check_call(const heddle_attention *a, heddle_stream stream, const heddle_attention_array *const *x,
@@ -136,15 +148,16 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
     if (a->broken != HEDDLE_OK) {
         return hd_fail(a->broken, "%s", a->broken_why);
     }
-    if (lse != NULL && !a->problem.options.log_sum_exp) {
-        st = hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options");
-        goto out;
-    }
     if (a->problem.options.projected_length > 0 && !a->has_projection) {
-        st = hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
-        goto out;
+        return hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
     }
-    HD_TRY(check_call(a, stream, x, forward_names, __func__));
+    if (lse != NULL && !a->problem.options.log_sum_exp) {
+        return refuse(a, hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options"));
+    }
+    st = check_call(a, stream, x, forward_names, __func__);
+    if (st != HEDDLE_OK) {
+        return refuse(a, st);
+    }
     a->has_forward = 0;
     HD_TRY(run_forward(a, x, lse));
     a->has_forward = 1;
@@ -206,11 +219,13 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
         return hd_fail(a->broken, "%s", a->broken_why);
     }
     if (!a->has_forward || a->problem.options.forward_only) {
-        st = hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
-                     a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
-        goto out;
+        return hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
+                       a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
     }
-    HD_TRY(check_call(a, stream, x, backward_names, __func__));
+    st = check_call(a, stream, x, backward_names, __func__);
+    if (st != HEDDLE_OK) {
+        return refuse(a, st);
+    }
     HD_TRY(run_backward(a, x));
     a->backwards++;
 out:

@@ -25,7 +25,9 @@ static heddle_status take_state(hd_core *core)
         state->at[i] = state->columns;
         state->columns += core->rows[i].rows;
     }
-    int64_t bytes = core->heads * p->batch * core->rows[core->rank].rows * state->columns * p->real_bytes;
+    const int64_t factor[] = {core->heads, p->batch, core->rows[core->rank].rows, state->columns, p->real_bytes};
+    int64_t bytes;
+    HD_TRY(hd_product(&bytes, "score rows of rsa", 5, factor));
     HD_TRY(hd_alloc_aligned(&state->p, 64, (size_t)bytes, "score rows of rsa"));
     core->saved_bytes += bytes;
     if (!p->options.forward_only) {

@@ -246,23 +246,33 @@ typedef struct argument {
     heddle_attention_array *to;
 } argument;
 
-static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream,
-                                    const char *function)
+static heddle_status check_arguments(const heddle_linear_attention *a, const argument *arguments, int n,
+                                     heddle_stream stream, const char *function)
 {
     int64_t elems = a->problem.batch * a->problem.heads * a->problem.rows;
-    if (a->broken != HEDDLE_OK) {
-        return hd_fail(a->broken, "the linear attention failed before: %s", a->why);
-    }
     if (stream != HEDDLE_NO_STREAM) {
-        hd_fail(HEDDLE_ERR_ARG, "linear attention got a stream, but its communicator has no GPU");
-        return hd_linear_give_up(a, HEDDLE_ERR_ARG);
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention got a stream, but its communicator has no GPU");
     }
     for (int i = 0; i < n; i++) {
         if (elems > 0 && (arguments[i].array == NULL || arguments[i].array->data == NULL)) {
-            hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows", function, arguments[i].name,
-                    heddle_comm_rank(a->comm), (long long)a->problem.rows);
-            return hd_linear_give_up(a, HEDDLE_ERR_ARG);
+            return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows", function,
+                           arguments[i].name, heddle_comm_rank(a->comm), (long long)a->problem.rows);
         }
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream,
+                                    const char *function)
+{
+    if (a->broken != HEDDLE_OK) {
+        return hd_fail(a->broken, "the linear attention failed before: %s", a->why);
+    }
+    heddle_status st = check_arguments(a, arguments, n, stream, function);
+    if (st != HEDDLE_OK) {
+        return hd_linear_refuse(a, st);
+    }
+    for (int i = 0; i < n; i++) {
         *arguments[i].to = arguments[i].array != NULL ? *arguments[i].array : (heddle_attention_array){.data = NULL};
     }
     return HEDDLE_OK;
@@ -299,13 +309,12 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     }
     const argument arguments[] = {{"q", q, &a->q},    {"k", k, &a->k},    {"v", v, &a->v},   {"d_o", d_o, &a->d_o},
                                   {"dq", dq, &a->dq}, {"dk", dk, &a->dk}, {"dv", dv, &a->dv}};
+    if (a->broken == HEDDLE_OK && a->forwards == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
+    }
     heddle_status st = take_arguments(a, arguments, 7, stream, __func__);
     if (st != HEDDLE_OK) {
         return st;
-    }
-    if (a->forwards == 0) {
-        hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
-        return hd_linear_give_up(a, HEDDLE_ERR_ARG);
     }
     st = run_backward(a);
     count(a, &a->measured.backward_messages, &a->measured.backward_bytes);

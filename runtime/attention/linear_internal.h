@@ -128,7 +128,10 @@ heddle_status hd_linear_parallel(heddle_linear_attention *a, hd_linear_work work
 void hd_linear_poll(heddle_linear_attention *a, int thread);
 /* Until all flows in use are ready, or done. */
 heddle_status hd_linear_wait(heddle_linear_attention *a, int done);
-heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status why);
+heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status st);
+/* A mistake that only this rank may have made, found before anything has happened: the object is as it was, but the
+ * others must not wait for a rank that does not come. */
+heddle_status hd_linear_refuse(heddle_linear_attention *a, heddle_status st);
 
 /* (linear_chunks.c) */
 int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk);

@@ -218,7 +218,13 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
     p->heads = box.len[2];
     p->head_lo = box.lo[2];
     p->chunk_rows = choose_chunk(p);
-    p->nchunks = (p->rows + p->chunk_rows - 1) / p->chunk_rows;
+    p->nchunks = p->rows / p->chunk_rows + (p->rows % p->chunk_rows != 0);
+    /* a state per chunk; rows of vectors may be padded to 16 */
+    const int64_t states[] = {8, p->batch, p->heads, p->nchunks + 1, p->dk, p->dv + 16, 8};
+    const int64_t rows[] = {8, p->batch, p->heads, p->rows, p->dk > p->dv ? p->dk : p->dv, 8};
+    int64_t unused;
+    HD_TRY(hd_product(&unused, "states of a linear attention", 7, states));
+    HD_TRY(hd_product(&unused, "arrays of a linear attention", 6, rows));
     p->state_elems = p->batch * p->heads * p->dk * p->dv;
     p->state_bytes = p->state_elems * (int64_t)heddle_dtype_bytes(p->real);
     p->options.decay = NULL; /* the caller's */

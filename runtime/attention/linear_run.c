@@ -77,13 +77,24 @@ out:
     return st;
 }
 
-heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status why)
+static heddle_status leave(heddle_linear_attention *a, heddle_status st, char *why, size_t bytes)
 {
-    a->broken = why;
-    snprintf(a->why, sizeof a->why, "%s", heddle_last_error());
+    snprintf(why, bytes, "%s", heddle_last_error());
     if (a->problem.nranks > 1) {
-        heddle_comm_abort(a->comm, a->why);
-        hd_comm_withdraw(a->comm, a->why, sizeof a->why); /* the arrays are the caller's again */
+        heddle_comm_abort(a->comm, why);
+        hd_comm_withdraw(a->comm, why, bytes); /* the arrays are the caller's again */
     }
-    return hd_fail(why, "%s", a->why);
+    return hd_fail(st, "%s", why);
+}
+
+heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status st)
+{
+    a->broken = st;
+    return leave(a, st, a->why, sizeof a->why);
+}
+
+heddle_status hd_linear_refuse(heddle_linear_attention *a, heddle_status st)
+{
+    char why[sizeof a->why];
+    return leave(a, st, why, sizeof why);
 }

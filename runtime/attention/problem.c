@@ -295,6 +295,20 @@ out:
     return st;
 }
 
+/* Everything that is computed from the extents later is a sum of a few of these. */
+static heddle_status check_sizes(const hd_attn_problem *p)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t m = p->options.projected_length, most = m > p->sequence ? m : p->sequence, unused;
+    enum { ARRAYS = 16 };
+    const int64_t rows[] = {ARRAYS, p->batch, p->shape.dim[2].extent, most, p->width, p->real_bytes};
+    const int64_t projection[] = {ARRAYS, m, p->sequence, p->real_bytes};
+    HD_TRY(hd_product(&unused, "arrays of an attention", 6, rows));
+    HD_TRY(hd_product(&unused, "projections of an attention", 4, projection));
+out:
+    return st;
+}
+
 heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, const heddle_attention_options *options, int rank)
 {
@@ -307,6 +321,7 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
     HD_TRY(take_group(out, mesh, layout, rank));
     HD_TRY(take_box(out, mesh, layout, rank));
     HD_TRY(take_method(out));
+    HD_TRY(check_sizes(out));
     if (out->options.method == HEDDLE_ATTENTION_USP) {
         out->spread = mesh->axis[out->second_axis].size;
     }

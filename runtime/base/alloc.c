@@ -1,6 +1,7 @@
 #include "runtime/base/base.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,22 @@ void hd_alloc_fail_at(long n)
 static int injected_failure(void)
 {
     return atomic_load_explicit(&fail_at, memory_order_relaxed) > 0 && atomic_fetch_sub(&fail_at, 1) == 1;
+}
+
+heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor)
+{
+    char text[200] = "";
+    int64_t product = 1;
+    int too_large = 0, at = 0, zero = 0;
+    for (int i = 0; i < n; i++) {
+        zero |= factor[i] == 0;
+        too_large |= __builtin_mul_overflow(product, factor[i], &product);
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%lld", i > 0 ? " x " : "", (long long)factor[i]);
+        at = at < (int)sizeof text ? at : (int)sizeof text - 1;
+    }
+    *out = zero ? 0 : product;
+    return too_large && !zero ? hd_fail(HEDDLE_ERR_NOMEM, "%s: %s bytes do not fit the address space", what, text)
+                              : HEDDLE_OK;
 }
 
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what)

@@ -37,6 +37,10 @@ heddle_status hd_struct_give(void *out, const void *made, size_t known_bytes, si
 /* The check of hd_struct_give alone, before long work. */
 heddle_status hd_struct_room(const void *out, size_t known_bytes, size_t first_bytes, const char *name);
 
+/* *out: the product of n factors of 0 or more. HEDDLE_ERR_NOMEM names `what` and the factors when it passes 2^63 - 1.
+ */
+heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor);
+
 /* Zeroed memory, `count * bytes` checked for overflow. HEDDLE_ERR_NOMEM names `what` and the bytes. */
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what);
 heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const char *what);

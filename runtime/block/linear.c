@@ -52,7 +52,6 @@ heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, in
     heddle_status st = HEDDLE_OK;
     hd_gemm *gemm = NULL;
     linear_share share[HD_BLOCK_THREADS];
-    int64_t blocks = (rows + HD_GEMM_ROWS - 1) / HD_GEMM_ROWS;
     if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {
         return hd_fail(HEDDLE_ERR_ARG, "%lld rows on %d threads: rows must not be negative, threads 0 to %d",
                        (long long)rows, threads, HD_BLOCK_THREADS);
@@ -66,6 +65,10 @@ heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, in
                        : x == NULL ? "x"
                                    : "weight");
     }
+    int64_t unused, widest = k > n ? k : n;
+    const int64_t bytes[] = {rows, widest > 0 ? widest : 1, sizeof(float)};
+    HD_TRY(hd_product(&unused, "rows of a linear layer", 3, bytes));
+    int64_t blocks = rows / HD_GEMM_ROWS + (rows % HD_GEMM_ROWS != 0);
     int count = threads > 1 ? threads : 1;
     count = count > blocks ? (int)blocks : count;
     HD_TRY(hd_gemm_create(&gemm, k, n, HEDDLE_F32, HEDDLE_F32, count));

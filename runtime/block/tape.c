@@ -90,8 +90,8 @@ heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const hedd
         st = hd_fail(HEDDLE_ERR_ARG, "heddle_block_forward_tape: box is NULL");
         goto out;
     }
-    tape->filled = 0;
     HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning, (hd_call_names){__func__, "x"}));
+    tape->filled = 0;
     for (int i = 0; i < HD_KEEPS; i++) {
         tape->keep.used_bytes[i] = 0;
     }

@@ -297,12 +297,36 @@ static void weights_of_large_values(void **state)
     free(out);
 }
 
+/* bf16 is a way to store: the arithmetic is f32's. */
+static void block_bf16_is_f32_rounded_once(void **state)
+{
+    (void)state;
+    inputs *x = malloc(sizeof *x);
+    head_out *wide = malloc(sizeof *wide), *narrow = malloc(sizeof *narrow);
+    for (int i = 0; i < 3 * 2; i++) {
+        const hd_block_kernels *kernels = hd_block_kernels_named(variants[i % 3]);
+        if (kernels == NULL) {
+            continue;
+        }
+        fill_all(x, 4, 0);
+        run_head(wide, kernels, HEDDLE_F32, x, 0, QUERIES, i / 3 ? KEYS : 60);
+        run_head(narrow, kernels, HEDDLE_BF16, x, 0, QUERIES, i / 3 ? KEYS : 60);
+        for (int64_t e = 0; e < QUERIES * WIDTH; e++) {
+            assert_true(narrow->o[e] == hd_bf16_to_f32(hd_f32_to_bf16(wide->o[e])));
+        }
+        assert_memory_equal(narrow->top, wide->top, sizeof wide->top);
+        assert_memory_equal(narrow->log_sum, wide->log_sum, sizeof wide->log_sum);
+    }
+    free(x);
+    free(wide);
+    free(narrow);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(block_means_of_large_values),
-        cmocka_unit_test(block_weights_of_large_scores),
-        cmocka_unit_test(means_of_large_values),
+        cmocka_unit_test(block_means_of_large_values),    cmocka_unit_test(block_weights_of_large_scores),
+        cmocka_unit_test(block_bf16_is_f32_rounded_once), cmocka_unit_test(means_of_large_values),
         cmocka_unit_test(weights_of_large_values),
     };
     return HD_RUN_CASES(cases, argc, argv);

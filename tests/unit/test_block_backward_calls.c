@@ -174,7 +174,7 @@ static void wrong_calls_are_refused(void **state)
         heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
         open_training(&t, &options, 0);
         HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
-        expect_sentence("heddle_tape_options_init");
+        expect_sentence("heddle_tape_options");
         heddle_tape_options_init(&bad);
         bad.recompute = 2;
         HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
@@ -202,7 +202,8 @@ static void wrong_calls_are_refused(void **state)
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(block, t.dx, &t.p.conditioning, NULL, t.tape));
         expect_sentence("another block");
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(block, t.x, &t.box, &t.p.conditioning, t.tape));
-        HD_OK(backward(&t));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
+        HD_OK(backward(&t)); /* of the forward before all that */
         HD_OK(heddle_block_commit(t.p.block));
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
         expect_sentence("committed");

@@ -1,0 +1,238 @@
+/* A call that is refused leaves attention objects, pairs and tapes as they were. */
+#include "case.h"
+
+#include <heddle/heddle.h>
+#include <heddle/train.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 8, HEADS = 2, WIDTH = 4, ELEMS = ROWS * HEADS * WIDTH };
+
+typedef struct arrays {
+    float data[8][ELEMS]; /* q k v o do dq dk dv */
+    heddle_attention_array at[8];
+} arrays;
+
+static void fill(arrays *x)
+{
+    memset(x, 0, sizeof *x);
+    for (int i = 0; i < 8; i++) {
+        for (int e = 0; e < ELEMS; e++) {
+            x->data[i][e] = (float)((e * 31 + i * 17) % 23) / 8 - 1;
+        }
+        x->at[i].data = x->data[i];
+    }
+}
+
+typedef struct problem {
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+} problem;
+
+static void parse(problem *p, int ranks)
+{
+    HD_OK(heddle_shape_parse(&p->shape, ranks == 1 ? "f32[b=1 s=8 h=2 d=4]" : "f32[b=1 s=16 h=2 d=4]"));
+    HD_OK(heddle_mesh_parse(&p->mesh, ranks == 1 ? "[sp=1]" : "[sp=2]"));
+    HD_OK(heddle_layout_parse(&p->layout, "s@sp", &p->shape, &p->mesh));
+}
+
+static void same_gradients(const arrays *x, const arrays *wanted)
+{
+    assert_memory_equal(x->data[5], wanted->data[5], 3 * sizeof x->data[5]);
+}
+
+/* --- softmax attention -------------------------------------------------------------------------------------------- */
+
+static heddle_status forward(heddle_attention *a, arrays *x)
+{
+    return heddle_attention_forward(a, &x->at[0], &x->at[1], &x->at[2], &x->at[3], NULL, HEDDLE_NO_STREAM);
+}
+
+static heddle_status backward(heddle_attention *a, arrays *x)
+{
+    return heddle_attention_backward(a, &x->at[4], &x->at[5], &x->at[6], &x->at[7], HEDDLE_NO_STREAM);
+}
+
+/* What every rank is refused alike. */
+static heddle_status by_all(heddle_comm *comm, void *unused)
+{
+    problem p;
+    arrays x;
+    heddle_attention *a = NULL;
+    heddle_attention_options options;
+    (void)unused;
+    parse(&p, heddle_comm_size(comm));
+    fill(&x);
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_RING;
+    HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    for (int i = 0; i < 2; i++) {
+        HD_FAILS(HEDDLE_ERR_ARG, backward(a, &x));
+        assert_non_null(strstr(heddle_last_error(), "before forward"));
+    }
+    HD_OK(forward(a, &x));
+    HD_OK(backward(a, &x));
+    heddle_attention_destroy(a);
+    options.forward_only = 1;
+    HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_OK(forward(a, &x));
+    HD_FAILS(HEDDLE_ERR_ARG, backward(a, &x));
+    HD_OK(forward(a, &x));
+    heddle_attention_destroy(a);
+    options.forward_only = 0;
+    options.method = HEDDLE_ATTENTION_RSA;
+    options.projected_length = 3;
+    HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_FAILS(HEDDLE_ERR_ARG, forward(a, &x));
+    float e[2][3 * ROWS] = {{1}, {1}};
+    HD_OK(heddle_attention_set_projection(a, e[0], e[1], NULL, NULL));
+    HD_OK(forward(a, &x));
+    HD_OK(backward(a, &x));
+    heddle_attention_destroy(a);
+    return HEDDLE_OK;
+}
+
+static void softmax_refused_on_every_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(1, "threads", by_all, NULL));
+    HD_OK(heddle_run_ranks(2, "threads", by_all, NULL));
+}
+
+/* One rank: whatever is wrong. */
+static heddle_status alone(heddle_comm *comm, void *unused)
+{
+    problem p;
+    arrays x, wanted;
+    float lse[ROWS * HEADS];
+    heddle_attention *a = NULL;
+    heddle_attention_array *at = x.at;
+    const heddle_attention_array none = {.data = NULL};
+    heddle_stream stream = (heddle_stream)(uintptr_t)64;
+    (void)unused;
+    parse(&p, 1);
+    fill(&x);
+    HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, NULL));
+    HD_OK(forward(a, &x));
+    HD_OK(backward(a, &x));
+    wanted = x;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_forward(a, &none, &at[1], &at[2], &at[3], NULL, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_forward(a, &at[0], &at[1], &at[2], &at[3], lse, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_forward(a, &at[0], &at[1], &at[2], &at[3], NULL, stream));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_backward(a, NULL, &at[5], &at[6], &at[7], HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_backward(a, &at[4], &at[5], &none, &at[7], HEDDLE_NO_STREAM));
+    memset(x.data[5], 0, 3 * sizeof x.data[5]);
+    HD_OK(backward(a, &x)); /* of the forward before all that */
+    same_gradients(&x, &wanted);
+    heddle_attention_destroy(a);
+    return HEDDLE_OK;
+}
+
+static void softmax_refused_on_one_rank(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(1, "threads", alone, NULL));
+}
+
+/* --- linear attention --------------------------------------------------------------------------------------------- */
+
+static heddle_status linear_backward(heddle_linear_attention *a, arrays *x)
+{
+    heddle_attention_array *at = x->at;
+    return heddle_linear_attention_backward(a, &at[0], &at[1], &at[2], &at[4], &at[5], &at[6], &at[7],
+                                            HEDDLE_NO_STREAM);
+}
+
+static heddle_status linear(heddle_comm *comm, void *unused)
+{
+    problem p;
+    arrays x, wanted;
+    heddle_linear_attention *a = NULL;
+    heddle_linear_attention_options options;
+    heddle_attention_array *at = x.at;
+    const heddle_attention_array none = {.data = NULL};
+    (void)unused;
+    parse(&p, heddle_comm_size(comm));
+    fill(&x);
+    heddle_linear_attention_options_init(&options);
+    options.method = HEDDLE_LINEAR_LASP;
+    HD_OK(heddle_linear_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    for (int i = 0; i < 2; i++) {
+        HD_FAILS(HEDDLE_ERR_ARG, linear_backward(a, &x));
+    }
+    HD_OK(heddle_linear_attention_forward(a, &at[0], &at[1], &at[2], &at[3], HEDDLE_NO_STREAM));
+    HD_OK(linear_backward(a, &x));
+    if (heddle_comm_size(comm) == 1) {
+        wanted = x;
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_forward(a, &none, &at[1], &at[2], &at[3], HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_linear_attention_forward(a, &at[0], &at[1], &at[2], &at[3], (heddle_stream)(uintptr_t)64));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_backward(a, &at[0], &none, &at[2], &at[4], &at[5], &at[6],
+                                                                  &at[7], HEDDLE_NO_STREAM));
+        memset(x.data[5], 0, 3 * sizeof x.data[5]);
+        HD_OK(linear_backward(a, &x));
+        same_gradients(&x, &wanted);
+    }
+    heddle_linear_attention_destroy(a);
+    return HEDDLE_OK;
+}
+
+static void linear_attention_refused(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(1, "threads", linear, NULL));
+    HD_OK(heddle_run_ranks(2, "threads", linear, NULL));
+}
+
+/* --- extents whose products pass 64 bits ----------------------------------------------------------------------------
+ */
+
+static void planned(const char *shape_text, int64_t projected, int64_t kv_heads)
+{
+    problem p;
+    heddle_attention_traffic traffic;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = projected > 0 ? HEDDLE_ATTENTION_RSA : HEDDLE_ATTENTION_RING;
+    options.projected_length = projected;
+    options.kv_heads = kv_heads;
+    parse(&p, 2);
+    HD_OK(heddle_shape_parse(&p.shape, shape_text));
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_attention_plan_traffic(&traffic, &p.shape, &p.mesh, &p.layout, &options, 0));
+    assert_non_null(strstr(heddle_last_error(), " x "));
+}
+
+static void products_beyond_64_bits(void **state)
+{
+    (void)state;
+    problem p;
+    float x[4] = {0};
+    heddle_attention_traffic linear_traffic;
+    heddle_linear_attention_options linear_options;
+    heddle_linear_attention_options_init(&linear_options);
+    linear_options.method = HEDDLE_LINEAR_LASP;
+    planned("f32[b=2 s=16 h=2 d=4]", INT64_MAX / 16, 0);
+    planned("f32[b=1152921504606846976 s=1 h=1 d=1]", 0, 0);
+    planned("bf16[b=2 s=500000000000000000 h=1 d=1]", 0, 0);
+    parse(&p, 2);
+    HD_OK(heddle_shape_parse(&p.shape, "f32[b=1152921504606846976 s=1 h=1 d=1]"));
+    HD_FAILS(HEDDLE_ERR_NOMEM,
+             heddle_linear_attention_plan_traffic(&linear_traffic, &p.shape, &p.mesh, &p.layout, &linear_options, 0));
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_linear_forward(x, x, INT64_MAX, 2, x, NULL, 2, 2));
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_linear_forward(x, x, INT64_MAX / 4, 2, x, NULL, 2, 2));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_forward(x, x, INT64_MAX / 4, 0, x, NULL, 0, 2));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(softmax_refused_on_every_rank),
+        cmocka_unit_test(softmax_refused_on_one_rank),
+        cmocka_unit_test(linear_attention_refused),
+        cmocka_unit_test(products_beyond_64_bits),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
