@@ -158,7 +158,7 @@ static heddle_status sum_own_heads(const run *r, double *x)
     int64_t elems = r->n.projected * r->n.sequence;
     double *sum = calloc((size_t)elems + 1, sizeof *sum);
     if (sum == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory("a gradient of a projection", 8 * (double)elems);
     }
     for (int64_t i = 0; i < r->box.len[0] * r->kv_box.len[2]; i++) {
         int64_t b = r->box.lo[0] + i / r->kv_box.len[2], head = r->kv_box.lo[2] + i % r->kv_box.len[2];

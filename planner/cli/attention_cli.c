@@ -105,6 +105,38 @@ int attention_take_option(attention_case *out, int *taken, const char *option, c
     return code;
 }
 
+/* Negative: this system does not say. */
+static double available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[128];
+    double kib = -1;
+    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "MemAvailable: %lf", &kib) != 1) {
+            kib = -1;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return kib * 1024;
+}
+
+int attention_check_memory(const attention_case *c)
+{
+    attention_extents n = attention_extents_of(c);
+    int ranks = heddle_mesh_size(&c->mesh);
+    double wanted = 2 * ranks * attention_bytes(&n), available = available_bytes();
+    if (available < 0 || wanted <= available) {
+        return CLI_OK;
+    }
+    return cli_usage_error(
+        "the reference of %lld rows, %lld heads of %lld, projected length %lld, takes %.0f bytes on %d "
+        "ranks, available are %.0f",
+        (long long)(n.batch * n.sequence), (long long)n.heads, (long long)n.width, (long long)n.projected, wanted,
+        ranks, available);
+}
+
 int attention_check_options(attention_case *c)
 {
     heddle_attention_traffic traffic;

@@ -15,5 +15,7 @@ int attention_take_option(attention_case *out, int *taken, const char *option, c
 int attention_option_kind(const char *option);
 /* After everything is read: key lengths against the batch, the problem as a whole. */
 int attention_check_options(attention_case *c);
+/* What the reference takes on all ranks against what this machine has. */
+int attention_check_memory(const attention_case *c);
 
 #endif

@@ -1,4 +1,5 @@
 #include "attention_reference.h"
+#include "judge.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -184,7 +185,7 @@ static heddle_status attend_projected(const attention_arrays *x, const attention
     int64_t elems = n->batch * n->projected * n->kv_heads * n->width;
     double *memory = calloc((size_t)(8 * elems) + 1, sizeof(double));
     if (memory == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory("projected keys of the reference", 64 * (double)elems);
     }
     attention_arrays small[2] = {*x, *size};
     for (int i = 0; i < 2; i++) {
@@ -216,7 +217,7 @@ heddle_status attention_reference(const attention_arrays *x, const attention_arr
     int64_t q = n->batch * n->sequence * n->heads * n->width, k = n->batch * n->sequence * n->kv_heads * n->width;
     double *p = calloc((size_t)(2 * keys) + 1, sizeof(double));
     if (p == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory("scores of the reference", 16 * (double)keys);
     }
     absolute(size->q, x->q, q);
     absolute(size->d_o, x->d_o, q);

@@ -24,8 +24,10 @@ typedef struct attention_extents {
 
 /* size: of every element the sum of the absolute values of the terms that make it, times how much roundings of the
  * scores change a weight (1 + the largest score's terms); its inputs are filled in here.
- * HEDDLE_ERR_NOMEM (without a sentence) when scratch cannot be had. */
+ * HEDDLE_ERR_NOMEM when scratch cannot be had. */
 heddle_status attention_reference(const attention_arrays *x, const attention_arrays *size, const attention_extents *n);
+/* What attention_alloc takes. */
+double attention_bytes(const attention_extents *n);
 heddle_status attention_alloc(attention_arrays *out, const attention_extents *n);
 void attention_free(attention_arrays *arrays);
 

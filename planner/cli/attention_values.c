@@ -20,6 +20,13 @@ attention_extents attention_extents_of(const attention_case *c)
                                .scale = c->options.scale != 0 ? c->options.scale : 1 / sqrt((double)s->dim[3].extent)};
 }
 
+double attention_bytes(const attention_extents *n)
+{
+    double rows = (double)n->batch * (double)n->sequence, e = (double)n->projected * (double)n->sequence;
+    double q = rows * (double)n->heads * (double)n->width, k = rows * (double)n->kv_heads * (double)n->width;
+    return 8 * (4 * q + 4 * k + rows * (double)n->heads + 2 * e + 2 * (double)n->batch * (double)n->kv_heads * e);
+}
+
 heddle_status attention_alloc(attention_arrays *out, const attention_extents *n)
 {
     int64_t q = n->batch * n->sequence * n->heads * n->width, k = n->batch * n->sequence * n->kv_heads * n->width;
@@ -31,7 +38,7 @@ heddle_status attention_alloc(attention_arrays *out, const attention_extents *n)
     for (size_t i = 0; i < sizeof elems / sizeof elems[0]; i++) {
         *place[i] = calloc((size_t)elems[i] + 1, sizeof(double));
         if (*place[i] == NULL) {
-            return HEDDLE_ERR_NOMEM;
+            return judge_no_memory("arrays of the reference", attention_bytes(n));
         }
     }
     return HEDDLE_OK;

@@ -201,7 +201,8 @@ static int prepare(request *r)
     }
     r->ranks = ranks;
     int code = cli_make_directory(r->save);
-    return code == CLI_OK ? attention_check_options(&r->problem) : code;
+    code = code == CLI_OK ? attention_check_options(&r->problem) : code;
+    return code == CLI_OK ? attention_check_memory(&r->problem) : code;
 }
 
 int cli_verify_attention(int argc, char **argv)

@@ -1,6 +1,7 @@
 #include "judge.h"
 
 #include <heddle/comm.h>
+#include <heddle/transport.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,11 +112,17 @@ void judge_gather(judge_error *worst, const judge_error *error, int count)
     }
 }
 
+heddle_status judge_no_memory(const char *what, double bytes)
+{
+    return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %s, %.0f bytes", what, bytes);
+}
+
 heddle_status judge_share(judge_error *error, int count, heddle_comm *comm)
 {
     int n = heddle_comm_size(comm);
     double *own = calloc((size_t)count + 1, sizeof *own), *all = calloc((size_t)n * (size_t)count + 1, sizeof *all);
-    heddle_status st = own == NULL || all == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+    heddle_status st =
+        own != NULL && all != NULL ? HEDDLE_OK : judge_no_memory("errors of the ranks", 8.0 * (n + 1) * count);
     for (int i = 0; i < count && st == HEDDLE_OK; i++) {
         own[i] = error[i].worst;
     }

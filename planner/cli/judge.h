@@ -41,5 +41,7 @@ void judge_gather(judge_error *worst, const judge_error *error, int count);
 heddle_status judge_share(judge_error *error, int count, heddle_comm *comm);
 /* "o 2.3 of 20, lse 1.1 of 8" */
 void judge_list(char *out, size_t bytes, const judge_error *error, int count);
+/* HEDDLE_ERR_NOMEM in a sentence: so many bytes for what. */
+heddle_status judge_no_memory(const char *what, double bytes);
 
 #endif

@@ -63,7 +63,7 @@ heddle_status judge_array_make(judge_array *out, const char *name, heddle_dtype 
     out->bytes = (size_t)elems * heddle_dtype_bytes(dtype) + 2 * MARGIN_BYTES;
     out->memory = malloc(out->bytes);
     if (out->memory == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory(name, (double)out->bytes);
     }
     out->array.data = out->memory + MARGIN_BYTES;
     judge_array_poison(out);

@@ -26,6 +26,8 @@ check 2 "no attention method is called 'rings'" verify attention "$line" --metho
 check 2 "wants the sequence on two mesh axes" verify attention "$line" --method usp
 check 2 "key lengths for a batch of 2" verify attention "$line" --method ring --key-lengths 3
 check 2 "the sequence has 37 rows" verify attention "$line" --method ring --key-lengths 3,38
+check 2 "bytes on 3 ranks, available are" verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=3]' --method rsa --project 1000000000 --transport threads
+check 1 "projections of an attention: 16 x 2147483647 x" verify attention 'f32[b=1 s=1000000000 h=1 d=1] on [sp=3]' --method rsa --project 2147483647
 check 2 "a causal mask does not go with a projected length" verify attention "$line" --method rsa --project 4 --causal
 check 2 "unknown option" verify attention "$line" --metod ring
 check 2 "reads 'f32" verify attention 'f32[b=2 s=37 h=6 d=16]' --method ring
