@@ -18,10 +18,11 @@ static heddle_status check_size(size_t given_bytes, size_t known_bytes, size_t f
                        name, given_bytes, known_bytes);
     }
     if (given_bytes < first_bytes || given_bytes % sizeof(size_t) != 0) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "%s: struct_bytes is %zu, wanted %zu (older headers: %zu at least): set it to the size of the "
-                       "struct, as the _init functions do",
-                       name, given_bytes, known_bytes, first_bytes);
+        const char *rest = strstr(name, "_options"); /* those have a function that sets it */
+        return hd_fail(HEDDLE_ERR_ARG, "%s: struct_bytes is %zu, wanted %zu (older headers: %zu at least): %s%s%s",
+                       name, given_bytes, known_bytes, first_bytes,
+                       rest != NULL ? "call " : "set it to the size of the struct", rest != NULL ? name : "",
+                       rest != NULL ? "_init" : "");
     }
     return HEDDLE_OK;
 }
