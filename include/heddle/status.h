@@ -6,7 +6,8 @@
  *
  * NULL is refused with HEDDLE_ERR_ARG and a sentence that names function and argument, wherever a header does not say
  * that it is legal: options (the defaults), what _destroy takes, what a comment says may be NULL. Functions that return
- * no status return -1, 0, NULL or "" for it, as their comments say, or do nothing.
+ * no status return -1, 0, NULL or "" for it, as their comments say, or do nothing. In a collective creation the other
+ * ranks get HEDDLE_ERR_PEER with the sentence at once; of a communicator that is NULL they cannot hear.
  *
  * Structs that begin with struct_bytes grow from version to version. The caller sets it to the size of the struct in
  * its own header before the call: the _init function of options does, for results write `heddle_reshard_info info =
