@@ -333,6 +333,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     heddle_comm_options options;
     heddle_transport table;
     const heddle_transport *transport = &table;
+    int others_wait = 0;
     callbacks *c = NULL;
     hd_introduction *all = NULL;
     hd_introduction mine;
@@ -341,6 +342,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(HD_NEED(out));
     HD_TRY(hd_options_check(&options, given));
     HD_TRY(take_table(&table, given_table));
+    others_wait = 1;
     int64_t deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
     HD_TRY(callbacks_new(&c, transport, ctx));
     HD_TRY(hd_alloc((void **)&all, (size_t)transport->size, sizeof *all, "introductions of the ranks"));
@@ -363,10 +365,11 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(hd_comm_new(out, &parts));
     c = NULL; /* the communicator's now */
 out:
+    if (others_wait && st != HEDDLE_OK && st != HEDDLE_ERR_MISMATCH && st != HEDDLE_ERR_PEER &&
+        st != HEDDLE_ERR_TIMEOUT) {
+        tell_failure(transport, ctx);
+    }
     if (c != NULL) {
-        if (st != HEDDLE_ERR_MISMATCH && st != HEDDLE_ERR_PEER && st != HEDDLE_ERR_TIMEOUT) {
-            tell_failure(transport, ctx);
-        }
         callbacks_free(c);
     }
     hd_free(member);

@@ -4,6 +4,8 @@
 #include "fake_transport.h"
 #include "switch_check.h"
 
+#include "runtime/base/base.h"
+
 #include <heddle/reshard.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -399,13 +401,55 @@ static void a_failing_transport_ends_every_rank(void **state)
     }
 }
 
+/* --- memory of their own ------------------------------------------------------------------------------------------ */
+
+static int opens_without_memory(heddle_comm *comm, heddle_status opened, int rank, void *arg)
+{
+    int *short_of_it = arg;
+    (void)comm;
+    EXPECT(opened == HEDDLE_OK || opened == HEDDLE_ERR_NOMEM || opened == HEDDLE_ERR_PEER);
+    EXPECT(opened == HEDDLE_OK || strstr(heddle_last_error(), "out of memory") != NULL);
+    EXPECT(opened != HEDDLE_ERR_PEER || strstr(heddle_last_error(), "rank ") != NULL);
+    __atomic_fetch_add(short_of_it, opened == HEDDLE_ERR_NOMEM, __ATOMIC_RELAXED);
+    return 0;
+}
+
+/* The n-th allocation of all ranks together fails, for every n. */
+static void a_rank_short_of_memory_is_told_to_all(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < MODES; mode++) {
+        int short_of_it = 1;
+        long n = 0;
+        while (short_of_it > 0 && n < 300) {
+            fake_world *world = fake_world_create(3);
+            fake_run run = run_with(world, mode, 20000);
+            int64_t begin = now_ms();
+            run.fn = opens_without_memory;
+            run.arg = &short_of_it;
+            short_of_it = 0;
+            hd_alloc_fail_at(++n);
+            assert_int_equal(fake_run_ranks(&run, 3), 0);
+            hd_alloc_fail_at(0);
+            assert_true(now_ms() - begin < 15000);
+            fake_world_destroy(world);
+        }
+        assert_true(n > 10 && n < 300);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_table_is_checked),        cmocka_unit_test(group_operations_in_all_modes),
-        cmocka_unit_test(reshards_in_all_modes),       cmocka_unit_test(an_abort_reaches_everybody),
-        cmocka_unit_test(a_wait_ends_at_its_deadline), cmocka_unit_test(a_rank_that_never_comes),
-        cmocka_unit_test(options_must_agree),          cmocka_unit_test(a_failing_transport_ends_every_rank),
+        cmocka_unit_test(the_table_is_checked),
+        cmocka_unit_test(group_operations_in_all_modes),
+        cmocka_unit_test(reshards_in_all_modes),
+        cmocka_unit_test(an_abort_reaches_everybody),
+        cmocka_unit_test(a_wait_ends_at_its_deadline),
+        cmocka_unit_test(a_rank_that_never_comes),
+        cmocka_unit_test(options_must_agree),
+        cmocka_unit_test(a_failing_transport_ends_every_rank),
+        cmocka_unit_test(a_rank_short_of_memory_is_told_to_all),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -115,12 +115,68 @@ static void a_rank_stops_coming(void **state)
     run(HEDDLE_ATTENTION_RING, 0);
 }
 
+/* Blocks that go round as messages: the wait for them ends at the deadline, not when the late rank comes. */
+static heddle_status one_is_late(heddle_comm *comm, void *arg)
+{
+    job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_attention *attention = NULL;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_RING;
+    options.deadline_ms = 1000;
+    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=96 h=4 d=16]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[sp=4]"));
+    HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
+    HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    static _Thread_local float data[4 * ELEMS];
+    heddle_attention_array x[4];
+    memset(x, 0, sizeof x);
+    for (int i = 0; i < 4; i++) {
+        x[i].data = data + i * ELEMS;
+    }
+    HD_OK(heddle_comm_barrier(comm));
+    if (rank == 2) {
+        usleep(4000000);
+    }
+    heddle_status st = heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
+    strncpy((char *)j->why[rank], heddle_last_error(), sizeof j->why[rank] - 1);
+    j->seen[rank] = 1 + (int)st;
+    heddle_attention_destroy(attention);
+    return HEDDLE_OK;
+}
+
+static void a_rank_is_late_in_a_ring_of_messages(void **state)
+{
+    (void)state;
+    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(j, MAP_FAILED);
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.force_messages = 1;
+    HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, one_is_late, j));
+    int late = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        int status = j->seen[rank] - 1;
+        if (status != HEDDLE_ERR_PEER && status != HEDDLE_ERR_TIMEOUT) {
+            fail_msg("rank %d: status %d, %s", rank, status, (const char *)j->why[rank]);
+        }
+        late += status == HEDDLE_ERR_TIMEOUT && strstr((const char *)j->why[rank], "ring transfer") != NULL;
+    }
+    assert_true(late > 0);
+    munmap(j, sizeof *j);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(a_rank_dies_in_a_ring),
         cmocka_unit_test(a_rank_dies_in_an_exchange),
         cmocka_unit_test(a_rank_stops_coming),
+        cmocka_unit_test(a_rank_is_late_in_a_ring_of_messages),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -298,6 +298,7 @@ static void mpi_ends_after_an_abort(void **state)
 static void arrays_of_a_late_sendrecv(void **state)
 {
     (void)state;
+    run(3, "0 sendrecv");
     run(3, "1 sendrecv");
     run(3, "2 sendrecv");
 }

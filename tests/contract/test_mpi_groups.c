@@ -1,0 +1,208 @@
+/* Over MPI: groups along an axis that spans hosts, ranks that do not call the same, and an abort between quick
+ * operations. */
+#include "case.h"
+#include "mpirun.h"
+#include "switch_check.h"
+
+#include <heddle/heddle.h>
+#include <heddle/mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PASSED = 0, FAILED = 1, GROUP = 3 };
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
+            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
+            return FAILED;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+/* --- as a rank ---------------------------------------------------------------------------------------------------- */
+
+static int open_world(heddle_comm **out, const char *what)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.bind = HEDDLE_BIND_NONE;
+    options.deadline_ms = 30000;
+    options.force_messages = strstr(what, "forced") != NULL;
+    options.pretend_hosts = strstr(what, "hosts") != NULL ? 3 : 0;
+    MPI_Init(NULL, NULL);
+    CHECK(heddle_comm_from_mpi(out, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    return PASSED;
+}
+
+/* Six ranks, three pretended hosts of two: each group of three lies on two of them, and its numbers are others than the
+ * world's. */
+static int as_groups(heddle_comm *world)
+{
+    const heddle_mesh mesh = {.naxes = 2, .axis = {{"b", 2}, {"a", GROUP}}};
+    int rank = heddle_comm_rank(world), first = rank / GROUP * GROUP;
+    heddle_comm *group = NULL;
+    char room[SWITCH_TEXT_BYTES], text[SWITCH_TEXT_BYTES];
+    CHECK(heddle_comm_axis_group(&group, world, &mesh, 1) == HEDDLE_OK);
+    int me = heddle_comm_rank(group);
+    CHECK(heddle_comm_size(group) == GROUP && first + me == rank);
+    for (int turn = 0; turn < 3; turn++) {
+        int mine[200], all[GROUP * 200], got = -1;
+        double sum = rank;
+        int n = turn == 0 ? 1 : turn == 1 ? 64 : 200; /* in an envelope, just so, beyond */
+        for (int i = 0; i < n; i++) {
+            mine[i] = rank * 1000 + i;
+        }
+        CHECK(heddle_comm_allgather(group, mine, all, (size_t)n * sizeof(int)) == HEDDLE_OK);
+        for (int i = 0; i < GROUP * n; i++) {
+            CHECK(all[i] == (first + i / n) * 1000 + i % n);
+        }
+        CHECK(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_F64) == HEDDLE_OK && sum == 3 * first + 3);
+        CHECK(heddle_comm_sendrecv(group, &rank, sizeof(rank), (me + 1) % GROUP, &got, sizeof(got),
+                                   (me + GROUP - 1) % GROUP) == HEDDLE_OK);
+        CHECK(got == first + (me + GROUP - 1) % GROUP);
+        CHECK(heddle_comm_barrier(group) == HEDDLE_OK);
+    }
+    for (int i = 0; switch_line(i, GROUP, room) != NULL; i++) {
+        if (switch_check(group, room, NULL, text) != 0) {
+            fprintf(stderr, "rank %d: %s\n", rank, text);
+            MPI_Abort(MPI_COMM_WORLD, FAILED);
+        }
+    }
+    heddle_comm_destroy(group);
+    heddle_comm_destroy(world);
+    return PASSED;
+}
+
+/* Other sizes on rank 1: every rank that is concerned hears of it, and the next operation works. */
+static int as_differ(heddle_comm *world)
+{
+    const size_t sizes[] = {0, 8, 600, 100000};
+    int rank = heddle_comm_rank(world), size = heddle_comm_size(world), odd = rank == 1;
+    static char data[200000], all[400000];
+    const heddle_mesh mesh = {.naxes = 1, .axis = {{"pp", size}}};
+    heddle_pipeline *pipeline = NULL;
+    heddle_comm *group = NULL;
+    for (int i = 0; i < 16; i++) {
+        size_t one = sizes[i / 4], other = sizes[i % 4];
+        if (rank > 1) {
+            break;
+        }
+        heddle_status wanted = one == other ? HEDDLE_OK : HEDDLE_ERR_MISMATCH;
+        CHECK((odd ? heddle_comm_sendrecv(world, NULL, 0, -1, data, other, 0)
+                   : heddle_comm_sendrecv(world, data, one, 1, NULL, 0, -1)) == wanted);
+        char text[24];
+        snprintf(text, sizeof(text), "%zu bytes", odd ? other : one);
+        CHECK(wanted == HEDDLE_OK || strstr(heddle_last_error(), text) != NULL);
+    }
+    CHECK(heddle_pipeline_create(&pipeline, world, &mesh, 0) == HEDDLE_OK);
+    CHECK(rank > 1 || (odd ? heddle_pipeline_recv_prev(pipeline, data, 70000)
+                           : heddle_pipeline_send_next(pipeline, data, 80000)) == HEDDLE_ERR_MISMATCH);
+    heddle_pipeline_destroy(pipeline);
+    CHECK(heddle_comm_allgather(world, data, all, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
+    CHECK(strstr(heddle_last_error(), "rank 1 comes with an allgather of 8 bytes") != NULL);
+    CHECK(heddle_comm_allgather(world, data, all, odd ? 8 : 1000) == HEDDLE_ERR_MISMATCH);
+    CHECK(heddle_comm_allreduce_sum(world, all, odd ? 1 : 2, HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK(heddle_comm_allreduce_sum(world, all, 2, odd ? HEDDLE_I64 : HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK((odd ? heddle_comm_barrier(world) : heddle_comm_allgather(world, data, all, 4)) == HEDDLE_ERR_MISMATCH);
+    CHECK(heddle_comm_axes_group(&group, world, &mesh, odd ? 0 : 1) == HEDDLE_ERR_MISMATCH);
+    CHECK(strstr(heddle_last_error(), "rank 1 asks for the group along no axis") != NULL);
+    CHECK(heddle_comm_barrier(world) == HEDDLE_OK);
+    heddle_comm_destroy(world);
+    return PASSED;
+}
+
+/* Nobody waits long here: rank 1 gives up between operations, and goes on with them like everybody else. */
+static int as_abort(heddle_comm *world)
+{
+    int rank = heddle_comm_rank(world), more = 0;
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < 100 && st == HEDDLE_OK; i++) {
+        st = heddle_comm_barrier(world);
+    }
+    CHECK(st == HEDDLE_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 1) {
+        CHECK(heddle_comm_abort(world, "the oven is off") == HEDDLE_OK);
+        CHECK(heddle_comm_barrier(world) == HEDDLE_ERR_PEER);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    while (more < 1000 && (st = heddle_comm_barrier(world)) == HEDDLE_OK) {
+        more++;
+    }
+    CHECK(st == HEDDLE_ERR_PEER && more == 0);
+    CHECK(strstr(heddle_last_error(), "the oven is off") != NULL);
+    heddle_comm_destroy(world);
+    return PASSED;
+}
+
+static int rank_main(const char *what)
+{
+    heddle_comm *world = NULL;
+    if (open_world(&world, what) != PASSED) {
+        return FAILED;
+    }
+    int result = strstr(what, "groups") != NULL   ? as_groups(world)
+                 : strstr(what, "differ") != NULL ? as_differ(world)
+                                                  : as_abort(world);
+    MPI_Finalize();
+    return result;
+}
+
+/* --- from outside ------------------------------------------------------------------------------------------------- */
+
+static void run(int nranks, const char *what)
+{
+    const mpirun_options options = {.seconds = 50};
+    int code = mpirun_self(nranks, what, &options);
+    if (code == MPIRUN_ABSENT) {
+        hd_skip("mpi", "no mpirun in PATH");
+    }
+    if (code != PASSED) {
+        print_error("mpirun -n %d ... %s: exit code %d\n", nranks, what, code);
+    }
+    assert_int_equal(code, PASSED);
+}
+
+static void groups_that_span_hosts(void **state)
+{
+    (void)state;
+    run(6, "groups hosts");
+}
+
+static void groups_by_messages(void **state)
+{
+    (void)state;
+    run(6, "groups forced");
+}
+
+static void calls_that_differ(void **state)
+{
+    (void)state;
+    run(3, "differ forced");
+    run(3, "differ hosts");
+}
+
+static void an_abort_between_quick_operations(void **state)
+{
+    (void)state;
+    run(3, "abort forced");
+    run(3, "abort");
+    run(3, "abort hosts");
+}
+
+int main(int argc, char **argv)
+{
+    if (mpirun_inside(argc, argv)) {
+        return rank_main(argv[2]);
+    }
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(groups_that_span_hosts),
+        cmocka_unit_test(groups_by_messages),
+        cmocka_unit_test(calls_that_differ),
+        cmocka_unit_test(an_abort_between_quick_operations),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
