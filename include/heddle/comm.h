@@ -110,11 +110,12 @@ HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
  * HEDDLE_ERR_PEER: a rank gave up, died, or closed its communicator; HEDDLE_ERR_TIMEOUT: one did not come before the
- * deadline. After either the communicator can only be destroyed. After an abort every operation
- * that is begun fails. HEDDLE_ERR_MISMATCH on every rank: the ranks do not call the same operation with the same number
- * of bytes and dtype; the sentence names two that differ. Nothing was moved; of ranks in a barrier and ranks in another
- * operation the communicator can then only be destroyed. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent, so the
- * other ranks wait. */
+ * deadline. After either the communicator can only be destroyed, and after an abort every operation that is begun
+ * fails. HEDDLE_ERR_MISMATCH on every rank: the ranks do not all call the same operation with as many bytes and the
+ * same dtype; the sentence names two that differ. Nothing was moved, and the communicator stays usable, unless some
+ * came with a barrier and some with another operation. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent, so the
+ * other ranks wait.
+ */
 HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -139,8 +140,9 @@ HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *
 HEDDLE_API heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 unsigned axes);
 
-/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why` (NULL: "no reason given"), now or at its
- * next wait. The first reason stays. Axis groups share the fate of the communicator they belong to. Any thread.
+/* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why` (NULL: "no reason given"), and so does
+ * whatever a rank begins afterwards, this one included (ranks of other hosts: once the news is there, a few operations
+ * later). The first reason stays. Axis groups share the fate of the communicator they belong to. Any thread.
  * HEDDLE_ERR_ARG: comm is NULL. */
 HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 

@@ -268,9 +268,9 @@ static void run(int nranks, const char *what)
     assert_int_equal(code, PASSED);
 }
 
-static void run_lines(const char *how)
+static void run_lines(const char *how, size_t first, size_t step)
 {
-    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+    for (size_t i = first; i < sizeof(lines) / sizeof(lines[0]); i += step) {
         char what[64];
         snprintf(what, sizeof(what), "%zu %s", i, how);
         run(3, what);
@@ -280,19 +280,19 @@ static void run_lines(const char *how)
 static void dst_stays_after_a_late_rank(void **state)
 {
     (void)state;
-    run_lines("late");
+    run_lines("late", 0, 1);
 }
 
 static void dst_stays_when_the_plan_is_gone(void **state)
 {
     (void)state;
-    run_lines("late gone");
+    run_lines("late gone", 1, 2);
 }
 
 static void mpi_ends_after_an_abort(void **state)
 {
     (void)state;
-    run_lines("abort");
+    run_lines("abort", 0, 1);
 }
 
 static void arrays_of_a_late_sendrecv(void **state)
