@@ -327,6 +327,49 @@ static void survives_failed_allocations(void **state)
     assert_true(failed > 5);
 }
 
+static _Atomic int overdue; /* ranks whose wait has ended */
+
+/* Rank 1 enters only when the others have given up: their sentences name the stage, the reshard and the rank. */
+static heddle_status comes_late(heddle_comm *comm, void *arg)
+{
+    fixture f = {0};
+    heddle_tensor x = {0};
+    float bias = 0;
+    const int rank = heddle_comm_rank(comm);
+    heddle_status st;
+    (void)arg;
+    HD_TRY(set_up(&f, comm, 0, 0));
+    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    HD_TRY(enter_all(&f, &x, rank, &bias));
+    HD_TRY(heddle_session_rewind(f.session));
+    while (rank == 1 && overdue < heddle_comm_size(comm) - 1) {
+        usleep(1000);
+    }
+    st = enter_all(&f, &x, rank, &bias);
+    overdue++;
+    CHECK(st == (rank == 1 ? HEDDLE_ERR_PEER : st) && (st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER));
+    CHECK(strstr(heddle_last_error(), "entering '") != NULL && strstr(heddle_last_error(), "; reshard ") != NULL);
+    CHECK(strstr(heddle_last_error(), "missing: rank 1;") != NULL ||
+          strstr(heddle_last_error(), "under way with rank 1;") != NULL);
+    st = HEDDLE_OK;
+out:
+    tear_down(&f);
+    return st;
+}
+
+static void an_overdue_switch_says_which(void **state)
+{
+    (void)state;
+    for (int messages = 0; messages < 2; messages++) {
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.deadline_ms = 2000;
+        options.force_messages = messages;
+        overdue = 0;
+        HD_OK(heddle_run_ranks_with(3, "threads", &options, comes_late, NULL));
+    }
+}
+
 /* A rank that dies between two switches is named by the others. */
 static heddle_status dies(heddle_comm *comm, void *arg)
 {
@@ -363,10 +406,15 @@ static void names_the_dead(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(follows_schedule),   cmocka_unit_test(takes_any_strides),
-        cmocka_unit_test(results_stay_valid), cmocka_unit_test(refuses_clearly),
-        cmocka_unit_test(dry_run_counts),     cmocka_unit_test(schedules_must_agree),
-        cmocka_unit_test(names_the_dead),     cmocka_unit_test(survives_failed_allocations),
+        cmocka_unit_test(follows_schedule),
+        cmocka_unit_test(takes_any_strides),
+        cmocka_unit_test(results_stay_valid),
+        cmocka_unit_test(refuses_clearly),
+        cmocka_unit_test(dry_run_counts),
+        cmocka_unit_test(schedules_must_agree),
+        cmocka_unit_test(names_the_dead),
+        cmocka_unit_test(an_overdue_switch_says_which),
+        cmocka_unit_test(survives_failed_allocations),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
