@@ -394,7 +394,7 @@ static void kernels_agree(void **state)
             }
             run_kernels(kernels, in, dtypes[i & 1], c, got);
             for (int a = 0; a < ARRAYS; a++) {
-                double allowed = a == 2 && i & 1 ? 2e-2 : 3e-5, largest = 1;
+                double allowed = a == 2 && i & 1 ? 0x1p-7 : 3e-6, largest = 1; /* seen: 8e-4, 4e-7 */
                 for (int j = 0; j < ROWS * WIDE; j++) {
                     largest = fmax(largest, fabs((double)wanted[a][j]));
                 }
