@@ -47,7 +47,10 @@ lacking() {
     cpu_has avx512f avx512bw avx512vl avx512dq || echo avx512 bf16
     command -v clang-format-14 >/dev/null || echo clang-format
     [ -r /proc/self/smaps_rollup ] || echo smaps
-    unshare --net true 2>/dev/null || echo netns
+    in_namespace() { PATH=$PATH:/usr/sbin:/sbin unshare --net "$@" 2>/dev/null; }
+    in_namespace ip link add name left type veth peer name right || echo netns
+    in_namespace tc qdisc add dev lo root tbf rate 1mbit burst 10kb limit 10kb || echo tbf
+    in_namespace tc qdisc add dev lo root netem delay 1ms || echo netem
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
     case $preset in

@@ -2,7 +2,7 @@
 # A cable that is slow, late and loses packets changes the time and nothing else.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/two_hosts.sh"
-command -v tc >/dev/null || skip_test netem "no tc command (iproute2)"
+command -v tc >/dev/null || skip_test tbf "no tc command (iproute2)"
 tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 
 right() { # what the cable is like, arguments of heddle
@@ -34,7 +34,7 @@ if spoil tbf rate 200mbit burst 16kb limit 32kb; then
     [ "${drops:-0}" -gt 0 ] || fail "the short queue dropped nothing, so nothing was tested"
     echo "short queue: $drops packets dropped"
 else
-    not_here netem "this kernel has no tbf: $(head -n 1 "$work/tc")"
+    not_here tbf "this kernel has no tbf: $(head -n 1 "$work/tc")"
 fi
 if spoil netem delay 5ms 2ms loss 1% reorder 5%; then
     all "5 ms, 1 % loss"

@@ -6,7 +6,7 @@
 PATH=$PATH:/usr/sbin:/sbin
 [ "$(id -u)" = 0 ] || skip_test netns "network namespaces want root"
 command -v ip >/dev/null || skip_test netns "no ip command (iproute2)"
-unshare --net true 2>/dev/null || skip_test netns "no network namespaces may be made here"
+unshare --net ip link add name left type veth peer name right 2>/dev/null || skip_test netns "no network namespaces or no veth here"
 have_mpi || exit 77
 
 host_a=heddle-a-$$ host_b=heddle-b-$$
