@@ -113,9 +113,13 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     stamp(&x, &box);
     memcpy(copy, memory, x.data_bytes);
     heddle_tensor too_small = x;
-    too_small.data_bytes = heddle_box_elems(&box) == 0 ? x.data_bytes : sizeof(float);
-    CHECK(heddle_box_elems(&box) == 0 ||
-          heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    if (heddle_box_elems(&box) > 0) { /* to the end of the last element, and not to it */
+        too_small.data_bytes = (size_t)(gap * (rows * box.len[3] - 1)) * sizeof(float);
+        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        too_small.data_bytes += sizeof(float) - 1;
+        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        x.data_bytes = too_small.data_bytes + 1;
+    }
     heddle_tensor twin = x;
     HD_TRY(heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM));
     HD_TRY(check_stamps(&x, &f, rank, 0));

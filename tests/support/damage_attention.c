@@ -5,10 +5,11 @@
  *   nan                          the last element of o is NaN
  *   bytes messages               one more is counted forward;  back-bytes, back-messages: backward
  */
+#include "damage.h"
+
 #include <heddle/heddle.h>
 #include <heddle/linear_attention.h>
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +23,6 @@ typedef struct extents {
 } extents;
 
 static _Thread_local extents own;
-
-/* The function that would have been called without this library. */
-static void next(void *function, const char *name)
-{
-    void *symbol = dlsym(RTLD_NEXT, name);
-    memcpy(function, &symbol, sizeof symbol);
-}
-#define NEXT(name)                                                                                                     \
-    static __typeof__(&name) real;                                                                                     \
-    if (real == NULL) {                                                                                                \
-        next(&real, #name);                                                                                            \
-    }
 
 static int asked(const char *what)
 {

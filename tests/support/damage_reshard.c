@@ -12,9 +12,9 @@
  *   run-gradient run-gradient-nan   the last gradient of a bucket after its reduction: 1 more, NaN
  *   run-reduce                   a byte more sent in every reduction
  */
-#include <heddle/heddle.h>
+#include "damage.h"
 
-#include <dlfcn.h>
+#include <heddle/heddle.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,18 +32,6 @@ typedef struct place {
 } place;
 
 static _Thread_local place own;
-
-/* The function that would have been called without this library. */
-static void next(void *function, const char *name)
-{
-    void *symbol = dlsym(RTLD_NEXT, name);
-    memcpy(function, &symbol, sizeof symbol);
-}
-#define NEXT(name)                                                                                                     \
-    static __typeof__(&name) real;                                                                                     \
-    if (real == NULL) {                                                                                                \
-        next(&real, #name);                                                                                            \
-    }
 
 static int asked(const char *what)
 {
