@@ -249,6 +249,10 @@ static void equal_layouts(void **state)
     assert_true(heddle_layout_equal(&a, &b, &mesh));
     memcpy(b.block, (const int64_t[]){1, 2, 1, 1}, 4 * sizeof *b.block);
     assert_false(heddle_layout_equal(&a, &b, &mesh));
+    heddle_layout c = b; /* other lengths, both explicit */
+    assert_true(heddle_layout_equal(&c, &b, &mesh));
+    memcpy(c.block, (const int64_t[]){1, 1, 2, 1}, 4 * sizeof *c.block);
+    assert_false(heddle_layout_equal(&c, &b, &mesh));
     b = heddle_layout_replicated();
     assert_false(heddle_layout_equal(&a, &b, &mesh));
 }
