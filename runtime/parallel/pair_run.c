@@ -28,8 +28,11 @@ heddle_status heddle_linear_pair_forward(heddle_linear_pair *pair, void *y, cons
         HD_TRY(HD_NEED(x));
     }
     HD_TRY(check_committed(pair, __func__));
+    int kept = pair->kept;
     pair->kept = 0;
-    HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));
+    st = heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM);
+    pair->kept = st == HEDDLE_ERR_ARG ? kept : 0; /* refused: nothing has moved */
+    HD_TRY(st);
     st = hd_pair_rows_forward(pair);
     if (st != HEDDLE_OK) {
         return give_up(pair, st);

@@ -453,7 +453,8 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
     CHECK(heddle_linear_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
     HD_TRY(heddle_linear_pair_forward(pair, x, x));
     HD_TRY(heddle_linear_pair_forward(kept, x, x));
-    HD_TRY(heddle_linear_pair_backward(kept, x, x, NULL));
+    CHECK(heddle_linear_pair_forward(kept, x, (char *)x + 1) == HEDDLE_ERR_ARG); /* no float lies there */
+    HD_TRY(heddle_linear_pair_backward(kept, x, x, NULL));                       /* of the forward before */
     HD_TRY(heddle_linear_pair_forward(kept, x, x));
     HD_TRY(heddle_linear_pair_commit(kept)); /* what it kept is of the old weights */
     CHECK(heddle_linear_pair_backward(kept, x, x, NULL) == HEDDLE_ERR_ARG);
