@@ -54,11 +54,11 @@ static void complain(run *r, const judge_error *error)
 /* Roundings allowed, about three times the worst of some 3,000 draws on 1 to 6 ranks:
  *       o    lse   dq   dk    dv   de     df    identities
  * f64   5.3  21    2.4  3.4   18   0.45   1.4   0.39  0.11
- * f32   3.3   8.3  2.7  3.2  6.7   0.51   0.91  0.17  0.22
+ * f32   3.3  11    2.7  3.2  6.7   0.51   0.91  0.17  0.22
  * bf16 is f32 inside, which shows only beside a tie: of o 0.8, of dv 0.7 roundings, of dq 0.4, of dk 0.1. */
 static const double allowed[2][ATTENTION_JUDGED] = {
     {16, 60, 8, 10, 50, 3, 6, 1.2, 0.6},
-    {12, 24, 8, 10, 20, 1.5, 4, 0.8, 0.8},
+    {12, 40, 8, 10, 20, 1.5, 4, 0.8, 0.8},
 };
 
 /* Whether queries of a key head are on several ranks of a Ulysses group: what each of them has summed of dk and dv goes
