@@ -98,11 +98,13 @@ one() {
         kill -9 "${ranks[$victim]}"
     fi
     if ! wait_gone "$pid" "$limit_s"; then
-        if [ -z "$(pgrep -s "$pid" -x heddle)" ]; then # all ranks are gone, what is left is mpirun's matter
+        local left # zombies do not count: mpirun has not waited for them
+        left=$(ps -o stat=,comm= -s "$pid" | awk '$1 !~ /^Z/ { print $2 }' | paste -sd' ')
+        if [[ " $left " != *" heddle "* ]]; then # all ranks are gone, what is left is mpirun's matter
             stuck_of[$key]=$((${stuck_of[$key]:-0} + 1))
-            echo "kill $total: all ranks are gone, left is: $(ps -o comm= -s "$pid" | paste -sd' ')"
+            echo "kill $total: all ranks are gone, left is: $left"
         else
-            complain "hangs ($(ps -o comm= -s "$pid" | paste -sd' '))" "$kind" "$transport" "victim $victim"
+            complain "hangs ($left)" "$kind" "$transport" "victim $victim"
             hung_of[$key]=$((${hung_of[$key]:-0} + 1))
         fi
         # shellcheck disable=SC2046
