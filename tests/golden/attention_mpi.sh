@@ -5,6 +5,7 @@ set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 have_mpi || exit 77
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 failed=0
