@@ -1,5 +1,21 @@
-/* Which instruction sets may be used: the CPU's and the operating system's answer together. */
+/* Which instruction sets may be used: what the CPU and the operating system can, and what HEDDLE_CPU leaves. */
 #include "cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ISA_GENERIC, ISA_AVX2, ISA_AVX512 };
+
+/* A room without dependencies reads the one variable that concerns it by itself. Read at every question: the answers go
+ * into tables that are filled once. */
+static int widest_wanted(void)
+{
+    const char *name = getenv("HEDDLE_CPU");
+    if (name != NULL && strcmp(name, "generic") == 0) {
+        return ISA_GENERIC;
+    }
+    return name != NULL && strcmp(name, "avx2") == 0 ? ISA_AVX2 : ISA_AVX512;
+}
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -20,7 +36,7 @@ const char *hd_cpu_isa(void)
 int hd_cpu_has_avx2(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    return widest_wanted() >= ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #else
     return 0;
 #endif
@@ -29,8 +45,9 @@ int hd_cpu_has_avx2(void)
 int hd_cpu_has_avx512(void)
 {
 #if defined(__x86_64__)
-    return hd_cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return widest_wanted() >= ISA_AVX512 && hd_cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq");
 #else
     return 0;
 #endif
