@@ -51,7 +51,7 @@ C
 cat >CMakeLists.txt <<'C'
 cmake_minimum_required(VERSION 3.23)
 project(app LANGUAGES C)
-find_package(heddle 0.1 REQUIRED)
+find_package(heddle 0.2 REQUIRED)
 add_executable(app main.c)
 target_link_libraries(app heddle::heddle)
 C
