@@ -22,7 +22,8 @@ for transport in threads shm; do
 done
 
 # What is printed is what one execution takes: every flag that is posted or awaited comes 3 ms late, and an execution and
-# a roofline post and await two of them each. Attention by a ring: one exchange forward, two on the way back.
+# a roofline post and await two of them each. Attention by a ring: one flag each way forward, the others may be there
+# already; three times as many on the way back.
 at_least() { # JSON KEY MILLISECONDS
     local ms
     ms=$(echo "$1" | sed -n "s/.*\"$2\": \([0-9.]*\).*/\1/p")
@@ -34,8 +35,8 @@ at_least "$out" median_ms 12
 at_least "$out" roofline_min_ms 12
 out=$("$HEDDLE" bench attention 'f32[b=1 s=64 h=4 d=32] on [sp=2]' --method ring --transport 'fault(delay=3ms):threads' \
     --seconds 0 --json)
-at_least "$out" min_ms 12
-at_least "$out" median_ms 12
+at_least "$out" min_ms 6
+at_least "$out" median_ms 6
 at_least "$out" backward_min_ms 18
 
 kernels=$("$HEDDLE" bench --list-kernels) || fail "--list-kernels exits $?"
