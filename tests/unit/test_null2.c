@@ -9,6 +9,7 @@
 
 static float out1[API_ELEMS], out2[API_ELEMS], out3[API_ELEMS], out4[API_ELEMS];
 static double wide[4][API_ELEMS];
+static float square[API_ELEMS * API_ELEMS]; /* room for any state */
 
 /* function, arguments, neutral value, call */
 #define SOFTMAX(X)                                                                                                     \
@@ -60,7 +61,7 @@ static double wide[4][API_ELEMS];
                                        ARRAY(3, a->x), ARRAY(4, a->x), ARRAY(5, out1), ARRAY(6, out2), ARRAY(7, out3), \
                                        HEDDLE_NO_STREAM))                                                              \
     X(heddle_linear_attention_state, "out attention", NULL_STATUS,                                                     \
-      heddle_linear_attention_state(P(0, out2), null == 1 ? NULL : linear_forward(a), HEDDLE_LINEAR_STATE_PLAIN))      \
+      heddle_linear_attention_state(P(0, square), null == 1 ? NULL : linear_forward(a), HEDDLE_LINEAR_STATE_PLAIN))    \
     X(heddle_linear_attention_get_info, "out attention", NULL_STATUS,                                                  \
       heddle_linear_attention_get_info(                                                                                \
           P(0, &(heddle_linear_attention_info){.struct_bytes = sizeof(heddle_linear_attention_info)}),                 \
