@@ -32,15 +32,15 @@ static void own_folder(char *folder, size_t bytes)
 
 /* why: the first reason why a library that is there cannot be loaded; stays empty when there is none. */
 typedef struct search {
-    void *library;
+    void *handle;
     char why[768];
 } search;
 
 /* MPI libraries load plugins that look for their symbols globally. */
 static void try_path(search *s, const char *path, int there)
 {
-    s->library = s->library != NULL ? s->library : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    const char *error = s->library == NULL ? dlerror() : NULL;
+    s->handle = s->handle != NULL ? s->handle : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    const char *error = s->handle == NULL ? dlerror() : NULL;
     if (error != NULL && s->why[0] == 0) {
         /* the loader says first which file it did not find: this one, or one that this one needs */
         if (there || strncmp(error, path, strlen(path)) != 0 || strstr(error, "No such file") == NULL) {
@@ -63,14 +63,14 @@ heddle_status hd_open_module(heddle_comm **out, const char *name, const heddle_c
 {
     char file[256];
     char folder[PATH_MAX];
-    search found = {.library = NULL};
+    search found = {.handle = NULL};
     const char *wanted = hd_env("HEDDLE_MODULE_PATH");
     snprintf(file, sizeof file, "libheddle_%s.so", name);
     try_folder(&found, wanted != NULL ? wanted : "", file);
     own_folder(folder, sizeof folder);
     try_folder(&found, folder, file);
     try_path(&found, file, 0);
-    void *library = found.library;
+    void *library = found.handle;
     if (library == NULL && found.why[0] != 0) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s is not available: its library cannot be loaded: %s",
                        name, found.why);
