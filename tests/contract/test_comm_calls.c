@@ -45,8 +45,8 @@ static heddle_status sizes_rank(heddle_comm *comm, void *arg)
 {
     (void)arg;
     heddle_status st = HEDDLE_OK;
-    static char data[200000];
-    static double sums[RANKS];
+    static _Thread_local char data[200000];
+    static _Thread_local double sums[RANKS];
     int odd = heddle_comm_rank(comm) == 1;
     CHECK(heddle_comm_allgather(comm, data, data + 100000, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
     CHECK(says("rank 1 comes with an allgather of 8 bytes", "rank 0 with an allgather of 16 bytes"));
