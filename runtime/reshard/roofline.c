@@ -45,14 +45,21 @@ typedef struct table {
     int64_t *bytes; /* [p * n + q] */
 } table;
 
+/* One piece behind the other, each from a line of its own; the buffers have room for that. Only where more arrives than
+ * the array holds (partial sums) do the last ones share its end. */
+static int64_t place(const table *t, int64_t at, int64_t bytes, int64_t array_bytes)
+{
+    int64_t last = array_bytes - bytes;
+    return at <= last + (int64_t)hd_roofline_slack_bytes(t->n) ? at : last / LINE * LINE;
+}
+
 static int64_t src_offset(const table *t, int p, int q)
 {
     int64_t at = 0;
     for (int i = 0; i < q; i++) {
         at += round_up(t->bytes[p * t->n + i]);
     }
-    int64_t last = t->card[p].src_bytes - t->bytes[p * t->n + q];
-    return at <= round_up(last) ? at : last / LINE * LINE;
+    return place(t, at, t->bytes[p * t->n + q], t->card[p].src_bytes);
 }
 
 static int64_t dst_offset(const table *t, int p, int q)
@@ -61,8 +68,7 @@ static int64_t dst_offset(const table *t, int p, int q)
     for (int i = 0; i < p; i++) {
         at += round_up(t->bytes[i * t->n + q]);
     }
-    int64_t last = t->card[q].dst_bytes - t->bytes[p * t->n + q];
-    return at <= round_up(last) ? at : last / LINE * LINE;
+    return place(t, at, t->bytes[p * t->n + q], t->card[q].dst_bytes);
 }
 
 static void free_table(table *t)
