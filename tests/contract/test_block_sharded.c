@@ -134,7 +134,7 @@ static double value_at(const world *w, const void *x, int64_t i)
 
 enum { FORWARD, OF_X, OF_VECTOR, OF_PROJ_BIAS, OF_PROJ_WEIGHT, OF_OTHERS, RESULTS };
 
-/* Relative to the largest of the array, three to five times the worst of the problems below and 1,000 random ones:
+/* Relative to the largest of the array, three to five times the worst of the problems below and some 800 random ones:
  *                     forward  x       vector  proj.bias  proj.weight  others
  *   attention   f32   2.5e-7   4.6e-7  3.6e-7  6.8e-7     5.5e-7       2.9e-6
  *               bf16  2.1e-3   6.5e-3  2.0e-3  1.4e-7     1.0e-5       8.8e-3
