@@ -52,7 +52,7 @@ typedef struct hd_control {
     _Atomic uint32_t sleeping;                         /* 1: ring after posting */
     _Alignas(HD_LINE_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                 /* hd_rank_state */
-    _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable */
+    _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable (wait.c) */
     _Atomic int moving;                                /* 1: this rank may be copying to or from its peers' memory */
     cpu_set_t cpus;                                    /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
@@ -151,6 +151,8 @@ void hd_group_disarm(hd_group *group);
 void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
+/* HEDDLE_ERR_PEER for a wait (`what`) on a member that has left: names who gave up or died before that, else it. */
+heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
 /* A fork of the process that made the group? Asks the kernel. */

@@ -203,8 +203,7 @@ static heddle_status check_left(heddle_comm *comm, local_exchange *x)
             st = hd_link_poll(x->link, r, SLOT_ACK, x->execution, NULL, 0, &arrived);
         }
         if (st != HEDDLE_OK || !arrived) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d exchanges messages with it",
-                           hd_comm_root_rank(comm, r), hd_comm_root_rank(comm, comm->rank));
+            return hd_group_closed(comm->group, comm->member[r], "messages");
         }
     }
     return HEDDLE_OK;

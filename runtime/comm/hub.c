@@ -66,8 +66,7 @@ static heddle_status check_missing(heddle_comm *comm, uint64_t round, const char
     }
     for (int r = first < 0 ? comm->size : first; r < comm->size; r++) {
         if (hd_group_left(comm->group, comm->member[r]) && arrived(comm, r) / 2 < round) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)",
-                           hd_comm_root_rank(comm, r), hd_comm_root_rank(comm, comm->rank), what);
+            return hd_group_closed(comm->group, comm->member[r], what);
         }
     }
     return HEDDLE_OK;

@@ -237,8 +237,7 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
                 st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
                              hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, peer), what);
             } else if (st == HEDDLE_OK && hd_group_left(group, comm->member[peer])) {
-                st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)",
-                             hd_comm_root_rank(comm, peer), hd_comm_root_rank(comm, comm->rank), what);
+                st = hd_group_closed(group, comm->member[peer], what);
             }
         }
         if (st == HEDDLE_OK) {

@@ -114,8 +114,7 @@ static heddle_status look(heddle_comm *comm, const sender *s, const receiver *r,
     for (int side = 0; side < 2 && st == HEDDLE_OK; side++) {
         peer = side == 0 ? (s->done ? -1 : s->to) : (r->done ? -1 : r->from);
         if (peer >= 0 && hd_group_left(comm->group, comm->member[peer])) {
-            st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (sendrecv)",
-                         hd_comm_root_rank(comm, peer), hd_comm_root_rank(comm, comm->rank));
+            st = hd_group_closed(comm->group, comm->member[peer], "sendrecv");
         }
     }
     return st;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256, QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2 };
+enum { WHY_FREE, WHY_IN_WRITING, WHY_READABLE }; /* hd_control.why_state */
 
 static inline void pause_cpu(void)
 {
@@ -136,16 +137,34 @@ heddle_status hd_group_check(hd_group *group)
     return HEDDLE_OK;
 }
 
+/* The alarm of a rank that gave up reaches the others one by one: a peer that has heard it may have closed before it is
+ * heard here. So what is behind a close is looked for at every member, and at once. */
+heddle_status hd_group_closed(hd_group *group, int index, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    group->checked_ns = 0;
+    HD_TRY(hd_group_check(group));
+    for (int i = 0; i < group->n; i++) {
+        if (atomic_load(&group->control[i]->why_state) == WHY_READABLE) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[i], group->control[i]->why);
+        }
+    }
+    st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)", group->rank[index],
+                 group->rank[group->me], what);
+out:
+    return st;
+}
+
 /* The first reason stays: later calls change nothing. */
 void hd_group_raise(hd_group *group, const char *why)
 {
     hd_control *own = group->control[group->me];
-    int is_free = 0;
-    if (!atomic_compare_exchange_strong(&own->why_state, &is_free, 1)) {
+    int is_free = WHY_FREE;
+    if (!atomic_compare_exchange_strong(&own->why_state, &is_free, WHY_IN_WRITING)) {
         return;
     }
     snprintf(own->why, sizeof own->why, "%s", why != NULL ? why : "no reason given");
-    atomic_store(&own->why_state, 2);
+    atomic_store(&own->why_state, WHY_READABLE);
     for (int i = 0; i < group->n; i++) {
         int none = 0;
         hd_control *control = group->control[i];
