@@ -95,7 +95,7 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
         printf("rank %d: %lld enters, %lld switches, %lld bytes sent (planned %lld), %s one rank\n", rank,
                (long long)moved.enters, (long long)moved.switches, (long long)moved.bytes_sent,
                (long long)moved.bytes_planned, same ? "bitwise equal to" : "DIFFERENT from");
-        st = same ? HEDDLE_OK : heddle_transport_fail(HEDDLE_ERR_INTERNAL, "the result differs from one rank's");
+        st = same ? HEDDLE_OK : heddle_set_error(HEDDLE_ERR_INTERNAL, "the result differs from one rank's");
         free(alone.data);
     }
     free(last);

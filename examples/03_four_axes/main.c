@@ -87,7 +87,7 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
         }
         st = heddle_comm_barrier(comm);
         printf("rank %d: largest difference to one rank %.1e: %s\n", rank, off, off < 2e-5 ? "ok" : "WRONG");
-        st = st || off < 2e-5 ? st : heddle_transport_fail(HEDDLE_ERR_INTERNAL, "differs from one rank's result");
+        st = st || off < 2e-5 ? st : heddle_set_error(HEDDLE_ERR_INTERNAL, "differs from one rank's result");
     }
     trainer_free(one);
     trainer_free(many);

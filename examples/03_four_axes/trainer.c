@@ -148,8 +148,8 @@ heddle_status trainer_make(trainer *t, heddle_comm *comm, const char *mesh_text)
     if (st == HEDDLE_OK && (heddle_axis_index(&t->mesh, "pp") != PP || heddle_axis_index(&t->mesh, "dp") != DP ||
                             heddle_axis_index(&t->mesh, "sp") != SP || heddle_axis_index(&t->mesh, "tp") != TP ||
                             LAYERS % t->mesh.axis[PP].size != 0 || BATCH % t->mesh.axis[DP].size != 0)) {
-        st = heddle_transport_fail(HEDDLE_ERR_ARG,
-                                   "wanted a mesh [pp=.. dp=.. sp=.. tp=..] with pp 1, 2 or 4 and dp 1 or 2");
+        st =
+            heddle_set_error(HEDDLE_ERR_ARG, "wanted a mesh [pp=.. dp=.. sp=.. tp=..] with pp 1, 2 or 4 and dp 1 or 2");
     }
     t->comm = comm;
     t->inner_mesh = (heddle_mesh){3, {t->mesh.axis[DP], t->mesh.axis[SP], t->mesh.axis[TP]}};

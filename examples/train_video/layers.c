@@ -25,7 +25,7 @@ double random_unit(uint64_t seed, uint64_t stream, uint64_t index)
 
 static heddle_status no_memory(const char *what)
 {
-    return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %s", what);
+    return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %s", what);
 }
 
 heddle_status dense_create(dense *layer, int64_t in, int64_t out, double range, uint64_t seed)

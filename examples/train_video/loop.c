@@ -42,7 +42,7 @@ static heddle_status trainer_create(trainer *out, heddle_comm *comm, const job *
     out->token_loss = malloc((size_t)out->ntokens * sizeof(double));
     if (out->clean == NULL || out->noise == NULL || out->noisy == NULL || out->velocity == NULL ||
         out->token_loss == NULL) {
-        return st ? st : heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for samples of %zu bytes", bytes);
+        return st ? st : heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for samples of %zu bytes", bytes);
     }
     return st;
 }
@@ -67,7 +67,7 @@ static heddle_status write_losses(const options *opt, const outcome *result)
         failed = fprintf(file, "%lld,%.9g\n", (long long)i + 1, result->loss[i]) < 0;
     }
     failed |= file != NULL && fclose(file) != 0;
-    return failed ? heddle_transport_fail(HEDDLE_ERR_IO, "%s: %s", opt->loss_csv, strerror(errno)) : HEDDLE_OK;
+    return failed ? heddle_set_error(HEDDLE_ERR_IO, "%s: %s", opt->loss_csv, strerror(errno)) : HEDDLE_OK;
 }
 
 static heddle_status finish_picture(trainer *t, gallery *pictures, outcome *result)
@@ -82,7 +82,7 @@ static heddle_status finish_picture(trainer *t, gallery *pictures, outcome *resu
     result->error_untrained = mean_squared(pictures->untrained, pictures->original, values);
     result->error_trained = mean_squared(pictures->trained, pictures->original, values);
     if (picture_write(opt->picture, pictures, opt->frames, opt->side) != 0) {
-        return heddle_transport_fail(HEDDLE_ERR_IO, "%s: %s", opt->picture, strerror(errno));
+        return heddle_set_error(HEDDLE_ERR_IO, "%s: %s", opt->picture, strerror(errno));
     }
     return HEDDLE_OK;
 }

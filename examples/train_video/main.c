@@ -24,8 +24,8 @@ heddle_status run_job(job *work)
         const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
         if (st == HEDDLE_OK && size > 1) {
             st = size != opt->ranks || opt->compare
-                     ? heddle_transport_fail(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted%s", size,
-                                             (long long)opt->ranks, opt->compare ? ": --compare starts its own" : "")
+                     ? heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted%s", size,
+                                        (long long)opt->ranks, opt->compare ? ": --compare starts its own" : "")
                      : train_rank(comm, work);
         }
         heddle_comm_destroy(comm);
@@ -43,7 +43,7 @@ static int train_once(const options *opt, const clip *video)
     work.result = calloc(1, sizeof(outcome) + (size_t)opt->steps * sizeof(double));
     const heddle_status st =
         work.result == NULL
-            ? heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for the losses of %lld steps", (long long)opt->steps)
+            ? heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for the losses of %lld steps", (long long)opt->steps)
             : run_job(&work);
     if (st != HEDDLE_OK) {
         fprintf(stderr, "example_train_video: %s: %s\n", heddle_status_name(st), heddle_last_error());

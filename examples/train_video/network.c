@@ -106,7 +106,7 @@ static heddle_status list_parameters(network *net)
     }
     net->parts = calloc((size_t)count, sizeof(*net->parts));
     if (net->parts == NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for a list of %d parameters", count);
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for a list of %d parameters", count);
     }
     list_dense(net, &net->embed);
     list_dense(net, &net->final);
@@ -146,7 +146,7 @@ static heddle_status make_buffers(network *net)
     net->rstd = malloc(rows * sizeof(float));
     net->positions = malloc((size_t)(grid * grid * net->opt->channels) * sizeof(float));
     if (net->normed == NULL || net->dnormed == NULL || net->rstd == NULL || net->positions == NULL) {
-        return st ? st : heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %zu bytes of activation", bytes);
+        return st ? st : heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %zu bytes of activation", bytes);
     }
     position_table(net->positions, grid, net->opt->channels);
     return st;

@@ -133,7 +133,7 @@ heddle_status report_traffic(trainer *t)
                1e-6 * (double)sums[7] / (double)t->opt->ranks, t->opt->shard_optimizer ? " (sharded over dp)" : "");
     }
     if (st == HEDDLE_OK && (sums[0] != sums[1] || sums[2] != sums[3] || sums[4] != sums[5])) {
-        st = heddle_transport_fail(HEDDLE_ERR_INTERNAL, "other bytes were sent than planned");
+        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "other bytes were sent than planned");
     }
     return st;
 }

@@ -37,7 +37,7 @@ static heddle_status denoise(float *frames, network *net, const float *noised)
     double *time = malloc((size_t)net->opt->dp * sizeof(double));
     heddle_status st = HEDDLE_OK;
     if (x == NULL || velocity == NULL || time == NULL) {
-        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for a sample of %zu values", values);
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for a sample of %zu values", values);
     } else if (values > 0) {
         memcpy(x, noised, values * sizeof(float));
     }
@@ -78,7 +78,7 @@ static heddle_status fill(gallery *out, network *net, const clip *video, int aft
     float *original = malloc(bytes), *noised = malloc(bytes);
     heddle_status st = HEDDLE_OK;
     if (original == NULL || noised == NULL) {
-        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for a sample of %zu bytes", bytes);
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for a sample of %zu bytes", bytes);
     } else {
         start_tokens(original, noised, net, video);
         st = after ? st : collect(out->original, net, original);
@@ -95,7 +95,7 @@ heddle_status gallery_begin(gallery *out, network *net, const clip *video)
     const size_t values = (size_t)(net->opt->frames * COLOURS * net->opt->side * net->opt->side);
     out->original = calloc(4 * values, sizeof(float));
     if (out->original == NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for four clips of %zu values", values);
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for four clips of %zu values", values);
     }
     out->noised = out->original + values;
     out->untrained = out->noised + values;

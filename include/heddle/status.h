@@ -54,6 +54,12 @@ HEDDLE_API const char *heddle_status_name(heddle_status status);
  * this thread. No trailing newline. */
 HEDDLE_API const char *heddle_last_error(void);
 
+/* For programs and extensions that fail in heddle's way: sets the sentence of this thread (printf-like, no newline, at
+ * most 8 KiB; an argument may be heddle_last_error() itself) and returns `status`, so that a function ends with `return
+ * heddle_set_error(HEDDLE_ERR_IO, "...")`. HEDDLE_OK is passed through as any other. */
+HEDDLE_API heddle_status heddle_set_error(heddle_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 #ifdef __cplusplus
 }
 #endif

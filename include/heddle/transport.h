@@ -29,7 +29,7 @@ typedef struct heddle_message {
     int64_t stride_bytes[HEDDLE_MAX_LOOPS];
 } heddle_message;
 
-/* The table. All functions return heddle_status; on failure they describe it with heddle_transport_fail. Deadlines are
+/* The table. All functions return heddle_status; on failure they describe it with heddle_set_error. Deadlines are
  * absolute CLOCK_MONOTONIC nanoseconds. All functions are called by the thread that uses the communicator, one at a
  * time; heddle passes an abort from another thread on by itself. A function that blocks looks out for an abort itself
  * and then returns HEDDLE_ERR_PEER naming the rank; after HEDDLE_ERR_TIMEOUT, _PEER or _TRANSPORT only abort_send,
@@ -92,10 +92,6 @@ typedef struct heddle_transport {
  * HEDDLE_ERR_ARG: a slot is NULL, rank, size or struct_bytes is wrong. HEDDLE_ERR_TIMEOUT: not all ranks came. */
 HEDDLE_API heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
                                                     const heddle_comm_options *options);
-
-/* For transports: set heddle_last_error of this thread (printf-like) and return `status`. */
-HEDDLE_API heddle_status heddle_transport_fail(heddle_status status, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 
 /* What heddle_comm_open(NAME) looks for in the adapter library libheddle_NAME: open the communicator that this process
  * was started into. */

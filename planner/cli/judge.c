@@ -114,7 +114,7 @@ void judge_gather(judge_error *worst, const judge_error *error, int count)
 
 heddle_status judge_no_memory(const char *what, double bytes)
 {
-    return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %s, %.0f bytes", what, bytes);
+    return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %s, %.0f bytes", what, bytes);
 }
 
 heddle_status judge_share(judge_error *error, int count, heddle_comm *comm)

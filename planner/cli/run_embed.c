@@ -157,8 +157,8 @@ heddle_status run_fill(void *x, const run_job *job, const heddle_box *box)
     float *buffer = malloc((size_t)(ROWS_AT_ONCE * (channels + values)) * sizeof(float));
     heddle_status st = HEDDLE_OK;
     if (buffer == NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of input rows",
-                                     (int64_t)ROWS_AT_ONCE * (channels + values) * (int64_t)sizeof(float));
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of input rows",
+                                (int64_t)ROWS_AT_ONCE * (channels + values) * (int64_t)sizeof(float));
     }
     for (int64_t row = 0; row < rows && st == HEDDLE_OK; row += ROWS_AT_ONCE) {
         const int64_t count = rows - row < ROWS_AT_ONCE ? rows - row : ROWS_AT_ONCE;

@@ -20,14 +20,14 @@ int64_t run_now_ns(void)
 
 heddle_status run_no_memory(const char *what, int64_t bytes)
 {
-    return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of %s", bytes, what);
+    return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of %s", bytes, what);
 }
 
 heddle_status run_at_stage(heddle_status st, const char *stage, int repetition)
 {
     char sentence[1024];
     snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
-    return heddle_transport_fail(st, "stage '%s' of layer %d: %s", stage, repetition, sentence);
+    return heddle_set_error(st, "stage '%s' of layer %d: %s", stage, repetition, sentence);
 }
 
 static int64_t peak_bytes(void)
@@ -58,8 +58,8 @@ static heddle_status make_conditioning(run_pass *f)
     if (__builtin_mul_overflow(tokens, (int64_t)sizeof(float), &text_bytes) ||
         __builtin_mul_overflow(batch * channels, text_bytes, &text_bytes) ||
         __builtin_mul_overflow(batch * channels, VECTOR_ROWS * (int64_t)sizeof(float), &vector_bytes)) {
-        return heddle_transport_fail(
-            HEDDLE_ERR_NOMEM, "%" PRId64 " text tokens of %" PRId64 " channels pass 2^63 bytes", tokens, channels);
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "%" PRId64 " text tokens of %" PRId64 " channels pass 2^63 bytes",
+                                tokens, channels);
     }
     f->vector = malloc((size_t)vector_bytes + 1);
     f->text = malloc((size_t)text_bytes + 1);

@@ -139,7 +139,7 @@ heddle_status run_main(heddle_comm *comm, void *arg)
     int64_t *totals = calloc((size_t)size, sizeof(total));
     back = mine.back != NULL ? calloc((size_t)size, step_bytes) : NULL;
     if (steps == NULL || totals == NULL || (mine.back != NULL && back == NULL)) {
-        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for the timings of %d ranks", size);
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for the timings of %d ranks", size);
     }
     if (st == HEDDLE_OK) {
         st = heddle_comm_allgather(comm, mine.step, steps, step_bytes);

@@ -86,7 +86,7 @@ static int write_frames(FILE *file, const run_job *job, const void *output)
     heddle_status st = HEDDLE_OK;
     int bad = y4m_write_header(file, width, height, job->clip.rate_num, job->clip.rate_den);
     if (frames == NULL || tokens == NULL || patches == NULL) {
-        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for frames of %" PRId64 " x %" PRId64, width, height);
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for frames of %" PRId64 " x %" PRId64, width, height);
     }
     for (int64_t t = 0; t < p->t && st == HEDDLE_OK && bad == 0; t++) {
         st = unpatch(frames, tokens, patches, job, output, t);

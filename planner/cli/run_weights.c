@@ -42,7 +42,7 @@ static heddle_status load(heddle_block *block, const run_job *job, const char *s
         snprintf(key, sizeof(key), "blocks.%d.%s.%s", repetition, stage, param.name);
         if (safetensors_read_f32(only_check ? NULL : param.data, &job->weights, key, param.ndim, param.extent, error,
                                  sizeof(error)) != 0) {
-            return heddle_transport_fail(HEDDLE_ERR_PARSE, "%s: %s", job->options->weights, error);
+            return heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s", job->options->weights, error);
         }
     }
     return only_check ? HEDDLE_OK : heddle_block_commit(block);

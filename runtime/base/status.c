@@ -32,14 +32,28 @@ const char *heddle_version(void)
 }
 
 /* Formats into a scratch array first: an argument may be the present sentence itself. */
-heddle_status hd_fail(heddle_status status, const char *format, ...)
+static void set_sentence(const char *format, va_list arguments)
 {
     char fresh[SENTENCE_BYTES];
+    vsnprintf(fresh, sizeof fresh, format, arguments);
+    memcpy(sentence, fresh, sizeof sentence);
+}
+
+heddle_status hd_fail(heddle_status status, const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(fresh, sizeof fresh, format, arguments);
+    set_sentence(format, arguments);
     va_end(arguments);
-    memcpy(sentence, fresh, sizeof sentence);
+    return status;
+}
+
+heddle_status heddle_set_error(heddle_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set_sentence(format != NULL ? format : "no reason given", arguments);
+    va_end(arguments);
     return status;
 }
 

@@ -1,7 +1,6 @@
 /* What a made communicator answers and does. */
 #include "runtime/comm/comm_private.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -168,18 +167,6 @@ heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
     why = why != NULL ? why : "no reason given";
     hd_group_raise(root->group, why);
     return root->ops->abort(root, why);
-}
-
-heddle_status heddle_transport_fail(heddle_status status, const char *format, ...)
-{
-    char text[HD_WHY_BYTES] = "the transport gave no reason";
-    va_list arguments;
-    va_start(arguments, format);
-    if (format != NULL) {
-        vsnprintf(text, sizeof text, format, arguments);
-    }
-    va_end(arguments);
-    return hd_fail(status, "%s", text);
 }
 
 /* --- for the rest of the runtime ---------------------------------------------------------------------------------- */

@@ -24,12 +24,11 @@ static heddle_status wait_turn(mpi_transport *t, int64_t turn, int64_t deadline_
         if (mpi_now_ns() > deadline_ns) {
             t->broken = 1;
             return peer < 0
-                       ? heddle_transport_fail(HEDDLE_ERR_TIMEOUT,
-                                               "rank %d: %s over MPI passed its deadline: not all of %d ranks came",
-                                               t->rank, what, t->size)
-                       : heddle_transport_fail(HEDDLE_ERR_TIMEOUT,
-                                               "rank %d: %s with rank %d over MPI passed its deadline", t->rank, what,
-                                               peer);
+                       ? heddle_set_error(HEDDLE_ERR_TIMEOUT,
+                                          "rank %d: %s over MPI passed its deadline: not all of %d ranks came", t->rank,
+                                          what, t->size)
+                       : heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank %d: %s with rank %d over MPI passed its deadline",
+                                          t->rank, what, peer);
         }
     }
     if (turn > SPIN_TURNS) { /* costs half a microsecond when nobody else wants the core */
@@ -64,8 +63,8 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
     mpi_transport *t = ctx;
     size_t need_bytes = bytes * ((size_t)t->size + 1);
     if (bytes > INT_MAX) {
-        return heddle_transport_fail(HEDDLE_ERR_UNSUPPORTED, "allgather of %zu bytes per rank: MPI counts end at %d",
-                                     bytes, INT_MAX);
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "allgather of %zu bytes per rank: MPI counts end at %d", bytes,
+                                INT_MAX);
     }
     heddle_status st = mpi_enter(t); /* also: an area that was given up may still be written to */
     if (st != HEDDLE_OK) {
@@ -74,7 +73,7 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
     if (need_bytes > t->bounce_bytes) {
         char *larger = malloc(need_bytes);
         if (larger == NULL) {
-            return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for an allgather area of %zu bytes", need_bytes);
+            return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for an allgather area of %zu bytes", need_bytes);
         }
         free(t->bounce);
         t->bounce = larger;
@@ -106,9 +105,9 @@ static heddle_status sendrecv_failed(mpi_transport *t, heddle_status st)
     if (mpi_withdraw(t) != HEDDLE_OK) {
         char half_way[MPI_WHY_BYTES];
         snprintf(half_way, sizeof(half_way), "%s", heddle_last_error());
-        return heddle_transport_fail(st, "%s; %s", why, half_way);
+        return heddle_set_error(st, "%s; %s", why, half_way);
     }
-    return heddle_transport_fail(st, "%s", why);
+    return heddle_set_error(st, "%s", why);
 }
 
 static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
@@ -207,10 +206,10 @@ static heddle_status duplicate(mpi_transport *t, MPI_Comm from, MPI_Comm *out, c
         }
         if (mpi_now_ns() > deadline_ns) {
             t->broken = 1;
-            return heddle_transport_fail(HEDDLE_ERR_TIMEOUT,
-                                         "rank %d: duplicating the MPI communicator passed its deadline: not all of "
-                                         "%d ranks came",
-                                         t->rank, t->size);
+            return heddle_set_error(HEDDLE_ERR_TIMEOUT,
+                                    "rank %d: duplicating the MPI communicator passed its deadline: not all of "
+                                    "%d ranks came",
+                                    t->rank, t->size);
         }
         if (turn > SPIN_TURNS) {
             sched_yield();
@@ -238,7 +237,7 @@ static heddle_status attach(mpi_transport *t, MPI_Comm mpi, int64_t deadline_ns)
         t->quiet = calloc((size_t)t->size, 1);
         st = t->note_requests != NULL && t->quiet != NULL
                  ? mpi_listen(t)
-                 : heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for notes from %d ranks", t->size);
+                 : heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for notes from %d ranks", t->size);
     }
     return st;
 }
@@ -252,7 +251,7 @@ static heddle_status make(heddle_comm **out, MPI_Comm mpi, int owns_mpi, const h
     }
     mpi_transport *t = calloc(1, sizeof(*t));
     if (t == NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for the MPI transport's %zu bytes", sizeof(*t));
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for the MPI transport's %zu bytes", sizeof(*t));
     }
     t->control = MPI_COMM_NULL;
     t->bulk = MPI_COMM_NULL;
@@ -294,17 +293,17 @@ heddle_status heddle_comm_from_mpi(heddle_comm **out, MPI_Comm mpi, const heddle
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (!initialized || finalized) {
-        return heddle_transport_fail(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: MPI %s",
-                                     finalized ? "is already finalised" : "is not initialised");
+        return heddle_set_error(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: MPI %s",
+                                finalized ? "is already finalised" : "is not initialised");
     }
     if (out == NULL || mpi == MPI_COMM_NULL) {
-        return heddle_transport_fail(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: %s",
-                                     out == NULL ? "out is NULL" : "the communicator is MPI_COMM_NULL");
+        return heddle_set_error(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: %s",
+                                out == NULL ? "out is NULL" : "the communicator is MPI_COMM_NULL");
     }
     MPI_Comm_test_inter(mpi, &inter);
     if (inter) {
-        return heddle_transport_fail(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: an inter-communicator has two groups of "
-                                                     "ranks, not one; merge it first");
+        return heddle_set_error(HEDDLE_ERR_ARG, "heddle_comm_from_mpi: an inter-communicator has two groups of "
+                                                "ranks, not one; merge it first");
     }
     return make(out, mpi, 0, options);
 }
@@ -317,13 +316,13 @@ heddle_status heddle_transport_open_v1(heddle_comm **out, const heddle_comm_opti
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized) {
-        return heddle_transport_fail(HEDDLE_ERR_UNSUPPORTED, "MPI was finalised; it cannot be started again in this "
-                                                             "process");
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "MPI was finalised; it cannot be started again in this "
+                                                        "process");
     }
     if (!initialized) {
         int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
         if (code != MPI_SUCCESS) {
-            return heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "MPI_Init_thread failed with code %d", code);
+            return heddle_set_error(HEDDLE_ERR_TRANSPORT, "MPI_Init_thread failed with code %d", code);
         }
     }
     return make(out, MPI_COMM_WORLD, !initialized, options);

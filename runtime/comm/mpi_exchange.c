@@ -87,8 +87,8 @@ heddle_status mpi_bytes_type(const mpi_transport *t, int64_t bytes, MPI_Datatype
         return HEDDLE_OK;
     }
     if (bytes / TOKEN > INT_MAX) {
-        return heddle_transport_fail(HEDDLE_ERR_UNSUPPORTED, "one message of %lld bytes is more than MPI can carry",
-                                     (long long)bytes);
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "one message of %lld bytes is more than MPI can carry",
+                                (long long)bytes);
     }
     MPI_Datatype token = MPI_DATATYPE_NULL;
     int code = MPI_Type_contiguous(TOKEN, MPI_BYTE, &token);
@@ -214,8 +214,7 @@ heddle_status mpi_exchange_create(void *ctx, void **out, const heddle_message *m
 {
     mpi_transport *t = ctx;
     if (tag < 0 || tag > t->tag_max) {
-        return heddle_transport_fail(HEDDLE_ERR_UNSUPPORTED, "exchange tag %d is outside this MPI's 0..%d", tag,
-                                     t->tag_max);
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "exchange tag %d is outside this MPI's 0..%d", tag, t->tag_max);
     }
     heddle_status st = HEDDLE_OK;
     size_t room = nmessages > 0 ? (size_t)nmessages : 1;
@@ -227,7 +226,7 @@ heddle_status mpi_exchange_create(void *ctx, void **out, const heddle_message *m
         x->statuses = calloc(room, sizeof(MPI_Status));
     }
     if (x == NULL || x->parts == NULL || x->flight.requests == NULL || x->flight.end == NULL || x->statuses == NULL) {
-        st = heddle_transport_fail(HEDDLE_ERR_NOMEM, "no memory for an exchange of %d messages", nmessages);
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for an exchange of %d messages", nmessages);
     } else {
         x->tag = tag;
         x->rank = t->rank;
@@ -236,8 +235,8 @@ heddle_status mpi_exchange_create(void *ctx, void **out, const heddle_message *m
     for (int i = 0; i < nmessages && st == HEDDLE_OK; i++) {
         const heddle_message *m = &messages[i];
         if (m->peer < 0 || m->peer >= t->size) {
-            st = heddle_transport_fail(HEDDLE_ERR_ARG, "message %d is for rank %d, but there are %d ranks", i, m->peer,
-                                       t->size);
+            st = heddle_set_error(HEDDLE_ERR_ARG, "message %d is for rank %d, but there are %d ranks", i, m->peer,
+                                  t->size);
         } else if (message_bytes(m) > 0) { /* nothing to move is no message, on both ends alike */
             part *p = &x->parts[x->nparts++];
             *p = (part){m->peer, m->is_send != 0, i, m->offset_bytes, MPI_DATATYPE_NULL, 0, 0};

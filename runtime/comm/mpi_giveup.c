@@ -31,7 +31,7 @@ heddle_status mpi_fail(const mpi_transport *t, int code, const char *call)
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS || length <= 0) {
         snprintf(text, sizeof(text), "code %d", code);
     }
-    return heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "rank %d: %s failed: %s", t->rank, call, text);
+    return heddle_set_error(HEDDLE_ERR_TRANSPORT, "rank %d: %s failed: %s", t->rank, call, text);
 }
 
 /* --- notes -------------------------------------------------------------------------------------------------------- */
@@ -103,9 +103,8 @@ heddle_status mpi_look(mpi_transport *t)
 
 heddle_status mpi_heard(const mpi_transport *t)
 {
-    return t->heard.kind == 0
-               ? HEDDLE_OK
-               : heddle_transport_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", t->heard.rank, t->heard.why);
+    return t->heard.kind == 0 ? HEDDLE_OK
+                              : heddle_set_error(HEDDLE_ERR_PEER, "rank %d gave up: %s", t->heard.rank, t->heard.why);
 }
 
 heddle_status mpi_enter(mpi_transport *t)
@@ -119,8 +118,8 @@ heddle_status mpi_enter(mpi_transport *t)
     }
     st = st == HEDDLE_OK ? mpi_heard(t) : st;
     if (st == HEDDLE_OK && t->broken) {
-        st = heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "rank %d: an earlier failure has broken this communicator",
-                                   t->rank);
+        st =
+            heddle_set_error(HEDDLE_ERR_TRANSPORT, "rank %d: an earlier failure has broken this communicator", t->rank);
     }
     return st;
 }
@@ -278,10 +277,10 @@ heddle_status mpi_withdraw(void *ctx)
     t->said_quiet |= left.receives > 0; /* never */
     int taking = let_go(t);
     if (left.receives > 0 || taking >= 0) {
-        return heddle_transport_fail(HEDDLE_ERR_TRANSPORT,
-                                     "a message %s rank %d stopped half way and cannot be withdrawn: leave src and dst "
-                                     "alone as long as that rank lives",
-                                     left.receives > 0 ? "from" : "to", left.receives > 0 ? left.from : taking);
+        return heddle_set_error(HEDDLE_ERR_TRANSPORT,
+                                "a message %s rank %d stopped half way and cannot be withdrawn: leave src and dst "
+                                "alone as long as that rank lives",
+                                left.receives > 0 ? "from" : "to", left.receives > 0 ? left.from : taking);
     }
     return HEDDLE_OK;
 }

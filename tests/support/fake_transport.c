@@ -50,7 +50,7 @@ static int64_t now_ns(void)
 static heddle_status counted(fake *f, const char *slot)
 {
     if (f->fail_slot != NULL && strcmp(f->fail_slot, slot) == 0 && --f->fail_in == 0) {
-        return heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "rank %d: fake %s fails as asked", f->rank, slot);
+        return heddle_set_error(HEDDLE_ERR_TRANSPORT, "rank %d: fake %s fails as asked", f->rank, slot);
     }
     return HEDDLE_OK;
 }
@@ -108,10 +108,10 @@ static heddle_status await(fake *f, letter **out, int from, int kind, int64_t de
         memcpy(why, f->world->why, sizeof(why));
         pthread_mutex_unlock(&f->world->lock);
         if (by >= 0 && by != f->rank) {
-            return heddle_transport_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
+            return heddle_set_error(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
         }
         if (now_ns() > deadline_ns) {
-            return heddle_transport_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time", f->rank, from);
+            return heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time", f->rank, from);
         }
         sched_yield();
     }
@@ -152,7 +152,7 @@ static heddle_status fake_sendrecv(void *ctx, const void *send, size_t send_byte
         st = await(f, &l, from, KIND_SENDRECV, deadline_ns);
         if (st == HEDDLE_OK) {
             if (l->bytes != recv_bytes) {
-                st = heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "%zu bytes came, wanted %zu", l->bytes, recv_bytes);
+                st = heddle_set_error(HEDDLE_ERR_TRANSPORT, "%zu bytes came, wanted %zu", l->bytes, recv_bytes);
             } else {
                 memcpy(recv, l->data, recv_bytes);
             }
@@ -246,8 +246,8 @@ static heddle_status fake_exchange_test(void *ctx, void *exchange, int *done)
         letter *l = x->done[i] ? NULL : fetch(f->world, f->rank, x->message[i].peer, KIND_EXCHANGE, x->tag);
         if (l != NULL) {
             if (l->bytes != bytes_of(&x->message[i])) {
-                st = heddle_transport_fail(HEDDLE_ERR_TRANSPORT, "message %d has %zu bytes, wanted %zu", i, l->bytes,
-                                           bytes_of(&x->message[i]));
+                st = heddle_set_error(HEDDLE_ERR_TRANSPORT, "message %d has %zu bytes, wanted %zu", i, l->bytes,
+                                      bytes_of(&x->message[i]));
             } else {
                 walk(&x->message[i], x->dst, l->data, 0);
             }

@@ -70,7 +70,7 @@ static int64_t stride[HEDDLE_MAX_DIMS];
       heddle_comm_axes_group(P(0, &(heddle_comm *){NULL}), P(1, a->comm), P(2, MESH), 1))                              \
     X(heddle_comm_abort, "comm why?", NULL_STATUS, heddle_comm_abort(P(0, a->comm), P(1, "enough")))                   \
     X(heddle_comm_from_callbacks, "out transport options?", NULL_STATUS, from_callbacks(null))                         \
-    X(heddle_transport_fail, "format", HEDDLE_ERR_IO, transport_fail(HEDDLE_ERR_IO, P(0, "why")))
+    X(heddle_set_error, "format", HEDDLE_ERR_IO, set_error(HEDDLE_ERR_IO, P(0, "why")))
 
 #define PLANS(X)                                                                                                       \
     X(heddle_reshard_parse, "out text", NULL_STATUS,                                                                   \
@@ -184,7 +184,7 @@ static heddle_status from_callbacks(int null)
 }
 
 /* Without the attribute by which the compiler would refuse the NULL. */
-static heddle_status (*const volatile transport_fail)(heddle_status, const char *, ...) = heddle_transport_fail;
+static heddle_status (*const volatile set_error)(heddle_status, const char *, ...) = heddle_set_error;
 
 static const heddle_bench_options *short_bench(void)
 {

@@ -20,6 +20,14 @@ static void keeps_the_last_sentence(void **state)
     assert_string_equal(heddle_last_error(), "file.yaml:7: wanted 3, got 4");
 }
 
+static void programs_write_a_sentence_too(void **state)
+{
+    (void)state;
+    assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "%d of %d bytes", 3, 4), HEDDLE_ERR_IO);
+    assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "input: %s", heddle_last_error()), HEDDLE_ERR_IO);
+    assert_string_equal(heddle_last_error(), "input: 3 of 4 bytes");
+}
+
 static void refuses_the_nth_allocation(void **state)
 {
     (void)state;
@@ -39,6 +47,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(names_every_status),
         cmocka_unit_test(keeps_the_last_sentence),
+        cmocka_unit_test(programs_write_a_sentence_too),
         cmocka_unit_test(refuses_the_nth_allocation),
     };
     return HD_RUN_CASES(cases, argc, argv);
