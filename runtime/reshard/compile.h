@@ -6,6 +6,7 @@
 #ifndef HD_COMPILE_H
 #define HD_COMPILE_H
 
+#include "runtime/move/copy.h"
 #include <heddle/reshard.h>
 
 typedef enum hd_phase_kind {
@@ -63,18 +64,8 @@ typedef struct hd_array {
     int64_t stride_elems[HEDDLE_MAX_DIMS];
 } hd_array;
 
-/* A piece as loops over runs, neighbouring dims merged; offsets and strides in bytes. */
-typedef struct hd_copy {
-    int64_t src_offset_bytes, dst_offset_bytes, run_bytes;
-    int nloops; /* outermost first */
-    int64_t count[HEDDLE_MAX_DIMS];
-    int64_t src_stride_bytes[HEDDLE_MAX_DIMS], dst_stride_bytes[HEDDLE_MAX_DIMS];
-} hd_copy;
-
+/* A piece as a copy between two arrays. */
 void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes);
-/* Carry it out within this process, by the kernel that the rule of thumb gives. */
-void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
-
 /* The single-process oracle: src[r] and dst[r] are the dense local arrays of every rank; element by element, no box
  * algebra shared with the code above. For tests and `heddle verify`. */
 heddle_status hd_oracle(const heddle_reshard_line *line, const void *const *src, void *const *dst);

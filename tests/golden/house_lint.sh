@@ -16,10 +16,11 @@ allowed() {
     runtime/base) echo "runtime/base" ;;
     runtime/layout) echo "runtime/base runtime/layout" ;;
     runtime/comm) echo "runtime/base runtime/layout runtime/comm" ;;
-    runtime/reshard) echo "runtime/base runtime/layout runtime/comm runtime/reshard kernels" ;;
-    runtime/attention) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/attention kernels" ;;
+    runtime/move) echo "runtime/base runtime/comm runtime/move kernels" ;;
+    runtime/reshard) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard kernels" ;;
+    runtime/attention) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention kernels" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
-    runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/session" ;;
+    runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/session" ;;
     runtime/parallel) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
     planner/cli | examples | examples/*) echo "" ;;
     planner/*) echo "runtime/base runtime/layout planner" ;;

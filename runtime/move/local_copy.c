@@ -1,6 +1,6 @@
 /* One copy between two arrays of this rank. */
 #include "kernels/kernels.h"
-#include "runtime/reshard/compile.h"
+#include "runtime/move/copy.h"
 
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes)
 {

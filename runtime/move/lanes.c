@@ -1,5 +1,5 @@
 /* Copies become lanes of a kernel: which peers are walked together, in which order, by which kernel. */
-#include "runtime/reshard/plan.h"
+#include "runtime/move/lanes.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Geometry of one copy: order of its loops, what lies together, dense and message forms. */
-#include "runtime/reshard/plan.h"
+#include "runtime/move/copy.h"
 
 #include <string.h>
 

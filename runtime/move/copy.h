@@ -1,0 +1,33 @@
+/* One copy between two arrays as loops over runs: pure geometry, no pointers, no ranks. */
+#ifndef HD_MOVE_COPY_H
+#define HD_MOVE_COPY_H
+
+#include <heddle/transport.h>
+
+/* A strided copy without pointers: loops over runs; offsets and strides in bytes. */
+typedef struct hd_copy {
+    int64_t src_offset_bytes, dst_offset_bytes, run_bytes;
+    int nloops; /* outermost first */
+    int64_t count[HEDDLE_MAX_DIMS];
+    int64_t src_stride_bytes[HEDDLE_MAX_DIMS], dst_stride_bytes[HEDDLE_MAX_DIMS];
+} hd_copy;
+
+typedef enum hd_side { HD_SIDE_SRC, HD_SIDE_DST } hd_side;
+
+int64_t hd_copy_bytes(const hd_copy *copy);
+/* Bytes that lie together on one side, whatever the loops of the other side. */
+int64_t hd_copy_stretch(const hd_copy *copy, hd_side side);
+/* Order the loops by the strides of one side (largest outermost) and merge neighbours. */
+void hd_copy_walk(hd_copy *copy, hd_side side);
+/* The order in which the bytes of a copy travel: that of the side that lies together, so that only the other is packed.
+ */
+void hd_copy_stream(hd_copy *copy);
+/* Replace one side by a dense array in loop order, at `offset_bytes`. */
+void hd_copy_make_dense(hd_copy *copy, hd_side side, int64_t offset_bytes);
+/* One side of a copy as a message. */
+heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
+
+/* Carry it out within this process, by the kernel that the rule of thumb gives. */
+void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
+
+#endif
