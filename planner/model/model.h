@@ -5,6 +5,8 @@
 #ifndef HD_MODEL_H
 #define HD_MODEL_H
 
+#include "runtime/document/node.h"
+
 #include <heddle/planner.h>
 
 enum {
@@ -12,7 +14,6 @@ enum {
     HD_MODEL_MAX_STAGES = 256,
     HD_MODEL_MAX_DIMS = 12,
     HD_MODEL_MAX_RUNS = 1 << 16, /* stages of all repetitions together */
-    HD_MODEL_TEXT_BYTES = 64,
     HD_MODEL_MAX_HEADS = 65536
 };
 
@@ -31,7 +32,7 @@ typedef struct hd_model_dim {
 } hd_model_dim;
 
 typedef struct hd_model_stage {
-    char name[HD_MODEL_TEXT_BYTES];
+    char name[HD_NODE_LABEL_BYTES];
     heddle_stage_kind kind;
     int mixed_dim; /* index in the shape, -1: token-wise */
     int heads_dim; /* index in dims[]; -1: heads_fixed */
@@ -46,7 +47,7 @@ typedef struct hd_model_stage {
 
 struct heddle_model {
     char *file; /* for sentences */
-    char name[HD_MODEL_TEXT_BYTES];
+    char name[HD_NODE_LABEL_BYTES];
     heddle_dtype dtype;
     int ndims;
     hd_model_dim dim[HD_MODEL_MAX_DIMS];

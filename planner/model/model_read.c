@@ -40,24 +40,6 @@ int hd_is_dim_name(const char *text)
            strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == length;
 }
 
-heddle_status hd_read_label(char *out, const hd_node *node, const char *what)
-{
-    char quoted[HD_NODE_QUOTE_BYTES];
-    const char *text = NULL;
-    heddle_status st = hd_node_text(&text, node, what);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    size_t length = strlen(text);
-    if (length == 0 || length >= HD_MODEL_TEXT_BYTES ||
-        strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") != length) {
-        return hd_node_fail(HEDDLE_ERR_PARSE, node, "'%s' must be 1 to %d letters, digits, '.', '_' or '-', found '%s'",
-                            what, HD_MODEL_TEXT_BYTES - 1, hd_quote(quoted, sizeof quoted, text));
-    }
-    memcpy(out, text, length + 1);
-    return HEDDLE_OK;
-}
-
 static heddle_status read_dtype(heddle_dtype *out, const hd_node *node)
 {
     const char *names[HEDDLE_DTYPE_COUNT];
@@ -265,7 +247,7 @@ static heddle_status read_model(heddle_model *m, const hd_node *root)
     hd_model_reader r = {.m = m};
     int64_t repeat = 1;
     HD_TRY(hd_map_read(value, root, model_keys, MODEL_KEYS, "the model"));
-    HD_TRY(hd_read_label(m->name, value[MODEL_NAME], "model"));
+    HD_TRY(hd_node_label(m->name, value[MODEL_NAME], "model"));
     HD_TRY(read_dtype(&m->dtype, value[MODEL_DTYPE]));
     HD_TRY(read_dims(m, value[MODEL_DIMS]));
     HD_TRY(read_tensors(&r, value[MODEL_TENSORS]));

@@ -3,7 +3,7 @@
 #define HD_MODEL_READ_H
 
 #include "planner/model/model.h"
-#include "planner/model/node.h"
+#include "runtime/document/node.h"
 
 #define HD_EXTENT_MAX (INT64_C(1) << 48)
 
@@ -18,8 +18,6 @@ extern const char *const hd_role_names[];
 
 hd_mark hd_mark_of(const hd_node *node);
 int hd_is_dim_name(const char *text);
-/* A name for reports: letters, digits, '.', '_', '-'; HD_MODEL_TEXT_BYTES with the 0. */
-heddle_status hd_read_label(char *out, const hd_node *node, const char *what);
 /* The index of a declared dim. */
 heddle_status hd_read_dim_ref(int *out, const heddle_model *model, const hd_node *node, const char *what);
 heddle_status hd_read_stages(hd_model_reader *reader, const hd_node *node);

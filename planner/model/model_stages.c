@@ -2,6 +2,7 @@
 #include "planner/model/model_read.h"
 
 #include "runtime/base/base.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,10 +30,6 @@ static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_ROPE] = {"rope", 0},   [STAGE_QK_NORM] = {"qk_norm", 0}, [STAGE_CAUSAL] = {"causal", 0},
     [STAGE_DECAY] = {"decay", 0},
 };
-static const char *const kind_names[] = {[HEDDLE_STAGE_ATTENTION] = "attention",
-                                         [HEDDLE_STAGE_CROSS] = "cross",
-                                         [HEDDLE_STAGE_MLP] = "mlp",
-                                         [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 /* Which keys a kind takes besides name, kind and in: 1 = may, 2 = must. */
 static const char stage_takes[][STAGE_KEYS] = {
     [HEDDLE_STAGE_ATTENTION] =
@@ -156,11 +153,11 @@ static heddle_status check_stage_keys(const hd_model_stage *s, const hd_node *no
         char takes = stage_takes[s->kind][k];
         if (takes == 0 && value[k] != NULL) {
             return hd_node_fail(HEDDLE_ERR_PARSE, value[k], "stage '%s' is of kind %s, which takes no '%s'", s->name,
-                                kind_names[s->kind], stage_keys[k].name);
+                                hd_stage_kind_names[s->kind], stage_keys[k].name);
         }
         if (takes == 2 && value[k] == NULL) {
             return hd_node_fail(HEDDLE_ERR_PARSE, node, "stage '%s' is of kind %s and has no '%s'", s->name,
-                                kind_names[s->kind], stage_keys[k].name);
+                                hd_stage_kind_names[s->kind], stage_keys[k].name);
         }
     }
     if (s->kind == HEDDLE_STAGE_MLP && (value[STAGE_WIDTH] == NULL) == (value[STAGE_RATIO] == NULL)) {
@@ -182,8 +179,8 @@ static heddle_status read_stage(hd_model_reader *r, const hd_node *node, int ind
     s->decay = 1;
     s->mark = hd_mark_of(node);
     HD_TRY(hd_map_read(value, node, stage_keys, STAGE_KEYS, what));
-    HD_TRY(hd_read_label(s->name, value[STAGE_NAME], "name"));
-    HD_TRY(hd_node_choice(&kind, value[STAGE_KIND], kind_names, HEDDLE_STAGE_LINEAR + 1, "kind"));
+    HD_TRY(hd_node_label(s->name, value[STAGE_NAME], "name"));
+    HD_TRY(hd_node_choice(&kind, value[STAGE_KIND], hd_stage_kind_names, HD_STAGE_KINDS, "kind"));
     s->kind = (heddle_stage_kind)kind;
     HD_TRY(check_stage_keys(s, node, value));
     HD_TRY(value[STAGE_IN] ? read_tensor_ref(value[STAGE_IN], r->activation, "in") : HEDDLE_OK);

@@ -11,7 +11,7 @@ enum { LOCAL_PERCENT = 150 };
 /* --- "STAGE=METHOD,..." ------------------------------------------------------------------------------------------- */
 
 typedef struct request {
-    char stage[HD_MODEL_TEXT_BYTES], method[HD_MODEL_TEXT_BYTES];
+    char stage[HD_NODE_LABEL_BYTES], method[HD_NODE_LABEL_BYTES];
 } request;
 
 /* One entry of `text`, which ends at *end. */
@@ -60,12 +60,12 @@ static heddle_status refuse(const hd_search *s, const request *r, int stage, int
     if (stage >= 0 && s->mixes[stage].dim < 0) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "stage '%s' is of kind %s, which has no method; attention and linear-attention have", r->stage,
-                       hd_stage_kind_name(s->mixes[stage].kind));
+                       hd_stage_kind_names[s->mixes[stage].kind]);
     }
     if (stage >= 0) {
         list_methods(names, sizeof names, s->mixes[stage].kind);
         return hd_fail(HEDDLE_ERR_ARG, "stage '%s' of kind %s has no method '%s'; there are %s", r->stage,
-                       hd_stage_kind_name(s->mixes[stage].kind), r->method, names);
+                       hd_stage_kind_names[s->mixes[stage].kind], r->method, names);
     }
     if (takers == 0 && strcmp(r->stage, "*") == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "no stage of model '%s' has a method '%s'", s->m->name, r->method);

@@ -3,7 +3,7 @@
 #define HD_SEARCH_INTERNAL_H
 
 #include "planner/model/model.h"
-#include "planner/search/schedule_internal.h"
+#include "runtime/schedule/schedule_internal.h"
 
 /* Compared in this order. */
 typedef struct hd_search_cost {

@@ -3,8 +3,8 @@
 #include "case.h"
 
 #include "planner/cli/random_line.h"
-#include "planner/search/schedule_internal.h"
 #include "runtime/base/base.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #include "case.h"
 #include "time_limit.h"
 
-#include "planner/search/schedule_internal.h"
 #include "runtime/base/base.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include <heddle/planner.h>
 #include <heddle/reshard.h>

@@ -2,8 +2,8 @@
  * models against every assignment of layouts and methods there is. */
 #include "case.h"
 
-#include "planner/search/schedule_internal.h"
 #include "runtime/base/base.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include <heddle/attention.h>
 #include <heddle/linear_attention.h>

@@ -1,4 +1,4 @@
-/* A YAML or JSON text as a tree of nodes with positions: what every planner file is read through.
+/* A YAML or JSON text as a tree of nodes with positions: what models and schedules are read through.
  *
  * libyaml does the scanning; scalars stay text and are typed by the reader that wants them. Refused: anchors, aliases,
  * tags, several documents, duplicate keys, deep nesting, maps of more than HD_NODE_MAP_KEYS keys. Errors are sentences
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HD_NODE_DEPTH = 16, HD_NODE_MAP_KEYS = 64, HD_NODE_QUOTE_BYTES = 56 };
+enum { HD_NODE_DEPTH = 16, HD_NODE_MAP_KEYS = 64, HD_NODE_QUOTE_BYTES = 56, HD_NODE_LABEL_BYTES = 64 };
 
 typedef enum hd_node_kind { HD_NODE_SCALAR, HD_NODE_LIST, HD_NODE_MAP } hd_node_kind;
 
@@ -64,6 +64,8 @@ const char *hd_nearest(const char *text, const char *const *names, int nnames);
 heddle_status hd_node_int(int64_t *out, const hd_node *node, int64_t low, int64_t high, const char *what);
 heddle_status hd_node_bool(int *out, const hd_node *node, const char *what);
 heddle_status hd_node_text(const char **out, const hd_node *node, const char *what);
+/* A name for reports: letters, digits, '.', '_', '-'; HD_NODE_LABEL_BYTES with the 0. */
+heddle_status hd_node_label(char *out, const hd_node *node, const char *what);
 heddle_status hd_node_choice(int *out, const hd_node *node, const char *const *names, int nnames, const char *what);
 heddle_status hd_node_list(const hd_node *node, int low, int high, const char *what);
 

@@ -1,5 +1,5 @@
 /* Exclusive scan of the states in ceil(log2 n) steps. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 /* Steps in which the member at place p sends. */
 static int64_t steps(int p, int n)

@@ -1,5 +1,5 @@
 /* Ring attention: keys and values travel; in backward again, with their gradients in f32. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {

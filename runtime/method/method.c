@@ -1,5 +1,5 @@
 /* The list of methods, groups of ranks, and prices. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"

@@ -1,5 +1,5 @@
 /* Ulysses over the inner of two mesh axes, ring over the outer one. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static int heads_over(const hd_method_group *group)
 {

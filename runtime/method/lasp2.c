@@ -1,6 +1,6 @@
 /* LASP-2: every rank gathers all states (arXiv 2502.07563, section 3). Without decay one gather serves both directions.
  */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {

@@ -1,5 +1,5 @@
 /* Every rank gathers all keys and values; their gradients come back in f32. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {

@@ -1,5 +1,5 @@
 /* Schedule -> JSON, one stage or edge per line; written beside the target and renamed. */
-#include "planner/search/schedule_internal.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include "runtime/base/base.h"
 
@@ -61,7 +61,7 @@ static void put_stages(FILE *f, const heddle_schedule *s)
         fprintf(f, "    {\"name\": ");
         put_text(f, stage->name);
         fprintf(f, ", \"repetition\": %d, \"kind\": \"%s\", \"over\": ", i / s->period,
-                hd_stage_kind_name(stage->mixes.kind));
+                hd_stage_kind_names[stage->mixes.kind]);
         if (stage->mixes.dim >= 0) {
             put_text(f, s->shape.dim[stage->mixes.dim].name);
         } else {
@@ -90,8 +90,8 @@ static void put_edges(FILE *f, const heddle_schedule *s)
         fprintf(f,
                 ", \"kind\": \"%s\", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_received_max\": %" PRId64
                 ", \"bytes_total\": %" PRId64 ", \"messages\": %" PRId64 "}%s\n",
-                hd_edge_kind_name(e->kind), e->cost.bytes_per_rank_max, e->cost.bytes_received_max, e->cost.bytes_total,
-                e->cost.messages, i + 1 < nedges ? "," : "");
+                hd_edge_kind_names[e->kind], e->cost.bytes_per_rank_max, e->cost.bytes_received_max,
+                e->cost.bytes_total, e->cost.messages, i + 1 < nedges ? "," : "");
     }
     fprintf(f, "  ],\n");
 }

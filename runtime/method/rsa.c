@@ -1,6 +1,6 @@
 /* Ring Self-Attention: a ring of keys, then one of values (arXiv 2105.13120, section 3). The bytes of ring attention
  * with whole score rows in memory, so it runs when named only. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {

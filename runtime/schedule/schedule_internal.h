@@ -2,17 +2,13 @@
 #ifndef HD_SCHEDULE_INTERNAL_H
 #define HD_SCHEDULE_INTERNAL_H
 
-#include "planner/method/method.h"
+#include "runtime/document/node.h"
+#include "runtime/method/method.h"
 
-#include <heddle/planner.h>
 #include <heddle/schedule.h>
 
 #define HD_SCHEDULE_SCHEMA "heddle-schedule-1"
-enum {
-    HD_SCHEDULE_LIMIT_BYTES = 64 << 20,
-    HD_SCHEDULE_NAME_BYTES = 64 /* at least HD_MODEL_TEXT_BYTES */,
-    HD_SCHEDULE_MAX_LAYOUTS = 256
-};
+enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_MAX_LAYOUTS = 256 };
 
 typedef enum hd_edge_kind {
     HD_EDGE_KEEP,
@@ -20,11 +16,16 @@ typedef enum hd_edge_kind {
     HD_EDGE_SWITCH,
     HD_EDGE_GATHER,
     HD_EDGE_FREE,
-    HD_EDGE_GENERAL
+    HD_EDGE_GENERAL,
+    HD_EDGE_KINDS
 } hd_edge_kind;
+enum { HD_STAGE_KINDS = HEDDLE_STAGE_LINEAR + 1 };
+/* As files and sentences have them. */
+extern const char *const hd_edge_kind_names[HD_EDGE_KINDS];
+extern const char *const hd_stage_kind_names[HD_STAGE_KINDS];
 
 typedef struct hd_schedule_stage {
-    char name[HD_SCHEDULE_NAME_BYTES];
+    char name[HD_NODE_LABEL_BYTES];
     hd_method_stage mixes; /* heads, causal and decays are known where some repetition has a method */
 } hd_schedule_stage;
 
@@ -68,9 +69,7 @@ heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from
 heddle_status hd_schedule_sum(heddle_schedule *schedule);
 heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note);
 
-const char *hd_edge_kind_name(hd_edge_kind kind);
 hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to, const heddle_mesh *mesh);
-const char *hd_stage_kind_name(heddle_stage_kind kind);
 
 /* Exact bytes and messages of a reshard, all ranks. */
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,

@@ -8,7 +8,7 @@
  * linear in the ranks. Tests hold it against heddle_reshard_sends; partial sums that end replicated use that function
  * itself.
  */
-#include "planner/search/schedule_internal.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"

@@ -1,4 +1,4 @@
-#include "planner/model/node.h"
+#include "runtime/document/node.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -173,6 +173,24 @@ heddle_status hd_node_text(const char **out, const hd_node *node, const char *wh
         *out = node->text;
     }
     return st;
+}
+
+heddle_status hd_node_label(char *out, const hd_node *node, const char *what)
+{
+    char quoted[HD_NODE_QUOTE_BYTES];
+    const char *text = NULL;
+    heddle_status st = hd_node_text(&text, node, what);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    size_t length = strlen(text);
+    if (length == 0 || length >= HD_NODE_LABEL_BYTES ||
+        strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") != length) {
+        return hd_node_fail(HEDDLE_ERR_PARSE, node, "'%s' must be 1 to %d letters, digits, '.', '_' or '-', found '%s'",
+                            what, HD_NODE_LABEL_BYTES - 1, hd_quote(quoted, sizeof quoted, text));
+    }
+    memcpy(out, text, length + 1);
+    return HEDDLE_OK;
 }
 
 heddle_status hd_node_choice(int *out, const hd_node *node, const char *const *names, int nnames, const char *what)

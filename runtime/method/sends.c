@@ -1,6 +1,6 @@
 /* The parts that methods are made of, per fibre. They follow from rows and heads alone; docs/attention.md and
  * docs/linear-attention.md have the formulas in words. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 #include <heddle/index.h>
 

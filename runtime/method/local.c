@@ -1,5 +1,5 @@
 /* The dim is whole on every rank: this is what a switch arranges (DSP, arXiv 2403.10266, section 3). */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 #include <stdio.h>
 

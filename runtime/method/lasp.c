@@ -1,5 +1,5 @@
 /* LASP: one state per fibre from rank to rank, whatever the length (arXiv 2404.02882). */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {

@@ -1,26 +1,16 @@
-#include "planner/search/schedule_internal.h"
+#include "runtime/schedule/schedule_internal.h"
 
 #include "runtime/base/base.h"
 
 #include <string.h>
 
-static const char *const edge_kind_names[] = {
+const char *const hd_edge_kind_names[HD_EDGE_KINDS] = {
     [HD_EDGE_KEEP] = "keep",     [HD_EDGE_SPLIT] = "split", [HD_EDGE_SWITCH] = "switch",
     [HD_EDGE_GATHER] = "gather", [HD_EDGE_FREE] = "free",   [HD_EDGE_GENERAL] = "general"};
-static const char *const stage_kind_names[] = {[HEDDLE_STAGE_ATTENTION] = "attention",
-                                               [HEDDLE_STAGE_CROSS] = "cross",
-                                               [HEDDLE_STAGE_MLP] = "mlp",
-                                               [HEDDLE_STAGE_LINEAR] = "linear-attention"};
-
-const char *hd_edge_kind_name(hd_edge_kind kind)
-{
-    return edge_kind_names[kind];
-}
-
-const char *hd_stage_kind_name(heddle_stage_kind kind)
-{
-    return stage_kind_names[kind];
-}
+const char *const hd_stage_kind_names[HD_STAGE_KINDS] = {[HEDDLE_STAGE_ATTENTION] = "attention",
+                                                         [HEDDLE_STAGE_CROSS] = "cross",
+                                                         [HEDDLE_STAGE_MLP] = "mlp",
+                                                         [HEDDLE_STAGE_LINEAR] = "linear-attention"};
 
 /* What happens along one mesh axis. */
 static hd_edge_kind axis_kind(int from, int to)
@@ -290,7 +280,7 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
     const hd_schedule_edge *e = &schedule->edge[edge];
     out->from = schedule->layout[e->from];
     out->to = schedule->layout[e->to];
-    out->kind = hd_edge_kind_name(e->kind);
+    out->kind = hd_edge_kind_names[e->kind];
     out->bytes_per_rank_max = e->cost.bytes_per_rank_max;
     out->bytes_total = e->cost.bytes_total;
     out->messages = e->cost.messages;

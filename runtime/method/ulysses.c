@@ -1,6 +1,6 @@
 /* Ulysses: queries, keys and values to heads in one packed exchange, the result back. Heads that do not divide are
  * uneven. */
-#include "planner/method/method.h"
+#include "runtime/method/method.h"
 
 static int heads_over(const hd_method_group *group)
 {

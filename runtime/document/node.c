@@ -1,4 +1,4 @@
-#include "planner/model/node.h"
+#include "runtime/document/node.h"
 
 #include "runtime/base/base.h"
 
