@@ -1,5 +1,5 @@
 /* Which instruction sets may be used: what the CPU and the operating system can, and what HEDDLE_CPU leaves. */
-#include "cpu.h"
+#include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef HD_CPU_H
 #define HD_CPU_H
 
-#include <kernels/kernels.h>
+#include "kernels/copy.h"
 
 int hd_cpu_has_avx2(void);   /* with FMA and F16C */
 int hd_cpu_has_avx512(void); /* F, BW, VL, DQ, and everything of avx2 */

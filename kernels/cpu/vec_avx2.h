@@ -2,7 +2,7 @@
 #ifndef HD_VEC_AVX2_H
 #define HD_VEC_AVX2_H
 
-#include "kernels/cpu/block_cpu.h"
+#include "kernels/cpu/block/internal.h"
 
 #include <immintrin.h>
 #include <string.h>

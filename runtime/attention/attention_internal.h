@@ -3,7 +3,7 @@
 #ifndef HD_ATTENTION_INTERNAL_H
 #define HD_ATTENTION_INTERNAL_H
 
-#include "kernels/kernels_attention.h"
+#include "kernels/attention.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include <heddle/attention.h>

@@ -1,7 +1,7 @@
 /* Between a caller's strided arrays and dense ones, head by head. */
 #include "runtime/attention/attention_internal.h"
 
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Backward of x += proj(attention of q(x) to k,v(text)). */
-#include "kernels/kernels_attention.h"
+#include "kernels/attention.h"
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"

@@ -3,7 +3,6 @@
 
 #include "runtime/base/base.h"
 
-#include <dnnl.h>
 #include <string.h>
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -143,18 +142,9 @@ static heddle_status multiply(const heddle_block *block, const panel *p, float *
                               int64_t rows, int add)
 {
     const hd_weight_grad *w = p->weight;
-    if (w->dtype == HEDDLE_BF16) {
-        const hd_outer_product product = {dw, dy, x, w->n, p->n, w->k, rows, add};
-        return hd_gemm_outer_run(block->back->outer, p->seat, &product);
-    }
-    float beta = add ? 1 : 0;
-    dnnl_status_t status = dnnl_sgemm('T', 'N', p->n, w->k, rows, 1, dy, w->n, x, w->k, beta, dw, w->k);
-    if (status != dnnl_success) {
-        return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
-                       "oneDNN failed with status %d: gradient of a %lld x %lld weight over %lld rows", (int)status,
-                       (long long)w->n, (long long)w->k, (long long)rows);
-    }
-    return HEDDLE_OK;
+    const hd_outer_product product = {dw, dy, x, w->n, p->n, w->k, rows, add};
+    return w->dtype == HEDDLE_BF16 ? hd_gemm_outer_run(block->back->outer, p->seat, &product)
+                                   : hd_gemm_outer_f32(&product);
 }
 
 static void add_columns(const heddle_block *block, const panel *p, float *dst, const void *dy, int64_t rows)

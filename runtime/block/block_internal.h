@@ -2,8 +2,8 @@
 #ifndef HD_BLOCK_INTERNAL_H
 #define HD_BLOCK_INTERNAL_H
 
-#include "kernels/kernels_block.h"
-#include "runtime/block/gemm.h"
+#include "kernels/block.h"
+#include "kernels/gemm.h"
 
 #include <heddle/block.h>
 

@@ -3,7 +3,6 @@
 
 #include "runtime/base/base.h"
 
-#include <dnnl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -36,12 +35,11 @@ static heddle_status panel(const linear_back *b, int64_t first)
     for (int64_t r = 0; r < b->rows; r += HD_UNIT_ROWS) {
         int64_t rows = smaller(HD_UNIT_ROWS, b->rows - r);
         const float *dout = b->dout + r * b->n + first;
-        dnnl_status_t status = dnnl_sgemm('T', 'N', columns, b->k, rows, 1, dout, b->n, b->x + r * b->k, b->k, 1,
-                                          b->dweight + first * b->k, b->k);
-        if (status != dnnl_success) {
-            return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
-                           "oneDNN failed with status %d: gradient of a %lld x %lld weight over %lld rows", (int)status,
-                           (long long)b->n, (long long)b->k, (long long)rows);
+        const hd_outer_product product = {
+            b->dweight + first * b->k, dout, b->x + r * b->k, b->n, columns, b->k, rows, 1};
+        heddle_status st = hd_gemm_outer_f32(&product);
+        if (st != HEDDLE_OK) {
+            return st;
         }
         if (b->dbias != NULL) {
             hd_block_back_kernels_best()->add_columns(b->dbias + first, dout, rows, b->n, columns);

@@ -1,5 +1,5 @@
 /* Softmax attention over fibres that are whole on this rank. */
-#include "kernels/kernels_attention.h"
+#include "kernels/attention.h"
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
 

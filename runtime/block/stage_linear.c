@@ -7,7 +7,7 @@
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
 
-#include "kernels/kernels_linear.h"
+#include "kernels/linear.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* One copy between two arrays of this rank. */
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 #include "runtime/move/copy.h"
 
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes)

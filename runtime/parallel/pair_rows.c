@@ -1,7 +1,6 @@
 /* The products of a linear pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
 #include "runtime/parallel/pair_internal.h"
 
-#include <dnnl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -120,13 +119,8 @@ static heddle_status add_product(float *dw, const float *dout, const float *in, 
                                  int64_t first)
 {
     int64_t count = n - first < HD_PAIR_PANEL_ROWS ? n - first : HD_PAIR_PANEL_ROWS;
-    dnnl_status_t status = dnnl_sgemm('T', 'N', count, k, rows, 1, dout + first, n, in, k, 1, dw + first * k, k);
-    if (status != dnnl_success) {
-        return hd_fail(status == dnnl_out_of_memory ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_INTERNAL,
-                       "oneDNN failed with status %d: gradient of a %lld x %lld weight over %lld rows", (int)status,
-                       (long long)n, (long long)k, (long long)rows);
-    }
-    return HEDDLE_OK;
+    const hd_outer_product product = {dw + first * k, dout + first, in, n, count, k, rows, 1};
+    return hd_gemm_outer_f32(&product);
 }
 
 /* Panels of fc1's gradient, then of fc2's. */

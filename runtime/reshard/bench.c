@@ -2,7 +2,7 @@
  * sample after the round, so that they take the same decisions without a leader. */
 #include <heddle/bench.h>
 
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/plan.h"

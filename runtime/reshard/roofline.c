@@ -1,6 +1,6 @@
 #include "runtime/reshard/roofline.h"
 
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 

@@ -1,7 +1,7 @@
 /* Attention kernels on blocks against the library's sgemm, one thread, by turns in one run.
  *
  *     bench_attention [sequence] [width] [seconds] */
-#include "kernels/kernels_attention.h"
+#include "kernels/attention.h"
 #include "runtime/base/base.h"
 
 #include <dnnl.h>

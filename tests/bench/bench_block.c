@@ -4,9 +4,9 @@
  *
  * Times are the best of many calls in CPU time of the one thread, so that other processes disturb them less.
  */
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
+#include "kernels/gemm.h"
 #include "runtime/base/base.h"
-#include "runtime/block/gemm.h"
 
 #include <dnnl.h>
 #include <heddle/train.h>

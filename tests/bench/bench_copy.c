@@ -4,7 +4,7 @@
  *     bench_copy A B C ELEM_BYTES [RANKS [SECONDS [KERNELS]]]      [a b c]: a@sp -> b@sp (push), b@sp -> a@sp (pull),
  *                                                        a@sp -> b@sp as b,a,c (permuted push)
  */
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,7 +5,7 @@
  * GFLOP/s count what the chunked form needs: half of a chunk's square, and four (backward: eight) products with a
  * state.
  */
-#include "kernels/kernels_linear.h"
+#include "kernels/linear.h"
 #include "runtime/base/base.h"
 
 #include <dnnl.h>

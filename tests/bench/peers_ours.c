@@ -1,7 +1,7 @@
 /* Our rows, and the roofline: the same number of bytes copied contiguously, all ranks at once. */
 #include "peers.h"
 
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * the slowest rank. Linked so that the table of copy kernels and heddle_reshard_execute are this file's (--wrap). */
 #include "case.h"
 
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/roofline.h"

@@ -2,7 +2,7 @@
  * and what is sent is what was planned. */
 #include "case.h"
 
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
 
 #include <heddle/heddle.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * adjoint identity, and wrong use. */
 #include "case.h"
 
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
 #include "runtime/base/base.h"
 
 #include <heddle/linear_pair.h>

@@ -1,7 +1,7 @@
 /* Reshards against the oracle, bitwise, over every way the bytes can take. */
 #include "reshard_check.h"
 
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 
 static const char *const lines[] = {
     /* 1 rank */

@@ -1,7 +1,7 @@
 #include "random_problem.h"
 
 #include "case.h"
-#include "kernels/kernels.h"
+#include "kernels/copy.h"
 
 #include <stdlib.h>
 #include <string.h>

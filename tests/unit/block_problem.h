@@ -4,7 +4,7 @@
 
 #include "case.h"
 
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
 
 #include <heddle/block.h>
 #include <math.h>

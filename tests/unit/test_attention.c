@@ -1,7 +1,7 @@
 /* Block kernels: every variant this CPU runs against the reference, and the same bits in whatever lane or row. */
 #include "case.h"
 
-#include "kernels/kernels_block.h"
+#include "kernels/block.h"
 
 #include <math.h>
 #include <stdlib.h>

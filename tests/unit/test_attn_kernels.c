@@ -1,7 +1,7 @@
 /* Kernels of attention on blocks against the reference: odd sizes, masks, carry, NaN behind a mask. */
 #include "case.h"
 
-#include "kernels/kernels_attention.h"
+#include "kernels/attention.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * is out of range though their mean is not. */
 #include "case.h"
 
-#include "kernels/kernels_attention.h"
-#include "kernels/kernels_block.h"
+#include "kernels/attention.h"
+#include "kernels/block.h"
 
 #include <float.h>
 #include <math.h>

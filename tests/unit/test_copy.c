@@ -1,6 +1,6 @@
 #include "case.h"
+#include "kernels/copy.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
 #include "case.h"
 
+#include "kernels/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/kernels_block.h"
-#include "runtime/block/gemm.h"
+#include "kernels/gemm.h"
 
 #include <math.h>
 #include <stdlib.h>

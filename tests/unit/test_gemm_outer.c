@@ -1,8 +1,8 @@
 /* Gradients of weights from bf16 rows: right, added up, the same bits on every seat. */
 #include "case.h"
 
-#include "kernels/kernels_block.h"
-#include "runtime/block/gemm.h"
+#include "kernels/block.h"
+#include "kernels/gemm.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The judge of linear attention by finite differences, and every kernel against it. */
 #include "case.h"
 
-#include "kernels/kernels_linear.h"
+#include "kernels/linear.h"
 #include <heddle/linear_attention.h>
 
 #include <math.h>

@@ -1,7 +1,7 @@
 #include "case.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/small_float.h"
-#include "kernels/cpu/sum_internal.h"
+#include "kernels/cpu/sum/sum.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,0 +1,53 @@
+/* The kernel table: one slot and one signature per operation. Plain pointers, no communication, no allocation, no
+ * state besides the tables that are filled once. */
+#ifndef HD_KERNELS_COPY_H
+#define HD_KERNELS_COPY_H
+
+#include <heddle/layout.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HD_MAX_LOOPS = HEDDLE_MAX_DIMS };
+
+/* One stream of rows of a strided copy. Several lanes share the loops: for each step of the outer loops every lane
+ * copies one run, so that the interleaved side is walked in row order (lane = peer). */
+typedef struct hd_lane {
+    const void *src;
+    void *dst;
+    int64_t run_bytes;
+    int64_t src_stride_bytes[HD_MAX_LOOPS]; /* loop 0 is the outermost */
+    int64_t dst_stride_bytes[HD_MAX_LOOPS];
+} hd_lane;
+
+/* nloops 0: one run per lane. Non-temporal kernels fence before they return. */
+typedef void (*hd_copy_fn)(const hd_lane *lane, int nlanes, int nloops, const int64_t *count);
+
+typedef struct hd_copy_kernel {
+    const char *name; /* "rows_nt_avx512" */
+    hd_copy_fn copy;
+    int64_t min_run_bytes;
+    int64_t alignment; /* run, strides and bases must be multiples; 1 = any */
+} hd_copy_kernel;
+
+/* Kernels this CPU can run; index 0 is the reference (scalar). Never empty. */
+const hd_copy_kernel *hd_copy_kernels(int *count);
+const hd_copy_kernel *hd_copy_kernel_named(const char *name); /* NULL: unknown or not for this CPU */
+
+/* What the choice depends on, besides the lanes. */
+typedef struct hd_copy_hint {
+    int64_t footprint_bytes; /* src + dst of all ranks that share the cache */
+    int64_t shared_cache_bytes;
+} hd_copy_hint;
+
+/* The rule of thumb, and the candidates worth timing (best guess first; returns how many, at most `capacity`). */
+int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
+                       const int64_t *count, const hd_copy_hint *hint);
+
+/* dst[i] = src[0][i] + src[1][i] + ... in this order; 16- and 8-bit floats are summed in f32 and rounded once, f32 in
+ * f32, f64 in f64, integers modulo 2^n, bool as or. dst must not overlap any src. */
+void hd_sum_rows(void *dst, const void *const *src, int nsrc, int64_t elems, heddle_dtype dtype);
+
+/* Name of the widest instruction set in use: "avx512" "avx2" "generic". */
+const char *hd_cpu_isa(void);
+
+#endif

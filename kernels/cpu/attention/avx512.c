@@ -1,0 +1,12 @@
+#if defined(__x86_64__)
+
+#define HD_VEC_COLUMNS 4
+
+#include "kernels/cpu/vec_avx512.h"
+
+#define ATTN_TABLE hd_attn_avx512
+#define ATTN_NAME "avx512"
+
+#include "kernels/cpu/attention/variant.h"
+
+#endif

@@ -1,0 +1,150 @@
+/* The table of copy kernels, and which of them are worth trying for given lanes. */
+#include "kernels/cpu/copy/walk.h"
+#include "kernels/cpu/cpu.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { MAX_KERNELS = 32 };
+
+static hd_copy_kernel table[MAX_KERNELS];
+static int table_count;
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
+
+static void add_family(const hd_copy_kernel *family, int count)
+{
+    memcpy(table + table_count, family, (size_t)count * sizeof(*family));
+    table_count += count;
+}
+
+static void fill_table(void)
+{
+    int count;
+    const hd_copy_kernel *family = hd_copy_family_generic(&count);
+    add_family(family, count);
+#if HD_X86
+    if (hd_cpu_has_avx2()) {
+        family = hd_copy_family_avx2(&count);
+        add_family(family, count);
+    }
+    if (hd_cpu_has_avx512()) {
+        family = hd_copy_family_avx512(&count);
+        add_family(family, count);
+    }
+#endif
+}
+
+const hd_copy_kernel *hd_copy_kernels(int *count)
+{
+    pthread_once(&table_once, fill_table);
+    *count = table_count;
+    return table;
+}
+
+const hd_copy_kernel *hd_copy_kernel_named(const char *name)
+{
+    int count;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&count);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(kernel[i].name, name) == 0) {
+            return &kernel[i];
+        }
+    }
+    return NULL;
+}
+
+/* What the rule looks at. */
+typedef struct shape_of_runs {
+    int64_t shortest_bytes; /* of the lanes that copy anything; 0: none does */
+    uintptr_t alignment;    /* common power of two of runs, strides and bases, at most 4096 */
+    int whole_lines;        /* every run is whole lines of dst */
+} shape_of_runs;
+
+static shape_of_runs look_at(const hd_lane *lane, int nlanes, int nloops)
+{
+    shape_of_runs out = {0, 0, 0};
+    uintptr_t dst_bits = 0;
+    uintptr_t bits = HD_PAGE_BYTES;
+    for (int l = 0; l < nlanes; l++) {
+        if (lane[l].run_bytes <= 0) {
+            continue;
+        }
+        if (out.shortest_bytes == 0 || lane[l].run_bytes < out.shortest_bytes) {
+            out.shortest_bytes = lane[l].run_bytes;
+        }
+        dst_bits |= (uintptr_t)lane[l].dst | (uintptr_t)lane[l].run_bytes;
+        bits |= (uintptr_t)lane[l].src;
+        for (int k = 0; k < nloops; k++) {
+            dst_bits |= (uintptr_t)lane[l].dst_stride_bytes[k];
+            bits |= (uintptr_t)lane[l].src_stride_bytes[k];
+        }
+    }
+    bits |= dst_bits;
+    out.alignment = bits & (~bits + 1);
+    out.whole_lines = dst_bits % HD_LINE_BYTES == 0;
+    return out;
+}
+
+/* Names without the instruction set are tried with the widest one there is. */
+static const hd_copy_kernel *widest(const char *name)
+{
+    static const char *const prefix[] = {"avx512", "avx2", ""};
+    for (int i = 0; i < 3; i++) {
+        char full[32];
+        size_t bytes = strlen(prefix[i]);
+        memcpy(full, prefix[i], bytes);
+        strcpy(full + bytes, name);
+        const hd_copy_kernel *kernel = hd_copy_kernel_named(full);
+        if (kernel) {
+            return kernel;
+        }
+    }
+    return NULL;
+}
+
+enum { LONG_BYTES = 32768, STRING_BYTES = 1024, RAGGED_STREAM_BYTES = 4096 };
+
+/* Best guess first. "" is the plain kernel of the widest instruction set. */
+static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_hint *hint)
+{
+    static const char *const streamed_long[] = {"_nt", "_merge", "_nt_pf", "_nt8_pf", "movsb", "_nt8", "_pf", NULL};
+    static const char *const streamed_lines[] = {"_nt_pf", "_merge", "_nt", "_merge_pf", "_pf", NULL};
+    static const char *const streamed_ragged[] = {"_merge_pf", "_merge", "_nt_pf", "_pf", "", "movsb", NULL};
+    static const char *const streamed_short[] = {"_merge_pf", "_merge", "_nt", "_pf", "", "memcpy", NULL};
+    static const char *const cached_long[] = {"movsb", "memcpy", "", "_pf", "_nt_pf", NULL};
+    static const char *const cached_lines[] = {"", "memcpy", "_pf", "movsb", "_nt_pf", NULL};
+    static const char *const cached_ragged[] = {"", "memcpy", "_pf", "_merge_pf", NULL};
+    if (hint->footprint_bytes > hint->shared_cache_bytes) {
+        if (runs->shortest_bytes >= LONG_BYTES) {
+            return streamed_long;
+        }
+        if (runs->whole_lines) {
+            return streamed_lines;
+        }
+        return runs->shortest_bytes >= RAGGED_STREAM_BYTES ? streamed_ragged : streamed_short;
+    }
+    if (runs->shortest_bytes >= STRING_BYTES) {
+        return cached_long;
+    }
+    return runs->whole_lines ? cached_lines : cached_ragged;
+}
+
+int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
+                       const int64_t *count, const hd_copy_hint *hint)
+{
+    (void)count;
+    shape_of_runs runs = look_at(lane, nlanes, nloops);
+    int n = 0;
+    for (const char *const *name = names_to_try(&runs, hint); *name && n < capacity; name++) {
+        const hd_copy_kernel *kernel = widest(*name);
+        if (kernel && runs.shortest_bytes >= kernel->min_run_bytes &&
+            runs.alignment % (uintptr_t)kernel->alignment == 0) {
+            out[n++] = kernel;
+        }
+    }
+    if (n == 0 && capacity > 0) {
+        int all;
+        out[n++] = hd_copy_kernels(&all);
+    }
+    return n;
+}

@@ -1,0 +1,42 @@
+/* Copy kernels for every CPU: the judge, and the string move of x86. */
+#include "kernels/cpu/copy/walk.h"
+
+#include <string.h>
+
+HD_INLINE void run_memcpy(char *dst, const char *src, int64_t bytes, const char *ahead)
+{
+    (void)ahead;
+    memcpy(dst, src, (size_t)bytes);
+}
+
+static void copy_memcpy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+{
+    hd_walk(lane, nlanes, nloops, count, run_memcpy);
+}
+
+#if HD_X86
+HD_INLINE void run_movsb(char *dst, const char *src, int64_t bytes, const char *ahead)
+{
+    (void)ahead;
+    __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
+}
+
+static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+{
+    hd_walk(lane, nlanes, nloops, count, run_movsb);
+    /* Microcode may use stores without ownership inside; order them like other non-temporal stores. */
+    __asm__ volatile("sfence" ::: "memory");
+}
+#endif
+
+const hd_copy_kernel *hd_copy_family_generic(int *count)
+{
+    static const hd_copy_kernel family[] = {
+        {"memcpy", copy_memcpy, 1, 1},
+#if HD_X86
+        {"movsb", copy_movsb, 1, 1},
+#endif
+    };
+    *count = (int)(sizeof(family) / sizeof(family[0]));
+    return family;
+}

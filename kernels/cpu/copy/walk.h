@@ -1,0 +1,130 @@
+/* Shared by the copy kernels: the families' tables and the walk over lanes that every family inlines its row into. */
+#ifndef HD_COPY_INTERNAL_H
+#define HD_COPY_INTERNAL_H
+
+#include "kernels/copy.h"
+
+#if defined(__x86_64__)
+#define HD_X86 1
+#else
+#define HD_X86 0
+#endif
+
+#define HD_INLINE static inline __attribute__((always_inline))
+
+/* A family's kernels; the caller checks that the CPU has the instructions. */
+const hd_copy_kernel *hd_copy_family_generic(int *count);
+#if HD_X86
+const hd_copy_kernel *hd_copy_family_avx2(int *count);
+const hd_copy_kernel *hd_copy_family_avx512(int *count);
+#endif
+
+enum {
+    HD_WALK_LANES = 64,       /* lanes walked together; more are walked in groups */
+    HD_PREFETCH_BYTES = 1024, /* how far ahead of the read */
+    HD_PAGE_BYTES = 4096,
+    HD_LINE_BYTES = 64
+};
+
+/* Copies one run. `ahead` is where this lane reads next (see hd_walk); kernels without prefetch ignore it. */
+typedef void (*hd_run_fn)(char *dst, const char *src, int64_t bytes, const char *ahead);
+
+/* The lanes of one group that have anything to copy, at one step of the outer loops. */
+typedef struct hd_rows {
+    int nlanes;
+    int64_t steps; /* of the innermost loop */
+    const char *src[HD_WALK_LANES];
+    char *dst[HD_WALK_LANES];
+    int64_t bytes[HD_WALK_LANES];
+    int64_t src_stride[HD_WALK_LANES];
+    int64_t dst_stride[HD_WALK_LANES];
+    int64_t ahead[HD_WALK_LANES]; /* distance from a run to the one to prefetch with it */
+    int lane[HD_WALK_LANES];      /* index into the caller's lanes */
+} hd_rows;
+
+/* The next group from lane *first on; 0 when none is left. */
+HD_INLINE int hd_rows_group(hd_rows *rows, int *first, const hd_lane *lane, int nlanes, int nloops,
+                            const int64_t *count)
+{
+    rows->nlanes = 0;
+    rows->steps = nloops > 0 ? count[nloops - 1] : 1;
+    while (*first < nlanes && rows->nlanes < HD_WALK_LANES) {
+        const hd_lane *from = &lane[*first];
+        if (from->run_bytes > 0) {
+            int l = rows->nlanes++;
+            rows->lane[l] = *first;
+            rows->bytes[l] = from->run_bytes;
+            rows->src_stride[l] = nloops > 0 ? from->src_stride_bytes[nloops - 1] : 0;
+            rows->dst_stride[l] = nloops > 0 ? from->dst_stride_bytes[nloops - 1] : 0;
+            int64_t rows_ahead = from->run_bytes < HD_PREFETCH_BYTES ? HD_PREFETCH_BYTES / from->run_bytes : 1;
+            rows->ahead[l] = rows_ahead * rows->src_stride[l];
+        }
+        ++*first;
+    }
+    return rows->nlanes > 0;
+}
+
+/* Points the rows at outer step `at` (one index per loop but the innermost). */
+HD_INLINE void hd_rows_point(hd_rows *rows, const hd_lane *lane, int nouter, const int64_t *at)
+{
+    for (int l = 0; l < rows->nlanes; l++) {
+        const hd_lane *from = &lane[rows->lane[l]];
+        int64_t src_bytes = 0;
+        int64_t dst_bytes = 0;
+        for (int k = 0; k < nouter; k++) {
+            src_bytes += at[k] * from->src_stride_bytes[k];
+            dst_bytes += at[k] * from->dst_stride_bytes[k];
+        }
+        rows->src[l] = (const char *)from->src + src_bytes;
+        rows->dst[l] = (char *)from->dst + dst_bytes;
+    }
+}
+
+/* Next outer step; 0 after the last. */
+HD_INLINE int hd_next_step(int64_t *at, int nouter, const int64_t *count)
+{
+    for (int k = nouter - 1; k >= 0; k--) {
+        if (++at[k] < count[k]) {
+            return 1;
+        }
+        at[k] = 0;
+    }
+    return 0;
+}
+
+HD_INLINE int hd_no_steps(int nloops, const int64_t *count)
+{
+    for (int k = 0; k < nloops; k++) {
+        if (count[k] <= 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Every lane's run of every step, lanes innermost. `run` is inlined: a call through a pointer per row costs more than
+ * half of what a short row takes. */
+HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_run_fn run)
+{
+    if (hd_no_steps(nloops, count)) {
+        return;
+    }
+    hd_rows rows;
+    int first = 0;
+    int nouter = nloops > 0 ? nloops - 1 : 0;
+    while (hd_rows_group(&rows, &first, lane, nlanes, nloops, count)) {
+        int64_t at[HD_MAX_LOOPS] = {0};
+        do {
+            hd_rows_point(&rows, lane, nouter, at);
+            for (int64_t i = 0; i < rows.steps; i++) {
+                for (int l = 0; l < rows.nlanes; l++) {
+                    const char *src = rows.src[l] + i * rows.src_stride[l];
+                    run(rows.dst[l] + i * rows.dst_stride[l], src, rows.bytes[l],
+                        (const char *)((uintptr_t)src + (uintptr_t)rows.ahead[l]));
+                }
+            }
+        } while (hd_next_step(at, nouter, count));
+    }
+}
+
+#endif

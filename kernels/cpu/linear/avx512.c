@@ -1,0 +1,27 @@
+#if defined(__x86_64__)
+
+#include "kernels/cpu/linear/internal.h"
+
+#include "kernels/cpu/small_float.h"
+
+#include <math.h>
+#include <string.h>
+
+#define HD_VEC_COLUMNS 4
+
+#include "kernels/cpu/vec_avx512.h"
+
+#define REAL float
+#define TILE_ROWS 12
+#define TILE_ROWS_LEFT_8 1
+
+#include "kernels/cpu/linear/product.h"
+
+#include "kernels/cpu/linear/vector.h"
+
+#define LINEAR_TABLE hd_linear_avx512
+#define LINEAR_NAME "avx512"
+
+#include "kernels/cpu/linear/body.h"
+
+#endif

@@ -1,0 +1,17 @@
+#include "kernels/cpu/linear/internal.h"
+
+#include "kernels/cpu/small_float.h"
+
+#include <math.h>
+#include <string.h>
+
+#define REAL float
+
+#include "kernels/cpu/linear/product.h"
+
+#include "kernels/cpu/linear/scalar.h"
+
+#define LINEAR_TABLE hd_linear_reference
+#define LINEAR_NAME "reference"
+
+#include "kernels/cpu/linear/body.h"
