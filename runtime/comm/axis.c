@@ -23,7 +23,7 @@ static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const in
     comm->group = parent->group;
     comm->name = parent->name;
     comm->options = parent->options;
-    comm->fault = parent->fault;
+    comm->breaker = parent->breaker;
     HD_TRY(hd_comm_arrays(comm));
     HD_TRY(hd_alloc((void **)&comm->parent_rank, (size_t)size, sizeof(int), "a communicator"));
     memcpy(comm->parent_rank, parent_ranks, (size_t)size * sizeof(int));

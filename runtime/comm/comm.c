@@ -182,7 +182,9 @@ static void take_apart(heddle_comm *comm)
     if (!hd_group_is_fork(comm->group)) {
         comm->ops->destroy(comm);
     }
-    hd_fault_destroy(comm->fault);
+    if (comm->breaker != NULL) {
+        comm->breaker->destroy(comm->breaker);
+    }
     if (comm->bound) {
         sched_setaffinity(0, sizeof comm->cpus_before, &comm->cpus_before);
     }

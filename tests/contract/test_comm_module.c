@@ -2,7 +2,7 @@
 #include "case.h"
 
 #include "runtime/base/base.h"
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/transport/transport.h"
 
 #include <fcntl.h>
 #include <stdio.h>

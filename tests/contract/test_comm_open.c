@@ -2,7 +2,7 @@
 #include "case.h"
 
 #include "runtime/base/base.h"
-#include "runtime/comm/launcher.h"
+#include "runtime/comm/ground/launcher.h"
 
 #include <heddle/comm.h>
 #include <signal.h>

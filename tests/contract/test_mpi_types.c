@@ -1,7 +1,7 @@
 /* What the MPI adapter tells MPI about a message: types of any size, and the order of the messages of a pair. One
  * process that sends to itself; sizes beyond int are asked of MPI, not moved. */
-#include "../../runtime/comm/mpi_exchange.c"
-#include "../../runtime/comm/mpi_giveup.c"
+#include "../../runtime/comm/transport/mpi/mpi_exchange.c"
+#include "../../runtime/comm/transport/mpi/mpi_giveup.c"
 
 #include "case.h"
 

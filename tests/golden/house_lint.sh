@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The dependency directions of the design, read off the #include lines. A folder may include itself, the public headers
-# and what is listed here, nothing else.
+# and what is listed here, nothing else. A listed folder means those in it, too; =FOLDER only itself.
 set -u
 cd "${HEDDLE_SOURCE:?}"
 failed=0
@@ -16,13 +16,17 @@ allowed() {
     kernels | kernels/*) echo "kernels" ;;
     runtime/base) echo "runtime/base" ;;
     runtime/layout) echo "runtime/base runtime/layout" ;;
-    runtime/comm) echo "runtime/base runtime/layout runtime/comm" ;;
-    runtime/move) echo "runtime/base runtime/comm runtime/move kernels" ;;
-    runtime/reshard) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard kernels" ;;
-    runtime/attention) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention kernels" ;;
+    runtime/comm/ground) echo "runtime/base runtime/layout runtime/comm/ground" ;;
+    runtime/comm) echo "runtime/base runtime/layout runtime/comm/ground =runtime/comm" ;;
+    runtime/comm/transport) echo "runtime/base runtime/layout runtime/comm/ground =runtime/comm runtime/comm/transport" ;;
+    runtime/comm/transport/mpi) echo "" ;;
+    runtime/comm/face) echo "runtime/base runtime/layout runtime/comm" ;;
+    runtime/move) echo "runtime/base =runtime/comm runtime/move kernels" ;;
+    runtime/reshard) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard kernels" ;;
+    runtime/attention) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard runtime/attention kernels" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
-    runtime/session) echo "runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/session" ;;
-    runtime/parallel) echo "runtime/base runtime/layout runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
+    runtime/session) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard runtime/session" ;;
+    runtime/parallel) echo "runtime/base runtime/layout =runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule" ;;
@@ -44,7 +48,10 @@ for file in $(git ls-files 'include/*.h' 'kernels/*.[ch]' 'runtime/*.[ch]' 'plan
         esac
         ok=0
         for prefix in $permitted; do
-            case $included in "$prefix"/*) ok=1 ;; esac
+            case $prefix in
+            =*) [ "${included%/*}" != "${prefix#=}" ] || ok=1 ;;
+            *) case $included in "$prefix"/*) ok=1 ;; esac ;;
+            esac
         done
         [ $ok = 1 ] || say "$file: may not include \"$included\""
     done < <(sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' "$file")
@@ -57,8 +64,8 @@ outside() { # pattern, message, allowed file pattern, folders
         [ -n "$hit" ] && say "$2: $hit"
     done < <(grep -rnE "$1" ${4:-include kernels runtime planner} --include='*.[ch]' --include='*.cu' | grep -vE "$3")
 }
-outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '^(include/heddle/mpi\.h|runtime/comm/mpi[a-z_]*\.c)'
-outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/comm/(nccl|cuda)|include/heddle/nccl)'
+outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '^(include/heddle/mpi\.h|runtime/comm/transport/mpi/)'
+outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|include/heddle/nccl)'
 outside '#[[:space:]]*include[[:space:]]*<dnnl' 'oneDNN outside its folder' '^kernels/cpu/gemm/'
 outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/|kernels/cpu/cpu\.c)'
 outside '(^|[^>.a-z_])(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|runtime/schedule/write\.c|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'

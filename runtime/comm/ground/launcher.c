@@ -2,7 +2,7 @@
  * mpirun, a container sets WORLD_SIZE. So the innermost launcher counts, and what cannot be explained is an error: a
  * rank that takes itself for the only one computes something else, silently.
  */
-#include "runtime/comm/launcher.h"
+#include "runtime/comm/ground/launcher.h"
 
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"

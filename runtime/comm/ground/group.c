@@ -1,5 +1,5 @@
 /* The handle of the ranks of one host: made, taken apart; and the team of ranks that are threads. */
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/ground/ground.h"
 
 #include <pthread.h>
 #include <string.h>

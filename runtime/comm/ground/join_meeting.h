@@ -2,8 +2,8 @@
 #ifndef HD_COMM_JOIN_H
 #define HD_COMM_JOIN_H
 
-#include "runtime/comm/comm_private.h"
-#include "runtime/comm/join_socket.h"
+#include "runtime/comm/ground/ground.h"
+#include "runtime/comm/ground/join_socket.h"
 
 enum { HD_JOIN_MAGIC = 0x6864646c, HD_JOIN_BATCH = HD_MEETING_FDS / 2, HD_JOIN_STEP_MS = 20 };
 

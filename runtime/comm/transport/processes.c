@@ -1,7 +1,7 @@
 /* Ranks that are forked processes of this one. The parent only watches: it notes how each ended, ends those that do not
  * stop after another has failed, and leaves no zombie.
  */
-#include "runtime/comm/run.h"
+#include "runtime/comm/transport/run.h"
 
 #include <errno.h>
 #include <signal.h>

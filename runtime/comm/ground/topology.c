@@ -1,5 +1,5 @@
 /* What the machine looks like: caches, and which cores this rank may have. hwloc is asked once per process. */
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/ground/ground.h"
 
 #include <hwloc.h>
 #include <pthread.h>

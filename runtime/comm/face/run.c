@@ -1,50 +1,10 @@
 /* heddle_run_ranks: what is common to ranks that are threads and ranks that are processes. */
-#include "runtime/comm/run.h"
+#include "runtime/comm/transport/run.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* What a rank's function returned, and its place in the order of failures. */
-void hd_run_report(hd_run_shared *shared, int rank, heddle_status status)
-{
-    hd_run_rank *r = &shared->rank[rank];
-    if (status != HEDDLE_OK) {
-        const char *sentence = heddle_last_error();
-        snprintf(r->sentence, sizeof r->sentence, "%s", *sentence != 0 ? sentence : heddle_status_name(status));
-        r->order = atomic_fetch_add(&shared->failures, 1) + 1;
-    }
-    r->status = (int)status;
-    atomic_store(&r->done, 1);
-}
-
-void hd_run_rank_main(hd_run *run, hd_group *group, int rank)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_fault *fault = NULL;
-    heddle_comm *comm = NULL;
-    const char *inner = NULL;
-    const hd_comm_parts parts = {.name = run->inner,
-                                 .why = "started by heddle_run_ranks",
-                                 .rank = rank,
-                                 .size = run->nranks,
-                                 .ops = &hd_local_ops,
-                                 .group = group,
-                                 .options = &run->options};
-    HD_TRY(hd_comm_new(&comm, &parts));
-    HD_TRY(hd_fault_parse(&fault, run->where, &inner));
-    if (fault != NULL) {
-        hd_fault_attach(comm, fault);
-    }
-    st = run->fn(comm, run->arg);
-out:
-    hd_run_report(run->shared, rank, st);
-    if (st != HEDDLE_OK && comm != NULL) {
-        heddle_comm_abort(comm, run->shared->rank[rank].sentence);
-    }
-    hd_comm_end(comm);
-}
 
 /* 1 when `a` explains the run better than `b`: a cause before a rank that only heard of it, then the earlier one. */
 static int explains_better(const hd_run_rank *a, const hd_run_rank *b)

@@ -5,8 +5,8 @@
  * that a shortage is a status and not a SIGBUS, and touched, because a first touch is ten times slower than a copy.
  * Threads: the heap.
  */
-#include "runtime/comm/arena_limits.h"
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/ground/arena_limits.h"
+#include "runtime/comm/ground/ground.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * so at least one of them sees the other. The waiter arms (sets `sleeping`, remembers the doorbell) in one turn of its
  * loop and sleeps in the next one, so that the flag is looked at in between.
  */
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/ground/ground.h"
 
 #include <errno.h>
 #include <fcntl.h>

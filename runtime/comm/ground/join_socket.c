@@ -1,8 +1,8 @@
 /* Unix sockets that carry file descriptors. */
-#include "runtime/comm/join_socket.h"
+#include "runtime/comm/ground/join_socket.h"
 
 #include "runtime/base/base.h"
-#include "runtime/comm/launcher.h"
+#include "runtime/comm/ground/launcher.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* A communicator over somebody's transport table (heddle/transport.h). The transport is asked once who sits on the same
  * host; those ranks then share memory as in "shm", and the transport carries what goes to the others. */
-#include "runtime/comm/callbacks.h"
+#include "runtime/comm/transport/callbacks.h"
 #include "runtime/comm/comm_private.h"
 
 #include <pthread.h>

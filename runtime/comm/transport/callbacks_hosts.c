@@ -1,5 +1,5 @@
 /* Which ranks of a transport sit on one host: everybody introduces itself once. */
-#include "runtime/comm/callbacks.h"
+#include "runtime/comm/transport/callbacks.h"
 
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"

@@ -2,7 +2,7 @@
  * connect and send their shared memory and a descriptor of their own process; member 0 hands everybody everything.
  * Afterwards the sockets are closed and nobody talks to anybody except through memory.
  */
-#include "runtime/comm/join_meeting.h"
+#include "runtime/comm/ground/join_meeting.h"
 
 #include <errno.h>
 #include <fcntl.h>

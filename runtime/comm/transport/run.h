@@ -2,7 +2,7 @@
 #ifndef HD_COMM_RUN_H
 #define HD_COMM_RUN_H
 
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/transport/transport.h"
 
 enum { HD_RUN_MAX_RANKS = 1024, HD_RUN_GRACE_MS = 2000 };
 

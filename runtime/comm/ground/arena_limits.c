@@ -2,7 +2,7 @@
  * put on the process. A limit that is passed kills (RLIMIT_FSIZE) or leaves nothing to start with (RLIMIT_AS), so they
  * are asked before.
  */
-#include "runtime/comm/arena_limits.h"
+#include "runtime/comm/ground/arena_limits.h"
 
 #include "runtime/base/base.h"
 

@@ -1,6 +1,6 @@
 /* The meeting of a host's ranks as member 0 sees it: it listens, admits everybody, and tells everybody about everybody.
  */
-#include "runtime/comm/join_meeting.h"
+#include "runtime/comm/ground/join_meeting.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Send and receive between ranks of a transport: sizes are compared before a message travels. */
-#include "runtime/comm/callbacks.h"
 #include "runtime/comm/comm_private.h"
+#include "runtime/comm/transport/callbacks.h"
 
 #include <string.h>
 

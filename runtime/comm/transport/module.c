@@ -1,5 +1,5 @@
 /* Transports that live in a library of their own, loaded when asked for: libheddle_NAME.so with one entry point. */
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/transport/transport.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* Ranks that are threads of this process. */
-#include "runtime/comm/run.h"
+#include "runtime/comm/transport/run.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * Calls that count: barrier, allgather, allreduce, sendrecv, link post and wait, exchange start and test, buffer alloc,
  * of the communicator and of its axis groups together.
  */
-#include "runtime/comm/comm_private.h"
+#include "runtime/comm/transport/transport.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -30,9 +30,11 @@ typedef struct item {
 enum { MAX_ITEMS = 16 };
 
 struct hd_fault {
+    hd_breaker breaker; /* first: what the communicator has is this */
     item item[MAX_ITEMS];
     int nitems;
     int rank;
+    int dies; /* ranks are processes: they can be killed */
     uint64_t calls;
     uint64_t random;
 };
@@ -117,17 +119,6 @@ void hd_fault_destroy(hd_fault *fault)
     hd_free(fault);
 }
 
-void hd_fault_attach(heddle_comm *comm, hd_fault *fault)
-{
-    fault->rank = comm->rank;
-    comm->fault = fault;
-    for (int i = 0; i < fault->nitems; i++) {
-        if (fault->item[i].kind == FAULT_REORDER) {
-            fault->random = ((uint64_t)fault->item[i].number * 64 + (uint64_t)comm->rank) * 2654435761u + 1;
-        }
-    }
-}
-
 static void wait_ns(int64_t ns)
 {
     const struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
@@ -140,9 +131,9 @@ static int64_t random_ns(hd_fault *fault)
     return (int64_t)((fault->random >> 33) % REORDER_NS);
 }
 
-heddle_status hd_fault_count(heddle_comm *comm, const char *call)
+static heddle_status count_call(hd_breaker *breaker, const char *call)
 {
-    hd_fault *fault = comm->fault;
+    hd_fault *fault = (hd_fault *)breaker;
     uint64_t now = ++fault->calls;
     for (int i = 0; i < fault->nitems; i++) {
         const item *it = &fault->item[i];
@@ -153,7 +144,7 @@ heddle_status hd_fault_count(heddle_comm *comm, const char *call)
             wait_ns((int64_t)(it->number * 1e6));
         } else if (it->kind == FAULT_REORDER) {
             wait_ns(random_ns(fault));
-        } else if ((uint64_t)it->number == now && it->kind == FAULT_KILL && comm->group->team == NULL) {
+        } else if ((uint64_t)it->number == now && it->kind == FAULT_KILL && fault->dies) {
             raise(SIGKILL);
         } else if ((uint64_t)it->number == now) {
             return hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d: injected fault in transport call %llu (%s)", fault->rank,
@@ -161,4 +152,22 @@ heddle_status hd_fault_count(heddle_comm *comm, const char *call)
         }
     }
     return HEDDLE_OK;
+}
+
+static void destroy_breaker(hd_breaker *breaker)
+{
+    hd_fault_destroy((hd_fault *)breaker);
+}
+
+void hd_fault_attach(heddle_comm *comm, hd_fault *fault)
+{
+    fault->breaker = (hd_breaker){.call = count_call, .destroy = destroy_breaker};
+    fault->rank = comm->rank;
+    fault->dies = comm->group->team == NULL;
+    comm->breaker = &fault->breaker;
+    for (int i = 0; i < fault->nitems; i++) {
+        if (fault->item[i].kind == FAULT_REORDER) {
+            fault->random = ((uint64_t)fault->item[i].number * 64 + (uint64_t)comm->rank) * 2654435761u + 1;
+        }
+    }
 }

@@ -1,60 +1,9 @@
 /* heddle_comm_open: which ranks there are according to the caller or to the launcher's environment. */
-#include "runtime/comm/comm_private.h"
-#include "runtime/comm/launcher.h"
+#include "runtime/comm/ground/launcher.h"
+#include "runtime/comm/transport/transport.h"
 
 #include <stdio.h>
 #include <string.h>
-
-heddle_status hd_open_self(heddle_comm **out, const heddle_comm_options *options, const char *why)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_team *team = NULL;
-    hd_group *group = NULL;
-    HD_TRY(hd_team_create(&team, 1));
-    HD_TRY(hd_group_of_team(&group, team, 0));
-    const hd_comm_parts parts = {
-        .name = "self", .why = why, .rank = 0, .size = 1, .ops = &hd_local_ops, .group = group, .options = options};
-    HD_TRY(hd_comm_new(out, &parts));
-out:
-    hd_team_release(team);
-    return st;
-}
-
-heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_launch l;
-    hd_group *group = NULL;
-    heddle_comm_options checked;
-    HD_TRY(hd_options_check(&checked, options));
-    HD_TRY(hd_launch_read_local(&l));
-    if (l.name == NULL) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "shm: the environment names no ranks: wanted HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY, or RANK, "
-                       "WORLD_SIZE and MASTER_PORT (torchrun); heddle_run_ranks starts ranks itself");
-    }
-    if (l.here != l.size) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "shm: %d of %d ranks are on this host, shared memory needs all of them (mpi spans hosts)",
-                       l.here, l.size);
-    }
-    const hd_join join = {.key = l.key,
-                          .n = l.size,
-                          .me = l.rank,
-                          .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
-                          .arena_bytes = checked.arena_bytes};
-    HD_TRY(hd_group_join(&group, &join));
-    const hd_comm_parts parts = {.name = "shm",
-                                 .why = why,
-                                 .rank = l.rank,
-                                 .size = l.size,
-                                 .ops = &hd_local_ops,
-                                 .group = group,
-                                 .options = options};
-    HD_TRY(hd_comm_new(out, &parts));
-out:
-    return st;
-}
 
 /* MPI that its launcher did not start is one rank alone: the environment must say the same number. */
 static heddle_status open_by_mpi(heddle_comm **out, const hd_launch *l, const heddle_comm_options *options)

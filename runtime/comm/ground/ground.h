@@ -1,0 +1,172 @@
+/* The ground that communicators stand on: the *group*, the ranks of one host with control memory that all of them can
+ * write. How they meet, what memory they reach, how they wait, how they notice one that gave up or died. Nothing here
+ * knows of a communicator. */
+#ifndef HD_COMM_GROUND_H
+#define HD_COMM_GROUND_H
+
+#include "runtime/base/base.h"
+#include "runtime/comm/ground/arena_limits.h"
+
+#include <heddle/comm.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum {
+    HD_LINE_BYTES = 128,         /* two cache lines: the adjacent-line prefetcher shares pairs */
+    HD_OUTBOX_BYTES = 32768,     /* one half of a rank's outbox in a hub */
+    HD_WHY_BYTES = 1024,         /* sentence of an abort */
+    HD_PEER_CHECK_NS = 20000000, /* how often a waiting rank looks whether its peers live */
+    HD_SLEEP_NS = 20000000       /* longest sleep without looking around */
+};
+
+/* --- shared memory of one rank ----------------------------------------------------------------------------------- */
+
+/* What a rank does in a round of group operations, as one word that all ranks compare: see hd_call_word. */
+typedef enum hd_call { HD_CALL_BARRIER, HD_CALL_ALLGATHER, HD_CALL_ALLREDUCE, HD_CALL_AGREE } hd_call;
+
+typedef struct hd_outbox {
+    uint64_t call;
+    unsigned char data[HD_OUTBOX_BYTES];
+} hd_outbox;
+
+/* Meeting point of the ranks of one communicator. Every rank has one; the counters of rank 0's are the ones that count.
+ * Arriving at round k+1 proves that the outboxes of round k were read, so two halves are enough. Barriers and gathers
+ * have a counter each: a rank in the one and a rank in the other do not let each other through. */
+typedef struct hd_hub_memory {
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t counter[2]; /* arrivals since the beginning, all ranks */
+    _Alignas(HD_LINE_BYTES) _Atomic uint64_t arrived;    /* 2 * rounds this rank has entered + 1 for a gather */
+    _Alignas(HD_LINE_BYTES) hd_outbox outbox[2];
+} hd_hub_memory;
+
+typedef enum hd_rank_state { HD_RANK_RUNS = 0, HD_RANK_LEFT = 1 } hd_rank_state;
+
+typedef struct hd_control {
+    _Alignas(HD_LINE_BYTES) _Atomic uint32_t doorbell; /* futex */
+    _Atomic uint32_t sleeping;                         /* 1: ring after posting */
+    _Alignas(HD_LINE_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
+    _Atomic int state;                                 /* hd_rank_state */
+    _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable (wait.c) */
+    _Atomic int moving;                                /* 1: this rank may be copying to or from its peers' memory */
+    cpu_set_t cpus;                                    /* where this rank may run; written before anybody else looks */
+    char why[HD_WHY_BYTES];
+    hd_hub_memory hub;
+} hd_control;
+
+/* --- the ranks of one host: this rank's handle ----------------------------------------------------------------------
+ */
+
+typedef struct hd_team hd_team; /* threads: what they share, freed by the last */
+
+/* HELD: given back after an abort, when a peer may still be in the middle of a copy. */
+typedef enum hd_block_use { HD_BLOCK_FREE = 0, HD_BLOCK_USED = 1, HD_BLOCK_HELD = 2 } hd_block_use;
+
+/* A piece of peer-reachable memory; private bookkeeping. */
+typedef struct hd_block {
+    struct hd_block *next;
+    unsigned char *memory;
+    size_t bytes;
+    int used;            /* hd_block_use; blocks of an arena lie in order of address and cover it */
+    uint64_t generation; /* link inboxes only */
+} hd_block;
+
+typedef struct hd_group {
+    volatile char *awake; /* 0: this rank has left; a page that also reads 0 in a fork of the process that made it */
+    pid_t maker;
+    int left;        /* hd_group_leave was called */
+    int buffers_out; /* of heddle_buffer_alloc */
+    int n;
+    int me;               /* index of this rank */
+    int *rank;            /* rank in the communicator the group was made for (for sentences) */
+    hd_control **control; /* of every member, as mapped here */
+    unsigned char **base; /* arenas as mapped here; NULL: threads */
+    size_t *arena_bytes;  /* of every member */
+    pid_t *pid;
+    struct pollfd *life;                /* pidfd of every member, -1: not watched */
+    int *lock_fd;                       /* members without pidfd: their arena, whose record lock ends with them; -1 */
+    hd_team *team;                      /* threads */
+    int arena_fd;                       /* -1: threads */
+    char arena_why[HD_ARENA_WHY_BYTES]; /* what made the arena as small as it is */
+    hd_block *blocks;                   /* arena: all; threads: buffers given out */
+    hd_block *kept;                     /* link inboxes waiting for another link: a late post may still hit them */
+    int spins;                          /* turns of spinning before yielding; 0 when the ranks outnumber the cores */
+    int armed;                          /* control->sleeping is set */
+    uint32_t armed_value;
+    int64_t checked_ns; /* last look at the peers' lives */
+    int dead;           /* 1 + index of a member that died; 0 */
+} hd_group;
+
+typedef struct hd_join {
+    const char *key; /* the same on all members, of nobody else on this host; shorter than HD_KEY_BYTES */
+    int n;
+    int me;
+    const int *ranks;        /* names of the members in sentences; NULL: their index */
+    int64_t deadline_ns;     /* absolute */
+    int64_t arena_bytes;     /* 0: physical memory */
+    const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
+    /* Asked before the members meet, with what this one's own memory came to: whether all are able to. NULL: nobody to
+     * ask. */
+    heddle_status (*agree)(void *agree_ctx, heddle_status mine);
+    void *agree_ctx;
+} hd_join;
+
+/* Processes of one host meet and map each other's arenas. Collective over the members. */
+heddle_status hd_group_join(hd_group **out, const hd_join *join);
+/* Threads: one team, then one handle per rank. */
+heddle_status hd_team_create(hd_team **out, int n);
+void hd_team_release(hd_team *team); /* the creator's share */
+heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me);
+/* Not collective; says that this rank left, lets go of its peers' memory and keeps its own. */
+void hd_group_leave(hd_group *group);
+/* Leaves, and frees all memory. NULL is legal. In a fork of the process that made the group nobody is told anything. */
+void hd_group_destroy(hd_group *group);
+
+heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks); /* parts of the above */
+void hd_group_free(hd_group *group);
+
+/* memory */
+heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes);
+heddle_status hd_arena_map(hd_group *group, int index, int fd);
+void hd_arena_leave(hd_group *group); /* keeps this rank's own mapped */
+void hd_arena_destroy(hd_group *group);
+heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes);
+int hd_group_release(hd_group *group, void *memory); /* 0: no such buffer is out */
+uint64_t hd_group_export(const hd_group *group, const void *memory, size_t bytes);
+void *hd_group_import(const hd_group *group, int index, uint64_t name);
+/* Memory that a peer may still touch a little later is not freed but kept for the next user of the same size. */
+heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh);
+void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */
+void hd_team_adopt(hd_team *team, hd_block *blocks);  /* frees them when the last thread has left */
+
+/* waiting */
+void hd_group_set_spins(hd_group *group);
+void hd_group_relax(hd_group *group, int round);
+void hd_group_disarm(hd_group *group);
+void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
+/* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
+heddle_status hd_group_check(hd_group *group);
+/* HEDDLE_ERR_PEER for a wait (`what`) on a member that has left: names who gave up or died before that, else it. */
+heddle_status hd_group_closed(hd_group *group, int index, const char *what);
+void hd_group_raise(hd_group *group, const char *why); /* any thread */
+void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
+/* A fork of the process that made the group? Asks the kernel. */
+int hd_group_is_fork(const hd_group *group);
+/* HEDDLE_ERR_ARG in a fork, and when this rank has left. Costs a read. */
+heddle_status hd_group_disowned(const hd_group *group, const char *call);
+static inline heddle_status hd_group_owned(const hd_group *group, const char *call)
+{
+    return __builtin_expect(*group->awake != 0, 1) ? HEDDLE_OK : hd_group_disowned(group, call);
+}
+static inline int hd_group_left(const hd_group *group, int index)
+{
+    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
+}
+
+/* machine */
+void hd_topology_load(void); /* once per process; tens of milliseconds */
+size_t hd_topology_cache_bytes(int shared);
+/* Restrict the calling thread to its share of the cores it may use. Returns the number of cores, 0: left alone. */
+int hd_topology_bind(heddle_bind bind, int index, int n, cpu_set_t *before);
+
+#endif

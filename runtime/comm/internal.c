@@ -1,0 +1,139 @@
+/* What the rest of the runtime asks of a made communicator: comm_internal.h. */
+#include "runtime/comm/comm_private.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
+{
+    return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
+}
+
+heddle_status hd_comm_check(heddle_comm *comm)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    heddle_status st = hd_group_check(root->group);
+    return st != HEDDLE_OK ? st : root->ops->check(root);
+}
+
+void hd_comm_relax(heddle_comm *comm, int round)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    if (root->ops->relax != NULL) {
+        root->ops->relax(root, round);
+    } else {
+        hd_group_relax(comm->group, round);
+    }
+}
+
+heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)
+{
+    heddle_status st = hd_comm_check(comm);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (*deadline_ns == 0) {
+        *deadline_ns = hd_comm_deadline_ns(comm, 0);
+    }
+    *late = hd_now_ns() > *deadline_ns;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_group_owned(comm->group, "making something together"));
+    own->status = (int32_t)mine;
+    if (mine != HEDDLE_OK) {
+        snprintf(own->text, sizeof own->text, "%s", heddle_last_error());
+    }
+    st = hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
+    if (mine != HEDDLE_OK) {
+        return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
+    }
+    HD_TRY(st);
+    for (int r = 0; r < comm->size; r++) {
+        const hd_record *theirs = &comm->records[r];
+        if (theirs->status != HEDDLE_OK) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %.*s", hd_comm_root_rank(comm, r), (int)sizeof theirs->text - 1,
+                           theirs->text);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
+{
+    hd_record own = {.name = 0};
+    return hd_comm_agree_with(comm, mine, &own);
+}
+
+int hd_comm_rank_name(const heddle_comm *comm, int rank)
+{
+    return hd_comm_root_rank(comm, rank);
+}
+
+int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks)
+{
+    *ranks = comm->local;
+    return comm->nlocal;
+}
+
+void **hd_comm_in_flight(heddle_comm *comm)
+{
+    return &comm->in_flight;
+}
+
+void hd_comm_set_moving(heddle_comm *comm, int moving)
+{
+    atomic_store_explicit(&comm->group->control[comm->group->me]->moving, moving, memory_order_release);
+}
+
+int hd_comm_is_aborted(const heddle_comm *comm)
+{
+    return atomic_load(&comm->group->control[comm->group->me]->alarm) != 0;
+}
+
+void hd_comm_quiesce(heddle_comm *comm)
+{
+    hd_group_quiesce(comm->group);
+}
+
+int hd_comm_shares_address_space(const heddle_comm *comm)
+{
+    return comm->group->team != NULL;
+}
+
+pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank)
+{
+    return comm->member[rank] >= 0 ? comm->group->pid[comm->member[rank]] : 0;
+}
+
+uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes)
+{
+    return hd_group_export(comm->group, memory, bytes);
+}
+
+void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name)
+{
+    return comm->local_index[rank] >= 0 ? hd_group_import(comm->group, comm->member[rank], name) : NULL;
+}
+
+/* A page of a peer's arena costs a fault on first use here too; populating does not change the contents. */
+void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write)
+{
+    if (comm->group->team != NULL || bytes == 0 || rank == comm->rank) {
+        return;
+    }
+    unsigned char *memory = hd_comm_import(comm, rank, name);
+    if (memory != NULL) {
+        size_t over = (uintptr_t)memory % 4096;
+        madvise(memory - over, bytes + over, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    }
+}

@@ -1,0 +1,39 @@
+/* Ranks that are processes of this host and know one another by the launcher's environment. */
+#include "runtime/comm/ground/launcher.h"
+#include "runtime/comm/transport/transport.h"
+
+heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_launch l;
+    hd_group *group = NULL;
+    heddle_comm_options checked;
+    HD_TRY(hd_options_check(&checked, options));
+    HD_TRY(hd_launch_read_local(&l));
+    if (l.name == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "shm: the environment names no ranks: wanted HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY, or RANK, "
+                       "WORLD_SIZE and MASTER_PORT (torchrun); heddle_run_ranks starts ranks itself");
+    }
+    if (l.here != l.size) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "shm: %d of %d ranks are on this host, shared memory needs all of them (mpi spans hosts)",
+                       l.here, l.size);
+    }
+    const hd_join join = {.key = l.key,
+                          .n = l.size,
+                          .me = l.rank,
+                          .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
+                          .arena_bytes = checked.arena_bytes};
+    HD_TRY(hd_group_join(&group, &join));
+    const hd_comm_parts parts = {.name = "shm",
+                                 .why = why,
+                                 .rank = l.rank,
+                                 .size = l.size,
+                                 .ops = &hd_local_ops,
+                                 .group = group,
+                                 .options = options};
+    HD_TRY(hd_comm_new(out, &parts));
+out:
+    return st;
+}
