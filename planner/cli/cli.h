@@ -34,6 +34,8 @@ int cli_exit_code(heddle_status status);
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Says the sentence of the last error and returns the exit code of `status`. */
 int cli_report(heddle_status status);
+/* Likewise of a file that was to be written: CLI_FAILED where its bytes did not arrive. */
+int cli_report_written(heddle_status status);
 /* The same for the command's own complaints; returns CLI_BAD_INPUT. */
 int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* `text` made fit for a table, cut to fit; returns `out`. */

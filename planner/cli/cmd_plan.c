@@ -1,7 +1,7 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
 #include "methods.h"
-#include "output.h"
 #include "plan_table.h"
+#include "runtime/files/output.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -197,7 +197,7 @@ int cli_plan(int argc, char **argv)
     if (rc >= 0) {
         return rc;
     }
-    if (r.output != NULL && strcmp(r.output, "-") != 0 && (rc = cli_output_check(r.output)) != CLI_OK) {
+    if (r.output != NULL && strcmp(r.output, "-") != 0 && (rc = cli_report(file_output_check(r.output))) != CLI_OK) {
         return rc;
     }
     heddle_status st = heddle_model_load(&model, r.model_path);

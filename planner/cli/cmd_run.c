@@ -1,6 +1,6 @@
 /* heddle run: plan a model, run its blocks on several ranks, compare with one rank. */
-#include "output.h"
 #include "run.h"
+#include "runtime/files/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -251,7 +251,7 @@ int cli_run(int argc, char **argv)
         code = run_prepare(&job, ranks);
     }
     if (code == CLI_OK && options.output != NULL && cli_speaks()) {
-        code = cli_output_check(options.output);
+        code = cli_report(file_output_check(options.output));
     }
     if (code == CLI_OK && options.input != NULL && strcmp(options.input, "-") == 0 &&
         cli_will_exec(options.transport)) {

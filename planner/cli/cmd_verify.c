@@ -181,7 +181,7 @@ static int run_verify(const command_line *c, int argc, char **argv)
         code = cli_report(heddle_reshard_parse(&request.line, c->line));
     }
     if (code == CLI_OK && c->input != NULL) {
-        code = npy_read(&input, c->input);
+        code = cli_report(npy_read(&input, c->input));
         code = code != CLI_OK ? code : check_input(&input, &request.line.shape, c->input);
         request.input = &input;
     }

@@ -5,9 +5,9 @@
 
 #include "launch.h"
 #include "methods.h"
-#include "npy.h"
-#include "safetensors.h"
-#include "y4m.h"
+#include "runtime/files/npy.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/files/y4m.h"
 
 typedef struct run_options {
     const char *model, *schedule, *input, *output, *weights, *transport, *mesh, *sizes;

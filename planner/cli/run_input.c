@@ -117,7 +117,7 @@ int run_open_input(run_job *job)
     if (input_is_y4m(path)) {
         return open_clip(job, path);
     }
-    int code = npy_read(&job->array, path);
+    int code = cli_report(npy_read(&job->array, path));
     if (code == CLI_OK && strcmp(job->array.type, "<f4") != 0 && strcmp(job->array.type, "<f8") != 0 &&
         strcmp(job->array.type, "<f2") != 0) {
         code = cli_usage_error("%s: elements are '%s'; '<f2', '<f4' and '<f8' are taken as an activation", path,

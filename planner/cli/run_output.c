@@ -1,6 +1,6 @@
 /* What comes out: files, and the two comparisons of --check. */
-#include "output.h"
 #include "run.h"
+#include "runtime/files/output.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static int64_t elems_of(const heddle_shape *shape)
     return elems;
 }
 
-static int write_npy(const run_job *job, const char *path, const void *output)
+static heddle_status write_npy(const run_job *job, const char *path, const void *output)
 {
     const heddle_shape *shape = &job->info.shape;
     const int64_t elems = elems_of(shape);
@@ -35,15 +35,15 @@ static int write_npy(const run_job *job, const char *path, const void *output)
     }
     float *values = malloc((size_t)elems * sizeof(float) + 1);
     if (values == NULL) {
-        cli_say("no memory for %" PRId64 " bytes of output", elems * (int64_t)sizeof(float));
-        return CLI_FAILED;
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of output",
+                                elems * (int64_t)sizeof(float));
     }
     for (int64_t i = 0; i < elems; i++) {
         values[i] = run_load(output, i, shape->dtype);
     }
-    int code = npy_write(path, "<f4", shape->ndim, extent, values);
+    heddle_status st = npy_write(path, "<f4", shape->ndim, extent, values);
     free(values);
-    return code;
+    return st;
 }
 
 static uint8_t to_sample(float value)
@@ -75,7 +75,7 @@ static heddle_status unpatch(uint8_t *frames, float *tokens, float *patches, con
     return st;
 }
 
-static int write_frames(FILE *file, const run_job *job, const void *output)
+static heddle_status write_frames(FILE *file, const run_job *job, const void *output)
 {
     const run_patches *p = &job->patches;
     const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, count = p->y * p->x;
@@ -97,22 +97,22 @@ static int write_frames(FILE *file, const run_job *job, const void *output)
     free(frames);
     free(tokens);
     free(patches);
-    return cli_report(st); /* bytes that were lost are seen when the file is closed */
+    return st; /* bytes that were lost are seen when the file is closed */
 }
 
-static int write_y4m(const run_job *job, const char *path, const void *output)
+static heddle_status write_y4m(const run_job *job, const char *path, const void *output)
 {
-    cli_output file;
-    int code = cli_output_open(&file, path);
-    return code != CLI_OK ? code : cli_output_close(&file, write_frames(file.file, job, output));
+    file_output file;
+    heddle_status st = file_output_open(&file, path);
+    return st != HEDDLE_OK ? st : file_output_close(&file, write_frames(file.file, job, output));
 }
 
 int run_write_output(const run_job *job, const void *output)
 {
     const char *path = job->options->output;
     const size_t length = strlen(path);
-    return length > 4 && strcmp(path + length - 4, ".y4m") == 0 ? write_y4m(job, path, output)
-                                                                : write_npy(job, path, output);
+    const int is_clip = length > 4 && strcmp(path + length - 4, ".y4m") == 0;
+    return cli_report_written(is_clip ? write_y4m(job, path, output) : write_npy(job, path, output));
 }
 
 /* --- the checks --- */

@@ -1,7 +1,7 @@
 /* What the command line says of texts it did not write: names in files, arguments, sentences that quote them. A
  * terminal obeys control bytes, so none of them reaches it. */
 #include "launch.h"
-#include "utf8.h"
+#include "runtime/files/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ const char *cli_shown(char *out, size_t out_bytes, const char *text)
     size_t n = 0;
     for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
         unsigned code = 0;
-        int length = cli_utf8(&code, p);
+        int length = utf8_length(&code, p);
         if (length > 0 && !is_control(code)) {
             if (n + (size_t)length + 1 > out_bytes) {
                 break;
@@ -49,7 +49,7 @@ void cli_put_json_text(FILE *to, const char *text)
     fputc('"', to);
     for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
         unsigned code = 0;
-        int length = cli_utf8(&code, p);
+        int length = utf8_length(&code, p);
         if (*p == '"' || *p == '\\') {
             fprintf(to, "\\%c", *p);
         } else if (length == 0 || is_control(code)) {
@@ -96,6 +96,12 @@ int cli_report(heddle_status status)
         cli_say("%s", heddle_last_error());
     }
     return cli_exit_code(status);
+}
+
+int cli_report_written(heddle_status status)
+{
+    const int code = cli_report(status);
+    return status == HEDDLE_ERR_IO ? CLI_FAILED : code;
 }
 
 int cli_printed(int code)

@@ -3,7 +3,7 @@
 #define HD_CLI_VERIFY_H
 
 #include "cli.h"
-#include "npy.h"
+#include "runtime/files/npy.h"
 
 /* What the elements of the global tensor are: digit `round` of their row-major index, counted in as many steps as the
  * dtype holds exactly, or what a file says. The rounds together are the whole index. */

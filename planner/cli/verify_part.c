@@ -205,5 +205,6 @@ int verify_part_save(const verify_part *part, const char *directory)
     if (n < 0 || (size_t)n >= sizeof path) {
         return cli_usage_error("--save: the path '%.40s...' is too long", directory);
     }
-    return npy_write(path, npy_type_of(part->line->shape.dtype), part->box.ndim, extent, part->data);
+    return cli_report_written(
+        npy_write(path, npy_type_of(part->line->shape.dtype), part->box.ndim, extent, part->data));
 }

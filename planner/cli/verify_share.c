@@ -1,7 +1,7 @@
 #include "verify_share.h"
 
 #include "launch.h"
-#include "npy.h"
+#include "runtime/files/npy.h"
 
 #include <errno.h>
 #include <heddle/heddle.h>
@@ -26,7 +26,8 @@ heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dty
     }
     snprintf(path, sizeof path, "%s/%s.npy", dir, name);
     int wide = dtype == HEDDLE_F64;
-    int code = npy_write(path, wide ? "<f8" : "<f4", ndim, extent, wide ? (const void *)data : narrow);
+    int code =
+        cli_report_written(npy_write(path, wide ? "<f8" : "<f4", ndim, extent, wide ? (const void *)data : narrow));
     free(narrow);
     if (code != CLI_OK) {
         cli_verdict(code);

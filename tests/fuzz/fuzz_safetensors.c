@@ -1,5 +1,5 @@
 /* Any bytes are read or refused; every tensor of a file that is read can be converted. */
-#include "safetensors.h"
+#include "runtime/files/safetensors.h"
 
 #include <stdlib.h>
 

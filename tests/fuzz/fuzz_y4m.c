@@ -1,5 +1,5 @@
 /* A clip of any bytes is read or refused; every sample of a clip that is read can be looked at. */
-#include "y4m.h"
+#include "runtime/files/y4m.h"
 
 #include <stdlib.h>
 

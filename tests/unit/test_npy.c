@@ -1,23 +1,11 @@
 /* NumPy array files: headers as NumPy writes them are read, everything else is refused with a sentence. */
 #include "case.h"
-#include "npy.h"
+#include "runtime/files/npy.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static char sentence[1024];
-
-int cli_usage_error(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(sentence, sizeof(sentence), format, arguments);
-    va_end(arguments);
-    return CLI_BAD_INPUT;
-}
 
 typedef struct file {
     const char *header;
@@ -27,8 +15,7 @@ typedef struct file {
     const char *says; /* NULL: it is read */
 } file;
 
-/* CLI_OK or CLI_BAD_INPUT and `sentence`. */
-static int read_it(npy_array *out, const file *f)
+static heddle_status read_it(npy_array *out, const file *f)
 {
     char path[] = "/tmp/heddle-npy-XXXXXX";
     const size_t n = f->header_bytes > 0 ? f->header_bytes : strlen(f->header);
@@ -44,9 +31,9 @@ static int read_it(npy_array *out, const file *f)
         fputc((int)i, to);
     }
     fclose(to);
-    const int code = npy_read(out, path);
+    const heddle_status st = npy_read(out, path);
     unlink(path);
-    return code;
+    return st;
 }
 
 static void reads_what_numpy_writes(void **state)
@@ -61,8 +48,8 @@ static void reads_what_numpy_writes(void **state)
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         npy_array array;
-        if (read_it(&array, &good[i]) != CLI_OK) {
-            fail_msg("case %zu: %s", i, sentence);
+        if (read_it(&array, &good[i]) != HEDDLE_OK) {
+            fail_msg("case %zu: %s", i, heddle_last_error());
         }
         assert_int_equal(array.data_bytes, good[i].data_bytes);
         for (size_t k = 0; k < array.data_bytes; k++) {
@@ -105,10 +92,9 @@ static void refuses_with_a_sentence(void **state)
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         npy_array array;
-        sentence[0] = '\0';
-        assert_int_equal(read_it(&array, &bad[i]), CLI_BAD_INPUT);
-        if (strstr(sentence, bad[i].says) == NULL) {
-            fail_msg("case %zu: '%s' does not say '%s'", i, sentence, bad[i].says);
+        assert_int_equal(read_it(&array, &bad[i]), HEDDLE_ERR_PARSE);
+        if (strstr(heddle_last_error(), bad[i].says) == NULL) {
+            fail_msg("case %zu: '%s' does not say '%s'", i, heddle_last_error(), bad[i].says);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* safetensors: values of the three float types, and a sentence for everything malformed. */
 #include "case.h"
-#include "safetensors.h"
+#include "runtime/files/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

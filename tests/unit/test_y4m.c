@@ -1,6 +1,6 @@
 /* YUV4MPEG2: good clips are read sample by sample, bad ones refused with a sentence. */
 #include "case.h"
-#include "y4m.h"
+#include "runtime/files/y4m.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-#include "npy.h"
+/* NumPy array files: what is read. */
+#include "runtime/files/npy.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -28,9 +29,9 @@ typedef struct header {
     int64_t extent[HEDDLE_MAX_DIMS];
 } header;
 
-static int bad(const header *h, const char *what)
+static heddle_status bad(const header *h, const char *what)
 {
-    return cli_usage_error("%s: header, byte %td: %s", h->path, h->at - h->text, what);
+    return heddle_set_error(HEDDLE_ERR_PARSE, "%s: header, byte %td: %s", h->path, h->at - h->text, what);
 }
 
 static void skip_blanks(header *h)
@@ -62,7 +63,7 @@ static int take_word(header *h, const char *word)
 }
 
 /* A quoted string without escapes. */
-static int read_string(char *out, size_t out_bytes, header *h)
+static heddle_status read_string(char *out, size_t out_bytes, header *h)
 {
     skip_blanks(h);
     char quote = h->at < h->end ? *h->at : 0;
@@ -86,10 +87,10 @@ static int read_string(char *out, size_t out_bytes, header *h)
     memcpy(out, start, n);
     out[n] = '\0';
     h->at++;
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
-static int read_shape(header *h)
+static heddle_status read_shape(header *h)
 {
     if (!take(h, '(')) {
         return bad(h, "expected '(' of the shape");
@@ -123,15 +124,15 @@ static int read_shape(header *h)
         }
         skip_blanks(h);
     }
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
-static int read_entry(header *h)
+static heddle_status read_entry(header *h)
 {
     char key[32];
-    int code = read_string(key, sizeof key, h);
-    if (code != CLI_OK) {
-        return code;
+    heddle_status st = read_string(key, sizeof key, h);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (!take(h, ':')) {
         return bad(h, "expected ':' after a key");
@@ -147,7 +148,7 @@ static int read_entry(header *h)
     if (strcmp(key, "fortran_order") == 0) {
         h->has_order++;
         h->fortran = take_word(h, "True");
-        return h->fortran || take_word(h, "False") ? CLI_OK : bad(h, "expected True or False");
+        return h->fortran || take_word(h, "False") ? HEDDLE_OK : bad(h, "expected True or False");
     }
     if (strcmp(key, "shape") == 0) {
         h->has_shape++;
@@ -157,15 +158,15 @@ static int read_entry(header *h)
     return bad(h, "a key other than descr, fortran_order and shape");
 }
 
-static int read_dict(header *h)
+static heddle_status read_dict(header *h)
 {
     if (!take(h, '{')) {
         return bad(h, "expected '{'");
     }
     while (!take(h, '}')) {
-        int code = read_entry(h);
-        if (code != CLI_OK) {
-            return code;
+        heddle_status st = read_entry(h);
+        if (st != HEDDLE_OK) {
+            return st;
         }
         if (!take(h, ',')) {
             if (!take(h, '}')) {
@@ -181,12 +182,12 @@ static int read_dict(header *h)
     if (h->has_type != 1 || h->has_order != 1 || h->has_shape != 1) {
         return bad(h, "descr, fortran_order and shape are needed, once each");
     }
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
 /* --- what the header means ---------------------------------------------------------------------------------------- */
 
-static int accept_type(npy_array *out, const header *h)
+static heddle_status accept_type(npy_array *out, const header *h)
 {
     static const char *const known[] = {"<f4", "<f8", "<f2", "<i4", "<i8", "<u2", "|i1", "|u1", "|b1"};
     char order = h->type[0];
@@ -195,21 +196,23 @@ static int accept_type(npy_array *out, const header *h)
         if (same_end && strcmp(h->type + 1, known[i] + 1) == 0) {
             memcpy(out->type, known[i], 4);
             out->item_bytes = (size_t)(known[i][2] - '0');
-            return CLI_OK;
+            return HEDDLE_OK;
         }
     }
-    return cli_usage_error("%s: dtype '%s' is not supported; these are: <f8 <f4 <f2 <i8 <i4 <u2 |i1 |u1 |b1%s", h->path,
-                           h->type, order == '>' ? " (little end first)" : "");
+    return heddle_set_error(HEDDLE_ERR_PARSE,
+                            "%s: dtype '%s' is not supported; these are: <f8 <f4 <f2 <i8 <i4 <u2 |i1 |u1 |b1%s",
+                            h->path, h->type, order == '>' ? " (little end first)" : "");
 }
 
-static int accept_header(npy_array *out, const header *h, int64_t left_bytes)
+static heddle_status accept_header(npy_array *out, const header *h, int64_t left_bytes)
 {
-    int code = accept_type(out, h);
-    if (code != CLI_OK) {
-        return code;
+    heddle_status st = accept_type(out, h);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     if (h->fortran) {
-        return cli_usage_error("%s: stored in Fortran order; save it with np.ascontiguousarray", h->path);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: stored in Fortran order; save it with np.ascontiguousarray",
+                                h->path);
     }
     int64_t bytes = (int64_t)out->item_bytes, span = bytes;
     out->ndim = h->ndim;
@@ -217,111 +220,117 @@ static int accept_header(npy_array *out, const header *h, int64_t left_bytes)
         out->extent[d] = h->extent[d];
         int64_t factor = h->extent[d] > 0 ? h->extent[d] : 1;
         if (span > ((int64_t)1 << 62) / factor) {
-            return cli_usage_error("%s: the shape in the header means more than 2^62 bytes", h->path);
+            return heddle_set_error(HEDDLE_ERR_PARSE, "%s: the shape in the header means more than 2^62 bytes",
+                                    h->path);
         }
         span *= factor;
         bytes *= h->extent[d];
     }
     if (bytes != left_bytes) {
-        return cli_usage_error("%s: %s: the header promises %lld bytes of data, the file has %lld", h->path,
-                               bytes > left_bytes ? "truncated" : "too long", (long long)bytes, (long long)left_bytes);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s: the header promises %lld bytes of data, the file has %lld",
+                                h->path, bytes > left_bytes ? "truncated" : "too long", (long long)bytes,
+                                (long long)left_bytes);
     }
     out->data_bytes = (size_t)bytes;
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
 /* Reads the fixed part; *bytes gets the length of the dict that follows. */
-static int read_prefix(uint32_t *bytes, FILE *file, const char *path, int64_t file_bytes)
+static heddle_status read_prefix(uint32_t *bytes, FILE *file, const char *path, int64_t file_bytes)
 {
     unsigned char start[MAGIC_BYTES + 6];
     size_t got = fread(start, 1, MAGIC_BYTES + 4, file);
     if (got < MAGIC_BYTES || memcmp(start, magic, MAGIC_BYTES) != 0) {
-        return cli_usage_error("%s: not a .npy file (the first %d bytes of %lld are not its magic)", path, MAGIC_BYTES,
-                               (long long)file_bytes);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: not a .npy file (the first %d bytes of %lld are not its magic)",
+                                path, MAGIC_BYTES, (long long)file_bytes);
     }
     if (got < MAGIC_BYTES + 4) {
-        return cli_usage_error("%s: truncated: %lld bytes, the header alone needs more", path, (long long)file_bytes);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: truncated: %lld bytes, the header alone needs more", path,
+                                (long long)file_bytes);
     }
     int version = start[MAGIC_BYTES], minor = start[MAGIC_BYTES + 1];
     if (version < 1 || version > 3 || minor != 0) {
-        return cli_usage_error("%s: .npy format version %d.%d, known are 1.0, 2.0 and 3.0", path, version, minor);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: .npy format version %d.%d, known are 1.0, 2.0 and 3.0", path,
+                                version, minor);
     }
     *bytes = start[8] | (uint32_t)start[9] << 8;
     if (version > 1) {
         if (fread(start + 10, 1, 2, file) != 2) {
-            return cli_usage_error("%s: truncated: %lld bytes, the header alone needs more", path,
-                                   (long long)file_bytes);
+            return heddle_set_error(HEDDLE_ERR_PARSE, "%s: truncated: %lld bytes, the header alone needs more", path,
+                                    (long long)file_bytes);
         }
         *bytes |= (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24;
     }
     if (*bytes > MAX_HEADER_BYTES) {
-        return cli_usage_error("%s: a header of %lu bytes, at most %d are accepted", path, (unsigned long)*bytes,
-                               MAX_HEADER_BYTES);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: a header of %lu bytes, at most %d are accepted", path,
+                                (unsigned long)*bytes, MAX_HEADER_BYTES);
     }
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
-static int read_header(npy_array *out, FILE *file, const char *path)
+static heddle_status read_header(npy_array *out, FILE *file, const char *path)
 {
     struct stat info;
     if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
-        return cli_usage_error("%s: not a regular file", path);
+        return heddle_set_error(HEDDLE_ERR_PARSE, "%s: not a regular file", path);
     }
     uint32_t bytes = 0;
-    int code = read_prefix(&bytes, file, path, (int64_t)info.st_size);
-    if (code != CLI_OK) {
-        return code;
+    heddle_status st = read_prefix(&bytes, file, path, (int64_t)info.st_size);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     char *text = malloc((size_t)bytes + 1);
     if (text == NULL) {
-        return cli_usage_error("%s: no memory for a header of %lu bytes", path, (unsigned long)bytes);
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "%s: no memory for a header of %lu bytes", path,
+                                (unsigned long)bytes);
     }
     size_t got = fread(text, 1, bytes, file);
     if (got != bytes) {
-        code = cli_usage_error("%s: truncated: the header has %lu bytes, the file ends after %zu of them", path,
-                               (unsigned long)bytes, got);
+        st = heddle_set_error(HEDDLE_ERR_PARSE,
+                              "%s: truncated: the header has %lu bytes, the file ends after %zu of them", path,
+                              (unsigned long)bytes, got);
     } else {
         header h = {.path = path, .text = text, .at = text, .end = text + bytes};
-        code = read_dict(&h);
-        code = code != CLI_OK ? code : accept_header(out, &h, (int64_t)info.st_size - (int64_t)ftell(file));
+        st = read_dict(&h);
+        st = st != HEDDLE_OK ? st : accept_header(out, &h, (int64_t)info.st_size - (int64_t)ftell(file));
     }
     free(text);
-    return code;
+    return st;
 }
 
-static int read_file(npy_array *out, const char *path, int with_data)
+static heddle_status read_file(npy_array *out, const char *path, int with_data)
 {
     npy_array array;
     memset(&array, 0, sizeof array);
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
-        return cli_usage_error("%s: cannot be opened: %s", path, strerror(errno));
+        return heddle_set_error(HEDDLE_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     }
-    int code = read_header(&array, file, path);
-    if (code == CLI_OK && with_data) {
+    heddle_status st = read_header(&array, file, path);
+    if (st == HEDDLE_OK && with_data) {
         array.data = malloc(array.data_bytes > 0 ? array.data_bytes : 1);
         if (array.data == NULL) {
-            code = cli_usage_error("%s: no memory for its %zu bytes", path, array.data_bytes);
+            st = heddle_set_error(HEDDLE_ERR_NOMEM, "%s: no memory for its %zu bytes", path, array.data_bytes);
         } else if (fread(array.data, 1, array.data_bytes, file) != array.data_bytes) {
-            code = cli_usage_error("%s: its %zu bytes of data could not be read: %s", path, array.data_bytes,
-                                   ferror(file) ? strerror(errno) : "it ends early");
+            st = heddle_set_error(HEDDLE_ERR_IO, "%s: its %zu bytes of data could not be read: %s", path,
+                                  array.data_bytes, ferror(file) ? strerror(errno) : "it ends early");
         }
     }
     fclose(file);
-    if (code != CLI_OK) {
+    if (st != HEDDLE_OK) {
         npy_free(&array);
-        return code;
+        return st;
     }
     *out = array;
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
-int npy_read(npy_array *out, const char *path)
+heddle_status npy_read(npy_array *out, const char *path)
 {
     return read_file(out, path, 1);
 }
 
-int npy_read_header(npy_array *out, const char *path)
+heddle_status npy_read_header(npy_array *out, const char *path)
 {
     return read_file(out, path, 0);
 }

@@ -1,5 +1,5 @@
-#include "safetensors_json.h"
-#include "utf8.h"
+#include "runtime/files/safetensors_json.h"
+#include "runtime/files/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -125,7 +125,7 @@ static int is_text(const char *text)
 {
     unsigned code = 0;
     for (int length = 0; *text != '\0'; text += length) {
-        length = cli_utf8(&code, (const unsigned char *)text);
+        length = utf8_length(&code, (const unsigned char *)text);
         if (length == 0) {
             return 0;
         }

@@ -1,5 +1,5 @@
 /* Finding tensors and turning them into f32. */
-#include "safetensors.h"
+#include "runtime/files/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "y4m.h"
+#include "runtime/files/y4m.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* NumPy array files: what is written, format version 1. */
-#include "npy.h"
-#include "output.h"
+#include "runtime/files/npy.h"
+#include "runtime/files/output.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,21 +55,21 @@ static int make_header(char *out, size_t out_bytes, const char *type, int ndim, 
     return n;
 }
 
-int npy_write(const char *path, const char *type, int ndim, const int64_t *extent, const void *data)
+heddle_status npy_write(const char *path, const char *type, int ndim, const int64_t *extent, const void *data)
 {
     char start[1024];
     size_t bytes = (size_t)(type[2] - '0');
     for (int d = 0; d < ndim; d++) {
         bytes *= (size_t)extent[d];
     }
-    cli_output file;
-    int code = cli_output_open(&file, path);
-    if (code != CLI_OK) {
-        return code;
+    file_output file;
+    heddle_status st = file_output_open(&file, path);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     size_t start_bytes = (size_t)make_header(start, sizeof start, type, ndim, extent);
     if (fwrite(start, 1, start_bytes, file.file) == start_bytes && bytes > 0) {
         fwrite(data, 1, bytes, file.file); /* closing looks at the file's error */
     }
-    return cli_output_close(&file, CLI_OK);
+    return file_output_close(&file, HEDDLE_OK);
 }

@@ -1,6 +1,6 @@
 /* The JSON of a safetensors header: strings, whole numbers and what stands between them, as strict as RFC 8259. */
-#ifndef HD_CLI_SAFETENSORS_JSON_H
-#define HD_CLI_SAFETENSORS_JSON_H
+#ifndef HD_FILES_SAFETENSORS_JSON_H
+#define HD_FILES_SAFETENSORS_JSON_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Weights in the safetensors format: 8 bytes header length (little-endian), a JSON header, the data. */
-#ifndef HD_CLI_SAFETENSORS_H
-#define HD_CLI_SAFETENSORS_H
+#ifndef HD_FILES_SAFETENSORS_H
+#define HD_FILES_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>

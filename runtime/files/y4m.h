@@ -1,6 +1,6 @@
 /* YUV4MPEG2 clips, 8 bits: what `ffmpeg -i any.mp4 -f yuv4mpegpipe -` writes. */
-#ifndef HD_CLI_Y4M_H
-#define HD_CLI_Y4M_H
+#ifndef HD_FILES_Y4M_H
+#define HD_FILES_Y4M_H
 
 #include <stddef.h>
 #include <stdint.h>

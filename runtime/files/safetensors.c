@@ -1,5 +1,5 @@
-#include "safetensors.h"
-#include "safetensors_json.h"
+#include "runtime/files/safetensors.h"
+#include "runtime/files/safetensors_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

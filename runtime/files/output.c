@@ -1,4 +1,4 @@
-#include "output.h"
+#include "runtime/files/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,13 +8,13 @@
 #include <time.h>
 #include <unistd.h>
 
-static int refuse(const cli_output *out)
+static heddle_status refuse(const file_output *out)
 {
-    return cli_usage_error("%s: cannot be written: %s", out->path, strerror(errno));
+    return heddle_set_error(HEDDLE_ERR_ARG, "%s: cannot be written: %s", out->path, strerror(errno));
 }
 
 /* Is there something that a file of that name may not take the place of? Sets target. */
-static int is_special(cli_output *out, mode_t *mode)
+static int is_special(file_output *out, mode_t *mode)
 {
     struct stat there;
     *mode = 0;
@@ -26,18 +26,18 @@ static int is_special(cli_output *out, mode_t *mode)
     return !S_ISREG(there.st_mode);
 }
 
-int cli_output_open(cli_output *out, const char *path)
+heddle_status file_output_open(file_output *out, const char *path)
 {
     struct timespec now;
     mode_t mode = 0;
-    *out = (cli_output){.path = path};
+    *out = (file_output){.path = path};
     if (strlen(path) >= sizeof out->target - 64) {
         errno = ENAMETOOLONG;
         return refuse(out);
     }
     if (is_special(out, &mode)) {
         out->file = fopen(out->target, "wbe");
-        return out->file != NULL ? CLI_OK : refuse(out);
+        return out->file != NULL ? HEDDLE_OK : refuse(out);
     }
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(out->temporary, sizeof out->temporary, "%s.tmp-%ld-%llx", out->target, (long)getpid(),
@@ -47,20 +47,21 @@ int cli_output_open(cli_output *out, const char *path)
         return refuse(out);
     }
     if ((mode != 0 && fchmod(fd, mode) != 0) || (out->file = fdopen(fd, "wb")) == NULL) {
-        int code = refuse(out);
+        heddle_status st = refuse(out);
         close(fd);
         unlink(out->temporary);
-        return code;
+        return st;
     }
-    return CLI_OK;
+    return HEDDLE_OK;
 }
 
-int cli_output_close(cli_output *out, int code)
+heddle_status file_output_close(file_output *out, heddle_status st)
 {
     const int is_file = out->temporary[0] != '\0';
     const int before = errno; /* of a write that failed */
     errno = 0;
-    int failed = code != CLI_OK || fflush(out->file) != 0 || ferror(out->file) || (is_file && fsync(fileno(out->file)));
+    int failed =
+        st != HEDDLE_OK || fflush(out->file) != 0 || ferror(out->file) || (is_file && fsync(fileno(out->file)));
     int why = errno != 0 ? errno : before;
     if (fclose(out->file) != 0 && !failed) {
         failed = 1;
@@ -73,16 +74,15 @@ int cli_output_close(cli_output *out, int code)
     if (failed && is_file) {
         unlink(out->temporary);
     }
-    if (failed && code == CLI_OK) {
-        cli_say("%s: cannot be written: %s", out->path, strerror(why));
-        code = CLI_FAILED;
+    if (failed && st == HEDDLE_OK) {
+        st = heddle_set_error(HEDDLE_ERR_IO, "%s: cannot be written: %s", out->path, strerror(why));
     }
-    return code;
+    return st;
 }
 
-int cli_output_check(const char *path)
+heddle_status file_output_check(const char *path)
 {
-    cli_output out = {.path = path};
+    file_output out = {.path = path};
     mode_t mode = 0;
     if (is_special(&out, &mode)) {
         /* A pipe's reader would take this for the end. */
@@ -90,15 +90,15 @@ int cli_output_check(const char *path)
         const int is_pipe = stat(out.target, &there) == 0 && S_ISFIFO(there.st_mode);
         const int fd = is_pipe ? -1 : open(out.target, O_WRONLY | O_CLOEXEC);
         if (fd < 0) {
-            return is_pipe ? CLI_OK : refuse(&out);
+            return is_pipe ? HEDDLE_OK : refuse(&out);
         }
         close(fd);
-        return CLI_OK;
+        return HEDDLE_OK;
     }
-    int code = cli_output_open(&out, path);
-    if (code == CLI_OK) {
+    heddle_status st = file_output_open(&out, path);
+    if (st == HEDDLE_OK) {
         fclose(out.file);
         unlink(out.temporary);
     }
-    return code;
+    return st;
 }

@@ -1,9 +1,9 @@
 /* What is UTF-8 and what is not. */
-#ifndef HD_CLI_UTF8_H
-#define HD_CLI_UTF8_H
+#ifndef HD_FILES_UTF8_H
+#define HD_FILES_UTF8_H
 
 /* Length of the UTF-8 sequence at `text`, which ends with a 0 byte; 0 if it is none; *code gets its value. */
-static inline int cli_utf8(unsigned *code, const unsigned char *text)
+static inline int utf8_length(unsigned *code, const unsigned char *text)
 {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     int length = text[0] < 0x80   ? 1
