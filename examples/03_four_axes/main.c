@@ -11,7 +11,7 @@
  *   pp  layers in stages; activations and their gradients go from rank to rank      heddle_pipeline
  *   dp  other samples; gradients are averaged, the optimiser's state is sharded      heddle_bucket, heddle_adamw
  *   sp  other rows of the same samples; the sharded dim switches between stages      heddle_session
- *   tp  the linear layers' hidden width, and again other rows elsewhere              heddle_linear_pair
+ *   tp  the linear layers' hidden width, and again other rows elsewhere              heddle_dense_pair
  */
 #include "trainer.h"
 
@@ -41,12 +41,12 @@ static double largest_difference(trainer *many, trainer *one)
 static void say_what_was_sent(trainer *t)
 {
     heddle_session_counters moved = {.struct_bytes = sizeof moved};
-    heddle_linear_pair_info pair = {.struct_bytes = sizeof pair};
+    heddle_dense_pair_info pair = {.struct_bytes = sizeof pair};
     heddle_bucket_info bucket[2];
     int64_t pairs = 0;
     heddle_session_get_counters(&moved, t->session);
     for (int i = 0; i < t->nlayers; i++) {
-        heddle_linear_pair_get_info(&pair, t->layer[i].pair);
+        heddle_dense_pair_get_info(&pair, t->layer[i].pair);
         pairs += pair.measured_bytes;
     }
     heddle_bucket_get_info(&bucket[0], t->bucket[0]);

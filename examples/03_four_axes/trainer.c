@@ -41,7 +41,7 @@ static void make_part(float *out, const trainer *t, int what)
 
 static heddle_status make_layer(trainer *t, layer *l, int index, const heddle_layout *pair_layout)
 {
-    heddle_linear_pair_options pair;
+    heddle_dense_pair_options pair;
     heddle_param p[4];
     int64_t lo = 0, len = 0;
     heddle_status st = HEDDLE_OK;
@@ -59,22 +59,22 @@ static heddle_status make_layer(trainer *t, layer *l, int index, const heddle_la
             st = st ? st : heddle_tape_create(&l->tape[k][m], l->block[k], NULL);
         }
     }
-    heddle_linear_pair_options_init(&pair);
+    heddle_dense_pair_options_init(&pair);
     pair.hidden = HIDDEN;
-    st = st ? st : heddle_linear_pair_create(&l->pair, t->inner, &t->shape, &t->inner_mesh, pair_layout, TP - 1, &pair);
+    st = st ? st : heddle_dense_pair_create(&l->pair, t->inner, &t->shape, &t->inner_mesh, pair_layout, TP - 1, &pair);
     for (int i = 0; i < 4; i++) {
-        st = st ? st : heddle_linear_pair_param(&p[i], l->pair, i);
+        st = st ? st : heddle_dense_pair_param(&p[i], l->pair, i);
     }
     if (st != HEDDLE_OK) {
         return st;
     }
-    heddle_linear_pair_rows(&lo, &len, l->pair); /* this rank's rows of W1 and columns of W2 */
+    heddle_dense_pair_rows(&lo, &len, l->pair); /* this rank's rows of W1 and columns of W2 */
     int64_t c = p[3].extent[0];
     for (int64_t i = 0; i < len * c; i++) {
         p[0].data[i] = 0.3F * noise(100 + index, lo * c + i);
         p[2].data[i] = 0.3F * noise(200 + index, i / len * HIDDEN + lo + i % len);
     }
-    return heddle_linear_pair_commit(l->pair);
+    return heddle_dense_pair_commit(l->pair);
 }
 
 /* Two buckets of gradients. Ranks that differ in sp or tp have worked on other rows of the same samples, so gradients
@@ -91,10 +91,10 @@ static heddle_status make_buckets(trainer *t)
             int split = j >= 8 && j != 11; /* fc1 and fc2.weight, not fc2.bias */
             st = st      ? st
                  : j < 8 ? heddle_block_param(&p, l->block[j / 4], j % 4)
-                         : heddle_linear_pair_param(&p, l->pair, j - 8);
+                         : heddle_dense_pair_param(&p, l->pair, j - 8);
             st = st      ? st
                  : j < 8 ? heddle_block_gradient(&g, l->block[j / 4], j % 4)
-                         : heddle_linear_pair_gradient(&g, l->pair, j - 8);
+                         : heddle_dense_pair_gradient(&g, l->pair, j - 8);
             if (st != HEDDLE_OK) {
                 return st;
             }
@@ -174,7 +174,7 @@ void trainer_free(trainer *t)
         heddle_bucket_destroy(t->bucket[i]);
     }
     for (int i = 0; i < LAYERS; i++) {
-        heddle_linear_pair_destroy(t->layer[i].pair);
+        heddle_dense_pair_destroy(t->layer[i].pair);
         for (int m = 0; m < MICRO; m++) {
             heddle_tape_destroy(t->layer[i].tape[0][m]);
             heddle_tape_destroy(t->layer[i].tape[1][m]);
@@ -220,7 +220,7 @@ static heddle_status forward(trainer *t, int m, int step)
             return st;
         }
         memcpy(l->pair_in[m], x.data, x.data_bytes);
-        st = heddle_linear_pair_forward(l->pair, t->tmp, x.data);
+        st = heddle_dense_pair_forward(l->pair, t->tmp, x.data);
         for (size_t e = 0; e < x.data_bytes / sizeof(float); e++) {
             ((float *)x.data)[e] += t->tmp[e];
         }
@@ -262,7 +262,7 @@ static heddle_status backward(trainer *t, int m)
     st = st ? st : heddle_session_backward(t->session, "end", &dx, HEDDLE_NO_STREAM);
     for (int i = t->nlayers - 1; i >= 0; i--) {
         layer *l = &t->layer[i];
-        st = st ? st : heddle_linear_pair_backward(l->pair, t->tmp, dx.data, l->pair_in[m]);
+        st = st ? st : heddle_dense_pair_backward(l->pair, t->tmp, dx.data, l->pair_in[m]);
         for (size_t e = 0; st == HEDDLE_OK && e < dx.data_bytes / sizeof(float); e++) {
             ((float *)dx.data)[e] += t->tmp[e];
         }
@@ -300,7 +300,7 @@ heddle_status train_step(double *loss, trainer *t, int step)
     for (int i = 0; i < t->nlayers; i++) {
         st = st ? st : heddle_block_commit(t->layer[i].block[0]);
         st = st ? st : heddle_block_commit(t->layer[i].block[1]);
-        st = st ? st : heddle_linear_pair_commit(t->layer[i].pair);
+        st = st ? st : heddle_dense_pair_commit(t->layer[i].pair);
     }
     return st ? st : heddle_comm_allreduce_sum(t->comm, loss, 1, HEDDLE_F64);
 }

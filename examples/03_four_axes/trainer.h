@@ -3,6 +3,11 @@
 #define FOUR_AXES_TRAINER_H
 
 #include <heddle/heddle.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/dense_pair.h>
+#include <heddle/train/pipeline.h>
+#include <heddle/train/tape.h>
 
 enum { LAYERS = 4, STEPS = 4, MICRO = 2, BATCH = 2, HIDDEN = 50 }; /* MICRO batches of BATCH samples in each step */
 enum { PP, DP, SP, TP, PART = BATCH * 6 * 10 * 16 };               /* axes of the mesh; elements of the largest part */
@@ -10,7 +15,7 @@ enum { PP, DP, SP, TP, PART = BATCH * 6 * 10 * 16 };               /* axes of th
 typedef struct layer {
     heddle_block *block[2]; /* space, time */
     heddle_tape *tape[2][MICRO];
-    heddle_linear_pair *pair;
+    heddle_dense_pair *pair;
     float pair_in[MICRO][PART];
 } layer;
 

@@ -16,6 +16,9 @@
 #define TRAIN_H
 
 #include <heddle/heddle.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/tape.h>
 #include <stdint.h>
 #include <stdio.h>
 

@@ -61,9 +61,9 @@ HEDDLE_API heddle_status heddle_attention_method_parse(heddle_attention_method *
 
 /* Which rows of the sequence a rank holds. */
 typedef enum heddle_placement {
-    HEDDLE_PLACEMENT_BLOCKS = 0, /* the layout's block */
-    HEDDLE_PLACEMENT_ZIGZAG = 1  /* of 2N balanced chunks, member i of N holds chunk i, then chunk 2N-1-i: with a causal
-                                  * mask every rank has the same work. Needs balanced blocks */
+    HEDDLE_PLACEMENT_CONTIGUOUS = 0, /* the rows of the layout's shard */
+    HEDDLE_PLACEMENT_ZIGZAG = 1 /* of 2N balanced chunks, member i of N holds chunk i, then chunk 2N-1-i: with a causal
+                                 * mask every rank has the same work. Needs balanced blocks */
 } heddle_placement;
 
 typedef struct heddle_attention_options {

@@ -1,5 +1,5 @@
-/* Transformer blocks on the local shard: the pieces of a spatial-temporal diffusion transformer, forward; backward is
- * in heddle/train.h.
+/* Transformer blocks on the local shard: the stages of a spatial-temporal diffusion transformer, forward; backward is
+ * in heddle/train/tape.h.
  *
  * A stage works on the rank's box of the activation x[b, seq dims..., c] (dense, row-major, c last and whole) and does
  * not communicate: the dim it attends over must be whole in the box, unless heddle_block_shard_attention gives it a
@@ -145,8 +145,8 @@ HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
 /* out[rows, n] = x[rows, k] times W[n, k]^T + bias for token-wise layers (patch embedding, final layer), with the same
  * row-independence. bias may be NULL. f32, dense; out must not overlap x. Packs the weights on every call, so it wants
  * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range. */
-HEDDLE_API heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
-                                               const float *bias, int64_t n, int threads);
+HEDDLE_API heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
+                                              const float *bias, int64_t n, int threads);
 
 #ifdef __cplusplus
 }

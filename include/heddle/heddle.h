@@ -1,26 +1,25 @@
-/* heddle: sequence parallelism by switches of the sharded dim and by attention over it; planning, training. The
- * umbrella header; adapters (mpi.h) are included separately. */
+/* The umbrella of what a program uses every day:
+ *
+ *   status comm layout tensor            ranks, shapes, layouts, arrays, errors
+ *   reshard session schedule planner     moving between layouts: by hand, by stage, as planned
+ *   attention linear_attention block     computing on what a rank holds
+ *
+ * Included by themselves: heddle/train/ (tape, bucket, adamw, dense_pair, pipeline), heddle/sys/ for those who extend
+ * or measure heddle (transport, index, bench), and the adapter heddle/mpi.h. */
 #ifndef HEDDLE_HEDDLE_H
 #define HEDDLE_HEDDLE_H
 
 #include <heddle/attention.h>
-#include <heddle/bench.h>
 #include <heddle/block.h>
 #include <heddle/comm.h>
-#include <heddle/gradient.h>
-#include <heddle/index.h>
 #include <heddle/layout.h>
 #include <heddle/linear_attention.h>
-#include <heddle/linear_pair.h>
-#include <heddle/pipeline.h>
 #include <heddle/planner.h>
 #include <heddle/reshard.h>
 #include <heddle/schedule.h>
 #include <heddle/session.h>
 #include <heddle/status.h>
 #include <heddle/tensor.h>
-#include <heddle/train.h>
-#include <heddle/transport.h>
 #include <heddle/version.h>
 
 #endif

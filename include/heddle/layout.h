@@ -5,16 +5,16 @@
  *   layout   t@node,s@gpu   t@sp(12 9 9)   *   sum@sp
  *
  * A layout says for each mesh axis which dim it shards, or that the tensor is replicated over it, or that the ranks
- * along it hold partial sums. A rank's part of a tensor is always a box: one range per dim. Blocks are balanced
+ * along it hold partial sums. A rank's part of a tensor is always a box: one range per dim. Shards are balanced
  * (rank i of n gets L/n, the first L mod n ranks one more) unless explicit lengths are given. A dim on two axes is
- * nested: each block of the axis that comes first in the mesh is split again by the second.
+ * nested: each shard of the axis that comes first in the mesh is split again by the second.
  *
  * Several axes may name the same dim: t@node,t@gpu nests, t@gpu,t@node means the same. Explicit lengths may contain
  * zeros, add up to the extent, and stand on the outermost axis of a dim only. Extents may be 0 or smaller than the
  * number of ranks: some ranks are then empty. Nothing is ever padded.
  *
  * In text, blanks are free between tokens, names are [a-z][a-z0-9_]* of at most 15 characters, numbers are decimal, and
- * "sum" is no dim's name. Index arithmetic for kernels and device code is in heddle/index.h.
+ * "sum" is no dim's name. Index arithmetic for kernels and device code is in heddle/sys/index.h.
  *
  * All functions are pure, may be called from any thread, write their outputs only on HEDDLE_OK and own nothing. An
  * output may be (part of) an input.
@@ -35,7 +35,7 @@ enum {
     HEDDLE_MAX_DIMS = 8,
     HEDDLE_MAX_AXES = 4,
     HEDDLE_NAME_BYTES = 16,   /* with the terminating 0; names are [a-z][a-z0-9_]* */
-    HEDDLE_MAX_BLOCKS = 128,  /* explicit block lengths in one layout, all axes together */
+    HEDDLE_MAX_SHARDS = 128,  /* explicit shard lengths in one layout, all axes together */
     HEDDLE_MAX_RANKS = 65536, /* ranks of a mesh */
     HEDDLE_LINE_BYTES = 6144  /* enough for any formatted text form */
 };
@@ -89,12 +89,12 @@ typedef struct heddle_mesh {
 enum { HEDDLE_REPLICATED = -1, HEDDLE_PARTIAL = -2 };
 
 /* dim_of_axis[a]: the dim that axis a shards, HEDDLE_REPLICATED or HEDDLE_PARTIAL; entries from naxes on mean nothing.
- * Explicit block lengths are kept in block[], those of axis 0 first: axis a owns nblocks[a] of them (the axis's size),
- * 0 = balanced. Fill in after heddle_layout_replicated(), or parse a text. */
+ * Explicit shard lengths are kept in shard_len[], those of axis 0 first: axis a owns nshards[a] of them (the axis's
+ * size), 0 = balanced. Fill in after heddle_layout_replicated(), or parse a text. */
 typedef struct heddle_layout {
     int dim_of_axis[HEDDLE_MAX_AXES];
-    int nblocks[HEDDLE_MAX_AXES];
-    int64_t block[HEDDLE_MAX_BLOCKS];
+    int nshards[HEDDLE_MAX_AXES];
+    int64_t shard_len[HEDDLE_MAX_SHARDS];
 } heddle_layout;
 
 /* Memory order of a local array: dim[0] is the slowest. ndim == 0 means the shape's own order. */
@@ -116,9 +116,9 @@ HEDDLE_API const char *heddle_dtype_name(heddle_dtype dtype);
 
 /* Text to value. The whole text must be consumed. The sentence begins with "shape, column N: ", N counted from 1.
  * HEDDLE_ERR_PARSE: the text does not follow the form; N is the first wrong character.
- * HEDDLE_ERR_LAYOUT: well formed, but it contradicts itself, the shape or the mesh (unknown or repeated name, block
+ * HEDDLE_ERR_LAYOUT: well formed, but it contradicts itself, the shape or the mesh (unknown or repeated name, shard
  * lengths that do not add up or stand on an inner axis, more than 2^62 bytes or HEDDLE_MAX_RANKS ranks, ...).
- * HEDDLE_ERR_ARG: a pointer is NULL. Block lengths that are the balanced ones are dropped. */
+ * HEDDLE_ERR_ARG: a pointer is NULL. Shard lengths that are the balanced ones are dropped. */
 HEDDLE_API heddle_status heddle_shape_parse(heddle_shape *out, const char *text);
 HEDDLE_API heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text);
 HEDDLE_API heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const heddle_shape *shape,

@@ -1,5 +1,5 @@
 /* MPI adapter (library libheddle_mpi, CMake target heddle::heddle_mpi). The core library knows nothing of MPI; this one
- * is a transport like any other, written against heddle/transport.h. */
+ * is a transport like any other, written against heddle/sys/transport.h. */
 #ifndef HEDDLE_MPI_H
 #define HEDDLE_MPI_H
 

@@ -63,14 +63,14 @@ static void draw_blocks(attention_case *c, random_source *source)
     int axis = heddle_axis_index(&c->mesh, "sp");
     int n = c->mesh.axis[axis].size;
     int64_t left = c->shape.dim[1].extent;
-    if (c->options.placement != HEDDLE_PLACEMENT_BLOCKS || heddle_axis_index(&c->mesh, "ring") >= 0 ||
+    if (c->options.placement != HEDDLE_PLACEMENT_CONTIGUOUS || heddle_axis_index(&c->mesh, "ring") >= 0 ||
         random_between(source, 0, 2) != 0) {
         return;
     }
-    c->layout.nblocks[axis] = n;
+    c->layout.nshards[axis] = n;
     for (int i = 0; i < n; i++) {
-        c->layout.block[i] = i == n - 1 ? left : random_between(source, 0, left);
-        left -= c->layout.block[i];
+        c->layout.shard_len[i] = i == n - 1 ? left : random_between(source, 0, left);
+        left -= c->layout.shard_len[i];
     }
 }
 
@@ -82,7 +82,7 @@ static void draw_method(attention_case *c, random_source *source, int ranks)
         o->method = (heddle_attention_method)random_between(source, 0, HEDDLE_ATTENTION_METHOD_COUNT - 1);
     } while (o->method == HEDDLE_ATTENTION_LOCAL && ranks > 1);
     o->causal = random_between(source, 0, 1) == 0;
-    o->placement = one_in(source, 4) ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
+    o->placement = one_in(source, 4) ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_CONTIGUOUS;
     o->log_sum_exp = random_between(source, 0, 1) == 0;
     if (o->method == HEDDLE_ATTENTION_RSA) {
         o->rsa_all_reduce = random_between(source, 0, 2) == 0;

@@ -1,7 +1,7 @@
 /* heddle bench: one reshard against the machine's contiguous copy, in the same run. */
 #include "launch.h"
 
-#include <heddle/bench.h>
+#include <heddle/sys/bench.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -51,8 +51,9 @@ static double now_ms(void)
 static int64_t rows_of(const attention_case *c, int kind, int rank)
 {
     heddle_attention_rows rows;
-    heddle_status st = heddle_attention_local_rows(
-        &rows, &c->shape, &c->mesh, &c->layout, kind == LOCAL ? HEDDLE_PLACEMENT_BLOCKS : c->options.placement, rank);
+    heddle_status st =
+        heddle_attention_local_rows(&rows, &c->shape, &c->mesh, &c->layout,
+                                    kind == LOCAL ? HEDDLE_PLACEMENT_CONTIGUOUS : c->options.placement, rank);
     return st == HEDDLE_OK ? rows.rows : 0;
 }
 
@@ -90,12 +91,12 @@ static heddle_status make_runner(runner *r, heddle_comm *comm, const attention_c
     c.options.key_lengths = kind == MOVING ? none : c.has_key_lengths ? c.key_length : NULL;
     if (kind == LOCAL) {
         c.options.method = HEDDLE_ATTENTION_LOCAL;
-        c.options.placement = HEDDLE_PLACEMENT_BLOCKS;
+        c.options.placement = HEDDLE_PLACEMENT_CONTIGUOUS;
         c.options.rsa_all_reduce = 0;
         for (int a = 0; a < c.mesh.naxes; a++) {
             if (c.layout.dim_of_axis[a] == 1) {
                 c.layout.dim_of_axis[a] = 2;
-                c.layout.nblocks[a] = 0;
+                c.layout.nshards[a] = 0;
             }
         }
     }

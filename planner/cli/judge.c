@@ -1,7 +1,7 @@
 #include "judge.h"
 
 #include <heddle/comm.h>
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -35,10 +35,10 @@ static void draw_blocks(linear_case *c, random_source *source)
     if (c->layout.dim_of_axis[axis] != 1 || pick(source, 3) > 0) {
         return;
     }
-    c->layout.nblocks[axis] = n;
+    c->layout.nshards[axis] = n;
     for (int i = 0; i < n; i++) {
-        c->layout.block[i] = i == n - 1 ? left : pick(source, 5) == 0 ? 0 : random_between(source, 0, left);
-        left -= c->layout.block[i];
+        c->layout.shard_len[i] = i == n - 1 ? left : pick(source, 5) == 0 ? 0 : random_between(source, 0, left);
+        left -= c->layout.shard_len[i];
     }
 }
 

@@ -111,9 +111,9 @@ static void random_layout(heddle_layout *out, random_source *source, const heddl
             out->dim_of_axis[a] = HEDDLE_PARTIAL;
         }
         int d = out->dim_of_axis[a], n = line->mesh.axis[a].size;
-        if (d >= 0 && !is_inner(out, a) && used + n <= HEDDLE_MAX_BLOCKS && percent(source, 25)) {
-            random_blocks(out->block + used, n, line->shape.dim[d].extent, source);
-            out->nblocks[a] = n;
+        if (d >= 0 && !is_inner(out, a) && used + n <= HEDDLE_MAX_SHARDS && percent(source, 25)) {
+            random_blocks(out->shard_len + used, n, line->shape.dim[d].extent, source);
+            out->nshards[a] = n;
             used += n;
         }
     }

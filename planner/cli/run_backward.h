@@ -4,6 +4,9 @@
 
 #include "run_pass.h"
 
+#include <heddle/train/bucket.h>
+#include <heddle/train/tape.h>
+
 /* What one rank has for the way back. Arrays of blocks and steps are indexed as those of run_pass. */
 struct run_back {
     heddle_tape **tape; /* [nblocks] */

@@ -173,8 +173,8 @@ heddle_status run_fill(void *x, const run_job *job, const heddle_box *box)
             }
         }
         if (job->input == RUN_CLIP) {
-            st = heddle_linear_forward(buffer, patches, count, values, job->embed_weight, job->embed_bias, channels,
-                                       (int)job->options->threads);
+            st = heddle_dense_forward(buffer, patches, count, values, job->embed_weight, job->embed_bias, channels,
+                                      (int)job->options->threads);
         }
         store(x, row * channels, buffer, count * channels, job->info.shape.dtype);
     }

@@ -1,6 +1,6 @@
 #include "verify.h"
 
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 #include <string.h>
 
 enum { MAX_ROUNDS = 16 };
@@ -86,15 +86,15 @@ static int source_holds(const heddle_reshard_line *line, const int64_t *at, cons
     if (!partial) {
         return 1; /* somebody has it */
     }
-    const int64_t *block = line->from.block;
+    const int64_t *block = line->from.shard_len;
     int64_t lo[HEDDLE_MAX_DIMS] = {0}, len[HEDDLE_MAX_DIMS];
     for (int d = 0; d < line->shape.ndim; d++) {
         len[d] = line->shape.dim[d].extent;
     }
     for (int a = 0; a < line->mesh.naxes; a++) {
         int d = line->from.dim_of_axis[a], n = line->mesh.axis[a].size, to = line->to.dim_of_axis[a];
-        const int64_t *split = line->from.nblocks[a] > 0 ? block : NULL;
-        block += line->from.nblocks[a];
+        const int64_t *split = line->from.nshards[a] > 0 ? block : NULL;
+        block += line->from.nshards[a];
         if (to == HEDDLE_PARTIAL && d == HEDDLE_REPLICATED && coords[a] != 0) {
             return 0;
         }

@@ -2,7 +2,7 @@
  * One reshard each: q, k and v of a part lie together along the packed dim of heads. */
 #include "runtime/attention/attention_internal.h"
 
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static int is_balanced(const int64_t *block, int n, int64_t extent)
 {
     int same = 1;
     for (int i = 0; i < n; i++) {
-        same &= block[i] == heddle_block_len(extent, n, i);
+        same &= block[i] == heddle_shard_len(extent, n, i);
     }
     return same;
 }
@@ -23,12 +23,12 @@ static heddle_status make_layout(heddle_layout *out, const heddle_shape *shape, 
     if (side->dim < 0 || is_balanced(side->block, n, shape->dim[side->dim].extent)) {
         return HEDDLE_OK;
     }
-    if (n > HEDDLE_MAX_BLOCKS) {
+    if (n > HEDDLE_MAX_SHARDS) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "uneven blocks over %d ranks, layouts have at most %d", n,
-                       HEDDLE_MAX_BLOCKS);
+                       HEDDLE_MAX_SHARDS);
     }
-    out->nblocks[0] = n;
-    memcpy(out->block, side->block, (size_t)n * sizeof out->block[0]);
+    out->nshards[0] = n;
+    memcpy(out->shard_len, side->block, (size_t)n * sizeof out->shard_len[0]);
     return HEDDLE_OK;
 }
 

@@ -2,7 +2,7 @@
 #include "runtime/attention/attention_internal.h"
 #include "runtime/attention/jobs.h"
 
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 
 #include <math.h>
 #include <string.h>
@@ -123,7 +123,7 @@ static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, cons
             return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention over a sequence on more than two mesh axes");
         }
         *(p->first_axis < 0 ? &p->first_axis : &p->second_axis) = a;
-        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG && layout->nblocks[a] > 0) {
+        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG && layout->nshards[a] > 0) {
             return hd_fail(HEDDLE_ERR_LAYOUT, "zigzag placement needs balanced blocks, mesh axis %s has explicit ones",
                            mesh->axis[a].name);
         }
@@ -140,8 +140,8 @@ static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, cons
 
 static void rows_of_chunk(heddle_attention_rows *out, int at, int64_t sequence, int n, int chunk)
 {
-    out->lo[at] = heddle_block_start(sequence, n, chunk);
-    out->len[at] = heddle_block_len(sequence, n, chunk);
+    out->lo[at] = heddle_shard_start(sequence, n, chunk);
+    out->len[at] = heddle_shard_len(sequence, n, chunk);
     out->rows += out->len[at];
 }
 
@@ -191,7 +191,7 @@ static heddle_status take_box(hd_attn_problem *p, const heddle_mesh *mesh, const
     kv_shape.dim[2].extent = p->options.kv_heads;
     if (p->group > 1) { /* explicit blocks count query heads */
         for (int a = 0; a < mesh->naxes; a++) {
-            if (layout->dim_of_axis[a] == 2 && layout->nblocks[a] > 0) {
+            if (layout->dim_of_axis[a] == 2 && layout->nshards[a] > 0) {
                 return hd_fail(HEDDLE_ERR_LAYOUT,
                                "explicit blocks of %lld query heads on mesh axis %s with %lld key heads",
                                (long long)p->shape.dim[2].extent, mesh->axis[a].name, (long long)p->options.kv_heads);
@@ -250,8 +250,8 @@ static heddle_status split_heads(hd_attn_problem *p)
     HD_TRY(hd_alloc((void **)&p->part, (size_t)p->spread, sizeof *p->part, "heads of an attention"));
     for (int i = 0; i < p->spread; i++) {
         hd_head_part *part = &p->part[i];
-        part->q_lo = heddle_block_start(p->heads, p->spread, i);
-        part->nq = heddle_block_len(p->heads, p->spread, i);
+        part->q_lo = heddle_shard_start(p->heads, p->spread, i);
+        part->nq = heddle_shard_len(p->heads, p->spread, i);
         if (part->nq > 0) {
             part->kv_lo = (p->head_lo + part->q_lo) / p->group - p->kv_lo;
             part->nkv = (p->head_lo + part->q_lo + part->nq - 1) / p->group - p->kv_lo - part->kv_lo + 1;

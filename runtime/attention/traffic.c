@@ -2,7 +2,7 @@
  * formulas in words. */
 #include "runtime/attention/attention_internal.h"
 
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 
 typedef struct tally {
     int64_t bytes, messages;
@@ -54,10 +54,10 @@ static void come_home(tally *t, const hd_attn_problem *p, int64_t bytes_a_row)
  * in one transfer's count. */
 static void all_reduce(tally *t, const hd_attn_problem *p, int64_t elems)
 {
-    int64_t own = heddle_block_len(elems, p->ring, p->rank);
+    int64_t own = heddle_shard_len(elems, p->ring, p->rank);
     for (int i = 0; i < p->ring; i++) {
         if (i != p->rank) {
-            send(t, (heddle_block_len(elems, p->ring, i) + own) * p->real_bytes);
+            send(t, (heddle_shard_len(elems, p->ring, i) + own) * p->real_bytes);
         }
     }
 }

@@ -9,7 +9,7 @@
 
 #include "runtime/block/block_internal.h"
 
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 
 enum {
     HD_UNIT_ROWS = 1024,

@@ -95,7 +95,7 @@ static unsigned take_axes(hd_block_sharded *s, const heddle_mesh *mesh, const he
     int coords[HEDDLE_MAX_AXES], from = 0, to = 0;
     s->layout = heddle_layout_replicated();
     heddle_mesh_coords(coords, mesh, heddle_comm_rank(s->comm));
-    for (int a = 0; a < mesh->naxes; from += layout->nblocks[a], a++) {
+    for (int a = 0; a < mesh->naxes; from += layout->nshards[a], a++) {
         if (layout->dim_of_axis[a] != mixed) {
             continue;
         }
@@ -103,9 +103,9 @@ static unsigned take_axes(hd_block_sharded *s, const heddle_mesh *mesh, const he
         axes |= 1u << a;
         s->mesh.axis[i] = mesh->axis[a];
         s->layout.dim_of_axis[i] = 1;
-        s->layout.nblocks[i] = layout->nblocks[a];
-        memcpy(&s->layout.block[to], &layout->block[from], (size_t)layout->nblocks[a] * sizeof(int64_t));
-        to += layout->nblocks[a];
+        s->layout.nshards[i] = layout->nshards[a];
+        memcpy(&s->layout.shard_len[to], &layout->shard_len[from], (size_t)layout->nshards[a] * sizeof(int64_t));
+        to += layout->nshards[a];
         s->rank = s->rank * mesh->axis[a].size + coords[a];
     }
     return axes;

@@ -4,7 +4,7 @@
 #define HD_COMM_INTERNAL_H
 
 #include <heddle/comm.h>
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 #include <sys/types.h>
 
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms); /* absolute; 0 = the communicator's */

@@ -3,8 +3,8 @@
 #define HD_ALGEBRA_H
 
 #include "runtime/base/base.h"
-#include <heddle/index.h>
 #include <heddle/layout.h>
+#include <heddle/sys/index.h>
 
 /* Elements of a tensor, and bytes of all its parts on all ranks, stay below these, so that no sum overflows 64 bits. */
 #define HD_MAX_ELEMS ((int64_t)1 << 62)

@@ -17,12 +17,12 @@ heddle_layout heddle_layout_replicated(void)
 
 const int64_t *hd_layout_blocks(const heddle_layout *layout, int axis)
 {
-    if (layout->nblocks[axis] == 0) {
+    if (layout->nshards[axis] == 0) {
         return NULL;
     }
-    const int64_t *block = layout->block;
+    const int64_t *block = layout->shard_len;
     for (int a = 0; a < axis; a++) {
-        block += layout->nblocks[a];
+        block += layout->nshards[a];
     }
     return block;
 }
@@ -31,7 +31,7 @@ int hd_blocks_are_balanced(const int64_t *block, int n)
 {
     int64_t sum = heddle_split_start(block, n);
     for (int i = 0; i < n; i++) {
-        if (block[i] != heddle_block_len(sum, n, i)) {
+        if (block[i] != heddle_shard_len(sum, n, i)) {
             return 0;
         }
     }
@@ -87,15 +87,15 @@ static heddle_status check_axes(const heddle_layout *layout, const heddle_shape 
             return hd_fail(HEDDLE_ERR_LAYOUT, "axis '%s' shards dim %d, the shape has %d", mesh->axis[a].name, dim,
                            shape->ndim);
         }
-        if (layout->nblocks[a] < 0 || (dim < 0 && layout->nblocks[a] != 0)) {
+        if (layout->nshards[a] < 0 || (dim < 0 && layout->nshards[a] != 0)) {
             return hd_fail(HEDDLE_ERR_LAYOUT, "axis '%s' has %d block lengths but %s", mesh->axis[a].name,
-                           layout->nblocks[a], dim < 0 ? "shards no dim" : "less than 0 is not possible");
+                           layout->nshards[a], dim < 0 ? "shards no dim" : "less than 0 is not possible");
         }
-        total += layout->nblocks[a];
+        total += layout->nshards[a];
     }
-    if (total > HEDDLE_MAX_BLOCKS) {
+    if (total > HEDDLE_MAX_SHARDS) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "%lld block lengths in one layout, at most %d are possible", (long long)total,
-                       HEDDLE_MAX_BLOCKS);
+                       HEDDLE_MAX_SHARDS);
     }
     return HEDDLE_OK;
 }
@@ -110,8 +110,8 @@ heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shap
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(check_axes(layout, shape, mesh));
     for (int a = 0; a < mesh->naxes; a++) {
-        if (layout->nblocks[a] > 0) {
-            HD_TRY(check_blocks(layout, shape, mesh, a, hd_layout_blocks(layout, a), layout->nblocks[a]));
+        if (layout->nshards[a] > 0) {
+            HD_TRY(check_blocks(layout, shape, mesh, a, hd_layout_blocks(layout, a), layout->nshards[a]));
         }
     }
 out:
@@ -122,7 +122,7 @@ out:
 static const int64_t *blocks_if_uneven(const heddle_layout *layout, int axis)
 {
     const int64_t *block = hd_layout_blocks(layout, axis);
-    return block != NULL && !hd_blocks_are_balanced(block, layout->nblocks[axis]) ? block : NULL;
+    return block != NULL && !hd_blocks_are_balanced(block, layout->nshards[axis]) ? block : NULL;
 }
 
 int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const heddle_mesh *mesh)
@@ -138,8 +138,8 @@ int heddle_layout_equal(const heddle_layout *a, const heddle_layout *b, const he
         if ((blocks_a == NULL) != (blocks_b == NULL)) {
             return 0;
         }
-        if (blocks_a != NULL && (a->nblocks[i] != b->nblocks[i] ||
-                                 memcmp(blocks_a, blocks_b, (size_t)a->nblocks[i] * sizeof *blocks_a) != 0)) {
+        if (blocks_a != NULL && (a->nshards[i] != b->nshards[i] ||
+                                 memcmp(blocks_a, blocks_b, (size_t)a->nshards[i] * sizeof *blocks_a) != 0)) {
             return 0;
         }
     }
@@ -190,8 +190,8 @@ static heddle_status scan_dim(int *dim, hd_scan *scan, const heddle_shape *shape
 /* The layout while it is read: entries come in any order of axes. */
 typedef struct layout_draft {
     int dim_of_axis[HEDDLE_MAX_AXES];
-    int taken[HEDDLE_MAX_AXES], nblocks[HEDDLE_MAX_AXES];
-    int64_t block[HEDDLE_MAX_AXES][HEDDLE_MAX_BLOCKS];
+    int taken[HEDDLE_MAX_AXES], nshards[HEDDLE_MAX_AXES];
+    int64_t block[HEDDLE_MAX_AXES][HEDDLE_MAX_SHARDS];
     const char *blocks_at[HEDDLE_MAX_AXES];
 } layout_draft;
 
@@ -225,10 +225,10 @@ static heddle_status scan_blocks(layout_draft *draft, int axis, hd_scan *scan)
         if (st != HEDDLE_OK) {
             return st;
         }
-        if (draft->nblocks[axis] == HEDDLE_MAX_BLOCKS) {
-            return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "more than %d block lengths", HEDDLE_MAX_BLOCKS);
+        if (draft->nshards[axis] == HEDDLE_MAX_SHARDS) {
+            return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "more than %d block lengths", HEDDLE_MAX_SHARDS);
         }
-        draft->block[axis][draft->nblocks[axis]++] = length;
+        draft->block[axis][draft->nshards[axis]++] = length;
     } while (!hd_scan_accept(scan, ")"));
     return HEDDLE_OK;
 }
@@ -258,9 +258,9 @@ static heddle_status finish_draft(heddle_layout *out, const layout_draft *draft,
 {
     heddle_layout layout = heddle_layout_replicated();
     memcpy(layout.dim_of_axis, draft->dim_of_axis, sizeof layout.dim_of_axis);
-    int64_t *block = layout.block;
+    int64_t *block = layout.shard_len;
     for (int a = 0; a < mesh->naxes; a++) {
-        int count = draft->nblocks[a];
+        int count = draft->nshards[a];
         if (count == 0) {
             continue;
         }
@@ -271,12 +271,12 @@ static heddle_status finish_draft(heddle_layout *out, const layout_draft *draft,
         if (hd_blocks_are_balanced(draft->block[a], count)) {
             continue;
         }
-        if (block - layout.block + count > HEDDLE_MAX_BLOCKS) {
+        if (block - layout.shard_len + count > HEDDLE_MAX_SHARDS) {
             return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, draft->blocks_at[a],
-                                "more than %d block lengths in one layout", HEDDLE_MAX_BLOCKS);
+                                "more than %d block lengths in one layout", HEDDLE_MAX_SHARDS);
         }
         memcpy(block, draft->block[a], (size_t)count * sizeof *block);
-        layout.nblocks[a] = count;
+        layout.nshards[a] = count;
         block += count;
     }
     *out = layout;
@@ -365,9 +365,9 @@ void hd_write_layout(hd_writer *writer, const heddle_layout *layout, const heddl
         hd_write(writer, "%s%s@%s", entries++ > 0 ? "," : "", dim >= 0 ? shape->dim[dim].name : "sum",
                  mesh->axis[a].name);
         const int64_t *block = blocks_if_uneven(layout, a);
-        for (int i = 0; block != NULL && i < layout->nblocks[a]; i++) {
+        for (int i = 0; block != NULL && i < layout->nshards[a]; i++) {
             hd_write(writer, "%s%lld%s", i > 0 ? " " : "(", (long long)block[i],
-                     i + 1 == layout->nblocks[a] ? ")" : "");
+                     i + 1 == layout->nshards[a] ? ")" : "");
         }
     }
     if (entries == 0) {

@@ -2,7 +2,7 @@
  * docs/linear-attention.md have the formulas in words. */
 #include "runtime/method/method.h"
 
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 
 int64_t hd_group_rows(const hd_method_group *group, int first, int count)
 {
@@ -23,7 +23,7 @@ void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int
 {
     int first = member / spread * spread;
     int64_t mine = hd_group_rows(group, member, 1);
-    int64_t heads = heddle_block_len(group->heads, spread, member - first);
+    int64_t heads = heddle_shard_len(group->heads, spread, member - first);
     __int128 elem = (__int128)group->width * group->elem_bytes;
     __int128 away = elem * (group->heads - heads) * mine; /* my rows of the others' heads */
     __int128 home = elem * heads * (hd_group_rows(group, first, spread) - mine);
@@ -40,7 +40,7 @@ void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int 
     int ring = group->n / spread;
     int me = member / spread;
     int next = (me + 1) % ring;
-    int64_t heads = heddle_block_len(group->heads, spread, member % spread);
+    int64_t heads = heddle_shard_len(group->heads, spread, member % spread);
     int64_t mine = hd_group_rows(group, me * spread, spread);
     int64_t last = hd_group_rows(group, next * spread, spread);
     int full = spread == 1 ? hd_group_full(group, 0, group->n) : group->full_segments;

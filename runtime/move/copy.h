@@ -2,7 +2,7 @@
 #ifndef HD_MOVE_COPY_H
 #define HD_MOVE_COPY_H
 
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 
 /* A strided copy without pointers: loops over runs; offsets and strides in bytes. */
 typedef struct hd_copy {

@@ -58,12 +58,12 @@ heddle_layout hd_layout_with(const heddle_layout *layout, int axis, int dim)
     heddle_layout changed = *layout;
     int at = 0; /* lengths of the axis, in block[] */
     for (int a = 0; a < axis; a++) {
-        at += layout->nblocks[a];
+        at += layout->nshards[a];
     }
-    int gone = layout->nblocks[axis];
-    memmove(changed.block + at, layout->block + at + gone,
-            (size_t)(HEDDLE_MAX_BLOCKS - at - gone) * sizeof changed.block[0]);
-    changed.nblocks[axis] = 0;
+    int gone = layout->nshards[axis];
+    memmove(changed.shard_len + at, layout->shard_len + at + gone,
+            (size_t)(HEDDLE_MAX_SHARDS - at - gone) * sizeof changed.shard_len[0]);
+    changed.nshards[axis] = 0;
     changed.dim_of_axis[axis] = dim;
     return changed;
 }

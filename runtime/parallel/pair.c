@@ -1,10 +1,10 @@
-/* Life of a linear pair. */
+/* Life of a dense pair. */
 #include "runtime/parallel/pair_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void heddle_linear_pair_options_init(heddle_linear_pair_options *options)
+void heddle_dense_pair_options_init(heddle_dense_pair_options *options)
 {
     if (options != NULL) {
         memset(options, 0, sizeof *options);
@@ -13,17 +13,17 @@ void heddle_linear_pair_options_init(heddle_linear_pair_options *options)
     }
 }
 
-static heddle_status check_options(const heddle_linear_pair_options *o)
+static heddle_status check_options(const heddle_dense_pair_options *o)
 {
     if (o->hidden < 1 || o->hidden > INT32_MAX) {
-        return hd_fail(HEDDLE_ERR_ARG, "a linear pair with %lld hidden channels, wanted 1 to %d", (long long)o->hidden,
+        return hd_fail(HEDDLE_ERR_ARG, "a dense pair with %lld hidden channels, wanted 1 to %d", (long long)o->hidden,
                        INT32_MAX);
     }
     if (o->activation != HEDDLE_ACTIVATION_NONE && o->activation != HEDDLE_ACTIVATION_GELU) {
         return hd_fail(HEDDLE_ERR_ARG, "there is no activation %d", (int)o->activation);
     }
     if (o->threads < 0 || o->threads > HD_PAIR_THREADS || o->deadline_ms < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "a linear pair on %d threads (0 to %d), deadline %lld ms", o->threads,
+        return hd_fail(HEDDLE_ERR_ARG, "a dense pair on %d threads (0 to %d), deadline %lld ms", o->threads,
                        HD_PAIR_THREADS, (long long)o->deadline_ms);
     }
     return HEDDLE_OK;
@@ -35,21 +35,21 @@ static heddle_status check_layout(const heddle_shape *shape, const heddle_mesh *
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     if (shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear pairs work on f32 and bf16, not on %s",
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "dense pairs work on f32 and bf16, not on %s",
                        heddle_dtype_name(shape->dtype));
     }
     int last = shape->ndim - 1;
     if (shape->ndim < 2 || shape->dim[last].extent < 1 || shape->dim[last].extent > INT32_MAX) {
-        return hd_fail(HEDDLE_ERR_LAYOUT, "a linear pair needs rows and channels: %d dims, the last of %lld",
+        return hd_fail(HEDDLE_ERR_LAYOUT, "a dense pair needs rows and channels: %d dims, the last of %lld",
                        shape->ndim, (long long)shape->dim[last].extent);
     }
     if (axis < 0 || axis >= mesh->naxes) {
-        return hd_fail(HEDDLE_ERR_ARG, "a linear pair over axis %d of a mesh with %d axes", axis, mesh->naxes);
+        return hd_fail(HEDDLE_ERR_ARG, "a dense pair over axis %d of a mesh with %d axes", axis, mesh->naxes);
     }
     for (int a = 0; a < mesh->naxes; a++) {
         int dim = layout->dim_of_axis[a];
         if (dim == last || dim == HEDDLE_PARTIAL || (a == axis && dim < 0 && mesh->axis[a].size > 1)) {
-            return hd_fail(HEDDLE_ERR_LAYOUT, "a linear pair's rows: axis %s %s", mesh->axis[a].name,
+            return hd_fail(HEDDLE_ERR_LAYOUT, "a dense pair's rows: axis %s %s", mesh->axis[a].name,
                            dim == last             ? "shards the channels"
                            : dim == HEDDLE_PARTIAL ? "holds partial sums"
                                                    : "must shard a dim");
@@ -60,15 +60,15 @@ out:
 }
 
 /* This rank's rows, gathered rows, and block of the hidden channels; no communication. */
-static heddle_status take(heddle_linear_pair *pair, const heddle_shape *shape, const heddle_mesh *mesh,
-                          const heddle_layout *layout, int axis, const heddle_linear_pair_options *options)
+static heddle_status take(heddle_dense_pair *pair, const heddle_shape *shape, const heddle_mesh *mesh,
+                          const heddle_layout *layout, int axis, const heddle_dense_pair_options *options)
 {
     heddle_status st = HEDDLE_OK;
     heddle_box box;
     int coords[HEDDLE_MAX_AXES];
     int rank = heddle_comm_rank(pair->comm), nranks = heddle_comm_size(pair->comm);
-    heddle_linear_pair_options_init(&pair->options);
-    HD_TRY(hd_struct_take(&pair->options, options, HD_STRUCT(heddle_linear_pair_options, hidden)));
+    heddle_dense_pair_options_init(&pair->options);
+    HD_TRY(hd_struct_take(&pair->options, options, HD_STRUCT(heddle_dense_pair_options, hidden)));
     HD_TRY(check_options(&pair->options));
     HD_TRY(check_layout(shape, mesh, layout, axis));
     if (heddle_mesh_size(mesh) != nranks) {
@@ -94,7 +94,7 @@ out:
     return st;
 }
 
-static heddle_status add_param(heddle_linear_pair *pair, int index, const char *name, int64_t rows, int64_t columns)
+static heddle_status add_param(heddle_dense_pair *pair, int index, const char *name, int64_t rows, int64_t columns)
 {
     heddle_status st = HEDDLE_OK;
     heddle_param *param = &pair->param[index];
@@ -108,7 +108,7 @@ out:
     return st;
 }
 
-static heddle_status make_params(heddle_linear_pair *pair)
+static heddle_status make_params(heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
     int64_t c = pair->channels, h = pair->hidden;
@@ -130,24 +130,24 @@ out:
     return st;
 }
 
-static heddle_status work(float **out, heddle_linear_pair *pair, int64_t rows, int64_t columns)
+static heddle_status work(float **out, heddle_dense_pair *pair, int64_t rows, int64_t columns)
 {
     heddle_status st = HEDDLE_OK;
     int64_t bytes;
     if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, 4, &bytes)) {
-        return hd_fail(HEDDLE_ERR_NOMEM, "%lld rows of %lld channels in a linear pair", (long long)rows,
+        return hd_fail(HEDDLE_ERR_NOMEM, "%lld rows of %lld channels in a dense pair", (long long)rows,
                        (long long)columns);
     }
-    HD_TRY(hd_alloc_aligned((void **)out, 64, (size_t)bytes, "rows of a linear pair"));
+    HD_TRY(hd_alloc_aligned((void **)out, 64, (size_t)bytes, "rows of a dense pair"));
     pair->workspace_bytes += bytes;
 out:
     return st;
 }
 
-static heddle_status make_buffers(heddle_linear_pair *pair)
+static heddle_status make_buffers(heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_linear_pair_options *o = &pair->options;
+    const heddle_dense_pair_options *o = &pair->options;
     int64_t m = pair->gathered, c = pair->channels, h = pair->hidden;
     int64_t bytes = m * c * (int64_t)heddle_dtype_bytes(pair->dtype);
     int64_t piece = o->forward_only ? (int64_t)pair->seats * HD_PAIR_ROWS : m;
@@ -171,7 +171,7 @@ out:
     return st;
 }
 
-static heddle_status make_reshards(heddle_linear_pair *pair, const heddle_shape *shape, const heddle_mesh *mesh,
+static heddle_status make_reshards(heddle_dense_pair *pair, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, int axis)
 {
     heddle_status st = HEDDLE_OK;
@@ -187,28 +187,28 @@ out:
     return st;
 }
 
-heddle_status heddle_linear_pair_create(heddle_linear_pair **out, heddle_comm *comm, const heddle_shape *shape,
-                                        const heddle_mesh *mesh, const heddle_layout *layout, int axis,
-                                        const heddle_linear_pair_options *options)
+heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *comm, const heddle_shape *shape,
+                                       const heddle_mesh *mesh, const heddle_layout *layout, int axis,
+                                       const heddle_dense_pair_options *options)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_linear_pair *pair = NULL;
+    heddle_dense_pair *pair = NULL;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
     st = HD_NEED(out);
     st = st == HEDDLE_OK ? HD_NEED(shape) : st;
     st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
     st = st == HEDDLE_OK ? HD_NEED(layout) : st;
-    st = st == HEDDLE_OK ? hd_alloc((void **)&pair, 1, sizeof *pair, "a linear pair") : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&pair, 1, sizeof *pair, "a dense pair") : st;
     if (pair == NULL) {
         return hd_comm_agree(comm, st);
     }
     pair->comm = comm;
     st = take(pair, shape, mesh, layout, axis, options);
-    const heddle_linear_pair_options *o = &pair->options;
+    const heddle_dense_pair_options *o = &pair->options;
     hd_wish wish = {.team = 0};
     snprintf(wish.text, sizeof wish.text, "axis %d, %lld hidden channels, activation %d, keep %d, forward only %d",
              axis, (long long)o->hidden, (int)o->activation, o->keep_gathered != 0, o->forward_only != 0);
-    HD_TRY(hd_wishes_agree(comm, "linear pair", &wish, st));
+    HD_TRY(hd_wishes_agree(comm, "dense pair", &wish, st));
     HD_TRY(make_reshards(pair, shape, mesh, layout, axis)); /* compares shape, mesh and layout */
     st = make_params(pair);
     st = st == HEDDLE_OK ? make_buffers(pair) : st;
@@ -216,11 +216,11 @@ heddle_status heddle_linear_pair_create(heddle_linear_pair **out, heddle_comm *c
     *out = pair;
     pair = NULL;
 out:
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair_destroy(pair);
     return st;
 }
 
-void heddle_linear_pair_destroy(heddle_linear_pair *pair)
+void heddle_dense_pair_destroy(heddle_dense_pair *pair)
 {
     if (pair == NULL) {
         return;
@@ -243,39 +243,39 @@ void heddle_linear_pair_destroy(heddle_linear_pair *pair)
     hd_free(pair);
 }
 
-int heddle_linear_pair_nparams(const heddle_linear_pair *pair)
+int heddle_dense_pair_nparams(const heddle_dense_pair *pair)
 {
     return pair != NULL ? HD_PAIR_PARAMS : 0;
 }
 
-heddle_status heddle_linear_pair_param(heddle_param *out, heddle_linear_pair *pair, int index)
+heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index)
 {
     heddle_status st;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(pair));
     if (index < 0 || index >= HD_PAIR_PARAMS) {
-        return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a linear pair with %d", index, HD_PAIR_PARAMS);
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a dense pair with %d", index, HD_PAIR_PARAMS);
     }
     *out = pair->param[index];
 out:
     return st;
 }
 
-heddle_status heddle_linear_pair_gradient(heddle_param *out, heddle_linear_pair *pair, int index)
+heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(pair));
     if (pair->options.forward_only) {
-        return hd_fail(HEDDLE_ERR_ARG, "a linear pair that is forward only has no gradients");
+        return hd_fail(HEDDLE_ERR_ARG, "a dense pair that is forward only has no gradients");
     }
-    HD_TRY(heddle_linear_pair_param(out, pair, index));
+    HD_TRY(heddle_dense_pair_param(out, pair, index));
     out->data = pair->gradient[index];
 out:
     return st;
 }
 
-void heddle_linear_pair_zero_gradients(heddle_linear_pair *pair)
+void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair)
 {
     for (int i = 0; pair != NULL && !pair->options.forward_only && i < HD_PAIR_PARAMS; i++) {
         const heddle_param *p = &pair->param[i];
@@ -283,7 +283,7 @@ void heddle_linear_pair_zero_gradients(heddle_linear_pair *pair)
     }
 }
 
-void heddle_linear_pair_rows(int64_t *lo, int64_t *len, const heddle_linear_pair *pair)
+void heddle_dense_pair_rows(int64_t *lo, int64_t *len, const heddle_dense_pair *pair)
 {
     if (lo != NULL) {
         *lo = pair != NULL ? pair->hidden_lo : 0;
@@ -293,11 +293,11 @@ void heddle_linear_pair_rows(int64_t *lo, int64_t *len, const heddle_linear_pair
     }
 }
 
-heddle_status heddle_linear_pair_commit(heddle_linear_pair *pair)
+heddle_status heddle_dense_pair_commit(heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
     if (pair == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_commit: pair is NULL");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_pair_commit: pair is NULL");
     }
     const float *w1 = pair->param[HD_FC1_WEIGHT].data, *w2 = pair->param[HD_FC2_WEIGHT].data;
     pair->kept = 0;
@@ -317,7 +317,7 @@ out:
     return st;
 }
 
-heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const heddle_linear_pair *pair)
+heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard_info gather = {.struct_bytes = sizeof gather}, scatter = {.struct_bytes = sizeof scatter};
@@ -330,7 +330,7 @@ heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const he
     for (int i = 0; i < HD_PAIR_GEMMS; i++) {
         bytes += pair->gemm[i] != NULL ? hd_gemm_bytes(pair->gemm[i]) : 0;
     }
-    const heddle_linear_pair_info info = {
+    const heddle_dense_pair_info info = {
         .planned_forward_bytes = gather.bytes_sent + scatter.bytes_sent,
         .planned_backward_bytes = pair->options.forward_only ? 0 : gathers * gather.bytes_sent + scatter.bytes_sent,
         .measured_bytes = gather.measured_bytes_sent + scatter.measured_bytes_sent,
@@ -338,7 +338,7 @@ heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const he
         .backwards = pair->backwards,
         .saved_bytes = pair->saved_bytes,
         .workspace_bytes = bytes};
-    st = hd_struct_give(out, &info, HD_STRUCT(heddle_linear_pair_info, planned_forward_bytes));
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_dense_pair_info, planned_forward_bytes));
 out:
     return st;
 }

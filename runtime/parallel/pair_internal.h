@@ -1,4 +1,4 @@
-/* Inside of a linear pair: life (pair.c), the products on the gathered rows (pair_rows.c), calls (pair_run.c). */
+/* Inside of a dense pair: life (pair.c), the products on the gathered rows (pair_rows.c), calls (pair_run.c). */
 #ifndef HD_PAIR_INTERNAL_H
 #define HD_PAIR_INTERNAL_H
 
@@ -6,7 +6,7 @@
 #include "kernels/gemm.h"
 #include "runtime/parallel/parallel_internal.h"
 
-#include <heddle/linear_pair.h>
+#include <heddle/train/dense_pair.h>
 
 enum {
     HD_PAIR_PARAMS = 4,
@@ -18,9 +18,9 @@ enum {
 enum { HD_FC1_WEIGHT = 0, HD_FC1_BIAS = 1, HD_FC2_WEIGHT = 2, HD_FC2_BIAS = 3 };
 enum { HD_PAIR_FC1 = 0, HD_PAIR_FC2 = 1, HD_PAIR_BACK2 = 2, HD_PAIR_BACK1 = 3, HD_PAIR_GEMMS = 4 };
 
-struct heddle_linear_pair {
+struct heddle_dense_pair {
     heddle_comm *comm;
-    heddle_linear_pair_options options;
+    heddle_dense_pair_options options;
     heddle_dtype dtype;
     int first;                          /* 1: coordinate 0 of the axis, which adds fc2's bias */
     int64_t channels, rows, gathered;   /* rows: of the own part; gathered: that the products see */
@@ -41,10 +41,10 @@ struct heddle_linear_pair {
 };
 
 /* y = the partial sums of the gathered rows of x. */
-heddle_status hd_pair_rows_forward(heddle_linear_pair *pair);
+heddle_status hd_pair_rows_forward(heddle_dense_pair *pair);
 /* x: gathered x; y: gathered dy on entry, partial sums of dx on return. Adds to the gradients but fc2.bias's. */
-heddle_status hd_pair_rows_backward(heddle_linear_pair *pair);
+heddle_status hd_pair_rows_backward(heddle_dense_pair *pair);
 /* dst[n] += column sums of own rows of the dtype */
-void hd_pair_add_columns(const heddle_linear_pair *pair, float *dst, const void *rows);
+void hd_pair_add_columns(const heddle_dense_pair *pair, float *dst, const void *rows);
 
 #endif

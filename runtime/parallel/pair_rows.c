@@ -1,4 +1,4 @@
-/* The products of a linear pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
+/* The products of a dense pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
 #include "runtime/parallel/pair_internal.h"
 
 #include <pthread.h>
@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef heddle_status (*pair_job)(heddle_linear_pair *pair, int seat, int64_t job);
+typedef heddle_status (*pair_job)(heddle_dense_pair *pair, int seat, int64_t job);
 
 typedef struct team {
-    heddle_linear_pair *pair;
+    heddle_dense_pair *pair;
     pair_job fn;
     int64_t jobs;
     _Atomic int64_t next;
@@ -34,7 +34,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static heddle_status run_jobs(heddle_linear_pair *pair, pair_job fn, int64_t jobs)
+static heddle_status run_jobs(heddle_dense_pair *pair, pair_job fn, int64_t jobs)
 {
     pthread_t thread[HD_PAIR_THREADS];
     team t = {.pair = pair, .fn = fn, .jobs = jobs};
@@ -54,12 +54,12 @@ static int64_t jobs_of(int64_t whole, int64_t part)
     return (whole + part - 1) / part;
 }
 
-static char *row(const heddle_linear_pair *pair, void *rows, int64_t first)
+static char *row(const heddle_dense_pair *pair, void *rows, int64_t first)
 {
     return (char *)rows + (size_t)(first * pair->channels) * heddle_dtype_bytes(pair->dtype);
 }
 
-static heddle_status forward_job(heddle_linear_pair *pair, int seat, int64_t job)
+static heddle_status forward_job(heddle_dense_pair *pair, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
     int64_t first = job * HD_PAIR_ROWS, h = pair->hidden;
@@ -78,7 +78,7 @@ out:
     return st;
 }
 
-heddle_status hd_pair_rows_forward(heddle_linear_pair *pair)
+heddle_status hd_pair_rows_forward(heddle_dense_pair *pair)
 {
     if (pair->hidden == 0) {
         memset(pair->y, 0, (size_t)(pair->gathered * pair->channels) * heddle_dtype_bytes(pair->dtype));
@@ -88,7 +88,7 @@ heddle_status hd_pair_rows_forward(heddle_linear_pair *pair)
 }
 
 /* The hidden layer again where it is not kept, its gradient, and what the weights' gradients are made of. */
-static heddle_status hidden_job(heddle_linear_pair *pair, int seat, int64_t job)
+static heddle_status hidden_job(heddle_dense_pair *pair, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
     int64_t first = job * HD_PAIR_ROWS, h = pair->hidden, c = pair->channels;
@@ -124,7 +124,7 @@ static heddle_status add_product(float *dw, const float *dout, const float *in, 
 }
 
 /* Panels of fc1's gradient, then of fc2's. */
-static heddle_status weight_job(heddle_linear_pair *pair, int seat, int64_t job)
+static heddle_status weight_job(heddle_dense_pair *pair, int seat, int64_t job)
 {
     (void)seat;
     heddle_status st = HEDDLE_OK;
@@ -144,7 +144,7 @@ out:
     return st;
 }
 
-static heddle_status dx_job(heddle_linear_pair *pair, int seat, int64_t job)
+static heddle_status dx_job(heddle_dense_pair *pair, int seat, int64_t job)
 {
     int64_t first = job * HD_PAIR_ROWS;
     int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
@@ -152,7 +152,7 @@ static heddle_status dx_job(heddle_linear_pair *pair, int seat, int64_t job)
                        pair->d_hidden + first * pair->hidden, rows);
 }
 
-heddle_status hd_pair_rows_backward(heddle_linear_pair *pair)
+heddle_status hd_pair_rows_backward(heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
     int64_t jobs = jobs_of(pair->gathered, HD_PAIR_ROWS);
@@ -170,7 +170,7 @@ out:
     return st;
 }
 
-void hd_pair_add_columns(const heddle_linear_pair *pair, float *dst, const void *rows)
+void hd_pair_add_columns(const heddle_dense_pair *pair, float *dst, const void *rows)
 {
     int64_t c = pair->channels;
     if (pair->dtype == HEDDLE_F32) {

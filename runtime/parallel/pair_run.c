@@ -1,17 +1,17 @@
-/* Calls of a linear pair: gather, products, reduce-scatter. */
+/* Calls of a dense pair: gather, products, reduce-scatter. */
 #include "runtime/parallel/pair_internal.h"
 
 #include <stdio.h>
 
-static heddle_status check_committed(const heddle_linear_pair *pair, const char *function)
+static heddle_status check_committed(const heddle_dense_pair *pair, const char *function)
 {
     return pair->committed ? HEDDLE_OK
                            : hd_fail(HEDDLE_ERR_ARG,
-                                     "%s: call heddle_linear_pair_commit after the parameters were written", function);
+                                     "%s: call heddle_dense_pair_commit after the parameters were written", function);
 }
 
 /* The products do not fail but for lack of memory; the others are then waiting for this rank's sums. */
-static heddle_status give_up(heddle_linear_pair *pair, heddle_status st)
+static heddle_status give_up(heddle_dense_pair *pair, heddle_status st)
 {
     char why[400];
     snprintf(why, sizeof why, "%s", heddle_last_error());
@@ -19,7 +19,7 @@ static heddle_status give_up(heddle_linear_pair *pair, heddle_status st)
     return hd_fail(st, "%s", why);
 }
 
-heddle_status heddle_linear_pair_forward(heddle_linear_pair *pair, void *y, const void *x)
+heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
@@ -44,7 +44,7 @@ out:
     return st;
 }
 
-heddle_status heddle_linear_pair_backward(heddle_linear_pair *pair, void *dx, const void *dy, const void *x)
+heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
@@ -54,13 +54,13 @@ heddle_status heddle_linear_pair_backward(heddle_linear_pair *pair, void *dx, co
     }
     HD_TRY(check_committed(pair, __func__));
     if (pair->options.forward_only) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: the pair was made forward only");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_pair_backward: the pair was made forward only");
     }
     if (pair->options.keep_gathered && !pair->kept) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: no forward call is kept");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_pair_backward: no forward call is kept");
     }
     if (!pair->options.keep_gathered && pair->rows > 0 && x == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_pair_backward: x is NULL and nothing is kept");
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_pair_backward: x is NULL and nothing is kept");
     }
     if (!pair->kept) {
         HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));

@@ -5,9 +5,10 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
-#include <heddle/gradient.h>
-#include <heddle/pipeline.h>
 #include <heddle/reshard.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/pipeline.h>
 
 /* --- agreement (agree.c) ------------------------------------------------------------------------------------------ */
 

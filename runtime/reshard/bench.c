@@ -1,6 +1,6 @@
 /* Reshard and roofline by turns. A round is four samples of each; all ranks learn the slowest rank's time of every
  * sample after the round, so that they take the same decisions without a leader. */
-#include <heddle/bench.h>
+#include <heddle/sys/bench.h>
 
 #include "kernels/copy.h"
 #include "runtime/base/base.h"

@@ -192,8 +192,8 @@ static void flat_box(heddle_box *out, const flat_group *group, int index)
 {
     memset(out, 0, sizeof *out);
     out->ndim = 1;
-    out->lo[0] = heddle_block_start(group->elems, group->size, index);
-    out->len[0] = heddle_block_len(group->elems, group->size, index);
+    out->lo[0] = heddle_shard_start(group->elems, group->size, index);
+    out->len[0] = heddle_shard_len(group->elems, group->size, index);
 }
 
 static heddle_status compile_flat(hd_pieces *out, const hd_problem *problem, const hd_phase *phase, int rank,

@@ -30,7 +30,7 @@ static int64_t smallest_extent(const heddle_reshard_line *line, int dim)
         const heddle_layout *side[2] = {&line->from, &line->to};
         for (int s = 0; s < 2; s++) {
             if (side[s]->dim_of_axis[a] == dim) {
-                if (side[s]->nblocks[a] > 0) {
+                if (side[s]->nshards[a] > 0) {
                     return 0;
                 }
                 split[s] *= line->mesh.axis[a].size;

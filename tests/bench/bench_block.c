@@ -9,7 +9,7 @@
 #include "runtime/base/base.h"
 
 #include <dnnl.h>
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #define LONGEST_METHODS_H
 
 #include <heddle/heddle.h>
+#include <heddle/train/tape.h>
 
 #include <stdio.h>
 #include <stdlib.h>

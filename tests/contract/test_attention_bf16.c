@@ -3,7 +3,7 @@
 #include "case.h"
 
 #include <heddle/heddle.h>
-#include <heddle/index.h>
+#include <heddle/sys/index.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,7 +88,7 @@ static heddle_status run(heddle_comm *comm, void *arg)
         heddle_attention_options_init(&options);
         options.method = j->method;
         options.causal = j->causal;
-        options.placement = j->zigzag ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
+        options.placement = j->zigzag ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_CONTIGUOUS;
         options.log_sum_exp = 1;
         HD_OK(heddle_attention_local_rows(&rows, &shape, &mesh, &layout, options.placement, heddle_comm_rank(comm)));
         if (!bf16) {
@@ -150,8 +150,8 @@ static void zigzag_rows(void **state)
                 HD_OK(heddle_attention_local_rows(&rows, &shape, &mesh, &layout, HEDDLE_PLACEMENT_ZIGZAG, i));
                 const int chunk[] = {i, 2 * n - 1 - i};
                 for (int c = 0; c < 2; c++) {
-                    assert_int_equal(rows.lo[c], heddle_block_start(sequence, 2 * n, chunk[c]));
-                    assert_int_equal(rows.len[c], heddle_block_len(sequence, 2 * n, chunk[c]));
+                    assert_int_equal(rows.lo[c], heddle_shard_start(sequence, 2 * n, chunk[c]));
+                    assert_int_equal(rows.len[c], heddle_shard_len(sequence, 2 * n, chunk[c]));
                 }
                 assert_int_equal(rows.rows, rows.len[0] + rows.len[1]);
             }

@@ -81,7 +81,7 @@ static heddle_status all_variants(heddle_comm *comm, void *arg)
         heddle_attention_options_init(&c.options);
         c.options.method = (heddle_attention_method)method;
         c.options.causal = variant & 1;
-        c.options.placement = variant & 2 ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
+        c.options.placement = variant & 2 ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_CONTIGUOUS;
         c.options.kv_heads = variant & 4 ? 2 : 0;
         c.options.log_sum_exp = c.options.rsa_all_reduce = (variant & 8) != 0;
         if (method != HEDDLE_ATTENTION_RSA) {

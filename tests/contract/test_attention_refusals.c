@@ -2,7 +2,7 @@
 #include "case.h"
 
 #include <heddle/heddle.h>
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -221,9 +221,9 @@ static void products_beyond_64_bits(void **state)
     HD_OK(heddle_shape_parse(&p.shape, "f32[b=1152921504606846976 s=1 h=1 d=1]"));
     HD_FAILS(HEDDLE_ERR_NOMEM,
              heddle_linear_attention_plan_traffic(&linear_traffic, &p.shape, &p.mesh, &p.layout, &linear_options, 0));
-    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_linear_forward(x, x, INT64_MAX, 2, x, NULL, 2, 2));
-    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_linear_forward(x, x, INT64_MAX / 4, 2, x, NULL, 2, 2));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_forward(x, x, INT64_MAX / 4, 0, x, NULL, 0, 2));
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_dense_forward(x, x, INT64_MAX, 2, x, NULL, 2, 2));
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_dense_forward(x, x, INT64_MAX / 4, 2, x, NULL, 2, 2));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(x, x, INT64_MAX / 4, 0, x, NULL, 0, 2));
 }
 
 int main(int argc, char **argv)

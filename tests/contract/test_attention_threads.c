@@ -58,7 +58,7 @@ static heddle_status run_once(run *out, heddle_comm *comm, const job *j, int thr
     options.method = j->method;
     options.kv_heads = j->kv_heads;
     options.causal = j->causal;
-    options.placement = j->zigzag ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_BLOCKS;
+    options.placement = j->zigzag ? HEDDLE_PLACEMENT_ZIGZAG : HEDDLE_PLACEMENT_CONTIGUOUS;
     options.projected_length = j->projected;
     options.log_sum_exp = 1;
     options.threads = threads;

@@ -7,8 +7,8 @@
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/roofline.h"
 
-#include <heddle/bench.h>
 #include <heddle/heddle.h>
+#include <heddle/sys/bench.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

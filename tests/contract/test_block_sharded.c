@@ -5,6 +5,7 @@
 #include "kernels/block.h"
 
 #include <heddle/heddle.h>
+#include <heddle/train/tape.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
+#include <heddle/train/tape.h>
 
 #include <pthread.h>
 #include <signal.h>

@@ -35,10 +35,10 @@ static heddle_status compare_layer(double *most, layer *many, layer *one)
             *most = fmax(*most, fabs((double)a.data[e] - (double)b.data[e]));
         }
     }
-    heddle_linear_pair_rows(&lo, &len, many->pair);
+    heddle_dense_pair_rows(&lo, &len, many->pair);
     for (int j = 0; j < 4; j++) {
-        HD_TRY(heddle_linear_pair_param(&a, many->pair, j));
-        HD_TRY(heddle_linear_pair_param(&b, one->pair, j));
+        HD_TRY(heddle_dense_pair_param(&a, many->pair, j));
+        HD_TRY(heddle_dense_pair_param(&b, one->pair, j));
         int64_t rows = a.extent[0], columns = a.ndim == 2 ? a.extent[1] : 1;
         int64_t whole = b.ndim == 2 ? b.extent[1] : 1;
         for (int64_t r = 0; r < rows; r++) {
@@ -56,7 +56,7 @@ static heddle_status check_bytes(trainer *t)
 {
     heddle_status st = HEDDLE_OK;
     heddle_session_counters moved = {.struct_bytes = sizeof moved};
-    heddle_linear_pair_info pair = {.struct_bytes = sizeof pair};
+    heddle_dense_pair_info pair = {.struct_bytes = sizeof pair};
     heddle_bucket_info bucket = {.struct_bytes = sizeof bucket};
     int64_t part = heddle_box_elems(&t->box) * (int64_t)sizeof(float);
     int stage = heddle_pipeline_stage(t->pipeline), stages = heddle_pipeline_stages(t->pipeline);
@@ -64,7 +64,7 @@ static heddle_status check_bytes(trainer *t)
     CHECK(moved.bytes_sent == moved.bytes_planned && moved.enters == TURNS * MICRO * (3 * t->nlayers + 1));
     CHECK(moved.backward_enters == moved.enters);
     for (int i = 0; i < t->nlayers; i++) {
-        HD_TRY(heddle_linear_pair_get_info(&pair, t->layer[i].pair));
+        HD_TRY(heddle_dense_pair_get_info(&pair, t->layer[i].pair));
         CHECK(pair.forwards == TURNS * MICRO && pair.backwards == TURNS * MICRO);
         CHECK(pair.measured_bytes == TURNS * MICRO * (pair.planned_forward_bytes + pair.planned_backward_bytes));
     }
@@ -90,7 +90,7 @@ static heddle_status check_replicas(trainer *t)
         for (int j = 0; j < 9; j++) {
             heddle_param p;
             HD_TRY(j < 8 ? heddle_block_param(&p, t->layer[i].block[j / 4], j % 4)
-                         : heddle_linear_pair_param(&p, t->layer[i].pair, 3));
+                         : heddle_dense_pair_param(&p, t->layer[i].pair, 3));
             for (int64_t e = 0; e < p.extent[0] * (p.ndim == 2 ? p.extent[1] : 1); e++) {
                 sum = sum * 1.0009765625 + (double)p.data[e];
             }

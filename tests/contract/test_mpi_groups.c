@@ -6,6 +6,7 @@
 
 #include <heddle/heddle.h>
 #include <heddle/mpi.h>
+#include <heddle/train/pipeline.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,10 @@
 #include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
+#include <heddle/sys/bench.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/dense_pair.h>
+#include <heddle/train/pipeline.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,15 +94,15 @@ static heddle_status make_bucket(const call *c)
 
 static heddle_status make_pair(const call *c)
 {
-    heddle_linear_pair *made = NULL;
-    heddle_linear_pair_options options;
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair *made = NULL;
+    heddle_dense_pair_options options;
+    heddle_dense_pair_options_init(&options);
     options.hidden = 5;
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_linear_pair_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                                 given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
-                                                 given(c, "layout", &c->line.from), 0, &options);
-    heddle_linear_pair_destroy(made);
+    heddle_status st = heddle_dense_pair_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
+                                                given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                                                given(c, "layout", &c->line.from), 0, &options);
+    heddle_dense_pair_destroy(made);
     return st;
 }
 
@@ -165,7 +169,7 @@ static const struct {
     {"heddle_reshard_create", "out shape mesh from to struct_bytes", make_reshard},
     {"heddle_bench_reshard", "out line struct_bytes", run_bench},
     {"heddle_bucket_create", "out mesh parts grad overflow struct_bytes", make_bucket},
-    {"heddle_linear_pair_create", "out shape mesh layout struct_bytes", make_pair},
+    {"heddle_dense_pair_create", "out shape mesh layout struct_bytes", make_pair},
     {"heddle_pipeline_create", "out mesh", make_pipeline},
     {"heddle_attention_create", "out shape mesh layout struct_bytes", make_attention},
     {"heddle_linear_attention_create", "out shape mesh layout struct_bytes", make_linear},

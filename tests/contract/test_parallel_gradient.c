@@ -4,7 +4,8 @@
 
 #include "runtime/base/base.h"
 
-#include <heddle/gradient.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

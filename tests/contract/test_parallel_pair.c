@@ -1,11 +1,11 @@
-/* Linear pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, the
+/* Dense pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, the
  * adjoint identity, and wrong use. */
 #include "case.h"
 
 #include "kernels/block.h"
 #include "runtime/base/base.h"
 
-#include <heddle/linear_pair.h>
+#include <heddle/train/dense_pair.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ static heddle_status whole_make(whole *w, const problem *p, int gelu_on, int bf1
     }
     w->gathered = w->layout;
     w->gathered.dim_of_axis[p->axis] = HEDDLE_REPLICATED;
-    memset(w->gathered.nblocks, 0, sizeof w->gathered.nblocks); /* explicit lengths are on that axis only here */
+    memset(w->gathered.nshards, 0, sizeof w->gathered.nshards); /* explicit lengths are on that axis only here */
     CHECK(w->rows <= MAX_ROWS && w->c <= MAX_C && w->hidden <= MAX_HIDDEN);
     for (int64_t i = 0; i < w->rows * w->c; i++) {
         w->x[i] = held(w, noise(X, i));
@@ -158,18 +158,18 @@ static double get(const whole *w, const void *src, int64_t i)
 }
 
 /* This rank's blocks of the weights. */
-static heddle_status fill(heddle_linear_pair *pair, int64_t hidden, int biases)
+static heddle_status fill(heddle_dense_pair *pair, int64_t hidden, int biases)
 {
     heddle_status st = HEDDLE_OK;
     int64_t lo, len;
     heddle_param p[4];
     for (int i = 0; i < 4; i++) {
-        HD_TRY(heddle_linear_pair_param(&p[i], pair, i));
+        HD_TRY(heddle_dense_pair_param(&p[i], pair, i));
     }
-    heddle_linear_pair_rows(&lo, &len, pair);
+    heddle_dense_pair_rows(&lo, &len, pair);
     int64_t c = p[B2].extent[0];
     CHECK(p[W1].extent[0] == len && p[W1].extent[1] == c && p[W2].extent[0] == c && p[W2].extent[1] == len);
-    HD_TRY(heddle_linear_pair_commit(pair)); /* zeros; once more below */
+    HD_TRY(heddle_dense_pair_commit(pair)); /* zeros; once more below */
     for (int64_t j = 0; j < len; j++) {
         p[B1].data[j] = biases ? (float)weight(B1, lo + j) : 0;
         for (int64_t i = 0; i < c; i++) {
@@ -180,7 +180,7 @@ static heddle_status fill(heddle_linear_pair *pair, int64_t hidden, int biases)
     for (int64_t i = 0; i < c; i++) {
         p[B2].data[i] = biases ? (float)weight(B2, i) : 0;
     }
-    HD_TRY(heddle_linear_pair_commit(pair));
+    HD_TRY(heddle_dense_pair_commit(pair));
 out:
     return st;
 }
@@ -190,16 +190,16 @@ static int near(double got, double wanted, double tolerance)
     return fabs(got - wanted) <= tolerance * (1 + fabs(wanted));
 }
 
-static heddle_status check_gradients(heddle_linear_pair *pair, const whole *w, int rank, double times, double tolerance)
+static heddle_status check_gradients(heddle_dense_pair *pair, const whole *w, int rank, double times, double tolerance)
 {
     heddle_status st = HEDDLE_OK;
     int64_t rows[MAX_ROWS], own[MAX_ROWS], lo, len, c = w->c, h = w->hidden;
     int64_t n = rows_of(rows, w, &w->gathered, rank), m = rows_of(own, w, &w->layout, rank);
     heddle_param g[4];
     for (int i = 0; i < 4; i++) {
-        HD_TRY(heddle_linear_pair_gradient(&g[i], pair, i));
+        HD_TRY(heddle_dense_pair_gradient(&g[i], pair, i));
     }
-    heddle_linear_pair_rows(&lo, &len, pair);
+    heddle_dense_pair_rows(&lo, &len, pair);
     for (int64_t j = 0; j < len; j++) {
         double b1 = 0;
         for (int64_t r = 0; r < n; r++) {
@@ -231,14 +231,14 @@ typedef struct variant {
     int gelu, bf16, keep, threads;
 } variant;
 
-static heddle_status check_bytes(heddle_linear_pair *pair, const problem *p, const whole *w, int64_t own, int64_t all,
+static heddle_status check_bytes(heddle_dense_pair *pair, const problem *p, const whole *w, int64_t own, int64_t all,
                                  int keep)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_linear_pair_info info = {.struct_bytes = sizeof info};
+    heddle_dense_pair_info info = {.struct_bytes = sizeof info};
     int n = w->mesh.axis[p->axis].size;
     int64_t row = w->c * (w->bf16 ? 2 : 4), gather = (n - 1) * own * row, scatter = (all - own) * row;
-    HD_TRY(heddle_linear_pair_get_info(&info, pair));
+    HD_TRY(heddle_dense_pair_get_info(&info, pair));
     CHECK(info.forwards == 3 && info.backwards == 2);
     CHECK(info.measured_bytes == 3 * info.planned_forward_bytes + 2 * info.planned_backward_bytes);
     CHECK(!p->aligned || info.planned_forward_bytes == gather + scatter);
@@ -253,8 +253,8 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
 {
     heddle_status st = HEDDLE_OK;
     int rank = heddle_comm_rank(comm);
-    heddle_linear_pair *pair = NULL;
-    heddle_linear_pair_options options;
+    heddle_dense_pair *pair = NULL;
+    heddle_dense_pair_options options;
     whole *w = calloc(1, sizeof *w);
     int64_t rows[MAX_ROWS], all[MAX_ROWS];
     float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
@@ -262,31 +262,31 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     double tolerance = v->bf16 ? 4e-2 : 5e-6;
     HD_TRY(whole_make(w, p, v->gelu, v->bf16));
     int64_t m = rows_of(rows, w, &w->layout, rank), n = rows_of(all, w, &w->gathered, rank);
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair_options_init(&options);
     CHECK(options.activation == HEDDLE_ACTIVATION_GELU);
     options.hidden = p->hidden;
     options.activation = v->gelu ? HEDDLE_ACTIVATION_GELU : HEDDLE_ACTIVATION_NONE;
     options.keep_gathered = v->keep;
     options.threads = v->threads;
-    HD_TRY(heddle_linear_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
-    CHECK(heddle_linear_pair_nparams(pair) == 4);
+    HD_TRY(heddle_dense_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
+    CHECK(heddle_dense_pair_nparams(pair) == 4);
     HD_TRY(fill(pair, p->hidden, 1));
     for (int64_t i = 0; i < m * w->c; i++) {
         put(w, x, i, w->x[rows[i / w->c] * w->c + i % w->c]);
         put(w, dy, i, w->dy[rows[i / w->c] * w->c + i % w->c]);
     }
     memcpy(y, x, (size_t)(m * w->c) * sizeof *x);
-    HD_TRY(heddle_linear_pair_forward(pair, y, y));
-    HD_TRY(heddle_linear_pair_forward(pair, y, x));
-    HD_TRY(heddle_linear_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, y));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x));
     for (int64_t i = 0; i < m * w->c; i++) {
         CHECK(near(get(w, y, i), w->y[rows[i / w->c] * w->c + i % w->c], tolerance));
     }
     *nbits = m * w->c;
     memcpy(bits, y, (size_t)*nbits * sizeof *bits);
-    HD_TRY(heddle_linear_pair_backward(pair, y, dy, v->keep ? NULL : x));
+    HD_TRY(heddle_dense_pair_backward(pair, y, dy, v->keep ? NULL : x));
     HD_TRY(check_gradients(pair, w, rank, 1, tolerance));
-    HD_TRY(heddle_linear_pair_backward(pair, dy, dy, x)); /* adds; dx may be dy */
+    HD_TRY(heddle_dense_pair_backward(pair, dy, dy, x)); /* adds; dx may be dy */
     HD_TRY(check_gradients(pair, w, rank, 2, tolerance));
     CHECK(memcmp(y, dy, (size_t)(m * w->c) * (v->bf16 ? 2 : 4)) == 0);
     for (int64_t i = 0; i < m * w->c; i++) {
@@ -295,12 +295,12 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     memcpy(bits + *nbits, dy, (size_t)*nbits * sizeof *bits);
     *nbits *= 2;
     HD_TRY(check_bytes(pair, p, w, m, n, v->keep));
-    heddle_linear_pair_zero_gradients(pair);
+    heddle_dense_pair_zero_gradients(pair);
     heddle_param g;
-    HD_TRY(heddle_linear_pair_gradient(&g, pair, B2));
+    HD_TRY(heddle_dense_pair_gradient(&g, pair, B2));
     CHECK(g.data[0] == 0);
 out:
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair_destroy(pair);
     free(w);
     free(x);
     free(y);
@@ -378,28 +378,28 @@ static heddle_status adjoint_rank(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     const problem *p = arg;
     whole *w = calloc(1, sizeof *w);
-    heddle_linear_pair *pair = NULL;
-    heddle_linear_pair_options options;
+    heddle_dense_pair *pair = NULL;
+    heddle_dense_pair_options options;
     int64_t rows[MAX_ROWS];
     float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
     float *dy = calloc(MAX_ROWS * MAX_C, sizeof *dy);
     double sums[2] = {0, 0};
     HD_TRY(whole_make(w, p, 0, 0));
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair_options_init(&options);
     options.hidden = p->hidden;
     options.activation = HEDDLE_ACTIVATION_NONE;
-    HD_TRY(heddle_linear_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
+    HD_TRY(heddle_dense_pair_create(&pair, comm, &w->shape, &w->mesh, &w->layout, p->axis, &options));
     HD_TRY(fill(pair, p->hidden, 0));
     int64_t m = rows_of(rows, w, &w->layout, heddle_comm_rank(comm)) * w->c;
     for (int64_t i = 0; i < m; i++) {
         x[i] = (float)w->x[rows[i / w->c] * w->c + i % w->c];
         dy[i] = (float)w->dy[rows[i / w->c] * w->c + i % w->c];
     }
-    HD_TRY(heddle_linear_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x));
     for (int64_t i = 0; i < m; i++) {
         sums[0] += (double)y[i] * (double)dy[i];
     }
-    HD_TRY(heddle_linear_pair_backward(pair, y, dy, x));
+    HD_TRY(heddle_dense_pair_backward(pair, y, dy, x));
     for (int64_t i = 0; i < m; i++) {
         sums[1] += (double)y[i] * (double)x[i];
     }
@@ -407,7 +407,7 @@ static heddle_status adjoint_rank(heddle_comm *comm, void *arg)
     CHECK(fabs(sums[0] - sums[1]) <= 1e-5 * (1 + fabs(sums[0])));
     CHECK(w->rows == 0 || fabs(sums[0]) > 1e-3);
 out:
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair_destroy(pair);
     free(w);
     free(x);
     free(y);
@@ -429,39 +429,39 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
                                  const heddle_layout *layout)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_linear_pair_options options;
-    heddle_linear_pair *pair = NULL, *kept = NULL;
+    heddle_dense_pair_options options;
+    heddle_dense_pair *pair = NULL, *kept = NULL;
     heddle_param param;
     float x[64] = {0};
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair_options_init(&options);
     options.hidden = 4;
     options.forward_only = 1;
-    HD_TRY(heddle_linear_pair_create(&pair, comm, shape, mesh, layout, 0, &options));
+    HD_TRY(heddle_dense_pair_create(&pair, comm, shape, mesh, layout, 0, &options));
     options.forward_only = 0;
     options.keep_gathered = 1;
-    HD_TRY(heddle_linear_pair_create(&kept, comm, shape, mesh, layout, 0, &options));
-    CHECK(heddle_linear_pair_forward(pair, x, x) == HEDDLE_ERR_ARG); /* not committed */
-    HD_TRY(heddle_linear_pair_commit(pair));
-    HD_TRY(heddle_linear_pair_commit(kept));
-    CHECK(heddle_linear_pair_forward(pair, x, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_forward(NULL, x, x) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_backward(pair, x, x, x) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_backward(kept, x, x, x) == HEDDLE_ERR_ARG); /* nothing kept */
-    CHECK(heddle_linear_pair_gradient(&param, pair, 0) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_param(&param, pair, 4) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_param(&param, pair, -1) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
-    HD_TRY(heddle_linear_pair_forward(pair, x, x));
-    HD_TRY(heddle_linear_pair_forward(kept, x, x));
-    CHECK(heddle_linear_pair_forward(kept, x, (char *)x + 1) == HEDDLE_ERR_ARG); /* no float lies there */
-    HD_TRY(heddle_linear_pair_backward(kept, x, x, NULL));                       /* of the forward before */
-    HD_TRY(heddle_linear_pair_forward(kept, x, x));
-    HD_TRY(heddle_linear_pair_commit(kept)); /* what it kept is of the old weights */
-    CHECK(heddle_linear_pair_backward(kept, x, x, NULL) == HEDDLE_ERR_ARG);
-    heddle_linear_pair_zero_gradients(pair);
+    HD_TRY(heddle_dense_pair_create(&kept, comm, shape, mesh, layout, 0, &options));
+    CHECK(heddle_dense_pair_forward(pair, x, x) == HEDDLE_ERR_ARG); /* not committed */
+    HD_TRY(heddle_dense_pair_commit(pair));
+    HD_TRY(heddle_dense_pair_commit(kept));
+    CHECK(heddle_dense_pair_forward(pair, x, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_forward(NULL, x, x) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_backward(pair, x, x, x) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_backward(kept, x, x, x) == HEDDLE_ERR_ARG); /* nothing kept */
+    CHECK(heddle_dense_pair_gradient(&param, pair, 0) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_param(&param, pair, 4) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_param(&param, pair, -1) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
+    HD_TRY(heddle_dense_pair_forward(pair, x, x));
+    HD_TRY(heddle_dense_pair_forward(kept, x, x));
+    CHECK(heddle_dense_pair_forward(kept, x, (char *)x + 1) == HEDDLE_ERR_ARG); /* no float lies there */
+    HD_TRY(heddle_dense_pair_backward(kept, x, x, NULL));                       /* of the forward before */
+    HD_TRY(heddle_dense_pair_forward(kept, x, x));
+    HD_TRY(heddle_dense_pair_commit(kept)); /* what it kept is of the old weights */
+    CHECK(heddle_dense_pair_backward(kept, x, x, NULL) == HEDDLE_ERR_ARG);
+    heddle_dense_pair_zero_gradients(pair);
 out:
-    heddle_linear_pair_destroy(pair);
-    heddle_linear_pair_destroy(kept);
+    heddle_dense_pair_destroy(pair);
+    heddle_dense_pair_destroy(kept);
     return st;
 }
 
@@ -471,18 +471,18 @@ static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
     (void)arg;
     heddle_status st = HEDDLE_OK;
     int odd = heddle_comm_rank(comm) == 1;
-    heddle_linear_pair *pair = NULL;
+    heddle_dense_pair *pair = NULL;
     for (int kind = 0; kind < 14; kind++) {
         heddle_shape shape;
         heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
         heddle_layout layout;
-        heddle_linear_pair_options options;
+        heddle_dense_pair_options options;
         heddle_status wanted = kind < 5 ? HEDDLE_ERR_MISMATCH : odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
         wanted = kind > 8 && odd ? HEDDLE_ERR_LAYOUT : wanted;
         wanted = kind == 13 && odd ? HEDDLE_ERR_UNSUPPORTED : wanted;
         HD_TRY(heddle_shape_parse(&shape, odd && kind == 0 ? "f32[n=9 c=4]" : "f32[n=8 c=4]"));
         HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
-        heddle_linear_pair_options_init(&options);
+        heddle_dense_pair_options_init(&options);
         options.hidden = 4;
         if (odd) {
             options.hidden = kind == 1 ? 5 : kind == 5 ? 0 : 4;
@@ -496,7 +496,7 @@ static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
             layout.dim_of_axis[0] = kind == 10 ? 1 : kind == 11 ? HEDDLE_PARTIAL : kind == 12 ? HEDDLE_REPLICATED : 0;
             shape.dtype = kind == 13 ? HEDDLE_F64 : HEDDLE_F32;
         }
-        CHECK(heddle_linear_pair_create(&pair, comm, &shape, &mesh, &layout, odd && kind == 8 ? 1 : 0, &options) ==
+        CHECK(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, odd && kind == 8 ? 1 : 0, &options) ==
               wanted);
         CHECK(pair == NULL && heddle_last_error()[0] != 0);
     }
@@ -505,18 +505,18 @@ static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
     heddle_layout layout;
     HD_TRY(heddle_shape_parse(&shape, "f32[n=8 c=4]"));
     HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
-    CHECK(heddle_linear_pair_create(NULL, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_create(&pair, NULL, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_linear_pair_create(&pair, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG); /* no hidden */
-    heddle_linear_pair_options options;
+    CHECK(heddle_dense_pair_create(NULL, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_create(&pair, NULL, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG); /* no hidden */
+    heddle_dense_pair_options options;
     heddle_shape wide;
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair_options_init(&options);
     options.hidden = INT32_MAX;
     HD_TRY(heddle_shape_parse(&wide, "f32[n=8 c=4096]"));
-    CHECK(heddle_linear_pair_create(&pair, comm, &wide, &mesh, &layout, 0, &options) == HEDDLE_ERR_NOMEM);
+    CHECK(heddle_dense_pair_create(&pair, comm, &wide, &mesh, &layout, 0, &options) == HEDDLE_ERR_NOMEM);
     HD_TRY(wrong_calls(comm, &shape, &mesh, &layout));
 out:
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair_destroy(pair);
     return st;
 }
 
@@ -524,8 +524,8 @@ static void mistakes(void **state)
 {
     (void)state;
     HD_OK(heddle_run_ranks(2, "threads", mistakes_rank, NULL));
-    heddle_linear_pair_destroy(NULL);
-    heddle_linear_pair_zero_gradients(NULL);
+    heddle_dense_pair_destroy(NULL);
+    heddle_dense_pair_zero_gradients(NULL);
 }
 
 static void mistakes_of_processes(void **state)

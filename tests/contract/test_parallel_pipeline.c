@@ -3,7 +3,7 @@
 
 #include "runtime/base/base.h"
 
-#include <heddle/pipeline.h>
+#include <heddle/train/pipeline.h>
 #include <stdlib.h>
 #include <string.h>
 

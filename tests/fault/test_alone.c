@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <heddle/heddle.h>
+#include <heddle/train/dense_pair.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,25 +62,25 @@ static heddle_status lonely_pair(heddle_comm *comm, void *arg)
     const int backward = *(const int *)arg;
     heddle_status st = HEDDLE_OK;
     heddle_reshard_line line;
-    heddle_linear_pair *pair = NULL;
-    heddle_linear_pair_options options;
+    heddle_dense_pair *pair = NULL;
+    heddle_dense_pair_options options;
     float x[64] = {0}, y[64] = {0};
     HD_TRY(heddle_reshard_parse(&line, "f32[n=12 c=4] on [tp=3]: n@tp -> *"));
-    heddle_linear_pair_options_init(&options);
+    heddle_dense_pair_options_init(&options);
     options.hidden = 6;
     options.threads = 1;
-    HD_TRY(heddle_linear_pair_create(&pair, comm, &line.shape, &line.mesh, &line.from, 0, &options));
-    HD_TRY(heddle_linear_pair_commit(pair));
-    HD_TRY(heddle_linear_pair_forward(pair, y, x));
-    HD_TRY(heddle_linear_pair_backward(pair, y, x, x));
+    HD_TRY(heddle_dense_pair_create(&pair, comm, &line.shape, &line.mesh, &line.from, 0, &options));
+    HD_TRY(heddle_dense_pair_commit(pair));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_backward(pair, y, x, x));
     HD_TRY(heddle_comm_barrier(comm));
     int64_t begin_ns = hd_now_ns();
     no_products = heddle_comm_rank(comm) == WRONG;
-    heddle_status got = backward ? heddle_linear_pair_backward(pair, y, x, x) : heddle_linear_pair_forward(pair, y, x);
+    heddle_status got = backward ? heddle_dense_pair_backward(pair, y, x, x) : heddle_dense_pair_forward(pair, y, x);
     no_products = 0;
     st = judge(comm, got, "oneDNN", begin_ns);
 out:
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair_destroy(pair);
     return st;
 }
 
@@ -119,7 +120,7 @@ static void runs(heddle_rank_main fn)
     }
 }
 
-static void in_a_linear_pair(void **state)
+static void in_a_dense_pair(void **state)
 {
     (void)state;
     runs(lonely_pair);
@@ -134,7 +135,7 @@ static void in_a_session_switch(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(in_a_linear_pair),
+        cmocka_unit_test(in_a_dense_pair),
         cmocka_unit_test(in_a_session_switch),
     };
     return HD_RUN_CASES(cases, argc, argv);

@@ -1,9 +1,13 @@
-/* Buckets, linear pairs and pipelines when a rank runs out of memory, dies, or stops coming: everybody is told. */
+/* Buckets, dense pairs and pipelines when a rank runs out of memory, dies, or stops coming: everybody is told. */
 #include "case.h"
 
 #include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/dense_pair.h>
+#include <heddle/train/pipeline.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +29,7 @@ static const char *const kinds[] = {"bucket", "pair", "pipeline"};
 typedef struct thing {
     heddle_bucket *bucket;
     heddle_adamw *adamw;
-    heddle_linear_pair *pair;
+    heddle_dense_pair *pair;
     heddle_pipeline *pipeline;
     float param[40], grad[40], x[64];
     heddle_bucket_part part;
@@ -45,15 +49,15 @@ static heddle_status make(thing *t, heddle_comm *comm, int kind)
         options.deadline_ms = 2000;
         st = heddle_bucket_create(&t->bucket, comm, &mesh, &t->part, 1, &options);
     } else if (kind == PAIR) {
-        heddle_linear_pair_options options;
+        heddle_dense_pair_options options;
         heddle_shape shape;
         heddle_layout layout;
         HD_TRY(heddle_shape_parse(&shape, "f32[n=16 c=4]"));
         HD_TRY(heddle_layout_parse(&layout, "n@dp,n@tp", &shape, &mesh));
-        heddle_linear_pair_options_init(&options);
+        heddle_dense_pair_options_init(&options);
         options.hidden = 6;
         options.deadline_ms = 2000;
-        st = heddle_linear_pair_create(&t->pair, comm, &shape, &mesh, &layout, 1, &options);
+        st = heddle_dense_pair_create(&t->pair, comm, &shape, &mesh, &layout, 1, &options);
     } else {
         st = heddle_pipeline_create(&t->pipeline, comm, &mesh, 0);
     }
@@ -65,7 +69,7 @@ static void unmake(thing *t)
 {
     heddle_adamw_destroy(t->adamw);
     heddle_bucket_destroy(t->bucket);
-    heddle_linear_pair_destroy(t->pair);
+    heddle_dense_pair_destroy(t->pair);
     heddle_pipeline_destroy(t->pipeline);
     memset(t, 0, sizeof *t);
 }
@@ -80,9 +84,9 @@ static heddle_status work(thing *t, int kind)
         HD_TRY(heddle_bucket_reduce(t->bucket));
         HD_TRY(heddle_adamw_step(t->adamw, 0.01));
     } else if (kind == PAIR) {
-        HD_TRY(heddle_linear_pair_commit(t->pair));
-        HD_TRY(heddle_linear_pair_forward(t->pair, t->param, t->x));
-        HD_TRY(heddle_linear_pair_backward(t->pair, t->param, t->param, t->x));
+        HD_TRY(heddle_dense_pair_commit(t->pair));
+        HD_TRY(heddle_dense_pair_forward(t->pair, t->param, t->x));
+        HD_TRY(heddle_dense_pair_backward(t->pair, t->param, t->param, t->x));
     } else if (heddle_pipeline_stage(t->pipeline) == 0) {
         HD_TRY(heddle_pipeline_send_next(t->pipeline, t->x, sizeof t->x));
         HD_TRY(heddle_pipeline_recv_next(t->pipeline, t->x, sizeof t->x));

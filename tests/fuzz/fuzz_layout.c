@@ -59,10 +59,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             mesh.axis[a].name[0] = (char)('a' + NEXT() % 26);
             mesh.axis[a].size = NEXT() % 20;
             layout.dim_of_axis[a] = NEXT() % 12 - 3;
-            layout.nblocks[a] = NEXT() % 20 - 8;
+            layout.nshards[a] = NEXT() % 20 - 8;
         }
-        for (int i = 0; i < HEDDLE_MAX_BLOCKS; i++) {
-            layout.block[i] = NEXT() - 1;
+        for (int i = 0; i < HEDDLE_MAX_SHARDS; i++) {
+            layout.shard_len[i] = NEXT() - 1;
         }
 #undef NEXT
     } else {

@@ -28,7 +28,7 @@ while read -r name pointers; do
         echo "$name: $words names in the table, $pointers pointers in the header"
         failed=1
     fi
-done < <(cat include/heddle/*.h | tr '\n' ' ' | sed 's|/\*|\n/*|g; s|\*/|*/\n|g' | grep -v '^/\*' | tr '\n' ' ' |
+done < <(cat include/heddle/*.h include/heddle/*/*.h | tr '\n' ' ' | sed 's|/\*|\n/*|g; s|\*/|*/\n|g' | grep -v '^/\*' | tr '\n' ' ' |
     grep -oE 'HEDDLE_API [^;]*;' | sed 's/__attribute__.*//' |
     awk '{ i = index($0, "("); args = substr($0, i); n = split(substr($0, 1, i - 1), word, /[ *]/);
            gsub(/\*\*/, "*", args); pointers = gsub(/\*/, "", args) + (args ~ /heddle_rank_main/);

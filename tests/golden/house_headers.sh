@@ -6,8 +6,8 @@ failed=0
 flags="-pedantic -Wall -Wextra -Werror -fsyntax-only -I include -I ${HEDDLE_BUILD:?}/include"
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 command -v c++ >/dev/null || skip_test c++ "no C++ compiler"
-for header in include/heddle/*.h; do
-    name=heddle/$(basename "$header")
+for header in include/heddle/*.h include/heddle/*/*.h; do
+    name=${header#include/}
     extra=""
     if [ "$name" = heddle/mpi.h ]; then
         command -v mpicc >/dev/null || continue
@@ -18,5 +18,5 @@ for header in include/heddle/*.h; do
     done
     echo "#include <$name>" | c++ -std=c++17 $flags $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
 done
-echo "headers: $(ls include/heddle/*.h | wc -l) compiled alone as C11, C17 and C++17"
+echo "headers: $(ls include/heddle/*.h include/heddle/*/*.h | wc -l) compiled alone as C11, C17 and C++17"
 exit $failed

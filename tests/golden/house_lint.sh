@@ -11,7 +11,7 @@ say() {
 
 allowed() {
     case $1 in
-    include/heddle) echo "" ;;
+    include/heddle | include/heddle/*) echo "" ;;
     kernels/cpu/gemm) echo "kernels runtime/base" ;; # BLAS: descriptions and packed weights are allocated
     kernels | kernels/*) echo "kernels" ;;
     runtime/base) echo "runtime/base" ;;

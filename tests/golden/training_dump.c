@@ -3,6 +3,9 @@
  *
  *     training_dump FOLDER RANKS TRANSPORT METHODS MESH RECOMPUTE SHARD_AXIS */
 #include <heddle/heddle.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/tape.h>
 
 #include <stdio.h>
 #include <stdlib.h>

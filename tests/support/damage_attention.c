@@ -175,7 +175,7 @@ HEDDLE_API heddle_status heddle_linear_attention_create(heddle_linear_attention 
     NEXT(heddle_linear_attention_create)
     heddle_status st = real(out, comm, shape, mesh, layout, options);
     if (st == HEDDLE_OK) {
-        note(comm, shape, mesh, layout, HEDDLE_PLACEMENT_BLOCKS, 0);
+        note(comm, shape, mesh, layout, HEDDLE_PLACEMENT_CONTIGUOUS, 0);
         own.dv = options->dv > 0 ? options->dv : own.dv;
     }
     return st;

@@ -15,6 +15,7 @@
 #include "damage.h"
 
 #include <heddle/heddle.h>
+#include <heddle/train/bucket.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* A message transport without MPI: the ranks are threads of one process, messages are heap copies in queues. It does
- * what heddle/transport.h asks and nothing more, so that heddle_comm_from_callbacks can be tested anywhere. */
+ * what heddle/sys/transport.h asks and nothing more, so that heddle_comm_from_callbacks can be tested anywhere. */
 #ifndef FAKE_TRANSPORT_H
 #define FAKE_TRANSPORT_H
 
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 
 typedef struct fake_world fake_world;
 

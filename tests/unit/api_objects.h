@@ -6,6 +6,11 @@
 #include "case.h"
 
 #include <heddle/heddle.h>
+#include <heddle/train/adamw.h>
+#include <heddle/train/bucket.h>
+#include <heddle/train/dense_pair.h>
+#include <heddle/train/pipeline.h>
+#include <heddle/train/tape.h>
 #include <string.h>
 
 static const char api_model_text[] = "model: small\n"
@@ -35,7 +40,7 @@ typedef struct api_objects {
     heddle_reshard *reshard;
     heddle_attention *attention;
     heddle_linear_attention *linear;
-    heddle_linear_pair *pair;
+    heddle_dense_pair *pair;
     heddle_block *block;
     heddle_tape *tape;
     heddle_bucket *bucket;
@@ -58,7 +63,7 @@ static inline void api_options_of_block(heddle_block_options *options, const api
 static inline void api_make_blocks(api_objects *a)
 {
     heddle_block_options block;
-    heddle_linear_pair_options pair;
+    heddle_dense_pair_options pair;
     a->part = (heddle_bucket_part){a->x, a->y, API_ELEMS, 1};
     a->conditioning.vector = a->vector;
     api_options_of_block(&block, a);
@@ -69,10 +74,10 @@ static inline void api_make_blocks(api_objects *a)
     HD_OK(heddle_bucket_create(&a->bucket, a->comm, &a->line.mesh, &a->part, 1, NULL));
     HD_OK(heddle_adamw_create(&a->adamw, a->bucket, NULL));
     HD_OK(heddle_pipeline_create(&a->pipeline, a->comm, &a->line.mesh, 0));
-    heddle_linear_pair_options_init(&pair);
+    heddle_dense_pair_options_init(&pair);
     pair.hidden = 2;
-    HD_OK(heddle_linear_pair_create(&a->pair, a->comm, &a->line.shape, &a->line.mesh, &a->line.from, 0, &pair));
-    HD_OK(heddle_linear_pair_commit(a->pair));
+    HD_OK(heddle_dense_pair_create(&a->pair, a->comm, &a->line.shape, &a->line.mesh, &a->line.from, 0, &pair));
+    HD_OK(heddle_dense_pair_commit(a->pair));
 }
 
 /* Nothing is destroyed: a case is a process. */

@@ -4,7 +4,7 @@
 
 #include "block_problem.h"
 
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 
 enum { MODEL_PARAMS = 6 };
 

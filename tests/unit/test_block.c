@@ -211,10 +211,10 @@ static void wrong_options_are_refused(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_create(&block, NULL));
     assert_null(block);
     float one = 0;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_forward(&one, &one, 1, 0, &one, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_forward(&one, &one, -1, 1, &one, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_forward(&one, NULL, 1, 1, &one, NULL, 1, 1));
-    HD_OK(heddle_linear_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, 1, 0, &one, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, -1, 1, &one, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, NULL, 1, 1, &one, NULL, 1, 1));
+    HD_OK(heddle_dense_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1));
 }
 
 static void wrong_calls_are_refused(void **state)

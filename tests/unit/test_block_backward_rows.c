@@ -364,7 +364,7 @@ static void a_token_wise_layer_has_a_backward(void **state)
         for (int t = 0; t < 3; t++) {
             dw[t] = must_alloc(n * k, sizeof(float));
             db[t] = must_alloc(n, sizeof(float));
-            HD_OK(heddle_linear_backward(dx, dw[t], db[t], dout, x, rows, k, weight, n, t + 1));
+            HD_OK(heddle_dense_backward(dx, dw[t], db[t], dout, x, rows, k, weight, n, t + 1));
             same_bits("dweight", dw[0], dw[t], (size_t)(n * k) * sizeof(float));
             same_bits("dbias", db[0], db[t], (size_t)n * sizeof(float));
         }
@@ -383,9 +383,9 @@ static void a_token_wise_layer_has_a_backward(void **state)
             assert_true(fabs(sum - (double)dx[j]) < 5e-5);
         }
         int64_t first = between(0, rows - 1), count = between(1, rows - first);
-        HD_OK(heddle_linear_backward(part, dw[1], NULL, dout + first * n, x + first * k, count, k, weight, n, 1));
+        HD_OK(heddle_dense_backward(part, dw[1], NULL, dout + first * n, x + first * k, count, k, weight, n, 1));
         same_bits("dx", part, dx + first * k, (size_t)(count * k) * sizeof(float));
-        HD_OK(heddle_linear_backward(NULL, dw[2], NULL, dout, x, rows, k, NULL, n, 1));
+        HD_OK(heddle_dense_backward(NULL, dw[2], NULL, dout, x, rows, k, NULL, n, 1));
         for (int t = 0; t < 3; t++) {
             free(dw[t]);
             free(db[t]);
@@ -397,12 +397,12 @@ static void a_token_wise_layer_has_a_backward(void **state)
         free(part);
     }
     float one = 0;
-    HD_OK(heddle_linear_backward(NULL, NULL, NULL, NULL, NULL, 0, 1, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_backward(&one, NULL, &one, &one, &one, 1, 1, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_backward(&one, &one, &one, &one, &one, 1, 1, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_backward(&one, &one, &one, &one, &one, -1, 1, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_backward(&one, &one, &one, &one, &one, 1, 0, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_backward(&one, &one, &one, &one, &one, 1, 1, &one, 1, 257));
+    HD_OK(heddle_dense_backward(NULL, NULL, NULL, NULL, NULL, 0, 1, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, NULL, &one, &one, &one, 1, 1, &one, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, -1, 1, &one, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 0, &one, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, &one, 1, 257));
 }
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
 #include "block_problem.h"
 
 #include <heddle/linear_attention.h>
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 
 static double decay_of(const problem *p, int64_t head)
 {

@@ -131,7 +131,7 @@ static void linear_rows_are_independent(void **state)
         for (int64_t j = 0; j < n; j++) {
             bias[j] = symmetric();
         }
-        HD_OK(heddle_linear_forward(whole, x, rows, k, weight, i & 1 ? bias : NULL, n, 1 + i % 3));
+        HD_OK(heddle_dense_forward(whole, x, rows, k, weight, i & 1 ? bias : NULL, n, 1 + i % 3));
         for (int64_t j = 0; j < rows * n; j++) {
             double sum = i & 1 ? (double)bias[j % n] : 0;
             for (int64_t l = 0; l < k; l++) {
@@ -141,7 +141,7 @@ static void linear_rows_are_independent(void **state)
         }
         int64_t first = between(0, rows - 1);
         int64_t count = between(1, rows - first);
-        HD_OK(heddle_linear_forward(part, x + first * k, count, k, weight, i & 1 ? bias : NULL, n, 1));
+        HD_OK(heddle_dense_forward(part, x + first * k, count, k, weight, i & 1 ? bias : NULL, n, 1));
         assert_memory_equal(part, whole + first * n, (size_t)(count * n) * sizeof(float));
         free(x);
         free(weight);

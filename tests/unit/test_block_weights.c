@@ -2,7 +2,7 @@
  * kept or computed before. A block whose weights came late is held against one that never had others, bit for bit. */
 #include "block_problem.h"
 
-#include <heddle/train.h>
+#include <heddle/train/tape.h>
 
 enum { KINDS = 4, LATE_SEED = 77 };
 

@@ -49,7 +49,7 @@ static int has_blocks(const heddle_layout *layout, const heddle_mesh *mesh)
 {
     int yes = 0;
     for (int a = 0; a < mesh->naxes; a++) {
-        yes |= layout->nblocks[a] > 1;
+        yes |= layout->nshards[a] > 1;
     }
     return yes;
 }

@@ -1,8 +1,8 @@
 /* Boxes, strides and index arithmetic of layouts. */
 #include "case.h"
 
-#include <heddle/index.h>
 #include <heddle/reshard.h>
+#include <heddle/sys/index.h>
 #include <heddle/tensor.h>
 #include <string.h>
 
@@ -21,11 +21,11 @@ static void balanced_blocks(void **state)
         for (int n = 1; n <= 12; n++) {
             int64_t start = 0;
             for (int i = 0; i < n; i++) {
-                int64_t len = heddle_block_len(extent, n, i);
-                assert_int_equal(heddle_block_start(extent, n, i), start);
+                int64_t len = heddle_shard_len(extent, n, i);
+                assert_int_equal(heddle_shard_start(extent, n, i), start);
                 assert_int_equal(len, extent / n + (i < extent % n));
                 for (int64_t x = start; x < start + len; x++) {
-                    assert_int_equal(heddle_block_owner(extent, n, x), i);
+                    assert_int_equal(heddle_shard_owner(extent, n, x), i);
                 }
                 start += len;
             }
@@ -39,10 +39,10 @@ static void blocks_of_huge_extents(void **state)
     (void)state;
     int64_t extent = ((int64_t)1 << 62) - 1;
     int n = 65536, last = n - 1;
-    assert_int_equal(heddle_block_start(extent, n, last) + heddle_block_len(extent, n, last), extent);
-    assert_int_equal(heddle_block_owner(extent, n, extent - 1), last);
-    assert_int_equal(heddle_block_owner(extent, n, heddle_block_start(extent, n, 1234)), 1234);
-    assert_int_equal(heddle_block_owner(extent, n, heddle_block_start(extent, n, 1234) - 1), 1233);
+    assert_int_equal(heddle_shard_start(extent, n, last) + heddle_shard_len(extent, n, last), extent);
+    assert_int_equal(heddle_shard_owner(extent, n, extent - 1), last);
+    assert_int_equal(heddle_shard_owner(extent, n, heddle_shard_start(extent, n, 1234)), 1234);
+    assert_int_equal(heddle_shard_owner(extent, n, heddle_shard_start(extent, n, 1234) - 1), 1233);
 }
 
 static void explicit_blocks(void **state)
@@ -224,11 +224,11 @@ static void values_made_by_hand(void **state)
     worse.dim_of_axis[0] = -3;
     HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
     worse = layout;
-    worse.nblocks[0] = 4;
-    worse.block[0] = INT64_MAX;
-    worse.block[1] = INT64_MAX;
+    worse.nshards[0] = 4;
+    worse.shard_len[0] = INT64_MAX;
+    worse.shard_len[1] = INT64_MAX;
     HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
-    worse.nblocks[0] = 1 << 30;
+    worse.nshards[0] = 1 << 30;
     HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_layout_check(&worse, &shape, &mesh));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_layout_check(NULL, &shape, &mesh));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_layout_check(&layout, NULL, &mesh));
@@ -244,14 +244,14 @@ static void equal_layouts(void **state)
     HD_OK(heddle_layout_parse(&b, "t@x(2 1 1 1)", &shape, &mesh));
     assert_true(heddle_layout_equal(&a, &b, &mesh));
     b = a;
-    b.nblocks[0] = 4;
-    memcpy(b.block, (const int64_t[]){2, 1, 1, 1}, 4 * sizeof *b.block);
+    b.nshards[0] = 4;
+    memcpy(b.shard_len, (const int64_t[]){2, 1, 1, 1}, 4 * sizeof *b.shard_len);
     assert_true(heddle_layout_equal(&a, &b, &mesh));
-    memcpy(b.block, (const int64_t[]){1, 2, 1, 1}, 4 * sizeof *b.block);
+    memcpy(b.shard_len, (const int64_t[]){1, 2, 1, 1}, 4 * sizeof *b.shard_len);
     assert_false(heddle_layout_equal(&a, &b, &mesh));
     heddle_layout c = b; /* other lengths, both explicit */
     assert_true(heddle_layout_equal(&c, &b, &mesh));
-    memcpy(c.block, (const int64_t[]){1, 1, 2, 1}, 4 * sizeof *c.block);
+    memcpy(c.shard_len, (const int64_t[]){1, 1, 2, 1}, 4 * sizeof *c.shard_len);
     assert_false(heddle_layout_equal(&c, &b, &mesh));
     b = heddle_layout_replicated();
     assert_false(heddle_layout_equal(&a, &b, &mesh));
@@ -272,7 +272,7 @@ static void outputs_may_be_inputs(void **state)
     HD_OK(heddle_tensor_init(&x, data, &x.shape, &line.mesh, &x.layout, NULL, 1));
     assert_memory_equal(&x, &again, sizeof x);
     assert_int_equal(x.shape.dim[2].extent, 4);
-    assert_int_equal(x.layout.block[1], 2);
+    assert_int_equal(x.layout.shard_len[1], 2);
     assert_int_equal(x.data_bytes, 64);
     HD_OK(heddle_layout_box(&box, &x.shape, &line.mesh, &line.to, 1));
     heddle_box_strides(box.len, &box, &line.to_order);
@@ -294,8 +294,8 @@ static void equal_sees_every_block(void **state)
         for (int k = i + 1; k < 6; k++) { /* two lengths of one axis change places */
             if ((i < 4) == (k < 4)) {
                 other = line.from;
-                other.block[i] = line.from.block[k];
-                other.block[k] = line.from.block[i];
+                other.shard_len[i] = line.from.shard_len[k];
+                other.shard_len[k] = line.from.shard_len[i];
                 assert_int_equal(heddle_layout_equal(&line.from, &other, &line.mesh), 0);
                 assert_int_equal(heddle_layout_equal(&other, &line.from, &line.mesh), 0);
             }
@@ -303,9 +303,9 @@ static void equal_sees_every_block(void **state)
     }
     assert_int_equal(heddle_layout_equal(&line.from, &line.to, &line.mesh), 0);
     other = line.to;
-    other.nblocks[0] = 4;
+    other.nshards[0] = 4;
     for (int i = 0; i < 4; i++) {
-        other.block[i] = 3;
+        other.shard_len[i] = 3;
     }
     assert_int_equal(heddle_layout_equal(&line.to, &other, &line.mesh), 1);
 }

@@ -2,6 +2,7 @@
  * test_null2.c the rest; tests/golden/api_null.sh counts that none is missing. */
 #include "fake_transport.h"
 #include "null_calls.h"
+#include <heddle/sys/bench.h>
 
 static char text[HEDDLE_LINE_BYTES];
 static int coords[HEDDLE_MAX_AXES];

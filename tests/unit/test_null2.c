@@ -19,7 +19,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       (heddle_attention_options_init(P(0, &(heddle_attention_options){0})), 0))                                        \
     X(heddle_attention_local_rows, "out shape mesh layout", NULL_STATUS,                                               \
       heddle_attention_local_rows(P(0, &(heddle_attention_rows){0}), P(1, SHAPE), P(2, MESH), P(3, LAYOUT),            \
-                                  HEDDLE_PLACEMENT_BLOCKS, 0))                                                         \
+                                  HEDDLE_PLACEMENT_CONTIGUOUS, 0))                                                     \
     X(heddle_attention_plan_traffic, "out shape mesh layout options?", NULL_STATUS,                                    \
       heddle_attention_plan_traffic(P(0, &(heddle_attention_traffic){0}), P(1, SHAPE), P(2, MESH), P(3, LAYOUT), NULL, \
                                     0))                                                                                \
@@ -86,8 +86,8 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_block_get_traffic(P(0, &(heddle_block_traffic){.struct_bytes = sizeof(heddle_block_traffic)}),            \
                                P(1, a->block)))                                                                        \
     X(heddle_block_workspace_bytes, "block", 0, heddle_block_workspace_bytes(P(0, a->block)))                          \
-    X(heddle_linear_forward, "out x weight bias?", NULL_STATUS,                                                        \
-      heddle_linear_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1))                               \
+    X(heddle_dense_forward, "out x weight bias?", NULL_STATUS,                                                         \
+      heddle_dense_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1))                                \
     X(heddle_tape_options_init, "options", NULL_NOTHING,                                                               \
       (heddle_tape_options_init(P(0, &(heddle_tape_options){0})), 0))                                                  \
     X(heddle_tape_create, "out block options?", NULL_STATUS,                                                           \
@@ -104,8 +104,8 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_zero_gradients, "block?", NULL_NOTHING, (heddle_block_zero_gradients(P(0, a->block)), 0))           \
     X(heddle_block_share_workspace, "block with", NULL_STATUS,                                                         \
       heddle_block_share_workspace(P(0, a->block), P(1, another_block(a))))                                            \
-    X(heddle_linear_backward, "dx? dweight dbias? dout x weight", NULL_STATUS,                                         \
-      heddle_linear_backward(P(0, out1), P(1, out2), P(2, out3), P(3, a->x), P(4, a->y), 2, 3, P(5, a->z), 4, 1))
+    X(heddle_dense_backward, "dx? dweight dbias? dout x weight", NULL_STATUS,                                          \
+      heddle_dense_backward(P(0, out1), P(1, out2), P(2, out3), P(3, a->x), P(4, a->y), 2, 3, P(5, a->z), 4, 1))
 
 #define TRAINING(X)                                                                                                    \
     X(heddle_bucket_options_init, "options", NULL_NOTHING,                                                             \
@@ -128,28 +128,28 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_adamw_step, "adamw", NULL_STATUS, heddle_adamw_step(P(0, a->adamw), 0.1))                                 \
     X(heddle_adamw_step_clipped, "adamw", NULL_STATUS, heddle_adamw_step_clipped(P(0, a->adamw), 0.1, 1))              \
     X(heddle_adamw_state_bytes, "adamw", 0, heddle_adamw_state_bytes(P(0, a->adamw)))                                  \
-    X(heddle_linear_pair_options_init, "options", NULL_NOTHING,                                                        \
-      (heddle_linear_pair_options_init(P(0, &(heddle_linear_pair_options){0})), 0))                                    \
-    X(heddle_linear_pair_create, "!out comm shape mesh layout options?", NULL_STATUS,                                  \
-      heddle_linear_pair_create(P(0, OUT(heddle_linear_pair)), P(1, a->comm), P(2, SHAPE), P(3, MESH), P(4, LAYOUT),   \
-                                0, P(5, pair_options())))                                                              \
-    X(heddle_linear_pair_destroy, "pair?", NULL_NOTHING, (heddle_linear_pair_destroy(NULL), 0))                        \
-    X(heddle_linear_pair_nparams, "pair", 0, heddle_linear_pair_nparams(P(0, a->pair)))                                \
-    X(heddle_linear_pair_param, "out pair", NULL_STATUS,                                                               \
-      heddle_linear_pair_param(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                            \
-    X(heddle_linear_pair_gradient, "out pair", NULL_STATUS,                                                            \
-      heddle_linear_pair_gradient(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                         \
-    X(heddle_linear_pair_zero_gradients, "pair?", NULL_NOTHING, (heddle_linear_pair_zero_gradients(P(0, a->pair)), 0)) \
-    X(heddle_linear_pair_rows, "lo? len? pair", NULL_NOTHING,                                                          \
-      (heddle_linear_pair_rows(P(0, &(int64_t){0}), P(1, &(int64_t){0}), P(2, a->pair)), 0))                           \
-    X(heddle_linear_pair_commit, "pair", NULL_STATUS, heddle_linear_pair_commit(P(0, a->pair)))                        \
-    X(heddle_linear_pair_forward, "pair y x", NULL_STATUS,                                                             \
-      heddle_linear_pair_forward(P(0, a->pair), P(1, out1), P(2, a->x)))                                               \
-    X(heddle_linear_pair_backward, "pair dx dy x", NULL_STATUS,                                                        \
-      heddle_linear_pair_backward(P(0, a->pair), P(1, out1), P(2, a->y), P(3, a->x)))                                  \
-    X(heddle_linear_pair_get_info, "out pair", NULL_STATUS,                                                            \
-      heddle_linear_pair_get_info(P(0, &(heddle_linear_pair_info){.struct_bytes = sizeof(heddle_linear_pair_info)}),   \
-                                  P(1, a->pair)))                                                                      \
+    X(heddle_dense_pair_options_init, "options", NULL_NOTHING,                                                         \
+      (heddle_dense_pair_options_init(P(0, &(heddle_dense_pair_options){0})), 0))                                      \
+    X(heddle_dense_pair_create, "!out comm shape mesh layout options?", NULL_STATUS,                                   \
+      heddle_dense_pair_create(P(0, OUT(heddle_dense_pair)), P(1, a->comm), P(2, SHAPE), P(3, MESH), P(4, LAYOUT), 0,  \
+                               P(5, pair_options())))                                                                  \
+    X(heddle_dense_pair_destroy, "pair?", NULL_NOTHING, (heddle_dense_pair_destroy(NULL), 0))                          \
+    X(heddle_dense_pair_nparams, "pair", 0, heddle_dense_pair_nparams(P(0, a->pair)))                                  \
+    X(heddle_dense_pair_param, "out pair", NULL_STATUS,                                                                \
+      heddle_dense_pair_param(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                             \
+    X(heddle_dense_pair_gradient, "out pair", NULL_STATUS,                                                             \
+      heddle_dense_pair_gradient(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                          \
+    X(heddle_dense_pair_zero_gradients, "pair?", NULL_NOTHING, (heddle_dense_pair_zero_gradients(P(0, a->pair)), 0))   \
+    X(heddle_dense_pair_rows, "lo? len? pair", NULL_NOTHING,                                                           \
+      (heddle_dense_pair_rows(P(0, &(int64_t){0}), P(1, &(int64_t){0}), P(2, a->pair)), 0))                            \
+    X(heddle_dense_pair_commit, "pair", NULL_STATUS, heddle_dense_pair_commit(P(0, a->pair)))                          \
+    X(heddle_dense_pair_forward, "pair y x", NULL_STATUS,                                                              \
+      heddle_dense_pair_forward(P(0, a->pair), P(1, out1), P(2, a->x)))                                                \
+    X(heddle_dense_pair_backward, "pair dx dy x", NULL_STATUS,                                                         \
+      heddle_dense_pair_backward(P(0, a->pair), P(1, out1), P(2, a->y), P(3, a->x)))                                   \
+    X(heddle_dense_pair_get_info, "out pair", NULL_STATUS,                                                             \
+      heddle_dense_pair_get_info(P(0, &(heddle_dense_pair_info){.struct_bytes = sizeof(heddle_dense_pair_info)}),      \
+                                 P(1, a->pair)))                                                                       \
     X(heddle_pipeline_create, "out comm mesh", NULL_STATUS,                                                            \
       heddle_pipeline_create(P(0, OUT(heddle_pipeline)), P(1, a->comm), P(2, MESH), 0))                                \
     X(heddle_pipeline_destroy, "pipeline?", NULL_NOTHING, (heddle_pipeline_destroy(NULL), 0))                          \
@@ -219,10 +219,10 @@ static heddle_block *another_block(const api_objects *a)
     return block;
 }
 
-static const heddle_linear_pair_options *pair_options(void)
+static const heddle_dense_pair_options *pair_options(void)
 {
-    static heddle_linear_pair_options options;
-    heddle_linear_pair_options_init(&options);
+    static heddle_dense_pair_options options;
+    heddle_dense_pair_options_init(&options);
     options.hidden = 2;
     return &options;
 }

@@ -374,10 +374,10 @@ static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh 
     }
     if (is_alone && mesh->axis[0].size <= 4 && below(3) == 0) {
         int64_t left = shape->dim[d].extent;
-        layout.nblocks[0] = mesh->axis[0].size;
-        for (int i = 0; i < layout.nblocks[0]; i++) {
-            layout.block[i] = i + 1 < layout.nblocks[0] ? below((int)left + 1) : left;
-            left -= layout.block[i];
+        layout.nshards[0] = mesh->axis[0].size;
+        for (int i = 0; i < layout.nshards[0]; i++) {
+            layout.shard_len[i] = i + 1 < layout.nshards[0] ? below((int)left + 1) : left;
+            left -= layout.shard_len[i];
         }
     }
     return layout;

@@ -32,8 +32,8 @@ static int cut_out(heddle_mesh *mesh, heddle_layout *layout, int *place, const h
                    const heddle_layout *of, int dim, int rank)
 {
     int coords[HEDDLE_MAX_AXES];
-    int64_t *block = layout->block;
-    const int64_t *from = of->block;
+    int64_t *block = layout->shard_len;
+    const int64_t *from = of->shard_len;
     HD_OK(heddle_mesh_coords(coords, whole, rank));
     *layout = heddle_layout_replicated();
     memset(mesh, 0, sizeof *mesh);
@@ -43,12 +43,12 @@ static int cut_out(heddle_mesh *mesh, heddle_layout *layout, int *place, const h
             int k = mesh->naxes++;
             mesh->axis[k] = whole->axis[a];
             layout->dim_of_axis[k] = 1;
-            layout->nblocks[k] = of->nblocks[a];
-            memcpy(block, from, (size_t)of->nblocks[a] * sizeof *block);
-            block += of->nblocks[a];
+            layout->nshards[k] = of->nshards[a];
+            memcpy(block, from, (size_t)of->nshards[a] * sizeof *block);
+            block += of->nshards[a];
             *place = *place * whole->axis[a].size + coords[a];
         }
-        from += of->nblocks[a];
+        from += of->nshards[a];
     }
     return mesh->naxes;
 }
@@ -127,10 +127,10 @@ static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh 
     }
     if (is_alone && below(3) == 0) {
         int64_t left = shape->dim[d].extent;
-        layout.nblocks[0] = mesh->axis[0].size;
-        for (int i = 0; i < layout.nblocks[0]; i++) {
-            layout.block[i] = i + 1 < layout.nblocks[0] ? below((int)left + 1) : left;
-            left -= layout.block[i];
+        layout.nshards[0] = mesh->axis[0].size;
+        for (int i = 0; i < layout.nshards[0]; i++) {
+            layout.shard_len[i] = i + 1 < layout.nshards[0] ? below((int)left + 1) : left;
+            left -= layout.shard_len[i];
         }
     }
     return layout;

@@ -2,7 +2,9 @@
  * taken or filled, and nothing behind an older one is read or written; a larger one and nonsense are refused with both
  * numbers. */
 #include "api_objects.h"
+
 #include "fake_transport.h"
+#include <heddle/sys/bench.h>
 
 #include <stdio.h>
 
@@ -62,9 +64,9 @@ static heddle_status linear_with(void *s)
 
 static heddle_status pair_with(void *s)
 {
-    heddle_linear_pair *pair = NULL;
-    heddle_status st = heddle_linear_pair_create(&pair, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, 0, s);
-    heddle_linear_pair_destroy(pair);
+    heddle_dense_pair *pair = NULL;
+    heddle_status st = heddle_dense_pair_create(&pair, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, 0, s);
+    heddle_dense_pair_destroy(pair);
     return st;
 }
 
@@ -162,7 +164,7 @@ static heddle_status linear_into(void *s)
 
 static heddle_status pair_into(void *s)
 {
-    return heddle_linear_pair_get_info(s, a.pair);
+    return heddle_dense_pair_get_info(s, a.pair);
 }
 
 static heddle_status bucket_into(void *s)
@@ -193,8 +195,8 @@ static void fill_block(void *s)
 
 static void fill_pair(void *s)
 {
-    heddle_linear_pair_options *options = s;
-    heddle_linear_pair_options_init(options);
+    heddle_dense_pair_options *options = s;
+    heddle_dense_pair_options_init(options);
     options->hidden = 2;
 }
 
@@ -241,7 +243,7 @@ static const struct row {
     OPTIONS(heddle_session_options, backward, fill_session, session_with),
     OPTIONS(heddle_attention_options, method, fill_attention, attention_with),
     OPTIONS(heddle_linear_attention_options, method, fill_linear_attention, linear_with),
-    OPTIONS(heddle_linear_pair_options, hidden, fill_pair, pair_with),
+    OPTIONS(heddle_dense_pair_options, hidden, fill_pair, pair_with),
     OPTIONS(heddle_bucket_options, average_axes, fill_bucket, bucket_with),
     OPTIONS(heddle_adamw_options, beta2, fill_adamw, adamw_with),
     OPTIONS(heddle_block_options, mixed_dim, fill_block, block_with),
@@ -255,7 +257,7 @@ static const struct row {
     RESULT(heddle_model_info, name, model_into),
     RESULT(heddle_attention_info, method, attention_into),
     RESULT(heddle_linear_attention_info, method, linear_into),
-    RESULT(heddle_linear_pair_info, planned_forward_bytes, pair_into),
+    RESULT(heddle_dense_pair_info, planned_forward_bytes, pair_into),
     RESULT(heddle_bucket_info, elems, bucket_into),
     RESULT(heddle_block_traffic, planned_forward_bytes, traffic_into),
 };

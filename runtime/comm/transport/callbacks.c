@@ -1,5 +1,5 @@
-/* A communicator over somebody's transport table (heddle/transport.h). The transport is asked once who sits on the same
- * host; those ranks then share memory as in "shm", and the transport carries what goes to the others. */
+/* A communicator over somebody's transport table (heddle/sys/transport.h). The transport is asked once who sits on the
+ * same host; those ranks then share memory as in "shm", and the transport carries what goes to the others. */
 #include "runtime/comm/transport/callbacks.h"
 #include "runtime/comm/comm_private.h"
 

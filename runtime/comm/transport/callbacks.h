@@ -2,7 +2,7 @@
 #ifndef HD_CALLBACKS_H
 #define HD_CALLBACKS_H
 
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 
 typedef struct hd_introduction {
     uint64_t word[6]; /* host (2), random (2), options (2) */

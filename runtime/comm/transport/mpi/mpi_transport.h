@@ -3,7 +3,7 @@
 #define HEDDLE_MPI_TRANSPORT_H
 
 #include <heddle/mpi.h>
-#include <heddle/transport.h>
+#include <heddle/sys/transport.h>
 
 enum { MPI_WHY_BYTES = 240, MPI_TAG_NOTE = 1, MPI_TAG_SENDRECV = 2 };
 

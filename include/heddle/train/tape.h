@@ -7,13 +7,13 @@
  *
  * Gradients are those of a loss that is the sum over all ranks, and are never scaled. The gradient of the activation is
  * exact per row: any sharding gives the same bits as one rank. Gradients of parameters and conditioning are sums over
- * the rows of *this rank's box*; the sum over the ranks (heddle/gradient.h) is the whole gradient, equal to one rank's
- * up to the order of f32 sums. docs/blocks.md has the formulas.
+ * the rows of *this rank's box*; the sum over the ranks (heddle/train/bucket.h) is the whole gradient, equal to one
+ * rank's up to the order of f32 sums. docs/blocks.md has the formulas.
  *
  * Threads: as for the block.
  */
-#ifndef HEDDLE_TRAIN_H
-#define HEDDLE_TRAIN_H
+#ifndef HEDDLE_TAPE_H
+#define HEDDLE_TAPE_H
 
 #include <heddle/block.h>
 
@@ -80,14 +80,14 @@ HEDDLE_API void heddle_block_zero_gradients(heddle_block *block);
  * collective. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with);
 
-/* Backward of heddle_linear_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
+/* Backward of heddle_dense_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
  * dweight[n, k] += dout^T x, dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. A row
  * of dx has the same bits whatever the other rows are; dweight and dbias do not depend on threads. Packs the weights on
  * every call. HEDDLE_ERR_ARG: dweight, dout, x or weight is NULL with rows > 0, or a number is out of range.
  * HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, const float *dout,
-                                                const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
-                                                int threads);
+HEDDLE_API heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout,
+                                               const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
+                                               int threads);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* Index arithmetic shared by host and device code: blocks, meshes, strides.
+/* Index arithmetic shared by host and device code: shards, meshes, strides.
  *
  * Header only; compiles as C11, C17, C++17 and CUDA. Nothing here fails: arguments must be in range (the callers in
  * heddle/layout.h check). All functions are pure; all sizes are 64-bit.
@@ -16,22 +16,22 @@
 #endif
 #endif
 
-/* --- balanced blocks: block i of n has extent / n elements, the first extent % n blocks one more --------------------
+/* --- balanced shards: shard i of n has extent / n elements, the first extent % n shards one more --------------------
  */
 
-HEDDLE_HOST_DEVICE static inline int64_t heddle_block_len(int64_t extent, int n, int i)
+HEDDLE_HOST_DEVICE static inline int64_t heddle_shard_len(int64_t extent, int n, int i)
 {
     return extent / n + (i < extent % n ? 1 : 0);
 }
 
-HEDDLE_HOST_DEVICE static inline int64_t heddle_block_start(int64_t extent, int n, int i)
+HEDDLE_HOST_DEVICE static inline int64_t heddle_shard_start(int64_t extent, int n, int i)
 {
     int64_t rest = extent % n;
     return i * (extent / n) + (i < rest ? i : rest);
 }
 
-/* The block that holds `index`, 0 <= index < extent. */
-HEDDLE_HOST_DEVICE static inline int heddle_block_owner(int64_t extent, int n, int64_t index)
+/* The shard that holds `index`, 0 <= index < extent. */
+HEDDLE_HOST_DEVICE static inline int heddle_shard_owner(int64_t extent, int n, int64_t index)
 {
     int64_t small = extent / n;
     int64_t rest = extent % n;
@@ -42,7 +42,7 @@ HEDDLE_HOST_DEVICE static inline int heddle_block_owner(int64_t extent, int n, i
     return (int)(rest + (index - large_end) / small); /* small > 0 here: index < extent */
 }
 
-/* --- explicit blocks: lengths len[0..n-1], zeros allowed -------------------------------------------------------------
+/* --- explicit shards: lengths len[0..n-1], zeros allowed -------------------------------------------------------------
  */
 
 HEDDLE_HOST_DEVICE static inline int64_t heddle_split_start(const int64_t *len, int i)
@@ -54,7 +54,7 @@ HEDDLE_HOST_DEVICE static inline int64_t heddle_split_start(const int64_t *len, 
     return start;
 }
 
-/* The block that holds `index`, 0 <= index < the sum of all lengths. Never an empty block. */
+/* The shard that holds `index`, 0 <= index < the sum of all lengths. Never an empty shard. */
 HEDDLE_HOST_DEVICE static inline int heddle_split_owner(const int64_t *len, int n, int64_t index)
 {
     int i = 0;
@@ -65,26 +65,26 @@ HEDDLE_HOST_DEVICE static inline int heddle_split_owner(const int64_t *len, int 
     return i;
 }
 
-/* --- ranges: nested blocks narrow a range step by step ---------------------------------------------------------------
+/* --- ranges: nested shards narrow a range step by step ---------------------------------------------------------------
  */
 
-/* Replace the range lo, len by block i of n of it; `split` holds explicit lengths or is NULL for balanced ones. */
+/* Replace the range lo, len by shard i of n of it; `split` holds explicit lengths or is NULL for balanced ones. */
 HEDDLE_HOST_DEVICE static inline void heddle_range_narrow(int64_t *lo, int64_t *len, const int64_t *split, int n, int i)
 {
     if (split) {
         *lo += heddle_split_start(split, i);
         *len = split[i];
     } else {
-        *lo += heddle_block_start(*len, n, i);
-        *len = heddle_block_len(*len, n, i);
+        *lo += heddle_shard_start(*len, n, i);
+        *len = heddle_shard_len(*len, n, i);
     }
 }
 
-/* The block of the range lo, len that holds global index `index`, lo <= index < lo + len. */
+/* The shard of the range lo, len that holds global index `index`, lo <= index < lo + len. */
 HEDDLE_HOST_DEVICE static inline int heddle_range_owner(int64_t lo, int64_t len, const int64_t *split, int n,
                                                         int64_t index)
 {
-    return split ? heddle_split_owner(split, n, index - lo) : heddle_block_owner(len, n, index - lo);
+    return split ? heddle_split_owner(split, n, index - lo) : heddle_shard_owner(len, n, index - lo);
 }
 
 /* Intersect lo, len with other_lo, other_len in place; an empty result has len 0. */

@@ -17,7 +17,7 @@ enum { HEDDLE_MAX_LOOPS = HEDDLE_MAX_DIMS };
 
 /* One message of an exchange: rows of run_bytes, walked by nloops loops, loop 0 outermost. offset_bytes and strides
  * count from the src buffer (send) or the dst buffer (receive). A sender's and its receiver's rows may be cut
- * differently; the total bytes are equal, and bytes travel in the order the loops walk them. Between one pair of ranks
+ * differently; the total bytes are equal, and bytes travel in the order the loops walk them. Between two ranks
  * messages of one exchange match in order. A message of zero bytes is no message, on both ends alike. */
 typedef struct heddle_message {
     int peer;
@@ -61,7 +61,7 @@ typedef struct heddle_transport {
 
     /* One message each way, blocking; to or from may be -1 for none, and either may be this rank itself. Sizes are not
      * limited to int; heddle has compared them: both sides name the same. A send of up to 1 KiB returns without waiting
-     * for its receiver. Messages between one pair of ranks match in order, apart from those of exchanges. After a
+     * for its receiver. Messages between two ranks match in order, apart from those of exchanges. After a
      * failure neither memory is touched any more. */
     heddle_status (*sendrecv)(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
                               int from, int64_t deadline_ns);

@@ -98,8 +98,8 @@ static heddle_status run_workers(linear_back *b, int count)
     return HEDDLE_OK;
 }
 
-heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
-                                     int64_t rows, int64_t k, const float *weight, int64_t n, int threads)
+heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                                    int64_t rows, int64_t k, const float *weight, int64_t n, int threads)
 {
     heddle_status st = HEDDLE_OK;
     linear_back b = {.dx = dx, .dweight = dweight, .dbias = dbias, .dout = dout, .x = x, .rows = rows, .k = k, .n = n};
@@ -115,7 +115,7 @@ heddle_status heddle_linear_backward(float *dx, float *dweight, float *dbias, co
         return HEDDLE_OK;
     }
     if (dweight == NULL || dout == NULL || x == NULL || (weight == NULL && dx != NULL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_backward: %s is NULL",
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_backward: %s is NULL",
                        dweight == NULL ? "dweight"
                        : dout == NULL  ? "dout"
                        : x == NULL     ? "x"

@@ -1,19 +1,19 @@
-/* Gradients over the axes of a mesh, and the optimiser.
+/* Gradients over the axes of a mesh.
  *
  * A bucket is the list of a rank's parameters with their gradients. Over the axes on which the ranks hold different
  * rows of the same samples (sequence, and tensor for what is replicated over it) gradients are summed; over the data
  * axes they are summed or averaged, as the caller states. Nothing else ever scales a gradient. All of it is one reshard
  * of the flat bucket: partial sums into replicated, or, with a shard axis, into blocks over that axis (reduce-scatter):
- * the optimiser then keeps its state for the own block only and the new parameters are gathered (the simplest exact
- * form of sharded data parallelism, ZeRO stage 1; LASP, arXiv 2404.02882, combines sequence and sharded data
- * parallelism so).
+ * the optimiser then (heddle/train/adamw.h) keeps its state for the own block only and the new parameters are gathered
+ * (the simplest exact form of sharded data parallelism, ZeRO stage 1; LASP, arXiv 2404.02882, combines sequence and
+ * sharded data parallelism so).
  *
  * The sum is in rank order: every rank gets the same bits.
  *
- * Threads: a bucket or optimiser may be used by one thread at a time.
+ * Threads: a bucket may be used by one thread at a time.
  */
-#ifndef HEDDLE_GRADIENT_H
-#define HEDDLE_GRADIENT_H
+#ifndef HEDDLE_BUCKET_H
+#define HEDDLE_BUCKET_H
 
 #include <heddle/comm.h>
 #include <heddle/layout.h>
@@ -75,38 +75,6 @@ typedef struct heddle_bucket_info {
     int64_t workspace_bytes;
 } heddle_bucket_info;
 HEDDLE_API heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
-
-/* AdamW (decoupled weight decay; bias correction) on the own block of a bucket:
- *
- *     g = grad * min(1, max_norm / norm)
- *     m = beta1 m + (1 - beta1) g      v = beta2 v + (1 - beta2) g^2
- *     param = param (1 - rate * weight_decay) - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
- *
- * in f64 per element, m, v and param rounded to f32 once: sharded and not sharded give the same bits. */
-typedef struct heddle_adamw heddle_adamw;
-
-typedef struct heddle_adamw_options {
-    size_t struct_bytes;
-    double beta1, beta2, epsilon; /* 0.9, 0.999, 1e-8 */
-    double weight_decay;          /* 0.01 */
-    double max_norm;              /* clip the gradient's norm (heddle_bucket_norm); 0: not */
-} heddle_adamw_options;
-
-HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
-/* Borrows the bucket; not collective. options may be NULL. HEDDLE_ERR_ARG: NULL, options out of range (betas in [0, 1),
- * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
-                                             const heddle_adamw_options *options);
-HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
-/* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
- * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
-HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate);
-/* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
- * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:
- * parameters whose own gradient is NaN become NaN, the others take a whole step; ask the norm first. */
-HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm);
-/* Bytes of m and v on this rank: 8 per element of the own block. NULL: 0. */
-HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
 
 #ifdef __cplusplus
 }

@@ -46,8 +46,8 @@ static heddle_status run_shares(linear_share *share, int count)
     return st;
 }
 
-heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
-                                    const float *bias, int64_t n, int threads)
+heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
+                                   const float *bias, int64_t n, int threads)
 {
     heddle_status st = HEDDLE_OK;
     hd_gemm *gemm = NULL;
@@ -60,7 +60,7 @@ heddle_status heddle_linear_forward(float *out, const float *x, int64_t rows, in
         return HEDDLE_OK;
     }
     if (out == NULL || x == NULL || weight == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_forward: %s is NULL",
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_forward: %s is NULL",
                        out == NULL ? "out"
                        : x == NULL ? "x"
                                    : "weight");

@@ -14,8 +14,8 @@
  *
  * Threads: a pair may be used by one thread at a time; with options.threads > 1 a call starts and ends its own.
  */
-#ifndef HEDDLE_LINEAR_PAIR_H
-#define HEDDLE_LINEAR_PAIR_H
+#ifndef HEDDLE_DENSE_PAIR_H
+#define HEDDLE_DENSE_PAIR_H
 
 #include <heddle/block.h>
 #include <heddle/comm.h>
@@ -24,11 +24,11 @@
 extern "C" {
 #endif
 
-typedef struct heddle_linear_pair heddle_linear_pair;
+typedef struct heddle_dense_pair heddle_dense_pair;
 
 typedef enum heddle_activation { HEDDLE_ACTIVATION_NONE = 0, HEDDLE_ACTIVATION_GELU = 1 } heddle_activation;
 
-typedef struct heddle_linear_pair_options {
+typedef struct heddle_dense_pair_options {
     size_t struct_bytes;
     int64_t hidden;               /* rows of W1; balanced blocks over the axis, need not divide */
     heddle_activation activation; /* default GELU (tanh form) */
@@ -37,9 +37,9 @@ typedef struct heddle_linear_pair_options {
                             0: backward makes both again from its x; any number of forwards before it */
     int forward_only;    /* 1: no gradients, no memory for them */
     int64_t deadline_ms; /* 0: the communicator's */
-} heddle_linear_pair_options;
+} heddle_dense_pair_options;
 
-HEDDLE_API void heddle_linear_pair_options_init(heddle_linear_pair_options *options);
+HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *options);
 
 /* Collective over comm, which is borrowed. shape: F32 or BF16 activation, last dim the channels; layout: of x and y,
  * shards some dim other than the last over mesh axis `axis`; other axes may shard others, or the same one, or be
@@ -49,43 +49,42 @@ HEDDLE_API void heddle_linear_pair_options_init(heddle_linear_pair_options *opti
  * channels are sharded, partial sums, the axis shards nothing. HEDDLE_ERR_UNSUPPORTED: another dtype.
  * HEDDLE_ERR_MISMATCH on every rank: the ranks ask for different pairs (threads may differ). HEDDLE_ERR_NOMEM. A rank
  * that fails by itself returns its own error, the others HEDDLE_ERR_PEER. */
-HEDDLE_API heddle_status heddle_linear_pair_create(heddle_linear_pair **out, heddle_comm *comm,
-                                                   const heddle_shape *shape, const heddle_mesh *mesh,
-                                                   const heddle_layout *layout, int axis,
-                                                   const heddle_linear_pair_options *options);
-HEDDLE_API void heddle_linear_pair_destroy(heddle_linear_pair *pair); /* NULL is legal; before the communicator */
+HEDDLE_API heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *comm, const heddle_shape *shape,
+                                                  const heddle_mesh *mesh, const heddle_layout *layout, int axis,
+                                                  const heddle_dense_pair_options *options);
+HEDDLE_API void heddle_dense_pair_destroy(heddle_dense_pair *pair); /* NULL is legal; before the communicator */
 
 /* Parameters of this rank, f32, owned by the pair: fc1.weight [hidden_local, c], fc1.bias [hidden_local], fc2.weight
  * [c, hidden_local], fc2.bias [c] (replicated over the axis, added once). Gradients likewise; that of fc2.bias is this
  * rank's part of a sum over the axis, those of the others are whole with respect to it (over axes that shard other rows
  * they are parts). A rank may have no hidden channels: hidden_local 0. Call _commit after writing parameters.
  * HEDDLE_ERR_ARG: NULL, no such index, gradients of a pair that is forward only. nparams of NULL is 0. */
-HEDDLE_API int heddle_linear_pair_nparams(const heddle_linear_pair *pair);
-HEDDLE_API heddle_status heddle_linear_pair_param(heddle_param *out, heddle_linear_pair *pair, int index);
-HEDDLE_API heddle_status heddle_linear_pair_gradient(heddle_param *out, heddle_linear_pair *pair, int index);
-HEDDLE_API void heddle_linear_pair_zero_gradients(heddle_linear_pair *pair);
+HEDDLE_API int heddle_dense_pair_nparams(const heddle_dense_pair *pair);
+HEDDLE_API heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index);
+HEDDLE_API heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index);
+HEDDLE_API void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair);
 /* The rows of the whole W1 this rank holds. lo and len may be NULL; 0 and 0 for a pair that is NULL. */
-HEDDLE_API void heddle_linear_pair_rows(int64_t *lo, int64_t *len, const heddle_linear_pair *pair);
+HEDDLE_API void heddle_dense_pair_rows(int64_t *lo, int64_t *len, const heddle_dense_pair *pair);
 /* Parameters are ready: packs them. Not collective. What a forward kept is forgotten. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_linear_pair_commit(heddle_linear_pair *pair);
+HEDDLE_API heddle_status heddle_dense_pair_commit(heddle_dense_pair *pair);
 
 /* Collective. Dense local parts, in any memory; y may be x. Never allocates. HEDDLE_ERR_ARG: NULL (unless empty), not
  * committed; nothing has moved on this rank, and the others wait for it. Otherwise errors as for
  * heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_linear_pair_forward(heddle_linear_pair *pair, void *y, const void *x);
+HEDDLE_API heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x);
 /* dx may be dy. Adds to the gradients. x: that of the forward call (not read with keep_gathered). May be called several
  * times for one forward. Parameters must not have changed since. HEDDLE_ERR_ARG also: nothing is kept, forward only. */
-HEDDLE_API heddle_status heddle_linear_pair_backward(heddle_linear_pair *pair, void *dx, const void *dy, const void *x);
+HEDDLE_API heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x);
 
-typedef struct heddle_linear_pair_info {
+typedef struct heddle_dense_pair_info {
     size_t struct_bytes;
     int64_t planned_forward_bytes, planned_backward_bytes; /* sent by this rank per call */
     int64_t measured_bytes;                                /* all calls together */
     int64_t forwards, backwards;
     int64_t saved_bytes;     /* kept between forward and backward; part of the next */
     int64_t workspace_bytes; /* everything besides parameters and gradients */
-} heddle_linear_pair_info;
-HEDDLE_API heddle_status heddle_linear_pair_get_info(heddle_linear_pair_info *out, const heddle_linear_pair *pair);
+} heddle_dense_pair_info;
+HEDDLE_API heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair);
 
 #ifdef __cplusplus
 }
