@@ -93,8 +93,32 @@ HEDDLE_API int heddle_comm_rank(const heddle_comm *comm); /* NULL: -1 */
 HEDDLE_API int heddle_comm_size(const heddle_comm *comm); /* NULL: 0 */
 /* One line: transport, ranks, hosts, binding, why. Valid as long as the communicator. NULL: "". */
 HEDDLE_API const char *heddle_comm_describe(const heddle_comm *comm);
-/* 1 if `rank` can be reached by loads and stores (peer path), 0 if only by messages, for no such rank and for NULL. */
+/* 1 if `rank` can be reached by loads and stores (peer path), 0 if only by messages, for no such rank and for NULL.
+ * heddle_comm_get_peer says why. */
 HEDDLE_API int heddle_comm_reaches(const heddle_comm *comm, int rank);
+
+/* The way between this rank and another, as its transport describes it. */
+typedef enum heddle_link_class {
+    HEDDLE_LINK_UNKNOWN = 0, /* the transport does not say */
+    HEDDLE_LINK_SELF = 1,    /* it is this rank */
+    HEDDLE_LINK_MEMORY = 2,  /* the memory of one host */
+    HEDDLE_LINK_NETWORK = 3  /* cables */
+} heddle_link_class;
+
+typedef struct heddle_peer {
+    size_t struct_bytes;
+    int reaches; /* heddle_comm_reaches */
+    heddle_link_class link;
+    unsigned spaces;     /* bit 1 << heddle_space: where what moves may lie */
+    int stream_ordered;  /* 1: moves in the order of a device's stream, 0: when the host gets to it */
+    int64_t latency_ns;  /* 0: nobody measured it */
+    int64_t bytes_per_s; /* 0: nobody measured it */
+    char why[160];       /* why it is reached, or why only by messages */
+} heddle_peer;
+
+/* Not collective. HEDDLE_ERR_ARG: a pointer is NULL, no such rank, or struct_bytes is wrong (heddle/status.h). */
+HEDDLE_API heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank);
+
 /* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc).
  * NULL is legal: the machine is the same. */
 HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);

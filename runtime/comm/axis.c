@@ -33,7 +33,9 @@ static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const in
     hd_comm_find_local(comm);
     snprintf(comm->describe, sizeof comm->describe, "%d of the ranks of: %.900s", size, parent->describe);
     comm->ops = parent->ops == &hd_local_ops ? &hd_local_ops : &hd_part_ops;
-    if (hd_comm_all_members(comm)) {
+    comm->messages = parent->messages;
+    comm->calls = hd_comm_all_members(comm) ? &hd_hub_calls : &hd_envelope_calls;
+    if (comm->calls == &hd_hub_calls) {
         HD_TRY(hd_hub_arrays(comm));
         HD_TRY(hd_group_take(comm->group, &comm->hub.block, sizeof(hd_hub_memory), &fresh));
     } else {

@@ -40,8 +40,7 @@ heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_optio
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-/* Host of a rank when `hosts` hosts are pretended: blocks of ranks, the first ones one larger. */
-static int pretended_host(int rank, int size, int hosts)
+int hd_pretended_host(int rank, int size, int hosts)
 {
     hosts = hosts < size ? hosts : size;
     int small = size / hosts;
@@ -55,8 +54,8 @@ static int reached(const heddle_comm *comm, int root_rank, int root_peer, int ro
     if (root_rank == root_peer) {
         return 1;
     }
-    return !comm->options.force_messages &&
-           (hosts == 0 || pretended_host(root_rank, root_size, hosts) == pretended_host(root_peer, root_size, hosts));
+    return !comm->options.force_messages && (hosts == 0 || hd_pretended_host(root_rank, root_size, hosts) ==
+                                                               hd_pretended_host(root_peer, root_size, hosts));
 }
 
 void hd_comm_find_local(heddle_comm *comm)
@@ -110,29 +109,6 @@ out:
     return st;
 }
 
-static void bind_and_describe(heddle_comm *comm, const char *why)
-{
-    hd_group *group = comm->group;
-    int cores = group->n > 1 || comm->options.bind == HEDDLE_BIND_CORE
-                    ? hd_topology_bind(comm->options.bind, group->me, group->n, &comm->cpus_before)
-                    : 0;
-    comm->bound = cores > 0;
-    char bound[64] = "not bound to cores";
-    if (cores > 0) {
-        snprintf(bound, sizeof bound, "bound to %d core%s each", cores, cores == 1 ? "" : "s");
-    }
-    char reach[96] = "";
-    if (comm->options.force_messages) {
-        snprintf(reach, sizeof reach, ", messages forced");
-    } else if (comm->options.pretend_hosts > 0) {
-        snprintf(reach, sizeof reach, ", pretending %d hosts", comm->options.pretend_hosts);
-    }
-    snprintf(comm->describe, sizeof comm->describe, "%s: %d rank%s, %d on this host%s, %s, %s%s%s", comm->name,
-             comm->size, comm->size == 1 ? "" : "s", group->n, reach, bound,
-             group->spins > 0 || group->n == 1 ? "waits spin first" : "waits yield at once", why != NULL ? "; " : "",
-             why != NULL ? why : "");
-}
-
 heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
@@ -144,6 +120,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     comm->size = parts->size;
     comm->ops = parts->ops;
     comm->name = parts->name;
+    comm->messages = parts->messages != NULL ? *parts->messages : hd_memory_traits;
     comm->group = parts->group;
     HD_TRY(hd_options_check(&comm->options, parts->options));
     HD_TRY(hd_comm_arrays(comm));
@@ -151,8 +128,9 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
         comm->member[r] = parts->member != NULL ? parts->member[r] : r;
     }
     hd_comm_find_local(comm);
-    bind_and_describe(comm, parts->why);
-    if (!hd_comm_all_members(comm)) {
+    hd_comm_bind_and_describe(comm, parts->why);
+    comm->calls = hd_comm_all_members(comm) ? &hd_hub_calls : &hd_envelope_calls;
+    if (comm->calls == &hd_envelope_calls) {
         HD_TRY(hd_alloc((void **)&comm->envelopes, (size_t)comm->size, sizeof(hd_envelope), "a communicator"));
     } else {
         HD_TRY(hd_hub_arrays(comm));

@@ -40,6 +40,28 @@ typedef struct hd_comm_ops {
     void (*destroy)(heddle_comm *comm); /* comm->ctx only */
 } hd_comm_ops;
 
+/* The group operations (gather.c says what they return): through the hub where all ranks are in the group, else in
+ * envelopes that the transport carries. Chosen once, when the communicator is made. */
+typedef struct hd_comm_calls {
+    heddle_status (*barrier)(heddle_comm *comm);
+    heddle_status (*gather)(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
+    heddle_status (*sum)(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
+    heddle_status (*sendrecv)(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                              size_t recv_bytes, int from);
+} hd_comm_calls;
+extern const hd_comm_calls hd_hub_calls;
+extern const hd_comm_calls hd_envelope_calls;
+
+/* What a way between ranks can do, as data. */
+typedef struct hd_traits {
+    heddle_link_class link;
+    unsigned spaces;    /* bit 1 << heddle_space */
+    int stream_ordered; /* moves in the order of a device's stream */
+    int64_t latency_ns; /* 0: not known */
+    int64_t bytes_per_s;
+} hd_traits;
+extern const hd_traits hd_memory_traits; /* loads and stores between ranks of one host */
+
 /* This rank's handle of a hub; present when all ranks of the communicator are in the group. */
 typedef struct hd_hub {
     hd_hub_memory **of; /* by rank; NULL: the communicator has no hub */
@@ -75,7 +97,9 @@ struct heddle_comm {
     int rank;
     int size;
     const hd_comm_ops *ops;
+    const hd_comm_calls *calls;
     void *ctx;           /* of ops */
+    hd_traits messages;  /* to ranks that are not reached */
     heddle_comm *parent; /* axis groups */
     int *parent_rank;    /* of every rank; NULL: no parent */
     hd_group *group;     /* owned by the communicator without parent */
@@ -110,6 +134,7 @@ typedef struct hd_comm_parts {
     int size;
     const hd_comm_ops *ops;
     void *ctx;
+    const hd_traits *messages;          /* NULL: through memory */
     hd_group *group;                    /* taken over, also on failure */
     const int *member;                  /* by rank; NULL: the group has all ranks in order */
     const heddle_comm_options *options; /* NULL: defaults */
@@ -170,18 +195,23 @@ static inline uint64_t hd_call_word(hd_call call, int dtype, size_t bytes)
 {
     return (uint64_t)bytes << 12 | (uint64_t)dtype << 4 | (uint64_t)call;
 }
-heddle_status hd_comm_barrier(heddle_comm *comm);
-heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
-heddle_status hd_comm_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
+static inline heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
+{
+    return comm->calls->gather(comm, call, send, recv, bytes);
+}
 /* Fails with the words of two ranks that differ. */
 heddle_status hd_calls_differ(const heddle_comm *comm, int rank, uint64_t call, int first, uint64_t first_call);
 /* HEDDLE_ERR_PEER when somebody gave up: at the entry of every operation. */
 heddle_status hd_comm_enter(heddle_comm *comm);
 
+/* Host of a rank when `hosts` hosts are pretended: blocks of ranks, the first ones one larger. */
+int hd_pretended_host(int rank, int size, int hosts);
+void hd_comm_bind_and_describe(heddle_comm *comm, const char *why);
+/* Why `rank` is reached by loads and stores, or why only by messages. */
+void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int rank);
+
 /* hub */
-heddle_status hd_hub_barrier(heddle_comm *comm);
 heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
-heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
 heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                size_t recv_bytes, int from);
 

@@ -60,18 +60,14 @@ out:
     return st;
 }
 
-heddle_status hd_comm_barrier(heddle_comm *comm)
+static heddle_status envelope_barrier(heddle_comm *comm)
 {
-    return comm->hub.of != NULL ? hd_hub_barrier(comm)
-                                : swap_envelopes(comm, hd_call_word(HD_CALL_BARRIER, 0, 0), NULL, 0);
+    return swap_envelopes(comm, hd_call_word(HD_CALL_BARRIER, 0, 0), NULL, 0);
 }
 
-heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
+static heddle_status envelope_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    if (comm->hub.of != NULL) {
-        return hd_hub_gather(comm, call, send, recv, bytes);
-    }
     HD_TRY(swap_envelopes(comm, hd_call_word(call, 0, bytes), send, bytes));
     if (bytes > HD_RECORD_BYTES) {
         return comm->ops->allgather(comm, send, recv, bytes);
@@ -93,14 +89,11 @@ out:
     }
 
 /* As much as fits envelopes at a time. */
-heddle_status hd_comm_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype)
+static heddle_status envelope_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
     uint64_t call = hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, elems * elem_bytes);
-    if (comm->hub.of != NULL) {
-        return hd_hub_sum(comm, all_data, elems, dtype);
-    }
     for (size_t at = 0; at < elems || at == 0; at += HD_RECORD_BYTES / elem_bytes) {
         size_t room = HD_RECORD_BYTES / elem_bytes;
         size_t n = elems - at < room ? elems - at : room;
@@ -117,3 +110,16 @@ heddle_status hd_comm_sum(heddle_comm *comm, void *all_data, size_t elems, heddl
 out:
     return st;
 }
+
+static heddle_status envelope_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                       size_t recv_bytes, int from)
+{
+    return comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
+}
+
+const hd_comm_calls hd_envelope_calls = {
+    .barrier = envelope_barrier,
+    .gather = envelope_gather,
+    .sum = envelope_sum,
+    .sendrecv = envelope_sendrecv,
+};

@@ -136,7 +136,7 @@ out:
     return st;
 }
 
-heddle_status hd_hub_barrier(heddle_comm *comm)
+static heddle_status hub_barrier(heddle_comm *comm)
 {
     return arrive(comm, 0, "barrier");
 }
@@ -210,7 +210,7 @@ static void sum_outboxes(const heddle_comm *comm, unsigned char *data, size_t n,
     }
 }
 
-heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype)
+static heddle_status hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
@@ -224,3 +224,10 @@ heddle_status hd_hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dty
 out:
     return st;
 }
+
+const hd_comm_calls hd_hub_calls = {
+    .barrier = hub_barrier,
+    .gather = hd_hub_gather,
+    .sum = hub_sum,
+    .sendrecv = hd_pair_sendrecv,
+};

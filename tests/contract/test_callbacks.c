@@ -67,6 +67,25 @@ static int sums_in_rank_order(heddle_comm *comm, int rank, int size)
     return 0;
 }
 
+/* The way to a peer is data, and a peer that is not reached says why. */
+static int peer_says_how(heddle_comm *comm, int rank, int peer, int mode)
+{
+    heddle_peer says = {.struct_bytes = sizeof says};
+    EXPECT(heddle_comm_get_peer(&says, comm, peer) == HEDDLE_OK);
+    EXPECT(says.reaches == heddle_comm_reaches(comm, peer));
+    EXPECT(says.spaces == 1u << HEDDLE_SPACE_HOST && says.stream_ordered == 0);
+    if (says.reaches) {
+        EXPECT(says.link == (peer == rank ? HEDDLE_LINK_SELF : HEDDLE_LINK_MEMORY));
+        EXPECT(strcmp(says.why, peer == rank ? "it is this rank" : "memory of this host") == 0);
+        EXPECT(says.latency_ns == 0 && says.bytes_per_s == 0);
+    } else {
+        EXPECT(says.link == HEDDLE_LINK_NETWORK && says.latency_ns == 25000 && says.bytes_per_s == 12500000000);
+        EXPECT(strstr(says.why, "messages by fake: ") != NULL);
+        EXPECT(strstr(says.why, mode == FORCED ? "they are forced (force_messages)" : "pretended host ") != NULL);
+    }
+    return 0;
+}
+
 static int group_operations(heddle_comm *comm, heddle_status opened, int rank, void *arg)
 {
     const int *mode = arg;
@@ -77,7 +96,10 @@ static int group_operations(heddle_comm *comm, heddle_status opened, int rank, v
         int wanted = *mode == PLAIN || peer == rank ||
                      (*mode == TWO_HOSTS && size > 2 && (peer < (size + 1) / 2) == (rank < (size + 1) / 2));
         EXPECT(heddle_comm_reaches(comm, peer) == wanted);
+        EXPECT(peer_says_how(comm, rank, peer, *mode) == 0);
     }
+    int far = *mode != PLAIN && size > 1;
+    EXPECT((strstr(heddle_comm_describe(comm), "messages by network 25 us 12.5 GB/s") != NULL) == far);
     for (int turn = 0; turn < 20; turn++) {
         int64_t mine[3] = {rank, turn, rank * turn};
         int64_t all[3 * 16];
@@ -326,6 +348,13 @@ static void the_table_is_checked(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
     bad = table;
     bad.rank = 1;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
+    bad = table;
+    bad.spaces = 1u << HEDDLE_SPACE_DEVICE;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
+    assert_non_null(strstr(heddle_last_error(), "spaces 0x2"));
+    bad = table;
+    bad.latency_ns = -1;
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, NULL, ctx, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(NULL, &table, ctx, NULL));

@@ -50,7 +50,11 @@ static heddle_status barrier_rank(heddle_comm *comm, void *arg)
     CHECK(heddle_comm_private_cache_bytes(comm) >= 16384);
     CHECK(heddle_comm_shared_cache_bytes(comm) >= heddle_comm_private_cache_bytes(comm));
     for (int r = 0; r < heddle_comm_size(comm); r++) {
+        heddle_peer peer = {.struct_bytes = sizeof peer};
         CHECK(heddle_comm_reaches(comm, r));
+        HD_TRY(heddle_comm_get_peer(&peer, comm, r));
+        CHECK(peer.reaches && peer.link == (r == heddle_comm_rank(comm) ? HEDDLE_LINK_SELF : HEDDLE_LINK_MEMORY));
+        CHECK(strstr(peer.why, "this ") != NULL);
     }
     CHECK(!heddle_comm_reaches(comm, heddle_comm_size(comm)) && !heddle_comm_reaches(comm, -1));
 out:

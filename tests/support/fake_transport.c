@@ -345,6 +345,9 @@ void *fake_rank(fake_world *world, int rank, heddle_transport *table)
         .abort_send = fake_abort_send,
         .abort_poll = fake_abort_poll,
         .destroy = fake_destroy,
+        .link = HEDDLE_LINK_NETWORK,
+        .latency_ns = 25000,
+        .bytes_per_s = 12500000000,
     };
     return f;
 }

@@ -7,6 +7,7 @@
 static char text[HEDDLE_LINE_BYTES];
 static int coords[HEDDLE_MAX_AXES];
 static int64_t stride[HEDDLE_MAX_DIMS];
+static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
 
 /* function, arguments, neutral value, call */
 #define VALUES(X)                                                                                                      \
@@ -53,6 +54,7 @@ static int64_t stride[HEDDLE_MAX_DIMS];
     X(heddle_comm_size, "comm", 0, heddle_comm_size(P(0, a->comm)))                                                    \
     X(heddle_comm_describe, "comm", 0, heddle_comm_describe(P(0, a->comm))[0])                                         \
     X(heddle_comm_reaches, "comm", 0, heddle_comm_reaches(P(0, a->comm), 0))                                           \
+    X(heddle_comm_get_peer, "out comm", NULL_STATUS, heddle_comm_get_peer(P(0, &peer_of_this), P(1, a->comm), 0))      \
     X(heddle_comm_shared_cache_bytes, "comm?", NULL_NOTHING, (long)heddle_comm_shared_cache_bytes(P(0, a->comm)))      \
     X(heddle_comm_private_cache_bytes, "comm?", NULL_NOTHING, (long)heddle_comm_private_cache_bytes(P(0, a->comm)))    \
     X(heddle_buffer_alloc, "out comm", NULL_STATUS,                                                                    \

@@ -83,13 +83,21 @@ typedef struct heddle_transport {
     /* Peers with which the exchange still has messages under way, for sentences; at most `capacity` are written.
      * Returns how many. */
     int (*exchange_missing)(void *ctx, void *exchange, int *peers, int capacity);
+
+    /* What the messages of exchanges can do, for heddle_comm_get_peer; 0: not known. */
+    heddle_link_class link;
+    unsigned spaces; /* bit 1 << heddle_space: where src and dst may lie; 0: host memory. Without it: refused */
+    int stream_ordered;
+    int64_t latency_ns;
+    int64_t bytes_per_s;
 } heddle_transport;
 
 /* Collective over the transport's ranks. Copies the table; ctx belongs to the communicator from success on:
  * heddle_comm_destroy calls destroy(ctx). On failure ctx is still the caller's and destroy has not been called. Ranks
  * on one host (same boot id, user and network namespace) set up shared memory between them unless
  * options->force_messages; options->pretend_hosts splits them into that many blocks first. options may be NULL.
- * HEDDLE_ERR_ARG: a slot is NULL, rank, size or struct_bytes is wrong. HEDDLE_ERR_TIMEOUT: not all ranks came. */
+ * HEDDLE_ERR_ARG: a slot is NULL, rank, size, struct_bytes or what the messages can do is wrong. HEDDLE_ERR_TIMEOUT:
+ * not all ranks came. */
 HEDDLE_API heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
                                                     const heddle_comm_options *options);
 

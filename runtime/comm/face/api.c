@@ -24,6 +24,28 @@ int heddle_comm_reaches(const heddle_comm *comm, int rank)
     return comm != NULL && rank >= 0 && rank < comm->size && comm->local_index[rank] >= 0;
 }
 
+heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(hd_struct_room(out, HD_STRUCT(heddle_peer, why)));
+    HD_TRY(HD_NEED(comm));
+    if (rank < 0 || rank >= comm->size) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_get_peer: rank %d of %d", rank, comm->size);
+    }
+    heddle_peer made = {.reaches = comm->local_index[rank] >= 0};
+    const hd_traits *way = made.reaches ? &hd_memory_traits : &comm->messages;
+    made.link = rank == comm->rank ? HEDDLE_LINK_SELF : way->link;
+    made.spaces = way->spaces;
+    made.stream_ordered = way->stream_ordered;
+    made.latency_ns = way->latency_ns;
+    made.bytes_per_s = way->bytes_per_s;
+    hd_comm_say_reach(made.why, sizeof made.why, comm, rank);
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_peer, why));
+out:
+    return st;
+}
+
 size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm)
 {
     (void)comm;
@@ -77,7 +99,7 @@ heddle_status heddle_comm_barrier(heddle_comm *comm)
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
     HD_TRY(begin(comm, "barrier"));
-    st = hd_comm_barrier(comm);
+    st = comm->calls->barrier(comm);
 out:
     return st;
 }
@@ -110,7 +132,7 @@ heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t e
         HD_TRY(HD_NEED(data));
     }
     HD_TRY(begin(comm, "allreduce"));
-    st = hd_comm_sum(comm, data, (size_t)elems, dtype);
+    st = comm->calls->sum(comm, data, (size_t)elems, dtype);
 out:
     return st;
 }
@@ -141,8 +163,7 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
         }
         return HEDDLE_OK;
     }
-    st = comm->hub.of != NULL ? hd_pair_sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from)
-                              : comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
+    st = comm->calls->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
 out:
     return st;
 }

@@ -262,6 +262,26 @@ out:
     return st;
 }
 
+static heddle_status take_traits(hd_traits *traits, const heddle_transport *t)
+{
+    const unsigned host = 1u << HEDDLE_SPACE_HOST;
+    if (t->link < HEDDLE_LINK_UNKNOWN || t->link > HEDDLE_LINK_NETWORK || t->latency_ns < 0 || t->bytes_per_s < 0 ||
+        (t->spaces != 0 && (t->spaces & host) == 0)) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "heddle_comm_from_callbacks: link %d, spaces 0x%x, latency_ns %lld, bytes_per_s %lld; wanted a "
+                       "link class, host memory among the spaces, and no negative numbers",
+                       (int)t->link, t->spaces, (long long)t->latency_ns, (long long)t->bytes_per_s);
+    }
+    *traits = (hd_traits){
+        .link = t->link,
+        .spaces = t->spaces != 0 ? t->spaces : host,
+        .stream_ordered = t->stream_ordered,
+        .latency_ns = t->latency_ns,
+        .bytes_per_s = t->bytes_per_s,
+    };
+    return HEDDLE_OK;
+}
+
 static heddle_status take_table(heddle_transport *t, const heddle_transport *given)
 {
     heddle_status st = hd_need(given, "heddle_comm_from_callbacks", "transport");
@@ -332,6 +352,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     heddle_status st = HEDDLE_OK;
     heddle_comm_options options;
     heddle_transport table;
+    hd_traits messages;
     const heddle_transport *transport = &table;
     int others_wait = 0;
     callbacks *c = NULL;
@@ -342,6 +363,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(HD_NEED(out));
     HD_TRY(hd_options_check(&options, given));
     HD_TRY(take_table(&table, given_table));
+    HD_TRY(take_traits(&messages, &table));
     others_wait = 1;
     int64_t deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
     HD_TRY(callbacks_new(&c, transport, ctx));
@@ -354,6 +376,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(make_group(&group, member, c, all, &options, deadline_ns));
     const hd_comm_parts parts = {
         .name = c->name,
+        .messages = &messages,
         .rank = transport->rank,
         .size = transport->size,
         .ops = &c->ops,

@@ -1,8 +1,8 @@
 /* Which ranks of a transport sit on one host: everybody introduces itself once. */
 #include "runtime/comm/transport/callbacks.h"
 
-#include "runtime/base/base.h"
 #include "runtime/base/hash.h"
+#include "runtime/comm/comm_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,15 +66,6 @@ heddle_status hd_introductions_agree(const hd_introduction *all, int size)
     return HEDDLE_OK;
 }
 
-/* Pretended hosts are blocks of ranks, cut like any block distribution. */
-static int pretended_host(int rank, int size, int hosts)
-{
-    int large = size % hosts;
-    int block = size / hosts;
-    int in_large = large * (block + 1);
-    return rank < in_large ? rank / (block + 1) : block > 0 ? large + (rank - in_large) / block : rank;
-}
-
 static int same_host(const hd_introduction *a, const hd_introduction *b)
 {
     return a->word[0] == b->word[0] && a->word[1] == b->word[1];
@@ -93,5 +84,5 @@ int hd_introductions_meet(const hd_introduction *all, int size, int a, int b, co
 {
     int hosts = options->pretend_hosts;
     return a == b || (!options->force_messages && same_host(&all[a], &all[b]) &&
-                      (hosts <= 0 || pretended_host(a, size, hosts) == pretended_host(b, size, hosts)));
+                      (hosts <= 0 || hd_pretended_host(a, size, hosts) == hd_pretended_host(b, size, hosts)));
 }
