@@ -2,8 +2,8 @@
 #ifndef HD_CLI_ATTENTION_CLI_H
 #define HD_CLI_ATTENTION_CLI_H
 
-#include "attention_check.h"
 #include "cli.h"
+#include "runtime/verify/attention_check.h"
 
 /* "f32[b=2 s=37 h=6 d=16] on [sp=4]", perhaps ": b@dp,s@sp" behind it; without it the second dim is on every axis. */
 heddle_status attention_parse_line(attention_case *out, const char *text);

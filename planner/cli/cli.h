@@ -1,4 +1,5 @@
-/* The command line: one file per sub-command, one table in main.c. Uses public headers only. */
+/* The command line: one file per sub-command, one table in main.c. Uses public headers, runtime/files
+ * and runtime/verify only. */
 #ifndef HD_CLI_H
 #define HD_CLI_H
 

@@ -1,13 +1,12 @@
 /* heddle verify: run reshards on real ranks and check every element, canary and byte count. */
 #include "launch.h"
-#include "verify.h"
+#include "runtime/verify/reshard_check.h"
+#include "verify_share.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { DEFAULT_RANKS = 4 };
 
@@ -141,28 +140,73 @@ static int check_input(const npy_array *input, const heddle_shape *shape, const 
     return CLI_OK;
 }
 
-/* Every rank that joins later needs the directory; the one that starts them makes it. */
-static int make_directory(const char *path)
+typedef struct request {
+    heddle_reshard_line line;
+    int random; /* problems to draw; 0: `line` */
+    uint64_t seed;
+    heddle_memory memory;
+    const npy_array *input;
+    const char *save;
+} request;
+
+static heddle_status run_problem(verify_trial *t, int *failed, int number)
 {
-    struct stat info;
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        return cli_usage_error("--save: directory '%s' cannot be made: %s", path, strerror(errno));
+    char line[HEDDLE_LINE_BYTES] = "", which[HEDDLE_LINE_BYTES + 64], why[VERIFY_PROBLEM_BYTES];
+    heddle_status st = verify_run(t);
+    if (t->saved != HEDDLE_OK) {
+        cli_verdict(cli_report_written(t->saved));
     }
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
-        return cli_usage_error("--save: '%s' is not a directory", path);
+    heddle_reshard_format(line, sizeof line, &t->line);
+    snprintf(which, sizeof which, " in problem %d: %s", number, line);
+    st = st != HEDDLE_OK ? st : cli_first_problem(failed, t->comm, which, t->problem);
+    if (st != HEDDLE_OK) {
+        snprintf(why, sizeof why, "%s", heddle_last_error());
+        cli_say("rank %d, problem %d: %s", heddle_comm_rank(t->comm), number, line);
+        cli_say("%s", why);
     }
-    return CLI_OK;
+    return st;
 }
 
-static int verify_ranks(int *ranks, const command_line *c, const verify_request *request)
+/* All problems of the request, the same on every rank. A mismatch is said by the lowest rank that found one. */
+static heddle_status verify_main(heddle_comm *comm, void *arg)
+{
+    const request *r = arg;
+    random_source source = {r->seed};
+    int count = r->random > 0 ? r->random : 1, failed = 0, done = 0;
+    int64_t checked = 0;
+    for (; done < count && !failed; done++) {
+        verify_trial t = {.comm = comm, .line = r->line, .input = r->input, .save = r->save};
+        heddle_reshard_options_init(&t.options);
+        t.options.memory = r->memory;
+        t.storage[0].private_memory = t.storage[1].private_memory = r->memory == HEDDLE_MEMORY_ANY;
+        if (r->random > 0) {
+            verify_draw(&t, &source, r->memory);
+        }
+        heddle_status st = run_problem(&t, &failed, done + 1);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        checked += t.checked_elems;
+    }
+    if (failed) {
+        cli_verdict(CLI_MISMATCH);
+    } else if (heddle_comm_rank(comm) == 0) {
+        printf("%d reshard%s bitwise right on %s; rank 0 checked %lld elements\n", done, done == 1 ? "" : "s",
+               heddle_comm_describe(comm), (long long)checked);
+        fflush(stdout);
+    }
+    return HEDDLE_OK;
+}
+
+static int verify_ranks(int *ranks, const command_line *c, const request *asks)
 {
     int asked = (int)c->ranks, launched = 0;
-    if (request->random > 0) {
+    if (asks->random > 0) {
         int code = cli_rank_count(&launched, c->transport, asked);
         *ranks = asked > 0 ? asked : launched > 1 || cli_launcher(NULL, NULL) != NULL ? launched : DEFAULT_RANKS;
         return code;
     }
-    *ranks = heddle_mesh_size(&request->line.mesh);
+    *ranks = heddle_mesh_size(&asks->line.mesh);
     return asked == 0 || asked == *ranks
                ? CLI_OK
                : cli_usage_error("--ranks %d, but the mesh of the reshard line has %d", asked, *ranks);
@@ -170,29 +214,29 @@ static int verify_ranks(int *ranks, const command_line *c, const verify_request 
 
 static int run_verify(const command_line *c, int argc, char **argv)
 {
-    verify_request request = {.random = (int)c->random,
-                              .seed = (uint64_t)c->seed,
-                              .memory = c->memory_any ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
-                              .save = c->save};
+    request asks = {.random = (int)c->random,
+                    .seed = (uint64_t)c->seed,
+                    .memory = c->memory_any ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
+                    .save = c->save};
     npy_array input = {.data = NULL};
     heddle_comm_options options;
     int ranks = 0, code = CLI_OK;
     if (c->line != NULL) {
-        code = cli_report(heddle_reshard_parse(&request.line, c->line));
+        code = cli_report(heddle_reshard_parse(&asks.line, c->line));
     }
     if (code == CLI_OK && c->input != NULL) {
         code = cli_report(npy_read(&input, c->input));
-        code = code != CLI_OK ? code : check_input(&input, &request.line.shape, c->input);
-        request.input = &input;
+        code = code != CLI_OK ? code : check_input(&input, &asks.line.shape, c->input);
+        asks.input = &input;
     }
-    code = code == CLI_OK && c->save != NULL ? make_directory(c->save) : code;
-    code = code == CLI_OK ? verify_ranks(&ranks, c, &request) : code;
+    code = code == CLI_OK ? cli_make_directory(c->save) : code;
+    code = code == CLI_OK ? verify_ranks(&ranks, c, &asks) : code;
     if (code == CLI_OK) {
         heddle_comm_options_init(&options);
         options.force_messages = c->messages;
         options.pretend_hosts = (int)c->hosts;
         options.deadline_ms = c->deadline_s > 0 ? c->deadline_s * 1000 : options.deadline_ms;
-        code = cli_with_ranks(c->transport, ranks, argc, argv, &options, verify_main, &request);
+        code = cli_with_ranks(c->transport, ranks, argc, argv, &options, verify_main, &asks);
     }
     npy_free(&input);
     return code;

@@ -69,20 +69,6 @@ static void print_result(const attention_case *c, const attention_errors *e, con
     fflush(stdout);
 }
 
-/* Every rank hears whether any found a problem; the lowest that did prints it. */
-static heddle_status agree(int *failed, heddle_comm *comm, const attention_case *c, const char *problem)
-{
-    int speaks = 0;
-    heddle_status st = cli_first_problem(failed, &speaks, comm, problem[0] != 0);
-    if (speaks) {
-        char text[2048];
-        attention_describe(text, sizeof text, c);
-        cli_say("mismatch: %s", text);
-        cli_say("%s", problem);
-    }
-    return st;
-}
-
 static heddle_status verify_main(heddle_comm *comm, void *arg)
 {
     const request *r = arg;
@@ -93,13 +79,15 @@ static heddle_status verify_main(heddle_comm *comm, void *arg)
     attention_errors errors;
     judge_error worst[HEDDLE_DTYPE_COUNT][ATTENTION_JUDGED] = {0};
     for (int i = 0; i < count && st == HEDDLE_OK && !failed; i++) {
-        char problem[ATTENTION_PROBLEM_BYTES] = "";
+        char problem[ATTENTION_PROBLEM_BYTES] = "", which[2048];
         attention_arrays global = {NULL};
         if (r->random > 0) {
             attention_draw(&c, &source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
         }
         st = attention_check(comm, &c, problem, &errors, r->save != NULL ? &global : NULL);
-        st = st != HEDDLE_OK ? st : agree(&failed, comm, &c, problem);
+        snprintf(which, sizeof which, ": ");
+        attention_describe(which + 2, sizeof which - 2, &c);
+        st = st != HEDDLE_OK ? st : cli_first_problem(&failed, comm, which, problem);
         if (st == HEDDLE_OK && r->save != NULL && heddle_comm_rank(comm) == 0) {
             st = save_all(r, &global);
         }

@@ -3,7 +3,7 @@
 #define HD_CLI_LINEAR_CLI_H
 
 #include "cli.h"
-#include "linear_check.h"
+#include "runtime/verify/linear_check.h"
 
 typedef struct linear_request {
     linear_case problem;

@@ -7,6 +7,7 @@
 #include <heddle/heddle.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dtype, const double *data, int ndim,
@@ -35,13 +36,20 @@ heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dty
     return HEDDLE_OK;
 }
 
+/* Every rank that joins later needs the directory; the one that starts them makes it. */
 int cli_make_directory(const char *path)
 {
     struct stat info;
-    return path == NULL ||
-                   ((mkdir(path, 0777) == 0 || errno == EEXIST) && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-               ? CLI_OK
-               : cli_usage_error("--save: directory '%s' cannot be made", path);
+    if (path == NULL) {
+        return CLI_OK;
+    }
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        return cli_usage_error("--save: directory '%s' cannot be made: %s", path, strerror(errno));
+    }
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        return cli_usage_error("--save: '%s' is not a directory", path);
+    }
+    return CLI_OK;
 }
 
 void cli_print_worst(const judge_error *worst, int count)
@@ -56,19 +64,13 @@ void cli_print_worst(const judge_error *worst, int count)
     fflush(stdout);
 }
 
-heddle_status cli_first_problem(int *failed, int *speaks, heddle_comm *comm, int own)
+heddle_status cli_first_problem(int *failed, heddle_comm *comm, const char *which, const char *problem)
 {
-    int n = heddle_comm_size(comm), first = 0;
-    int *all = calloc((size_t)n, sizeof *all);
-    if (all == NULL) {
-        return HEDDLE_ERR_NOMEM;
+    int speaks = 0;
+    heddle_status st = judge_first_problem(failed, &speaks, comm, problem[0] != '\0');
+    if (speaks) {
+        cli_say("mismatch%s", which);
+        cli_say("%s", problem);
     }
-    heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
-    while (st == HEDDLE_OK && first < n && !all[first]) {
-        first++;
-    }
-    *failed = st == HEDDLE_OK && first < n;
-    *speaks = *failed && first == heddle_comm_rank(comm);
-    free(all);
     return st;
 }

@@ -2,7 +2,7 @@
  */
 #include "case.h"
 
-#include "planner/cli/attention_check.h"
+#include "runtime/verify/attention_check.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #include "case.h"
 #include "time_limit.h"
 
-#include "planner/cli/linear_check.h"
 #include "runtime/base/base.h"
+#include "runtime/verify/linear_check.h"
 
 #include <math.h>
 #include <signal.h>

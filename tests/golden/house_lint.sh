@@ -31,7 +31,8 @@ allowed() {
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule" ;;
     runtime/files) echo "runtime/files" ;;
-    planner/cli) echo "runtime/files" ;;
+    runtime/verify) echo "runtime/files runtime/verify" ;; # judges share nothing with what they judge
+    planner/cli) echo "runtime/files runtime/verify" ;;
     examples | examples/*) echo "" ;;
     planner/*) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner" ;;
     *) echo "unknown" ;;

@@ -2,9 +2,9 @@
  * every sum stays within a bf16's eight bits, so that everything here is compared bit for bit. */
 #include "case.h"
 
-#include "planner/cli/random_line.h"
 #include "runtime/base/base.h"
 #include "runtime/schedule/schedule_internal.h"
+#include "runtime/verify/random_line.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>

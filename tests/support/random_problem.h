@@ -2,8 +2,8 @@
 #ifndef HD_TEST_RANDOM_PROBLEM_H
 #define HD_TEST_RANDOM_PROBLEM_H
 
-#include "planner/cli/random_line.h"
 #include "runtime/reshard/compile.h"
+#include "runtime/verify/random_line.h"
 
 /* A valid problem of `ranks` ranks; a line that does not come back the same from its text fails the case. */
 void hd_random_line(heddle_reshard_line *out, random_source *source, int ranks, int max_dims, int64_t max_elems,

@@ -2,8 +2,8 @@
  * feature has its share, and none is a problem that no machine has time for. */
 #include "case.h"
 
-#include "planner/cli/attention_check.h"
-#include "planner/cli/linear_check.h"
+#include "runtime/verify/attention_check.h"
+#include "runtime/verify/linear_check.h"
 
 #include <string.h>
 

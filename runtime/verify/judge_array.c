@@ -1,4 +1,4 @@
-#include "judge_array.h"
+#include "runtime/verify/judge_array.h"
 
 #include <math.h>
 #include <stdlib.h>

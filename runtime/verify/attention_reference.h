@@ -1,7 +1,7 @@
 /* Attention and its gradients by one process in double precision, straight from the formulas: what every method is
  * compared with. */
-#ifndef HD_CLI_ATTENTION_REFERENCE_H
-#define HD_CLI_ATTENTION_REFERENCE_H
+#ifndef HD_VERIFY_ATTENTION_REFERENCE_H
+#define HD_VERIFY_ATTENTION_REFERENCE_H
 
 #include <heddle/attention.h>
 

@@ -1,4 +1,4 @@
-#include "judge.h"
+#include "runtime/verify/judge.h"
 
 #include <heddle/comm.h>
 #include <heddle/sys/transport.h>
@@ -145,4 +145,21 @@ void judge_list(char *out, size_t bytes, const judge_error *error, int count)
                          error[i].allowed);
         at += n > 0 ? (size_t)n : 0;
     }
+}
+
+heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, int own)
+{
+    int n = heddle_comm_size(comm), first = 0;
+    int *all = calloc((size_t)n, sizeof *all);
+    if (all == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
+    while (st == HEDDLE_OK && first < n && !all[first]) {
+        first++;
+    }
+    *failed = st == HEDDLE_OK && first < n;
+    *speaks = *failed && first == heddle_comm_rank(comm);
+    free(all);
+    return st;
 }

@@ -1,9 +1,13 @@
-/* heddle verify: one rank's parts of a reshard, filled and checked from global indices alone. */
-#ifndef HD_CLI_VERIFY_H
-#define HD_CLI_VERIFY_H
+/* One reshard on real ranks: parts are filled and checked from global indices alone. */
+#ifndef HD_VERIFY_RESHARD_CHECK_H
+#define HD_VERIFY_RESHARD_CHECK_H
 
-#include "cli.h"
 #include "runtime/files/npy.h"
+#include "runtime/verify/random_line.h"
+
+#include <heddle/heddle.h>
+
+enum { VERIFY_PROBLEM_BYTES = 1024 };
 
 /* What the elements of the global tensor are: digit `round` of their row-major index, counted in as many steps as the
  * dtype holds exactly, or what a file says. The rounds together are the whole index. */
@@ -48,19 +52,27 @@ void verify_part_fill(verify_part *part, const verify_values *values);
 /* 1 and "" in `problem` when all is as it should be; else 0 and one sentence. */
 int verify_part_check(const verify_part *part, const verify_values *values, char *problem, size_t problem_bytes);
 /* DIR/from-RANK.npy or DIR/to-RANK.npy; dense parts only. */
-int verify_part_save(const verify_part *part, const char *directory);
+heddle_status verify_part_save(const verify_part *part, const char *directory);
 
-typedef struct verify_request {
+/* One problem on one rank. line, options and storage are the caller's, or verify_draw's; the parts are there while it
+ * runs. */
+typedef struct verify_trial {
+    heddle_comm *comm;
     heddle_reshard_line line;
-    int random; /* problems to draw; 0: `line` */
-    uint64_t seed;
-    heddle_memory memory;
-    const npy_array *input;
-    const char *save;
-} verify_request;
+    heddle_reshard_options options;
+    verify_storage storage[2]; /* from, to */
+    const npy_array *input;    /* NULL: digits */
+    const char *save;          /* the directory for the first round's parts; NULL: none */
+    heddle_status saved;       /* how that went */
+    verify_part part[2];
+    int executions;
+    int64_t checked_elems;
+    char problem[VERIFY_PROBLEM_BYTES]; /* what is wrong on this rank; "": nothing so far */
+} verify_trial;
 
-/* heddle_rank_main: all problems of the request `arg`, the same on every rank. A mismatch is printed by the lowest rank
- * that found one and becomes the verdict CLI_MISMATCH. */
-heddle_status verify_main(heddle_comm *comm, void *arg);
+/* A line for all ranks of t->comm, and buffers and options. HEDDLE_MEMORY_ANY: no peer reaches a buffer. */
+void verify_draw(verify_trial *t, random_source *source, heddle_memory memory);
+/* Collective. Not HEDDLE_OK: the reshard itself failed. */
+heddle_status verify_run(verify_trial *t);
 
 #endif

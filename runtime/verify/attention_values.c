@@ -1,5 +1,5 @@
 /* Arrays of an attention problem, and the values in them. */
-#include "attention_check.h"
+#include "runtime/verify/attention_check.h"
 
 #include <math.h>
 #include <stdlib.h>

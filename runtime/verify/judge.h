@@ -6,8 +6,8 @@
  * that make it. So an element that is small beside its neighbours is held as tightly as a large one, and a gradient
  * whose terms cancel is measured against the terms. What bf16 storage may add, half a unit in the last place, is taken
  * off first: results are right to their last bit but for the roundings before it. */
-#ifndef HD_CLI_JUDGE_H
-#define HD_CLI_JUDGE_H
+#ifndef HD_VERIFY_JUDGE_H
+#define HD_VERIFY_JUDGE_H
 
 #include <heddle/attention.h>
 
@@ -37,6 +37,9 @@ void judge_counts(char *out, size_t bytes, int rank, int calls, const heddle_att
 
 /* Keeps of each the one that comes nearest to what is allowed. */
 void judge_gather(judge_error *worst, const judge_error *error, int count);
+/* Collective: `own` is 1 on a rank that has found a problem. *failed = any has; *speaks = this rank is the lowest of
+ * them. */
+heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, int own);
 /* Collective: every rank gets the worst of all ranks. */
 heddle_status judge_share(judge_error *error, int count, heddle_comm *comm);
 /* "o 2.3 of 20, lse 1.1 of 8" */

@@ -1,5 +1,5 @@
 /* Random attention problems, and their description. */
-#include "attention_check.h"
+#include "runtime/verify/attention_check.h"
 
 #include <stdio.h>
 #include <string.h>

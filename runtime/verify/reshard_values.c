@@ -1,4 +1,4 @@
-#include "verify.h"
+#include "runtime/verify/reshard_check.h"
 
 #include <heddle/sys/index.h>
 #include <string.h>

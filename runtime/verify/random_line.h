@@ -1,6 +1,6 @@
 /* Random reshard problems from a seed: used by `heddle verify --random` and by the property tests. */
-#ifndef HD_CLI_RANDOM_LINE_H
-#define HD_CLI_RANDOM_LINE_H
+#ifndef HD_VERIFY_RANDOM_LINE_H
+#define HD_VERIFY_RANDOM_LINE_H
 
 #include <heddle/reshard.h>
 

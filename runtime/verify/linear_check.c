@@ -1,5 +1,5 @@
 /* One linear attention problem on real ranks against the recurrence. */
-#include "linear_check.h"
+#include "runtime/verify/linear_check.h"
 
 #include <math.h>
 #include <stdio.h>

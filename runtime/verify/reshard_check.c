@@ -1,30 +1,15 @@
-/* One rank's work of heddle verify. */
-#include "launch.h"
-#include "random_line.h"
-#include "verify.h"
+/* One reshard on real ranks: every element, canary and byte count. */
+#include "runtime/verify/reshard_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANDOM_ELEMS = 3000, RANDOM_DIMS = 5, RANDOM_AXES = 3, PROBLEM_BYTES = 1024 };
-
-/* One problem on one rank. */
-typedef struct trial {
-    const verify_request *request;
-    heddle_comm *comm;
-    heddle_reshard_line line;
-    heddle_reshard_options options;
-    verify_storage storage[2]; /* from, to */
-    verify_part part[2];
-    int executions;
-    int64_t checked_elems;
-    char problem[PROBLEM_BYTES]; /* "": none so far */
-} trial;
+enum { RANDOM_ELEMS = 3000, RANDOM_DIMS = 5, RANDOM_AXES = 3 };
 
 /* --- byte counts -------------------------------------------------------------------------------------------------- */
 
-static void check_bytes(trial *t, const heddle_reshard_info *info, const heddle_peer_bytes *sends, int count)
+static void check_bytes(verify_trial *t, const heddle_reshard_info *info, const heddle_peer_bytes *sends, int count)
 {
     int rank = heddle_comm_rank(t->comm), at = 0;
     for (int peer = 0; peer < info->nranks && t->problem[0] == '\0'; peer++) {
@@ -45,7 +30,7 @@ static void check_bytes(trial *t, const heddle_reshard_info *info, const heddle_
     }
 }
 
-static heddle_status check_info(trial *t, const heddle_reshard *reshard)
+static heddle_status check_info(verify_trial *t, const heddle_reshard *reshard)
 {
     int n = heddle_comm_size(t->comm), count = 0;
     heddle_peer_bytes *sends = calloc((size_t)n, sizeof *sends);
@@ -66,20 +51,16 @@ static heddle_status check_info(trial *t, const heddle_reshard *reshard)
 
 /* --- one problem -------------------------------------------------------------------------------------------------- */
 
-static heddle_status save_parts(trial *t)
+/* What fails here alone must not keep the others waiting. */
+static void save_parts(verify_trial *t)
 {
-    for (int side = 0; side < 2; side++) {
-        const int code = verify_part_save(&t->part[side], t->request->save);
-        if (code != CLI_OK) {
-            cli_verdict(code);
-            return HEDDLE_OK;
-        }
+    for (int side = 0; side < 2 && t->saved == HEDDLE_OK; side++) {
+        t->saved = verify_part_save(&t->part[side], t->save);
     }
-    return HEDDLE_OK;
 }
 
 /* Blocking, or every other time split-phase with a few looks in between. */
-static heddle_status move(trial *t, heddle_reshard *reshard)
+static heddle_status move(verify_trial *t, heddle_reshard *reshard)
 {
     const void *src = t->part[0].data;
     void *dst = t->part[1].data;
@@ -94,9 +75,9 @@ static heddle_status move(trial *t, heddle_reshard *reshard)
     return st == HEDDLE_OK && !done ? heddle_reshard_wait(reshard) : st;
 }
 
-static heddle_status run_round(trial *t, heddle_reshard *reshard, int round)
+static heddle_status run_round(verify_trial *t, heddle_reshard *reshard, int round)
 {
-    const verify_values values = {&t->line, t->request->input, round};
+    const verify_values values = {&t->line, t->input, round};
     verify_part_fill(&t->part[0], &values);
     verify_part_fill(&t->part[1], NULL);
     heddle_status st = move(t, reshard);
@@ -108,14 +89,17 @@ static heddle_status run_round(trial *t, heddle_reshard *reshard, int round)
         verify_part_check(&t->part[side], &values, t->problem, sizeof t->problem);
         t->checked_elems += heddle_box_elems(&t->part[side].box);
     }
-    return round == 0 && t->request->save != NULL ? save_parts(t) : HEDDLE_OK;
+    if (round == 0 && t->save != NULL) {
+        save_parts(t);
+    }
+    return HEDDLE_OK;
 }
 
-static heddle_status run_rounds(trial *t)
+static heddle_status run_rounds(verify_trial *t)
 {
     heddle_reshard *reshard = NULL;
     heddle_status st = heddle_reshard_create_line(&reshard, t->comm, &t->line, &t->options);
-    int rounds = verify_rounds(&t->line, t->request->input);
+    int rounds = verify_rounds(&t->line, t->input);
     for (int round = 0; round < (rounds > 2 ? rounds : 2) && st == HEDDLE_OK; round++) {
         st = run_round(t, reshard, round % rounds);
     }
@@ -126,7 +110,7 @@ static heddle_status run_rounds(trial *t)
     return st;
 }
 
-static heddle_status run_trial(trial *t)
+heddle_status verify_run(verify_trial *t)
 {
     heddle_status st = HEDDLE_OK;
     for (int side = 0; side < 2 && st == HEDDLE_OK; side++) {
@@ -143,33 +127,10 @@ static heddle_status run_trial(trial *t)
     return st;
 }
 
-/* Every rank hears whether any found a problem; the lowest that did prints it. */
-static heddle_status agree(int *failed, trial *t, int number)
-{
-    int n = heddle_comm_size(t->comm), rank = heddle_comm_rank(t->comm), own = t->problem[0] != '\0', first = 0;
-    int *all = calloc((size_t)n, sizeof *all);
-    if (all == NULL) {
-        return HEDDLE_ERR_NOMEM;
-    }
-    heddle_status st = heddle_comm_allgather(t->comm, &own, all, sizeof own);
-    while (st == HEDDLE_OK && first < n && !all[first]) {
-        first++;
-    }
-    *failed = st == HEDDLE_OK && first < n;
-    free(all);
-    if (*failed && first == rank) {
-        char line[HEDDLE_LINE_BYTES] = "";
-        heddle_reshard_format(line, sizeof line, &t->line);
-        cli_say("mismatch in problem %d: %s", number, line);
-        cli_say("%s", t->problem);
-    }
-    return st;
-}
-
 /* Buffers and options of a random problem: mostly plain, some of each kind of trouble. */
-static void draw_storage(trial *t, random_source *source)
+static void draw_storage(verify_trial *t, random_source *source, heddle_memory memory)
 {
-    int private_memory = t->request->memory == HEDDLE_MEMORY_ANY || random_between(source, 0, 4) == 0;
+    int private_memory = memory == HEDDLE_MEMORY_ANY || random_between(source, 0, 4) == 0;
     for (int side = 0; side < 2; side++) {
         t->storage[side].private_memory = private_memory;
         t->storage[side].pad_elems = random_between(source, 0, 3) == 0 ? random_between(source, 1, 5) : 0;
@@ -179,48 +140,11 @@ static void draw_storage(trial *t, random_source *source)
     t->options.tuning = random_between(source, 0, 19) == 0 ? HEDDLE_TUNING_TRIALS : HEDDLE_TUNING_RULES;
 }
 
-static void draw_trial(trial *t, random_source *source)
+void verify_draw(verify_trial *t, random_source *source, heddle_memory memory)
 {
     const random_limits limits = {heddle_comm_size(t->comm), RANDOM_AXES,
                                   random_between(source, 0, 15) == 0 ? HEDDLE_MAX_DIMS : RANDOM_DIMS, RANDOM_ELEMS,
                                   random_between(source, 0, 2) == 0 ? 2 : 0};
     random_line(&t->line, source, &limits);
-    draw_storage(t, source);
-}
-
-heddle_status verify_main(heddle_comm *comm, void *arg)
-{
-    const verify_request *request = arg;
-    random_source source = {request->seed};
-    int count = request->random > 0 ? request->random : 1, failed = 0, done = 0;
-    int64_t checked = 0;
-    for (; done < count && !failed; done++) {
-        trial t = {.request = request, .comm = comm, .line = request->line};
-        heddle_reshard_options_init(&t.options);
-        t.options.memory = request->memory;
-        t.storage[0].private_memory = t.storage[1].private_memory = request->memory == HEDDLE_MEMORY_ANY;
-        if (request->random > 0) {
-            draw_trial(&t, &source);
-        }
-        heddle_status st = run_trial(&t);
-        st = st != HEDDLE_OK ? st : agree(&failed, &t, done + 1);
-        if (st != HEDDLE_OK) {
-            char line[HEDDLE_LINE_BYTES] = "";
-            char why[PROBLEM_BYTES];
-            snprintf(why, sizeof why, "%s", heddle_last_error());
-            heddle_reshard_format(line, sizeof line, &t.line);
-            cli_say("rank %d, problem %d: %s", heddle_comm_rank(comm), done + 1, line);
-            cli_say("%s", why);
-            return st;
-        }
-        checked += t.checked_elems;
-    }
-    if (failed) {
-        cli_verdict(CLI_MISMATCH);
-    } else if (heddle_comm_rank(comm) == 0) {
-        printf("%d reshard%s bitwise right on %s; rank 0 checked %lld elements\n", done, done == 1 ? "" : "s",
-               heddle_comm_describe(comm), (long long)checked);
-        fflush(stdout);
-    }
-    return HEDDLE_OK;
+    draw_storage(t, source, memory);
 }

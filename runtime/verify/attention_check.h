@@ -1,11 +1,11 @@
 /* One attention problem on real ranks against the reference: outputs, gradients, identities, byte counts. Used by
  * `heddle verify attention` and by the tests. */
-#ifndef HD_CLI_ATTENTION_CHECK_H
-#define HD_CLI_ATTENTION_CHECK_H
+#ifndef HD_VERIFY_ATTENTION_CHECK_H
+#define HD_VERIFY_ATTENTION_CHECK_H
 
-#include "attention_reference.h"
-#include "judge_array.h"
-#include "random_line.h"
+#include "runtime/verify/attention_reference.h"
+#include "runtime/verify/judge_array.h"
+#include "runtime/verify/random_line.h"
 
 enum { ATTENTION_MAX_BATCH = 64, ATTENTION_PROBLEM_BYTES = 512 };
 

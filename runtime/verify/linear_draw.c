@@ -1,5 +1,5 @@
 /* Random linear attention problems, and how they read. */
-#include "linear_check.h"
+#include "runtime/verify/linear_check.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "random_line.h"
+#include "runtime/verify/random_line.h"
 
 #include <string.h>
 

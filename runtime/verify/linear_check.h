@@ -1,10 +1,10 @@
 /* One linear attention problem on real ranks against the recurrence in f64: outputs, gradients, identities, states,
  * byte counts. Used by `heddle verify linear-attention` and by the tests. */
-#ifndef HD_CLI_LINEAR_CHECK_H
-#define HD_CLI_LINEAR_CHECK_H
+#ifndef HD_VERIFY_LINEAR_CHECK_H
+#define HD_VERIFY_LINEAR_CHECK_H
 
-#include "judge_array.h"
-#include "random_line.h"
+#include "runtime/verify/judge_array.h"
+#include "runtime/verify/random_line.h"
 
 #include <heddle/heddle.h>
 #include <heddle/linear_attention.h>

@@ -1,4 +1,4 @@
-#include "attention_check.h"
+#include "runtime/verify/attention_check.h"
 
 #include <heddle/heddle.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-#include "attention_reference.h"
-#include "judge.h"
+#include "runtime/verify/attention_reference.h"
+#include "runtime/verify/judge.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Local arrays of a rank in any memory, for the judges of attention and linear attention. */
-#ifndef HD_CLI_JUDGE_ARRAY_H
-#define HD_CLI_JUDGE_ARRAY_H
+#ifndef HD_VERIFY_JUDGE_ARRAY_H
+#define HD_VERIFY_JUDGE_ARRAY_H
 
-#include "judge.h"
+#include "runtime/verify/judge.h"
 
 /* Which part of a whole array [batch, rows, heads, width] a rank holds. */
 typedef struct judge_part {

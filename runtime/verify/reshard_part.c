@@ -1,4 +1,4 @@
-#include "verify.h"
+#include "runtime/verify/reshard_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,7 +194,7 @@ int verify_part_check(const verify_part *part, const verify_values *values, char
     return visit_elements(part, check_element, &state) && check_canaries(part, problem, problem_bytes);
 }
 
-int verify_part_save(const verify_part *part, const char *directory)
+heddle_status verify_part_save(const verify_part *part, const char *directory)
 {
     char path[4096];
     int64_t extent[HEDDLE_MAX_DIMS];
@@ -203,8 +203,7 @@ int verify_part_save(const verify_part *part, const char *directory)
     }
     int n = snprintf(path, sizeof path, "%s/%s-%d.npy", directory, part->is_to ? "to" : "from", part->rank);
     if (n < 0 || (size_t)n >= sizeof path) {
-        return cli_usage_error("--save: the path '%.40s...' is too long", directory);
+        return heddle_set_error(HEDDLE_ERR_ARG, "--save: the path '%.40s...' is too long", directory);
     }
-    return cli_report_written(
-        npy_write(path, npy_type_of(part->line->shape.dtype), part->box.ndim, extent, part->data));
+    return npy_write(path, npy_type_of(part->line->shape.dtype), part->box.ndim, extent, part->data);
 }
