@@ -48,7 +48,7 @@ find_ranks() { # session, transport
             mapfile -t ranks < <(pgrep -P "$1")
         fi
         [ ${#ranks[@]} = 4 ] && return 0
-        [ -z "$(alive "$1")" ] && return 1
+        kill -0 "$1" || return 1 # not by its session, which begins a moment later than the command
         sleep 0.01
     done
     return 1
@@ -87,7 +87,7 @@ one() {
     done_of[$key]=$((${done_of[$key]:-0} + 1))
     if ! find_ranks "$pid" "$transport"; then
         complain "no ranks came" "$kind" "$transport" nobody
-        kill -9 $(alive "$pid") 2>/dev/null
+        kill -9 "$pid" $(alive "$pid") 2>/dev/null
         wait "$pid" 2>/dev/null
         return
     fi
