@@ -204,7 +204,7 @@ static heddle_status forward(trainer *t, int m, int step)
     if (t->first_layer == 0) {
         make_part(t->x, t, 1000 + step * MICRO + m);
     } else {
-        st = heddle_pipeline_recv_prev(t->pipeline, t->x, bytes);
+        st = heddle_pipeline_recv_prev(t->pipeline, t->x, bytes, HEDDLE_NO_STREAM);
     }
     st = st ? st : heddle_tensor_init(&x, t->x, &t->shape, &t->inner_mesh, &t->ends, NULL, rank);
     st = st ? st : heddle_session_rewind(t->session);
@@ -213,15 +213,15 @@ static heddle_status forward(trainer *t, int m, int step)
         for (int k = 0; k < 2; k++) {
             st = st ? st : heddle_session_enter(t->session, stage_name[k], &x, HEDDLE_NO_STREAM);
             st = st ? st : heddle_layout_box(&box, &t->shape, &t->inner_mesh, &x.layout, rank);
-            st = st ? st : heddle_block_forward_tape(l->block[k], x.data, &box, &none, l->tape[k][m]);
+            st = st ? st : heddle_block_forward_tape(l->block[k], x.data, &box, &none, l->tape[k][m], HEDDLE_NO_STREAM);
         }
         st = st ? st : heddle_session_enter(t->session, "pair", &x, HEDDLE_NO_STREAM);
         if (st != HEDDLE_OK) {
             return st;
         }
-        memcpy(l->pair_in[m], x.data, x.data_bytes);
-        st = heddle_dense_pair_forward(l->pair, t->tmp, x.data);
-        for (size_t e = 0; e < x.data_bytes / sizeof(float); e++) {
+        memcpy(l->pair_in[m], x.data, x.capacity_bytes);
+        st = heddle_dense_pair_forward(l->pair, t->tmp, x.data, HEDDLE_NO_STREAM);
+        for (size_t e = 0; e < x.capacity_bytes / sizeof(float); e++) {
             ((float *)x.data)[e] += t->tmp[e];
         }
     }
@@ -229,8 +229,9 @@ static heddle_status forward(trainer *t, int m, int step)
     if (st == HEDDLE_OK) {
         memcpy(t->out[m], x.data, bytes);
     }
-    return st || heddle_pipeline_stage(t->pipeline) == last ? st
-                                                            : heddle_pipeline_send_next(t->pipeline, t->out[m], bytes);
+    return st || heddle_pipeline_stage(t->pipeline) == last
+               ? st
+               : heddle_pipeline_send_next(t->pipeline, t->out[m], bytes, HEDDLE_NO_STREAM);
 }
 
 /* Each data rank's loss is the mean over the elements of its own samples. */
@@ -254,7 +255,7 @@ static heddle_status backward(trainer *t, int m)
     const size_t bytes = (size_t)heddle_box_elems(&t->box) * sizeof(float);
     heddle_status st = HEDDLE_OK;
     if (heddle_pipeline_stage(t->pipeline) < heddle_pipeline_stages(t->pipeline) - 1) {
-        st = heddle_pipeline_recv_next(t->pipeline, t->out[m], bytes);
+        st = heddle_pipeline_recv_next(t->pipeline, t->out[m], bytes, HEDDLE_NO_STREAM);
     }
     st = st ? st
             : heddle_tensor_init(&dx, t->out[m], &t->shape, &t->inner_mesh, &t->back, NULL, heddle_comm_rank(t->inner));
@@ -262,17 +263,17 @@ static heddle_status backward(trainer *t, int m)
     st = st ? st : heddle_session_backward(t->session, "end", &dx, HEDDLE_NO_STREAM);
     for (int i = t->nlayers - 1; i >= 0; i--) {
         layer *l = &t->layer[i];
-        st = st ? st : heddle_dense_pair_backward(l->pair, t->tmp, dx.data, l->pair_in[m]);
-        for (size_t e = 0; st == HEDDLE_OK && e < dx.data_bytes / sizeof(float); e++) {
+        st = st ? st : heddle_dense_pair_backward(l->pair, t->tmp, dx.data, l->pair_in[m], HEDDLE_NO_STREAM);
+        for (size_t e = 0; st == HEDDLE_OK && e < dx.capacity_bytes / sizeof(float); e++) {
             ((float *)dx.data)[e] += t->tmp[e];
         }
         st = st ? st : heddle_session_backward(t->session, "pair", &dx, HEDDLE_NO_STREAM);
         for (int k = 1; k >= 0; k--) {
-            st = st ? st : heddle_block_backward(l->block[k], dx.data, &none, NULL, l->tape[k][m]);
+            st = st ? st : heddle_block_backward(l->block[k], dx.data, &none, NULL, l->tape[k][m], HEDDLE_NO_STREAM);
             st = st ? st : heddle_session_backward(t->session, stage_name[k], &dx, HEDDLE_NO_STREAM);
         }
     }
-    return st || t->first_layer == 0 ? st : heddle_pipeline_send_prev(t->pipeline, dx.data, bytes);
+    return st || t->first_layer == 0 ? st : heddle_pipeline_send_prev(t->pipeline, dx.data, bytes, HEDDLE_NO_STREAM);
 }
 
 heddle_status train_step(double *loss, trainer *t, int step)
@@ -290,12 +291,12 @@ heddle_status train_step(double *loss, trainer *t, int step)
         st = st ? st : backward(t, m);
     }
     for (int i = 0; i < 2; i++) {
-        st = st ? st : heddle_bucket_reduce(t->bucket[i]);
-        st = st ? st : heddle_bucket_norm(&norm[i], t->bucket[i]);
+        st = st ? st : heddle_bucket_reduce(t->bucket[i], HEDDLE_NO_STREAM);
+        st = st ? st : heddle_bucket_norm(&norm[i], t->bucket[i], HEDDLE_NO_STREAM);
     }
     for (int i = 0; i < 2; i++) {
-        st = st ? st : heddle_adamw_step_clipped(t->adamw[i], 0.01, hypot(norm[0], norm[1]));
-        heddle_bucket_zero(t->bucket[i]);
+        st = st ? st : heddle_adamw_step_clipped(t->adamw[i], 0.01, hypot(norm[0], norm[1]), HEDDLE_NO_STREAM);
+        heddle_bucket_zero(t->bucket[i], HEDDLE_NO_STREAM);
     }
     for (int i = 0; i < t->nlayers; i++) {
         st = st ? st : heddle_block_commit(t->layer[i].block[0]);

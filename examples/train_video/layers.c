@@ -56,14 +56,15 @@ void dense_destroy(dense *layer)
 heddle_status dense_forward(float *y, const dense *layer, const float *x, int64_t rows)
 {
     return rows == 0 ? HEDDLE_OK
-                     : heddle_dense_forward(y, x, rows, layer->in, layer->weight, layer->bias, layer->out, 1);
+                     : heddle_dense_forward(y, x, rows, layer->in, layer->weight, layer->bias, layer->out, 1,
+                                            HEDDLE_NO_STREAM);
 }
 
 heddle_status dense_backward(float *dx, dense *layer, const float *dy, const float *x, int64_t rows)
 {
     return rows == 0 ? HEDDLE_OK
                      : heddle_dense_backward(dx, layer->dweight, layer->dbias, dy, x, rows, layer->in, layer->weight,
-                                             layer->out, 1);
+                                             layer->out, 1, HEDDLE_NO_STREAM);
 }
 
 /* y = (x - mean) * rstd; y and rstd are all that backward needs. */

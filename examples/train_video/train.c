@@ -62,7 +62,7 @@ heddle_status train_step(trainer *t, int64_t step, double *loss)
     heddle_status st = HEDDLE_OK;
     double time[MAX_RANKS];
     memset(t->token_loss, 0, (size_t)t->ntokens * sizeof(double));
-    heddle_bucket_zero(t->bucket);
+    heddle_bucket_zero(t->bucket, HEDDLE_NO_STREAM);
     for (int64_t pass = 0; st == HEDDLE_OK && pass < t->opt->batch / t->opt->dp; pass++) {
         draw(t, step, pass, time);
         st = network_forward(net, t->velocity, t->noisy, time, 1);
@@ -70,8 +70,8 @@ heddle_status train_step(trainer *t, int64_t step, double *loss)
         st = st ? st : network_backward(net, t->velocity, t->noisy, time);
         t->passes++;
     }
-    st = st ? st : heddle_bucket_reduce(t->bucket);
-    st = st ? st : heddle_adamw_step(t->adamw, learning_rate(t->opt, step));
+    st = st ? st : heddle_bucket_reduce(t->bucket, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_adamw_step(t->adamw, learning_rate(t->opt, step), HEDDLE_NO_STREAM);
     st = st ? st : network_commit(net);
     /* Every token's loss is on one rank, so this only collects; the sum is in the same order for any number of ranks.
      */

@@ -22,6 +22,8 @@
  * NaN and infinity go where a single process would put them: a query that sees a NaN has a NaN row. A query that sees
  * no key at all (key length 0) has o = 0, lse = -infinity and gives no gradient.
  *
+ * Arrays are host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ *
  * Threads: an attention object may be used by one thread at a time. With options.threads > 1 every call starts and ends
  * its own: key heads and samples are divided among them, forward also the queries of a head where heads are too few
  * (not rsa). The result has the same bits for any number of threads.
@@ -135,8 +137,8 @@ typedef struct heddle_attention_array {
  * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp. Rounded to
  * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
- * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, a stream other than
- * HEDDLE_NO_STREAM, no projection set; the object is as it was before the call. A mistake that the others cannot see
+ * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, no projection
+ * set; the object is as it was before the call. A mistake that the others cannot see
  * (all but the last) ends the communicator, so that they do not wait for this rank. After HEDDLE_ERR_PEER, _TIMEOUT or
  * _TRANSPORT, which name rank and peer, the object only fails. */
 HEDDLE_API heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,

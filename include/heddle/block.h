@@ -12,7 +12,8 @@
  * stages.
  *
  * Threads: a block may be used by one thread at a time; different blocks at the same time by any. With options.threads
- * > 1 a forward call starts and ends its own threads. A block made before fork works in the child.
+ * > 1 a forward call starts and ends its own threads. A block made before fork works in the child. Blocks
+ * work on host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
  */
 #ifndef HEDDLE_BLOCK_H
 #define HEDDLE_BLOCK_H
@@ -100,7 +101,7 @@ typedef struct heddle_conditioning {
  * HEDDLE_ERR_ARG: weights not committed, conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an
  * error x may be partly done. */
 HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
-                                              const heddle_conditioning *conditioning);
+                                              const heddle_conditioning *conditioning, heddle_stream stream);
 /* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows
  * (destroy the block first, when no rank is in a call of it): from now on the block works on this rank's box of
  * `layout` only. The mixed dim may be sharded over one mesh axis or two neighbouring ones (LINEAR: any); other axes may
@@ -146,7 +147,7 @@ HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
  * row-independence. bias may be NULL. f32, dense; out must not overlap x. Packs the weights on every call, so it wants
  * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range. */
 HEDDLE_API heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
-                                              const float *bias, int64_t n, int threads);
+                                              const float *bias, int64_t n, int threads, heddle_stream stream);
 
 #ifdef __cplusplus
 }

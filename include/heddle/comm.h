@@ -9,18 +9,13 @@
 #define HEDDLE_COMM_H
 
 #include <heddle/layout.h>
+#include <heddle/space.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct heddle_comm heddle_comm;
-
-/* A CUDA stream for GPU communicators; HEDDLE_NO_STREAM on the CPU. */
-typedef void *heddle_stream;
-#define HEDDLE_NO_STREAM ((heddle_stream)0)
-
-typedef enum heddle_space { HEDDLE_SPACE_HOST = 0, HEDDLE_SPACE_DEVICE = 1 } heddle_space;
 
 typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BIND_CORE = 2 } heddle_bind;
 
@@ -147,10 +142,11 @@ HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *se
 HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
 /* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1); -1: neither.
  * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
- * memory with "threads") is read where it lies, other memory is staged. HEDDLE_ERR_MISMATCH, on both sides: the sizes
+ * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is
+ * ignored (heddle/space.h). HEDDLE_ERR_MISMATCH, on both sides: the sizes
  * differ. HEDDLE_ERR_ARG: no such rank. */
 HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
-                                              void *recv, size_t recv_bytes, int from);
+                                              void *recv, size_t recv_bytes, int from, heddle_stream stream);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
  * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: NULL, the mesh has another number
  * of ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence, unless it is comm that is NULL.

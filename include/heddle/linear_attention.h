@@ -29,6 +29,8 @@
  * Storage is f32 or bf16 with arithmetic and states in f32, or f64 with both in f64. Gradients are exact and never
  * scaled: those of a loss that is the sum over all ranks. A NaN spreads as it would in the recurrence above.
  *
+ * Arrays are host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ *
  * Threads: an object may be used by one thread at a time; options.threads > 1 starts and ends its own in every call.
  */
 #ifndef HEDDLE_LINEAR_ATTENTION_H
@@ -102,7 +104,7 @@ HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attenti
  * dtype in any memory, see heddle_attention_array. Returns when o is complete. The state at the beginning of every
  * chunk is kept for backward (info.saved_bytes), the first of them being the one that came from other ranks, so that
  * backward moves no forward states again; q, k and v are the caller's to keep. o must not overlap q, k, v. Allocates
- * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, a stream other than HEDDLE_NO_STREAM; the object
+ * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty; the object
  * is as it was before the call, but the communicator ends, so that the others do not wait for this rank: they get
  * HEDDLE_ERR_PEER. After any other error the object only fails. HEDDLE_ERR_TIMEOUT names rank and peer. */
 HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
@@ -127,7 +129,7 @@ typedef enum heddle_linear_state {
  * f64); on the last rank that holds rows the sequence's final state. Not collective. HEDDLE_ERR_ARG: no forward,
  * bidirectional, a NULL pointer. */
 HEDDLE_API heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
-                                                       heddle_linear_state convention);
+                                                       heddle_linear_state convention, heddle_stream stream);
 
 typedef struct heddle_linear_attention_info {
     size_t struct_bytes;

@@ -123,8 +123,9 @@ typedef struct heddle_reshard_info {
  * struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
 
-/* Blocking execute: returns when dst is complete and src may be overwritten. Collective over the ranks that exchange
- * data. Never allocates; between ranks of one host nothing is held besides src, dst and info.workspace_bytes.
+/* Returns when dst is complete and src may be overwritten; on host memory the stream is ignored (heddle/space.h).
+ * Collective over the ranks that exchange data. Never allocates; between ranks of one host nothing is held besides src,
+ * dst and info.workspace_bytes.
  *
  * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst
  * overlap, are NULL (unless empty), not aligned to the element, or not reachable (HEDDLE_MEMORY_PEER); the sentence

@@ -67,9 +67,9 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  * same order with x in the same layout.
  *
  * x comes in with the schedule's shape, in any layout, in any memory of the process and with any non-negative strides.
- * On return x->layout, x->stride_elems (dense, in the shape's order), x->data and x->data_bytes describe the new local
- * part; a rank whose part is empty gets a valid address too. When x is in the stage's layout already it is left exactly
- * as it is, strides included.
+ * On return x->layout, x->stride_elems (dense, in the shape's order), x->data and x->capacity_bytes describe the new
+ * local part; a rank whose part is empty gets a valid address too. When x is in the stage's layout already it is left
+ * exactly as it is, strides included.
  *
  * A switch never writes into the caller's memory: x->data then points to memory of the session, valid (and free to be
  * written) until the second next switch of the same session or its destruction. The caller's own memory may be reused

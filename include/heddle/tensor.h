@@ -16,16 +16,16 @@ extern "C" {
 
 /* heddle never owns `data`. stride_elems is per dim of `shape` (not of the memory order), in elements. */
 typedef struct heddle_tensor {
-    void *data;           /* local part; may be NULL when the box is empty */
-    size_t data_bytes;    /* bytes that may be accessed from data on */
-    heddle_shape shape;   /* global */
-    heddle_layout layout; /* on the mesh of the session or reshard it is used with */
+    void *data;            /* local part; may be NULL when the box is empty */
+    size_t capacity_bytes; /* bytes that may be accessed from data on */
+    heddle_shape shape;    /* global */
+    heddle_layout layout;  /* on the mesh of the session or reshard it is used with */
     int64_t stride_elems[HEDDLE_MAX_DIMS];
 } heddle_tensor;
 
-/* Describe a dense local array of `rank` in memory order `order` (NULL = the shape's). data_bytes is set to its exact
- * size. shape and layout may be those of *out. Pure; any thread. HEDDLE_ERR_ARG: no such rank, a pointer is NULL (data:
- * although the rank holds elements); HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not valid. */
+/* Describe a dense local array of `rank` in memory order `order` (NULL = the shape's). capacity_bytes is set to its
+ * exact size. shape and layout may be those of *out. Pure; any thread. HEDDLE_ERR_ARG: no such rank, a pointer is NULL
+ * (data: although the rank holds elements); HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not valid. */
 HEDDLE_API heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape,
                                             const heddle_mesh *mesh, const heddle_layout *layout,
                                             const heddle_order *order, int rank);

@@ -177,7 +177,8 @@ void run_backward_release(run_pass *f)
 heddle_status run_forward_keeping(run_pass *f, int step, void *x, const heddle_box *box,
                                   const heddle_conditioning *conditioning)
 {
-    heddle_status st = heddle_block_forward_tape(block_of(f, step), x, box, conditioning, f->back->tape[step]);
+    heddle_status st =
+        heddle_block_forward_tape(block_of(f, step), x, box, conditioning, f->back->tape[step], HEDDLE_NO_STREAM);
     f->step[step].kept_bytes = heddle_tape_bytes(f->back->tape[step]);
     return st;
 }
@@ -229,7 +230,8 @@ static heddle_status back_through(run_pass *f, const heddle_schedule_info *info,
         heddle_layout_box(&box, &info->shape, &info->mesh, &f->back->dx.layout, heddle_comm_rank(f->comm));
     const int64_t start_ns = run_now_ns(), sent = run_block_sent(block);
     if (st == HEDDLE_OK && run_takes_part(f, index / f->job->info.nstages, index % f->job->info.nstages, &box)) {
-        st = heddle_block_backward(block, f->back->dx.data, &conditioning, &gradient, f->back->tape[index]);
+        st = heddle_block_backward(block, f->back->dx.data, &conditioning, &gradient, f->back->tape[index],
+                                   HEDDLE_NO_STREAM);
     }
     step->compute_ns = run_now_ns() - start_ns;
     run_add_block_traffic(step, block, sent, 1);
@@ -245,7 +247,7 @@ static heddle_status reduce(run_pass *f, run_reduction *out, int place)
     mark(f, place);
     heddle_status st = heddle_bucket_get_info(&before, f->back->bucket);
     const int64_t start_ns = run_now_ns();
-    st = st == HEDDLE_OK ? heddle_bucket_reduce(f->back->bucket) : st;
+    st = st == HEDDLE_OK ? heddle_bucket_reduce(f->back->bucket, HEDDLE_NO_STREAM) : st;
     out->ns = run_now_ns() - start_ns;
     st = st == HEDDLE_OK ? heddle_bucket_get_info(&after, f->back->bucket) : st;
     if (st == HEDDLE_OK) {
@@ -262,7 +264,7 @@ heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, in
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
-    heddle_bucket_zero(f->back->bucket); /* passes are the same step again */
+    heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */
     memset(f->back->step, 0, (size_t)info.nedges * sizeof(run_step));
     st = st == HEDDLE_OK ? heddle_comm_barrier(f->comm) : st;
     const int64_t start_ns = run_now_ns();

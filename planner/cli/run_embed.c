@@ -174,7 +174,7 @@ heddle_status run_fill(void *x, const run_job *job, const heddle_box *box)
         }
         if (job->input == RUN_CLIP) {
             st = heddle_dense_forward(buffer, patches, count, values, job->embed_weight, job->embed_bias, channels,
-                                      (int)job->options->threads);
+                                      (int)job->options->threads, HEDDLE_NO_STREAM);
         }
         store(x, row * channels, buffer, count * channels, job->info.shape.dtype);
     }

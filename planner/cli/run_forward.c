@@ -165,7 +165,7 @@ static heddle_status run_layer(run_pass *f, const heddle_schedule_info *schedule
             const int64_t sent = run_block_sent(block);
             st = f->back != NULL
                      ? run_forward_keeping(f, repetition * f->job->info.nstages + i, f->x.data, &box, &conditioning)
-                     : heddle_block_forward(block, f->x.data, &box, &conditioning);
+                     : heddle_block_forward(block, f->x.data, &box, &conditioning, HEDDLE_NO_STREAM);
             run_add_block_traffic(step, block, sent, 0);
         }
         if (st != HEDDLE_OK) {

@@ -63,7 +63,7 @@ static heddle_status unpatch(uint8_t *frames, float *tokens, float *patches, con
         tokens[i] = run_load(output, t * count * channels + i, job->info.shape.dtype);
     }
     heddle_status st = heddle_dense_forward(patches, tokens, count, channels, job->final_weight, job->final_bias,
-                                            p->values, (int)job->options->threads);
+                                            p->values, (int)job->options->threads, HEDDLE_NO_STREAM);
     for (int64_t i = 0; i < count * p->values && st == HEDDLE_OK; i++) {
         int64_t rest = i % p->values;
         const int64_t x = rest % p->width, y = rest / p->width % p->height;

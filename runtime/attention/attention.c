@@ -31,14 +31,11 @@ static heddle_status refuse(heddle_attention *a, heddle_status st)
     return leave(a, st, why, sizeof why);
 }
 
-static heddle_status check_call(const heddle_attention *a, heddle_stream stream, const heddle_attention_array *const *x,
+static heddle_status check_call(const heddle_attention *a, const heddle_attention_array *const *x,
                                 const char *const *names, const char *function)
 {
     const hd_attn_problem *p = &a->problem;
     int64_t rows = p->batch * p->member_rows[p->rank].rows;
-    if (stream != HEDDLE_NO_STREAM) {
-        return hd_fail(HEDDLE_ERR_ARG, "attention on the CPU takes no stream");
-    }
     for (int i = 0; i < 4; i++) {
         if (x[i] == NULL || (x[i]->data == NULL && rows * p->heads > 0)) {
             return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", function, names[i],
@@ -139,6 +136,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
                                        const heddle_attention_array *k, const heddle_attention_array *v,
                                        const heddle_attention_array *o, void *lse, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {q, k, v, o};
@@ -154,7 +152,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
     if (lse != NULL && !a->problem.options.log_sum_exp) {
         return refuse(a, hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options"));
     }
-    st = check_call(a, stream, x, forward_names, __func__);
+    st = check_call(a, x, forward_names, __func__);
     if (st != HEDDLE_OK) {
         return refuse(a, st);
     }
@@ -209,6 +207,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
                                         const heddle_attention_array *dq, const heddle_attention_array *dk,
                                         const heddle_attention_array *dv, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {d_o, dq, dk, dv};
@@ -222,7 +221,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
         return hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
                        a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
     }
-    st = check_call(a, stream, x, backward_names, __func__);
+    st = check_call(a, x, backward_names, __func__);
     if (st != HEDDLE_OK) {
         return refuse(a, st);
     }

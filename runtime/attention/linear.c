@@ -174,8 +174,9 @@ out:
 }
 
 heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
-                                            heddle_linear_state convention)
+                                            heddle_linear_state convention, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     const heddle_linear_attention *a = attention;
     if (out == NULL || a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_state: %s is NULL", out == NULL ? "out" : "attention");

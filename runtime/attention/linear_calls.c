@@ -247,12 +247,9 @@ typedef struct argument {
 } argument;
 
 static heddle_status check_arguments(const heddle_linear_attention *a, const argument *arguments, int n,
-                                     heddle_stream stream, const char *function)
+                                     const char *function)
 {
     int64_t elems = a->problem.batch * a->problem.heads * a->problem.rows;
-    if (stream != HEDDLE_NO_STREAM) {
-        return hd_fail(HEDDLE_ERR_ARG, "linear attention got a stream, but its communicator has no GPU");
-    }
     for (int i = 0; i < n; i++) {
         if (elems > 0 && (arguments[i].array == NULL || arguments[i].array->data == NULL)) {
             return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows", function,
@@ -262,13 +259,12 @@ static heddle_status check_arguments(const heddle_linear_attention *a, const arg
     return HEDDLE_OK;
 }
 
-static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, heddle_stream stream,
-                                    const char *function)
+static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, const char *function)
 {
     if (a->broken != HEDDLE_OK) {
         return hd_fail(a->broken, "the linear attention failed before: %s", a->why);
     }
-    heddle_status st = check_arguments(a, arguments, n, stream, function);
+    heddle_status st = check_arguments(a, arguments, n, function);
     if (st != HEDDLE_OK) {
         return hd_linear_refuse(a, st);
     }
@@ -282,12 +278,13 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
                                               const heddle_attention_array *k, const heddle_attention_array *v,
                                               const heddle_attention_array *o, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_linear_attention *a = attention;
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
     }
     const argument arguments[] = {{"q", q, &a->q}, {"k", k, &a->k}, {"v", v, &a->v}, {"o", o, &a->o}};
-    heddle_status st = take_arguments(a, arguments, 4, stream, __func__);
+    heddle_status st = take_arguments(a, arguments, 4, __func__);
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -303,6 +300,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
                                                const heddle_attention_array *dk, const heddle_attention_array *dv,
                                                heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_linear_attention *a = attention;
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_backward: attention is NULL");
@@ -312,7 +310,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     if (a->broken == HEDDLE_OK && a->forwards == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
     }
-    heddle_status st = take_arguments(a, arguments, 7, stream, __func__);
+    heddle_status st = take_arguments(a, arguments, 7, __func__);
     if (st != HEDDLE_OK) {
         return st;
     }

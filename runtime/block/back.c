@@ -277,8 +277,9 @@ out:
     return st;
 }
 
-void heddle_block_zero_gradients(heddle_block *block)
+void heddle_block_zero_gradients(heddle_block *block, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     for (int i = 0; block != NULL && block->back != NULL && i < block->nparams; i++) {
         const heddle_param *param = &block->param[i];
         size_t columns = param->ndim == 2 ? (size_t)param->extent[1] : 1;

@@ -47,8 +47,9 @@ static heddle_status run_shares(linear_share *share, int count)
 }
 
 heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
-                                   const float *bias, int64_t n, int threads)
+                                   const float *bias, int64_t n, int threads, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_gemm *gemm = NULL;
     linear_share share[HD_BLOCK_THREADS];

@@ -99,8 +99,10 @@ static heddle_status run_workers(linear_back *b, int count)
 }
 
 heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
-                                    int64_t rows, int64_t k, const float *weight, int64_t n, int threads)
+                                    int64_t rows, int64_t k, const float *weight, int64_t n, int threads,
+                                    heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     linear_back b = {.dx = dx, .dweight = dweight, .dbias = dbias, .dout = dout, .x = x, .rows = rows, .k = k, .n = n};
     if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {

@@ -203,8 +203,9 @@ out:
 }
 
 heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
-                                   const heddle_conditioning *conditioning)
+                                   const heddle_conditioning *conditioning, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     int idle = 0;

@@ -80,8 +80,10 @@ out:
 }
 
 heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
-                                        const heddle_conditioning *conditioning, heddle_tape *tape)
+                                        const heddle_conditioning *conditioning, heddle_tape *tape,
+                                        heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     int idle = 0;
@@ -106,8 +108,10 @@ out:
 }
 
 heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
-                                    const heddle_conditioning_gradient *dconditioning, heddle_tape *tape)
+                                    const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
+                                    heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     hd_kept kept;

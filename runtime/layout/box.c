@@ -149,7 +149,7 @@ heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_sh
     heddle_tensor made; /* shape and layout may be those of *out */
     memset(&made, 0, sizeof made);
     made.data = data;
-    made.data_bytes = (size_t)elems * heddle_dtype_bytes(shape->dtype);
+    made.capacity_bytes = (size_t)elems * heddle_dtype_bytes(shape->dtype);
     made.shape = *shape;
     made.layout = *layout;
     heddle_box_strides(made.stride_elems, &box, order);

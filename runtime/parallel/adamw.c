@@ -91,7 +91,7 @@ static void update(const heddle_adamw_options *o, const step_numbers *s, float *
     }
 }
 
-heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm)
+heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(adamw));
@@ -118,12 +118,12 @@ heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rat
         }
         first += part->elems;
     }
-    HD_TRY(heddle_bucket_gather(bucket));
+    HD_TRY(heddle_bucket_gather(bucket, stream));
 out:
     return st;
 }
 
-heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate)
+heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     double norm = 0;
@@ -131,9 +131,9 @@ heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate)
         return hd_fail(HEDDLE_ERR_ARG, "heddle_adamw_step: adamw is NULL");
     }
     if (adamw->options.max_norm > 0) {
-        HD_TRY(heddle_bucket_norm(&norm, adamw->bucket));
+        HD_TRY(heddle_bucket_norm(&norm, adamw->bucket, stream));
     }
-    st = heddle_adamw_step_clipped(adamw, learning_rate, norm);
+    st = heddle_adamw_step_clipped(adamw, learning_rate, norm, stream);
 out:
     return st;
 }

@@ -27,7 +27,7 @@ static void take_result(heddle_bucket *bucket, const float *result)
     }
 }
 
-heddle_status heddle_bucket_reduce(heddle_bucket *bucket)
+heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     if (bucket == NULL) {
@@ -43,7 +43,7 @@ heddle_status heddle_bucket_reduce(heddle_bucket *bucket)
         }
         for (int i = 0; i < bucket->nsteps; i++) {
             const hd_bucket_step *step = &bucket->step[i];
-            HD_TRY(heddle_reshard_execute(step->reshard, step->src, step->dst, HEDDLE_NO_STREAM));
+            HD_TRY(heddle_reshard_execute(step->reshard, step->src, step->dst, stream));
         }
         take_result(bucket, bucket->step[bucket->nsteps - 1].dst);
     }
@@ -52,7 +52,7 @@ out:
     return st;
 }
 
-heddle_status heddle_bucket_gather(heddle_bucket *bucket)
+heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     if (bucket == NULL) {
@@ -67,7 +67,7 @@ heddle_status heddle_bucket_gather(heddle_bucket *bucket)
             }
             first += bucket->part[i].elems;
         }
-        HD_TRY(heddle_reshard_execute(bucket->gather, bucket->block[0], bucket->flat, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_reshard_execute(bucket->gather, bucket->block[0], bucket->flat, stream));
         const float *from = bucket->flat;
         for (int i = 0; i < bucket->nparts; i++) {
             if (bucket->part[i].elems > 0) {
@@ -81,8 +81,9 @@ out:
     return st;
 }
 
-heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket)
+heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_squares squares = {{0}};
     if (out == NULL || bucket == NULL) {
@@ -104,8 +105,9 @@ out:
     return st;
 }
 
-void heddle_bucket_zero(heddle_bucket *bucket)
+void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     for (int i = 0; bucket != NULL && i < bucket->nparts; i++) {
         if (bucket->part[i].elems > 0) {
             memset(bucket->part[i].grad, 0, (size_t)bucket->part[i].elems * sizeof(float));

@@ -275,8 +275,9 @@ out:
     return st;
 }
 
-void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair)
+void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     for (int i = 0; pair != NULL && !pair->options.forward_only && i < HD_PAIR_PARAMS; i++) {
         const heddle_param *p = &pair->param[i];
         memset(pair->gradient[i], 0, (size_t)(p->extent[0] * (p->ndim == 2 ? p->extent[1] : 1)) * sizeof(float));

@@ -19,7 +19,7 @@ static heddle_status give_up(heddle_dense_pair *pair, heddle_status st)
     return hd_fail(st, "%s", why);
 }
 
-heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x)
+heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
@@ -30,21 +30,22 @@ heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const 
     HD_TRY(check_committed(pair, __func__));
     int kept = pair->kept;
     pair->kept = 0;
-    st = heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM);
+    st = heddle_reshard_execute(pair->gather, x, pair->x, stream);
     pair->kept = st == HEDDLE_ERR_ARG ? kept : 0; /* refused: nothing has moved */
     HD_TRY(st);
     st = hd_pair_rows_forward(pair);
     if (st != HEDDLE_OK) {
         return give_up(pair, st);
     }
-    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, y, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, y, stream));
     pair->kept = pair->options.keep_gathered && !pair->options.forward_only;
     pair->forwards++;
 out:
     return st;
 }
 
-heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x)
+heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x,
+                                         heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
@@ -63,9 +64,9 @@ heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, cons
         return hd_fail(HEDDLE_ERR_ARG, "heddle_dense_pair_backward: x is NULL and nothing is kept");
     }
     if (!pair->kept) {
-        HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_reshard_execute(pair->gather, x, pair->x, stream));
     }
-    HD_TRY(heddle_reshard_execute(pair->gather, dy, pair->y, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_reshard_execute(pair->gather, dy, pair->y, stream));
     if (pair->rows > 0) {
         hd_pair_add_columns(pair, pair->gradient[HD_FC2_BIAS], dy);
     }
@@ -73,7 +74,7 @@ heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, cons
     if (st != HEDDLE_OK) {
         return give_up(pair, st);
     }
-    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, dx, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_reshard_execute(pair->scatter, pair->y, dx, stream));
     pair->backwards++;
 out:
     return st;

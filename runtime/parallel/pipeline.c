@@ -75,43 +75,45 @@ static heddle_status neighbour(int *out, const heddle_pipeline *pipeline, int st
     return HEDDLE_OK;
 }
 
-static heddle_status send(heddle_pipeline *pipeline, int step, const void *data, size_t bytes, const char *function)
+static heddle_status send(heddle_pipeline *pipeline, int step, const void *data, size_t bytes, heddle_stream stream,
+                          const char *function)
 {
     heddle_status st = HEDDLE_OK;
     int peer = 0;
     HD_TRY(neighbour(&peer, pipeline, step, data, bytes, function));
-    HD_TRY(heddle_comm_sendrecv(pipeline->group, data, bytes, peer, NULL, 0, -1));
+    HD_TRY(heddle_comm_sendrecv(pipeline->group, data, bytes, peer, NULL, 0, -1, stream));
     pipeline->bytes_sent += (int64_t)bytes;
 out:
     return st;
 }
 
-static heddle_status recv(heddle_pipeline *pipeline, int step, void *data, size_t bytes, const char *function)
+static heddle_status recv(heddle_pipeline *pipeline, int step, void *data, size_t bytes, heddle_stream stream,
+                          const char *function)
 {
     heddle_status st = HEDDLE_OK;
     int peer = 0;
     HD_TRY(neighbour(&peer, pipeline, step, data, bytes, function));
-    HD_TRY(heddle_comm_sendrecv(pipeline->group, NULL, 0, -1, data, bytes, peer));
+    HD_TRY(heddle_comm_sendrecv(pipeline->group, NULL, 0, -1, data, bytes, peer, stream));
 out:
     return st;
 }
 
-heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes)
+heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes, heddle_stream stream)
 {
-    return send(pipeline, 1, data, bytes, __func__);
+    return send(pipeline, 1, data, bytes, stream, __func__);
 }
 
-heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes)
+heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes, heddle_stream stream)
 {
-    return recv(pipeline, -1, data, bytes, __func__);
+    return recv(pipeline, -1, data, bytes, stream, __func__);
 }
 
-heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes)
+heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes, heddle_stream stream)
 {
-    return send(pipeline, -1, data, bytes, __func__);
+    return send(pipeline, -1, data, bytes, stream, __func__);
 }
 
-heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes)
+heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes, heddle_stream stream)
 {
-    return recv(pipeline, 1, data, bytes, __func__);
+    return recv(pipeline, 1, data, bytes, stream, __func__);
 }

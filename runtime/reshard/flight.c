@@ -88,7 +88,7 @@ static heddle_status drive(heddle_reshard *plan, int block)
     }
 }
 
-static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
     if (plan->broken != HEDDLE_OK) {
@@ -101,7 +101,7 @@ static heddle_status start(heddle_reshard *plan, const void *src, void *dst, hed
     if (plan->pending) {
         HD_TRY(hd_settle(plan));
     }
-    int reason = hd_refusal_find(plan, src, dst, stream);
+    int reason = hd_refusal_find(plan, src, dst);
     plan->is_checked = reason == HD_REFUSED_NOT;
     plan->deadline_ns = 0;
     if (reason != HD_REFUSED_NOT) {
@@ -127,7 +127,7 @@ heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
     if (plan->is_simple && *hd_comm_in_flight(plan->comm) == NULL && plan->broken == HEDDLE_OK && !plan->pending) {
         return hd_plan_execute_simple(plan, src, dst);
     }
-    heddle_status st = start(plan, src, dst, HEDDLE_NO_STREAM);
+    heddle_status st = start(plan, src, dst);
     return st == HEDDLE_OK ? drive(plan, 1) : st;
 }
 
@@ -136,17 +136,15 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
     }
-    if (stream == HEDDLE_NO_STREAM) {
-        return hd_plan_run(reshard, src, dst);
-    }
-    heddle_status st = start(reshard, src, dst, stream);
-    return st == HEDDLE_OK ? drive(reshard, 1) : st;
+    (void)stream; /* host memory: done on return */
+    return hd_plan_run(reshard, src, dst);
 }
 
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HD_NEED(reshard);
-    return st == HEDDLE_OK ? start(reshard, src, dst, stream) : st;
+    (void)stream;
+    return st == HEDDLE_OK ? start(reshard, src, dst) : st;
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)

@@ -250,11 +250,10 @@ enum {
     HD_REFUSED_SRC_NULL,
     HD_REFUSED_DST_NULL,
     HD_REFUSED_UNALIGNED,
-    HD_REFUSED_STREAM,
     HD_REFUSED_COUNT
 };
 
-int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
+int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst);
 const char *hd_refusal_text(int reason);
 /* Tell everybody who might wait for this rank that it does not take part. */
 heddle_status hd_refuse(heddle_reshard *plan, int reason);

@@ -8,8 +8,7 @@ static const char *const refusal[HD_REFUSED_COUNT] = {"",
                                                       "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
                                                       "its src is NULL",
                                                       "its dst is NULL",
-                                                      "its src or dst is not aligned to its elements",
-                                                      "it gave a stream, but its communicator has no GPU"};
+                                                      "its src or dst is not aligned to its elements"};
 
 const char *hd_refusal_text(int reason)
 {
@@ -22,12 +21,9 @@ static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
     return a_bytes > 0 && b_bytes > 0 && pa < pb + b_bytes && pb < pa + a_bytes;
 }
 
-int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+int hd_refusal_find(heddle_reshard *plan, const void *src, void *dst)
 {
     size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
-    if (stream != HEDDLE_NO_STREAM) {
-        return HD_REFUSED_STREAM;
-    }
     if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
         return src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;
     }

@@ -59,7 +59,7 @@ heddle_status hd_plan_execute_simple(heddle_reshard *plan, const void *src, void
     heddle_status st = HEDDLE_OK;
     hd_step *step = &plan->step[0];
     if (src != plan->src || dst != plan->dst || !plan->is_checked) {
-        int reason = hd_refusal_find(plan, src, dst, HEDDLE_NO_STREAM);
+        int reason = hd_refusal_find(plan, src, dst);
         plan->is_checked = reason == HD_REFUSED_NOT;
         if (!plan->is_checked) {
             return hd_refuse(plan, reason);

@@ -32,7 +32,7 @@ static heddle_status check_same_shape(const passage *p, const heddle_tensor *x)
                    wants);
 }
 
-/* The local part that x describes lies within data_bytes. */
+/* The local part that x describes lies within capacity_bytes. */
 static heddle_status check_memory(const passage *p, const heddle_tensor *x, const heddle_box *box)
 {
     const int rank = p->session->rank;
@@ -53,10 +53,10 @@ static heddle_status check_memory(const passage *p, const heddle_tensor *x, cons
         }
     }
     const size_t elem_bytes = heddle_dtype_bytes(x->shape.dtype);
-    if ((uint64_t)last >= x->data_bytes / elem_bytes) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "%s '%s': rank %d's part ends at element %lld, but %s->data_bytes %zu holds only %zu", p->verb,
-                       p->stage, rank, (long long)last + 1, p->tensor, x->data_bytes, x->data_bytes / elem_bytes);
+    if ((uint64_t)last >= x->capacity_bytes / elem_bytes) {
+        return hd_fail(
+            HEDDLE_ERR_ARG, "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
+            p->verb, p->stage, rank, (long long)last + 1, p->tensor, x->capacity_bytes, x->capacity_bytes / elem_bytes);
     }
     return HEDDLE_OK;
 }
@@ -69,7 +69,7 @@ static void describe(heddle_tensor *x, const heddle_session *session, const hedd
     heddle_box_strides(x->stride_elems, &box, NULL);
     if (!session->dry_run) {
         x->data = data;
-        x->data_bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(session->info.shape.dtype);
+        x->capacity_bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(session->info.shape.dtype);
     }
 }
 

@@ -221,7 +221,7 @@ static heddle_status judge_state(check *k, const heddle_linear_attention *attent
     heddle_status st = got == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
     for (int convention = 0; convention < 2 && st == HEDDLE_OK; convention++) {
         judge_error *error = &k->errors->of[LINEAR_STATE + convention];
-        st = heddle_linear_attention_state(got, attention, (heddle_linear_state)convention);
+        st = heddle_linear_attention_state(got, attention, (heddle_linear_state)convention, HEDDLE_NO_STREAM);
         for (int64_t i = 0; i < all && st == HEDDLE_OK; i++) {
             int64_t head = i / elems, b = k->box.lo[0] + head / k->box.len[2], h = k->box.lo[2] + head % k->box.len[2];
             int64_t at = (b * k->h + h) * elems + i % elems;

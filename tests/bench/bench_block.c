@@ -365,7 +365,7 @@ typedef struct stage_case {
 static void run_stage(void *arg)
 {
     stage_case *s = arg;
-    must(heddle_block_forward(s->block, s->x, &s->box, &s->conditioning));
+    must(heddle_block_forward(s->block, s->x, &s->box, &s->conditioning, HEDDLE_NO_STREAM));
 }
 
 static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dtype)
@@ -422,13 +422,14 @@ typedef struct train_case {
 static void run_tape(void *arg)
 {
     train_case *t = arg;
-    must(heddle_block_forward_tape(t->stage.block, t->stage.x, &t->stage.box, &t->stage.conditioning, t->tape));
+    must(heddle_block_forward_tape(t->stage.block, t->stage.x, &t->stage.box, &t->stage.conditioning, t->tape,
+                                   HEDDLE_NO_STREAM));
 }
 
 static void run_backward(void *arg)
 {
     train_case *t = arg;
-    must(heddle_block_backward(t->stage.block, t->dx, &t->stage.conditioning, &t->wanted, t->tape));
+    must(heddle_block_backward(t->stage.block, t->dx, &t->stage.conditioning, &t->wanted, t->tape, HEDDLE_NO_STREAM));
 }
 
 /* 1024 tokens of one fibre: forward, forward with a tape, backward, which counts twice the forward's operations. */

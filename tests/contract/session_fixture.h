@@ -112,7 +112,7 @@ static inline heddle_status check_stamps(const heddle_tensor *x, const fixture *
     heddle_box box;
     heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
     CHECK(st == HEDDLE_OK);
-    CHECK(x->data_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
+    CHECK(x->capacity_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
         int64_t at = 0, global = 0;
         locate(&at, &global, x, &box, i);

@@ -114,7 +114,8 @@ static int group_operations(heddle_comm *comm, heddle_status opened, int rank, v
         int out[2] = {rank, turn};
         int in[2] = {-1, -1};
         int from = (rank + size - 1) % size;
-        EXPECT(heddle_comm_sendrecv(comm, out, sizeof(out), (rank + 1) % size, in, sizeof(in), from) == HEDDLE_OK);
+        EXPECT(heddle_comm_sendrecv(comm, out, sizeof(out), (rank + 1) % size, in, sizeof(in), from,
+                                    HEDDLE_NO_STREAM) == HEDDLE_OK);
         EXPECT(in[0] == from && in[1] == turn);
     }
     EXPECT(sums_in_rank_order(comm, rank, size) == 0);

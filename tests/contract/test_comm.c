@@ -156,7 +156,7 @@ static heddle_status ring_rank(heddle_comm *comm, void *arg)
             own[i] = stamp(me, i + turn);
         }
         memset(got, 0xee, bytes);
-        HD_TRY(heddle_comm_sendrecv(comm, own, bytes, (me + 1) % n, got, bytes, before));
+        HD_TRY(heddle_comm_sendrecv(comm, own, bytes, (me + 1) % n, got, bytes, before, HEDDLE_NO_STREAM));
         for (size_t i = 0; i < bytes; i++) {
             CHECK(got[i] == stamp(before, i + turn));
         }
@@ -165,7 +165,7 @@ static heddle_status ring_rank(heddle_comm *comm, void *arg)
         int passed = me;
         int heard = -1;
         HD_TRY(heddle_comm_sendrecv(comm, &passed, sizeof passed, me + 1 < n ? me + 1 : -1, &heard, sizeof heard,
-                                    me > 0 ? me - 1 : -1));
+                                    me > 0 ? me - 1 : -1, HEDDLE_NO_STREAM));
         CHECK(heard == me - 1);
     }
     heddle_buffer_free(comm, reachable);

@@ -112,7 +112,7 @@ static heddle_status every_operation(heddle_comm *comm, int which)
     case 2:
         return heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_F64);
     case 3:
-        return heddle_comm_sendrecv(comm, data, 8, (me + 1) % n, data + 8, 8, (me + n - 1) % n);
+        return heddle_comm_sendrecv(comm, data, 8, (me + 1) % n, data + 8, 8, (me + n - 1) % n, HEDDLE_NO_STREAM);
     default:
         st = hd_exchange_create(&exchange, comm, NULL, 0);
         hd_exchange_destroy(exchange);

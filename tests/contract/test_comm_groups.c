@@ -40,7 +40,8 @@ static heddle_status use_group(heddle_comm *group, int wanted_rank, int wanted_s
     }
     HD_TRY(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_I64));
     CHECK(sum == wanted_sum);
-    HD_TRY(heddle_comm_sendrecv(group, &parent, sizeof parent, (me + 1) % n, &got, sizeof got, (me + n - 1) % n));
+    HD_TRY(heddle_comm_sendrecv(group, &parent, sizeof parent, (me + 1) % n, &got, sizeof got, (me + n - 1) % n,
+                                HEDDLE_NO_STREAM));
     CHECK(got == parents[(me + n - 1) % n]);
     HD_TRY(hd_link_create(&link, group));
     uint64_t word = (uint64_t)parent;

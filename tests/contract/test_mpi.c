@@ -83,7 +83,8 @@ static int group_operations(heddle_comm *comm)
         CHECK(heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_I64) == HEDDLE_OK);
         CHECK(sum == (int64_t)size * (size - 1) / 2 + (int64_t)size * turn);
         memset(out, rank + turn, bytes);
-        CHECK(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from) == HEDDLE_OK);
+        CHECK(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from, HEDDLE_NO_STREAM) ==
+              HEDDLE_OK);
         CHECK(in[0] == from + turn && in[bytes - 1] == from + turn);
     }
     free(out);
@@ -249,8 +250,9 @@ static int as_abort(const char *what)
         return all_saw_it(-1);
     }
     double begin = MPI_Wtime();
-    heddle_status st =
-        rank == 1 ? heddle_comm_barrier(comm) : heddle_comm_sendrecv(comm, &rank, sizeof(rank), -1, &in, sizeof(in), 0);
+    heddle_status st = rank == 1
+                           ? heddle_comm_barrier(comm)
+                           : heddle_comm_sendrecv(comm, &rank, sizeof(rank), -1, &in, sizeof(in), 0, HEDDLE_NO_STREAM);
     CHECK(st == HEDDLE_ERR_PEER);
     CHECK(strstr(heddle_last_error(), "rank 0") != NULL && strstr(heddle_last_error(), "the oven is off") != NULL);
     CHECK(MPI_Wtime() - begin < 5);

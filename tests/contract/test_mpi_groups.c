@@ -62,7 +62,7 @@ static int as_groups(heddle_comm *world)
         }
         CHECK(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_F64) == HEDDLE_OK && sum == 3 * first + 3);
         CHECK(heddle_comm_sendrecv(group, &rank, sizeof(rank), (me + 1) % GROUP, &got, sizeof(got),
-                                   (me + GROUP - 1) % GROUP) == HEDDLE_OK);
+                                   (me + GROUP - 1) % GROUP, HEDDLE_NO_STREAM) == HEDDLE_OK);
         CHECK(got == first + (me + GROUP - 1) % GROUP);
         CHECK(heddle_comm_barrier(group) == HEDDLE_OK);
     }
@@ -92,15 +92,16 @@ static int as_differ(heddle_comm *world)
             break;
         }
         heddle_status wanted = one == other ? HEDDLE_OK : HEDDLE_ERR_MISMATCH;
-        CHECK((odd ? heddle_comm_sendrecv(world, NULL, 0, -1, data, other, 0)
-                   : heddle_comm_sendrecv(world, data, one, 1, NULL, 0, -1)) == wanted);
+        CHECK((odd ? heddle_comm_sendrecv(world, NULL, 0, -1, data, other, 0, HEDDLE_NO_STREAM)
+                   : heddle_comm_sendrecv(world, data, one, 1, NULL, 0, -1, HEDDLE_NO_STREAM)) == wanted);
         char text[24];
         snprintf(text, sizeof(text), "%zu bytes", odd ? other : one);
         CHECK(wanted == HEDDLE_OK || strstr(heddle_last_error(), text) != NULL);
     }
     CHECK(heddle_pipeline_create(&pipeline, world, &mesh, 0) == HEDDLE_OK);
-    CHECK(rank > 1 || (odd ? heddle_pipeline_recv_prev(pipeline, data, 70000)
-                           : heddle_pipeline_send_next(pipeline, data, 80000)) == HEDDLE_ERR_MISMATCH);
+    CHECK(rank > 1 ||
+          (odd ? heddle_pipeline_recv_prev(pipeline, data, 70000, HEDDLE_NO_STREAM)
+               : heddle_pipeline_send_next(pipeline, data, 80000, HEDDLE_NO_STREAM)) == HEDDLE_ERR_MISMATCH);
     heddle_pipeline_destroy(pipeline);
     CHECK(heddle_comm_allgather(world, data, all, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
     CHECK(strstr(heddle_last_error(), "rank 1 comes with an allgather of 8 bytes") != NULL);

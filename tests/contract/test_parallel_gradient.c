@@ -182,20 +182,20 @@ static heddle_status one_turn(heddle_comm *comm, const problem *p, copy *plain, 
     for (int64_t i = 0; i < plain->elems; i++) {
         plain->grad[i] = sharded->grad[i] = value(rank, turn, i);
     }
-    HD_TRY(heddle_bucket_reduce(plain->bucket));
-    HD_TRY(heddle_bucket_reduce(sharded->bucket));
+    HD_TRY(heddle_bucket_reduce(plain->bucket, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_bucket_reduce(sharded->bucket, HEDDLE_NO_STREAM));
     HD_TRY(compare_bits(comm, p, plain->grad, plain->elems));
     for (int64_t i = 0; i < plain->elems; i++) {
         CHECK(fabs((double)plain->grad[i] - wanted_gradient(p, rank, turn, i)) < 2e-6);
         int own = i >= sharded->info.own_lo && i < sharded->info.own_lo + sharded->info.own_elems;
         CHECK(sharded->grad[i] == (own ? plain->grad[i] : value(rank, turn, i)));
     }
-    HD_TRY(heddle_bucket_norm(&norm[0], plain->bucket));
-    HD_TRY(heddle_bucket_norm(&norm[1], sharded->bucket));
+    HD_TRY(heddle_bucket_norm(&norm[0], plain->bucket, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_bucket_norm(&norm[1], sharded->bucket, HEDDLE_NO_STREAM));
     double wanted = reference_step(ref, p, plain, rank, turn, 0.01);
     CHECK(norm[0] == norm[1] && fabs(norm[0] - wanted) <= 1e-6 * wanted);
-    HD_TRY(heddle_adamw_step(plain->adamw, 0.01));
-    HD_TRY(heddle_adamw_step(sharded->adamw, 0.01));
+    HD_TRY(heddle_adamw_step(plain->adamw, 0.01, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_adamw_step(sharded->adamw, 0.01, HEDDLE_NO_STREAM));
     CHECK(memcmp(plain->param, sharded->param, sizeof plain->param) == 0);
     HD_TRY(compare_bits(comm, p, plain->param, plain->elems));
     for (int64_t i = 0; i < plain->elems; i++) {
@@ -306,10 +306,10 @@ static heddle_status apart_rank(heddle_comm *comm, void *arg)
     for (int i = 0; i < 8; i++) {
         grad[i] = (float)(1 + stage + i % 2);
     }
-    HD_TRY(heddle_bucket_reduce(bucket));
-    HD_TRY(heddle_bucket_norm(&norm, bucket));
+    HD_TRY(heddle_bucket_reduce(bucket, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_bucket_norm(&norm, bucket, HEDDLE_NO_STREAM));
     CHECK(norm == sqrt(4 * 1 + 4 * 4 + 2 * 4 + 9));
-    heddle_bucket_zero(bucket);
+    heddle_bucket_zero(bucket, HEDDLE_NO_STREAM);
     CHECK(grad[0] == 0 && grad[part.elems - 1] == 0);
     heddle_bucket_destroy(bucket);
     bucket = NULL;
@@ -318,21 +318,22 @@ static heddle_status apart_rank(heddle_comm *comm, void *arg)
     for (int i = 0; i < 8; i++) {
         grad[i] = rank == 4 && i == 1 ? NAN : 1;
     }
-    HD_TRY(heddle_bucket_reduce(bucket));
+    HD_TRY(heddle_bucket_reduce(bucket, HEDDLE_NO_STREAM));
     for (int i = 0; i < 8; i++) {
         CHECK(stage == 1 && i == 1 ? isnan(grad[i]) : grad[i] == 1);
     }
-    HD_TRY(heddle_bucket_norm(&norm, bucket));
+    HD_TRY(heddle_bucket_norm(&norm, bucket, HEDDLE_NO_STREAM));
     CHECK(isnan(norm)); /* on the other stage too */
     for (int i = 0; i < 8; i++) {
         grad[i] = rank == 1 ? INFINITY : 1e30f;
     }
-    HD_TRY(heddle_bucket_norm(&norm, bucket)); /* infinity for the ranks that rank 1's stage sees in norm_group */
+    HD_TRY(heddle_bucket_norm(&norm, bucket,
+                              HEDDLE_NO_STREAM)); /* infinity for the ranks that rank 1's stage sees in norm_group */
     CHECK(rank % 3 == 1 ? isinf(norm) : fabs(norm - sqrt(11) * 1e30) < 1e24);
     for (int i = 0; i < 8; i++) {
         grad[i] = 1e-42f; /* far below the smallest square of an f32 */
     }
-    HD_TRY(heddle_bucket_norm(&norm, bucket));
+    HD_TRY(heddle_bucket_norm(&norm, bucket, HEDDLE_NO_STREAM));
     CHECK(fabs(norm - sqrt(11) * (double)1e-42f) < 1e-56);
 out:
     heddle_bucket_destroy(bucket);
@@ -382,7 +383,7 @@ static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
     heddle_bucket_part part = {param, grad, 9, 1};
     HD_TRY(heddle_bucket_create(&bucket, comm, &mesh, &part, 1, NULL)); /* sums nothing */
     grad[3] = 5;
-    HD_TRY(heddle_bucket_reduce(bucket));
+    HD_TRY(heddle_bucket_reduce(bucket, HEDDLE_NO_STREAM));
     CHECK(grad[3] == 5);
     HD_TRY(heddle_comm_barrier(comm));
 out:
@@ -410,15 +411,15 @@ static void mistakes(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_create(&bucket, self, NULL, &part, 1, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_create(&bucket, self, &mesh, NULL, 1, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_create(&bucket, self, &mesh, &part, -1, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_reduce(NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_gather(NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_norm(&norm, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_reduce(NULL, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_gather(NULL, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_norm(&norm, NULL, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_bucket_get_info(&info, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_create(&adamw, NULL, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(NULL, 0.1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(NULL, 0.1, HEDDLE_NO_STREAM));
     heddle_bucket_destroy(NULL);
     heddle_adamw_destroy(NULL);
-    heddle_bucket_zero(NULL);
+    heddle_bucket_zero(NULL, HEDDLE_NO_STREAM);
     HD_OK(heddle_bucket_create(&bucket, self, &mesh, &part, 1, NULL));
     for (int kind = 0; kind < 7; kind++) {
         heddle_adamw_options options;
@@ -432,11 +433,11 @@ static void mistakes(void **state)
         HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_create(&adamw, bucket, &options));
     }
     HD_OK(heddle_adamw_create(&adamw, bucket, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, -1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, NAN));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step_clipped(adamw, 0.1, -1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, -1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step(adamw, NAN, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_adamw_step_clipped(adamw, 0.1, -1, HEDDLE_NO_STREAM));
     assert_true(param == 1);
-    HD_OK(heddle_adamw_step(adamw, 0.5)); /* the first step is rate * sign */
+    HD_OK(heddle_adamw_step(adamw, 0.5, HEDDLE_NO_STREAM)); /* the first step is rate * sign */
     assert_true(fabsf(param - 0.5f) < 1e-6f);
     heddle_adamw_destroy(adamw);
     heddle_bucket_destroy(bucket);

@@ -276,17 +276,17 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
         put(w, dy, i, w->dy[rows[i / w->c] * w->c + i % w->c]);
     }
     memcpy(y, x, (size_t)(m * w->c) * sizeof *x);
-    HD_TRY(heddle_dense_pair_forward(pair, y, y));
-    HD_TRY(heddle_dense_pair_forward(pair, y, x));
-    HD_TRY(heddle_dense_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, y, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x, HEDDLE_NO_STREAM));
     for (int64_t i = 0; i < m * w->c; i++) {
         CHECK(near(get(w, y, i), w->y[rows[i / w->c] * w->c + i % w->c], tolerance));
     }
     *nbits = m * w->c;
     memcpy(bits, y, (size_t)*nbits * sizeof *bits);
-    HD_TRY(heddle_dense_pair_backward(pair, y, dy, v->keep ? NULL : x));
+    HD_TRY(heddle_dense_pair_backward(pair, y, dy, v->keep ? NULL : x, HEDDLE_NO_STREAM));
     HD_TRY(check_gradients(pair, w, rank, 1, tolerance));
-    HD_TRY(heddle_dense_pair_backward(pair, dy, dy, x)); /* adds; dx may be dy */
+    HD_TRY(heddle_dense_pair_backward(pair, dy, dy, x, HEDDLE_NO_STREAM)); /* adds; dx may be dy */
     HD_TRY(check_gradients(pair, w, rank, 2, tolerance));
     CHECK(memcmp(y, dy, (size_t)(m * w->c) * (v->bf16 ? 2 : 4)) == 0);
     for (int64_t i = 0; i < m * w->c; i++) {
@@ -295,7 +295,7 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     memcpy(bits + *nbits, dy, (size_t)*nbits * sizeof *bits);
     *nbits *= 2;
     HD_TRY(check_bytes(pair, p, w, m, n, v->keep));
-    heddle_dense_pair_zero_gradients(pair);
+    heddle_dense_pair_zero_gradients(pair, HEDDLE_NO_STREAM);
     heddle_param g;
     HD_TRY(heddle_dense_pair_gradient(&g, pair, B2));
     CHECK(g.data[0] == 0);
@@ -395,11 +395,11 @@ static heddle_status adjoint_rank(heddle_comm *comm, void *arg)
         x[i] = (float)w->x[rows[i / w->c] * w->c + i % w->c];
         dy[i] = (float)w->dy[rows[i / w->c] * w->c + i % w->c];
     }
-    HD_TRY(heddle_dense_pair_forward(pair, y, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x, HEDDLE_NO_STREAM));
     for (int64_t i = 0; i < m; i++) {
         sums[0] += (double)y[i] * (double)dy[i];
     }
-    HD_TRY(heddle_dense_pair_backward(pair, y, dy, x));
+    HD_TRY(heddle_dense_pair_backward(pair, y, dy, x, HEDDLE_NO_STREAM));
     for (int64_t i = 0; i < m; i++) {
         sums[1] += (double)y[i] * (double)x[i];
     }
@@ -440,25 +440,26 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
     options.forward_only = 0;
     options.keep_gathered = 1;
     HD_TRY(heddle_dense_pair_create(&kept, comm, shape, mesh, layout, 0, &options));
-    CHECK(heddle_dense_pair_forward(pair, x, x) == HEDDLE_ERR_ARG); /* not committed */
+    CHECK(heddle_dense_pair_forward(pair, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG); /* not committed */
     HD_TRY(heddle_dense_pair_commit(pair));
     HD_TRY(heddle_dense_pair_commit(kept));
-    CHECK(heddle_dense_pair_forward(pair, x, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_forward(NULL, x, x) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_backward(pair, x, x, x) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_backward(kept, x, x, x) == HEDDLE_ERR_ARG); /* nothing kept */
+    CHECK(heddle_dense_pair_forward(pair, x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_forward(NULL, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_backward(pair, x, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_dense_pair_backward(kept, x, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG); /* nothing kept */
     CHECK(heddle_dense_pair_gradient(&param, pair, 0) == HEDDLE_ERR_ARG);
     CHECK(heddle_dense_pair_param(&param, pair, 4) == HEDDLE_ERR_ARG);
     CHECK(heddle_dense_pair_param(&param, pair, -1) == HEDDLE_ERR_ARG);
     CHECK(heddle_dense_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
-    HD_TRY(heddle_dense_pair_forward(pair, x, x));
-    HD_TRY(heddle_dense_pair_forward(kept, x, x));
-    CHECK(heddle_dense_pair_forward(kept, x, (char *)x + 1) == HEDDLE_ERR_ARG); /* no float lies there */
-    HD_TRY(heddle_dense_pair_backward(kept, x, x, NULL));                       /* of the forward before */
-    HD_TRY(heddle_dense_pair_forward(kept, x, x));
+    HD_TRY(heddle_dense_pair_forward(pair, x, x, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_dense_pair_forward(kept, x, x, HEDDLE_NO_STREAM));
+    CHECK(heddle_dense_pair_forward(kept, x, (char *)x + 1, HEDDLE_NO_STREAM) ==
+          HEDDLE_ERR_ARG);                                                  /* no float lies there */
+    HD_TRY(heddle_dense_pair_backward(kept, x, x, NULL, HEDDLE_NO_STREAM)); /* of the forward before */
+    HD_TRY(heddle_dense_pair_forward(kept, x, x, HEDDLE_NO_STREAM));
     HD_TRY(heddle_dense_pair_commit(kept)); /* what it kept is of the old weights */
-    CHECK(heddle_dense_pair_backward(kept, x, x, NULL) == HEDDLE_ERR_ARG);
-    heddle_dense_pair_zero_gradients(pair);
+    CHECK(heddle_dense_pair_backward(kept, x, x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    heddle_dense_pair_zero_gradients(pair, HEDDLE_NO_STREAM);
 out:
     heddle_dense_pair_destroy(pair);
     heddle_dense_pair_destroy(kept);
@@ -525,7 +526,7 @@ static void mistakes(void **state)
     (void)state;
     HD_OK(heddle_run_ranks(2, "threads", mistakes_rank, NULL));
     heddle_dense_pair_destroy(NULL);
-    heddle_dense_pair_zero_gradients(NULL);
+    heddle_dense_pair_zero_gradients(NULL, HEDDLE_NO_STREAM);
 }
 
 static void mistakes_of_processes(void **state)

@@ -29,18 +29,18 @@ static heddle_status relay(heddle_pipeline *pipeline, heddle_comm *comm, unsigne
     int stage = heddle_pipeline_stage(pipeline), stages = heddle_pipeline_stages(pipeline);
     memset(data, 255, bytes);
     if (stage > 0) {
-        HD_TRY(heddle_pipeline_recv_prev(pipeline, data, bytes));
+        HD_TRY(heddle_pipeline_recv_prev(pipeline, data, bytes, HEDDLE_NO_STREAM));
     }
     if (bytes > 16) {
         data[stage] = (unsigned char)heddle_comm_rank(comm);
         data[bytes - 1] = (unsigned char)stage;
     }
     if (stage + 1 < stages) {
-        HD_TRY(heddle_pipeline_send_next(pipeline, data, bytes));
-        HD_TRY(heddle_pipeline_recv_next(pipeline, data, bytes));
+        HD_TRY(heddle_pipeline_send_next(pipeline, data, bytes, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_pipeline_recv_next(pipeline, data, bytes, HEDDLE_NO_STREAM));
     }
     if (stage > 0) {
-        HD_TRY(heddle_pipeline_send_prev(pipeline, data, bytes));
+        HD_TRY(heddle_pipeline_send_prev(pipeline, data, bytes, HEDDLE_NO_STREAM));
     }
 out:
     return st;
@@ -76,16 +76,16 @@ static heddle_status relay_rank(heddle_comm *comm, void *arg)
         CHECK(bytes == 0 || data[bytes - 1] == stages - 1);
     }
     CHECK(heddle_pipeline_bytes_sent(pipeline) == sent);
-    CHECK(stage > 0 || heddle_pipeline_send_prev(pipeline, own, 1) == HEDDLE_ERR_ARG);
-    CHECK(stage > 0 || heddle_pipeline_recv_prev(pipeline, own, 1) == HEDDLE_ERR_ARG);
-    CHECK(stage + 1 < stages || heddle_pipeline_send_next(pipeline, own, 1) == HEDDLE_ERR_ARG);
-    CHECK(stage + 1 < stages || heddle_pipeline_recv_next(pipeline, own, 1) == HEDDLE_ERR_ARG);
-    CHECK(heddle_pipeline_send_next(pipeline, NULL, 1) == HEDDLE_ERR_ARG);
-    CHECK(heddle_pipeline_send_next(NULL, own, 1) == HEDDLE_ERR_ARG);
+    CHECK(stage > 0 || heddle_pipeline_send_prev(pipeline, own, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(stage > 0 || heddle_pipeline_recv_prev(pipeline, own, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(stage + 1 < stages || heddle_pipeline_send_next(pipeline, own, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(stage + 1 < stages || heddle_pipeline_recv_next(pipeline, own, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_pipeline_send_next(pipeline, NULL, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_pipeline_send_next(NULL, own, 1, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
     HD_TRY(heddle_comm_barrier(comm));
     if (stages > 1 && stage < 2) { /* another size on the other side: both hear of it */
-        CHECK((stage == 0 ? heddle_pipeline_send_next(pipeline, own, 9)
-                          : heddle_pipeline_recv_prev(pipeline, own, 8)) == HEDDLE_ERR_MISMATCH);
+        CHECK((stage == 0 ? heddle_pipeline_send_next(pipeline, own, 9, HEDDLE_NO_STREAM)
+                          : heddle_pipeline_recv_prev(pipeline, own, 8, HEDDLE_NO_STREAM)) == HEDDLE_ERR_MISMATCH);
     }
 out:
     heddle_pipeline_destroy(pipeline);

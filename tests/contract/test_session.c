@@ -106,24 +106,24 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     x.stride_elems[1] = gap;
     x.stride_elems[2] = gap * box.len[1];
     x.stride_elems[0] = 0;
-    x.data_bytes = (size_t)(gap * rows * box.len[3]) * sizeof(float);
-    memory = x.data = malloc(x.data_bytes + 1);
-    copy = malloc(x.data_bytes + 1);
-    memset(memory, 0x3c, x.data_bytes);
+    x.capacity_bytes = (size_t)(gap * rows * box.len[3]) * sizeof(float);
+    memory = x.data = malloc(x.capacity_bytes + 1);
+    copy = malloc(x.capacity_bytes + 1);
+    memset(memory, 0x3c, x.capacity_bytes);
     stamp(&x, &box);
-    memcpy(copy, memory, x.data_bytes);
+    memcpy(copy, memory, x.capacity_bytes);
     heddle_tensor too_small = x;
     if (heddle_box_elems(&box) > 0) { /* to the end of the last element, and not to it */
-        too_small.data_bytes = (size_t)(gap * (rows * box.len[3] - 1)) * sizeof(float);
+        too_small.capacity_bytes = (size_t)(gap * (rows * box.len[3] - 1)) * sizeof(float);
         CHECK(heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-        too_small.data_bytes += sizeof(float) - 1;
+        too_small.capacity_bytes += sizeof(float) - 1;
         CHECK(heddle_session_enter(f.session, "s.attn", &too_small, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-        x.data_bytes = too_small.data_bytes + 1;
+        x.capacity_bytes = too_small.capacity_bytes + 1;
     }
     heddle_tensor twin = x;
     HD_TRY(heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM));
     HD_TRY(check_stamps(&x, &f, rank, 0));
-    CHECK(memcmp(memory, copy, twin.data_bytes) == 0);
+    CHECK(memcmp(memory, copy, twin.capacity_bytes) == 0);
     CHECK(x.data != memory);
     st = HEDDLE_OK;
 out:

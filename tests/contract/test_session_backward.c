@@ -102,8 +102,8 @@ static heddle_status ready(heddle_comm *comm, void *arg)
     (void)arg;
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "*", rank));
-    HD_TRY(heddle_buffer_alloc(&memory, comm, dx.data_bytes, HEDDLE_SPACE_HOST));
-    memcpy(memory, dx.data, dx.data_bytes);
+    HD_TRY(heddle_buffer_alloc(&memory, comm, dx.capacity_bytes, HEDDLE_SPACE_HOST));
+    memcpy(memory, dx.data, dx.capacity_bytes);
     free(dx.data);
     dx.data = memory;
     HD_TRY(heddle_session_get_counters(&before, f.session));
@@ -150,8 +150,8 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     wide.stride_elems[3] = 3;
     wide.stride_elems[2] = 3 * box.len[3];
     wide.stride_elems[1] = 3 * box.len[3] * box.len[2];
-    wide.data_bytes = (size_t)(3 * box.len[3] * box.len[2] * box.len[1]) * sizeof(float);
-    void *const gaps = wide.data = calloc(1, wide.data_bytes);
+    wide.capacity_bytes = (size_t)(3 * box.len[3] * box.len[2] * box.len[1]) * sizeof(float);
+    void *const gaps = wide.data = calloc(1, wide.capacity_bytes);
     stamp(&wide, &box);
     HD_TRY(heddle_session_backward(f.session, "end", &wide, HEDDLE_NO_STREAM)); /* switch n */
     free(gaps);
@@ -216,7 +216,7 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     dx.layout.dim_of_axis[0] = HEDDLE_REPLICATED;
     REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_ARG, "dx->data is NULL");
     dx.data = before.data;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_ARG, "dx->data_bytes");
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_ARG, "dx->capacity_bytes");
     dx = before;
     for (int i = 0; i < 2; i++) { /* stages may be left out, the end be repeated */
         HD_TRY(heddle_session_backward(f.session, "end", &dx, none));

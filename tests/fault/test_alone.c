@@ -71,12 +71,13 @@ static heddle_status lonely_pair(heddle_comm *comm, void *arg)
     options.threads = 1;
     HD_TRY(heddle_dense_pair_create(&pair, comm, &line.shape, &line.mesh, &line.from, 0, &options));
     HD_TRY(heddle_dense_pair_commit(pair));
-    HD_TRY(heddle_dense_pair_forward(pair, y, x));
-    HD_TRY(heddle_dense_pair_backward(pair, y, x, x));
+    HD_TRY(heddle_dense_pair_forward(pair, y, x, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_dense_pair_backward(pair, y, x, x, HEDDLE_NO_STREAM));
     HD_TRY(heddle_comm_barrier(comm));
     int64_t begin_ns = hd_now_ns();
     no_products = heddle_comm_rank(comm) == WRONG;
-    heddle_status got = backward ? heddle_dense_pair_backward(pair, y, x, x) : heddle_dense_pair_forward(pair, y, x);
+    heddle_status got = backward ? heddle_dense_pair_backward(pair, y, x, x, HEDDLE_NO_STREAM)
+                                 : heddle_dense_pair_forward(pair, y, x, HEDDLE_NO_STREAM);
     no_products = 0;
     st = judge(comm, got, "oneDNN", begin_ns);
 out:
@@ -98,7 +99,7 @@ static heddle_status lonely_switch(heddle_comm *comm, void *arg)
     for (int d = 0; d < x.shape.ndim; d++) {
         x.stride_elems[d] *= rank == WRONG ? 2 : 1;
     }
-    x.data_bytes *= 2;
+    x.capacity_bytes *= 2;
     HD_TRY(heddle_comm_barrier(comm));
     int64_t begin_ns = hd_now_ns();
     hd_alloc_fail_at(1); /* nobody but the wrong rank allocates */

@@ -29,7 +29,7 @@ static heddle_status wait_for_it(heddle_comm *comm, wait_kind kind, hd_link *lin
     case IN_BARRIER:
         return heddle_comm_barrier(comm);
     case IN_SENDRECV:
-        return heddle_comm_sendrecv(comm, NULL, 0, -1, data, sizeof data, 2);
+        return heddle_comm_sendrecv(comm, NULL, 0, -1, data, sizeof data, 2, HEDDLE_NO_STREAM);
     case IN_LINK:
         return hd_link_wait(link, 2, 0, 1, NULL, 0, hd_comm_deadline_ns(comm, 0), "the test");
     default:

@@ -77,7 +77,7 @@ static heddle_status wait_somehow(heddle_comm *comm, wait_kind kind)
         return heddle_comm_allgather(comm, own, all, sizeof own);
     }
     if (kind == IN_SENDRECV) {
-        return heddle_comm_sendrecv(comm, NULL, 0, -1, all, 8, 1);
+        return heddle_comm_sendrecv(comm, NULL, 0, -1, all, 8, 1, HEDDLE_NO_STREAM);
     }
     if (kind == IN_LINK) {
         st = hd_link_create(&link, comm);
@@ -218,8 +218,8 @@ static heddle_status sized_rank(heddle_comm *comm, void *arg)
     static char data[100000];
     int me = heddle_comm_rank(comm);
     char *own = data; /* out of peers' reach with shm: through the stage */
-    heddle_status st = me == 0 ? heddle_comm_sendrecv(comm, own, sizeof data, 1, NULL, 0, -1)
-                               : heddle_comm_sendrecv(comm, NULL, 0, -1, own, 50000, 0);
+    heddle_status st = me == 0 ? heddle_comm_sendrecv(comm, own, sizeof data, 1, NULL, 0, -1, HEDDLE_NO_STREAM)
+                               : heddle_comm_sendrecv(comm, NULL, 0, -1, own, 50000, 0, HEDDLE_NO_STREAM);
     remember(comm, st);
     return heddle_comm_barrier(comm);
 }
@@ -270,7 +270,7 @@ static heddle_status busy_rank(heddle_comm *comm, void *arg)
         HD_TRY(hd_exchange_test(exchange, &done));
         hd_comm_relax(comm, done ? 0 : round);
     }
-    HD_TRY(heddle_comm_sendrecv(comm, all, 32, (me + 1) % n, all + 32, 32, (me + n - 1) % n));
+    HD_TRY(heddle_comm_sendrecv(comm, all, 32, (me + 1) % n, all + 32, 32, (me + n - 1) % n, HEDDLE_NO_STREAM));
     HD_TRY(heddle_comm_allgather(comm, buffer, all, 8));
     HD_TRY(heddle_comm_barrier(comm));
 out:

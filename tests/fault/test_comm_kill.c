@@ -79,7 +79,8 @@ static heddle_status work_rank(heddle_comm *comm, void *arg)
         HD_TRY(heddle_comm_allgather(comm, own, all, i % 7 == 0 ? sizeof own : 8));
         HD_TRY(hd_link_post(link, (me + 1) % n, 0, i, NULL, 0));
         HD_TRY(hd_link_wait(link, (me + n - 1) % n, 0, i, NULL, 0, hd_comm_deadline_ns(comm, 0), "work"));
-        HD_TRY(heddle_comm_sendrecv(comm, own, sizeof own, (me + 1) % n, all, sizeof own, (me + n - 1) % n));
+        HD_TRY(heddle_comm_sendrecv(comm, own, sizeof own, (me + 1) % n, all, sizeof own, (me + n - 1) % n,
+                                    HEDDLE_NO_STREAM));
         if (i % 16 == 0 && me == (int)(i / 16 % (uint64_t)n)) {
             usleep(100);
         }
@@ -144,7 +145,8 @@ static heddle_status short_rank(heddle_comm *comm, void *arg)
     heddle_status st = heddle_comm_barrier(comm);
     for (int i = 0; i < 5 && st == HEDDLE_OK; i++) {
         st = heddle_comm_sendrecv(comm, "x", 1, (heddle_comm_rank(comm) + 1) % heddle_comm_size(comm), all, 1,
-                                  (heddle_comm_rank(comm) + heddle_comm_size(comm) - 1) % heddle_comm_size(comm));
+                                  (heddle_comm_rank(comm) + heddle_comm_size(comm) - 1) % heddle_comm_size(comm),
+                                  HEDDLE_NO_STREAM);
     }
     return st;
 }

@@ -153,7 +153,7 @@ static int fork_main(heddle_comm *comm, void *buffer, pid_t parent)
     }
     if (heddle_comm_allgather(comm, &one, &one, 0) != HEDDLE_ERR_ARG ||
         heddle_comm_allreduce_sum(comm, &one, 1, HEDDLE_F64) != HEDDLE_ERR_ARG ||
-        heddle_comm_sendrecv(comm, &one, 8, me, &one, 8, me) != HEDDLE_ERR_ARG ||
+        heddle_comm_sendrecv(comm, &one, 8, me, &one, 8, me, HEDDLE_NO_STREAM) != HEDDLE_ERR_ARG ||
         heddle_comm_abort(comm, "a fork says so") != HEDDLE_ERR_ARG ||
         heddle_buffer_alloc(&more, comm, 5000, HEDDLE_SPACE_HOST) != HEDDLE_ERR_ARG) {
         return 2;

@@ -230,8 +230,8 @@ static int as_sendrecv(const char *what)
     if (j.rank == j.size - 1) {
         usleep(LATE_US);
     }
-    heddle_status st =
-        heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes, (j.rank + j.size - 1) % j.size);
+    heddle_status st = heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes,
+                                            (j.rank + j.size - 1) % j.size, HEDDLE_NO_STREAM);
     CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
     munmap(j.src, bytes + 1);
     memset(j.dst, REFILL, bytes);

@@ -81,18 +81,18 @@ static heddle_status work(thing *t, int kind)
         if (t->adamw == NULL) {
             HD_TRY(heddle_adamw_create(&t->adamw, t->bucket, NULL));
         }
-        HD_TRY(heddle_bucket_reduce(t->bucket));
-        HD_TRY(heddle_adamw_step(t->adamw, 0.01));
+        HD_TRY(heddle_bucket_reduce(t->bucket, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_adamw_step(t->adamw, 0.01, HEDDLE_NO_STREAM));
     } else if (kind == PAIR) {
         HD_TRY(heddle_dense_pair_commit(t->pair));
-        HD_TRY(heddle_dense_pair_forward(t->pair, t->param, t->x));
-        HD_TRY(heddle_dense_pair_backward(t->pair, t->param, t->param, t->x));
+        HD_TRY(heddle_dense_pair_forward(t->pair, t->param, t->x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_dense_pair_backward(t->pair, t->param, t->param, t->x, HEDDLE_NO_STREAM));
     } else if (heddle_pipeline_stage(t->pipeline) == 0) {
-        HD_TRY(heddle_pipeline_send_next(t->pipeline, t->x, sizeof t->x));
-        HD_TRY(heddle_pipeline_recv_next(t->pipeline, t->x, sizeof t->x));
+        HD_TRY(heddle_pipeline_send_next(t->pipeline, t->x, sizeof t->x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_pipeline_recv_next(t->pipeline, t->x, sizeof t->x, HEDDLE_NO_STREAM));
     } else {
-        HD_TRY(heddle_pipeline_recv_prev(t->pipeline, t->x, sizeof t->x));
-        HD_TRY(heddle_pipeline_send_prev(t->pipeline, t->x, sizeof t->x));
+        HD_TRY(heddle_pipeline_recv_prev(t->pipeline, t->x, sizeof t->x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_pipeline_send_prev(t->pipeline, t->x, sizeof t->x, HEDDLE_NO_STREAM));
     }
 out:
     return st;

@@ -187,7 +187,7 @@ static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
         TRY(heddle_session_enter(t->session, stage.name, x, HEDDLE_NO_STREAM));
         TRY(heddle_layout_box(&box, &t->info.shape, &t->mesh, &x->layout, rank));
-        TRY(heddle_block_forward_tape(t->block[i], x->data, &box, &t->conditioning, t->tape[i]));
+        TRY(heddle_block_forward_tape(t->block[i], x->data, &box, &t->conditioning, t->tape[i], HEDDLE_NO_STREAM));
     }
     TRY(heddle_session_enter(t->session, "end", x, HEDDLE_NO_STREAM));
     t->loss = 0;
@@ -203,10 +203,11 @@ static heddle_status backward(trainer *t, heddle_tensor *dx)
     TRY(heddle_session_backward(t->session, "end", dx, HEDDLE_NO_STREAM));
     for (int i = t->info.nstages - 1; i >= 0; i--) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
-        TRY(heddle_block_backward(t->block[i], dx->data, &t->conditioning, &t->dconditioning, t->tape[i]));
+        TRY(heddle_block_backward(t->block[i], dx->data, &t->conditioning, &t->dconditioning, t->tape[i],
+                                  HEDDLE_NO_STREAM));
         TRY(heddle_session_backward(t->session, stage.name, dx, HEDDLE_NO_STREAM));
     }
-    return heddle_bucket_reduce(t->bucket);
+    return heddle_bucket_reduce(t->bucket, HEDDLE_NO_STREAM);
 }
 
 static void save_parts(const trainer *t, const char *name, int gradients, int nparts)
@@ -249,7 +250,7 @@ static heddle_status step(trainer *t, int number, int rank)
     float *copy = malloc(t->bytes), *gradient = malloc(t->bytes);
     memcpy(copy, t->x, t->bytes);
     memcpy(gradient, t->dy, t->bytes);
-    heddle_bucket_zero(t->bucket);
+    heddle_bucket_zero(t->bucket, HEDDLE_NO_STREAM);
     TRY(heddle_session_rewind(t->session));
     TRY(heddle_tensor_init(&x, copy, &t->info.shape, &t->mesh, &whole, NULL, rank));
     TRY(heddle_tensor_init(&dx, gradient, &t->info.shape, &t->mesh, &whole, NULL, rank));
@@ -260,7 +261,7 @@ static heddle_status step(trainer *t, int number, int rank)
     if (number < STEPS) {
         TRY(backward(t, &dx));
         TRY(number == 0 ? save_first_step(t, &dx, rank) : HEDDLE_OK);
-        TRY(heddle_adamw_step(t->adamw, 0.01 * (number + 1)));
+        TRY(heddle_adamw_step(t->adamw, 0.01 * (number + 1), HEDDLE_NO_STREAM));
         for (int i = 0; i < t->info.nstages; i++) {
             TRY(heddle_block_commit(t->block[i]));
         }

@@ -212,10 +212,10 @@ HEDDLE_API heddle_status heddle_linear_attention_backward(
 }
 
 HEDDLE_API heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
-                                                       heddle_linear_state convention)
+                                                       heddle_linear_state convention, heddle_stream stream)
 {
     NEXT(heddle_linear_attention_state)
-    heddle_status st = real(out, attention, convention);
+    heddle_status st = real(out, attention, convention, stream);
     if (asked("linear-state")) {
         spoil(out, real_dtype(), own.batch * own.heads * own.dk * own.dv - 1, 0);
     }

@@ -162,11 +162,11 @@ HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm
 static void spoil_tensor(const heddle_tensor *x, int bit, int with_nan)
 {
     const size_t elem_bytes = heddle_dtype_bytes(x->shape.dtype);
-    if (x->data_bytes >= elem_bytes && bit) {
-        flip(x->data, x->data_bytes - elem_bytes);
+    if (x->capacity_bytes >= elem_bytes && bit) {
+        flip(x->data, x->capacity_bytes - elem_bytes);
     }
-    if (x->data_bytes >= elem_bytes && with_nan) {
-        set_nan((char *)x->data + x->data_bytes - elem_bytes);
+    if (x->capacity_bytes >= elem_bytes && with_nan) {
+        set_nan((char *)x->data + x->capacity_bytes - elem_bytes);
     }
 }
 
@@ -220,10 +220,10 @@ HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *
     return st;
 }
 
-HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket)
+HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream)
 {
     NEXT(heddle_bucket_reduce)
-    heddle_status st = real(bucket);
+    heddle_status st = real(bucket, stream);
     own.reduces++;
     if (own.last_part != NULL && (asked("run-gradient") || asked("run-gradient-nan"))) {
         float *last = own.last_part->grad + own.last_part->elems - 1;

@@ -23,7 +23,7 @@ static void check_against_model(problem *p)
                                          : p->options.kind == HEDDLE_STAGE_CROSS   ? model_cross
                                                                                    : model_mlp;
     model(p, wanted);
-    HD_OK(heddle_block_forward(p->block, x, &box, &p->conditioning));
+    HD_OK(heddle_block_forward(p->block, x, &box, &p->conditioning, HEDDLE_NO_STREAM));
     double largest = 1;
     double worst = 0;
     for (int64_t i = 0; i < p->elems; i++) {
@@ -127,7 +127,7 @@ static void nan_stays_in_its_fibre(void **state)
             p.x[bad * 32 + 1] = NAN;
             void *x = stored(p.x, p.elems, dtypes[i]);
             heddle_box box = whole_box(&options.shape);
-            HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning));
+            HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
             for (int64_t e = 0; e < p.elems; e++) {
                 int64_t row = e / 32;
                 int reached = kind == HEDDLE_STAGE_ATTENTION ? row % 5 == 3 : row == bad;
@@ -153,7 +153,7 @@ static void huge_scores_stay_finite(void **state)
     }
     HD_OK(heddle_block_commit(p.block));
     heddle_box box = whole_box(&options.shape);
-    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning));
+    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     for (int64_t i = 0; i < p.elems; i++) {
         assert_true(isfinite(p.x[i]));
     }
@@ -211,10 +211,10 @@ static void wrong_options_are_refused(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_create(&block, NULL));
     assert_null(block);
     float one = 0;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, 1, 0, &one, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, -1, 1, &one, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, NULL, 1, 1, &one, NULL, 1, 1));
-    HD_OK(heddle_dense_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, 1, 0, &one, NULL, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, -1, 1, &one, NULL, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, NULL, 1, 1, &one, NULL, 1, 1, HEDDLE_NO_STREAM));
+    HD_OK(heddle_dense_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1, HEDDLE_NO_STREAM));
 }
 
 static void wrong_calls_are_refused(void **state)
@@ -226,23 +226,23 @@ static void wrong_calls_are_refused(void **state)
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     box.len[1] = 3;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     expect_sentence("0..3 of 6");
     box = whole_box(&options.shape);
     box.len[3] = 16;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     box = whole_box(&options.shape);
     box.lo[2] = 1;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     box = whole_box(&options.shape);
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, NULL, &box, &p.conditioning));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, NULL, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, NULL, &box, &p.conditioning, HEDDLE_NO_STREAM));
     box.len[2] = 0;
-    HD_OK(heddle_block_forward(p.block, NULL, &box, &p.conditioning));
+    HD_OK(heddle_block_forward(p.block, NULL, &box, &p.conditioning, HEDDLE_NO_STREAM));
     heddle_block *fresh = NULL;
     heddle_param param;
     HD_OK(heddle_block_create(&fresh, &options));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(fresh, p.x, &box, &p.conditioning));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(fresh, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     expect_sentence("heddle_block_commit");
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_param(&param, fresh, heddle_block_nparams(fresh)));
     heddle_block_destroy(fresh);
@@ -262,9 +262,9 @@ static void wrong_text_lengths_are_refused(void **state)
     p.conditioning.text_lengths = (free((void *)(uintptr_t)p.conditioning.text_lengths), NULL);
     heddle_conditioning bad = p.conditioning;
     bad.text_lengths = lengths;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, &bad));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, &bad, HEDDLE_NO_STREAM));
     expect_sentence("text length 12 of sample 1");
-    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning)); /* NULL: all tokens */
+    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM)); /* NULL: all tokens */
     close_problem(&p);
 }
 
@@ -278,11 +278,11 @@ static void steady_state_keeps_the_workspace(void **state)
         open_problem(&p, &options);
         void *x = stored(p.x, p.elems, HEDDLE_BF16);
         heddle_box box = whole_box(&options.shape);
-        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning));
+        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
         int64_t bytes = heddle_block_workspace_bytes(p.block);
         assert_true(bytes > 0);
         box.len[2] = 7;
-        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning));
+        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
         assert_int_equal(heddle_block_workspace_bytes(p.block), bytes);
         free(x);
         close_problem(&p);
@@ -308,7 +308,7 @@ static void lost_allocations_are_reported(void **state)
             hd_alloc_fail_at(n);
             heddle_status st = heddle_block_create(&block, &options);
             st = st == HEDDLE_OK ? heddle_block_seed(block, 1) : st;
-            st = st == HEDDLE_OK ? heddle_block_forward(block, x, &box, &conditioning) : st;
+            st = st == HEDDLE_OK ? heddle_block_forward(block, x, &box, &conditioning, HEDDLE_NO_STREAM) : st;
             hd_alloc_fail_at(0);
             failed = st != HEDDLE_OK;
             if (failed) {
@@ -316,7 +316,7 @@ static void lost_allocations_are_reported(void **state)
             }
             if (block != NULL) {
                 HD_OK(heddle_block_commit(block));
-                HD_OK(heddle_block_forward(block, x, &box, &conditioning));
+                HD_OK(heddle_block_forward(block, x, &box, &conditioning, HEDDLE_NO_STREAM));
             }
             heddle_block_destroy(block);
         }

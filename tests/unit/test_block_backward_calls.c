@@ -37,12 +37,12 @@ static void close_training(training *t)
 
 static heddle_status forward(training *t)
 {
-    return heddle_block_forward_tape(t->p.block, t->x, &t->box, &t->p.conditioning, t->tape);
+    return heddle_block_forward_tape(t->p.block, t->x, &t->box, &t->p.conditioning, t->tape, HEDDLE_NO_STREAM);
 }
 
 static heddle_status backward(training *t)
 {
-    return heddle_block_backward(t->p.block, t->dx, &t->p.conditioning, &t->wanted, t->tape);
+    return heddle_block_backward(t->p.block, t->dx, &t->p.conditioning, &t->wanted, t->tape, HEDDLE_NO_STREAM);
 }
 
 static void expect_sentence(const char *part)
@@ -98,8 +98,8 @@ static void no_text_changes_nothing(void **state)
         size_t bytes = (size_t)t.p.elems * heddle_dtype_bytes(dtypes[i]);
         void *before = must_alloc(1, bytes);
         memcpy(before, t.dx, bytes);
-        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape));
-        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
+        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape, HEDDLE_NO_STREAM));
         assert_memory_equal(before, t.x, bytes);
         assert_memory_equal(before, t.dx, bytes);
         for (int p = 0; p < heddle_block_nparams(t.p.block); p++) {
@@ -110,8 +110,8 @@ static void no_text_changes_nothing(void **state)
             }
         }
         conditioning.text_lengths = NULL; /* all tokens */
-        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape));
-        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
+        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape, HEDDLE_NO_STREAM));
         free(before);
         close_training(&t);
     }
@@ -141,7 +141,7 @@ static void backward_is_the_adjoint_of_forward(void **state)
             for (int64_t i = 0; i < t.p.elems; i++) {
                 ((float *)t.x)[i] = t.p.x[i] + (float)sign * step * direction[i];
             }
-            HD_OK(heddle_block_forward(t.p.block, t.x, &t.box, &t.p.conditioning));
+            HD_OK(heddle_block_forward(t.p.block, t.x, &t.box, &t.p.conditioning, HEDDLE_NO_STREAM));
             for (int64_t i = 0; i < t.p.elems; i++) {
                 measured += sign * (double)dy[i] * (double)((float *)t.x)[i] / (2 * (double)step);
             }
@@ -183,26 +183,34 @@ static void wrong_calls_are_refused(void **state)
         assert_null(other);
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
         expect_sentence("holds no forward");
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, &t.p.conditioning, NULL));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, NULL, &t.p.conditioning, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(NULL, t.x, &t.box, &t.p.conditioning, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(t.p.block, t.x, &t.box, &t.p.conditioning, NULL, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(t.p.block, t.x, NULL, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(NULL, t.x, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, NULL, t.tape, HEDDLE_NO_STREAM));
         t.box.len[3] = 16;
         HD_FAILS(HEDDLE_ERR_LAYOUT, forward(&t));
         t.box = whole_box(&options.shape);
         HD_OK(forward(&t));
         assert_true(heddle_tape_bytes(t.tape) > 0);
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, NULL, &t.p.conditioning, NULL, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, NULL, NULL, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(NULL, t.dx, &t.p.conditioning, NULL, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, NULL));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_backward(t.p.block, NULL, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, NULL, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(NULL, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, NULL, HEDDLE_NO_STREAM));
         HD_OK(heddle_block_create(&block, &options));
         HD_OK(heddle_block_seed(block, 1));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(block, t.dx, &t.p.conditioning, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(block, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
         expect_sentence("another block");
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(block, t.x, &t.box, &t.p.conditioning, t.tape));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(block, t.x, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
         HD_OK(backward(&t)); /* of the forward before all that */
         HD_OK(heddle_block_commit(t.p.block));
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
@@ -211,8 +219,8 @@ static void wrong_calls_are_refused(void **state)
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, t.p.block, -1));
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, NULL, 0));
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(NULL, t.p.block, 0));
-        heddle_block_zero_gradients(NULL);
-        heddle_block_zero_gradients(block);
+        heddle_block_zero_gradients(NULL, HEDDLE_NO_STREAM);
+        heddle_block_zero_gradients(block, HEDDLE_NO_STREAM);
         heddle_tape_destroy(NULL);
         assert_int_equal(heddle_tape_bytes(NULL), 0);
         heddle_block_destroy(block);
@@ -230,9 +238,9 @@ static void an_empty_box_is_legal(void **state)
         open_training(&t, &options, kind & 1);
         HD_OK(forward(&t));
         t.box.len[2] = 0;
-        HD_OK(heddle_block_forward_tape(t.p.block, NULL, &t.box, NULL, t.tape));
+        HD_OK(heddle_block_forward_tape(t.p.block, NULL, &t.box, NULL, t.tape, HEDDLE_NO_STREAM));
         assert_int_equal(heddle_tape_bytes(t.tape), 0);
-        HD_OK(heddle_block_backward(t.p.block, NULL, NULL, NULL, t.tape));
+        HD_OK(heddle_block_backward(t.p.block, NULL, NULL, NULL, t.tape, HEDDLE_NO_STREAM));
         close_training(&t);
     }
 }
@@ -252,13 +260,13 @@ static void gradients_add_up(void **state)
         HD_OK(forward(&t));
         for (int i = 0; i < 2; i++) {
             memcpy(t.dx, t.p.x, (size_t)t.p.elems * sizeof(float));
-            HD_OK(heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, t.tape));
+            HD_OK(heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
             for (int j = 0; j < 32; j++) {
                 assert_true(i == 0 || fabsf(gradient.data[j] - 2 * once[j]) <= 1e-5f * (1 + fabsf(once[j])));
             }
             memcpy(once, gradient.data, 32 * sizeof(float));
         }
-        heddle_block_zero_gradients(t.p.block);
+        heddle_block_zero_gradients(t.p.block, HEDDLE_NO_STREAM);
         assert_true(gradient.data[5] == 0);
         close_training(&t);
     }

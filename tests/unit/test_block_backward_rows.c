@@ -63,7 +63,7 @@ static outcome train(const problem *p, heddle_block *block, const float *dy, con
     o.wanted.vector = must_alloc(o.vector_elems, sizeof(float));
     o.wanted.text = must_alloc(o.text_elems, sizeof(float));
     o.nparams = heddle_block_nparams(block);
-    heddle_block_zero_gradients(block);
+    heddle_block_zero_gradients(block, HEDDLE_NO_STREAM);
     char *x = stored(p->x, p->elems, shape->dtype);
     for (int i = 0; i < boxes; i++) {
         heddle_tape *tape = NULL;
@@ -73,8 +73,8 @@ static outcome train(const problem *p, heddle_block *block, const float *dy, con
         HD_OK(heddle_tape_create(&tape, block, &options));
         char *part = part_of(p, &box[i], x, must_alloc(p->elems, elem), 0);
         char *dpart = part_of(p, &box[i], o.dx, must_alloc(p->elems, elem), 0);
-        HD_OK(heddle_block_forward_tape(block, part, &box[i], &p->conditioning, tape));
-        HD_OK(heddle_block_backward(block, dpart, &p->conditioning, &o.wanted, tape));
+        HD_OK(heddle_block_forward_tape(block, part, &box[i], &p->conditioning, tape, HEDDLE_NO_STREAM));
+        HD_OK(heddle_block_backward(block, dpart, &p->conditioning, &o.wanted, tape, HEDDLE_NO_STREAM));
         part_of(p, &box[i], o.dx, dpart, 1);
         free(part);
         free(dpart);
@@ -249,19 +249,19 @@ static void tapes_in_flight_do_not_mix(void **state)
         float *dy = random_dy(&p);
         int parts = cut(box, &options.shape, 0, 3);
         outcome wanted = train(&p, p.block, dy, box, parts, 0);
-        heddle_block_zero_gradients(p.block);
+        heddle_block_zero_gradients(p.block, HEDDLE_NO_STREAM);
         char *whole = stored(p.x, p.elems, options.shape.dtype), *whole_dy = stored(dy, p.elems, options.shape.dtype);
         char *got = stored(dy, p.elems, options.shape.dtype);
         for (int i = 0; i < parts; i++) {
             char *x = part_of(&p, &box[i], whole, must_alloc(p.elems, 4), 0);
             HD_OK(heddle_tape_create(&tape[i], p.block, NULL));
-            HD_OK(heddle_block_forward_tape(p.block, x, &box[i], &p.conditioning, tape[i]));
-            HD_OK(heddle_block_forward(p.block, x, &box[i], &p.conditioning)); /* disturbs nothing */
+            HD_OK(heddle_block_forward_tape(p.block, x, &box[i], &p.conditioning, tape[i], HEDDLE_NO_STREAM));
+            HD_OK(heddle_block_forward(p.block, x, &box[i], &p.conditioning, HEDDLE_NO_STREAM)); /* disturbs nothing */
             free(x);
         }
         for (int i = 0; i < parts; i++) {
             dx[i] = part_of(&p, &box[i], whole_dy, must_alloc(p.elems, 4), 0);
-            HD_OK(heddle_block_backward(p.block, dx[i], &p.conditioning, NULL, tape[i]));
+            HD_OK(heddle_block_backward(p.block, dx[i], &p.conditioning, NULL, tape[i], HEDDLE_NO_STREAM));
             part_of(&p, &box[i], got, dx[i], 1);
             heddle_tape_destroy(tape[i]);
             free(dx[i]);
@@ -364,7 +364,7 @@ static void a_token_wise_layer_has_a_backward(void **state)
         for (int t = 0; t < 3; t++) {
             dw[t] = must_alloc(n * k, sizeof(float));
             db[t] = must_alloc(n, sizeof(float));
-            HD_OK(heddle_dense_backward(dx, dw[t], db[t], dout, x, rows, k, weight, n, t + 1));
+            HD_OK(heddle_dense_backward(dx, dw[t], db[t], dout, x, rows, k, weight, n, t + 1, HEDDLE_NO_STREAM));
             same_bits("dweight", dw[0], dw[t], (size_t)(n * k) * sizeof(float));
             same_bits("dbias", db[0], db[t], (size_t)n * sizeof(float));
         }
@@ -383,9 +383,10 @@ static void a_token_wise_layer_has_a_backward(void **state)
             assert_true(fabs(sum - (double)dx[j]) < 5e-5);
         }
         int64_t first = between(0, rows - 1), count = between(1, rows - first);
-        HD_OK(heddle_dense_backward(part, dw[1], NULL, dout + first * n, x + first * k, count, k, weight, n, 1));
+        HD_OK(heddle_dense_backward(part, dw[1], NULL, dout + first * n, x + first * k, count, k, weight, n, 1,
+                                    HEDDLE_NO_STREAM));
         same_bits("dx", part, dx + first * k, (size_t)(count * k) * sizeof(float));
-        HD_OK(heddle_dense_backward(NULL, dw[2], NULL, dout, x, rows, k, NULL, n, 1));
+        HD_OK(heddle_dense_backward(NULL, dw[2], NULL, dout, x, rows, k, NULL, n, 1, HEDDLE_NO_STREAM));
         for (int t = 0; t < 3; t++) {
             free(dw[t]);
             free(db[t]);
@@ -397,12 +398,12 @@ static void a_token_wise_layer_has_a_backward(void **state)
         free(part);
     }
     float one = 0;
-    HD_OK(heddle_dense_backward(NULL, NULL, NULL, NULL, NULL, 0, 1, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, NULL, &one, &one, &one, 1, 1, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, NULL, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, -1, 1, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 0, &one, 1, 1));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, &one, 1, 257));
+    HD_OK(heddle_dense_backward(NULL, NULL, NULL, NULL, NULL, 0, 1, NULL, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, NULL, &one, &one, &one, 1, 1, &one, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, NULL, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, -1, 1, &one, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 0, &one, 1, 1, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, &one, 1, 257, HEDDLE_NO_STREAM));
 }
 
 int main(int argc, char **argv)

@@ -37,12 +37,12 @@ static void forward(step *s, problem *p)
     memcpy(s->x, start, s->bytes);
     memcpy(s->dx, start, s->bytes);
     free(start);
-    HD_OK(heddle_block_forward_tape(p->block, s->x, &box, &p->conditioning, s->tape));
+    HD_OK(heddle_block_forward_tape(p->block, s->x, &box, &p->conditioning, s->tape, HEDDLE_NO_STREAM));
 }
 
 static heddle_status backward(step *s, problem *p)
 {
-    return heddle_block_backward(p->block, s->dx, &p->conditioning, NULL, s->tape);
+    return heddle_block_backward(p->block, s->dx, &p->conditioning, NULL, s->tape, HEDDLE_NO_STREAM);
 }
 
 static void same_gradients(heddle_block *a, heddle_block *b)
@@ -69,7 +69,7 @@ static void compare(const heddle_block_options *options, int recompute)
     HD_OK(heddle_block_seed(late.block, 5));
     forward(&a, &late);
     HD_OK(backward(&a, &late));
-    heddle_block_zero_gradients(late.block);
+    heddle_block_zero_gradients(late.block, HEDDLE_NO_STREAM);
     forward(&a, &late);
     HD_OK(heddle_block_seed(late.block, LATE_SEED));
     HD_FAILS(HEDDLE_ERR_ARG, backward(&a, &late)); /* what it kept is of the old weights */

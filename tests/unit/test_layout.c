@@ -180,7 +180,7 @@ static void tensors(void **state)
     char data[64];
     parse(&shape, &mesh, &layout, "f32[t=5 s=3]", "[x=4]", "t@x");
     HD_OK(heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, NULL, 0));
-    assert_int_equal(tensor.data_bytes, 2 * 3 * 4);
+    assert_int_equal(tensor.capacity_bytes, 2 * 3 * 4);
     assert_int_equal(tensor.stride_elems[0], 3);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_init(&tensor, NULL, &shape, &mesh, &layout, NULL, 0));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, NULL, 4));
@@ -188,7 +188,7 @@ static void tensors(void **state)
     HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_tensor_init(&tensor, data, &shape, &mesh, &layout, &twice, 0));
     HD_OK(heddle_layout_parse(&layout, "t@x(5 0 0 0)", &shape, &mesh));
     HD_OK(heddle_tensor_init(&tensor, NULL, &shape, &mesh, &layout, NULL, 1));
-    assert_int_equal(tensor.data_bytes, 0);
+    assert_int_equal(tensor.capacity_bytes, 0);
 }
 
 static void values_made_by_hand(void **state)
@@ -273,7 +273,7 @@ static void outputs_may_be_inputs(void **state)
     assert_memory_equal(&x, &again, sizeof x);
     assert_int_equal(x.shape.dim[2].extent, 4);
     assert_int_equal(x.layout.shard_len[1], 2);
-    assert_int_equal(x.data_bytes, 64);
+    assert_int_equal(x.capacity_bytes, 64);
     HD_OK(heddle_layout_box(&box, &x.shape, &line.mesh, &line.to, 1));
     heddle_box_strides(box.len, &box, &line.to_order);
     assert_int_equal(box.len[0], 3);

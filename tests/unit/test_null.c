@@ -66,7 +66,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_comm_allreduce_sum, "comm data", NULL_STATUS,                                                             \
       heddle_comm_allreduce_sum(P(0, a->comm), P(1, stride), 2, HEDDLE_I64))                                           \
     X(heddle_comm_sendrecv, "comm send recv", NULL_STATUS,                                                             \
-      heddle_comm_sendrecv(P(0, a->comm), P(1, coords), 4, 0, P(2, stride), 4, 0))                                     \
+      heddle_comm_sendrecv(P(0, a->comm), P(1, coords), 4, 0, P(2, stride), 4, 0, HEDDLE_NO_STREAM))                   \
     X(heddle_comm_axis_group, "out comm mesh", NULL_STATUS,                                                            \
       heddle_comm_axis_group(P(0, &(heddle_comm *){NULL}), P(1, a->comm), P(2, MESH), 0))                              \
     X(heddle_comm_axes_group, "out comm mesh", NULL_STATUS,                                                            \

@@ -61,7 +61,8 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
                                        ARRAY(3, a->x), ARRAY(4, a->x), ARRAY(5, out1), ARRAY(6, out2), ARRAY(7, out3), \
                                        HEDDLE_NO_STREAM))                                                              \
     X(heddle_linear_attention_state, "out attention", NULL_STATUS,                                                     \
-      heddle_linear_attention_state(P(0, square), null == 1 ? NULL : linear_forward(a), HEDDLE_LINEAR_STATE_PLAIN))    \
+      heddle_linear_attention_state(P(0, square), null == 1 ? NULL : linear_forward(a), HEDDLE_LINEAR_STATE_PLAIN,     \
+                                    HEDDLE_NO_STREAM))                                                                 \
     X(heddle_linear_attention_get_info, "out attention", NULL_STATUS,                                                  \
       heddle_linear_attention_get_info(                                                                                \
           P(0, &(heddle_linear_attention_info){.struct_bytes = sizeof(heddle_linear_attention_info)}),                 \
@@ -79,7 +80,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
-      heddle_block_forward(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning)))                         \
+      heddle_block_forward(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM))       \
     X(heddle_block_shard_attention, "block comm mesh layout method", NULL_STATUS,                                      \
       heddle_block_shard_attention(P(0, a->block), P(1, a->comm), P(2, MESH), P(3, LAYOUT), P(4, "local")))            \
     X(heddle_block_get_traffic, "out block", NULL_STATUS,                                                              \
@@ -87,7 +88,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
                                P(1, a->block)))                                                                        \
     X(heddle_block_workspace_bytes, "block", 0, heddle_block_workspace_bytes(P(0, a->block)))                          \
     X(heddle_dense_forward, "out x weight bias?", NULL_STATUS,                                                         \
-      heddle_dense_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1))                                \
+      heddle_dense_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1, HEDDLE_NO_STREAM))              \
     X(heddle_tape_options_init, "options", NULL_NOTHING,                                                               \
       (heddle_tape_options_init(P(0, &(heddle_tape_options){0})), 0))                                                  \
     X(heddle_tape_create, "out block options?", NULL_STATUS,                                                           \
@@ -95,17 +96,20 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_tape_destroy, "tape?", NULL_NOTHING, (heddle_tape_destroy(NULL), 0))                                      \
     X(heddle_tape_bytes, "tape", 0, heddle_tape_bytes(P(0, a->tape)))                                                  \
     X(heddle_block_forward_tape, "block x box conditioning tape", NULL_STATUS,                                         \
-      heddle_block_forward_tape(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), P(4, a->tape)))     \
+      heddle_block_forward_tape(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), P(4, a->tape),      \
+                                HEDDLE_NO_STREAM))                                                                     \
     X(heddle_block_backward, "block dx conditioning dconditioning? tape", NULL_STATUS,                                 \
       heddle_block_backward(P(0, a->block), P(1, out1), P(2, &a->conditioning),                                        \
-                            P(3, &(heddle_conditioning_gradient){0}), P(4, a->tape)))                                  \
+                            P(3, &(heddle_conditioning_gradient){0}), P(4, a->tape), HEDDLE_NO_STREAM))                \
     X(heddle_block_gradient, "out block", NULL_STATUS,                                                                 \
       heddle_block_gradient(P(0, &(heddle_param){0}), P(1, a->block), 0))                                              \
-    X(heddle_block_zero_gradients, "block?", NULL_NOTHING, (heddle_block_zero_gradients(P(0, a->block)), 0))           \
+    X(heddle_block_zero_gradients, "block?", NULL_NOTHING,                                                             \
+      (heddle_block_zero_gradients(P(0, a->block), HEDDLE_NO_STREAM), 0))                                              \
     X(heddle_block_share_workspace, "block with", NULL_STATUS,                                                         \
       heddle_block_share_workspace(P(0, a->block), P(1, another_block(a))))                                            \
     X(heddle_dense_backward, "dx? dweight dbias? dout x weight", NULL_STATUS,                                          \
-      heddle_dense_backward(P(0, out1), P(1, out2), P(2, out3), P(3, a->x), P(4, a->y), 2, 3, P(5, a->z), 4, 1))
+      heddle_dense_backward(P(0, out1), P(1, out2), P(2, out3), P(3, a->x), P(4, a->y), 2, 3, P(5, a->z), 4, 1,        \
+                            HEDDLE_NO_STREAM))
 
 #define TRAINING(X)                                                                                                    \
     X(heddle_bucket_options_init, "options", NULL_NOTHING,                                                             \
@@ -113,10 +117,11 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_bucket_create, "out comm mesh parts options?", NULL_STATUS,                                               \
       heddle_bucket_create(P(0, OUT(heddle_bucket)), P(1, a->comm), P(2, MESH), P(3, &a->part), 1, NULL))              \
     X(heddle_bucket_destroy, "bucket?", NULL_NOTHING, (heddle_bucket_destroy(NULL), 0))                                \
-    X(heddle_bucket_reduce, "bucket", NULL_STATUS, heddle_bucket_reduce(P(0, a->bucket)))                              \
-    X(heddle_bucket_gather, "bucket", NULL_STATUS, heddle_bucket_gather(P(0, a->bucket)))                              \
-    X(heddle_bucket_norm, "out bucket", NULL_STATUS, heddle_bucket_norm(P(0, wide[0]), P(1, a->bucket)))               \
-    X(heddle_bucket_zero, "bucket?", NULL_NOTHING, (heddle_bucket_zero(P(0, a->bucket)), 0))                           \
+    X(heddle_bucket_reduce, "bucket", NULL_STATUS, heddle_bucket_reduce(P(0, a->bucket), HEDDLE_NO_STREAM))            \
+    X(heddle_bucket_gather, "bucket", NULL_STATUS, heddle_bucket_gather(P(0, a->bucket), HEDDLE_NO_STREAM))            \
+    X(heddle_bucket_norm, "out bucket", NULL_STATUS,                                                                   \
+      heddle_bucket_norm(P(0, wide[0]), P(1, a->bucket), HEDDLE_NO_STREAM))                                            \
+    X(heddle_bucket_zero, "bucket?", NULL_NOTHING, (heddle_bucket_zero(P(0, a->bucket), HEDDLE_NO_STREAM), 0))         \
     X(heddle_bucket_get_info, "out bucket", NULL_STATUS,                                                               \
       heddle_bucket_get_info(P(0, &(heddle_bucket_info){.struct_bytes = sizeof(heddle_bucket_info)}),                  \
                              P(1, a->bucket)))                                                                         \
@@ -125,8 +130,9 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_adamw_create, "out bucket options?", NULL_STATUS,                                                         \
       heddle_adamw_create(P(0, OUT(heddle_adamw)), P(1, a->bucket), NULL))                                             \
     X(heddle_adamw_destroy, "adamw?", NULL_NOTHING, (heddle_adamw_destroy(NULL), 0))                                   \
-    X(heddle_adamw_step, "adamw", NULL_STATUS, heddle_adamw_step(P(0, a->adamw), 0.1))                                 \
-    X(heddle_adamw_step_clipped, "adamw", NULL_STATUS, heddle_adamw_step_clipped(P(0, a->adamw), 0.1, 1))              \
+    X(heddle_adamw_step, "adamw", NULL_STATUS, heddle_adamw_step(P(0, a->adamw), 0.1, HEDDLE_NO_STREAM))               \
+    X(heddle_adamw_step_clipped, "adamw", NULL_STATUS,                                                                 \
+      heddle_adamw_step_clipped(P(0, a->adamw), 0.1, 1, HEDDLE_NO_STREAM))                                             \
     X(heddle_adamw_state_bytes, "adamw", 0, heddle_adamw_state_bytes(P(0, a->adamw)))                                  \
     X(heddle_dense_pair_options_init, "options", NULL_NOTHING,                                                         \
       (heddle_dense_pair_options_init(P(0, &(heddle_dense_pair_options){0})), 0))                                      \
@@ -139,14 +145,15 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_dense_pair_param(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                             \
     X(heddle_dense_pair_gradient, "out pair", NULL_STATUS,                                                             \
       heddle_dense_pair_gradient(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                          \
-    X(heddle_dense_pair_zero_gradients, "pair?", NULL_NOTHING, (heddle_dense_pair_zero_gradients(P(0, a->pair)), 0))   \
+    X(heddle_dense_pair_zero_gradients, "pair?", NULL_NOTHING,                                                         \
+      (heddle_dense_pair_zero_gradients(P(0, a->pair), HEDDLE_NO_STREAM), 0))                                          \
     X(heddle_dense_pair_rows, "lo? len? pair", NULL_NOTHING,                                                           \
       (heddle_dense_pair_rows(P(0, &(int64_t){0}), P(1, &(int64_t){0}), P(2, a->pair)), 0))                            \
     X(heddle_dense_pair_commit, "pair", NULL_STATUS, heddle_dense_pair_commit(P(0, a->pair)))                          \
     X(heddle_dense_pair_forward, "pair y x", NULL_STATUS,                                                              \
-      heddle_dense_pair_forward(P(0, a->pair), P(1, out1), P(2, a->x)))                                                \
+      heddle_dense_pair_forward(P(0, a->pair), P(1, out1), P(2, a->x), HEDDLE_NO_STREAM))                              \
     X(heddle_dense_pair_backward, "pair dx dy x", NULL_STATUS,                                                         \
-      heddle_dense_pair_backward(P(0, a->pair), P(1, out1), P(2, a->y), P(3, a->x)))                                   \
+      heddle_dense_pair_backward(P(0, a->pair), P(1, out1), P(2, a->y), P(3, a->x), HEDDLE_NO_STREAM))                 \
     X(heddle_dense_pair_get_info, "out pair", NULL_STATUS,                                                             \
       heddle_dense_pair_get_info(P(0, &(heddle_dense_pair_info){.struct_bytes = sizeof(heddle_dense_pair_info)}),      \
                                  P(1, a->pair)))                                                                       \
@@ -156,13 +163,13 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_pipeline_stage, "pipeline", -1, heddle_pipeline_stage(P(0, a->pipeline)))                                 \
     X(heddle_pipeline_stages, "pipeline", 0, heddle_pipeline_stages(P(0, a->pipeline)))                                \
     X(heddle_pipeline_send_next, "!pipeline data", NULL_STATUS,                                                        \
-      heddle_pipeline_send_next(P(0, a->pipeline), P(1, out1), 4))                                                     \
+      heddle_pipeline_send_next(P(0, a->pipeline), P(1, out1), 4, HEDDLE_NO_STREAM))                                   \
     X(heddle_pipeline_recv_prev, "!pipeline data", NULL_STATUS,                                                        \
-      heddle_pipeline_recv_prev(P(0, a->pipeline), P(1, out1), 4))                                                     \
+      heddle_pipeline_recv_prev(P(0, a->pipeline), P(1, out1), 4, HEDDLE_NO_STREAM))                                   \
     X(heddle_pipeline_send_prev, "!pipeline data", NULL_STATUS,                                                        \
-      heddle_pipeline_send_prev(P(0, a->pipeline), P(1, out1), 4))                                                     \
+      heddle_pipeline_send_prev(P(0, a->pipeline), P(1, out1), 4, HEDDLE_NO_STREAM))                                   \
     X(heddle_pipeline_recv_next, "!pipeline data", NULL_STATUS,                                                        \
-      heddle_pipeline_recv_next(P(0, a->pipeline), P(1, out1), 4))                                                     \
+      heddle_pipeline_recv_next(P(0, a->pipeline), P(1, out1), 4, HEDDLE_NO_STREAM))                                   \
     X(heddle_pipeline_bytes_sent, "pipeline", 0, heddle_pipeline_bytes_sent(P(0, a->pipeline)))
 
 /* --- what the calls need besides the objects --- */

@@ -1,6 +1,6 @@
 /* The optimiser on the own block of a bucket (heddle/train/bucket.h).
  *
- * Threads: an optimiser may be used by one thread at a time.
+ * Threads: an optimiser may be used by one thread at a time. The stream of a step is the bucket's.
  */
 #ifndef HEDDLE_ADAMW_H
 #define HEDDLE_ADAMW_H
@@ -35,11 +35,12 @@ HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
-HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate);
+HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);
 /* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
  * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:
  * parameters whose own gradient is NaN become NaN, the others take a whole step; ask the norm first. */
-HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm);
+HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm,
+                                                   heddle_stream stream);
 /* Bytes of m and v on this rank: 8 per element of the own block. NULL: 0. */
 HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
 

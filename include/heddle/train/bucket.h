@@ -10,7 +10,8 @@
  *
  * The sum is in rank order: every rank gets the same bits.
  *
- * Threads: a bucket may be used by one thread at a time.
+ * Threads: a bucket may be used by one thread at a time. Parts are host memory: the stream of a call is ignored
+ * (heddle/space.h), it returns when it is done.
  */
 #ifndef HEDDLE_BUCKET_H
 #define HEDDLE_BUCKET_H
@@ -57,14 +58,14 @@ HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *
 HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal */
 /* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
  * rest is left as it was. Errors as for heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket);
+HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream);
 /* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. */
-HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket);
+HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
  * give NaN and infinity. Errors as for heddle_comm_allreduce_sum. */
-HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket);
-HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket); /* gradients to 0; NULL is legal */
+HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
+HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream); /* gradients to 0; NULL is legal */
 
 typedef struct heddle_bucket_info {
     size_t struct_bytes;

@@ -12,7 +12,8 @@
  * width, whose sums are cut there; partial sums are added in rank order in f32. With bf16 each partial sum is rounded
  * to bf16 before it travels and the sum once more; so are the hidden layer and dx. Gradients of parameters are f32.
  *
- * Threads: a pair may be used by one thread at a time; with options.threads > 1 a call starts and ends its own.
+ * Threads: a pair may be used by one thread at a time; with options.threads > 1 a call starts and ends its own. It
+ * works on host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
  */
 #ifndef HEDDLE_DENSE_PAIR_H
 #define HEDDLE_DENSE_PAIR_H
@@ -62,7 +63,7 @@ HEDDLE_API void heddle_dense_pair_destroy(heddle_dense_pair *pair); /* NULL is l
 HEDDLE_API int heddle_dense_pair_nparams(const heddle_dense_pair *pair);
 HEDDLE_API heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index);
 HEDDLE_API heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index);
-HEDDLE_API void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair);
+HEDDLE_API void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair, heddle_stream stream);
 /* The rows of the whole W1 this rank holds. lo and len may be NULL; 0 and 0 for a pair that is NULL. */
 HEDDLE_API void heddle_dense_pair_rows(int64_t *lo, int64_t *len, const heddle_dense_pair *pair);
 /* Parameters are ready: packs them. Not collective. What a forward kept is forgotten. HEDDLE_ERR_NOMEM. */
@@ -71,10 +72,12 @@ HEDDLE_API heddle_status heddle_dense_pair_commit(heddle_dense_pair *pair);
 /* Collective. Dense local parts, in any memory; y may be x. Never allocates. HEDDLE_ERR_ARG: NULL (unless empty), not
  * committed; nothing has moved on this rank, and the others wait for it. Otherwise errors as for
  * heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x);
+HEDDLE_API heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x,
+                                                   heddle_stream stream);
 /* dx may be dy. Adds to the gradients. x: that of the forward call (not read with keep_gathered). May be called several
  * times for one forward. Parameters must not have changed since. HEDDLE_ERR_ARG also: nothing is kept, forward only. */
-HEDDLE_API heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x);
+HEDDLE_API heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x,
+                                                    heddle_stream stream);
 
 typedef struct heddle_dense_pair_info {
     size_t struct_bytes;

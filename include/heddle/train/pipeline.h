@@ -3,7 +3,7 @@
  * the same on both sides, so that a local part travels as it is. One rank of a stage talks to one rank of the next:
  * what travels between two stages is the activation once, whatever the other axes are.
  *
- * Threads: a pipeline may be used by one thread at a time.
+ * Threads: a pipeline may be used by one thread at a time. Host memory only: the stream is ignored (heddle/space.h).
  */
 #ifndef HEDDLE_PIPELINE_H
 #define HEDDLE_PIPELINE_H
@@ -30,10 +30,14 @@ HEDDLE_API int heddle_pipeline_stages(const heddle_pipeline *pipeline);
  * ...) is HEDDLE_ERR_ARG, nothing moves. Return when the data has arrived (recv) or may be written again (send): a send
  * to a stage that is not receiving waits, so neighbours must not both send first. Memory and errors as for
  * heddle_comm_sendrecv: HEDDLE_ERR_MISMATCH on both sides when the sizes differ, HEDDLE_ERR_PEER, _TIMEOUT. */
-HEDDLE_API heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes);
-HEDDLE_API heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes);
-HEDDLE_API heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes);
-HEDDLE_API heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes);
+HEDDLE_API heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes,
+                                                   heddle_stream stream);
+HEDDLE_API heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes,
+                                                   heddle_stream stream);
+HEDDLE_API heddle_status heddle_pipeline_send_prev(heddle_pipeline *pipeline, const void *data, size_t bytes,
+                                                   heddle_stream stream);
+HEDDLE_API heddle_status heddle_pipeline_recv_next(heddle_pipeline *pipeline, void *data, size_t bytes,
+                                                   heddle_stream stream);
 /* Bytes this rank has sent, both directions. NULL: 0. */
 HEDDLE_API int64_t heddle_pipeline_bytes_sent(const heddle_pipeline *pipeline);
 

@@ -1,16 +1,17 @@
 /* Backward of the blocks: what a forward call keeps, gradients of the activation, of the parameters and of the
  * conditioning.
  *
- *     heddle_block_forward_tape(block, x, &box, &conditioning, tape);         same bits as heddle_block_forward
+ *     heddle_block_forward_tape(block, x, &box, &conditioning, tape, stream);         same bits as heddle_block_forward
  *     ...
- *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape);  dx: of the output in, of the input out
+ *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape, stream);  dx: of the output in, of the
+ *                                                                                      input out
  *
  * Gradients are those of a loss that is the sum over all ranks, and are never scaled. The gradient of the activation is
  * exact per row: any sharding gives the same bits as one rank. Gradients of parameters and conditioning are sums over
  * the rows of *this rank's box*; the sum over the ranks (heddle/train/bucket.h) is the whole gradient, equal to one
  * rank's up to the order of f32 sums. docs/blocks.md has the formulas.
  *
- * Threads: as for the block.
+ * Streams are those of heddle/space.h: blocks work on host memory, where they are ignored. Threads: as for the block.
  */
 #ifndef HEDDLE_TAPE_H
 #define HEDDLE_TAPE_H
@@ -45,7 +46,8 @@ HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
  * box and replaces what it held. Collective where heddle_block_forward is. Errors as there; HEDDLE_ERR_ARG also: a
  * NULL, or the tape is of another block. After an error the tape holds nothing. */
 HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
-                                                   const heddle_conditioning *conditioning, heddle_tape *tape);
+                                                   const heddle_conditioning *conditioning, heddle_tape *tape,
+                                                   heddle_stream stream);
 
 /* Where gradients of the conditioning are added; f32, indexed by the global batch like heddle_conditioning. Only the
  * rows that the stage reads are touched: of the box's samples, rows 0..2 (ATTENTION, LINEAR) or 3..5 (MLP) of the
@@ -64,14 +66,15 @@ typedef struct heddle_conditioning_gradient {
  * conditioning missing. HEDDLE_ERR_NOMEM: workspace of the first call of a box; nothing is allocated afterwards. After
  * an error dx and the gradients may be partly done. */
 HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
-                                               const heddle_conditioning_gradient *dconditioning, heddle_tape *tape);
+                                               const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
+                                               heddle_stream stream);
 
 /* Gradient of parameter `index`: like heddle_block_param, data is [extents] f32, owned by the block until it is
  * destroyed (the address does not change), zero until the first backward. HEDDLE_ERR_ARG: a NULL, no such parameter.
  * HEDDLE_ERR_NOMEM: made on first use. */
 HEDDLE_API heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index);
 /* Sets all of them to zero. NULL is legal. */
-HEDDLE_API void heddle_block_zero_gradients(heddle_block *block);
+HEDDLE_API void heddle_block_zero_gradients(heddle_block *block, heddle_stream stream);
 
 /* Blocks hold workspace for the rows of a box in backward (and in the forward of a sharded dim): docs/blocks.md says
  * how much. From now on `block` works in the one of `with` and of all blocks that share it already, which must be used
@@ -87,7 +90,7 @@ HEDDLE_API heddle_status heddle_block_share_workspace(heddle_block *block, heddl
  * HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout,
                                                const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
-                                               int threads);
+                                               int threads, heddle_stream stream);
 
 #ifdef __cplusplus
 }

@@ -138,8 +138,9 @@ out:
 }
 
 heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
-                                   size_t recv_bytes, int from)
+                                   size_t recv_bytes, int from, heddle_stream stream)
 {
+    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
     if (to >= 0 && send_bytes > 0) {
