@@ -29,6 +29,9 @@ typedef struct heddle_comm_options {
      * Default: the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS
      * leaves. More than these limits allow is HEDDLE_ERR_NOMEM, which names them. Pages are taken when a buffer is. */
     int64_t arena_bytes;
+    /* heddle_comm_open of a plug-in: the folder of libheddle_NAME.so, an absolute path; asked before libheddle's own
+     * folder. NULL: what HEDDLE_MODULE_PATH says. Only read while opening. */
+    const char *module_folder;
 } heddle_comm_options;
 
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
@@ -51,6 +54,8 @@ HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, 
  *   "auto"    what heddle_comm_launcher finds: shm where all ranks are on this host, else mpi; without a launcher a
  *             single rank; heddle_comm_describe says which and why
  *   "self"    one rank
+ *   "NAME"    any other word: a plug-in, libheddle_NAME.so from options->module_folder or from libheddle's own folder,
+ *             never from the current folder or the loader's search path; docs/extending.md writes one
  *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
  * Collective. options may be NULL. May bind the calling thread to cores (options->bind); heddle_comm_destroy undoes it.
  * HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to install), or MPI found another

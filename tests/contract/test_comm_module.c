@@ -1,8 +1,7 @@
 /* Where the library of a transport is looked for, and what is said when it cannot be loaded. */
 #include "case.h"
 
-#include "runtime/base/base.h"
-#include "runtime/comm/transport/transport.h"
+#include <heddle/comm.h>
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -72,7 +71,10 @@ static void ask(char *sentence, size_t bytes, const char *name)
 static int as_program(const char *name)
 {
     heddle_comm *comm = NULL;
-    heddle_status st = hd_open_module(&comm, name, NULL);
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.module_folder = getenv("TEST_MODULE_FOLDER");
+    heddle_status st = heddle_comm_open(&comm, name, &options);
     printf("%s: %s\n", heddle_status_name(st), heddle_last_error());
     return 0;
 }
@@ -92,9 +94,10 @@ static void never_from_the_current_folder(void **state)
     make_folders();
     snprintf(where, sizeof where, "%s/cwd", folder);
     write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    setenv("LD_LIBRARY_PATH", where, 1); /* nor by the loader's search path */
     ask(sentence, sizeof sentence, "pigeon");
     remove_folders();
-    says(sentence, "was not built, there is no libheddle_pigeon.so", 1);
+    says(sentence, "there is no libheddle_pigeon.so in ", 1);
 }
 
 static void why_it_cannot_be_loaded(void **state)
@@ -118,6 +121,48 @@ static void why_it_cannot_be_loaded(void **state)
     remove_folders();
 }
 
+static void an_unknown_name_lists_the_known_ones(void **state)
+{
+    (void)state;
+    static const char *const no_word[] = {"'a pigeon'", "../pigeon", "''"};
+    char sentence[2048];
+    make_folders();
+    ask(sentence, sizeof sentence, "pigeon");
+    says(sentence, "ERR_ARG: no transport 'pigeon': wanted self, shm, mpi, auto or fault(SPEC):...", 1);
+    says(sentence, "/bin", 1); /* where it was looked for */
+    for (size_t i = 0; i < sizeof no_word / sizeof no_word[0]; i++) {
+        ask(sentence, sizeof sentence, no_word[i]);
+        says(sentence, "wanted self, shm, mpi, auto, fault(SPEC):... or the name of a plug-in", 1);
+    }
+    remove_folders();
+}
+
+/* The caller's folder comes first, the first reason stays, and no folder is relative to the current one. */
+static void from_the_folder_of_the_options(void **state)
+{
+    (void)state;
+    char where[128];
+    char sentence[2048];
+    make_folders();
+    snprintf(where, sizeof where, "%s/bin", folder);
+    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    snprintf(where, sizeof where, "%s/cwd", folder);
+    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    setenv("TEST_MODULE_FOLDER", where, 1);
+    ask(sentence, sizeof sentence, "pigeon");
+    says(sentence, "ERR_UNSUPPORTED", 1);
+    says(sentence, "cwd/libheddle_pigeon.so", 1);
+    says(sentence, "bin/libheddle_pigeon.so", 0);
+    setenv("TEST_MODULE_FOLDER", "../cwd", 1);
+    ask(sentence, sizeof sentence, "pigeon");
+    says(sentence, "module_folder is '../cwd', wanted the absolute path", 1);
+    unsetenv("TEST_MODULE_FOLDER");
+    setenv("HEDDLE_MODULE_PATH", ".", 1);
+    ask(sentence, sizeof sentence, "pigeon");
+    says(sentence, "HEDDLE_MODULE_PATH is '.', wanted the absolute path", 1);
+    remove_folders();
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "as-program") == 0) {
@@ -126,6 +171,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(never_from_the_current_folder),
         cmocka_unit_test(why_it_cannot_be_loaded),
+        cmocka_unit_test(an_unknown_name_lists_the_known_ones),
+        cmocka_unit_test(from_the_folder_of_the_options),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -43,10 +43,11 @@ static heddle_status run_all(int nranks, const char *transport, const heddle_com
     }
     HD_TRY(hd_options_check(&run.options, options));
     HD_TRY(hd_fault_parse(&fault, transport, &run.inner));
-    int threads = strcmp(run.inner, "threads") == 0;
-    if (!threads && strcmp(run.inner, "shm") != 0) {
-        st = hd_fail(HEDDLE_ERR_ARG, "ranks cannot be started on '%s': wanted threads, shm or fault(SPEC):...",
-                     run.inner);
+    const hd_transport *on = hd_transport_find(run.inner);
+    if (on == NULL || on->run == NULL) {
+        char known[128];
+        hd_transport_names(known, sizeof known, HD_TRANSPORTS_TO_RUN);
+        st = hd_fail(HEDDLE_ERR_ARG, "ranks cannot be started on '%s': wanted %s or fault(SPEC):...", run.inner, known);
         goto out;
     }
     if (nranks < 1 || nranks > HD_RUN_MAX_RANKS) {
@@ -62,7 +63,7 @@ static heddle_status run_all(int nranks, const char *transport, const heddle_com
         goto out;
     }
     hd_topology_load(); /* once here instead of in every process */
-    HD_TRY(threads ? hd_run_threads(&run) : hd_run_processes(&run));
+    HD_TRY(on->run(&run));
     st = result_of(run.shared, nranks);
 out:
     if (run.shared != NULL) {

@@ -21,7 +21,7 @@ typedef struct hd_run_shared {
     hd_run_rank rank[];
 } hd_run_shared;
 
-typedef struct hd_run {
+struct hd_run {
     int nranks;
     const char *where; /* as the caller gave it, fault(...) included */
     const char *inner;
@@ -29,9 +29,8 @@ typedef struct hd_run {
     heddle_rank_main fn;
     void *arg;
     hd_run_shared *shared;
-} hd_run;
+};
 
-heddle_status hd_run_threads(hd_run *run);
 heddle_status hd_run_processes(hd_run *run);
 
 /* Make the rank's communicator from its group (taken over), run the function, report. */

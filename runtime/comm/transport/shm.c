@@ -1,6 +1,6 @@
 /* Ranks that are processes of this host and know one another by the launcher's environment. */
 #include "runtime/comm/ground/launcher.h"
-#include "runtime/comm/transport/transport.h"
+#include "runtime/comm/transport/run.h"
 
 heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why)
 {
@@ -37,3 +37,10 @@ heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options,
 out:
     return st;
 }
+
+static heddle_status open_shm(heddle_comm **out, const heddle_comm_options *options)
+{
+    return hd_open_shm(out, options, "ranks from the environment");
+}
+
+const hd_transport hd_transport_shm = {.name = "shm", .open = open_shm, .run = hd_run_processes};

@@ -46,7 +46,7 @@ static heddle_status start_threads(rank_thread *threads, int n, int *started)
     return st;
 }
 
-heddle_status hd_run_threads(hd_run *run)
+static heddle_status run_threads(hd_run *run)
 {
     heddle_status st = HEDDLE_OK;
     rank_thread *threads = NULL;
@@ -79,3 +79,9 @@ out:
     pthread_mutex_destroy(&gate);
     return st;
 }
+
+const hd_transport hd_transport_threads = {
+    .name = "threads",
+    .instead = "ranks that are threads are started by heddle_run_ranks, they cannot be joined",
+    .run = run_threads,
+};
