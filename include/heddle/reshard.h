@@ -73,6 +73,8 @@ typedef struct heddle_reshard_options {
     heddle_tuning tuning;
     const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
     int64_t deadline_ms; /* 0: the communicator's */
+    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    int device;          /* of that space; 0 on the host */
 } heddle_reshard_options;
 
 HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);

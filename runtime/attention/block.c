@@ -21,7 +21,7 @@ int64_t hd_core_most_rows(const hd_core *core)
 heddle_status hd_core_buffer(void **out, hd_core *core, int64_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_buffer_alloc(out, core->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(out, core->comm, (size_t)(bytes > 0 ? bytes : 1), core->problem->options.space));
     core->workspace_bytes += bytes;
 out:
     return st;

@@ -1,5 +1,6 @@
 /* Making an attention object: every step that can fail on one rank is followed by an agreement. */
 #include "runtime/attention/attention_private.h"
+#include "runtime/device/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -109,7 +110,7 @@ out:
 static heddle_status take_memory(void **out, heddle_attention *a, int64_t bytes, int64_t *counted)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_buffer_alloc(out, a->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(out, a->comm, (size_t)(bytes > 0 ? bytes : 1), a->problem.options.space));
     *counted += bytes;
 out:
     return st;
@@ -259,6 +260,9 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     heddle_attention_options_init(&taken);
     if (mine == HEDDLE_OK) {
         mine = hd_struct_take(&taken, options, HD_STRUCT(heddle_attention_options, method));
+    }
+    if (mine == HEDDLE_OK) {
+        mine = hd_device_need(taken.space, taken.device, "attention", hd_comm_transport_name(comm));
     }
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");

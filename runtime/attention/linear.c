@@ -1,6 +1,7 @@
 /* Linear attention: the object. */
 #include "runtime/attention/attention_internal.h"
 #include "runtime/attention/linear_internal.h"
+#include "runtime/device/device.h"
 
 #include <string.h>
 
@@ -45,6 +46,8 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
     HD_TRY(hd_alloc((void **)&a, 1, sizeof *a, "a linear attention"));
     *out = a;
     HD_TRY(hd_linear_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm)));
+    HD_TRY(hd_device_need(a->problem.options.space, a->problem.options.device, "linear attention",
+                          hd_comm_transport_name(comm)));
     if (heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention: the mesh has %d ranks, the communicator %d",
                        heddle_mesh_size(mesh), heddle_comm_size(comm));

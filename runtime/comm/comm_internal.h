@@ -20,6 +20,8 @@ void **hd_comm_in_flight(heddle_comm *comm);
 
 /* How sentences call a rank of comm: its number in the communicator that the user opened. */
 int hd_comm_rank_name(const heddle_comm *comm, int rank);
+/* "threads": how sentences call what carries the bytes. */
+const char *hd_comm_transport_name(const heddle_comm *comm);
 
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);

@@ -74,6 +74,11 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
     return hd_comm_agree_with(comm, mine, &own);
 }
 
+const char *hd_comm_transport_name(const heddle_comm *comm)
+{
+    return comm->name;
+}
+
 int hd_comm_rank_name(const heddle_comm *comm, int rank)
 {
     return hd_comm_root_rank(comm, rank);

@@ -5,6 +5,7 @@
  * where they are wanted: everywhere, or to the blocks of the shard axis. So with and without a shard axis the same
  * numbers are added in the same order.
  */
+#include "runtime/device/device.h"
 #include "runtime/parallel/parallel_internal.h"
 
 #include <stdio.h>
@@ -81,6 +82,7 @@ static heddle_status take(heddle_bucket *bucket, const heddle_mesh *mesh, const 
     heddle_bucket_options *o = &bucket->options;
     heddle_bucket_options_init(o);
     HD_TRY(hd_struct_take(o, options, HD_STRUCT(heddle_bucket_options, average_axes)));
+    HD_TRY(hd_device_need(o->space, o->device, "a bucket", hd_comm_transport_name(bucket->comm)));
     HD_TRY(heddle_mesh_check(mesh));
     int nranks = heddle_comm_size(bucket->comm);
     if (heddle_mesh_size(mesh) != nranks) {
@@ -205,7 +207,7 @@ static heddle_status buffer(float **out, heddle_bucket *bucket, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    HD_TRY(heddle_buffer_alloc(&memory, bucket->group, bytes > 0 ? bytes : 1, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&memory, bucket->group, bytes > 0 ? bytes : 1, bucket->options.space));
     *out = memory;
     bucket->buffer_bytes += (int64_t)bytes;
 out:

@@ -1,4 +1,5 @@
 /* Life of a dense pair. */
+#include "runtime/device/device.h"
 #include "runtime/parallel/pair_internal.h"
 
 #include <stdio.h>
@@ -70,6 +71,8 @@ static heddle_status take(heddle_dense_pair *pair, const heddle_shape *shape, co
     heddle_dense_pair_options_init(&pair->options);
     HD_TRY(hd_struct_take(&pair->options, options, HD_STRUCT(heddle_dense_pair_options, hidden)));
     HD_TRY(check_options(&pair->options));
+    HD_TRY(
+        hd_device_need(pair->options.space, pair->options.device, "a dense pair", hd_comm_transport_name(pair->comm)));
     HD_TRY(check_layout(shape, mesh, layout, axis));
     if (heddle_mesh_size(mesh) != nranks) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), nranks);
@@ -151,8 +154,8 @@ static heddle_status make_buffers(heddle_dense_pair *pair)
     int64_t m = pair->gathered, c = pair->channels, h = pair->hidden;
     int64_t bytes = m * c * (int64_t)heddle_dtype_bytes(pair->dtype);
     int64_t piece = o->forward_only ? (int64_t)pair->seats * HD_PAIR_ROWS : m;
-    HD_TRY(heddle_buffer_alloc(&pair->x, pair->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST));
-    HD_TRY(heddle_buffer_alloc(&pair->y, pair->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&pair->x, pair->comm, (size_t)(bytes > 0 ? bytes : 1), o->space));
+    HD_TRY(heddle_buffer_alloc(&pair->y, pair->comm, (size_t)(bytes > 0 ? bytes : 1), o->space));
     pair->workspace_bytes += 2 * bytes;
     HD_TRY(work(&pair->before, pair, piece, h));
     HD_TRY(work(&pair->active, pair, piece, h));

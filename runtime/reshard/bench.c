@@ -67,15 +67,15 @@ const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
 /* --- buffers ---------------------------------------------------------------------------------------------------------
  */
 
-static heddle_status make_buffers(bench *b, heddle_memory memory)
+static heddle_status make_buffers(bench *b, const heddle_reshard_options *options)
 {
     heddle_status st = HEDDLE_OK;
     size_t slack = hd_roofline_slack_bytes(b->info.nranks);
-    HD_TRY(heddle_buffer_alloc(&b->src, b->comm, b->info.src_bytes + slack, HEDDLE_SPACE_HOST));
-    HD_TRY(heddle_buffer_alloc(&b->dst, b->comm, b->info.dst_bytes + slack, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&b->src, b->comm, b->info.src_bytes + slack, options->space));
+    HD_TRY(heddle_buffer_alloc(&b->dst, b->comm, b->info.dst_bytes + slack, options->space));
     memset(b->src, 1 + heddle_comm_rank(b->comm), b->info.src_bytes + slack);
     memset(b->dst, 0, b->info.dst_bytes + slack);
-    if (memory == HEDDLE_MEMORY_ANY) {
+    if (options->memory == HEDDLE_MEMORY_ANY) {
         HD_TRY(hd_alloc_aligned(&b->any_src, BUFFER_ALIGNMENT, b->info.src_bytes + slack, "a private source"));
         HD_TRY(hd_alloc_aligned(&b->any_dst, BUFFER_ALIGNMENT, b->info.dst_bytes + slack, "a private destination"));
         memset(b->any_src, 1 + heddle_comm_rank(b->comm), b->info.src_bytes + slack);
@@ -422,7 +422,7 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
     HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, &reshard));
     b.info.struct_bytes = sizeof(b.info);
     HD_TRY(heddle_reshard_get_info(&b.info, b.reshard));
-    HD_TRY(make_buffers(&b, reshard.memory));
+    HD_TRY(make_buffers(&b, &reshard));
     HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * PAIRS + 1), sizeof(int64_t), "samples of all ranks"));
     HD_TRY(hd_roofline_create(&b.roofline, comm, &b.info, b.src, b.dst));
     HD_TRY(warm_up(&b));

@@ -187,7 +187,8 @@ static heddle_status build_steps(heddle_reshard *plan, const survey *s)
         HD_TRY(hd_step_build(plan, p, s->all));
     }
     if (plan->buffer_bytes > 0) {
-        HD_TRY(heddle_buffer_alloc((void **)&plan->buffer, plan->comm, (size_t)plan->buffer_bytes, HEDDLE_SPACE_HOST));
+        HD_TRY(heddle_buffer_alloc((void **)&plan->buffer, plan->comm, (size_t)plan->buffer_bytes,
+                                   plan->request.options.space));
     }
 out:
     return st;

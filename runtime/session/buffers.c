@@ -32,7 +32,7 @@ heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer 
         return HEDDLE_OK;
     }
     void *memory = NULL;
-    heddle_status st = heddle_buffer_alloc(&memory, session->comm, bytes, HEDDLE_SPACE_HOST);
+    heddle_status st = heddle_buffer_alloc(&memory, session->comm, bytes, session->space);
     if (st != HEDDLE_OK) {
         return st;
     }

@@ -1,6 +1,7 @@
 /* Session: life cycle, counters, records. switch.c has enter and backward. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/device/device.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -129,6 +130,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     }
     heddle_session_options_init(&taken);
     HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_session_options, backward)));
+    HD_TRY(hd_device_need(taken.space, taken.device, "a session", hd_comm_transport_name(comm)));
     HD_TRY(hd_alloc((void **)made, 1, sizeof(**made), "a session"));
     heddle_session *session = *made;
     session->comm = comm;
@@ -136,6 +138,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     session->rank = rank;
     session->dry_run = taken.dry_run != 0;
     session->backward = taken.backward != 0;
+    session->space = taken.space;
     session->counters.struct_bytes = sizeof(session->counters);
     HD_TRY(start(session));
 out:

@@ -46,8 +46,9 @@ struct heddle_session {
     heddle_schedule_info info;
     int rank;
     int dry_run;
-    int backward;  /* plans of both directions are made on creation */
-    int last_left; /* index of the stage that backward left last, nstages when none */
+    heddle_space space; /* of its buffers */
+    int backward;       /* plans of both directions are made on creation */
+    int last_left;      /* index of the stage that backward left last, nstages when none */
     hd_session_name *names;
     int nnames;
     hd_session_plan *plans;

@@ -1,6 +1,7 @@
 /* Enter and backward: the switch of an activation, and of its gradient. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/device/device.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -138,6 +139,15 @@ static void count(const passage *p, const hd_session_step *step, const heddle_se
     }
 }
 
+/* Its memory is of the session's space. */
+static heddle_status check_space(const passage *p, const heddle_tensor *x)
+{
+    heddle_status st = x->space == p->session->space && x->device == 0
+                           ? HEDDLE_OK
+                           : hd_device_need(x->space, x->device, p->tensor, hd_comm_transport_name(p->session->comm));
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+}
+
 static heddle_status pass(const passage *p, heddle_tensor *x, heddle_stream stream)
 {
     heddle_session *session = p->session;
@@ -146,6 +156,7 @@ static heddle_status pass(const passage *p, heddle_tensor *x, heddle_stream stre
     heddle_status st;
     HD_TRY(hd_session_find(&step, session, p->stage, p->backward));
     HD_TRY(check_same_shape(p, x));
+    HD_TRY(check_space(p, x));
     st = heddle_layout_box(&box, &session->info.shape, &session->info.mesh, &x->layout, session->rank);
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "%s '%s': %s's layout", p->verb, p->stage, p->tensor);

@@ -123,6 +123,32 @@ static heddle_status too_few_ranks(heddle_comm *comm, void *arg)
     return st;
 }
 
+/* No device library is loaded here. */
+static heddle_status on_a_device(heddle_comm *comm, void *arg)
+{
+    heddle_reshard *reshard = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    (void)arg;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    heddle_status st = heddle_reshard_parse(&line, "f32[a=6 b=6] on [x=2]: a@x -> b@x");
+    if (st == HEDDLE_OK) {
+        st = heddle_reshard_create_line(&reshard, comm, &line, &options);
+        st = st == HEDDLE_ERR_UNSUPPORTED && strstr(heddle_last_error(), "a reshard: memory of device 0") != NULL
+                 ? HEDDLE_OK
+                 : wrong("a reshard on a device", st);
+    }
+    return st;
+}
+
+static void devices_want_a_library(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", on_a_device, NULL));
+    HD_OK(heddle_run_ranks(2, "shm", on_a_device, NULL));
+}
+
 static void mesh_must_have_all_ranks(void **state)
 {
     (void)state;
@@ -422,6 +448,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(mismatch_reaches_every_rank),
         cmocka_unit_test(bad_arguments_reach_every_rank),
         cmocka_unit_test(mesh_must_have_all_ranks),
+        cmocka_unit_test(devices_want_a_library),
         cmocka_unit_test(overlap_is_refused_on_every_rank),
         cmocka_unit_test(unreachable_memory_is_refused_on_every_rank),
         cmocka_unit_test(plans_are_independent),

@@ -207,6 +207,13 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     CHECK(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "heddle_session_rewind") != NULL);
     HD_TRY(heddle_session_rewind(f.session));
+    x.space = HEDDLE_SPACE_DEVICE;
+    x.device = 1;
+    CHECK(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(strstr(heddle_last_error(), "entering 's.mlp': x: memory of device 1") != NULL);
+    CHECK(strstr(heddle_last_error(), "the transport threads") != NULL);
+    x.space = HEDDLE_SPACE_HOST;
+    x.device = 0;
     HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, HEDDLE_NO_STREAM));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     heddle_session_counters counters = {0};

@@ -21,12 +21,13 @@ allowed() {
     runtime/comm/transport) echo "runtime/base runtime/layout runtime/comm/ground =runtime/comm runtime/comm/transport" ;;
     runtime/comm/transport/mpi) echo "" ;;
     runtime/comm/face) echo "runtime/base runtime/layout runtime/comm" ;;
+    runtime/device) echo "runtime/base runtime/device" ;;
     runtime/move) echo "runtime/base =runtime/comm runtime/move kernels" ;;
-    runtime/reshard) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard kernels" ;;
-    runtime/attention) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard runtime/attention kernels" ;;
+    runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels" ;;
+    runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/attention kernels" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels" ;;
-    runtime/session) echo "runtime/base runtime/layout =runtime/comm runtime/move runtime/reshard runtime/session" ;;
-    runtime/parallel) echo "runtime/base runtime/layout =runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
+    runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session" ;;
+    runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/reshard runtime/block runtime/parallel kernels" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule" ;;
