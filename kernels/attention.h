@@ -74,9 +74,24 @@ typedef struct hd_attn_kernels {
     void (*add)(void *dst, const void *src, int64_t elems);
 } hd_attn_kernels;
 
-/* The fastest this CPU can run for F32 or F64 arithmetic. */
-const hd_attn_kernels *hd_attn_kernels_best(heddle_dtype real);
-/* NULL: unknown or not for this CPU. */
-const hd_attn_kernels *hd_attn_kernels_named(const char *name);
+/* out[q, :] = sum_k softmax_k(scale * <q[q, :], k[k, :]>) v[k, :] for one head of one fibre. Token t of q lies
+ * t * q_stride elements behind q, and so on. All of one dtype, F32 or BF16; arithmetic is f32. nk >= 1. */
+typedef struct hd_attention_head {
+    const void *q;
+    const void *k;
+    const void *v;
+    void *out;
+    heddle_dtype dtype;
+    int64_t nq;
+    int64_t nk;
+    int64_t d;
+    int64_t q_stride;
+    int64_t kv_stride;
+    int64_t out_stride;
+    float scale;
+    /* [nq] the largest score scale q k, and the log of the sum of exp(score - top): apart, because rounded together
+     * they are too coarse to make weights of large scores from. NULL: not wanted. */
+    float *top, *log_sum;
+} hd_attention_head;
 
 #endif

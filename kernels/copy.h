@@ -1,5 +1,4 @@
-/* The kernel table: one slot and one signature per operation. Plain pointers, no communication, no allocation, no
- * state besides the tables that are filled once. */
+/* Strided copies. */
 #ifndef HD_KERNELS_COPY_H
 #define HD_KERNELS_COPY_H
 
@@ -42,12 +41,5 @@ typedef struct hd_copy_hint {
 /* The rule of thumb, and the candidates worth timing (best guess first; returns how many, at most `capacity`). */
 int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
                        const int64_t *count, const hd_copy_hint *hint);
-
-/* dst[i] = src[0][i] + src[1][i] + ... in this order; 16- and 8-bit floats are summed in f32 and rounded once, f32 in
- * f32, f64 in f64, integers modulo 2^n, bool as or. dst must not overlap any src. */
-void hd_sum_rows(void *dst, const void *const *src, int nsrc, int64_t elems, heddle_dtype dtype);
-
-/* Name of the widest instruction set in use: "avx512" "avx2" "generic". */
-const char *hd_cpu_isa(void);
 
 #endif

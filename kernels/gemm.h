@@ -8,7 +8,7 @@
 #ifndef HD_KERNELS_GEMM_H
 #define HD_KERNELS_GEMM_H
 
-#include <heddle/layout.h>
+#include "kernels/table.h"
 
 enum {
     HD_GEMM_ROWS = 64,       /* of a small block */
@@ -20,8 +20,8 @@ typedef struct hd_gemm hd_gemm;
 /* src_dtype, dst_dtype: F32 or BF16 (sums are always f32). A seat is what one thread needs to run it: threads with
  * different seats may run the same gemm at the same time. BF16 sources are multiplied as BF16 where oneDNN has a
  * kernel for that, else as F32 after conversion. */
-heddle_status hd_gemm_create(hd_gemm **out, int64_t k, int64_t n, heddle_dtype src_dtype, heddle_dtype dst_dtype,
-                             int seats);
+heddle_status hd_gemm_create(hd_gemm **out, const hd_kernels *kernels, int64_t k, int64_t n, heddle_dtype src_dtype,
+                             heddle_dtype dst_dtype, int seats);
 void hd_gemm_destroy(hd_gemm *gemm);
 
 /* Copies weight [n, k] and bias [n] (NULL: none) into the kernel's own order. Not while anybody runs it. */

@@ -66,9 +66,4 @@ typedef struct hd_linear_kernels {
     void (*outer_back)(void *scratch, const hd_linear_chunk *chunk, const void *left, const void *right);
 } hd_linear_kernels;
 
-/* The fastest this CPU can run for F32 or F64 arithmetic. */
-const hd_linear_kernels *hd_linear_kernels_best(heddle_dtype real);
-/* NULL: unknown or not for this CPU. */
-const hd_linear_kernels *hd_linear_kernels_named(const char *name);
-
 #endif

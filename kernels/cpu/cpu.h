@@ -1,10 +1,17 @@
-/* CPU features for the tables of kernels: 1 when files named *_avx2.c or *_avx512.c may be entered. */
+/* Instruction sets: which files named avx2.c or avx512.c may be entered. */
 #ifndef HD_CPU_H
 #define HD_CPU_H
 
-#include "kernels/copy.h"
+enum {
+    HD_ISA_GENERIC,
+    HD_ISA_AVX2,   /* with FMA and F16C */
+    HD_ISA_AVX512, /* F, BW, VL, DQ, and everything of AVX2 */
+    HD_ISAS
+};
 
-int hd_cpu_has_avx2(void);   /* with FMA and F16C */
-int hd_cpu_has_avx512(void); /* F, BW, VL, DQ, and everything of avx2 */
+extern const char *const hd_isa_name[HD_ISAS]; /* as HEDDLE_CPU spells them */
+
+/* The widest that the CPU and the operating system can and HEDDLE_CPU leaves; -1: HEDDLE_CPU is misspelt. */
+int hd_cpu_isa(void);
 
 #endif

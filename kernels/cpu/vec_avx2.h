@@ -1,10 +1,9 @@
-/* Eight floats. Names are those that block_body.h and attention_body.h are written in. */
+/* Eight floats. Names are those that the kernels of blocks and of attention are written in. */
 #ifndef HD_VEC_AVX2_H
 #define HD_VEC_AVX2_H
 
-#include "kernels/cpu/block/internal.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 #include <string.h>
 
 enum {

@@ -1,10 +1,9 @@
-/* Sixteen floats. Names are those that block_body.h and attention_body.h are written in. */
+/* Sixteen floats. Names are those that the kernels of blocks and of attention are written in. */
 #ifndef HD_VEC_AVX512_H
 #define HD_VEC_AVX512_H
 
-#include "kernels/cpu/block/internal.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 
 enum {
     VEC = 16,

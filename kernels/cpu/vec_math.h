@@ -2,6 +2,8 @@
 #ifndef HD_VEC_MATH_H
 #define HD_VEC_MATH_H
 
+#define HD_LOG2_E 1.4426950408889634f
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* 2^x to 1 ulp: x = n + f, 2^f by a polynomial that is exactly 1 at 0. 2^-infinity is 0. */

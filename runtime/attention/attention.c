@@ -101,14 +101,14 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv));
     }
-    hd_attn_widen(a->wide_q, a->qkv, p->dtype, a->q_elems);
+    hd_attn_widen(a->core.table, a->wide_q, a->qkv, p->dtype, a->q_elems);
     hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->top, a->log_sum, a->lse};
     a->core.going_back = 0;
     HD_TRY(a->method->forward(&a->core, &call));
     const char *o = a->o, *out_lse = a->lse;
     heddle_dtype type = p->real;
     if (p->spread > 1) {
-        hd_attn_narrow(a->narrow_o, a->o, p->dtype, a->q_elems);
+        hd_attn_narrow(a->core.table, a->narrow_o, a->o, p->dtype, a->q_elems);
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_ROWS, a->narrow_o, a->rows));
         o = a->rows;
         type = p->dtype;
@@ -177,7 +177,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o));
     }
-    hd_attn_widen(a->wide_d_o, a->d_o, p->dtype, a->q_elems);
+    hd_attn_widen(a->core.table, a->wide_d_o, a->d_o, p->dtype, a->q_elems);
     a->core.kernels->row_dots(a->delta, a->o, a->wide_d_o, a->row_elems, p->width);
     memset(a->grad, 0, (size_t)(all_elems * p->real_bytes));
     hd_core_backward call = {.q = a->wide_q,
@@ -193,7 +193,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     const char *grad = a->grad;
     heddle_dtype type = p->real;
     if (p->spread > 1) {
-        hd_attn_narrow(a->narrow_grad, a->grad, p->dtype, all_elems);
+        hd_attn_narrow(a->core.table, a->narrow_grad, a->grad, p->dtype, all_elems);
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, a->narrow_grad, a->rows));
         grad = a->rows;
         type = p->dtype;

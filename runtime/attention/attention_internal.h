@@ -3,7 +3,7 @@
 #ifndef HD_ATTENTION_INTERNAL_H
 #define HD_ATTENTION_INTERNAL_H
 
-#include "kernels/attention.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include <heddle/attention.h>
@@ -104,8 +104,9 @@ heddle_status hd_hop_wait(hd_hop *hop, hd_moved *moved);
 /* Arrays are dense and head by head: [heads][batch][rows][width]. */
 typedef struct hd_core {
     const hd_attn_problem *problem;
-    const hd_attn_kernels *kernels;
-    heddle_comm *comm; /* of the ring; NULL when it has one member */
+    const hd_kernels *table;
+    const hd_attn_kernels *kernels; /* of the problem's arithmetic */
+    heddle_comm *comm;              /* of the ring; NULL when it has one member */
     int rank, nranks;
     int64_t heads, kv_heads; /* of this rank's part */
     const hd_head_part *part;
@@ -277,7 +278,9 @@ void hd_attn_pack_head(void *dense, const heddle_attention_array *array, const h
 void hd_attn_unpack_head(const heddle_attention_array *array, const void *const *src, int nsrc, heddle_dtype dtype,
                          const hd_attn_problem *problem, int64_t head, int64_t array_heads);
 /* Elementwise between storage and real type. */
-void hd_attn_widen(void *real, const void *storage, heddle_dtype storage_dtype, int64_t elems);
-void hd_attn_narrow(void *storage, const void *real, heddle_dtype storage_dtype, int64_t elems);
+void hd_attn_widen(const hd_kernels *kernels, void *real, const void *storage, heddle_dtype storage_dtype,
+                   int64_t elems);
+void hd_attn_narrow(const hd_kernels *kernels, void *storage, const void *real, heddle_dtype storage_dtype,
+                    int64_t elems);
 
 #endif

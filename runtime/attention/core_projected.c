@@ -108,7 +108,7 @@ static const char *own_keys(hd_core *core, const void *kv)
     if (p->dtype != HEDDLE_BF16) {
         return kv;
     }
-    hd_attn_widen(state->wide, kv, p->dtype, 2 * hd_core_elems(core, core->kv_heads, core->rank));
+    hd_attn_widen(core->table, state->wide, kv, p->dtype, 2 * hd_core_elems(core, core->kv_heads, core->rank));
     return state->wide;
 }
 
@@ -120,7 +120,7 @@ static const void *own_projection(hd_core *core, int of_values)
     if (p->dtype != HEDDLE_BF16) {
         return e;
     }
-    hd_attn_widen(state->wide_e[of_values], e, p->dtype, state->m * core->rows[core->rank].rows);
+    hd_attn_widen(core->table, state->wide_e[of_values], e, p->dtype, state->m * core->rows[core->rank].rows);
     return state->wide_e[of_values];
 }
 
@@ -275,7 +275,7 @@ static void store_projection_gradients(hd_core *core, const char *keys)
             void *real = p->dtype == HEDDLE_BF16 ? state->de : out[i];
             const char *own_rows = keys + i * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
             projection_gradient(core, (char *)state->dkv + i * half, own_rows, real);
-            hd_attn_narrow(out[i], real, p->dtype, state->m * own);
+            hd_attn_narrow(core->table, out[i], real, p->dtype, state->m * own);
         }
     }
 }

@@ -119,7 +119,7 @@ static void round_turn(void *ctx, const hd_turn *turn)
         s.keys = w->held + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
         if (p->dtype == HEDDLE_BF16) {
             void *wide = hd_core_wide(w->core, turn->thread);
-            hd_attn_widen(wide, s.keys, p->dtype, elems);
+            hd_attn_widen(w->core->table, wide, s.keys, p->dtype, elems);
             s.keys = wide;
         }
     }

@@ -187,7 +187,7 @@ static heddle_status make_core(heddle_attention *a, heddle_status mine)
     hd_core *core = &a->core;
     const hd_attn_problem *p = &a->problem;
     core->problem = p;
-    core->kernels = hd_attn_kernels_best(p->real);
+    core->kernels = hd_kernels_attn(core->table, p->real);
     core->comm = a->ring;
     core->nranks = p->ring;
     core->rank = p->rank / p->spread;
@@ -269,6 +269,9 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     }
     if (mine == HEDDLE_OK) {
         a->comm = comm;
+        mine = hd_kernels_cpu(&a->core.table);
+    }
+    if (mine == HEDDLE_OK) {
         mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, &taken, heddle_comm_rank(comm));
     }
     if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {

@@ -43,6 +43,7 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
 {
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention *a = NULL;
+    const hd_kernels *kernels = NULL;
     HD_TRY(hd_alloc((void **)&a, 1, sizeof *a, "a linear attention"));
     *out = a;
     HD_TRY(hd_linear_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm)));
@@ -53,7 +54,8 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
                        heddle_mesh_size(mesh), heddle_comm_size(comm));
     }
     a->comm = comm;
-    a->kernels = hd_linear_kernels_best(a->problem.real);
+    HD_TRY(hd_kernels_cpu(&kernels));
+    a->kernels = hd_kernels_linear(kernels, a->problem.real);
     a->dims = (hd_linear_dims){.dk = a->problem.dk,
                                .dv = a->problem.dv,
                                .chunk_rows = a->problem.chunk_rows,

@@ -2,7 +2,7 @@
 #ifndef HD_LINEAR_INTERNAL_H
 #define HD_LINEAR_INTERNAL_H
 
-#include "kernels/linear.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include <heddle/linear_attention.h>

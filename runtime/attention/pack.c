@@ -1,7 +1,7 @@
 /* Between a caller's strided arrays and dense ones, head by head. */
 #include "runtime/attention/attention_internal.h"
 
-#include "kernels/block.h"
+#include "kernels/small_float.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static double load(const void *from, int64_t i, heddle_dtype dtype)
     case HEDDLE_F64:
         return ((const double *)from)[i];
     case HEDDLE_BF16:
-        return hd_bf16_to_f32(((const uint16_t *)from)[i]);
+        return hd_f32_from_bf16(((const uint16_t *)from)[i]);
     default:
         return ((const float *)from)[i];
     }
@@ -36,7 +36,7 @@ static void store(void *to, int64_t i, heddle_dtype dtype, double value)
         ((double *)to)[i] = value;
         break;
     case HEDDLE_BF16:
-        ((uint16_t *)to)[i] = hd_f32_to_bf16((float)value);
+        ((uint16_t *)to)[i] = hd_bf16_from_f32((float)value);
         break;
     default:
         ((float *)to)[i] = (float)value;
@@ -97,19 +97,21 @@ void hd_attn_unpack_head(const heddle_attention_array *array, const void *const 
     }
 }
 
-void hd_attn_widen(void *real, const void *storage, heddle_dtype storage_dtype, int64_t elems)
+void hd_attn_widen(const hd_kernels *kernels, void *real, const void *storage, heddle_dtype storage_dtype,
+                   int64_t elems)
 {
     if (storage_dtype == HEDDLE_BF16) {
-        hd_block_kernels_best()->convert(real, HEDDLE_F32, storage, HEDDLE_BF16, elems);
+        kernels->convert(real, HEDDLE_F32, storage, HEDDLE_BF16, elems);
     } else if (real != storage) {
         memcpy(real, storage, (size_t)elems * heddle_dtype_bytes(storage_dtype));
     }
 }
 
-void hd_attn_narrow(void *storage, const void *real, heddle_dtype storage_dtype, int64_t elems)
+void hd_attn_narrow(const hd_kernels *kernels, void *storage, const void *real, heddle_dtype storage_dtype,
+                    int64_t elems)
 {
     if (storage_dtype == HEDDLE_BF16) {
-        hd_block_kernels_best()->convert(storage, HEDDLE_BF16, real, HEDDLE_F32, elems);
+        kernels->convert(storage, HEDDLE_BF16, real, HEDDLE_F32, elems);
     } else if (real != storage) {
         memcpy(storage, real, (size_t)elems * heddle_dtype_bytes(storage_dtype));
     }

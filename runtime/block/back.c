@@ -17,7 +17,6 @@ heddle_status hd_back_make(heddle_block *block)
     HD_TRY(hd_alloc((void **)&back, 1, sizeof *back, "backward of a block"));
     HD_TRY(hd_alloc((void **)&back->space, 1, sizeof *back->space, "backward of a block"));
     back->space->owners = 1;
-    back->kernels = hd_block_back_kernels_named(block->kernels->name);
     block->back = back;
     back = NULL;
 out:
@@ -120,7 +119,7 @@ static heddle_status make_layers(int *narrow, heddle_block *block, heddle_dtype 
     for (int i = 0; i < block->nlayers; i++) {
         const heddle_param *weight = &block->param[2 * i];
         if (back->layer[i] == NULL) {
-            HD_TRY(hd_gemm_create(&back->layer[i], weight->extent[0], weight->extent[1],
+            HD_TRY(hd_gemm_create(&back->layer[i], block->kernels, weight->extent[0], weight->extent[1],
                                   sums_rows(block, i) ? HEDDLE_F32 : dtype, HEDDLE_F32, block->seats));
         }
         *narrow &= sums_rows(block, i) || hd_gemm_narrow(back->layer[i]);

@@ -1,5 +1,4 @@
 /* Backward of x += proj(attention of q(x) to k,v(text)). */
-#include "kernels/attention.h"
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
@@ -53,10 +52,11 @@ static int64_t lines(int64_t floats)
     return (floats + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
 }
 
-static size_t head_bytes(int64_t tokens, int64_t d)
+static size_t head_bytes(const heddle_block *block, int64_t tokens)
 {
+    int64_t d = block->head_channels;
     int64_t floats = TEXT_ARRAYS * lines(tokens * d) + ROW_ARRAYS * lines(HD_UNIT_ROWS * d) + HD_UNIT_ROWS;
-    return (size_t)floats * sizeof(float) + hd_attn_kernels_best(HEDDLE_F32)->scratch_bytes(d);
+    return (size_t)floats * sizeof(float) + block->kernels->attn_f32.scratch_bytes(d);
 }
 
 static head_rows divide(float *memory, int64_t tokens, int64_t d)
@@ -94,7 +94,7 @@ static void scatter(float *dst, const float *src, int64_t rows, int64_t d, int64
 static void attend_back(heddle_block *block, const hd_kept *kept, const head_rows *x, const hd_attn_block *piece,
                         int64_t first, const float *top, const float *log_sum, int64_t h)
 {
-    const hd_attn_kernels *kernels = hd_attn_kernels_best(HEDDLE_F32);
+    const hd_attn_kernels *kernels = &block->kernels->attn_f32;
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, d = block->head_channels, rows = piece->nq;
     size_t at = (size_t)(first * c + h * d) * hd_block_elem_bytes(block);
@@ -192,7 +192,7 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     }
     HD_TRY(hd_back_reserve(block, HD_WORK_D_TEXT, text * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_SEAT_OUT, HD_CHUNK_ROWS * c * sizeof(float)));
-    HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(block->options.text_tokens, block->head_channels)));
+    HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(block, block->options.text_tokens)));
 out:
     return st;
 }

@@ -78,7 +78,6 @@ typedef struct hd_back_space {
 } hd_back_space;
 
 struct hd_block_back {
-    const hd_block_back_kernels *kernels;
     heddle_dtype
         dtype; /* of what the products of linear layers read; BF16: rounded for them, but the text's in CROSS */
     hd_gemm *layer[HD_BLOCK_LAYERS]; /* the layers' weights transposed; results are f32 */

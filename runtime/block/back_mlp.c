@@ -41,15 +41,15 @@ static heddle_status through_fc2(heddle_block *block, int seat_index, const void
     if (back->dtype == HEDDLE_F32) {
         float *d_hidden = (float *)hd_back_work(block, HD_WORK_D_WIDE) + at * hidden;
         HD_TRY(hd_gemm_run(back->layer[HD_LAYER_FC2], seat_index, d_hidden, dy, rows));
-        back->kernels->gelu_back(d_hidden, (float *)hd_back_work(block, HD_WORK_ACTIVE) + at * hidden, before,
-                                 block->options.shape.dtype, rows * hidden);
+        block->kernels->gelu_back(d_hidden, (float *)hd_back_work(block, HD_WORK_ACTIVE) + at * hidden, before,
+                                  block->options.shape.dtype, rows * hidden);
         return HEDDLE_OK;
     }
     HD_TRY(hd_gemm_run(back->layer[HD_LAYER_FC2], seat_index, seat->part[PART_D_HIDDEN], dy, rows));
     for (int64_t r = 0; r < rows; r++) {
         float *d_row = (float *)seat->part[PART_D_HIDDEN] + r * hidden;
         float *active = seat->part[PART_LINE];
-        back->kernels->gelu_back(d_row, active, (const uint16_t *)before + r * hidden, HEDDLE_BF16, hidden);
+        block->kernels->gelu_back(d_row, active, (const uint16_t *)before + r * hidden, HEDDLE_BF16, hidden);
         block->kernels->convert(hd_back_rows(block, HD_WORK_NARROW, (at + r) * hidden), HEDDLE_BF16, d_row, HEDDLE_F32,
                                 hidden);
         block->kernels->convert(hd_back_rows(block, HD_WORK_ACTIVE, (at + r) * hidden), HEDDLE_BF16, active, HEDDLE_F32,

@@ -34,13 +34,13 @@ const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view,
     }
     const float *factor = hd_block_condition(block, view, piece->sample, gate);
     if (back->dtype == HEDDLE_F32) {
-        back->kernels->scale_rows(scaled, dst, piece->rows, c, factor);
+        block->kernels->scale_rows(scaled, dst, piece->rows, c, factor);
         return scaled;
     }
     float *wide = block->seat[seat].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows; r++) { /* row by row: in the nearest cache */
         block->kernels->convert(wide + c, HEDDLE_F32, (const uint16_t *)dst + r * c, back->dtype, c);
-        back->kernels->scale_rows(wide, wide + c, 1, c, factor);
+        block->kernels->scale_rows(wide, wide + c, 1, c, factor);
         block->kernels->convert((uint16_t *)scaled + r * c, back->dtype, wide, HEDDLE_F32, c);
     }
     return scaled;
@@ -71,8 +71,8 @@ void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_
     for (int64_t r = 0; r < piece->rows; r += count) {
         char *dx = view->x + (size_t)hd_view_row(view, piece->first + r) * row_bytes;
         count = hd_view_run(view, piece->first + r, piece->rows - r, &stride);
-        block->back->kernels->norm_back(dx, stride * c, src + (size_t)r * row_bytes, dtype, x->dy + r * c, count, c,
-                                        scale, dshift, dshift != NULL ? dshift + c : NULL);
+        block->kernels->norm_back(dx, stride * c, src + (size_t)r * row_bytes, dtype, x->dy + r * c, count, c, scale,
+                                  dshift, dshift != NULL ? dshift + c : NULL);
     }
 }
 
@@ -83,7 +83,7 @@ void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const h
     float *shift = hd_back_condition(block, view, piece->sample, base + HD_SHIFT);
     float *scale = hd_back_condition(block, view, piece->sample, base + HD_SCALE);
     if (shift != NULL) {
-        block->back->kernels->add_columns(shift, sums, 1, c, c);
-        block->back->kernels->add_columns(scale, sums + c, 1, c, c);
+        block->kernels->add_columns(shift, sums, 1, c, c);
+        block->kernels->add_columns(scale, sums + c, 1, c, c);
     }
 }

@@ -149,10 +149,9 @@ static heddle_status multiply(const heddle_block *block, const panel *p, float *
 
 static void add_columns(const heddle_block *block, const panel *p, float *dst, const void *dy, int64_t rows)
 {
-    const hd_block_back *back = block->back;
     int64_t count, n = p->weight->n;
     if (p->weight->dtype == HEDDLE_F32) {
-        back->kernels->add_columns(dst, dy, rows, n, p->n);
+        block->kernels->add_columns(dst, dy, rows, n, p->n);
         return;
     }
     for (int64_t r = 0; r < rows; r += count) {
@@ -161,7 +160,7 @@ static void add_columns(const heddle_block *block, const panel *p, float *dst, c
             block->kernels->convert(p->wide + i * p->n, HEDDLE_F32, (const uint16_t *)dy + (r + i) * n, HEDDLE_BF16,
                                     p->n);
         }
-        back->kernels->add_columns(dst, p->wide, count, p->n, p->n);
+        block->kernels->add_columns(dst, p->wide, count, p->n, p->n);
     }
 }
 
@@ -171,7 +170,7 @@ static heddle_status add_gated(heddle_block *block, const hd_block_view *view, c
 {
     heddle_status st = HEDDLE_OK;
     const hd_weight_grad *w = p->weight;
-    const hd_block_back_kernels *kernels = block->back->kernels;
+    const hd_kernels *kernels = block->kernels;
     const float *gate = hd_block_condition(block, view, unit->sample, w->gate) + p->first;
     const float *weight = block->param[w->param].data + p->first * w->k;
     const float *bias = block->param[w->param + 1].data + p->first;

@@ -113,7 +113,8 @@ static heddle_status add_layer(heddle_block *block, const char *weight, const ch
     heddle_status st = HEDDLE_OK;
     HD_TRY(add_param(block, weight, n, k));
     HD_TRY(add_param(block, bias, n, 0));
-    HD_TRY(hd_gemm_create(&block->layer[block->nlayers], k, n, block->options.shape.dtype, dst_dtype, block->seats));
+    HD_TRY(hd_gemm_create(&block->layer[block->nlayers], block->kernels, k, n, block->options.shape.dtype, dst_dtype,
+                          block->seats));
     block->nlayers++;
 out:
     return st;
@@ -202,7 +203,7 @@ heddle_status heddle_block_create(heddle_block **out, const heddle_block_options
     if (options->kind != HEDDLE_STAGE_MLP) {
         block->head_channels = block->channels / options->heads;
     }
-    block->kernels = hd_block_kernels_best();
+    HD_TRY(hd_kernels_cpu(&block->kernels));
     block->seats = options->threads > 0 ? options->threads : 1;
     HD_TRY(hd_alloc((void **)&block->seat, (size_t)block->seats, sizeof *block->seat, "a block's threads"));
     HD_TRY(make_layers(block));

@@ -2,7 +2,6 @@
 #ifndef HD_BLOCK_INTERNAL_H
 #define HD_BLOCK_INTERNAL_H
 
-#include "kernels/block.h"
 #include "kernels/gemm.h"
 
 #include <heddle/block.h>
@@ -39,7 +38,7 @@ struct heddle_block {
     heddle_block_options options;
     int64_t channels;
     int64_t head_channels;
-    const hd_block_kernels *kernels;
+    const hd_kernels *kernels;
     int nparams;
     heddle_param param[HD_BLOCK_PARAMS];
     int nlayers;

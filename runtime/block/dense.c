@@ -51,6 +51,7 @@ heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int
 {
     (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
+    const hd_kernels *kernels = NULL;
     hd_gemm *gemm = NULL;
     linear_share share[HD_BLOCK_THREADS];
     if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {
@@ -66,13 +67,14 @@ heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int
                        : x == NULL ? "x"
                                    : "weight");
     }
+    HD_TRY(hd_kernels_cpu(&kernels));
     int64_t unused, widest = k > n ? k : n;
     const int64_t bytes[] = {rows, widest > 0 ? widest : 1, sizeof(float)};
     HD_TRY(hd_product(&unused, "rows of a linear layer", 3, bytes));
     int64_t blocks = rows / HD_GEMM_ROWS + (rows % HD_GEMM_ROWS != 0);
     int count = threads > 1 ? threads : 1;
     count = count > blocks ? (int)blocks : count;
-    HD_TRY(hd_gemm_create(&gemm, k, n, HEDDLE_F32, HEDDLE_F32, count));
+    HD_TRY(hd_gemm_create(&gemm, kernels, k, n, HEDDLE_F32, HEDDLE_F32, count));
     HD_TRY(hd_gemm_pack(gemm, weight, bias));
     for (int i = 0; i < count; i++) {
         int64_t first = blocks * i / count * HD_GEMM_ROWS;

@@ -9,6 +9,7 @@
 
 /* Jobs: stretches of rows of dx, then panels of dweight, each over all rows in the same order. */
 typedef struct linear_back {
+    const hd_kernels *kernels;
     hd_gemm *gemm; /* NULL: dx is not wanted */
     float *dx, *dweight, *dbias;
     const float *dout, *x;
@@ -42,7 +43,7 @@ static heddle_status panel(const linear_back *b, int64_t first)
             return st;
         }
         if (b->dbias != NULL) {
-            hd_block_back_kernels_best()->add_columns(b->dbias + first, dout, rows, b->n, columns);
+            b->kernels->add_columns(b->dbias + first, dout, rows, b->n, columns);
         }
     }
     return HEDDLE_OK;
@@ -123,11 +124,12 @@ heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, con
                        : x == NULL     ? "x"
                                        : "weight");
     }
+    HD_TRY(hd_kernels_cpu(&b.kernels));
     b.row_jobs = dx != NULL ? (rows + HD_UNIT_ROWS - 1) / HD_UNIT_ROWS : 0;
     b.jobs = b.row_jobs + (n + HD_PANEL_ROWS - 1) / HD_PANEL_ROWS;
     int count = (int)smaller(threads > 1 ? threads : 1, b.jobs);
     if (dx != NULL) {
-        HD_TRY(hd_gemm_create(&b.gemm, n, k, HEDDLE_F32, HEDDLE_F32, count));
+        HD_TRY(hd_gemm_create(&b.gemm, b.kernels, n, k, HEDDLE_F32, HEDDLE_F32, count));
         HD_TRY(hd_gemm_pack_transposed(b.gemm, weight));
     }
     HD_TRY(run_workers(&b, count));

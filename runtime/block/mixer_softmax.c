@@ -1,5 +1,4 @@
 /* Softmax attention over fibres that are whole on this rank. */
-#include "kernels/attention.h"
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
 
@@ -93,10 +92,10 @@ static int64_t lines(int64_t floats)
     return (floats + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
 }
 
-static size_t head_bytes(int64_t t, int64_t d)
+static size_t head_bytes(const heddle_block *block, int64_t t)
 {
-    return (size_t)(HEAD_ARRAYS * lines(t * d) + lines(t)) * sizeof(float) +
-           hd_attn_kernels_best(HEDDLE_F32)->scratch_bytes(d);
+    int64_t d = block->head_channels;
+    return (size_t)(HEAD_ARRAYS * lines(t * d) + lines(t)) * sizeof(float) + block->kernels->attn_f32.scratch_bytes(d);
 }
 
 static head_rows divide(float *memory, int64_t t, int64_t d)
@@ -131,7 +130,7 @@ static void scatter(float *dst, const float *src, int64_t rows, int64_t d, int64
 static heddle_status backward_job(heddle_block *block, const hd_block_view *view, int seat_index, int64_t index)
 {
     const hd_mixer_call *call = view->call;
-    const hd_attn_kernels *kernels = hd_attn_kernels_best(HEDDLE_F32);
+    const hd_attn_kernels *kernels = &block->kernels->attn_f32;
     mixer_job job = job_of(block, view, index);
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, d = block->head_channels, t = view->t;
@@ -164,7 +163,7 @@ static heddle_status backward(const hd_mixer_call *call)
     heddle_block *block = call->block;
     hd_block_view view = *call->view;
     view.call = call;
-    HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(view.t, block->head_channels)));
+    HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(block, view.t)));
     HD_TRY(hd_block_run_jobs(block, &view, backward_job, jobs_of(block, &view)));
 out:
     return st;

@@ -4,10 +4,9 @@
  * the same bits. q is not scaled: 1/sqrt(d) is a factor of the result, which the norm behind it takes out again; what
  * is left of it is d times the norm's epsilon.
  */
+#include "kernels/small_float.h"
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
-
-#include "kernels/linear.h"
 
 #include <math.h>
 #include <string.h>
@@ -46,7 +45,7 @@ static linear_work divide(const heddle_block *block, void *memory, int64_t t, in
     int64_t chunk = (d + 63) / 64 * 64;
     chunk = chunk < LEAST_CHUNK ? LEAST_CHUNK : chunk > MOST_CHUNK ? MOST_CHUNK : chunk;
     chunk = t < chunk ? t : chunk;
-    linear_work w = {.block = block, .kernels = hd_linear_kernels_best(HEDDLE_F32), .t = t};
+    linear_work w = {.block = block, .kernels = &block->kernels->linear_f32, .t = t};
     w.dims = (hd_linear_dims){.dk = d, .dv = d, .chunk_rows = chunk, .bidirectional = !block->options.causal};
     w.nchunks = chunk > 0 ? (t + chunk - 1) / chunk : 0;
     w.state_elems = d * w.kernels->padded(d);
@@ -196,13 +195,13 @@ static void head_backward(const linear_work *w, const head_rows *x, double decay
 
 static float load(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return dtype == HEDDLE_BF16 ? hd_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 static void store(void *x, heddle_dtype dtype, int64_t i, float value)
 {
     if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_f32_to_bf16(value);
+        ((uint16_t *)x)[i] = hd_bf16_from_f32(value);
     } else {
         ((float *)x)[i] = value;
     }

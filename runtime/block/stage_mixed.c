@@ -191,10 +191,10 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
         const char *raw = kept->wide + (size_t)(piece->first + r) * 3 * row_bytes(block);
         for (int which = 0; which < 2; which++) {
             const float *weight = block->options.qk_norm ? block->param[HD_PARAM_Q_NORM + which].data : NULL;
-            block->back->kernels->norm_rotate_back(d_qkv + (r * 3 + which) * c, raw + (size_t)(which * c) * elem,
-                                                   block->options.shape.dtype, block->options.heads, d, weight,
-                                                   block->cos_sin != NULL ? block->cos_sin + t * d : NULL,
-                                                   weight != NULL ? sums + shift_and_scale(block) + which * d : NULL);
+            block->kernels->norm_rotate_back(d_qkv + (r * 3 + which) * c, raw + (size_t)(which * c) * elem,
+                                             block->options.shape.dtype, block->options.heads, d, weight,
+                                             block->cos_sin != NULL ? block->cos_sin + t * d : NULL,
+                                             weight != NULL ? sums + shift_and_scale(block) + which * d : NULL);
         }
     }
     const void *operand =
@@ -213,7 +213,7 @@ static void in_reduce(heddle_block *block, const hd_block_view *view, const hd_p
     hd_back_reduce_norm(block, view, piece, sums, 0);
     for (int which = 0; which < 2 && block->options.qk_norm; which++) {
         const float *from = sums + shift_and_scale(block) + which * d;
-        block->back->kernels->add_columns(block->back->gradient[HD_PARAM_Q_NORM + which], from, 1, d, d);
+        block->kernels->add_columns(block->back->gradient[HD_PARAM_Q_NORM + which], from, 1, d, d);
     }
 }
 

@@ -14,7 +14,7 @@ static int64_t smaller(int64_t a, int64_t b)
 static heddle_status chunk(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_kernels *kernels = block->kernels;
+    const hd_kernels *kernels = block->kernels;
     const hd_block_seat *seat = &block->seat[seat_index];
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;

@@ -2,7 +2,7 @@
 #ifndef HD_MOVE_LANES_H
 #define HD_MOVE_LANES_H
 
-#include "kernels/copy.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/move/copy.h"
 

@@ -86,8 +86,7 @@ static heddle_status take(heddle_dense_pair *pair, const heddle_shape *shape, co
     pair->dtype = shape->dtype;
     pair->channels = shape->dim[shape->ndim - 1].extent;
     pair->seats = pair->options.threads > 1 ? pair->options.threads : 1;
-    pair->kernels = hd_block_kernels_best();
-    pair->back = hd_block_back_kernels_best();
+    HD_TRY(hd_kernels_cpu(&pair->kernels));
     HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
     pair->rows = heddle_box_elems(&box) / pair->channels;
     heddle_layout gathered = hd_layout_with(layout, axis, HEDDLE_REPLICATED);
@@ -123,11 +122,11 @@ static heddle_status make_params(heddle_dense_pair *pair)
     if (h == 0) {
         goto out;
     }
-    HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_FC1], c, h, pair->dtype, HEDDLE_F32, pair->seats));
-    HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_FC2], h, c, pair->dtype, pair->dtype, pair->seats));
+    HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_FC1], pair->kernels, c, h, pair->dtype, HEDDLE_F32, pair->seats));
+    HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_FC2], pair->kernels, h, c, pair->dtype, pair->dtype, pair->seats));
     if (!pair->options.forward_only) {
-        HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_BACK2], c, h, HEDDLE_F32, HEDDLE_F32, pair->seats));
-        HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_BACK1], h, c, HEDDLE_F32, pair->dtype, pair->seats));
+        HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_BACK2], pair->kernels, c, h, HEDDLE_F32, HEDDLE_F32, pair->seats));
+        HD_TRY(hd_gemm_create(&pair->gemm[HD_PAIR_BACK1], pair->kernels, h, c, HEDDLE_F32, pair->dtype, pair->seats));
     }
 out:
     return st;

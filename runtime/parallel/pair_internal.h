@@ -2,7 +2,6 @@
 #ifndef HD_PAIR_INTERNAL_H
 #define HD_PAIR_INTERNAL_H
 
-#include "kernels/block.h"
 #include "kernels/gemm.h"
 #include "runtime/parallel/parallel_internal.h"
 
@@ -29,8 +28,7 @@ struct heddle_dense_pair {
     heddle_param param[HD_PAIR_PARAMS]; /* data owned */
     float *gradient[HD_PAIR_PARAMS];    /* NULL: forward only */
     hd_gemm *gemm[HD_PAIR_GEMMS];       /* NULL: no hidden channels here */
-    const hd_block_kernels *kernels;
-    const hd_block_back_kernels *back;
+    const hd_kernels *kernels;
     int seats, committed, kept; /* kept: x and the hidden layer of a forward are there */
     void *x, *y;                /* [gathered][c] of the dtype, peers reach it: x; y's partial sums, dy, dx's */
     float *before;              /* [gathered][hidden]: fc1's result; forward without backward: per seat */

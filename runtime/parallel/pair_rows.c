@@ -1,4 +1,5 @@
 /* The products of a dense pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
+#include "kernels/small_float.h"
 #include "runtime/parallel/pair_internal.h"
 
 #include <pthread.h>
@@ -106,7 +107,7 @@ static heddle_status hidden_job(heddle_dense_pair *pair, int seat, int64_t job)
     }
     HD_TRY(hd_gemm_run(pair->gemm[HD_PAIR_BACK2], seat, d_hidden, dy, rows));
     if (pair->options.activation == HEDDLE_ACTIVATION_GELU) {
-        pair->back->gelu_back(d_hidden, active, before, HEDDLE_F32, rows * h);
+        pair->kernels->gelu_back(d_hidden, active, before, HEDDLE_F32, rows * h);
     } else {
         memcpy(active, before, (size_t)(rows * h) * sizeof(float));
     }
@@ -134,8 +135,8 @@ static heddle_status weight_job(heddle_dense_pair *pair, int seat, int64_t job)
     if (job < panels) {
         int64_t first = job * HD_PAIR_PANEL_ROWS;
         HD_TRY(add_product(pair->gradient[HD_FC1_WEIGHT], pair->d_hidden, x, h, c, m, first));
-        pair->back->add_columns(pair->gradient[HD_FC1_BIAS] + first, pair->d_hidden + first, m, h,
-                                h - first < HD_PAIR_PANEL_ROWS ? h - first : HD_PAIR_PANEL_ROWS);
+        pair->kernels->add_columns(pair->gradient[HD_FC1_BIAS] + first, pair->d_hidden + first, m, h,
+                                   h - first < HD_PAIR_PANEL_ROWS ? h - first : HD_PAIR_PANEL_ROWS);
     } else {
         HD_TRY(
             add_product(pair->gradient[HD_FC2_WEIGHT], dy, pair->active, c, h, m, (job - panels) * HD_PAIR_PANEL_ROWS));
@@ -174,13 +175,13 @@ void hd_pair_add_columns(const heddle_dense_pair *pair, float *dst, const void *
 {
     int64_t c = pair->channels;
     if (pair->dtype == HEDDLE_F32) {
-        pair->back->add_columns(dst, rows, pair->rows, c, c);
+        pair->kernels->add_columns(dst, rows, pair->rows, c, c);
         return;
     }
     const uint16_t *narrow = rows;
     for (int64_t r = 0; r < pair->rows; r++) {
         for (int64_t i = 0; i < c; i++) {
-            dst[i] += hd_bf16_to_f32(narrow[r * c + i]);
+            dst[i] += hd_f32_from_bf16(narrow[r * c + i]);
         }
     }
 }

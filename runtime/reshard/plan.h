@@ -23,6 +23,7 @@ typedef struct hd_request {
     heddle_reshard_options options;
     int64_t src_stride_elems[HEDDLE_MAX_DIMS], dst_stride_elems[HEDDLE_MAX_DIMS]; /* always filled */
     int64_t src_bytes, dst_bytes;
+    const hd_kernels *kernels;
     const hd_copy_kernel *kernel; /* forced, or NULL */
 } hd_request;
 

@@ -118,6 +118,7 @@ heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const he
     heddle_status st = HEDDLE_OK;
     memset(out, 0, sizeof *out);
     out->line = *line;
+    HD_TRY(hd_kernels_cpu(&out->kernels));
     HD_TRY(take_options(out, options));
     HD_TRY(hd_device_need(out->options.space, out->options.device, "a reshard", hd_comm_transport_name(comm)));
     HD_TRY(take_line(out, comm));

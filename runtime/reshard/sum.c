@@ -158,12 +158,12 @@ out:
     return st;
 }
 
-static void add_row(const hd_sum *sum, const void **row, char *dst, heddle_dtype dtype, size_t elem_bytes)
+static void add_row(const hd_sum *sum, const void **row, char *dst, hd_sum_fn add, size_t elem_bytes)
 {
     if (sum->nterms == 1) {
         memcpy(dst, row[0], (size_t)sum->run_elems * elem_bytes); /* a lone term keeps its bits */
     } else {
-        hd_sum_rows(dst, row, sum->nterms, sum->run_elems, dtype);
+        add(dst, row, sum->nterms, sum->run_elems);
     }
 }
 
@@ -189,6 +189,7 @@ static int next_row(int64_t *index, const hd_sum *sum, const hd_sum_term *term, 
 void hd_sums_run(hd_sums *sums, heddle_reshard *plan)
 {
     const hd_step *step = &plan->step[plan->at];
+    hd_sum_fn add = plan->request.kernels->sum[plan->request.line.shape.dtype];
     for (int s = 0; s < sums->nsums; s++) {
         const hd_sum *sum = &sums->sum[s];
         const hd_sum_term *term = sums->term + sum->first;
@@ -201,7 +202,7 @@ void hd_sums_run(hd_sums *sums, heddle_reshard *plan)
             plan->moved[term[i].peer] += term[i].is_message ? 0 : sum->bytes;
         }
         do {
-            add_row(sum, sums->row, dst, plan->request.line.shape.dtype, plan->elem_bytes);
+            add_row(sum, sums->row, dst, add, plan->elem_bytes);
         } while (next_row(index, sum, term, sums->row, &dst, plan->reach_of));
     }
 }

@@ -1,7 +1,7 @@
 /* Attention kernels on blocks against the library's sgemm, one thread, by turns in one run.
  *
  *     bench_attention [sequence] [width] [seconds] */
-#include "kernels/attention.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 
 #include <dnnl.h>
@@ -17,6 +17,17 @@ typedef struct bench {
     void *scratch;
     const hd_attn_kernels *kernels;
 } bench;
+
+/* The CPU's kernels, or the end. */
+static const hd_kernels *widest(void)
+{
+    const hd_kernels *kernels = NULL;
+    if (hd_kernels_cpu(&kernels) != HEDDLE_OK) {
+        fprintf(stderr, "%s\n", heddle_last_error());
+        exit(1);
+    }
+    return kernels;
+}
 
 static float *filled(int64_t elems)
 {
@@ -62,7 +73,7 @@ int main(int argc, char **argv)
     x.a = filled(GEMM * GEMM);
     x.b = filled(GEMM * GEMM);
     x.c = filled(GEMM * GEMM);
-    x.kernels = hd_attn_kernels_best(HEDDLE_F32);
+    x.kernels = hd_kernels_attn(widest(), HEDDLE_F32);
     x.scratch = filled((int64_t)(x.kernels->scratch_bytes(x.d) / sizeof(float)));
     double best[4] = {1e30, 1e30, 1e30, 1e30};
     int64_t start_ns = hd_now_ns();

@@ -4,8 +4,9 @@
  *
  * Times are the best of many calls in CPU time of the one thread, so that other processes disturb them less.
  */
-#include "kernels/block.h"
 #include "kernels/gemm.h"
+#include "kernels/small_float.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 
 #include <dnnl.h>
@@ -39,7 +40,7 @@ static void *filled(size_t elems, heddle_dtype dtype)
         state = state * 6364136223846793005u + 1442695040888963407u;
         float value = (float)(int32_t)(state >> 32) * 0x1p-31f;
         if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)memory)[i] = hd_f32_to_bf16(value);
+            ((uint16_t *)memory)[i] = hd_bf16_from_f32(value);
         } else {
             ((float *)memory)[i] = value;
         }
@@ -132,7 +133,9 @@ static double bench_linear(int64_t k, int64_t n, heddle_dtype dtype)
     char name[80];
     linear_case l = {NULL, filled((size_t)(CHUNK * n), HEDDLE_F32), filled((size_t)(CHUNK * k), dtype)};
     float *weight = filled((size_t)(n * k), HEDDLE_F32);
-    must(hd_gemm_create(&l.gemm, k, n, dtype, HEDDLE_F32, 1));
+    const hd_kernels *kernels = NULL;
+    must(hd_kernels_cpu(&kernels));
+    must(hd_gemm_create(&l.gemm, kernels, k, n, dtype, HEDDLE_F32, 1));
     must(hd_gemm_pack(l.gemm, weight, NULL));
     snprintf(name, sizeof name, "linear %s %lld to %lld, blocks of %lld rows (%s)", heddle_dtype_name(dtype),
              (long long)k, (long long)n, (long long)hd_gemm_block_rows(l.gemm), hd_gemm_kernel(l.gemm));
@@ -149,7 +152,7 @@ static double bench_linear(int64_t k, int64_t n, heddle_dtype dtype)
 
 /* Fused qkv rows, [fibre][t][3c] as the blocks gather them, or [t][fibre][3c] as the activation lies. */
 typedef struct attention_case {
-    const hd_block_kernels *kernels;
+    const hd_kernels *kernels;
     heddle_dtype dtype;
     int64_t t;
     int64_t fibres;
@@ -289,7 +292,7 @@ static double bench_batched(const attention_case *a, double flops)
     return rate;
 }
 
-static attention_case attention_of(const hd_block_kernels *kernels, heddle_dtype dtype, int64_t t, int64_t fibres,
+static attention_case attention_of(const hd_kernels *kernels, heddle_dtype dtype, int64_t t, int64_t fibres,
                                    int gathered)
 {
     attention_case a = {.kernels = kernels, .dtype = dtype, .t = t, .fibres = fibres};
@@ -310,7 +313,7 @@ static void free_attention(attention_case *a)
     free(a->scores);
 }
 
-static void bench_long(const hd_block_kernels *kernels, heddle_dtype dtype, double sgemm)
+static void bench_long(const hd_kernels *kernels, heddle_dtype dtype, double sgemm)
 {
     char name[80];
     attention_case a = attention_of(kernels, dtype, LONG, 1, 1);
@@ -320,7 +323,7 @@ static void bench_long(const hd_block_kernels *kernels, heddle_dtype dtype, doub
     free_attention(&a);
 }
 
-static void bench_short(const hd_block_kernels *kernels, heddle_dtype dtype, int gathered)
+static void bench_short(const hd_kernels *kernels, heddle_dtype dtype, int gathered)
 {
     char name[80];
     attention_case a = attention_of(kernels, dtype, SHORT, FIBRES, gathered);
@@ -341,7 +344,7 @@ static void bench_attention(double sgemm)
 {
     static const char *const names[] = {"avx512", "avx2"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const hd_block_kernels *kernels = hd_block_kernels_named(names[i]);
+        const hd_kernels *kernels = hd_kernels_named(names[i]);
         if (kernels != NULL) {
             bench_long(kernels, HEDDLE_F32, sgemm);
             bench_long(kernels, HEDDLE_BF16, sgemm);

@@ -131,12 +131,23 @@ static void run_kernel(const table *t, int which)
     }
 }
 
+/* The CPU's kernels, or the end. */
+static const hd_kernels *widest(void)
+{
+    const hd_kernels *kernels = NULL;
+    if (hd_kernels_cpu(&kernels) != HEDDLE_OK) {
+        fprintf(stderr, "%s\n", heddle_last_error());
+        exit(1);
+    }
+    return kernels;
+}
+
 static int time_kernels(void)
 {
     const hd_linear_dims dims = {WIDTH, WIDTH, CHUNK, 0};
     double *to[] = {&cost.states[0], &cost.states[1],  &cost.inner,     &cost.outer,
                     &cost.forward,   &cost.inner_back, &cost.outer_back};
-    table t = {.kernels = hd_linear_kernels_best(HEDDLE_F32)};
+    table t = {.kernels = hd_kernels_linear(widest(), HEDDLE_F32)};
     hd_linear_rows *rows[] = {&t.chunk.q,        &t.chunk.k,         &t.chunk.v,        &t.chunk.d_o,
                               &t.chunk.o,        &t.chunk.dq,        &t.chunk.dk,       &t.chunk.dv,
                               &t.chunk.o_so_far, &t.chunk.dk_so_far, &t.chunk.dv_so_far};

@@ -5,7 +5,7 @@
  * GFLOP/s count what the chunked form needs: half of a chunk's square, and four (backward: eight) products with a
  * state.
  */
-#include "kernels/linear.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 
 #include <dnnl.h>
@@ -137,10 +137,10 @@ int main(int argc, char **argv)
         return 2;
     }
     for (int k = 0; k < 2; k++) {
-        const hd_linear_kernels *kernels = hd_linear_kernels_named(names[k]);
+        const hd_kernels *kernels = hd_kernels_named(names[k]);
         for (int64_t d = 64; d <= 128 && kernels != NULL; d += 64) {
             for (int64_t chunk = 64; chunk <= 256; chunk *= 2) {
-                bench_one(kernels, rows, chunk, d, heads);
+                bench_one(&kernels->linear_f32, rows, chunk, d, heads);
             }
         }
     }

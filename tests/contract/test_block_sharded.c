@@ -2,7 +2,7 @@
  * and what is sent is what was planned. */
 #include "case.h"
 
-#include "kernels/block.h"
+#include "kernels/small_float.h"
 
 #include <heddle/heddle.h>
 #include <heddle/train/tape.h>
@@ -77,7 +77,7 @@ static heddle_status open_world(world *w, const job *j, heddle_comm *comm)
     w->x = room(w->elems, sizeof(float));
     w->vector = room(w->vector_elems, sizeof(float));
     for (int64_t i = 0; i < w->elems; i++) {
-        w->x[i] = hd_bf16_to_f32(hd_f32_to_bf16(2 * draw(w)));
+        w->x[i] = hd_f32_from_bf16(hd_bf16_from_f32(2 * draw(w)));
     }
     for (int64_t i = 0; i < w->vector_elems; i++) {
         w->vector[i] = draw(w);
@@ -117,7 +117,7 @@ static void *to_storage(const world *w, const float *from, int part)
     for (int64_t i = 0; i < elems; i++) {
         float value = from[part ? place(w, i) : i];
         if (bf16) {
-            ((uint16_t *)out)[i] = hd_f32_to_bf16(value);
+            ((uint16_t *)out)[i] = hd_bf16_from_f32(value);
         } else {
             ((float *)out)[i] = value;
         }
@@ -127,7 +127,7 @@ static void *to_storage(const world *w, const float *from, int part)
 
 static double value_at(const world *w, const void *x, int64_t i)
 {
-    return w->options.shape.dtype == HEDDLE_BF16 ? (double)hd_bf16_to_f32(((const uint16_t *)x)[i])
+    return w->options.shape.dtype == HEDDLE_BF16 ? (double)hd_f32_from_bf16(((const uint16_t *)x)[i])
                                                  : (double)((const float *)x)[i];
 }
 

@@ -2,7 +2,7 @@
  * adjoint identity, and wrong use. */
 #include "case.h"
 
-#include "kernels/block.h"
+#include "kernels/small_float.h"
 #include "runtime/base/base.h"
 
 #include <heddle/train/dense_pair.h>
@@ -51,7 +51,7 @@ typedef struct whole {
 
 static double held(const whole *w, double value)
 {
-    return w->bf16 ? (double)hd_bf16_to_f32(hd_f32_to_bf16((float)value)) : (double)(float)value;
+    return w->bf16 ? (double)hd_f32_from_bf16(hd_bf16_from_f32((float)value)) : (double)(float)value;
 }
 
 static double gelu(double x, double *slope)
@@ -146,7 +146,7 @@ static int64_t rows_of(int64_t *out, const whole *w, const heddle_layout *layout
 static void put(const whole *w, void *dst, int64_t i, double value)
 {
     if (w->bf16) {
-        ((uint16_t *)dst)[i] = hd_f32_to_bf16((float)value);
+        ((uint16_t *)dst)[i] = hd_bf16_from_f32((float)value);
     } else {
         ((float *)dst)[i] = (float)value;
     }
@@ -154,7 +154,7 @@ static void put(const whole *w, void *dst, int64_t i, double value)
 
 static double get(const whole *w, const void *src, int64_t i)
 {
-    return w->bf16 ? (double)hd_bf16_to_f32(((const uint16_t *)src)[i]) : (double)((const float *)src)[i];
+    return w->bf16 ? (double)hd_f32_from_bf16(((const uint16_t *)src)[i]) : (double)((const float *)src)[i];
 }
 
 /* This rank's blocks of the weights. */

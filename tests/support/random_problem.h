@@ -28,7 +28,7 @@ void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int 
 /* Fails the case with the line's text, the first wrong rank and byte. */
 void hd_parts_equal(const hd_parts *got, const hd_parts *wanted, const heddle_reshard_line *line);
 
-/* Run a reshard with hd_compile, hd_piece_copy, memcpy and hd_sum_rows. */
+/* Run a reshard with hd_compile, hd_piece_copy, memcpy and scalar sums. */
 void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
 void hd_simulate_oracle(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
 

@@ -4,7 +4,7 @@
 
 #include "case.h"
 
-#include "kernels/block.h"
+#include "kernels/small_float.h"
 
 #include <heddle/block.h>
 #include <math.h>
@@ -72,7 +72,7 @@ static inline heddle_shape shape_of(heddle_dtype dtype, int ndim, const int64_t 
 static inline void rounded(float *x, int64_t elems, heddle_dtype dtype)
 {
     for (int64_t i = 0; i < elems && dtype == HEDDLE_BF16; i++) {
-        x[i] = hd_bf16_to_f32(hd_f32_to_bf16(x[i]));
+        x[i] = hd_f32_from_bf16(hd_bf16_from_f32(x[i]));
     }
 }
 
@@ -127,7 +127,7 @@ static inline void *stored(const float *x, int64_t elems, heddle_dtype dtype)
     void *memory = must_alloc(elems, heddle_dtype_bytes(dtype));
     for (int64_t i = 0; i < elems; i++) {
         if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)memory)[i] = hd_f32_to_bf16(x[i]);
+            ((uint16_t *)memory)[i] = hd_bf16_from_f32(x[i]);
         } else {
             ((float *)memory)[i] = x[i];
         }
@@ -137,7 +137,7 @@ static inline void *stored(const float *x, int64_t elems, heddle_dtype dtype)
 
 static inline double value_at(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return dtype == HEDDLE_BF16 ? (double)hd_bf16_to_f32(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
+    return dtype == HEDDLE_BF16 ? (double)hd_f32_from_bf16(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
 }
 
 static inline heddle_box whole_box(const heddle_shape *shape)

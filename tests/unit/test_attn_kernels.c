@@ -1,7 +1,7 @@
 /* Kernels of attention on blocks against the reference: odd sizes, masks, carry, NaN behind a mask. */
 #include "case.h"
 
-#include "kernels/attention.h"
+#include "kernels/table.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static void compare(const hd_attn_kernels *kernels, int64_t nq, int64_t nk, int6
     }
     memcpy(y, x, sizeof *x);
     run(x, kernels, nq, nk, d, diagonal);
-    run(y, hd_attn_kernels_named("reference"), nq, nk, d, diagonal);
+    run(y, &hd_kernels_named("generic")->attn_f32, nq, nk, d, diagonal);
     same(x->acc, y->acc, nq * d, 1e-5f);
     same(x->lse, y->lse, nq, 1e-5f);
     same(x->dq, y->dq, nq * d, 3e-5f);
@@ -131,7 +131,7 @@ static void compare_rows(const hd_attn_kernels *kernels, int64_t nq, int64_t nk,
     memcpy(y, x, sizeof *x);
     int64_t elems = MOST * (MOST + 3);
     run_rows(x, s, s + elems, kernels, nq, nk, d, diagonal);
-    run_rows(y, s + 2 * elems, s + 3 * elems, hd_attn_kernels_named("reference"), nq, nk, d, diagonal);
+    run_rows(y, s + 2 * elems, s + 3 * elems, &hd_kernels_named("generic")->attn_f32, nq, nk, d, diagonal);
     same(s, s + 2 * elems, nq * (nk + 3), 1e-5f);
     same(x->acc, y->acc, nq * d, 1e-5f);
     same(x->lse, y->lse, nq, 1e-5f);
@@ -143,10 +143,11 @@ static void compare_rows(const hd_attn_kernels *kernels, int64_t nq, int64_t nk,
 
 static void check_variant(const char *name)
 {
-    const hd_attn_kernels *kernels = hd_attn_kernels_named(name);
-    if (kernels == NULL) {
+    const hd_kernels *table = hd_kernels_named(name);
+    if (table == NULL) {
         hd_skip(name, "this CPU has no %s", name);
     }
+    const hd_attn_kernels *kernels = &table->attn_f32;
     const int64_t sizes[][3] = {{1, 1, 1},      {5, 7, 3},    {64, 96, 64}, {65, 200, 20},
                                 {130, 300, 72}, {17, 40, 33}, {300, 97, 8}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -178,8 +179,8 @@ static void avx2_is_the_reference(void **state)
 static void unknown_kernels_are_null(void **state)
 {
     (void)state;
-    assert_null(hd_attn_kernels_named("avx1024"));
-    assert_string_equal(hd_attn_kernels_best(HEDDLE_F64)->name, "f64");
+    assert_null(hd_kernels_named("avx1024"));
+    assert_string_equal(hd_kernels_attn(hd_kernels_named("generic"), HEDDLE_F64)->name, "f64");
 }
 
 int main(int argc, char **argv)

@@ -2,8 +2,8 @@
  * is out of range though their mean is not. */
 #include "case.h"
 
-#include "kernels/attention.h"
-#include "kernels/block.h"
+#include "kernels/small_float.h"
+#include "kernels/table.h"
 
 #include <float.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { QUERIES = 70, KEYS = 200, WIDTH = 40 };
 
-static const char *const variants[] = {"reference", "avx2", "avx512"};
+static const char *const variants[] = {"generic", "avx2", "avx512"};
 
 static uint64_t seed_of = 1;
 
@@ -25,7 +25,7 @@ static float draw(float size)
 static void fill(float *x, int64_t elems, float size)
 {
     for (int64_t i = 0; i < elems; i++) {
-        x[i] = hd_bf16_to_f32(hd_f32_to_bf16(draw(size))); /* the same numbers in either type */
+        x[i] = hd_f32_from_bf16(hd_bf16_from_f32(draw(size))); /* the same numbers in either type */
     }
 }
 
@@ -49,12 +49,12 @@ static void fill_all(inputs *x, float scores, int large)
         int of_half = i / WIDTH < KEYS / 2 ? 1 : 2;
         float sign = i % WIDTH % 2 == 0 ? 1 : -1;
         x->v[i] = (large & of_half) != 0 && i % WIDTH != 3 ? sign * (0.9f + draw(0.05f)) * FLT_MAX : draw(1);
-        x->v[i] = hd_bf16_to_f32(hd_f32_to_bf16(x->v[i]));
+        x->v[i] = hd_f32_from_bf16(hd_bf16_from_f32(x->v[i]));
     }
     const float *from[] = {x->q, x->k, x->v};
     for (int a = 0; a < 3; a++) {
         for (int64_t i = 0; i < (a == 0 ? QUERIES : KEYS) * WIDTH; i++) {
-            x->half[a][i] = hd_f32_to_bf16(from[a][i]);
+            x->half[a][i] = hd_bf16_from_f32(from[a][i]);
         }
     }
 }
@@ -65,7 +65,7 @@ typedef struct head_out {
     float o[QUERIES * WIDTH], top[QUERIES], log_sum[QUERIES];
 } head_out;
 
-static void run_head(head_out *out, const hd_block_kernels *kernels, heddle_dtype dtype, const inputs *x, int64_t first,
+static void run_head(head_out *out, const hd_kernels *kernels, heddle_dtype dtype, const inputs *x, int64_t first,
                      int64_t nq, int64_t nk)
 {
     int bf16 = dtype == HEDDLE_BF16;
@@ -88,7 +88,7 @@ static void run_head(head_out *out, const hd_block_kernels *kernels, heddle_dtyp
     kernels->attention(&head, scratch);
     free(scratch);
     for (int64_t i = 0; bf16 && i < nq * WIDTH; i++) {
-        out->o[i] = hd_bf16_to_f32(narrow[i]);
+        out->o[i] = hd_f32_from_bf16(narrow[i]);
     }
 }
 
@@ -124,7 +124,7 @@ static void block_means_of_large_values(void **state)
     inputs *x = malloc(sizeof *x);
     head_out *all = malloc(sizeof *all), *one = malloc(sizeof *one);
     for (int i = 0; i < 3 * 2 * 4 * 2; i++) {
-        const hd_block_kernels *kernels = hd_block_kernels_named(variants[i % 3]);
+        const hd_kernels *kernels = hd_kernels_named(variants[i % 3]);
         heddle_dtype dtype = i / 3 % 2 ? HEDDLE_BF16 : HEDDLE_F32;
         int64_t nk = i / 24 ? KEYS : 60; /* copied, or read where they lie */
         if (kernels == NULL) {
@@ -176,12 +176,12 @@ static void block_weights_of_large_scores(void **state)
     head_out *out = malloc(sizeof *out);
     for (float scores = 1; scores < 1e10f; scores *= 100) {
         for (int i = 0; i < 3 * 2 * 2; i++) {
-            const hd_block_kernels *kernels = hd_block_kernels_named(variants[i % 3]);
+            const hd_kernels *kernels = hd_kernels_named(variants[i % 3]);
             int64_t nk = i / 6 ? KEYS : 60;
             if (kernels != NULL) {
                 fill_all(x, scores, 0);
                 run_head(out, kernels, i / 3 % 2 ? HEDDLE_BF16 : HEDDLE_F32, x, 0, QUERIES, nk);
-                check_weights(hd_attn_kernels_named(variants[i % 3]), x, out->top, out->log_sum, nk);
+                check_weights(&kernels->attn_f32, x, out->top, out->log_sum, nk);
             }
         }
     }
@@ -261,7 +261,8 @@ static void means_of_large_values(void **state)
     head_out *all = malloc(sizeof *all), *one = malloc(sizeof *one);
     float lse[QUERIES];
     for (int i = 0; i < 3 * 4 * 2; i++) {
-        const hd_attn_kernels *kernels = hd_attn_kernels_named(variants[i % 3]);
+        const hd_kernels *table = hd_kernels_named(variants[i % 3]);
+        const hd_attn_kernels *kernels = table != NULL ? &table->attn_f32 : NULL;
         if (kernels == NULL) {
             continue;
         }
@@ -285,7 +286,8 @@ static void weights_of_large_values(void **state)
     inputs *x = malloc(sizeof *x);
     head_out *out = malloc(sizeof *out);
     for (int i = 0; i < 3 * 4; i++) {
-        const hd_attn_kernels *kernels = hd_attn_kernels_named(variants[i % 3]);
+        const hd_kernels *table = hd_kernels_named(variants[i % 3]);
+        const hd_attn_kernels *kernels = table != NULL ? &table->attn_f32 : NULL;
         if (kernels != NULL) {
             fill_all(x, 4, i / 3);
             run_pieces(out, NULL, kernels, x, 0, QUERIES, 0);
@@ -304,7 +306,7 @@ static void block_bf16_is_f32_rounded_once(void **state)
     inputs *x = malloc(sizeof *x);
     head_out *wide = malloc(sizeof *wide), *narrow = malloc(sizeof *narrow);
     for (int i = 0; i < 3 * 2; i++) {
-        const hd_block_kernels *kernels = hd_block_kernels_named(variants[i % 3]);
+        const hd_kernels *kernels = hd_kernels_named(variants[i % 3]);
         if (kernels == NULL) {
             continue;
         }
@@ -312,7 +314,7 @@ static void block_bf16_is_f32_rounded_once(void **state)
         run_head(wide, kernels, HEDDLE_F32, x, 0, QUERIES, i / 3 ? KEYS : 60);
         run_head(narrow, kernels, HEDDLE_BF16, x, 0, QUERIES, i / 3 ? KEYS : 60);
         for (int64_t e = 0; e < QUERIES * WIDTH; e++) {
-            assert_true(narrow->o[e] == hd_bf16_to_f32(hd_f32_to_bf16(wide->o[e])));
+            assert_true(narrow->o[e] == hd_f32_from_bf16(hd_bf16_from_f32(wide->o[e])));
         }
         assert_memory_equal(narrow->top, wide->top, sizeof wide->top);
         assert_memory_equal(narrow->log_sum, wide->log_sum, sizeof wide->log_sum);

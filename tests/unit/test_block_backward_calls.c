@@ -1,5 +1,6 @@
 /* Backward of blocks: odd values, wrong calls, memory; and the gradient kernels of every instruction set. */
 #include "block_back_model.h"
+#include "kernels/table.h"
 
 #include "runtime/base/base.h"
 
@@ -358,7 +359,7 @@ static void lost_allocations_are_reported(void **state)
 enum { WIDE = 70, ROWS = 3, ARRAYS = 6 };
 
 /* Whatever one call of every kernel gives, for widths 1 .. WIDE. */
-static void run_kernels(const hd_block_back_kernels *k, const float *in, heddle_dtype dtype, int64_t c,
+static void run_kernels(const hd_kernels *k, const float *in, heddle_dtype dtype, int64_t c,
                         float out[ARRAYS][ROWS * WIDE])
 {
     float shift[WIDE] = {0}, *dx = stored(in + 300, ROWS * c, dtype), *src = stored(in, ROWS * c, dtype);
@@ -386,7 +387,7 @@ static void kernels_agree(void **state)
     static const char *const name[] = {"avx512", "avx2"};
     static float in[1000], wanted[ARRAYS][ROWS * WIDE], got[ARRAYS][ROWS * WIDE];
     for (int i = 0; i < 2; i++) {
-        if (hd_block_back_kernels_named(name[i]) == NULL) {
+        if (hd_kernels_named(name[i]) == NULL) {
             hd_not_here(name[i], "this CPU has no %s", name[i]);
         }
     }
@@ -395,8 +396,8 @@ static void kernels_agree(void **state)
     }
     for (int64_t c = 1; c < WIDE; c++) {
         for (int i = 0; i < 4; i++) {
-            const hd_block_back_kernels *kernels = hd_block_back_kernels_named(name[i / 2]);
-            run_kernels(hd_block_back_kernels_named("reference"), in, dtypes[i & 1], c, wanted);
+            const hd_kernels *kernels = hd_kernels_named(name[i / 2]);
+            run_kernels(hd_kernels_named("generic"), in, dtypes[i & 1], c, wanted);
             if (kernels == NULL) {
                 continue;
             }
@@ -415,8 +416,7 @@ static void kernels_agree(void **state)
             }
         }
     }
-    assert_null(hd_block_back_kernels_named("sse"));
-    assert_non_null(hd_block_back_kernels_best());
+    assert_null(hd_kernels_named("sse"));
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
 #include "case.h"
 
-#include "kernels/block.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/gemm.h"
+#include "kernels/small_float.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void *filled(int64_t elems, heddle_dtype dtype)
     for (int64_t i = 0; i < elems; i++) {
         float value = (float)(int64_t)next_random() * 0x1p-63f;
         if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)(void *)memory)[i] = hd_f32_to_bf16(value);
+            ((uint16_t *)(void *)memory)[i] = hd_bf16_from_f32(value);
         } else {
             ((float *)(void *)memory)[i] = value;
         }
@@ -38,7 +38,7 @@ static void *filled(int64_t elems, heddle_dtype dtype)
 
 static double value_at(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return dtype == HEDDLE_BF16 ? (double)hd_bf16_to_f32(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
+    return dtype == HEDDLE_BF16 ? (double)hd_f32_from_bf16(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
 }
 
 static void check_values(const void *out, heddle_dtype out_dtype, const void *x, heddle_dtype dtype,
@@ -56,6 +56,13 @@ static void check_values(const void *out, heddle_dtype out_dtype, const void *x,
     }
 }
 
+static const hd_kernels *kernels(void)
+{
+    const hd_kernels *widest = NULL;
+    HD_OK(hd_kernels_cpu(&widest));
+    return widest;
+}
+
 static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype out_dtype)
 {
     hd_gemm *gemm = NULL;
@@ -66,7 +73,7 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
     float *bias = filled(n, HEDDLE_F32);
     char *whole = malloc(MOST_ROWS * out_bytes);
     char *part = malloc(MOST_ROWS * out_bytes);
-    HD_OK(hd_gemm_create(&gemm, k, n, dtype, out_dtype, 2));
+    HD_OK(hd_gemm_create(&gemm, kernels(), k, n, dtype, out_dtype, 2));
     HD_OK(hd_gemm_pack(gemm, weight, bias));
     int entered = hd_gemm_enter();
     HD_OK(hd_gemm_run(gemm, 0, whole, x, MOST_ROWS));
@@ -119,7 +126,7 @@ static void rows_are_independent_with(const char *isa)
 static void rows_are_independent_with_avx512_core(void **state)
 {
     (void)state;
-    if (!hd_cpu_has_avx512()) {
+    if (hd_cpu_isa() < HD_ISA_AVX512) {
         hd_skip("avx512", "this CPU has no avx512");
     }
     rows_are_independent_with("AVX512_CORE");
@@ -128,7 +135,7 @@ static void rows_are_independent_with_avx512_core(void **state)
 static void rows_are_independent_with_avx2(void **state)
 {
     (void)state;
-    if (!hd_cpu_has_avx2()) {
+    if (hd_cpu_isa() < HD_ISA_AVX2) {
         hd_skip("avx2", "this CPU has no avx2");
     }
     rows_are_independent_with("AVX2");
@@ -148,7 +155,7 @@ static void weights_may_change(void **state)
     const float x[] = {10, 1};
     float out[2];
     hd_gemm *gemm = NULL;
-    HD_OK(hd_gemm_create(&gemm, 2, 2, HEDDLE_F32, HEDDLE_F32, 1));
+    HD_OK(hd_gemm_create(&gemm, kernels(), 2, 2, HEDDLE_F32, HEDDLE_F32, 1));
     HD_OK(hd_gemm_pack(gemm, first, x));
     HD_OK(hd_gemm_run(gemm, 0, out, x, 1));
     assert_true(out[0] == 22 && out[1] == 35);
@@ -159,7 +166,7 @@ static void weights_may_change(void **state)
     hd_gemm_destroy(gemm);
     hd_gemm_destroy(NULL);
     gemm = NULL;
-    HD_FAILS(HEDDLE_ERR_ARG, hd_gemm_create(&gemm, 0, 2, HEDDLE_F32, HEDDLE_F32, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, hd_gemm_create(&gemm, kernels(), 0, 2, HEDDLE_F32, HEDDLE_F32, 1));
     assert_null(gemm);
 }
 

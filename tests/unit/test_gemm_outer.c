@@ -1,8 +1,8 @@
 /* Gradients of weights from bf16 rows: right, added up, the same bits on every seat. */
 #include "case.h"
 
-#include "kernels/block.h"
 #include "kernels/gemm.h"
+#include "kernels/small_float.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -23,7 +23,7 @@ static uint16_t *rows_of(int64_t elems)
     uint16_t *x = malloc((size_t)elems * sizeof *x);
     assert_non_null(x);
     for (int64_t i = 0; i < elems; i++) {
-        x[i] = hd_f32_to_bf16(symmetric());
+        x[i] = hd_bf16_from_f32(symmetric());
     }
     return x;
 }
@@ -59,7 +59,7 @@ static void check(hd_gemm_outer *outer, int64_t rows, int64_t stride, int64_t fi
         for (int64_t j = 0; j < k; j++) {
             double sum = 0;
             for (int64_t r = 0; r < rows; r++) {
-                sum += (double)hd_bf16_to_f32(dy[r * stride + first + i]) * (double)hd_bf16_to_f32(x[r * k + j]);
+                sum += (double)hd_f32_from_bf16(dy[r * stride + first + i]) * (double)hd_f32_from_bf16(x[r * k + j]);
             }
             if (!(fabs((double)dw[i * k + j] - 2 * sum) <= 2e-6 * sqrt((double)rows) + 1e-6)) {
                 fail_msg("%lld x %lld over %lld rows: %g instead of %g", (long long)n, (long long)k, (long long)rows,

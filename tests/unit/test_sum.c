@@ -1,7 +1,6 @@
 #include "case.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/small_float.h"
-#include "kernels/cpu/sum/sum.h"
+#include "kernels/small_float.h"
+#include "kernels/table.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,16 +57,7 @@ static void compare(heddle_dtype dtype, const char *got, const char *wanted, int
     }
 }
 
-typedef void (*sum_fn)(void *dst, const void *const *src, int nsrc, int64_t elems);
-
-static sum_fn slot(const hd_sum_table *table, heddle_dtype dtype)
-{
-    return dtype == HEDDLE_F64    ? table->f64
-           : dtype == HEDDLE_F32  ? table->f32
-           : dtype == HEDDLE_F16  ? table->f16
-           : dtype == HEDDLE_BF16 ? table->bf16
-                                  : NULL;
-}
+static const char *const variants[] = {"avx2", "avx512"};
 
 /* Random bits hold every kind of float: NaN, infinities, subnormals. */
 static void vectors_equal_the_judge(void **state)
@@ -75,11 +65,10 @@ static void vectors_equal_the_judge(void **state)
     (void)state;
     static char store[MAX_SRC][MAX_ELEMS * 8 + 64];
     static char got[MAX_ELEMS * 8 + 64], wanted[MAX_ELEMS * 8 + 64];
-    if (!hd_cpu_has_avx2()) {
-        hd_not_here("avx2", "this CPU has no avx2");
-    }
-    if (!hd_cpu_has_avx512()) {
-        hd_not_here("avx512", "this CPU has no avx512");
+    for (int v = 0; v < 2; v++) {
+        if (hd_kernels_named(variants[v]) == NULL) {
+            hd_not_here(variants[v], "this CPU has no %s", variants[v]);
+        }
     }
     for (int round = 0; round < 400; round++) {
         heddle_dtype dtype = (heddle_dtype)(round % HEDDLE_DTYPE_COUNT);
@@ -93,47 +82,43 @@ static void vectors_equal_the_judge(void **state)
             }
             src[k] = store[k] + shift;
         }
-        memset(got, 0x5a, sizeof(got));
-        memset(wanted, 0x5a, sizeof(wanted));
-        hd_sum_rows_reference(wanted + shift, src, nsrc, elems, dtype);
-        hd_sum_rows(got + shift, src, nsrc, elems, dtype);
-        compare(dtype, got + shift, wanted + shift, elems);
         size_t end = shift + (size_t)elems * (size_t)elem_bytes(dtype);
-        assert_memory_equal(got + end, wanted + end, sizeof(got) - end);
-        assert_memory_equal(got, wanted, shift);
-#if defined(__x86_64__)
-        if (hd_cpu_has_avx2() && slot(&hd_sum_avx2, dtype)) {
-            memset(got, 0x5a, sizeof(got));
-            slot(&hd_sum_avx2, dtype)(got + shift, src, nsrc, elems);
-            compare(dtype, got + shift, wanted + shift, elems);
-            assert_memory_equal(got + end, wanted + end, sizeof(got) - end);
+        memset(wanted, 0x5a, sizeof(wanted));
+        hd_kernels_named("generic")->sum[dtype](wanted + shift, src, nsrc, elems);
+        for (int v = 0; v < 2; v++) {
+            const hd_kernels *kernels = hd_kernels_named(variants[v]);
+            if (kernels != NULL) {
+                memset(got, 0x5a, sizeof(got));
+                kernels->sum[dtype](got + shift, src, nsrc, elems);
+                compare(dtype, got + shift, wanted + shift, elems);
+                assert_memory_equal(got + end, wanted + end, sizeof(got) - end);
+                assert_memory_equal(got, wanted, shift);
+            }
         }
-#endif
     }
 }
 
 static void adds_in_order(void **state)
 {
     (void)state;
+    const hd_sum_fn *sum = hd_kernels_named("generic")->sum;
     float a[20], b[20], c[20], out[20];
     for (int i = 0; i < 20; i++) {
         a[i] = 1e8f;
         b[i] = 1;
         c[i] = -1e8f;
     }
-    hd_sum_rows(out, (const void *[]){a, c, b}, 3, 20, HEDDLE_F32);
+    sum[HEDDLE_F32](out, (const void *[]){a, c, b}, 3, 20);
     assert_true(out[0] == 1 && out[19] == 1);
-    hd_sum_rows(out, (const void *[]){a, b, c}, 3, 20, HEDDLE_F32);
+    sum[HEDDLE_F32](out, (const void *[]){a, b, c}, 3, 20);
     assert_true(out[0] == 0 && out[19] == 0);
     /* 256 + 1 + 1 is 258 in bf16 only when it is rounded once. */
-    uint16_t big = hd_bf16_from_f32(256), one = hd_bf16_from_f32(1), sum;
-    hd_sum_rows(&sum, (const void *[]){&big, &one, &one}, 3, 1, HEDDLE_BF16);
-    assert_true(hd_f32_from_bf16(sum) == 258);
+    uint16_t big = hd_bf16_from_f32(256), one = hd_bf16_from_f32(1), three;
+    sum[HEDDLE_BF16](&three, (const void *[]){&big, &one, &one}, 3, 1);
+    assert_true(hd_f32_from_bf16(three) == 258);
     int8_t x = 100, y = 100, z;
-    hd_sum_rows(&z, (const void *[]){&x, &y}, 2, 1, HEDDLE_I8);
+    sum[HEDDLE_I8](&z, (const void *[]){&x, &y}, 2, 1);
     assert_int_equal(z, -56);
-    hd_sum_rows(&z, NULL, 0, 1, HEDDLE_I8);
-    assert_int_equal(z, 0);
 }
 
 /* The value of a small float from its definition, in double. */

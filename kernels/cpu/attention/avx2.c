@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx2.h"
 
-#define ATTN_TABLE hd_attn_avx2
+#define ATTN_FILL hd_attn_fill_avx2
 #define ATTN_NAME "avx2"
 
 #include "kernels/cpu/attention/variant.h"

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx512.h"
 
-#define ATTN_TABLE hd_attn_avx512
+#define ATTN_FILL hd_attn_fill_avx512
 #define ATTN_NAME "avx512"
 
 #include "kernels/cpu/attention/variant.h"

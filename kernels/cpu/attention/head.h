@@ -1,4 +1,4 @@
-/* Attention of one head of one fibre, written once for any vector width; included after block/row.h.
+/* Attention of one head of one fibre, written once for any vector width; included after the vectors.
  *
  * Queries lie across the lanes: a block of up to VEC_COLUMNS vectors of them is transposed to qt[d][queries], scores
  * are computed transposed, s[key][query], and the output is summed up transposed, o[d][query]. So softmax needs no sum
@@ -11,6 +11,8 @@
  * Long fibres: keys and values are copied once per head to dense f32 rows. Short ones are read where they lie.
  */
 #include "kernels/cpu/attention/internal.h"
+#include "kernels/cpu/block/row.h"
+#include "kernels/cpu/fill.h"
 
 #include <float.h>
 

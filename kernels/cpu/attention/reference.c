@@ -1,4 +1,5 @@
 #include "kernels/cpu/attention/internal.h"
+#include "kernels/cpu/fill.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,18 +12,21 @@
 #define ATTN(name) f32_##name
 #include "kernels/cpu/attention/scalar.h"
 
-const hd_attn_kernels hd_attn_reference = {
-    .name = "reference",
-    .real_bytes = sizeof(float),
-    .scratch_bytes = f32_scratch_bytes,
-    .forward = f32_forward,
-    .finish = f32_finish,
-    .backward = f32_backward,
-    .row_dots = f32_row_dots,
-    .scores = f32_scores,
-    .softmax = f32_softmax,
-    .softmax_back = f32_softmax_back,
-    .mix = f32_mix,
-    .mix_back = f32_mix_back,
-    .add = f32_add,
-};
+void hd_attn_fill(hd_kernels *table)
+{
+    table->attn_f32 = (hd_attn_kernels){
+        .name = "reference",
+        .real_bytes = sizeof(float),
+        .scratch_bytes = f32_scratch_bytes,
+        .forward = f32_forward,
+        .finish = f32_finish,
+        .backward = f32_backward,
+        .row_dots = f32_row_dots,
+        .scores = f32_scores,
+        .softmax = f32_softmax,
+        .softmax_back = f32_softmax_back,
+        .mix = f32_mix,
+        .mix_back = f32_mix_back,
+        .add = f32_add,
+    };
+}

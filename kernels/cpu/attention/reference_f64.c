@@ -1,4 +1,5 @@
 #include "kernels/cpu/attention/internal.h"
+#include "kernels/cpu/fill.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,18 +12,21 @@
 #define ATTN(name) f64_##name
 #include "kernels/cpu/attention/scalar.h"
 
-const hd_attn_kernels hd_attn_f64 = {
-    .name = "f64",
-    .real_bytes = sizeof(double),
-    .scratch_bytes = f64_scratch_bytes,
-    .forward = f64_forward,
-    .finish = f64_finish,
-    .backward = f64_backward,
-    .row_dots = f64_row_dots,
-    .scores = f64_scores,
-    .softmax = f64_softmax,
-    .softmax_back = f64_softmax_back,
-    .mix = f64_mix,
-    .mix_back = f64_mix_back,
-    .add = f64_add,
-};
+void hd_attn_fill_f64(hd_kernels *table)
+{
+    table->attn_f64 = (hd_attn_kernels){
+        .name = "f64",
+        .real_bytes = sizeof(double),
+        .scratch_bytes = f64_scratch_bytes,
+        .forward = f64_forward,
+        .finish = f64_finish,
+        .backward = f64_backward,
+        .row_dots = f64_row_dots,
+        .scores = f64_scores,
+        .softmax = f64_softmax,
+        .softmax_back = f64_softmax_back,
+        .mix = f64_mix,
+        .mix_back = f64_mix_back,
+        .add = f64_add,
+    };
+}

@@ -1,5 +1,6 @@
-/* The attention kernels for one vector width: after vec_*.h; ATTN_TABLE and ATTN_NAME are defined before. */
+/* The attention kernels for one vector width: after vec_*.h; ATTN_FILL and ATTN_NAME are defined before. */
 #include "kernels/cpu/attention/internal.h"
+#include "kernels/cpu/fill.h"
 #include "kernels/cpu/vec_math.h"
 
 #include <float.h>
@@ -31,18 +32,21 @@ static float rows_score(const hd_attn_block *block, int64_t i, int64_t j)
 
 #include "kernels/cpu/attention/rows.h"
 
-const hd_attn_kernels ATTN_TABLE = {
-    .name = ATTN_NAME,
-    .real_bytes = sizeof(float),
-    .scratch_bytes = scratch_bytes,
-    .forward = forward,
-    .backward = backward,
-    .finish = rows_finish,
-    .row_dots = rows_row_dots,
-    .scores = scores,
-    .softmax = softmax,
-    .softmax_back = rows_softmax_back,
-    .mix = mix,
-    .mix_back = mix_back,
-    .add = rows_add,
-};
+void ATTN_FILL(hd_kernels *table)
+{
+    table->attn_f32 = (hd_attn_kernels){
+        .name = ATTN_NAME,
+        .real_bytes = sizeof(float),
+        .scratch_bytes = scratch_bytes,
+        .forward = forward,
+        .backward = backward,
+        .finish = rows_finish,
+        .row_dots = rows_row_dots,
+        .scores = scores,
+        .softmax = softmax,
+        .softmax_back = rows_softmax_back,
+        .mix = mix,
+        .mix_back = mix_back,
+        .add = rows_add,
+    };
+}

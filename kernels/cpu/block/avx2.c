@@ -8,17 +8,13 @@
 
 #include "kernels/cpu/block/body.h"
 
-#include "kernels/cpu/attention/head.h"
-
-const hd_block_kernels hd_block_avx2 = {
-    .name = "avx2",
-    .norm_modulate = norm_modulate,
-    .gate_residual = gate_residual,
-    .gelu = gelu,
-    .norm_rotate = norm_rotate,
-    .convert = convert,
-    .attention = attention,
-    .attention_scratch_bytes = attention_scratch_bytes,
-};
+void hd_block_fill_avx2(hd_kernels *table)
+{
+    table->norm_modulate = norm_modulate;
+    table->gate_residual = gate_residual;
+    table->gelu = gelu;
+    table->norm_rotate = norm_rotate;
+    table->convert = convert;
+}
 
 #endif

@@ -6,14 +6,14 @@
 
 #include "kernels/cpu/block/back_body.h"
 
-const hd_block_back_kernels hd_block_back_avx2 = {
-    .name = "avx2",
-    .scale_rows = scale_rows,
-    .norm_back = norm_back,
-    .gelu_back = gelu_back,
-    .norm_rotate_back = norm_rotate_back,
-    .add_columns = add_columns,
-    .add_scaled = add_scaled,
-};
+void hd_block_back_fill_avx2(hd_kernels *table)
+{
+    table->scale_rows = scale_rows;
+    table->norm_back = norm_back;
+    table->gelu_back = gelu_back;
+    table->norm_rotate_back = norm_rotate_back;
+    table->add_columns = add_columns;
+    table->add_scaled = add_scaled;
+}
 
 #endif

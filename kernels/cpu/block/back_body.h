@@ -1,4 +1,5 @@
 /* Gradients of the row kernels, written once for any vector width: included after the vectors. */
+#include "kernels/cpu/block/internal.h"
 #include "kernels/cpu/block/row.h"
 
 static void scale_rows(float *dst, const float *src, int64_t rows, int64_t c, const float *gate)

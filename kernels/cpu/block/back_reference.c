@@ -1,17 +1,18 @@
 /* The judge of the gradients: one plain loop per operation. */
 #include "kernels/cpu/block/internal.h"
+#include "kernels/small_float.h"
 
 #include <math.h>
 
 static double load(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return (double)(dtype == HEDDLE_BF16 ? hd_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i]);
+    return (double)(dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i]);
 }
 
 static void add(void *x, heddle_dtype dtype, int64_t i, double value)
 {
     if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_f32_to_bf16((float)(load(x, dtype, i) + value));
+        ((uint16_t *)x)[i] = hd_bf16_from_f32((float)(load(x, dtype, i) + value));
     } else {
         ((float *)x)[i] += (float)value;
     }
@@ -120,12 +121,12 @@ static float add_scaled(float *dst, const float *src, const float *other, int64_
     return (float)sum;
 }
 
-const hd_block_back_kernels hd_block_back_reference = {
-    .name = "reference",
-    .scale_rows = scale_rows,
-    .norm_back = norm_back,
-    .gelu_back = gelu_back,
-    .norm_rotate_back = norm_rotate_back,
-    .add_columns = add_columns,
-    .add_scaled = add_scaled,
-};
+void hd_block_back_fill(hd_kernels *table)
+{
+    table->scale_rows = scale_rows;
+    table->norm_back = norm_back;
+    table->gelu_back = gelu_back;
+    table->norm_rotate_back = norm_rotate_back;
+    table->add_columns = add_columns;
+    table->add_scaled = add_scaled;
+}

@@ -1,4 +1,5 @@
 /* Row kernels, written once for any vector width: included by avx2.c and avx512.c after their vectors. */
+#include "kernels/cpu/block/internal.h"
 #include "kernels/cpu/block/row.h"
 
 INLINE void norm_rows(void *dst, const void *src, int bf16, int64_t rows, int64_t c, const float *shift,

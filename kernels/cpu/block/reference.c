@@ -1,17 +1,18 @@
 /* The judge: one plain loop per operation. */
 #include "kernels/cpu/block/internal.h"
+#include "kernels/small_float.h"
 
 #include <math.h>
 
 static float load(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return dtype == HEDDLE_BF16 ? hd_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
 static void store(void *x, heddle_dtype dtype, int64_t i, float value)
 {
     if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_f32_to_bf16(value);
+        ((uint16_t *)x)[i] = hd_bf16_from_f32(value);
     } else {
         ((float *)x)[i] = value;
     }
@@ -152,13 +153,13 @@ static void attention(const hd_attention_head *head, void *scratch)
     }
 }
 
-const hd_block_kernels hd_block_reference = {
-    .name = "reference",
-    .norm_modulate = norm_modulate,
-    .gate_residual = gate_residual,
-    .gelu = gelu,
-    .norm_rotate = norm_rotate,
-    .convert = convert,
-    .attention = attention,
-    .attention_scratch_bytes = attention_scratch_bytes,
-};
+void hd_block_fill(hd_kernels *table)
+{
+    table->norm_modulate = norm_modulate;
+    table->gate_residual = gate_residual;
+    table->gelu = gelu;
+    table->norm_rotate = norm_rotate;
+    table->convert = convert;
+    table->attention = attention;
+    table->attention_scratch_bytes = attention_scratch_bytes;
+}

@@ -1,5 +1,6 @@
 /* Copy kernels with 64-byte vectors, and the kernels that merge ragged rows into whole lines. */
 #include "kernels/cpu/copy/walk.h"
+#include "kernels/cpu/fill.h"
 
 #if HD_X86
 
@@ -95,7 +96,7 @@ HD_INLINE void stream_append(stream *s, char *dst, const char *src, int64_t byte
 
 #include "kernels/cpu/copy/merge.h"
 
-const hd_copy_kernel *hd_copy_family_avx512(int *count)
+void hd_copy_fill_avx512(hd_kernels *table)
 {
     static const hd_copy_kernel family[] = {
         {"avx512", copy_plain, 1, 1},
@@ -108,8 +109,7 @@ const hd_copy_kernel *hd_copy_family_avx512(int *count)
         {"avx512_merge", copy_merge, 1, 1},
         {"avx512_merge_pf", copy_merge_pf, 1, 1},
     };
-    *count = (int)(sizeof(family) / sizeof(family[0]));
-    return family;
+    hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
 }
 
 #else

@@ -2,43 +2,20 @@
 #include "kernels/cpu/copy/walk.h"
 #include "kernels/cpu/cpu.h"
 
-#include <pthread.h>
 #include <string.h>
 
-enum { MAX_KERNELS = 32 };
-
-static hd_copy_kernel table[MAX_KERNELS];
-static int table_count;
-static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-
-static void add_family(const hd_copy_kernel *family, int count)
+void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count)
 {
-    memcpy(table + table_count, family, (size_t)count * sizeof(*family));
-    table_count += count;
-}
-
-static void fill_table(void)
-{
-    int count;
-    const hd_copy_kernel *family = hd_copy_family_generic(&count);
-    add_family(family, count);
-#if HD_X86
-    if (hd_cpu_has_avx2()) {
-        family = hd_copy_family_avx2(&count);
-        add_family(family, count);
-    }
-    if (hd_cpu_has_avx512()) {
-        family = hd_copy_family_avx512(&count);
-        add_family(family, count);
-    }
-#endif
+    memcpy(table->copy + table->copies, family, (size_t)count * sizeof *family);
+    table->copies += count;
 }
 
 const hd_copy_kernel *hd_copy_kernels(int *count)
 {
-    pthread_once(&table_once, fill_table);
-    *count = table_count;
-    return table;
+    int isa = hd_cpu_isa();
+    const hd_kernels *kernels = hd_kernels_named(hd_isa_name[isa]);
+    *count = kernels->copies;
+    return kernels->copy;
 }
 
 const hd_copy_kernel *hd_copy_kernel_named(const char *name)

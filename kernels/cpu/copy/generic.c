@@ -1,5 +1,6 @@
 /* Copy kernels for every CPU: the judge, and the string move of x86. */
 #include "kernels/cpu/copy/walk.h"
+#include "kernels/cpu/fill.h"
 
 #include <string.h>
 
@@ -29,7 +30,7 @@ static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_
 }
 #endif
 
-const hd_copy_kernel *hd_copy_family_generic(int *count)
+void hd_copy_fill(hd_kernels *table)
 {
     static const hd_copy_kernel family[] = {
         {"memcpy", copy_memcpy, 1, 1},
@@ -37,6 +38,5 @@ const hd_copy_kernel *hd_copy_family_generic(int *count)
         {"movsb", copy_movsb, 1, 1},
 #endif
     };
-    *count = (int)(sizeof(family) / sizeof(family[0]));
-    return family;
+    hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
 }

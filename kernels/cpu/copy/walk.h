@@ -1,8 +1,8 @@
-/* Shared by the copy kernels: the families' tables and the walk over lanes that every family inlines its row into. */
+/* Shared by the copy kernels: the walk over lanes that every family inlines its row into. */
 #ifndef HD_COPY_INTERNAL_H
 #define HD_COPY_INTERNAL_H
 
-#include "kernels/copy.h"
+#include "kernels/table.h"
 
 #if defined(__x86_64__)
 #define HD_X86 1
@@ -12,12 +12,8 @@
 
 #define HD_INLINE static inline __attribute__((always_inline))
 
-/* A family's kernels; the caller checks that the CPU has the instructions. */
-const hd_copy_kernel *hd_copy_family_generic(int *count);
-#if HD_X86
-const hd_copy_kernel *hd_copy_family_avx2(int *count);
-const hd_copy_kernel *hd_copy_family_avx512(int *count);
-#endif
+/* Behind those that `table` has. */
+void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count);
 
 enum {
     HD_WALK_LANES = 64,       /* lanes walked together; more are walked in groups */

@@ -1,4 +1,3 @@
-#include "kernels/block.h"
 #include "kernels/cpu/gemm/internal.h"
 #include "runtime/base/base.h"
 
@@ -120,8 +119,8 @@ static void choose_types(hd_gemm *gemm)
     gemm->kernel_dst = HEDDLE_F32;
 }
 
-heddle_status hd_gemm_create(hd_gemm **out, int64_t k, int64_t n, heddle_dtype src_dtype, heddle_dtype dst_dtype,
-                             int seats)
+heddle_status hd_gemm_create(hd_gemm **out, const hd_kernels *kernels, int64_t k, int64_t n, heddle_dtype src_dtype,
+                             heddle_dtype dst_dtype, int seats)
 {
     heddle_status st = HEDDLE_OK;
     hd_gemm *gemm = NULL;
@@ -130,6 +129,7 @@ heddle_status hd_gemm_create(hd_gemm **out, int64_t k, int64_t n, heddle_dtype s
                        (long long)k, (long long)n);
     }
     HD_TRY(hd_alloc((void **)&gemm, 1, sizeof *gemm, "a linear layer"));
+    gemm->kernels = kernels;
     gemm->k = k;
     gemm->n = n;
     gemm->src_dtype = src_dtype;
@@ -173,13 +173,12 @@ out:
 static heddle_status run_padded(hd_gemm *gemm, hd_gemm_seat *seat, char *dst, const char *src, int64_t count)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_kernels *kernels = hd_block_kernels_best();
     size_t elem = heddle_dtype_bytes(gemm->kernel_src);
     int64_t missing = gemm->kernel[HD_GEMM_SMALL].rows - count;
-    kernels->convert(seat->pad_src, gemm->kernel_src, src, gemm->src_dtype, count * gemm->k);
+    gemm->kernels->convert(seat->pad_src, gemm->kernel_src, src, gemm->src_dtype, count * gemm->k);
     memset((char *)seat->pad_src + (size_t)(count * gemm->k) * elem, 0, (size_t)(missing * gemm->k) * elem);
     HD_TRY(hd_gemm_run_block(gemm, seat, HD_GEMM_SMALL, seat->pad_dst, seat->pad_src));
-    kernels->convert(dst, gemm->dst_dtype, seat->pad_dst, gemm->kernel_dst, count * gemm->n);
+    gemm->kernels->convert(dst, gemm->dst_dtype, seat->pad_dst, gemm->kernel_dst, count * gemm->n);
 out:
     return st;
 }

@@ -26,6 +26,7 @@ typedef struct hd_gemm_seat {
 } hd_gemm_seat;
 
 struct hd_gemm {
+    const hd_kernels *kernels;
     int64_t k;
     int64_t n;
     heddle_dtype src_dtype;

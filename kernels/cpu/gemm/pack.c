@@ -1,5 +1,4 @@
 /* Kernels, seats and packed weights of a linear layer, and the check that its rows are independent. */
-#include "kernels/block.h"
 #include "kernels/cpu/gemm/internal.h"
 #include "runtime/base/base.h"
 
@@ -86,7 +85,6 @@ out:
 static heddle_status check_rows(int *independent, hd_gemm *gemm, int which, const float *row, void *wanted)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_kernels *kernels = hd_block_kernels_best();
     size_t src_bytes = (size_t)gemm->k * heddle_dtype_bytes(gemm->kernel_src);
     size_t dst_bytes = (size_t)gemm->n * heddle_dtype_bytes(gemm->kernel_dst);
     size_t rows = (size_t)gemm->kernel[which].rows;
@@ -95,7 +93,7 @@ static heddle_status check_rows(int *independent, hd_gemm *gemm, int which, cons
     HD_TRY(hd_alloc_aligned((void **)&src, HD_GEMM_ALIGNMENT, rows * src_bytes, "rows to check a linear layer with"));
     HD_TRY(hd_alloc_aligned((void **)&dst, HD_GEMM_ALIGNMENT, rows * dst_bytes, "rows to check a linear layer with"));
     for (size_t r = 0; r < rows; r++) {
-        kernels->convert(src + r * src_bytes, gemm->kernel_src, row, HEDDLE_F32, gemm->k);
+        gemm->kernels->convert(src + r * src_bytes, gemm->kernel_src, row, HEDDLE_F32, gemm->k);
     }
     HD_TRY(hd_gemm_run_block(gemm, &gemm->seat[0], which, dst, src));
     if (which == HD_GEMM_SMALL) {

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/linear/internal.h"
 
-#include "kernels/cpu/small_float.h"
+#include "kernels/small_float.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,7 +19,8 @@
 
 #include "kernels/cpu/linear/vector.h"
 
-#define LINEAR_TABLE hd_linear_avx2
+#define LINEAR_FILL hd_linear_fill_avx2
+#define LINEAR_SLOT linear_f32
 #define LINEAR_NAME "avx2"
 
 #include "kernels/cpu/linear/body.h"

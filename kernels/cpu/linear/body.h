@@ -368,17 +368,20 @@ static void outer_back(void *scratch, const hd_linear_chunk *chunk, const void *
     close_rows(&chunk->dv, to_dv, rows, dv);
 }
 
-const hd_linear_kernels LINEAR_TABLE = {
-    .name = LINEAR_NAME,
-    .real_bytes = sizeof(REAL),
-    .padded = padded,
-    .scratch_bytes = scratch_bytes,
-    .begin = begin,
-    .states = states,
-    .fold = fold,
-    .inner = inner,
-    .outer = outer,
-    .forward = forward,
-    .inner_back = inner_back,
-    .outer_back = outer_back,
-};
+void LINEAR_FILL(hd_kernels *table)
+{
+    table->LINEAR_SLOT = (hd_linear_kernels){
+        .name = LINEAR_NAME,
+        .real_bytes = sizeof(REAL),
+        .padded = padded,
+        .scratch_bytes = scratch_bytes,
+        .begin = begin,
+        .states = states,
+        .fold = fold,
+        .inner = inner,
+        .outer = outer,
+        .forward = forward,
+        .inner_back = inner_back,
+        .outer_back = outer_back,
+    };
+}

@@ -1,6 +1,6 @@
 #include "kernels/cpu/linear/internal.h"
 
-#include "kernels/cpu/small_float.h"
+#include "kernels/small_float.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 
 #include "kernels/cpu/linear/scalar.h"
 
-#define LINEAR_TABLE hd_linear_reference
+#define LINEAR_FILL hd_linear_fill
+#define LINEAR_SLOT linear_f32
 #define LINEAR_NAME "reference"
 
 #include "kernels/cpu/linear/body.h"

@@ -1,5 +1,5 @@
 /* Sums of rows with 32-byte vectors. */
-#include "kernels/cpu/sum/sum.h"
+#include "kernels/cpu/fill.h"
 
 #if defined(__x86_64__)
 
@@ -40,7 +40,13 @@ SUM_VECTOR(f32, float, 8, __m256, _mm256_loadu_ps, _mm256_add_ps, _mm256_storeu_
 SUM_VECTOR(bf16, uint16_t, 8, __m256, load_bf16, _mm256_add_ps, store_bf16)
 SUM_VECTOR(f16, uint16_t, 8, __m256, load_f16, _mm256_add_ps, store_f16)
 
-const hd_sum_table hd_sum_avx2 = {sum_f64, sum_f32, sum_bf16, sum_f16};
+void hd_sum_fill_avx2(hd_kernels *table)
+{
+    table->sum[HEDDLE_F64] = sum_f64;
+    table->sum[HEDDLE_F32] = sum_f32;
+    table->sum[HEDDLE_BF16] = sum_bf16;
+    table->sum[HEDDLE_F16] = sum_f16;
+}
 
 #else
 typedef int hd_no_sum_avx2;

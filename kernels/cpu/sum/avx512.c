@@ -1,5 +1,5 @@
 /* Sums of rows with 64-byte vectors. */
-#include "kernels/cpu/sum/sum.h"
+#include "kernels/cpu/fill.h"
 
 #if defined(__x86_64__)
 
@@ -39,7 +39,13 @@ SUM_VECTOR(f32, float, 16, __m512, _mm512_loadu_ps, _mm512_add_ps, _mm512_storeu
 SUM_VECTOR(bf16, uint16_t, 16, __m512, load_bf16, _mm512_add_ps, store_bf16)
 SUM_VECTOR(f16, uint16_t, 16, __m512, load_f16, _mm512_add_ps, store_f16)
 
-const hd_sum_table hd_sum_avx512 = {sum_f64, sum_f32, sum_bf16, sum_f16};
+void hd_sum_fill_avx512(hd_kernels *table)
+{
+    table->sum[HEDDLE_F64] = sum_f64;
+    table->sum[HEDDLE_F32] = sum_f32;
+    table->sum[HEDDLE_BF16] = sum_bf16;
+    table->sum[HEDDLE_F16] = sum_f16;
+}
 
 #else
 typedef int hd_no_sum_avx512;

@@ -1,7 +1,7 @@
-/* Sums of rows: the scalar code for every dtype, and the choice of vector code. */
-#include "kernels/cpu/sum/sum.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/small_float.h"
+/* Sums of rows, for every dtype. The vector ones are element-wise in source order, too: every variant gives the same
+ * bits (of a NaN only that it is one). */
+#include "kernels/cpu/fill.h"
+#include "kernels/small_float.h"
 
 #include <string.h>
 
@@ -53,64 +53,12 @@ ADD_ROWS(i32, uint32_t, +)
 ADD_ROWS(i8, uint8_t, +)
 ADD_ROWS(bool, uint8_t, |)
 
-void hd_sum_rows_reference(void *dst, const void *const *src, int nsrc, int64_t elems, heddle_dtype dtype)
+void hd_sum_fill(hd_kernels *table)
 {
-    static const hd_sum_fn table[HEDDLE_DTYPE_COUNT] = {
+    static const hd_sum_fn sums[HEDDLE_DTYPE_COUNT] = {
         [HEDDLE_F64] = sum_f64,       [HEDDLE_F32] = sum_f32,       [HEDDLE_F16] = sum_f16,   [HEDDLE_BF16] = sum_bf16,
         [HEDDLE_F8E4M3] = sum_f8e4m3, [HEDDLE_F8E5M2] = sum_f8e5m2, [HEDDLE_I64] = sum_i64,   [HEDDLE_I32] = sum_i32,
         [HEDDLE_I8] = sum_i8,         [HEDDLE_U8] = sum_i8,         [HEDDLE_BOOL] = sum_bool,
     };
-    table[dtype](dst, src, nsrc, elems);
-}
-
-static hd_sum_fn slot(const hd_sum_table *table, heddle_dtype dtype)
-{
-    switch (dtype) {
-    case HEDDLE_F64:
-        return table->f64;
-    case HEDDLE_F32:
-        return table->f32;
-    case HEDDLE_F16:
-        return table->f16;
-    case HEDDLE_BF16:
-        return table->bf16;
-    default:
-        return NULL;
-    }
-}
-
-static int64_t elem_bytes(heddle_dtype dtype)
-{
-    static const int64_t bytes[HEDDLE_DTYPE_COUNT] = {
-#define DTYPE_BYTES(name, text, size) [HEDDLE_##name] = size,
-        HEDDLE_DTYPE_LIST(DTYPE_BYTES)
-#undef DTYPE_BYTES
-    };
-    return bytes[dtype];
-}
-
-void hd_sum_rows(void *dst, const void *const *src, int nsrc, int64_t elems, heddle_dtype dtype)
-{
-    if (elems <= 0) {
-        return;
-    }
-    if (nsrc <= 0) {
-        memset(dst, 0, (size_t)(elems * elem_bytes(dtype)));
-        return;
-    }
-    hd_sum_fn sum = NULL;
-#if defined(__x86_64__)
-    if (hd_cpu_has_avx512()) {
-        sum = slot(&hd_sum_avx512, dtype);
-    } else if (hd_cpu_has_avx2()) {
-        sum = slot(&hd_sum_avx2, dtype);
-    }
-#else
-    (void)slot;
-#endif
-    if (sum) {
-        sum(dst, src, nsrc, elems);
-    } else {
-        hd_sum_rows_reference(dst, src, nsrc, elems, dtype);
-    }
+    memcpy(table->sum, sums, sizeof sums);
 }

@@ -1,0 +1,85 @@
+/* The tables, one per instruction set, and the one that is used. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/fill.h"
+#include "runtime/base/base.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static hd_kernels table[HD_ISAS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill_reference(hd_kernels *of)
+{
+    hd_copy_fill(of);
+    hd_sum_fill(of);
+    hd_attn_fill(of);
+    hd_attn_fill_f64(of);
+    hd_linear_fill(of);
+    hd_linear_fill_f64(of);
+    hd_block_fill(of);
+    hd_block_back_fill(of);
+}
+
+#if defined(__x86_64__)
+static void fill_avx2(hd_kernels *of)
+{
+    hd_copy_fill_avx2(of);
+    hd_sum_fill_avx2(of);
+    hd_attn_fill_avx2(of);
+    hd_head_fill_avx2(of);
+    hd_linear_fill_avx2(of);
+    hd_block_fill_avx2(of);
+    hd_block_back_fill_avx2(of);
+}
+
+static void fill_avx512(hd_kernels *of)
+{
+    hd_copy_fill_avx512(of);
+    hd_sum_fill_avx512(of);
+    hd_attn_fill_avx512(of);
+    hd_head_fill_avx512(of);
+    hd_linear_fill_avx512(of);
+    hd_block_fill_avx512(of);
+    hd_block_back_fill_avx512(of);
+}
+#endif
+
+/* Pointers only: nothing of an instruction set is entered here. */
+static void fill_all(void)
+{
+    for (int isa = 0; isa < HD_ISAS; isa++) {
+        table[isa].name = hd_isa_name[isa];
+        fill_reference(&table[isa]);
+#if defined(__x86_64__)
+        if (isa >= HD_ISA_AVX2) {
+            fill_avx2(&table[isa]);
+        }
+        if (isa >= HD_ISA_AVX512) {
+            fill_avx512(&table[isa]);
+        }
+#endif
+    }
+}
+
+heddle_status hd_kernels_cpu(const hd_kernels **out)
+{
+    int isa = hd_cpu_isa();
+    if (isa < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "HEDDLE_CPU is '%.40s', wanted avx512, avx2 or generic", hd_env("HEDDLE_CPU"));
+    }
+    pthread_once(&once, fill_all);
+    *out = &table[isa];
+    return HEDDLE_OK;
+}
+
+const hd_kernels *hd_kernels_named(const char *name)
+{
+    pthread_once(&once, fill_all);
+    for (int isa = 0; isa <= hd_cpu_isa(); isa++) {
+        if (strcmp(hd_isa_name[isa], name) == 0) {
+            return &table[isa];
+        }
+    }
+    return NULL;
+}
