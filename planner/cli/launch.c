@@ -78,16 +78,27 @@ static const char *plain_transport(const char *transport)
     return end == NULL ? NULL : end + 2;
 }
 
+static int is_known(const char *plain)
+{
+    static const char *const known[] = {"auto", "threads", "shm", "mpi", "self"};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(plain, known[i]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The ranks of a plug-in are started by others: without a launcher a name is a wrong one. */
 int cli_check_transport(const char *transport)
 {
     const char *plain = plain_transport(transport);
-    static const char *const known[] = {"auto", "threads", "shm", "mpi", "self"};
-    for (size_t i = 0; plain != NULL && i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(plain, known[i]) == 0) {
-            return CLI_OK;
-        }
+    if (plain != NULL && (is_known(plain) || cli_launcher(NULL, NULL) != NULL)) {
+        return CLI_OK;
     }
-    return cli_usage_error("unknown transport '%s' (threads, shm, mpi, self or auto)", transport);
+    return cli_usage_error("unknown transport '%s' (threads, shm, mpi, self, auto, or, for ranks that a launcher "
+                           "started, a plug-in)",
+                           transport);
 }
 
 static int transport_is(const char *transport, const char *name)
@@ -103,7 +114,8 @@ static int joins(const char *transport)
     if (name == NULL) {
         return 0;
     }
-    return transport_is(transport, "auto") || transport_is(transport, by_mpi(name) ? "mpi" : "shm");
+    return transport_is(transport, "auto") || transport_is(transport, by_mpi(name) ? "mpi" : "shm") ||
+           !is_known(plain_transport(transport));
 }
 
 int cli_will_exec(const char *transport)
@@ -211,8 +223,9 @@ static heddle_status call_rank(heddle_comm *comm, void *arg)
 static int check_messages(const char *transport, const heddle_comm_options *options)
 {
     const char *found = joins(transport) ? cli_launcher(NULL, NULL) : NULL;
+    const int is_plugin = !is_known(plain_transport(transport));
     if (options == NULL || (!options->force_messages && options->pretend_hosts == 0) || cli_will_exec(transport) ||
-        (found != NULL && by_mpi(found))) {
+        (found != NULL && by_mpi(found)) || is_plugin) {
         return CLI_OK;
     }
     return cli_usage_error("%s needs --transport mpi, ranks of %s do not send messages",

@@ -34,8 +34,8 @@ int cli_take_arena(const char *value);
     "  --arena BYTES    address space reserved per rank for what its peers reach, 512M say; default: the machine's\n"  \
     "                   memory, less where a limit (ulimit -v, ulimit -f) says so\n"
 
-/* Is `transport` one of "auto", "threads", "shm", "mpi", "self", perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT
- * (complained). */
+/* Is `transport` one of "auto", "threads", "shm", "mpi", "self", or, when a launcher started this process, the name of
+ * a plug-in; perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_check_transport(const char *transport);
 
 /* Run fn(comm, arg) on the ranks that `transport` means, and return the command's exit code; errors are printed.

@@ -4,16 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const hd_transport hd_transport_self, hd_transport_threads, hd_transport_shm, hd_transport_mpi,
-    hd_transport_auto;
+/* X(NAME): hd_transport_NAME. */
+#define TRANSPORTS(X)                                                                                                  \
+    X(self)                                                                                                            \
+    X(threads)                                                                                                         \
+    X(shm)                                                                                                             \
+    X(mpi)                                                                                                             \
+    X(auto)
 
-static const hd_transport *const transports[] = {
-    &hd_transport_self,    /* self.c */
-    &hd_transport_threads, /* threads.c */
-    &hd_transport_shm,     /* shm.c, processes.c */
-    &hd_transport_mpi,     /* adapter.c, mpi/ */
-    &hd_transport_auto,    /* auto.c */
-};
+#define DECLARE(name) extern const hd_transport hd_transport_##name;
+#define POINT(name) &hd_transport_##name,
+TRANSPORTS(DECLARE)
+static const hd_transport *const transports[] = {TRANSPORTS(POINT)};
 
 enum { NTRANSPORTS = sizeof transports / sizeof transports[0] };
 
