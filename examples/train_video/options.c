@@ -143,6 +143,24 @@ static int check(options *out)
     return 0;
 }
 
+static int take_all(const entry *entries, int nentries, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        int k = 0;
+        while (k < nentries && strcmp(argv[i], entries[k].name) != 0) {
+            k++;
+        }
+        if (k == nentries) {
+            return complain("is no option; --help lists them", argv[i], NULL);
+        }
+        if (take(&entries[k], i + 1 < argc ? argv[i + 1] : NULL) != 0) {
+            return 2;
+        }
+        i += entries[k].flag == NULL;
+    }
+    return 0;
+}
+
 int options_read(options *out, int argc, char **argv)
 {
     int help = 0;
@@ -187,19 +205,8 @@ int options_read(options *out, int argc, char **argv)
         {"--compare", .flag = &out->compare},
         {"--help", .flag = &help},
     };
-    const int nentries = (int)(sizeof(entries) / sizeof(entries[0]));
-    for (int i = 1; i < argc; i++) {
-        int k = 0;
-        while (k < nentries && strcmp(argv[i], entries[k].name) != 0) {
-            k++;
-        }
-        if (k == nentries) {
-            return complain("is no option; --help lists them", argv[i], NULL);
-        }
-        if (take(&entries[k], i + 1 < argc ? argv[i + 1] : NULL) != 0) {
-            return 2;
-        }
-        i += entries[k].flag == NULL;
+    if (take_all(entries, (int)(sizeof(entries) / sizeof(entries[0])), argc, argv) != 0) {
+        return 2;
     }
     if (help) {
         fputs(help_text, stdout);

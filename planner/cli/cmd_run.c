@@ -65,6 +65,22 @@ static int take_dtype(run_options *o, const char *text)
     return cli_usage_error("--dtype is f32 or bf16, not '%s'", text);
 }
 
+static int take_flag(run_options *o, int option)
+{
+    const struct {
+        int option;
+        int *flag;
+    } flags[] = {{'c', &o->check},    {'j', &o->json},      {'M', &o->messages},
+                 {'B', &o->backward}, {'R', &o->recompute}, {'h', &o->help}};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        if (flags[i].option == option) {
+            *flags[i].flag = 1;
+            return CLI_OK;
+        }
+    }
+    return CLI_BAD_INPUT;
+}
+
 static int take_option(run_options *o, int option, const char *value)
 {
     switch (option) {
@@ -109,26 +125,8 @@ static int take_option(run_options *o, int option, const char *value)
         return cli_check_transport(value);
     case 'a':
         return cli_add_methods(o->methods, value);
-    case 'c':
-        o->check = 1;
-        return CLI_OK;
-    case 'j':
-        o->json = 1;
-        return CLI_OK;
-    case 'M':
-        o->messages = 1;
-        return CLI_OK;
-    case 'B':
-        o->backward = 1;
-        return CLI_OK;
-    case 'R':
-        o->recompute = 1;
-        return CLI_OK;
-    case 'h':
-        o->help = 1;
-        return CLI_OK;
     default:
-        return CLI_BAD_INPUT;
+        return take_flag(o, option);
     }
 }
 

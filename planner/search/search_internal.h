@@ -42,4 +42,7 @@ heddle_status hd_search_methods(hd_search *search, const char *methods);
 /* Fills node: which layouts a stage admits, and by which method. */
 heddle_status hd_search_admit(hd_search *search);
 
+/* write_down.c: the schedule that begins in state `first` and follows `choice`. */
+heddle_status hd_search_write_down(heddle_schedule **out, hd_search *search, int first);
+
 #endif

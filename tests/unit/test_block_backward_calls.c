@@ -162,26 +162,31 @@ static void backward_is_the_adjoint_of_forward(void **state)
 /* --- calls -----------------------------------------------------------------------------------------------------------
  */
 
+static void wrong_tapes_are_refused(heddle_block *block)
+{
+    heddle_tape *other = NULL;
+    heddle_tape_options bad = {0};
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, block, &bad));
+    expect_sentence("heddle_tape_options");
+    heddle_tape_options_init(&bad);
+    bad.recompute = 2;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, block, &bad));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, NULL, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(NULL, block, NULL));
+    assert_null(other);
+}
+
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;
     static const int64_t extent[] = {2, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         training t;
-        heddle_tape *other = NULL;
         heddle_block *block = NULL;
         heddle_param gradient;
-        heddle_tape_options bad = {0};
         heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
         open_training(&t, &options, 0);
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
-        expect_sentence("heddle_tape_options");
-        heddle_tape_options_init(&bad);
-        bad.recompute = 2;
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, t.p.block, &bad));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, NULL, NULL));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(NULL, t.p.block, NULL));
-        assert_null(other);
+        wrong_tapes_are_refused(t.p.block);
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
         expect_sentence("holds no forward");
         HD_FAILS(HEDDLE_ERR_ARG,

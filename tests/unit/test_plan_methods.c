@@ -747,26 +747,51 @@ static total total_of(const brute *b, const heddle_schedule *s)
     return sum;
 }
 
-static int try_one(int trial)
+static void draw_mesh(brute *b)
 {
-    static brute b;
+    memset(b, 0, sizeof *b);
+    b->backward = below(2);
+    b->mesh.naxes = 1 + (below(3) == 0);
+    snprintf(b->mesh.axis[0].name, sizeof b->mesh.axis[0].name, "x");
+    snprintf(b->mesh.axis[1].name, sizeof b->mesh.axis[1].name, "y");
+    b->mesh.axis[0].size = 1 + below(b->mesh.naxes == 1 ? 5 : 3);
+    b->mesh.axis[1].size = 1 + below(2);
+}
+
+/* A wish for every stage that mixes; 0: some stage cannot run as wished. */
+static int draw_ways(brute *b, char *methods, size_t methods_bytes, const heddle_model *model, int period, int causal,
+                     int decays)
+{
     static const char *const softmax[] = {"auto", "auto",      "auto", "local", "ulysses",
                                           "ring", "gather-kv", "rsa",  "usp"};
     static const char *const linear[] = {"auto", "auto", "auto", "local", "lasp", "lasp2", "scan"};
+    int feasible = 1;
+    for (int i = 0; i < period; i++) {
+        heddle_stage_info stage;
+        HD_OK(heddle_model_stage(&stage, model, i));
+        hd_method_stage mixes = {stage.kind, stage.mixed_dim, stage.heads, causal, decays};
+        const char *wanted = stage.kind == HEDDLE_STAGE_LINEAR ? linear[below(7)] : softmax[below(9)];
+        if (stage.mixed_dim >= 0) {
+            size_t n = strlen(methods);
+            snprintf(methods + n, methods_bytes - n, "%s%s=%s", n > 0 ? "," : "", stage.name, wanted);
+        }
+        for (int k = i; k < b->nstages; k += period) {
+            feasible = list_ways(b, k, &mixes, wanted) && feasible;
+        }
+    }
+    return feasible;
+}
+
+static int try_one(int trial)
+{
+    static brute b;
     char dims[256];
     char order[MAX_STAGES] = "";
     char methods[512] = "";
     char mesh[256];
     heddle_model_info info = {.struct_bytes = sizeof info};
     heddle_schedule *s = NULL;
-    int feasible = 1;
-    memset(&b, 0, sizeof b);
-    b.backward = below(2);
-    b.mesh.naxes = 1 + (below(3) == 0);
-    snprintf(b.mesh.axis[0].name, sizeof b.mesh.axis[0].name, "x");
-    snprintf(b.mesh.axis[1].name, sizeof b.mesh.axis[1].name, "y");
-    b.mesh.axis[0].size = 1 + below(b.mesh.naxes == 1 ? 5 : 3);
-    b.mesh.axis[1].size = 1 + below(2);
+    draw_mesh(&b);
     int heads = 1 + below(4);
     snprintf(dims, sizeof dims, "b: {size: %d, role: batch}, t: %d, s: %d, c: {size: %d, role: channel}", 1 + below(3),
              1 + below(40), 1 + below(12), heads * (1 + below(2)));
@@ -793,19 +818,7 @@ static int try_one(int trial)
     b.shape = info.shape;
     b.nstages = period * repeat;
     list_layouts(&b);
-    for (int i = 0; i < period; i++) {
-        heddle_stage_info stage;
-        HD_OK(heddle_model_stage(&stage, model, i));
-        hd_method_stage mixes = {stage.kind, stage.mixed_dim, stage.heads, causal, decays};
-        const char *wanted = stage.kind == HEDDLE_STAGE_LINEAR ? linear[below(7)] : softmax[below(9)];
-        if (stage.mixed_dim >= 0) {
-            size_t n = strlen(methods);
-            snprintf(methods + n, sizeof methods - n, "%s%s=%s", n > 0 ? "," : "", stage.name, wanted);
-        }
-        for (int r = 0; r < repeat; r++) {
-            feasible = list_ways(&b, r * period + i, &mixes, wanted) && feasible;
-        }
-    }
+    int feasible = draw_ways(&b, methods, sizeof methods, model, period, causal, decays);
     HD_OK(heddle_mesh_format(mesh, sizeof mesh, &b.mesh));
     heddle_plan_options o;
     heddle_plan_options_init(&o);
