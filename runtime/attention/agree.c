@@ -1,5 +1,6 @@
 /* Ranks compare what they ask for before anything else happens. */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/base/hash.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,14 +30,11 @@ static int find_other(const char *all, int nranks)
 
 static uint64_t hash_fields(const hd_fields *fields)
 {
-    uint64_t h = 1469598103934665603u;
+    uint64_t hash = HD_HASH_BASIS;
     for (int f = 0; f < fields->count; f++) {
-        for (const char *t = fields->text[f]; *t != 0; t++) {
-            h = (h ^ (unsigned char)*t) * 1099511628211u;
-        }
-        h = (h ^ 0xffu) * 1099511628211u;
+        hash = hd_hash(hash, fields->text[f], strlen(fields->text[f]) + 1);
     }
-    return h;
+    return hash;
 }
 
 static heddle_status tell(heddle_comm *comm, const hd_fields *fields, char *all)

@@ -1,6 +1,6 @@
 /* Own queries against the keys of one ring member: every head, sample, and pair of row segments. */
 #include "runtime/attention/attention_internal.h"
-#include "runtime/attention/jobs.h"
+#include "runtime/base/threads.h"
 
 #include <string.h>
 
@@ -77,7 +77,7 @@ static int64_t first_query_head(const hd_core *core, int64_t kv_head)
     return head < 0 ? 0 : head < core->heads ? head : core->heads;
 }
 
-static void run_key_head(void *ctx, int thread, int64_t job)
+static heddle_status run_key_head(void *ctx, int thread, int64_t job)
 {
     team *t = ctx;
     hd_turn turn = {.thread = thread, .piece = job % t->pieces, .pieces = t->pieces};
@@ -87,13 +87,14 @@ static void run_key_head(void *ctx, int thread, int64_t job)
     int64_t end = first_query_head(t->core, turn.kv_head + 1);
     for (turn.head = first_query_head(t->core, turn.kv_head); turn.head < end; turn.head++) {
         if (thread == 0 && t->st != HEDDLE_OK) {
-            return;
+            return HEDDLE_OK;
         }
         t->fn(t->ctx, &turn);
         if (thread == 0 && t->poll.poll != NULL) {
             t->st = t->poll.poll(t->poll.ctx);
         }
     }
+    return HEDDLE_OK;
 }
 
 heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll)
@@ -104,8 +105,10 @@ heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn
         int64_t most = round_up(rows, QUERY_CUT) / QUERY_CUT, wanted = (4 * core->threads + jobs - 1) / jobs;
         t.pieces = most < 1 ? 1 : wanted < most ? wanted : most;
     }
-    hd_run_jobs(core->threads, jobs * t.pieces, run_key_head, &t);
-    return t.st;
+    const hd_threads threads = {
+        .name = "hd-attention", .count = core->threads, .jobs = jobs * t.pieces, .fn = run_key_head, .ctx = &t};
+    heddle_status st = hd_threads_run(&threads);
+    return st != HEDDLE_OK ? st : t.st;
 }
 
 /* Only the turn's piece of the queries. 0: it has none. */

@@ -2,7 +2,7 @@
  * (Linformer), so every rank makes a partial sum of the projected ones from its own rows, and their all-reduce is all
  * that moves, whatever the length. Backward likewise. */
 #include "runtime/attention/attention_internal.h"
-#include "runtime/attention/jobs.h"
+#include "runtime/base/threads.h"
 
 #include <string.h>
 
@@ -145,8 +145,19 @@ static call call_of(hd_core *core, const void *kv)
     return (call){.core = core, .keys = own_keys(core, kv), .of = {own_projection(core, 0), own_projection(core, 1)}};
 }
 
+/* Keys and values, every head and sample. */
+static heddle_status on_slices(const hd_core *core, hd_thread_job fn, call *c)
+{
+    const hd_threads threads = {.name = "hd-attention",
+                                .count = core->threads,
+                                .jobs = 2 * core->kv_heads * core->problem->batch,
+                                .fn = fn,
+                                .ctx = c};
+    return hd_threads_run(&threads);
+}
+
 /* Slice i: the keys (then the values) of one key head and sample. */
-static void project_slice(void *ctx, int thread, int64_t i)
+static heddle_status project_slice(void *ctx, int thread, int64_t i)
 {
     const call *c = ctx;
     const hd_attn_problem *p = c->core->problem;
@@ -156,9 +167,10 @@ static void project_slice(void *ctx, int thread, int64_t i)
     hd_attn_matrix e = {(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
     (void)thread;
     c->core->kernels->mix(&shape, &e, c->keys + i * own * row_bytes, (char *)state->part + i * state->m * row_bytes);
+    return HEDDLE_OK;
 }
 
-static void project_back_slice(void *ctx, int thread, int64_t i)
+static heddle_status project_back_slice(void *ctx, int thread, int64_t i)
 {
     const call *c = ctx;
     const hd_attn_problem *p = c->core->problem;
@@ -169,6 +181,7 @@ static void project_back_slice(void *ctx, int thread, int64_t i)
     (void)thread;
     c->core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * state->m * row_bytes,
                                (char *)c->backward->dkv + i * own * row_bytes);
+    return HEDDLE_OK;
 }
 
 /* Own queries of a head against the projected keys; *at: of the key head and sample in arrays of keys. */
@@ -230,7 +243,7 @@ static heddle_status projected_forward(hd_core *core, const hd_core_forward *x)
     hd_carry_arrays carry = {x->o, x->top, x->log_sum};
     c.forward = x;
     memset(state->part, 0, (size_t)(state->elems * core->problem->real_bytes));
-    hd_run_jobs(core->threads, 2 * core->kv_heads * core->problem->batch, project_slice, &c);
+    HD_TRY(on_slices(core, project_slice, &c));
     HD_TRY(add_up(core, state->kv));
     hd_core_start(core, &carry);
     HD_TRY(hd_core_each_head(core, 0, attend_turn, &c, (hd_poll){NULL, NULL}));
@@ -289,7 +302,7 @@ static heddle_status projected_backward(hd_core *core, const hd_core_backward *x
     memset(state->part, 0, (size_t)(state->elems * core->problem->real_bytes));
     HD_TRY(hd_core_each_head(core, 0, attend_back_turn, &c, (hd_poll){NULL, NULL}));
     HD_TRY(add_up(core, state->dkv));
-    hd_run_jobs(core->threads, 2 * core->kv_heads * core->problem->batch, project_back_slice, &c);
+    HD_TRY(on_slices(core, project_back_slice, &c));
     store_projection_gradients(core, c.keys);
 out:
     return st;

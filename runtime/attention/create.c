@@ -1,5 +1,6 @@
 /* Making an attention object: every step that can fail on one rank is followed by an agreement. */
 #include "runtime/attention/attention_private.h"
+#include "runtime/base/hash.h"
 #include "runtime/device/device.h"
 
 #include <stdio.h>
@@ -21,11 +22,7 @@ const hd_core_method *hd_core_method_of(const hd_attn_problem *problem)
 
 static uint64_t hash_lengths(const int64_t *length, int64_t count)
 {
-    uint64_t h = 1469598103934665603u;
-    for (int64_t i = 0; length != NULL && i < count; i++) {
-        h = (h ^ (uint64_t)length[i]) * 1099511628211u;
-    }
-    return length != NULL ? h : 0;
+    return length != NULL ? hd_hash(HD_HASH_BASIS, length, (size_t)count * sizeof *length) : 0;
 }
 
 static void describe(hd_fields *fields, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,

@@ -1,6 +1,7 @@
 /* Linear attention: the object. */
 #include "runtime/attention/attention_internal.h"
 #include "runtime/attention/linear_internal.h"
+#include "runtime/base/hash.h"
 #include "runtime/device/device.h"
 
 #include <string.h>
@@ -69,13 +70,7 @@ out:
 
 static uint64_t hash_decay(const hd_linear_problem *p)
 {
-    uint64_t h = 1469598103934665603u;
-    for (int64_t i = 0; i < p->shape.dim[2].extent; i++) {
-        uint64_t bits;
-        memcpy(&bits, &p->decay[i], sizeof bits);
-        h = (h ^ bits) * 1099511628211u;
-    }
-    return h;
+    return hd_hash(HD_HASH_BASIS, p->decay, (size_t)p->shape.dim[2].extent * sizeof *p->decay);
 }
 
 static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, const heddle_mesh *mesh,

@@ -1,6 +1,6 @@
 /* Threads of a call, and waiting for other ranks. */
-#include "runtime/attention/jobs.h"
 #include "runtime/attention/linear_internal.h"
+#include "runtime/base/threads.h"
 
 #include <stdio.h>
 
@@ -9,18 +9,24 @@ typedef struct job {
     hd_linear_work work;
 } job;
 
-static void run_job(void *ctx, int thread, int64_t sample_head)
+static heddle_status run_job(void *ctx, int thread, int64_t sample_head)
 {
     const job *j = ctx;
     j->work(j->a, thread, sample_head);
+    return HEDDLE_OK;
 }
 
 heddle_status hd_linear_parallel(heddle_linear_attention *a, hd_linear_work work)
 {
     job j = {a, work};
     a->poll_status = HEDDLE_OK;
-    hd_run_jobs(a->problem.options.threads, a->problem.batch * a->problem.heads, run_job, &j);
-    return a->poll_status;
+    const hd_threads threads = {.name = "hd-linear",
+                                .count = a->problem.options.threads,
+                                .jobs = a->problem.batch * a->problem.heads,
+                                .fn = run_job,
+                                .ctx = &j};
+    heddle_status st = hd_threads_run(&threads);
+    return st != HEDDLE_OK ? st : a->poll_status;
 }
 
 static heddle_status test_flows(heddle_linear_attention *a)

@@ -1,6 +1,6 @@
 /* Shape, mesh, layout and options -> what one rank of the sequence group holds and does. Pure. */
 #include "runtime/attention/attention_internal.h"
-#include "runtime/attention/jobs.h"
+#include "runtime/base/threads.h"
 
 #include <heddle/sys/index.h>
 

@@ -1,5 +1,6 @@
 /* Options, parameters and life of a block. */
 #include "runtime/base/base.h"
+#include "runtime/base/threads.h"
 #include "runtime/block/back_internal.h"
 
 #include <heddle/linear_attention.h>
@@ -81,8 +82,8 @@ static heddle_status check_options(const heddle_block_options *options)
     if (shape->dim[shape->ndim - 1].extent < 1) {
         return hd_fail(HEDDLE_ERR_ARG, "the channel dim %s is empty", shape->dim[shape->ndim - 1].name);
     }
-    if (options->threads < 0 || options->threads > HD_BLOCK_THREADS) {
-        return hd_fail(HEDDLE_ERR_ARG, "%d threads: must be 0 to %d", options->threads, HD_BLOCK_THREADS);
+    if (options->threads < 0 || options->threads > HD_MAX_THREADS) {
+        return hd_fail(HEDDLE_ERR_ARG, "%d threads: must be 0 to %d", options->threads, HD_MAX_THREADS);
     }
     return check_kind(options, shape->dim[shape->ndim - 1].extent);
 out:

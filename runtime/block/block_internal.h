@@ -9,7 +9,6 @@
 enum {
     HD_BLOCK_PARAMS = 6,
     HD_BLOCK_LAYERS = 3,
-    HD_BLOCK_THREADS = 256,
     HD_CHUNK_ROWS = HD_GEMM_LARGE_ROWS, /* rows that go through a stage together */
     HD_GROUP_ROWS = 1024,               /* at most so many rows of short fibres; a fibre is never cut */
     HD_SEAT_PARTS = 8,
@@ -26,8 +25,6 @@ enum { HD_PARAM_Q_NORM = 4, HD_PARAM_K_NORM = 5 };                 /* ATTENTION 
 typedef struct hd_block_seat {
     void *part[HD_SEAT_PARTS];
     size_t part_bytes[HD_SEAT_PARTS];
-    heddle_status status;
-    char sentence[512]; /* heddle_last_error of the thread that failed */
 } hd_block_seat;
 
 typedef struct hd_block_back hd_block_back;

@@ -1,49 +1,35 @@
 /* Token-wise layers outside the blocks. */
 #include "runtime/base/base.h"
+#include "runtime/base/threads.h"
 #include "runtime/block/block_internal.h"
 
-#include <pthread.h>
-
-typedef struct linear_share {
+typedef struct dense_rows {
     hd_gemm *gemm;
-    int seat;
     float *out;
     const float *x;
-    int64_t rows;
-    heddle_status status;
-} linear_share;
+    int64_t rows, k, n;
+    int64_t blocks; /* of HD_GEMM_ROWS */
+    int shares;
+} dense_rows;
 
-static void *work(void *arg)
+static heddle_status run_share(void *ctx, int seat, int64_t i)
 {
-    linear_share *share = arg;
-    int entered = hd_gemm_enter();
-    share->status = hd_gemm_run(share->gemm, share->seat, share->out, share->x, share->rows);
-    hd_gemm_leave(entered);
-    return NULL;
+    const dense_rows *d = ctx;
+    int64_t first = d->blocks * i / d->shares * HD_GEMM_ROWS;
+    int64_t end = i + 1 < d->shares ? d->blocks * (i + 1) / d->shares * HD_GEMM_ROWS : d->rows;
+    return hd_gemm_run(d->gemm, seat, d->out + first * d->n, d->x + first * d->k, end - first);
 }
 
-static heddle_status run_shares(linear_share *share, int count)
+static heddle_status run_shares(dense_rows *rows)
 {
-    pthread_t thread[HD_BLOCK_THREADS];
-    int running[HD_BLOCK_THREADS] = {0};
-    for (int i = 1; i < count; i++) {
-        running[i] = pthread_create(&thread[i], NULL, work, &share[i]) == 0;
-    }
-    for (int i = 0; i < count; i++) {
-        if (!running[i]) {
-            work(&share[i]);
-        }
-    }
-    heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < count; i++) {
-        if (running[i]) {
-            pthread_join(thread[i], NULL);
-        }
-        if (share[i].status != HEDDLE_OK) {
-            st = hd_fail(share[i].status, "a linear layer failed in thread %d of %d", i, count);
-        }
-    }
-    return st;
+    const hd_threads threads = {.name = "hd-dense",
+                                .count = rows->shares,
+                                .jobs = rows->shares,
+                                .fn = run_share,
+                                .ctx = rows,
+                                .enter = hd_gemm_enter,
+                                .leave = hd_gemm_leave};
+    return hd_threads_run(&threads);
 }
 
 heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
@@ -53,10 +39,9 @@ heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int
     heddle_status st = HEDDLE_OK;
     const hd_kernels *kernels = NULL;
     hd_gemm *gemm = NULL;
-    linear_share share[HD_BLOCK_THREADS];
-    if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {
+    if (rows < 0 || threads < 0 || threads > HD_MAX_THREADS) {
         return hd_fail(HEDDLE_ERR_ARG, "%lld rows on %d threads: rows must not be negative, threads 0 to %d",
-                       (long long)rows, threads, HD_BLOCK_THREADS);
+                       (long long)rows, threads, HD_MAX_THREADS);
     }
     if (rows == 0) {
         return HEDDLE_OK;
@@ -76,12 +61,8 @@ heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int
     count = count > blocks ? (int)blocks : count;
     HD_TRY(hd_gemm_create(&gemm, kernels, k, n, HEDDLE_F32, HEDDLE_F32, count));
     HD_TRY(hd_gemm_pack(gemm, weight, bias));
-    for (int i = 0; i < count; i++) {
-        int64_t first = blocks * i / count * HD_GEMM_ROWS;
-        int64_t end = i + 1 < count ? blocks * (i + 1) / count * HD_GEMM_ROWS : rows;
-        share[i] = (linear_share){gemm, i, out + first * n, x + first * k, end - first, HEDDLE_OK};
-    }
-    HD_TRY(run_shares(share, count));
+    dense_rows all = {gemm, out, x, rows, k, n, blocks, count};
+    HD_TRY(run_shares(&all));
 out:
     hd_gemm_destroy(gemm);
     return st;

@@ -2,10 +2,7 @@
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+#include "runtime/base/threads.h"
 
 /* Jobs: stretches of rows of dx, then panels of dweight, each over all rows in the same order. */
 typedef struct linear_back {
@@ -15,15 +12,7 @@ typedef struct linear_back {
     const float *dout, *x;
     int64_t rows, k, n;
     int64_t row_jobs, jobs;
-    atomic_llong next;
-    atomic_int next_seat;
 } linear_back;
-
-typedef struct linear_worker {
-    linear_back *work;
-    heddle_status status;
-    char sentence[256];
-} linear_worker;
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -49,54 +38,26 @@ static heddle_status panel(const linear_back *b, int64_t first)
     return HEDDLE_OK;
 }
 
-static void *work(void *arg)
+static heddle_status run_job(void *ctx, int seat, int64_t job)
 {
-    linear_worker *worker = arg;
-    linear_back *b = worker->work;
-    int seat = atomic_fetch_add(&b->next_seat, 1);
-    int entered = hd_gemm_enter();
-    for (;;) {
-        int64_t job = atomic_fetch_add(&b->next, 1);
-        if (job >= b->jobs || worker->status != HEDDLE_OK) {
-            break;
-        }
-        if (job >= b->row_jobs) {
-            worker->status = panel(b, (job - b->row_jobs) * HD_PANEL_ROWS);
-        } else {
-            int64_t r = job * HD_UNIT_ROWS;
-            worker->status =
-                hd_gemm_run(b->gemm, seat, b->dx + r * b->k, b->dout + r * b->n, smaller(HD_UNIT_ROWS, b->rows - r));
-        }
+    const linear_back *b = ctx;
+    if (job >= b->row_jobs) {
+        return panel(b, (job - b->row_jobs) * HD_PANEL_ROWS);
     }
-    if (worker->status != HEDDLE_OK) {
-        snprintf(worker->sentence, sizeof worker->sentence, "%s", heddle_last_error());
-    }
-    hd_gemm_leave(entered);
-    return NULL;
+    int64_t r = job * HD_UNIT_ROWS;
+    return hd_gemm_run(b->gemm, seat, b->dx + r * b->k, b->dout + r * b->n, smaller(HD_UNIT_ROWS, b->rows - r));
 }
 
-static heddle_status run_workers(linear_back *b, int count)
+static heddle_status run_jobs(linear_back *b, int count)
 {
-    pthread_t thread[HD_BLOCK_THREADS];
-    linear_worker worker[HD_BLOCK_THREADS];
-    int started = 0;
-    for (int i = 0; i < count; i++) {
-        worker[i].work = b;
-        worker[i].status = HEDDLE_OK;
-    }
-    while (started < count - 1 && pthread_create(&thread[started], NULL, work, &worker[started]) == 0) {
-        started++;
-    }
-    work(&worker[started]);
-    for (int i = 0; i < started; i++) {
-        pthread_join(thread[i], NULL);
-    }
-    for (int i = 0; i <= started; i++) {
-        if (worker[i].status != HEDDLE_OK) {
-            return hd_fail(worker[i].status, "%s", worker[i].sentence);
-        }
-    }
-    return HEDDLE_OK;
+    const hd_threads threads = {.name = "hd-dense-back",
+                                .count = count,
+                                .jobs = b->jobs,
+                                .fn = run_job,
+                                .ctx = b,
+                                .enter = hd_gemm_enter,
+                                .leave = hd_gemm_leave};
+    return hd_threads_run(&threads);
 }
 
 heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
@@ -106,9 +67,9 @@ heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, con
     (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     linear_back b = {.dx = dx, .dweight = dweight, .dbias = dbias, .dout = dout, .x = x, .rows = rows, .k = k, .n = n};
-    if (rows < 0 || threads < 0 || threads > HD_BLOCK_THREADS) {
+    if (rows < 0 || threads < 0 || threads > HD_MAX_THREADS) {
         return hd_fail(HEDDLE_ERR_ARG, "%lld rows on %d threads: rows must not be negative, threads 0 to %d",
-                       (long long)rows, threads, HD_BLOCK_THREADS);
+                       (long long)rows, threads, HD_MAX_THREADS);
     }
     if (k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX) {
         return hd_fail(HEDDLE_ERR_ARG, "a linear layer needs 1 to %d inputs and outputs, not %lld and %lld", INT32_MAX,
@@ -132,7 +93,7 @@ heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, con
         HD_TRY(hd_gemm_create(&b.gemm, b.kernels, n, k, HEDDLE_F32, HEDDLE_F32, count));
         HD_TRY(hd_gemm_pack_transposed(b.gemm, weight));
     }
-    HD_TRY(run_workers(&b, count));
+    HD_TRY(run_jobs(&b, count));
 out:
     hd_gemm_destroy(b.gemm);
     return st;

@@ -1,9 +1,8 @@
 /* Checks of a forward call, the view of the box, and the threads that work on it. */
 #include "runtime/base/base.h"
+#include "runtime/base/threads.h"
 #include "runtime/block/block_internal.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,60 +33,29 @@ out:
     return st;
 }
 
-typedef struct block_team {
+typedef struct block_call {
     heddle_block *block;
     const hd_block_view *view;
     hd_block_job fn;
-    int64_t jobs;
-    atomic_llong next;
-    atomic_int next_seat;
-} block_team;
+} block_call;
 
-static void *work(void *arg)
+static heddle_status run_job(void *ctx, int seat, int64_t job)
 {
-    block_team *team = arg;
-    int seat_index = atomic_fetch_add(&team->next_seat, 1);
-    hd_block_seat *seat = &team->block->seat[seat_index];
-    int entered = hd_gemm_enter();
-    seat->status = HEDDLE_OK;
-    for (;;) {
-        int64_t job = atomic_fetch_add(&team->next, 1);
-        if (job >= team->jobs || seat->status != HEDDLE_OK) {
-            break;
-        }
-        seat->status = team->fn(team->block, team->view, seat_index, job);
-    }
-    if (seat->status != HEDDLE_OK) {
-        snprintf(seat->sentence, sizeof seat->sentence, "%s", heddle_last_error());
-    }
-    hd_gemm_leave(entered);
-    return NULL;
+    const block_call *call = ctx;
+    return call->fn(call->block, call->view, seat, job);
 }
 
-/* Threads live for one call: nothing has to survive a fork, and starting one costs microseconds against a stage's
- * milliseconds. Where a thread cannot be had the others do its share. */
 heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs)
 {
-    pthread_t thread[HD_BLOCK_THREADS];
-    int started = 0;
-    block_team team = {.block = block, .view = view, .fn = fn, .jobs = jobs};
-    for (int i = 0; i < block->seats; i++) {
-        block->seat[i].status = HEDDLE_OK;
-    }
-    while (started < block->seats - 1 && started < jobs - 1 &&
-           pthread_create(&thread[started], NULL, work, &team) == 0) {
-        started++;
-    }
-    work(&team);
-    for (int i = 0; i < started; i++) {
-        pthread_join(thread[i], NULL);
-    }
-    for (int i = 0; i < block->seats; i++) {
-        if (block->seat[i].status != HEDDLE_OK) {
-            return hd_fail(block->seat[i].status, "%s", block->seat[i].sentence);
-        }
-    }
-    return HEDDLE_OK;
+    block_call call = {block, view, fn};
+    const hd_threads threads = {.name = "hd-block",
+                                .count = block->seats,
+                                .jobs = jobs,
+                                .fn = run_job,
+                                .ctx = &call,
+                                .enter = hd_gemm_enter,
+                                .leave = hd_gemm_leave};
+    return hd_threads_run(&threads);
 }
 
 static heddle_status check_whole(const heddle_shape *shape, const heddle_box *box, int dim, const char *why)

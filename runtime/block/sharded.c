@@ -1,6 +1,7 @@
 /* Giving a block's attention a method for a sharded mixed dim. */
 #include "runtime/block/sharded.h"
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,15 +15,6 @@ typedef struct request {
     int64_t status;
     char text[REQUEST_BYTES]; /* what is asked for, cut; or what is wrong with it */
 } request;
-
-static uint64_t hash_text(const char *text)
-{
-    uint64_t h = 1469598103934665603u;
-    for (; *text != 0; text++) {
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    }
-    return h;
-}
 
 static heddle_status compare(const request *all, int size, int rank)
 {
@@ -47,7 +39,7 @@ static heddle_status compare(const request *all, int size, int rank)
 static heddle_status agree(heddle_comm *comm, heddle_status mine, const char *text)
 {
     heddle_status st = HEDDLE_OK;
-    request own = {.hash = hash_text(text), .status = mine}, *all = NULL;
+    request own = {.hash = hd_hash(HD_HASH_BASIS, text, strlen(text)), .status = mine}, *all = NULL;
     int size = heddle_comm_size(comm);
     snprintf(own.text, sizeof own.text, "%s", mine == HEDDLE_OK ? text : heddle_last_error());
     st = hd_alloc((void **)&all, (size_t)size, sizeof *all, "an agreement of ranks");

@@ -5,6 +5,7 @@
  * where they are wanted: everywhere, or to the blocks of the shard axis. So with and without a shard axis the same
  * numbers are added in the same order.
  */
+#include "runtime/base/hash.h"
 #include "runtime/device/device.h"
 #include "runtime/parallel/parallel_internal.h"
 
@@ -127,15 +128,12 @@ static int64_t team_of(const heddle_mesh *mesh, unsigned axes, int rank)
 
 static uint64_t hash_parts(const heddle_bucket *bucket)
 {
-    uint64_t h = 1469598103934665603u;
+    uint64_t hash = HD_HASH_BASIS;
     for (int i = 0; i < bucket->nparts; i++) {
-        uint64_t word[2] = {(uint64_t)bucket->part[i].elems, (uint64_t)bucket->part[i].decay};
-        for (int w = 0; w < 2; w++) {
-            h = (h ^ word[w]) * 1099511628211u;
-            h ^= h >> 29;
-        }
+        const int64_t part[2] = {bucket->part[i].elems, bucket->part[i].decay};
+        hash = hd_hash(hash, part, sizeof part);
     }
-    return h;
+    return hash;
 }
 
 /* All ranks the same axes; ranks that are summed the same parts. */

@@ -1,4 +1,5 @@
 /* Life of a dense pair. */
+#include "runtime/base/threads.h"
 #include "runtime/device/device.h"
 #include "runtime/parallel/pair_internal.h"
 
@@ -23,9 +24,9 @@ static heddle_status check_options(const heddle_dense_pair_options *o)
     if (o->activation != HEDDLE_ACTIVATION_NONE && o->activation != HEDDLE_ACTIVATION_GELU) {
         return hd_fail(HEDDLE_ERR_ARG, "there is no activation %d", (int)o->activation);
     }
-    if (o->threads < 0 || o->threads > HD_PAIR_THREADS || o->deadline_ms < 0) {
+    if (o->threads < 0 || o->threads > HD_MAX_THREADS || o->deadline_ms < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "a dense pair on %d threads (0 to %d), deadline %lld ms", o->threads,
-                       HD_PAIR_THREADS, (long long)o->deadline_ms);
+                       HD_MAX_THREADS, (long long)o->deadline_ms);
     }
     return HEDDLE_OK;
 }

@@ -9,7 +9,6 @@
 
 enum {
     HD_PAIR_PARAMS = 4,
-    HD_PAIR_THREADS = 256,
     HD_PAIR_ROWS = HD_GEMM_LARGE_ROWS, /* that go through the pair together; one job */
     HD_PAIR_PANEL_ROWS = 192           /* of a weight's gradient; one job, whatever the number of threads */
 };

@@ -2,52 +2,34 @@
 #include "kernels/small_float.h"
 #include "runtime/parallel/pair_internal.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+#include "runtime/base/threads.h"
+
 #include <string.h>
 
 typedef heddle_status (*pair_job)(heddle_dense_pair *pair, int seat, int64_t job);
 
-typedef struct team {
+typedef struct pair_call {
     heddle_dense_pair *pair;
     pair_job fn;
-    int64_t jobs;
-    _Atomic int64_t next;
-    _Atomic int seat;
-    _Atomic int failed; /* status of the first that did */
-    char sentence[400];
-} team;
+} pair_call;
 
-static void *work(void *arg)
+static heddle_status run_job(void *ctx, int seat, int64_t job)
 {
-    team *t = arg;
-    int seat = atomic_fetch_add(&t->seat, 1);
-    int entered = hd_gemm_enter();
-    for (int64_t job; (job = atomic_fetch_add(&t->next, 1)) < t->jobs && atomic_load(&t->failed) == 0;) {
-        heddle_status st = t->fn(t->pair, seat, job);
-        int none = 0;
-        if (st != HEDDLE_OK && atomic_compare_exchange_strong(&t->failed, &none, (int)st)) {
-            snprintf(t->sentence, sizeof t->sentence, "%s", heddle_last_error());
-        }
-    }
-    hd_gemm_leave(entered);
-    return NULL;
+    const pair_call *call = ctx;
+    return call->fn(call->pair, seat, job);
 }
 
 static heddle_status run_jobs(heddle_dense_pair *pair, pair_job fn, int64_t jobs)
 {
-    pthread_t thread[HD_PAIR_THREADS];
-    team t = {.pair = pair, .fn = fn, .jobs = jobs};
-    int started = 0;
-    while (started < pair->seats - 1 && started < jobs - 1 && pthread_create(&thread[started], NULL, work, &t) == 0) {
-        started++;
-    }
-    work(&t);
-    for (int i = 0; i < started; i++) {
-        pthread_join(thread[i], NULL);
-    }
-    return t.failed != 0 ? hd_fail((heddle_status)t.failed, "%s", t.sentence) : HEDDLE_OK;
+    pair_call call = {pair, fn};
+    const hd_threads threads = {.name = "hd-dense-pair",
+                                .count = pair->seats,
+                                .jobs = jobs,
+                                .fn = run_job,
+                                .ctx = &call,
+                                .enter = hd_gemm_enter,
+                                .leave = hd_gemm_leave};
+    return hd_threads_run(&threads);
 }
 
 static int64_t jobs_of(int64_t whole, int64_t part)

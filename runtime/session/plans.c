@@ -1,5 +1,6 @@
 /* One reshard per pair of layouts, shared by all edges that have it. */
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -123,41 +124,31 @@ static const char *const field_names[FIELDS] = {
     "shape and mesh", "number of stages", "number of edges", "layouts", "stage names", "dry_run", "backward",
 };
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
-
 static heddle_status fingerprint(uint64_t *field, const heddle_session *session)
 {
-    const uint64_t basis = UINT64_C(0xcbf29ce484222325);
     const heddle_schedule_info *info = &session->info;
     char text[HEDDLE_LINE_BYTES];
     heddle_status st;
     memset(field, 0, FIELDS * sizeof(*field));
     HD_TRY(heddle_shape_format(text, sizeof(text), &info->shape));
-    field[0] = hash_bytes(basis, text, strlen(text));
+    field[0] = hd_hash(HD_HASH_BASIS, text, strlen(text));
     HD_TRY(heddle_mesh_format(text, sizeof(text), &info->mesh));
-    field[0] = hash_bytes(field[0], text, strlen(text));
+    field[0] = hd_hash(field[0], text, strlen(text));
     field[1] = (uint64_t)info->nstages;
     field[2] = (uint64_t)info->nedges;
-    field[3] = field[4] = basis;
+    field[3] = field[4] = HD_HASH_BASIS;
     for (int i = 0; i < info->nedges; i++) {
         heddle_schedule_edge edge;
         HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
         HD_TRY(heddle_layout_format(text, sizeof(text), &edge.from, &info->shape, &info->mesh));
-        field[3] = hash_bytes(field[3], text, strlen(text) + 1);
+        field[3] = hd_hash(field[3], text, strlen(text) + 1);
         HD_TRY(heddle_layout_format(text, sizeof(text), &edge.to, &info->shape, &info->mesh));
-        field[3] = hash_bytes(field[3], text, strlen(text) + 1);
+        field[3] = hd_hash(field[3], text, strlen(text) + 1);
     }
     for (int i = 0; i < info->nstages; i++) {
         heddle_schedule_stage stage;
         HD_TRY(heddle_schedule_stage_at(&stage, session->schedule, i));
-        field[4] = hash_bytes(field[4], stage.name, strlen(stage.name) + 1);
+        field[4] = hd_hash(field[4], stage.name, strlen(stage.name) + 1);
     }
     field[5] = (uint64_t)session->dry_run;
     field[6] = (uint64_t)session->backward;
