@@ -29,5 +29,7 @@ heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
 
 /* Carry it out within this process, by the kernel that the rule of thumb gives. */
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
+/* Zeros in the place of its destination. */
+void hd_copy_clear(const hd_copy *copy, void *dst);
 
 #endif

@@ -174,6 +174,15 @@ void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_cop
     }
 }
 
+int64_t hd_lanes_bytes(const hd_lanes *lanes)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < lanes->nlanes; i++) {
+        bytes += lanes->at[i].bytes;
+    }
+    return bytes;
+}
+
 const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes)
 {
     const hd_lane_group *best = NULL;

@@ -33,6 +33,7 @@ heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer
 void hd_lanes_free(hd_lanes *lanes);
 /* Use `kernel` wherever it fits (NULL: the rule). */
 void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
+int64_t hd_lanes_bytes(const hd_lanes *lanes);
 /* The group that moves most; NULL when there is none. */
 const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes);
 int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int capacity, const hd_copy_hint *hint);

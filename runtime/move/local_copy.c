@@ -1,6 +1,8 @@
-/* One copy between two arrays of this rank. */
+/* One copy inside this rank, and none: zeros. */
 #include "kernels/copy.h"
 #include "runtime/move/copy.h"
+
+#include <string.h>
 
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes)
 {
@@ -19,4 +21,21 @@ void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t sh
         kernel = &hd_copy_kernels(&count)[0];
     }
     kernel->copy(&lane, 1, copy->nloops, copy->count);
+}
+
+void hd_copy_clear(const hd_copy *copy, void *dst)
+{
+    char *row = (char *)dst + copy->dst_offset_bytes;
+    int64_t index[HEDDLE_MAX_DIMS] = {0};
+    for (int k = 0; k >= 0;) {
+        memset(row, 0, (size_t)copy->run_bytes);
+        for (k = copy->nloops - 1; k >= 0; k--) {
+            int64_t steps = ++index[k] < copy->count[k] ? 1 : 1 - copy->count[k];
+            row += steps * copy->dst_stride_bytes[k];
+            if (index[k] < copy->count[k]) {
+                break;
+            }
+            index[k] = 0;
+        }
+    }
 }

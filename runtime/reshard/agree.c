@@ -6,18 +6,6 @@
 
 enum { SENTENCE_BYTES = 240 };
 
-heddle_status hd_gather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
-{
-    heddle_status st = heddle_comm_allgather(comm, send, recv, bytes);
-    if (st != HEDDLE_OK) {
-        char why[SENTENCE_BYTES];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
-        heddle_comm_abort(comm, why);
-        hd_fail(st, "%s", why);
-    }
-    return st;
-}
-
 static const char *const field_name[HD_NFIELDS] = {
     "library version", "dtype",      "dims",     "extents",       "mesh",          "from layout",
     "to layout",       "from order", "to order", "memory option", "tuning option", "kernel"};
@@ -50,7 +38,7 @@ static void text_of_field(char *out, size_t bytes, const hd_request *request, in
     out[0] = 0;
     switch (field) {
     case 0:
-        snprintf(out, bytes, "%zu %zu", sizeof(hd_facts), sizeof(hd_geometry));
+        snprintf(out, bytes, "%zu %zu", sizeof(hd_facts), sizeof(hd_transfer_spec));
         break;
     case 1:
         snprintf(out, bytes, "%s", heddle_dtype_name(line->shape.dtype));

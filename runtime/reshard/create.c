@@ -14,18 +14,18 @@ static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const h
     plan->rank = heddle_comm_rank(comm);
     plan->nranks = (int)n;
     plan->request = *request;
-    plan->src_dense_offset = plan->dst_dense_offset = -1;
-    plan->reach = HD_REACH_STAGED;
+    plan->work.src_offset = plan->work.dst_offset = -1;
     plan->elem_bytes = heddle_dtype_bytes(request->line.shape.dtype);
     HD_TRY(hd_alloc((void **)&plan->facts, n, sizeof *plan->facts, "facts of all ranks"));
-    HD_TRY(hd_alloc((void **)&plan->component, n, 1, "a reshard"));
-    HD_TRY(hd_alloc((void **)&plan->src_at, n, sizeof *plan->src_at, "a reshard"));
-    HD_TRY(hd_alloc((void **)&plan->dst_at, n, sizeof *plan->dst_at, "a reshard"));
-    HD_TRY(hd_alloc((void **)&plan->moved, n, sizeof *plan->moved, "a reshard"));
-    HD_TRY(hd_alloc((void **)&plan->reach_of, n, 1, "a reshard"));
     HD_TRY(hd_alloc((void **)&plan->bytes_to, n, sizeof *plan->bytes_to, "a reshard"));
     HD_TRY(hd_alloc((void **)&plan->bytes_from, n, sizeof *plan->bytes_from, "a reshard"));
-    HD_TRY(hd_alloc((void **)&plan->measured_to, n, sizeof *plan->measured_to, "a reshard"));
+    HD_TRY(heddle_reshard_format(plan->line_text, sizeof plan->line_text, &request->line));
+    hd_channel_options options = {.deadline_ms = request->options.deadline_ms,
+                                  .what = "reshard",
+                                  .line = plan->line_text,
+                                  .refusal = hd_refusals,
+                                  .nrefusals = HD_REFUSED_COUNT};
+    HD_TRY(hd_channel_create(&plan->channel, comm, &options));
 out:
     if (st != HEDDLE_OK) {
         heddle_reshard_destroy(plan);
@@ -35,42 +35,13 @@ out:
     return st;
 }
 
-/* What the ranks tell one another about their pieces: geometry of every step, and with whom they copy directly. */
-typedef struct survey {
-    hd_geometry *own, *all; /* [HD_MAX_STEPS], [nranks][HD_MAX_STEPS] */
-    uint64_t *near, *all_near;
-    size_t words;
-} survey;
+/* --- memory between phases ---------------------------------------------------------------------------------------- */
 
-static heddle_status survey_alloc(survey *s, int nranks)
+static int64_t reserve(hd_work *work, int64_t bytes)
 {
-    heddle_status st = HEDDLE_OK;
-    size_t n = (size_t)nranks;
-    s->words = (n + 63) / 64;
-    HD_TRY(hd_alloc((void **)&s->own, HD_MAX_STEPS, sizeof(hd_geometry), "geometry of a reshard"));
-    HD_TRY(hd_alloc((void **)&s->all, n * HD_MAX_STEPS, sizeof(hd_geometry), "geometry of a reshard"));
-    HD_TRY(hd_alloc((void **)&s->near, s->words, sizeof(uint64_t), "geometry of a reshard"));
-    HD_TRY(hd_alloc((void **)&s->all_near, n * s->words, sizeof(uint64_t), "geometry of a reshard"));
-out:
-    return st;
-}
-
-static void survey_free(survey *s)
-{
-    hd_free(s->own);
-    hd_free(s->all);
-    hd_free(s->near);
-    hd_free(s->all_near);
-}
-
-static void note_near(survey *s, const heddle_reshard *plan, const hd_pieces *pieces)
-{
-    for (int i = 0; i < pieces->count; i++) {
-        int peer = pieces->piece[i].peer;
-        if (peer != plan->rank && hd_plan_near(plan, peer)) {
-            s->near[peer / 64] |= (uint64_t)1 << peer % 64;
-        }
-    }
+    int64_t offset = work->bytes;
+    work->bytes = (offset + bytes + 4095) / 4096 * 4096;
+    return offset;
 }
 
 /* Flat phases see dense arrays; where the caller's are not, copies of them are kept. */
@@ -86,12 +57,11 @@ static int is_dense(const int64_t *stride, const heddle_box *box, const heddle_o
     return 1;
 }
 
-static heddle_status build_dense_copy(hd_lanes *out, int64_t *offset, heddle_reshard *plan, int is_dst)
+static heddle_status plan_dense_copy(hd_copy *out, int64_t *offset, heddle_reshard *plan, int is_dst)
 {
     const heddle_reshard_line *line = &plan->request.line;
     const heddle_order *order = is_dst ? &line->to_order : &line->from_order;
     hd_array caller, dense;
-    hd_copy copy;
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_layout_box(&caller.box, &line->shape, &line->mesh, is_dst ? &line->to : &line->from, plan->rank));
     memcpy(caller.stride_elems, is_dst ? plan->request.dst_stride_elems : plan->request.src_stride_elems,
@@ -101,134 +71,84 @@ static heddle_status build_dense_copy(hd_lanes *out, int64_t *offset, heddle_res
     }
     dense.box = caller.box;
     heddle_box_strides(dense.stride_elems, &dense.box, order->ndim > 0 ? order : NULL);
-    *offset = hd_plan_reserve(plan, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
+    *offset = reserve(&plan->work, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
     hd_piece piece = {plan->rank, caller.box};
-    hd_piece_copy(&copy, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
-    HD_TRY(hd_lanes_build(out, &copy, &plan->rank, 1, is_dst ? HD_SIDE_DST : HD_SIDE_SRC, plan->rank, plan->nranks,
-                          HD_LONG_RUN_BYTES));
-    hd_lanes_choose(out, plan->request.kernel, &plan->hint);
+    hd_piece_copy(out, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
+    hd_copy_walk(out, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
 out:
     return st;
 }
 
-static heddle_status reserve_work(heddle_reshard *plan)
+static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
     const hd_problem *problem = &plan->problem;
-    for (int p = 0; p < problem->nphases; p++) {
+    hd_work *work = &plan->work;
+    for (int p = 0; p < problem->nphases - 1; p++) {
         hd_place place = problem->phase[p].dst;
-        if (place == HD_PLACE_WORK0 || place == HD_PLACE_WORK1) {
-            plan->work_offset[place == HD_PLACE_WORK1] = hd_plan_reserve(plan, (int64_t)plan->step[p].dst_bytes);
-        }
+        work->offset[place == HD_PLACE_WORK1] = reserve(work, (int64_t)parts[p].spec.dst_bytes);
     }
     if (problem->phase[0].kind != HD_PHASE_BOXES) {
-        HD_TRY(build_dense_copy(&plan->src_dense, &plan->src_dense_offset, plan, 0));
+        HD_TRY(plan_dense_copy(&work->src_dense, &work->src_offset, plan, 0));
     }
     if (problem->phase[problem->nphases - 1].kind != HD_PHASE_BOXES) {
-        HD_TRY(build_dense_copy(&plan->dst_dense, &plan->dst_dense_offset, plan, 1));
+        HD_TRY(plan_dense_copy(&work->dst_dense, &work->dst_offset, plan, 1));
+    }
+    if (work->bytes > 0) {
+        HD_TRY(
+            heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, plan->request.options.space));
     }
 out:
     return st;
 }
 
-static heddle_status compile_steps(heddle_reshard *plan, survey *s)
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
-    plan->hint.shared_cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(plan->comm);
-    for (int r = 0; r < plan->nranks; r++) {
-        if (hd_plan_near(plan, r)) {
-            plan->hint.footprint_bytes += plan->facts[r].src_bytes + plan->facts[r].dst_bytes;
-        }
-    }
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
-    HD_TRY(heddle_reshard_format(plan->line_text, sizeof plan->line_text, &plan->request.line));
-    plan->nsteps = plan->problem.nphases;
-    for (int p = 0; p < plan->nsteps; p++) {
-        HD_TRY(hd_step_compile(&s->own[p], plan, p));
-        note_near(s, plan, &plan->step[p].send);
-        note_near(s, plan, &plan->step[p].recv);
-    }
-    HD_TRY(reserve_work(plan));
-out:
-    return st;
-}
-
-/* Ranks that this one is connected with by direct copies: a refusal reaches all of them before anything moves. */
-static void find_component(heddle_reshard *plan, const survey *s)
-{
-    plan->component[plan->rank] = 1;
-    for (int grew = 1; grew;) {
-        grew = 0;
-        for (int r = 0; r < plan->nranks; r++) {
-            for (int k = 0; plan->component[r] == 1 && k < plan->nranks; k++) {
-                if (!plan->component[k] && (s->all_near[(size_t)r * s->words + (size_t)k / 64] >> k % 64 & 1)) {
-                    plan->component[k] = 1;
-                    grew = 1;
-                }
-            }
-            plan->component[r] = plan->component[r] ? 2 : 0; /* visited */
-        }
+    plan->nphases = plan->problem.nphases;
+    for (int p = 0; p < plan->nphases; p++) {
+        HD_TRY(hd_parts_make(&parts[p], plan, p));
     }
     for (int r = 0; r < plan->nranks; r++) {
-        plan->component[r] = plan->component[r] > 0;
+        plan->plan_bytes += plan->bytes_to[r];
     }
-    plan->component[plan->rank] = 0;
-}
-
-static heddle_status build_steps(heddle_reshard *plan, const survey *s)
-{
-    heddle_status st = HEDDLE_OK;
-    find_component(plan, s);
-    for (int p = 0; p < plan->nsteps; p++) {
-        for (int r = 0; r < plan->nranks; r++) {
-            plan->any_peer |= s->all[(size_t)r * HD_MAX_STEPS + (size_t)p].near > 0;
-            plan->any_mail |= s->all[(size_t)r * HD_MAX_STEPS + (size_t)p].mail > 0;
-        }
-        HD_TRY(hd_step_build(plan, p, s->all));
-    }
-    if (plan->buffer_bytes > 0) {
-        HD_TRY(heddle_buffer_alloc((void **)&plan->buffer, plan->comm, (size_t)plan->buffer_bytes,
-                                   plan->request.options.space));
-    }
+    HD_TRY(make_work(plan, parts));
 out:
     return st;
 }
 
-static heddle_status open_channels(heddle_reshard *plan)
+/* Collective. */
+static heddle_status make_transfers(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
-    if (plan->any_peer) {
-        HD_TRY(hd_link_create(&plan->link, plan->comm));
+    hd_phase_parts parts[HD_MAX_LEGS];
+    hd_transfer_spec spec[HD_MAX_LEGS];
+    memset(parts, 0, sizeof parts);
+    heddle_status mine = make_phases(plan, parts);
+    for (int p = 0; p < HD_MAX_LEGS; p++) {
+        spec[p] = parts[p].spec;
     }
-    for (int p = 0; p < plan->nsteps; p++) {
-        hd_mail *mail = &plan->step[p].mail;
-        if (plan->step[p].any_mail) {
-            HD_TRY(hd_exchange_create(&mail->exchange, plan->comm, mail->message, mail->nmessages));
-        }
+    st = hd_transfers_create(plan->transfer, plan->channel, spec, plan->problem.nphases, mine);
+    for (int p = 0; p < HD_MAX_LEGS; p++) {
+        hd_parts_free(&parts[p]);
     }
-out:
     return st;
 }
 
-heddle_status hd_plan_create(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own)
+/* Collective; own: the status of this rank's check of its arguments. */
+static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request, heddle_status own)
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard *plan = NULL;
-    survey s = {0};
     if (own == HEDDLE_OK) {
         own = alloc_plan(&plan, comm, request);
     }
-    if (own == HEDDLE_OK) {
-        own = survey_alloc(&s, plan->nranks);
-    }
     HD_TRY(hd_comm_agree(comm, own));
     HD_TRY(hd_facts_agree(plan->facts, comm, request));
-    HD_TRY(hd_comm_agree(comm, compile_steps(plan, &s)));
-    HD_TRY(hd_gather(comm, s.own, s.all, HD_MAX_STEPS * sizeof *s.own));
-    HD_TRY(hd_gather(comm, s.near, s.all_near, s.words * sizeof *s.near));
-    HD_TRY(hd_comm_agree(comm, build_steps(plan, &s)));
-    HD_TRY(hd_comm_agree(comm, open_channels(plan)));
-    plan->is_simple = hd_plan_is_simple(plan);
+    HD_TRY(make_transfers(plan));
     HD_TRY(hd_plan_tune(plan));
     hd_plan_explain(plan);
     *out = plan;
@@ -240,7 +160,6 @@ out:
         heddle_comm_abort(comm, why);
         hd_fail(st, "%s", why);
     }
-    survey_free(&s);
     heddle_reshard_destroy(plan);
     return st;
 }
@@ -254,7 +173,7 @@ static heddle_status create(heddle_reshard **out, heddle_comm *comm, const heddl
     if (own == HEDDLE_OK) {
         own = hd_request_take(&request, comm, line, options);
     }
-    return hd_plan_create(out, comm, &request, own);
+    return create_plan(out, comm, &request, own);
 }
 
 heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm, const heddle_reshard_line *line,
@@ -315,26 +234,15 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
     if (reshard == NULL) {
         return;
     }
-    if (reshard->state != HD_IDLE) {
-        hd_plan_leave(reshard);
+    for (int p = 0; p < HD_MAX_LEGS; p++) {
+        hd_transfer_destroy(reshard->transfer[p]);
     }
-    for (int p = 0; p < HD_MAX_STEPS; p++) {
-        hd_step_free(&reshard->step[p]);
-    }
-    hd_link_destroy(reshard->link);
-    hd_lanes_free(&reshard->src_dense);
-    hd_lanes_free(&reshard->dst_dense);
-    if (reshard->buffer != NULL) {
-        heddle_buffer_free(reshard->comm, reshard->buffer);
+    hd_channel_destroy(reshard->channel);
+    if (reshard->work.memory != NULL) {
+        heddle_buffer_free(reshard->comm, reshard->work.memory);
     }
     hd_free(reshard->facts);
-    hd_free(reshard->component);
-    hd_free(reshard->src_at);
-    hd_free(reshard->dst_at);
-    hd_free(reshard->moved);
-    hd_free(reshard->reach_of);
     hd_free(reshard->bytes_to);
     hd_free(reshard->bytes_from);
-    hd_free(reshard->measured_to);
     hd_free(reshard);
 }

@@ -4,85 +4,95 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The step and the lanes that carry most of this rank's bytes. */
-static const hd_lanes *main_lanes(const heddle_reshard *plan, const hd_step **step)
+int hd_plan_any_near(const heddle_reshard *plan)
 {
-    const hd_lanes *best = NULL;
-    int64_t most = -1;
-    *step = &plan->step[0];
-    for (int p = 0; p < plan->nsteps; p++) {
-        const hd_lanes *lanes = &plan->step[p].lanes;
-        int64_t bytes = 0;
-        for (int i = 0; i < lanes->nlanes; i++) {
-            bytes += lanes->at[i].bytes;
-        }
-        if (bytes > most) {
-            most = bytes;
-            best = lanes;
-            *step = &plan->step[p];
-        }
+    int any = 0;
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_info t;
+        hd_transfer_get_info(&t, plan->transfer[p]);
+        any |= t.any_near;
     }
-    return best;
+    return any;
 }
 
-static const char *path_name(const heddle_reshard *plan, const hd_step *step)
+int hd_plan_any_messages(const heddle_reshard *plan)
 {
-    if (!plan->any_peer) {
-        return plan->any_mail ? "messages" : "local";
+    int any = 0;
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_info t;
+        hd_transfer_get_info(&t, plan->transfer[p]);
+        any |= t.any_messages;
     }
-    if (plan->any_mail) {
+    return any;
+}
+
+/* The phase whose lanes carry most of this rank's bytes. */
+static void main_phase(hd_transfer_info *out, const heddle_reshard *plan)
+{
+    hd_transfer_get_info(out, plan->transfer[0]);
+    for (int p = 1; p < plan->nphases; p++) {
+        hd_transfer_info t;
+        hd_transfer_get_info(&t, plan->transfer[p]);
+        if (hd_lanes_bytes(t.lanes) > hd_lanes_bytes(out->lanes)) {
+            *out = t;
+        }
+    }
+}
+
+static const char *path_name(const heddle_reshard *plan, const hd_transfer_info *t)
+{
+    if (!hd_plan_any_near(plan)) {
+        return hd_plan_any_messages(plan) ? "messages" : "local";
+    }
+    if (hd_plan_any_messages(plan)) {
         return "mixed";
     }
-    if (step->own.used) {
-        return plan->reach == HD_REACH_READV ? "process_vm_readv" : "staged";
+    if (t->is_private) {
+        return t->reach == HD_REACH_READV ? "process_vm_readv" : "staged";
     }
-    return step->push ? "peer push" : "peer pull";
+    return t->push ? "peer push" : "peer pull";
 }
 
-static const char *path_reason(const heddle_reshard *plan, const hd_step *step)
+static const char *path_reason(const heddle_reshard *plan, const hd_transfer_info *t)
 {
-    if (!plan->any_peer && !plan->any_mail) {
-        return "no rank needs anything from another";
+    if (!hd_plan_any_near(plan)) {
+        return hd_plan_any_messages(plan) ? "no two ranks reach each other's memory"
+                                          : "no rank needs anything from another";
     }
-    if (!plan->any_peer) {
-        return "no two ranks reach each other's memory";
-    }
-    if (plan->any_mail) {
+    if (hd_plan_any_messages(plan)) {
         return "ranks of one host copy, the others send messages";
     }
-    if (step->any_sums) {
+    if (t->any_adds) {
         return "receivers read the terms where they lie and add in rank order";
     }
-    if (step->own.used) {
+    if (t->is_private) {
         return "private memory may come; sources that peers reach are read directly";
     }
-    if (step->is_open) {
+    if (t->is_open) {
         return "both sides lie in long pieces or both are cut, so either rank may move";
     }
-    if (step->push) {
+    if (t->push) {
         return "the source is the interleaved side, its owner walks it in order";
     }
-    return step->walk_src ? "receivers copy" : "the destination is the interleaved side or both lie together";
+    return t->walk_src ? "receivers copy" : "the destination is the interleaved side or both lie together";
 }
 
 void hd_plan_explain(heddle_reshard *plan)
 {
-    const hd_step *step;
-    const hd_lanes *lanes = main_lanes(plan, &step);
-    const hd_lane_group *group = lanes != NULL ? hd_lanes_largest(lanes) : NULL;
-    char trials[sizeof plan->trials];
-    snprintf(plan->path, sizeof plan->path, "%s", path_name(plan, step));
-    snprintf(plan->kernel_name, sizeof plan->kernel_name, "%s",
-             group != NULL ? group->kernel->name : (step->recv.sums ? "sum_rows" : "none"));
-    snprintf(trials, sizeof trials, "%s", plan->trials);
+    hd_transfer_info t;
+    main_phase(&t, plan);
+    const hd_lane_group *group = hd_lanes_largest(t.lanes);
     char how[96] = "";
+    snprintf(plan->path, sizeof plan->path, "%s", path_name(plan, &t));
+    snprintf(plan->kernel_name, sizeof plan->kernel_name, "%s",
+             group != NULL ? group->kernel->name : (t.adds ? "sum_rows" : "none"));
     if (group != NULL) {
         snprintf(how, sizeof how, ", runs of %lld bytes, %d cop%s walked in %d group%s",
-                 (long long)lanes->lane[group->first].run_bytes, lanes->nlanes, lanes->nlanes == 1 ? "y" : "ies",
-                 lanes->ngroups, lanes->ngroups == 1 ? "" : "s");
+                 (long long)t.lanes->lane[group->first].run_bytes, t.lanes->nlanes, t.lanes->nlanes == 1 ? "y" : "ies",
+                 t.lanes->ngroups, t.lanes->ngroups == 1 ? "" : "s");
     }
-    snprintf(plan->why, sizeof plan->why, "%s; %s%s%s%s", path_reason(plan, step), plan->kernel_name, how,
-             trials[0] != 0 ? "; " : "", trials);
+    snprintf(plan->why, sizeof plan->why, "%s; %s%s%s%s", path_reason(plan, &t), plan->kernel_name, how,
+             plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
@@ -90,26 +100,32 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(reshard));
-    int64_t measured = 0, workspace = reshard->buffer_bytes;
+    const int64_t *sent = hd_channel_sent(reshard->channel);
+    int64_t measured = 0, workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
     for (int r = 0; r < reshard->nranks; r++) {
-        measured += reshard->measured_to[r];
+        measured += sent[r];
     }
-    for (int p = 0; p < reshard->nsteps; p++) {
-        workspace += reshard->step[p].mail.stage_bytes;
+    for (int p = 0; p < reshard->nphases; p++) {
+        hd_transfer_info t;
+        hd_transfer_get_info(&t, reshard->transfer[p]);
+        workspace += t.workspace_bytes;
+        near += t.bytes_near;
+        by_messages += t.bytes_messages;
+        messages += t.messages;
     }
     const heddle_reshard_info info = {.nranks = reshard->nranks,
                                       .bytes_to = reshard->bytes_to,
                                       .bytes_from = reshard->bytes_from,
                                       .bytes_sent = reshard->plan_bytes,
-                                      .bytes_peer_path = reshard->bytes_peer_path,
-                                      .bytes_messages = reshard->bytes_messages,
-                                      .messages = reshard->messages,
+                                      .bytes_peer_path = near,
+                                      .bytes_messages = by_messages,
+                                      .messages = messages,
                                       .workspace_bytes = workspace,
                                       .src_bytes = (size_t)reshard->request.src_bytes,
                                       .dst_bytes = (size_t)reshard->request.dst_bytes,
                                       .executions = reshard->executions,
                                       .measured_bytes_sent = measured,
-                                      .measured_bytes_to = reshard->measured_to,
+                                      .measured_bytes_to = sent,
                                       .path = reshard->path,
                                       .kernel = reshard->kernel_name,
                                       .why = reshard->why,

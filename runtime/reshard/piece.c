@@ -79,6 +79,16 @@ static int take_run(int64_t *run_bytes, loop *loops, int n, int64_t elem_bytes)
     return n;
 }
 
+static void put_loops(hd_copy *out, const loop *loops, int n)
+{
+    out->nloops = n;
+    for (int i = 0; i < n; i++) {
+        out->count[i] = loops[i].count;
+        out->src_stride_bytes[i] = loops[i].src_stride_bytes;
+        out->dst_stride_bytes[i] = loops[i].dst_stride_bytes;
+    }
+}
+
 void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes)
 {
     const heddle_box *box = &piece->box;
@@ -104,10 +114,25 @@ void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, con
     n = take_run(&out->run_bytes, loops, n, elem);
     sort_loops(loops, n, by_src ? dst_stride : src_stride);
     sort_loops(loops, n, by_src ? src_stride : dst_stride);
-    out->nloops = n;
-    for (int i = 0; i < n; i++) {
-        out->count[i] = loops[i].count;
-        out->src_stride_bytes[i] = loops[i].src_stride_bytes;
-        out->dst_stride_bytes[i] = loops[i].dst_stride_bytes;
+    put_loops(out, loops, n);
+}
+
+void hd_piece_rows(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes)
+{
+    const heddle_box *box = &piece->box;
+    int64_t elem = (int64_t)elem_bytes;
+    loop loops[HEDDLE_MAX_DIMS];
+    int n = 0;
+    memset(out, 0, sizeof *out);
+    memset(loops, 0, sizeof loops);
+    out->run_bytes = elem;
+    for (int d = 0; d < box->ndim; d++) {
+        out->src_offset_bytes += (box->lo[d] - src->box.lo[d]) * src->stride_elems[d] * elem;
+        out->dst_offset_bytes += (box->lo[d] - dst->box.lo[d]) * dst->stride_elems[d] * elem;
+        if (box->len[d] > 1) {
+            loops[n++] = (loop){box->len[d], src->stride_elems[d] * elem, dst->stride_elems[d] * elem};
+        }
     }
+    sort_loops(loops, n, dst_stride);
+    put_loops(out, loops, n);
 }

@@ -48,51 +48,46 @@ static void free_trial_buffer(heddle_reshard *twin, void *buffer)
 
 typedef heddle_status (*way_fn)(heddle_reshard *plan, heddle_reshard *twin, int way);
 
-static hd_lanes *main_lanes(heddle_reshard *plan)
+static hd_transfer_info info_of(const heddle_reshard *plan, int phase)
+{
+    hd_transfer_info info;
+    hd_transfer_get_info(&info, plan->transfer[phase]);
+    return info;
+}
+
+/* Candidates for the lanes that carry most. */
+static int kernel_ways(const heddle_reshard *plan, const hd_copy_kernel **out)
 {
     int64_t most = 0;
-    hd_lanes *best = NULL;
-    for (int p = 0; p < plan->nsteps; p++) {
-        hd_lanes *set[] = {&plan->step[p].lanes, &plan->step[p].own.pack};
+    const hd_lanes *best = NULL;
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_info t = info_of(plan, p);
+        const hd_lanes *set[] = {t.lanes, t.pack};
         for (int k = 0; k < 2; k++) {
-            int64_t bytes = 0;
-            for (int i = 0; i < set[k]->nlanes; i++) {
-                bytes += set[k]->at[i].bytes;
-            }
-            if (bytes > most) {
-                most = bytes;
+            if (hd_lanes_bytes(set[k]) > most) {
+                most = hd_lanes_bytes(set[k]);
                 best = set[k];
             }
         }
     }
-    return best;
-}
-
-static int kernel_ways(heddle_reshard *plan, const hd_copy_kernel **out)
-{
-    hd_lanes *lanes = main_lanes(plan);
-    return lanes == NULL ? 0 : hd_lanes_candidates(lanes, out, MAX_WAYS, &plan->hint);
+    hd_copy_hint hint = info_of(plan, 0).hint;
+    return best == NULL ? 0 : hd_lanes_candidates(best, out, MAX_WAYS, &hint);
 }
 
 static void choose_everywhere(heddle_reshard *plan, const hd_copy_kernel *kernel, const hd_copy_hint *hint)
 {
-    for (int p = 0; p < plan->nsteps; p++) {
-        hd_step *step = &plan->step[p];
-        hd_lanes_choose(&step->lanes, kernel, hint);
-        hd_lanes_choose(&step->own.pack, kernel, hint);
-        for (int i = 0; i < step->own.nfrom; i++) {
-            hd_lanes_choose(&step->own.direct[i], kernel, hint);
-            hd_lanes_choose(&step->own.staged[i], kernel, hint);
-        }
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_use_kernel(plan->transfer[p], kernel, hint);
     }
 }
 
 static heddle_status use_kernel(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     const hd_copy_kernel *candidate[MAX_WAYS];
+    hd_copy_hint hint = info_of(plan, 0).hint;
     int n = kernel_ways(plan, candidate);
     if (n > 0) {
-        choose_everywhere(twin, candidate[way < n ? way : n - 1], &plan->hint);
+        choose_everywhere(twin, candidate[way < n ? way : n - 1], &hint);
     }
     return HEDDLE_OK;
 }
@@ -101,9 +96,10 @@ static heddle_status use_kernel(heddle_reshard *plan, heddle_reshard *twin, int 
 static heddle_status use_direction(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     int rule = plan->rule_direction, direction = way == 0 ? rule : way <= rule ? way - 1 : way;
-    heddle_status st = hd_step_redirect(twin, 0, direction & 1, direction >> 1);
+    hd_copy_hint hint = info_of(plan, 0).hint;
+    heddle_status st = hd_transfer_use_direction(twin->transfer[0], direction & 1, direction >> 1);
     if (st == HEDDLE_OK) {
-        choose_everywhere(twin, NULL, &plan->hint);
+        choose_everywhere(twin, NULL, &hint);
     }
     return hd_comm_agree(plan->comm, st);
 }
@@ -111,21 +107,18 @@ static heddle_status use_direction(heddle_reshard *plan, heddle_reshard *twin, i
 static heddle_status use_reach(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     (void)plan;
-    twin->reach = way == 0 ? HD_REACH_STAGED : HD_REACH_READV;
+    for (int p = 0; p < twin->nphases; p++) {
+        hd_transfer_use_reach(twin->transfer[p], way == 0 ? HD_REACH_STAGED : HD_REACH_READV);
+    }
     return HEDDLE_OK;
 }
 
-/* Both exchanges exist while they are compared; the second one waits in `spare`. */
+/* Both kinds exist while they are compared. */
 static heddle_status use_mail(heddle_reshard *plan, heddle_reshard *twin, int way)
 {
     (void)plan;
-    for (int p = 0; p < twin->nsteps; p++) {
-        hd_step *step = &twin->step[p];
-        if (step->any_mail && step->mail.is_packed != way) {
-            hd_mail other = step->mail;
-            step->mail = step->spare;
-            step->spare = other;
-        }
+    for (int p = 0; p < twin->nphases; p++) {
+        hd_transfer_use_packed(twin->transfer[p], way);
     }
     return HEDDLE_OK;
 }
@@ -203,7 +196,8 @@ static heddle_status time_ways(trial *t, heddle_reshard *plan, way_fn use)
         sum += first[w] * repeats;
         t->best_ns[w] = first[w];
     }
-    int warms = t->twin->hint.footprint_bytes <= WARM_CACHES * t->twin->hint.shared_cache_bytes;
+    hd_copy_hint hint = info_of(t->twin, 0).hint;
+    int warms = hint.footprint_bytes <= WARM_CACHES * hint.shared_cache_bytes;
     int64_t rounds = BUDGET_NS / ((1 + warms) * sum + 1), round_ns[MAX_ROUNDS][MAX_WAYS];
     rounds = rounds < MIN_ROUNDS ? MIN_ROUNDS : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
     for (int i = 0; i < rounds; i++) {
@@ -249,13 +243,13 @@ static heddle_status tune_direction(heddle_reshard *plan, trial *t)
     static const char *const direction[] = {"pull in dst order", "push in dst order", "pull in src order",
                                             "push in src order"};
     heddle_status st = HEDDLE_OK;
-    const hd_step *step = &plan->step[0];
+    const hd_transfer_info first = info_of(plan, 0);
     const char *name[4];
     int best;
-    if (!step->is_open || !plan->any_peer || plan->any_mail || plan->nsteps > 1) {
+    if (!first.is_open || !first.any_near || first.any_messages || plan->nphases > 1) {
         return HEDDLE_OK;
     }
-    plan->rule_direction = (step->push != 0) + 2 * (step->walk_src != 0);
+    plan->rule_direction = (first.push != 0) + 2 * (first.walk_src != 0);
     for (int w = 0, rule = plan->rule_direction; w < 4; w++) {
         name[w] = direction[w == 0 ? rule : w <= rule ? w - 1 : w];
     }
@@ -299,16 +293,17 @@ static heddle_status tune_reach(heddle_reshard *plan, trial *t)
     static const char *const name[] = {"staged", "process_vm_readv"};
     heddle_status st = HEDDLE_OK;
     int used = 0, works = 0;
-    for (int p = 0; p < plan->nsteps; p++) {
-        used |= plan->step[p].own.used;
-        if (plan->step[p].own.used && plan->step[p].any_sums) {
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_info info = info_of(plan, p);
+        used |= info.is_private;
+        if (info.is_private && info.any_adds) {
             goto out; /* terms are added where they lie: they must be readable by loads */
         }
     }
-    if (!used || !plan->any_peer) {
+    if (!used || !hd_plan_any_near(plan)) {
         goto out;
     }
-    HD_TRY(hd_private_probe(plan, &works));
+    HD_TRY(hd_channel_probe_readv(plan->channel, &works));
     int64_t fails = !works;
     HD_TRY(slowest(plan, &fails, 1));
     if (fails) {
@@ -327,19 +322,9 @@ out:
 static heddle_status open_spare(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
-    for (int p = 0; p < plan->nsteps; p++) {
-        hd_step *step = &plan->step[p];
-        if (!step->any_mail) {
-            continue;
-        }
-        hd_mail typed = step->mail;
-        heddle_status built = hd_mail_build(plan, p, 1);
-        step->spare = step->mail;
-        step->mail = typed;
-        HD_TRY(hd_comm_agree(plan->comm, built));
-        HD_TRY(hd_exchange_create(&step->spare.exchange, plan->comm, step->spare.message, step->spare.nmessages));
+    for (int p = 0; p < plan->nphases && st == HEDDLE_OK; p++) {
+        st = hd_transfer_open_spare(plan->transfer[p]);
     }
-out:
     return st;
 }
 
@@ -348,7 +333,7 @@ static heddle_status tune_mail(heddle_reshard *plan, trial *t)
     static const char *const name[] = {"typed messages", "packed messages"};
     heddle_status st = HEDDLE_OK;
     int best;
-    if (!plan->any_mail) {
+    if (!hd_plan_any_messages(plan)) {
         goto out;
     }
     HD_TRY(open_spare(t->twin));
@@ -362,8 +347,8 @@ static heddle_status tune_mail(heddle_reshard *plan, trial *t)
     HD_TRY(use_mail(plan, t->twin, best));
     note(plan, t, name);
 out:
-    for (int p = 0; p < plan->nsteps; p++) {
-        hd_mail_free(&plan->step[p].spare);
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_drop_spare(plan->transfer[p]);
     }
     return st;
 }
@@ -371,7 +356,7 @@ out:
 static void forget_executions(heddle_reshard *plan)
 {
     plan->executions = 0;
-    memset(plan->measured_to, 0, (size_t)plan->nranks * sizeof *plan->measured_to);
+    memset(hd_channel_sent(plan->channel), 0, (size_t)plan->nranks * sizeof(int64_t));
 }
 
 heddle_status hd_plan_tune(heddle_reshard *plan)

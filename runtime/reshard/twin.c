@@ -56,7 +56,8 @@ static int shrink(heddle_reshard_line *line, int64_t limit_bytes)
 static int64_t limit_of(const heddle_reshard *plan)
 {
     const int *local;
-    int64_t limit = FOOTPRINT_CACHES * plan->hint.shared_cache_bytes / hd_comm_local_ranks(plan->comm, &local);
+    int64_t limit = FOOTPRINT_CACHES * (int64_t)heddle_comm_shared_cache_bytes(plan->comm) /
+                    hd_comm_local_ranks(plan->comm, &local);
     return limit < MIN_RANK_BYTES ? MIN_RANK_BYTES : limit > MAX_RANK_BYTES ? MAX_RANK_BYTES : limit;
 }
 

@@ -29,7 +29,7 @@ allowed() {
     runtime/comm/transport/mpi) echo "| runtime/base =runtime/comm runtime/comm/transport" ;;
     runtime/comm/face) echo "runtime/base runtime/layout runtime/comm" ;;
     runtime/device) echo "runtime/base runtime/device" ;;
-    runtime/move) echo "runtime/base =runtime/comm runtime/move kernels" ;;
+    runtime/move) echo "runtime/base =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/attention kernels | runtime/comm/face" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
@@ -138,7 +138,6 @@ longer="
 440 kernels/cpu/attention/head.h
 401 runtime/comm/transport/callbacks.c
 437 runtime/reshard/bench.c
-407 runtime/reshard/tune.c
 560 tests/bench/bench_block.c
 540 tests/contract/test_block_sharded.c
 520 tests/contract/test_callbacks.c

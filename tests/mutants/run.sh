@@ -10,7 +10,7 @@
 #
 #     # what is wrong in this mutant
 #     name: sum-descending
-#     file: runtime/reshard/sum.c
+#     file: runtime/move/sum.c
 #     old: text of a line or of a part of it, once in the file
 #     new: what stands there instead; may be empty
 #     test: ctest regex of the tests of which one must fail

@@ -1,0 +1,316 @@
+/* Channels: who drives executions, who helps, and what happens when one cannot go on. */
+#include "runtime/move/transfer.h"
+
+#include <stdio.h>
+
+heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_channel_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *c = NULL;
+    size_t n = (size_t)heddle_comm_size(comm);
+    HD_TRY(hd_alloc((void **)&c, 1, sizeof *c, "a channel"));
+    c->comm = comm;
+    c->rank = heddle_comm_rank(comm);
+    c->nranks = (int)n;
+    c->options = *options;
+    HD_TRY(hd_alloc((void **)&c->component, n, 1, "a channel"));
+    HD_TRY(hd_alloc((void **)&c->src_at, n, sizeof *c->src_at, "a channel"));
+    HD_TRY(hd_alloc((void **)&c->dst_at, n, sizeof *c->dst_at, "a channel"));
+    HD_TRY(hd_alloc((void **)&c->moved, n, sizeof *c->moved, "a channel"));
+    HD_TRY(hd_alloc((void **)&c->sent, n, sizeof *c->sent, "a channel"));
+    HD_TRY(hd_alloc((void **)&c->reach_of, n, 1, "a channel"));
+    *out = c;
+    c = NULL;
+out:
+    hd_channel_destroy(c);
+    return st;
+}
+
+void hd_channel_destroy(hd_channel *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    if (c->state != HD_IDLE) {
+        hd_channel_leave(c);
+    }
+    hd_link_destroy(c->link);
+    hd_free(c->component);
+    hd_free(c->src_at);
+    hd_free(c->dst_at);
+    hd_free(c->moved);
+    hd_free(c->sent);
+    hd_free(c->reach_of);
+    hd_free(c);
+}
+
+int64_t *hd_channel_sent(hd_channel *c)
+{
+    return c->sent;
+}
+
+int hd_channel_has_peers(const hd_channel *c)
+{
+    return c->guard != NULL && c->guard->peers.ntell > 0;
+}
+
+/* --- in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several in
+ * different orders ------------------------------------------------------------------------------------------------- */
+
+static void enter(hd_channel *c)
+{
+    void **list = hd_comm_in_flight(c->comm);
+    c->next = *list;
+    *list = c;
+}
+
+void hd_channel_leave(hd_channel *c)
+{
+    hd_channel *first = *hd_comm_in_flight(c->comm);
+    c->state = HD_IDLE;
+    if (first == c) {
+        *hd_comm_in_flight(c->comm) = c->next;
+        return;
+    }
+    for (; first != NULL; first = first->next) {
+        if (first->next == c) {
+            first->next = c->next;
+        }
+    }
+}
+
+static int is_alone(const hd_channel *c)
+{
+    const hd_channel *first = *hd_comm_in_flight(c->comm);
+    return first == NULL || (first == c && c->next == NULL);
+}
+
+/* What happens to the others is theirs to report. */
+static void help_others(hd_channel *c)
+{
+    hd_channel *other = *hd_comm_in_flight(c->comm);
+    while (other != NULL) {
+        hd_channel *next = other->next;
+        int stuck;
+        if (other != c) {
+            other->outcome = hd_transfer_advance(other, 0, &stuck);
+        }
+        other = next;
+    }
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+int64_t hd_channel_deadline(hd_channel *c)
+{
+    if (c->deadline_ns == 0) {
+        c->deadline_ns = hd_comm_deadline_ns(c->comm, c->options.deadline_ms);
+    }
+    return c->deadline_ns;
+}
+
+/* Adds the ranks of `peer` whose flag has not come. */
+static size_t list_missing(hd_channel *c, int kind, const int *peer, int n, char *text, size_t bytes)
+{
+    size_t at = 0;
+    for (int i = 0; i < n && at < bytes; i++) {
+        int here = 0;
+        if (hd_peer_await(c, kind, peer[i], NULL, 0, 0, &here) == HEDDLE_OK && !here) {
+            at += (size_t)snprintf(text + at, bytes - at, "%s%d", at == 0 ? "rank " : ", ",
+                                   hd_comm_rank_name(c->comm, peer[i]));
+        }
+    }
+    return at;
+}
+
+/* Whom an execution still waits for, and which one it is: what an overdue wait has to say. */
+static void say_overdue(hd_channel *c, char *text, size_t bytes)
+{
+    const hd_transfer *t = c->leg[c->at].transfer;
+    char missing[160] = "", mail[160] = "";
+    if (list_missing(c, HD_SLOT_READY, t->peers.hear, t->peers.nhear, missing, sizeof missing) == 0) {
+        list_missing(c, HD_SLOT_DONE, t->peers.movers, t->peers.nmovers, missing, sizeof missing);
+    }
+    if (t->mail.exchange != NULL && !c->mail_done) {
+        hd_exchange_missing(t->mail.exchange, mail, sizeof mail);
+    }
+    snprintf(text, bytes, "%s%s%s%s; %s%s%s", missing[0] != 0 ? "; missing: " : "", missing,
+             mail[0] != 0 ? "; messages under way with " : "", mail, c->options.what,
+             c->options.line != NULL ? " " : "", c->options.line != NULL ? c->options.line : "");
+}
+
+heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
+{
+    char more[700] = "";
+    if (st == HEDDLE_ERR_TIMEOUT) {
+        char why[240];
+        snprintf(why, sizeof why, "%s", heddle_last_error());
+        say_overdue(c, more, sizeof more);
+        hd_fail(st, "%s", why);
+    }
+    snprintf(c->broken_why, sizeof c->broken_why, "%s%s", heddle_last_error(), more);
+    c->broken = st;
+    hd_channel_leave(c);
+    hd_comm_set_moving(c->comm, 0);
+    heddle_comm_abort(c->comm, c->broken_why);
+    hd_comm_quiesce(c->comm); /* the arrays are the caller's again */
+    hd_comm_withdraw(c->comm, c->broken_why, sizeof c->broken_why);
+    return hd_fail(st, "%s", c->broken_why);
+}
+
+static heddle_status take_outcome(hd_channel *c)
+{
+    heddle_status st = c->outcome;
+    c->outcome = HEDDLE_OK;
+    if (c->broken != HEDDLE_OK) {
+        return hd_fail(c->broken, "the %s failed before: %s", c->options.what, c->broken_why);
+    }
+    return st == HEDDLE_OK ? st : hd_channel_tell_refusal(c);
+}
+
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
+
+static heddle_status tell(const hd_channel *c, int rank, int reason)
+{
+    return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", rank,
+                   reason > 0 && reason < c->options.nrefusals ? c->options.refusal[reason] : "for an unknown reason");
+}
+
+heddle_status hd_channel_tell_refusal(const hd_channel *c)
+{
+    return tell(c, c->refused_by - 1, c->refusal);
+}
+
+/* After a refusal: the others have seen it before a mark of this rank is used again. */
+static heddle_status settle(hd_channel *c)
+{
+    heddle_status st = HEDDLE_OK;
+    c->deadline_ns = 0;
+    for (int i = 0; i < c->guard->peers.nhear; i++) {
+        uint64_t words[3];
+        int here;
+        HD_TRY(hd_peer_await(c, HD_SLOT_READY, c->guard->peers.hear[i], words, 3, 1, &here));
+    }
+    c->pending = 0;
+    return HEDDLE_OK;
+out:
+    return hd_channel_give_up(c, st);
+}
+
+/* An execution cannot begin: an earlier one failed, or is in flight. */
+static heddle_status check_free(hd_channel *c)
+{
+    if (c->broken != HEDDLE_OK) {
+        return take_outcome(c);
+    }
+    if (c->state != HD_IDLE) {
+        return hd_fail(HEDDLE_ERR_ARG, "an execution of this %s is already in flight", c->options.what);
+    }
+    c->outcome = HEDDLE_OK;
+    return c->pending ? settle(c) : HEDDLE_OK;
+}
+
+heddle_status hd_channel_refuse(hd_channel *c, int reason)
+{
+    heddle_status st = HEDDLE_OK;
+    uint64_t words[3] = {(uint64_t)reason, 0, 0};
+    const hd_peers *peers = &c->guard->peers;
+    HD_TRY(check_free(c));
+    c->leg[0] = (hd_leg){.transfer = c->guard};
+    c->at = 0;
+    c->deadline_ns = 0;
+    if (c->any_mail) { /* messages carry no marks */
+        return hd_channel_give_up(c, tell(c, c->rank, reason));
+    }
+    c->sequence++;
+    c->epoch++;
+    for (int i = 0; i < peers->ntell && st == HEDDLE_OK; i++) {
+        st = hd_link_post(c->link, peers->tell[i], hd_channel_slot(c, HD_SLOT_READY), c->sequence, words, 3);
+    }
+    if (st != HEDDLE_OK) {
+        return hd_channel_give_up(c, st);
+    }
+    c->pending = peers->ntell > 0;
+    st = tell(c, c->rank, reason);
+out:
+    return st;
+}
+
+/* --- driving ------------------------------------------------------------------------------------------------------ */
+
+static heddle_status drive(hd_channel *c, int block)
+{
+    heddle_status st = HEDDLE_OK;
+    int stuck;
+    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
+        return take_outcome(c);
+    }
+    for (int round = 0;; round++) {
+        st = hd_transfer_advance(c, block && is_alone(c), &stuck);
+        if (st != HEDDLE_OK || !stuck) {
+            return st;
+        }
+        st = hd_comm_check(c->comm);
+        if (st != HEDDLE_OK) {
+            return hd_channel_give_up(c, st);
+        }
+        help_others(c);
+        if (hd_now_ns() > hd_channel_deadline(c)) {
+            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
+                    c->options.what);
+            return hd_channel_give_up(c, HEDDLE_ERR_TIMEOUT);
+        }
+        if (!block) {
+            return HEDDLE_OK;
+        }
+        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
+            return take_outcome(c);
+        }
+        hd_comm_relax(c->comm, round);
+    }
+}
+
+static void load(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    for (int i = 0; i < nlegs; i++) {
+        c->leg[i] = legs[i];
+    }
+    c->nlegs = nlegs;
+}
+
+heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_free(c));
+    load(c, legs, nlegs);
+    c->is_whole = 0;
+    enter(c);
+    st = hd_transfer_launch(c);
+out:
+    return st;
+}
+
+/* Nobody else can be called meanwhile, so it is not listed among those in flight. */
+heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_free(c));
+    load(c, legs, nlegs);
+    c->is_whole = *hd_comm_in_flight(c->comm) == NULL;
+    HD_TRY(hd_transfer_launch(c));
+    st = drive(c, 1);
+out:
+    return st;
+}
+
+heddle_status hd_channel_test(hd_channel *c, int *done)
+{
+    heddle_status st = drive(c, 0);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
+heddle_status hd_channel_wait(hd_channel *c)
+{
+    return drive(c, 1);
+}

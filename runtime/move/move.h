@@ -1,0 +1,127 @@
+/* The floor that every byte between ranks goes through.
+ *
+ * A *transfer* is a fixed list of parts: what goes from a rank to a peer (or stays), as loops over the sender's array
+ * and over the receiver's. It is made collectively once and executed again and again on base addresses. Which part goes
+ * by loads and stores and which as a message, who moves, and with which kernel, is decided here and nowhere else.
+ *
+ * Transfers that run one after another share a *channel*: flags, the list of executions in flight, counters. One
+ * execution is in flight per channel; executions of several channels help one another on.
+ */
+#ifndef HD_MOVE_H
+#define HD_MOVE_H
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/move/lanes.h"
+
+/* --- channels ----------------------------------------------------------------------------------------------------- */
+
+typedef struct hd_channel hd_channel;
+
+/* Texts are borrowed. */
+typedef struct hd_channel_options {
+    int64_t deadline_ms; /* 0: the communicator's */
+    const char *what;    /* how sentences call an execution: "reshard" */
+    const char *line;    /* what overdue waits say behind it; NULL: nothing */
+    /* Why an execution may be refused, by reason (from 1 on); NULL: executions are never refused. With them the first
+     * transfer waits for every rank that it is connected with, so that all are told before anything moves. */
+    const char *const *refusal;
+    int nrefusals;
+} hd_channel_options;
+
+heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_channel_options *options);
+/* Not collective; transfers first. NULL is legal. */
+void hd_channel_destroy(hd_channel *channel);
+
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
+
+/* src_* of the copy lie in the sender's array, dst_* in the receiver's. */
+typedef struct hd_part {
+    int peer;
+    hd_copy copy;
+} hd_part;
+
+typedef struct hd_parts {
+    hd_part *part; /* ascending peer, this rank's own part among them; none is empty */
+    int count;
+} hd_parts;
+
+typedef struct hd_transfer_spec {
+    hd_parts send, recv;         /* copied. Sender and receiver describe a part alike */
+    size_t src_bytes, dst_bytes; /* of this rank's arrays */
+    /* Parts that arrive for the same place are added, in ascending order of peers; any two are for the same place or
+     * for disjoint ones. Their copies have one loop per dim, in the order of the destination's strides (largest first),
+     * over runs of one element. */
+    int adds;
+    hd_sum_fn add;                /* adds runs of elements */
+    const hd_copy *clear;         /* its destination is zeroed first; NULL: the parts cover it */
+    int any_src, any_dst;         /* the same on every rank: src (dst) may be memory that peers cannot reach */
+    int64_t footprint_bytes;      /* this rank's share of what competes for the cache */
+    const hd_copy_kernel *kernel; /* NULL: chosen */
+} hd_transfer_spec;
+
+typedef struct hd_transfer hd_transfer;
+
+/* Collective; mine: the status of what this rank has done so far. All or none. */
+heddle_status hd_transfers_create(hd_transfer **out, hd_channel *channel, const hd_transfer_spec *spec, int ntransfers,
+                                  heddle_status mine);
+/* Not collective. NULL is legal. */
+void hd_transfer_destroy(hd_transfer *transfer);
+
+/* --- executing ---------------------------------------------------------------------------------------------------- */
+
+/* One transfer of an execution; the next begins when this rank has finished the one before. */
+typedef struct hd_leg {
+    hd_transfer *transfer;
+    const void *src;
+    void *dst;
+} hd_leg;
+
+enum { HD_MAX_LEGS = 3 };
+
+/* Every rank that takes part runs the same transfers of a channel in the same order. run: in one go. start returns at
+ * once; test goes as far as it can without waiting; wait ends at the deadline. After HEDDLE_ERR_PEER, _TIMEOUT and
+ * _TRANSPORT the communicator is of no more use, but no peer copies from or to this rank's memory any more. */
+heddle_status hd_channel_run(hd_channel *channel, const hd_leg *legs, int nlegs);
+heddle_status hd_channel_start(hd_channel *channel, const hd_leg *legs, int nlegs);
+heddle_status hd_channel_test(hd_channel *channel, int *done);
+heddle_status hd_channel_wait(hd_channel *channel);
+/* In the place of an execution: all ranks that would wait for this one are told, and so is the caller. */
+heddle_status hd_channel_refuse(hd_channel *channel, int reason);
+/* 1 when peers wait for this rank before they copy. */
+int hd_channel_has_peers(const hd_channel *channel);
+/* Bytes that this rank has sent, [nranks]; counted while moving. */
+int64_t *hd_channel_sent(hd_channel *channel);
+
+/* --- what was chosen, and trials of other ways -------------------------------------------------------------------- */
+
+typedef enum hd_reach { HD_REACH_DIRECT, HD_REACH_STAGED, HD_REACH_READV } hd_reach;
+
+typedef struct hd_transfer_info {
+    int64_t bytes_near, bytes_messages, messages; /* that this rank sends */
+    int64_t workspace_bytes;
+    int any_near, any_messages, any_adds; /* on any rank */
+    int adds;                             /* on this one */
+    int push, walk_src;                   /* who moves, and whose rows it follows */
+    int is_open;                          /* another direction may be faster */
+    int is_private;                       /* sources may have to be staged */
+    hd_reach reach;                       /* how those are read */
+    const hd_lanes *lanes, *pack;         /* by loads and stores; into staging */
+    hd_copy_hint hint;
+} hd_transfer_info;
+
+void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *transfer);
+void hd_transfer_use_kernel(hd_transfer *transfer, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
+/* The same on every rank. */
+heddle_status hd_transfer_use_direction(hd_transfer *transfer, int push, int walk_src);
+void hd_transfer_use_reach(hd_transfer *transfer, hd_reach reach);
+heddle_status hd_channel_probe_readv(hd_channel *channel, int *works); /* collective: may peers be read so? */
+/* Collective: the other kind of messages, typed or packed, is made and kept. use takes either; drop ends that. */
+heddle_status hd_transfer_open_spare(hd_transfer *transfer);
+void hd_transfer_use_packed(hd_transfer *transfer, int packed);
+void hd_transfer_drop_spare(hd_transfer *transfer);
+
+/* An allgather that tells the others when this rank cannot take part. */
+heddle_status hd_gather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+
+#endif

@@ -1,0 +1,257 @@
+/* Loads and stores between ranks that reach one another: who moves, in which order, and the flags around it. */
+#include "runtime/move/transfer.h"
+
+#include <string.h>
+
+enum { SHORT_RUN_BYTES = 2048 };
+
+/* --- who moves ---------------------------------------------------------------------------------------------------- */
+
+/* The owner of the interleaved side moves, walking its own memory in row order; where both sides are cut (the order is
+ * permuted), reading in order and scattering is the faster way. The same on every rank. */
+void hd_peer_choose(hd_transfer *t, const hd_geometry *all, size_t step)
+{
+    const hd_geometry *top = all;
+    int must_pull = t->any_src || t->any_dst;
+    for (int r = 0; r < t->channel->nranks; r++) {
+        const hd_geometry *g = (const hd_geometry *)(const void *)((const char *)all + (size_t)r * step);
+        t->any_adds |= g->adds;
+        t->any_mail |= g->mail > 0;
+        t->any_near |= g->near > 0;
+        must_pull |= g->adds | g->clears;
+        top = g->largest_bytes > top->largest_bytes ? g : top;
+        t->hint.footprint_bytes += hd_channel_near(t->channel, r) ? g->footprint_bytes : 0;
+    }
+    int64_t src = top->src_stretch_bytes, dst = top->dst_stretch_bytes, run = top->run_bytes;
+    int permuted = src > run && dst > run && run < top->largest_bytes;
+    t->walk_src = permuted || (run < top->largest_bytes && src <= dst);
+    t->push = t->walk_src && !must_pull;
+    t->is_open = !must_pull && (permuted || (src >= HD_LONG_RUN_BYTES && dst >= HD_LONG_RUN_BYTES));
+}
+
+static int add_rank(int *list, int n, int rank)
+{
+    for (int i = 0; i < n; i++) {
+        if (list[i] == rank) {
+            return n;
+        }
+    }
+    list[n] = rank;
+    return n + 1;
+}
+
+static int add_near(int *list, int n, const hd_channel *c, const hd_parts *parts)
+{
+    for (int i = 0; i < parts->count; i++) {
+        int peer = parts->part[i].peer;
+        n = peer != c->rank && hd_channel_near(c, peer) ? add_rank(list, n, peer) : n;
+    }
+    return n;
+}
+
+static int add_connected(int *list, int n, const hd_transfer *t)
+{
+    for (int r = 0; t->is_guard && r < t->channel->nranks; r++) {
+        n = t->channel->component[r] ? add_rank(list, n, r) : n;
+    }
+    return n;
+}
+
+static heddle_status list_peers(hd_transfer *t)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_channel *c = t->channel;
+    hd_peers *p = &t->peers;
+    const hd_parts *served = t->push ? &t->send : &t->recv, *movers = t->push ? &t->recv : &t->send;
+    size_t n = (size_t)c->nranks;
+    HD_TRY(hd_alloc((void **)&p->served, n, sizeof(int), "peers of a transfer"));
+    HD_TRY(hd_alloc((void **)&p->movers, n, sizeof(int), "peers of a transfer"));
+    HD_TRY(hd_alloc((void **)&p->tell, n, sizeof(int), "peers of a transfer"));
+    HD_TRY(hd_alloc((void **)&p->hear, n, sizeof(int), "peers of a transfer"));
+    HD_TRY(hd_alloc((void **)&p->uses, n, 1, "peers of a transfer"));
+    p->nserved = add_near(p->served, 0, c, served);
+    p->nmovers = add_near(p->movers, 0, c, movers);
+    p->ntell = add_connected(p->tell, add_near(p->tell, 0, c, movers), t);
+    p->nhear = add_connected(p->hear, add_near(p->hear, 0, c, served), t);
+    memset(p->uses, 1, (size_t)p->nserved); /* they come first */
+out:
+    return st;
+}
+
+static void free_peers(hd_peers *p)
+{
+    hd_free(p->served);
+    hd_free(p->movers);
+    hd_free(p->tell);
+    hd_free(p->hear);
+    hd_free(p->uses);
+    memset(p, 0, sizeof *p);
+}
+
+/* Own parts always; the near ones of the side that this rank moves. */
+static heddle_status build_lanes(hd_transfer *t)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_channel *c = t->channel;
+    const hd_parts *parts = t->push ? &t->send : &t->recv;
+    /* In the cache the order of rows is worth less than copying the own part while the peers' flags travel. */
+    int64_t fuse_bytes = t->hint.footprint_bytes <= t->hint.shared_cache_bytes ? SHORT_RUN_BYTES : HD_LONG_RUN_BYTES;
+    void *copies = NULL, *peers = NULL;
+    int n = 0;
+    HD_TRY(hd_alloc(&copies, (size_t)parts->count, sizeof(hd_copy), "copies of a transfer"));
+    HD_TRY(hd_alloc(&peers, (size_t)parts->count, sizeof(int), "copies of a transfer"));
+    for (int i = 0; i < parts->count; i++) {
+        if (hd_channel_near(c, parts->part[i].peer)) {
+            ((int *)peers)[n] = parts->part[i].peer;
+            ((hd_copy *)copies)[n++] = parts->part[i].copy;
+        }
+    }
+    HD_TRY(hd_lanes_build(&t->lanes, copies, peers, n, t->walk_src ? HD_SIDE_SRC : HD_SIDE_DST, c->rank, c->nranks,
+                          fuse_bytes));
+    hd_lanes_choose(&t->lanes, t->kernel, &t->hint);
+    t->own_groups = hd_lanes_own(&t->lanes, c->rank);
+out:
+    hd_free(copies);
+    hd_free(peers);
+    return st;
+}
+
+heddle_status hd_peer_build(hd_transfer *t)
+{
+    heddle_status st = list_peers(t);
+    return st == HEDDLE_OK && !t->adds ? build_lanes(t) : st;
+}
+
+void hd_peer_free(hd_transfer *t)
+{
+    free_peers(&t->peers);
+    hd_lanes_free(&t->lanes);
+}
+
+heddle_status hd_transfer_use_direction(hd_transfer *t, int push, int walk_src)
+{
+    hd_peer_free(t);
+    t->push = push;
+    t->walk_src = walk_src;
+    return hd_peer_build(t);
+}
+
+/* --- flags -------------------------------------------------------------------------------------------------------- */
+
+/* Names stay while the arrays do. */
+static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
+{
+    const hd_channel *c = t->channel;
+    if (src == t->named_src && dst == t->named_dst && (src != NULL || dst != NULL)) {
+        return HEDDLE_OK;
+    }
+    t->src_name = hd_comm_export(c->comm, src, t->src_bytes);
+    t->dst_name = hd_comm_export(c->comm, dst, t->dst_bytes);
+    if (t->peers.nmovers > 0 && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
+        t->named_src = t->named_dst = NULL;
+        return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)", c->rank,
+                       c->options.what);
+    }
+    t->named_src = src;
+    t->named_dst = dst;
+    return HEDDLE_OK;
+}
+
+/* Post where this rank's arrays lie. */
+heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *c = t->channel;
+    const hd_peers *p = &t->peers;
+    hd_reach reach = HD_REACH_DIRECT;
+    c->src_at[c->rank] = leg->src;
+    c->dst_at[c->rank] = leg->dst;
+    c->reach_of[c->rank] = HD_REACH_DIRECT;
+    if (p->ntell == 0) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(name_arrays(t, leg->src, leg->dst));
+    if (t->own.used && t->src_name == 0) {
+        reach = t->reach;
+        if (reach == HD_REACH_STAGED) {
+            hd_lanes_run(&t->own.pack, &(hd_bases){.src = leg->src, .dst = t->stage});
+        }
+    }
+    for (int i = 0; i < p->ntell; i++) {
+        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->dst_name};
+        if (reach == HD_REACH_READV) {
+            words[1] = (uint64_t)(uintptr_t)leg->src;
+        } else if (reach == HD_REACH_STAGED) {
+            words[1] = hd_comm_export(c->comm, t->stage + t->own.piece_offset[p->tell[i]], 1);
+        }
+        HD_TRY(hd_link_post(c->link, p->tell[i], hd_channel_slot(c, HD_SLOT_READY), c->sequence, words, 3));
+    }
+out:
+    return st;
+}
+
+/* Look for a flag of a peer, or wait for it when nothing else needs progress. */
+heddle_status hd_peer_await(hd_channel *c, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
+{
+    if (!block) {
+        return hd_link_poll(c->link, peer, hd_channel_slot(c, kind), c->sequence, words, nwords, here);
+    }
+    *here = 1;
+    /* The communicator's own deadline is looked up by whoever waits long enough to need it: the clock costs as much as
+     * the flag. */
+    int64_t deadline_ns = c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0;
+    return hd_link_wait(c->link, peer, hd_channel_slot(c, kind), c->sequence, words, nwords, deadline_ns,
+                        kind == HD_SLOT_READY ? "waiting until it is ready" : "waiting until it has moved its part");
+}
+
+void hd_peer_take(hd_transfer *t, int i, const uint64_t *words)
+{
+    hd_channel *c = t->channel;
+    int peer = t->peers.hear[i];
+    if (__builtin_expect((words[0] & 255) != 0, 0)) {
+        c->refused_by = 1 + peer; /* collect the others first: all are told alike */
+        c->refusal = (int)(words[0] & 255);
+    } else if (t->peers.uses[i] && t->push) {
+        c->dst_at[peer] = hd_comm_import(c->comm, peer, words[2]);
+    } else if (t->peers.uses[i]) {
+        c->reach_of[peer] = (unsigned char)(words[0] >> 8);
+        c->src_at[peer] = c->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
+                                                              : hd_comm_import(c->comm, peer, words[1]);
+    }
+}
+
+/* --- moving ------------------------------------------------------------------------------------------------------- */
+
+heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *c = t->channel;
+    const hd_peers *p = &t->peers;
+    hd_bases bases = {.src = leg->src,
+                      .dst = leg->dst,
+                      .src_at = t->push ? NULL : c->src_at,
+                      .dst_at = t->push ? c->dst_at : NULL,
+                      .moved = c->moved};
+    int by_lanes = !t->adds && hd_private_all_direct(t);
+    for (int i = 0; i < p->nserved; i++) {
+        c->moved[p->served[i]] = 0;
+    }
+    if (by_lanes) {
+        hd_lanes_run_groups(&t->lanes, &bases, t->own_groups, t->lanes.ngroups);
+    } else if (t->adds) {
+        hd_sums_run(t, leg->dst);
+    } else {
+        HD_TRY(hd_private_move(t, leg->dst));
+    }
+    for (int i = 0; i < p->nserved; i++) {
+        int peer = p->served[i];
+        uint64_t bytes = (uint64_t)c->moved[peer];
+        c->sent[peer] += t->push ? c->moved[peer] : 0;
+        HD_TRY(hd_link_post(c->link, peer, hd_channel_slot(c, HD_SLOT_DONE), c->sequence, &bytes, 1));
+    }
+    if (by_lanes) { /* what stays on this rank is copied while the flags travel */
+        hd_lanes_run_groups(&t->lanes, &bases, 0, t->own_groups);
+    }
+out:
+    return st;
+}

@@ -1,0 +1,199 @@
+/* Inside of a transfer and of a channel, for the files of this folder. Nothing here is allocated after creation. */
+#ifndef HD_MOVE_TRANSFER_H
+#define HD_MOVE_TRANSFER_H
+
+#include "runtime/move/move.h"
+
+/* --- sums (sum.c): terms are read where they lie and added in rank order --------------------------------------------
+ */
+
+typedef struct hd_sum_term {
+    int peer;
+    int64_t offset_bytes;                  /* in the peer's array, or in own memory for a message */
+    int64_t stride_bytes[HEDDLE_MAX_DIMS]; /* in the peer's array */
+    int is_message;                        /* lies dense at offset_bytes of the messages' receive staging */
+} hd_sum_term;
+
+/* Parts for the same place. */
+typedef struct hd_sum {
+    int first, nterms; /* in hd_sums.term */
+    int nloops;
+    int64_t count[HEDDLE_MAX_DIMS], dst_stride_bytes[HEDDLE_MAX_DIMS], dense_stride_bytes[HEDDLE_MAX_DIMS];
+    int64_t dst_offset_bytes, run_elems, run_bytes, bytes;
+} hd_sum;
+
+typedef struct hd_sums {
+    hd_sum *sum;
+    hd_sum_term *term;
+    const void **row; /* scratch, one per term of the largest sum */
+    int nsums, nterms;
+} hd_sums;
+
+/* --- messages to and from ranks that cannot be reached (messages.c) -------------------------------------------------
+ */
+
+typedef struct hd_mail {
+    int is_packed;
+    int nmessages, nsends;
+    heddle_message *message; /* sends first */
+    int64_t *message_bytes;
+    int64_t *recv_offset; /* [recv.count] in recv_stage */
+    hd_exchange *exchange;
+    char *send_stage, *recv_stage; /* NULL: in place */
+    int64_t stage_bytes;
+    hd_lanes pack, unpack;
+} hd_mail;
+
+/* --- sources that peers may not be able to reach (private.c) --------------------------------------------------------
+ */
+
+typedef struct hd_private {
+    int used;
+    hd_lanes pack;         /* own src -> staging */
+    int64_t *piece_offset; /* [nranks] of the part for a peer; NULL: nobody reads here */
+    int *from, nfrom;      /* peers this rank reads */
+    hd_lanes *direct;      /* [nfrom] one copy each */
+    hd_lanes *staged;      /* [nfrom] likewise, from the peer's staging */
+    hd_copy *copy;         /* [nfrom] for process_vm_readv */
+} hd_private;
+
+/* --- loads and stores (peer.c) --------------------------------------------------------------------------------------
+ */
+
+/* Whoever is read from or written to tells so (READY, with its addresses); whoever has moved says that (DONE, with the
+ * bytes). */
+typedef struct hd_peers {
+    int *tell, ntell;
+    int *hear, nhear;
+    unsigned char *uses;  /* [nhear] 1: this rank copies from or to it */
+    int *served, nserved; /* ranks that wait for my DONE */
+    int *movers, nmovers; /* ranks whose DONE I wait for */
+} hd_peers;
+
+struct hd_transfer {
+    hd_channel *channel;
+    hd_parts send, recv;
+    size_t src_bytes, dst_bytes;
+    hd_sum_fn add;
+    int adds, any_adds, any_mail, any_near, any_src, any_dst;
+    int clears;
+    hd_copy clear;
+    hd_copy_hint hint;
+    const hd_copy_kernel *kernel; /* forced, or NULL */
+    int push;                     /* the owner of the source moves */
+    int walk_src;                 /* lanes follow the source's order */
+    int is_open;
+    int is_guard; /* waits for all connected ranks */
+    hd_peers peers;
+    hd_lanes lanes;
+    int own_groups; /* of lanes, the first ones: they copy inside this rank */
+    hd_sums sum;
+    hd_mail mail, spare; /* spare: while two ways are compared */
+    hd_private own;
+    hd_reach reach; /* of a private source */
+    char *stage;    /* peers can reach it */
+    int64_t stage_bytes;
+    int64_t bytes_near, bytes_messages, messages;
+    /* names of the arrays of the last execution, for the next */
+    const void *named_src;
+    void *named_dst;
+    uint64_t src_name, dst_name;
+};
+
+typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH } hd_state;
+
+struct hd_channel {
+    heddle_comm *comm;
+    int rank, nranks;
+    hd_channel_options options;
+    hd_link *link;
+    hd_transfer *guard;       /* refusals go where its READY goes; NULL: none */
+    int any_mail;             /* on any rank, in any transfer */
+    unsigned char *component; /* [nranks] 1: connected with this rank by copies, over any number of ranks */
+
+    /* one execution */
+    hd_state state;
+    hd_leg leg[HD_MAX_LEGS];
+    int nlegs, at;
+    int waited; /* next rank of the present wait */
+    int mail_done;
+    int is_whole;             /* in one go, with nothing else in flight */
+    int is_marked;            /* as moving */
+    uint64_t sequence, epoch; /* of legs, of executions */
+    int64_t deadline_ns;      /* 0: not looked at the clock yet */
+    int pending;              /* READYs of an execution refused here are still to be collected */
+    int refusal;              /* its reason */
+    int refused_by;           /* 1 + rank whose refusal was seen in this execution */
+    const void **src_at;      /* [nranks] */
+    void **dst_at;            /* [nranks] */
+    int64_t *moved;           /* [nranks] by this rank in the present leg */
+    int64_t *sent;            /* [nranks] in all */
+    unsigned char *reach_of;  /* [nranks] hd_reach of the peer's source in this execution */
+    hd_channel *next;         /* in flight on the same communicator */
+    heddle_status outcome;    /* of an execution that ended while another channel was waited for */
+    heddle_status broken;
+    char broken_why[1024];
+};
+
+/* Reached by loads and stores, itself included. */
+static inline int hd_channel_near(const hd_channel *channel, int peer)
+{
+    return peer == channel->rank || heddle_comm_reaches(channel->comm, peer);
+}
+
+/* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
+ * have come to e+1. */
+enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
+
+static inline int hd_channel_slot(const hd_channel *channel, int kind)
+{
+    return kind + (int)(channel->epoch & 1);
+}
+
+/* What a rank tells the others of a transfer: of its largest part, and what it needs. */
+typedef struct hd_geometry {
+    int64_t largest_bytes, run_bytes, src_stretch_bytes, dst_stretch_bytes, footprint_bytes;
+    int32_t adds, clears, mail, near;
+} hd_geometry;
+
+/* all: one per rank, `step` bytes apart. Decides the direction, the same on every rank. */
+void hd_peer_choose(hd_transfer *transfer, const hd_geometry *all, size_t step);
+heddle_status hd_peer_build(hd_transfer *transfer);
+void hd_peer_free(hd_transfer *transfer);
+heddle_status hd_peer_announce(hd_transfer *transfer, const hd_leg *leg);
+heddle_status hd_peer_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block, int *here);
+void hd_peer_take(hd_transfer *transfer, int i, const uint64_t *words); /* READY of peers.hear[i] */
+/* Everything but what stays on this rank, then DONE, then that. */
+heddle_status hd_peer_move(hd_transfer *transfer, const hd_leg *leg);
+
+heddle_status hd_sums_build(hd_transfer *transfer);
+void hd_sums_run(hd_transfer *transfer, void *dst);
+void hd_sums_free(hd_sums *sums);
+
+heddle_status hd_mail_build(hd_transfer *transfer, int packed);
+heddle_status hd_mail_begin(hd_transfer *transfer, const hd_leg *leg);
+/* Sets channel->mail_done. */
+heddle_status hd_mail_poll(hd_transfer *transfer, const hd_leg *leg);
+void hd_mail_free(hd_mail *mail);
+
+heddle_status hd_private_build(hd_transfer *transfer);
+int hd_private_all_direct(const hd_transfer *transfer);
+heddle_status hd_private_move(hd_transfer *transfer, void *dst);
+void hd_private_free(hd_private *p);
+/* The order in which the bytes of a part travel, the same at both ends. */
+void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
+/* Reserves bytes of transfer->stage, before it is allocated, and returns their offset. */
+int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
+
+/* The state machine (transfer.c): begins leg 0; goes on as far as it goes without waiting (block: for anything but
+ * flags). */
+heddle_status hd_transfer_launch(hd_channel *channel);
+heddle_status hd_transfer_advance(hd_channel *channel, int block, int *stuck);
+
+int64_t hd_channel_deadline(hd_channel *channel);
+void hd_channel_leave(hd_channel *channel); /* those in flight */
+/* Says so to everybody who waits, and returns `st` with its sentence. */
+heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);
+heddle_status hd_channel_tell_refusal(const hd_channel *channel);
+
+#endif

@@ -1,0 +1,130 @@
+/* Executing: arguments are looked at, then the phases' transfers run one after another. */
+#include "runtime/reshard/plan.h"
+
+static const void *place(const heddle_reshard *plan, hd_place where)
+{
+    const hd_work *w = &plan->work;
+    switch (where) {
+    case HD_PLACE_SRC:
+        return w->src_offset >= 0 ? w->memory + w->src_offset : plan->src;
+    case HD_PLACE_DST:
+        return w->dst_offset >= 0 ? w->memory + w->dst_offset : plan->dst;
+    default:
+        return w->memory + w->offset[where == HD_PLACE_WORK1];
+    }
+}
+
+static void list_legs(hd_leg *leg, const heddle_reshard *plan)
+{
+    for (int p = 0; p < plan->nphases; p++) {
+        leg[p] = (hd_leg){plan->transfer[p], place(plan, plan->problem.phase[p].src),
+                          (void *)(uintptr_t)place(plan, plan->problem.phase[p].dst)};
+    }
+}
+
+/* src and dst as of the last execution are known to be good. */
+static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
+{
+    if (plan->is_checked && src == plan->src && dst == plan->dst) {
+        return HEDDLE_OK;
+    }
+    int reason = hd_refusal_find(plan, src, dst);
+    if (reason != HD_REFUSED_NOT) {
+        return hd_channel_refuse(plan->channel, reason);
+    }
+    plan->src = src;
+    plan->dst = dst;
+    plan->is_checked = 1;
+    return HEDDLE_OK;
+}
+
+static void fill_src(const heddle_reshard *plan)
+{
+    if (plan->work.src_offset >= 0) {
+        hd_copy_execute(&plan->work.src_dense, plan->work.memory + plan->work.src_offset, plan->src,
+                        (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
+    }
+}
+
+static heddle_status finish(heddle_reshard *plan, heddle_status st)
+{
+    if (st == HEDDLE_OK && plan->is_unfinished) {
+        if (plan->work.dst_offset >= 0) {
+            hd_copy_execute(&plan->work.dst_dense, plan->dst, plan->work.memory + plan->work.dst_offset,
+                            (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
+        }
+        plan->executions++;
+    }
+    plan->is_unfinished = 0;
+    return st;
+}
+
+/* Others may have helped the last execution to its end without anybody asking after it. */
+static heddle_status check_free(heddle_reshard *plan)
+{
+    int done = 1;
+    if (plan->is_unfinished && heddle_reshard_test(plan, &done) == HEDDLE_OK && !done) {
+        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status prepare(hd_leg *leg, heddle_reshard *plan, const void *src, void *dst)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_free(plan));
+    HD_TRY(accept(plan, src, dst));
+    fill_src(plan);
+    list_legs(leg, plan);
+    plan->is_unfinished = 1;
+out:
+    return st;
+}
+
+heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
+{
+    hd_leg leg[HD_MAX_LEGS];
+    heddle_status st = prepare(leg, plan, src, dst);
+    return st == HEDDLE_OK ? finish(plan, hd_channel_run(plan->channel, leg, plan->nphases)) : st;
+}
+
+heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
+{
+    if (reshard == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
+    }
+    (void)stream; /* host memory: done on return */
+    return hd_plan_run(reshard, src, dst);
+}
+
+heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_leg leg[HD_MAX_LEGS];
+    (void)stream;
+    HD_TRY(HD_NEED(reshard));
+    HD_TRY(prepare(leg, reshard, src, dst));
+    st = hd_channel_start(reshard->channel, leg, reshard->nphases);
+    reshard->is_unfinished = st == HEDDLE_OK;
+out:
+    return st;
+}
+
+heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(reshard));
+    HD_TRY(HD_NEED(done));
+    st = hd_channel_test(reshard->channel, done);
+    if (*done || st != HEDDLE_OK) {
+        st = finish(reshard, st);
+    }
+out:
+    return st;
+}
+
+heddle_status heddle_reshard_wait(heddle_reshard *reshard)
+{
+    heddle_status st = HD_NEED(reshard);
+    return st == HEDDLE_OK ? finish(reshard, hd_channel_wait(reshard->channel)) : st;
+}
