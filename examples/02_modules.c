@@ -46,7 +46,7 @@ static heddle_status forward(heddle_session *session, heddle_tensor *x, const he
         heddle_box box; /* which part of x this rank holds */
         heddle_status st = HEDDLE_OK;
         if (session != NULL) { /* the whole of the integration */
-            st = heddle_session_enter(session, i % 2 == 0 ? "space" : "time", x, HEDDLE_NO_STREAM);
+            st = heddle_session_enter(session, i % 2 == 0 ? "space" : "time", x, NULL, HEDDLE_NO_STREAM);
         }
         st = st ? st : heddle_layout_box(&box, &x->shape, mesh, &x->layout, rank);
         if (st != HEDDLE_OK) {
@@ -85,7 +85,7 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     st = st ? st : heddle_session_rewind(session);
     st = st ? st : forward(session, &x, &mesh, rank);
     float *last = st ? NULL : x.data;
-    st = st ? st : heddle_session_enter(session, "end", &x, HEDDLE_NO_STREAM); /* whole again, on every rank */
+    st = st ? st : heddle_session_enter(session, "end", &x, NULL, HEDDLE_NO_STREAM); /* whole again, on every rank */
     st = st ? st : heddle_session_get_counters(&moved, session);
     /* Is it what one rank computes? */
     st = st ? st : heddle_tensor_init(&alone, copy, &info.shape, &one, &whole, NULL, 0);

@@ -211,11 +211,11 @@ static heddle_status forward(trainer *t, int m, int step)
     for (int i = 0; i < t->nlayers; i++) {
         layer *l = &t->layer[i];
         for (int k = 0; k < 2; k++) {
-            st = st ? st : heddle_session_enter(t->session, stage_name[k], &x, HEDDLE_NO_STREAM);
+            st = st ? st : heddle_session_enter(t->session, stage_name[k], &x, NULL, HEDDLE_NO_STREAM);
             st = st ? st : heddle_layout_box(&box, &t->shape, &t->inner_mesh, &x.layout, rank);
             st = st ? st : heddle_block_forward_tape(l->block[k], x.data, &box, &none, l->tape[k][m], HEDDLE_NO_STREAM);
         }
-        st = st ? st : heddle_session_enter(t->session, "pair", &x, HEDDLE_NO_STREAM);
+        st = st ? st : heddle_session_enter(t->session, "pair", &x, NULL, HEDDLE_NO_STREAM);
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -225,7 +225,7 @@ static heddle_status forward(trainer *t, int m, int step)
             ((float *)x.data)[e] += t->tmp[e];
         }
     }
-    st = st ? st : heddle_session_enter(t->session, "end", &x, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_session_enter(t->session, "end", &x, NULL, HEDDLE_NO_STREAM);
     if (st == HEDDLE_OK) {
         memcpy(t->out[m], x.data, bytes);
     }
@@ -260,17 +260,17 @@ static heddle_status backward(trainer *t, int m)
     st = st ? st
             : heddle_tensor_init(&dx, t->out[m], &t->shape, &t->inner_mesh, &t->back, NULL, heddle_comm_rank(t->inner));
     st = st ? st : heddle_session_rewind(t->session);
-    st = st ? st : heddle_session_backward(t->session, "end", &dx, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_session_backward(t->session, "end", &dx, NULL, HEDDLE_NO_STREAM);
     for (int i = t->nlayers - 1; i >= 0; i--) {
         layer *l = &t->layer[i];
         st = st ? st : heddle_dense_pair_backward(l->pair, t->tmp, dx.data, l->pair_in[m], HEDDLE_NO_STREAM);
         for (size_t e = 0; st == HEDDLE_OK && e < dx.capacity_bytes / sizeof(float); e++) {
             ((float *)dx.data)[e] += t->tmp[e];
         }
-        st = st ? st : heddle_session_backward(t->session, "pair", &dx, HEDDLE_NO_STREAM);
+        st = st ? st : heddle_session_backward(t->session, "pair", &dx, NULL, HEDDLE_NO_STREAM);
         for (int k = 1; k >= 0; k--) {
             st = st ? st : heddle_block_backward(l->block[k], dx.data, &none, NULL, l->tape[k][m], HEDDLE_NO_STREAM);
-            st = st ? st : heddle_session_backward(t->session, stage_name[k], &dx, HEDDLE_NO_STREAM);
+            st = st ? st : heddle_session_backward(t->session, stage_name[k], &dx, NULL, HEDDLE_NO_STREAM);
         }
     }
     return st || t->first_layer == 0 ? st : heddle_pipeline_send_prev(t->pipeline, dx.data, bytes, HEDDLE_NO_STREAM);

@@ -24,7 +24,7 @@ static heddle_status run_stage(network *net, stage *s, heddle_tensor *x, int kee
 {
     const heddle_conditioning given = {.vector = vector_of(net, net->cond.vector, s->table)};
     heddle_box box; /* of this rank, in the layout of this stage */
-    heddle_status st = heddle_session_enter(net->session, s->plan.name, x, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_session_enter(net->session, s->plan.name, x, NULL, HEDDLE_NO_STREAM);
     st = st ? st : heddle_layout_box(&box, &net->shape, &net->mesh, &x->layout, net->rank);
     if (st != HEDDLE_OK) {
         return st;
@@ -57,7 +57,7 @@ heddle_status network_forward(network *net, float *velocity, const float *noisy,
     for (int i = 0; st == HEDDLE_OK && i < net->nstages; i++) {
         st = run_stage(net, &net->stages[i], &x, keep);
     }
-    st = st ? st : heddle_session_enter(net->session, "end", &x, HEDDLE_NO_STREAM); /* home again */
+    st = st ? st : heddle_session_enter(net->session, "end", &x, NULL, HEDDLE_NO_STREAM); /* home again */
     if (st == HEDDLE_OK) {
         norm_forward(net->normed, net->rstd, x.data, net->rows, net->opt->channels);
         st = dense_forward(velocity, &net->final, net->normed, net->rows);
@@ -73,7 +73,7 @@ static heddle_status run_stage_backward(network *net, stage *s, heddle_tensor *d
     const heddle_conditioning given = {.vector = vector_of(net, net->cond.vector, s->table)};
     const heddle_conditioning_gradient wanted = {.vector = vector_of(net, net->cond.dvector, s->table)};
     heddle_status st = heddle_block_backward(s->block, dx->data, &given, &wanted, s->tape, HEDDLE_NO_STREAM);
-    return st ? st : heddle_session_backward(net->session, s->plan.name, dx, HEDDLE_NO_STREAM);
+    return st ? st : heddle_session_backward(net->session, s->plan.name, dx, NULL, HEDDLE_NO_STREAM);
 }
 
 /* Adds to the gradients of all parameters: of this rank's tokens only, so that the sum over the ranks is the whole. */
@@ -86,7 +86,7 @@ heddle_status network_backward(network *net, float *dvelocity, const float *nois
     heddle_status st = dense_backward(net->dnormed, &net->final, dvelocity, net->normed, net->rows);
     norm_backward(net->dx, net->dnormed, net->normed, net->rstd, net->rows, net->opt->channels);
     st = st ? st : heddle_tensor_init(&dx, net->dx, &net->shape, &net->mesh, &net->home, NULL, net->rank);
-    st = st ? st : heddle_session_backward(net->session, "end", &dx, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_session_backward(net->session, "end", &dx, NULL, HEDDLE_NO_STREAM);
     for (int i = net->nstages - 1; st == HEDDLE_OK && i >= 0; i--) {
         st = run_stage_backward(net, &net->stages[i], &dx);
     }

@@ -1,10 +1,10 @@
 /* Session: module-level switching inside somebody else's framework (Dynamic Sequence Parallelism, arXiv 2403.10266,
  * section 3: the switch of the activation between stages).
  *
- * WHAT A SWITCH RETURNS IS NOT YOURS TO KEEP: it lies in memory of the session, and the second next switch, forward or
- * backward, writes over it. A framework that saves activations for its backward (autograd, checkpoints) must save a
- * copy of x->data, not the pointer. With the pointer nothing fails and the gradients are wrong: the session cannot
- * notice.
+ * RESULTS LIVE WHERE THE CALLER SAYS. A switch into a tensor of the caller's (`dst`) writes there, and it is the
+ * caller's to keep: what a framework wants that saves activations for its backward (autograd, checkpoints). With dst
+ * NULL the result lies in memory of the session, and the second next switch, forward or backward, writes over it: to be
+ * worked on and passed on, not to be kept. Who keeps the pointer sees nothing fail and gets wrong gradients.
  *
  * The framework calls heddle_session_enter at the start of each module; the session brings the activation into the
  * layout that the schedule gives this module. Already there: nothing happens.
@@ -12,12 +12,13 @@
  *     heddle_session_create(&session, comm, schedule, NULL);
  *     for each forward pass {
  *         heddle_session_rewind(session);
- *         heddle_session_enter(session, "s.attn", &x, HEDDLE_NO_STREAM);   x.data, x.stride_elems: the new local part
+ *         heddle_session_enter(session, "s.attn", &x, NULL, HEDDLE_NO_STREAM);   x.data, x.stride_elems: new local part
  *         my_spatial_attention(x.data, ...);                               in place, or into memory of your own
- *         save_for_backward(copy of x.data);                               where something shall be kept
- *         heddle_session_enter(session, "t.attn", &x, HEDDLE_NO_STREAM);
+ *         heddle_session_expect(&mine, NULL, session, "t.attn");           to be kept: layout, strides, bytes
+ *         mine.data = malloc(mine.capacity_bytes);
+ *         heddle_session_enter(session, "t.attn", &x, &mine, HEDDLE_NO_STREAM);
  *         ...
- *         heddle_session_enter(session, "end", &x, HEDDLE_NO_STREAM);
+ *         heddle_session_enter(session, "end", &x, NULL, HEDDLE_NO_STREAM);
  *     }
  *     heddle_session_destroy(session);                                      before the communicator
  *
@@ -66,17 +67,20 @@ HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm
 HEDDLE_API void heddle_session_destroy(heddle_session *session);
 
 /* Bring x into the layout of stage `stage` (the next repetition of that name in this pass; "end" is the epilogue, which
- * may be entered any number of times). Blocks until x is complete. Collective: all ranks enter the same stages in the
- * same order with x in the same layout.
+ * may be entered any number of times). Returns when x is complete; host memory ignores the stream (heddle/space.h).
+ * Collective: all ranks enter the same stages in the same order with x in the same layout.
  *
  * x comes in with the schedule's shape, in any layout, in any memory of the process and with any non-negative strides.
- * On return x->layout, x->stride_elems (dense, in the shape's order), x->data and x->capacity_bytes describe the new
- * local part; a rank whose part is empty gets a valid address too. When x is in the stage's layout already it is left
- * exactly as it is, strides included.
+ * When x is in the stage's layout already it is left exactly as it is, strides included, and dst is not looked at.
+ * Otherwise x describes the new local part on return. The caller's source may be reused as soon as enter returns.
  *
- * A switch never writes into the caller's memory: x->data then points to memory of the session, valid (and free to be
- * written) until the second next switch of the same session or its destruction. The caller's own memory may be reused
- * as soon as enter returns.
+ *   dst NULL   the session's memory: dense in the shape's order, a valid address even where the part is empty; valid
+ *              (and free to be written) until the second next switch of the same session or its destruction
+ *   dst        a tensor of the caller's with the shape, in the stage's layout (heddle_session_expect fills one in): any
+ *              memory of the process that does not overlap x's, any strides that let no elements share memory. x
+ * becomes *dst. Ranks may differ in what they pass. Dense memory that peers reach (heddle_buffer_alloc, or any where
+ *              ranks are threads) is written directly; else the result lands in a buffer of the session (allocated
+ *              once) and is copied, one read and one write more
  *
  * Fast: x->data is what the previous switch returned (changed in place), or memory of heddle_buffer_alloc, or any
  * memory when ranks are threads. Otherwise, and where x is not dense, this rank first copies its part into a buffer of
@@ -84,15 +88,21 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  * too: its reshard is made then, collectively, and kept.
  *
  *   HEDDLE_ERR_ARG     no such stage (the sentence offers the nearest name), entered more often than the schedule
- *                      repeats it, x->data NULL or too small for x's part, a negative stride. Nothing has moved on this
- *                      rank; if the others did not make the same mistake they wait until their deadline, so tell them
- *                      with heddle_comm_abort
- *   HEDDLE_ERR_LAYOUT  x's shape is not the schedule's, or its layout does not fit shape and mesh
- *   HEDDLE_ERR_NOMEM   a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
- *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names the stage
- * On failure x is unchanged. */
+ *                      repeats it, x->data NULL or too small for x's part, a negative stride, the same of dst, or a
+ * stride 0 there. Nothing has moved on this rank; if the others did not make the same mistake they wait until their
+ * deadline, so tell them with heddle_comm_abort HEDDLE_ERR_LAYOUT  x's shape is not the schedule's, or its layout does
+ * not fit shape and mesh; dst is not of that shape or in the stage's layout HEDDLE_ERR_UNSUPPORTED  x or dst is not
+ * host memory and no device library is there HEDDLE_ERR_NOMEM   a buffer could not be had; the other ranks get
+ * HEDDLE_ERR_PEER HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names the
+ * stage On failure x is unchanged. */
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
-                                              heddle_stream stream);
+                                              const heddle_tensor *dst, heddle_stream stream);
+
+/* What heddle_session_enter would return for the next repetition of `stage`: *like gets shape, layout, space, dense
+ * strides and, as capacity_bytes, the bytes of this rank's part; data is NULL and the caller's to fill in. box (may be
+ * NULL) gets the part. Changes nothing; not collective. HEDDLE_ERR_ARG as there. */
+HEDDLE_API heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *box, heddle_session *session,
+                                               const char *stage);
 
 /* The backward of heddle_session_enter for stage `stage`: dx comes in as the gradient of what enter returned and leaves
  * as the gradient of what the schedule's edge into this stage took; the adjoint reshard in between. Call it for the
@@ -109,14 +119,17 @@ HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const cha
  * stage's or "*"; already there, it is left exactly as it is. Stages that were not entered may be left out. Repetitions
  * are counted apart from those of enter; heddle_session_rewind resets both.
  *
- * Memory, strides and collectivity as for heddle_session_enter; a switch of either direction counts as one of the two
- * until which a result stays valid. Without options.backward the reshard is made on first use, collectively. Errors as
- * for heddle_session_enter, their sentences begin with "leaving backward from 'STAGE'"; besides
- *   HEDDLE_ERR_ARG     left backward more often than the schedule repeats the stage, or after a stage that comes before
- *                      it in the schedule ("end" is first, and may be repeated while no other stage was left). As
- *                      there: nothing has moved on this rank, and others that made no mistake wait */
+ * Memory, strides, dst and collectivity as for heddle_session_enter; a switch of either direction counts as one of the
+ * two until which a result stays valid. Without options.backward the reshard is made on first use, collectively. Errors
+ * as for heddle_session_enter, their sentences begin with "leaving backward from 'STAGE'"; besides HEDDLE_ERR_ARG left
+ * backward more often than the schedule repeats the stage, or after a stage that comes before it in the schedule ("end"
+ * is first, and may be repeated while no other stage was left). As there: nothing has moved on this rank, and others
+ * that made no mistake wait */
 HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
-                                                 heddle_stream stream);
+                                                 const heddle_tensor *dst, heddle_stream stream);
+/* As heddle_session_expect, for heddle_session_backward. */
+HEDDLE_API heddle_status heddle_session_expect_backward(heddle_tensor *like, heddle_box *box, heddle_session *session,
+                                                        const char *stage);
 
 /* Over the session's life. */
 typedef struct heddle_session_counters {

@@ -197,7 +197,7 @@ static heddle_status leave(run_pass *f, const char *stage, int index, int nsteps
     heddle_session_record record;
     run_step *step = &f->back->step[index];
     mark(f, nsteps + index);
-    heddle_status st = heddle_session_backward(f->session, stage, &f->back->dx, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_session_backward(f->session, stage, &f->back->dx, NULL, HEDDLE_NO_STREAM);
     if (st == HEDDLE_OK) {
         st = heddle_session_record_at(&record, f->session, f->entered++);
     }

@@ -128,7 +128,7 @@ static heddle_status enter(run_pass *f, const char *stage, run_step *step)
     if (f->job->place != NULL) { /* for the sentence about a rank that cannot speak any more */
         __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], (int)(step - f->step) + 1, __ATOMIC_RELAXED);
     }
-    heddle_status st = heddle_session_enter(f->session, stage, &f->x, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_session_enter(f->session, stage, &f->x, NULL, HEDDLE_NO_STREAM);
     if (st == HEDDLE_OK) {
         st = heddle_session_record_at(&record, f->session, f->entered++);
     }

@@ -95,16 +95,22 @@ void hd_plan_explain(heddle_reshard *plan)
              plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
+int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
+{
+    const int64_t *sent = hd_channel_sent(plan->channel);
+    int64_t measured = 0;
+    for (int r = 0; r < plan->nranks; r++) {
+        measured += sent[r];
+    }
+    return measured;
+}
+
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(reshard));
-    const int64_t *sent = hd_channel_sent(reshard->channel);
-    int64_t measured = 0, workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
-    for (int r = 0; r < reshard->nranks; r++) {
-        measured += sent[r];
-    }
+    int64_t workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
     for (int p = 0; p < reshard->nphases; p++) {
         hd_transfer_info t;
         hd_transfer_get_info(&t, reshard->transfer[p]);
@@ -124,8 +130,8 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
                                       .src_bytes = (size_t)reshard->request.src_bytes,
                                       .dst_bytes = (size_t)reshard->request.dst_bytes,
                                       .executions = reshard->executions,
-                                      .measured_bytes_sent = measured,
-                                      .measured_bytes_to = sent,
+                                      .measured_bytes_sent = hd_reshard_measured_bytes(reshard),
+                                      .measured_bytes_to = hd_channel_sent(reshard->channel),
                                       .path = reshard->path,
                                       .kernel = reshard->kernel_name,
                                       .why = reshard->why,

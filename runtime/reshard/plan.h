@@ -78,6 +78,8 @@ typedef struct hd_phase_parts {
 heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase);
 void hd_parts_free(hd_phase_parts *parts);
 
+/* Bytes this rank has sent so far, counted while moving. */
+int64_t hd_reshard_measured_bytes(const heddle_reshard *plan);
 heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
 void hd_plan_explain(heddle_reshard *plan);

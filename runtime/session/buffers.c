@@ -2,7 +2,8 @@
  *
  * A result stays the caller's until the second next switch. So switch n may write to a buffer that was last written by
  * switch n-2 or earlier, unless the caller hands exactly that one in again; three buffers are always enough, and two
- * are in the usual case where every result is the next source.
+ * are in the usual case where every result is the next source. Results that the caller wants in memory of its own are
+ * written there by the peers, or by one copy where they cannot reach it.
  */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
@@ -10,15 +11,6 @@
 #include "session_internal.h"
 
 enum { SMALLEST_BUFFER = 4096 }; /* ranks with an empty box have a valid address too */
-
-size_t hd_session_local_bytes(const heddle_session *session, const heddle_layout *layout)
-{
-    heddle_box box;
-    if (heddle_layout_box(&box, &session->info.shape, &session->info.mesh, layout, session->rank) != HEDDLE_OK) {
-        return 0;
-    }
-    return (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(session->info.shape.dtype);
-}
 
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
 {
@@ -49,73 +41,101 @@ static int holds(const hd_session_buffer *buffer, const void *address)
     return buffer->memory != NULL && at >= first && at < first + buffer->bytes;
 }
 
-heddle_status hd_session_result(void **out, heddle_session *session, size_t bytes, const void *source)
+static hd_session_buffer *free_buffer(heddle_session *session, const void *source)
 {
     const int64_t now = session->switches + 1;
-    hd_session_buffer *chosen = NULL;
-    for (int i = 0; i < HD_SESSION_BUFFERS && chosen == NULL; i++) {
+    for (int i = 0; i < HD_SESSION_BUFFERS; i++) {
         hd_session_buffer *candidate = &session->buffer[i];
         if ((candidate->written_at == 0 || candidate->written_at <= now - 2) && !holds(candidate, source)) {
-            chosen = candidate;
+            return candidate;
         }
     }
-    if (chosen == NULL) {
-        return hd_fail(HEDDLE_ERR_INTERNAL, "no free buffer for switch %lld of a session", (long long)now);
-    }
-    heddle_status st = hd_session_buffer_grow(session, chosen, bytes);
-    if (st == HEDDLE_OK) {
-        *out = chosen->memory;
-        chosen->written_at = now;
-    }
-    return st;
+    return NULL;
 }
 
-int hd_tensor_is_dense(const heddle_tensor *x, const heddle_box *box)
+static int is_dense(const heddle_tensor *x, const hd_session_side *side)
 {
-    int64_t dense[HEDDLE_MAX_DIMS];
-    heddle_box_strides(dense, box, NULL);
-    for (int d = 0; d < box->ndim; d++) {
-        if (box->len[d] > 1 && x->stride_elems[d] != dense[d]) {
+    for (int d = 0; d < side->box.ndim; d++) {
+        if (side->box.len[d] > 1 && x->stride_elems[d] != side->stride_elems[d]) {
             return 0;
         }
     }
     return 1;
 }
 
-static void copy_dense(void *dst, const heddle_tensor *x, const heddle_box *box, int64_t cache_bytes)
+/* Ranks of a host read and write one another's memory, so theirs must be exported; messages take any memory. */
+static int peers_reach(const heddle_session *session, const void *data, size_t bytes)
 {
-    const size_t elem_bytes = heddle_dtype_bytes(x->shape.dtype);
-    hd_piece piece = {.peer = 0, .box = *box};
-    hd_array from = {.box = *box}, to = {.box = *box};
-    hd_copy copy;
-    for (int d = 0; d < box->ndim; d++) {
-        from.stride_elems[d] = x->stride_elems[d];
+    if (session->any_memory) {
+        return 1;
     }
-    heddle_box_strides(to.stride_elems, box, NULL);
-    hd_piece_copy(&copy, &piece, &from, &to, elem_bytes);
-    hd_copy_execute(&copy, dst, x->data, cache_bytes);
+    for (int i = 0; i < HD_SESSION_BUFFERS; i++) {
+        if (holds(&session->buffer[i], data)) {
+            return 1;
+        }
+    }
+    return hd_comm_export(session->comm, data, bytes) != 0;
 }
 
-/* Ranks of a host read one another's memory, so a source must be exported; messages take any memory. */
-static int peers_can_read(const heddle_session *session, const void *data, size_t bytes)
+static int is_direct(const heddle_session *session, const heddle_tensor *x, const hd_session_side *side)
 {
-    const int *ranks = NULL;
-    return hd_comm_local_ranks(session->comm, &ranks) < 2 || hd_comm_shares_address_space(session->comm) ||
-           hd_comm_export(session->comm, data, bytes) != 0;
+    return side->bytes > 0 && is_dense(x, side) && peers_reach(session, x->data, side->bytes);
+}
+
+/* Between strided memory and dense memory of the same part. */
+static void copy_part(const heddle_session *session, const hd_session_side *side, void *dst, const int64_t *dst_stride,
+                      const void *src, const int64_t *src_stride)
+{
+    hd_piece piece = {.peer = 0, .box = side->box};
+    hd_array from = {.box = side->box}, to = {.box = side->box};
+    hd_copy copy;
+    for (int d = 0; d < side->box.ndim; d++) {
+        from.stride_elems[d] = src_stride[d];
+        to.stride_elems[d] = dst_stride[d];
+    }
+    hd_piece_copy(&copy, &piece, &from, &to, heddle_dtype_bytes(session->info.shape.dtype));
+    hd_copy_execute(&copy, dst, src, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
+}
+
+heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
+                                const heddle_tensor *dst, const void *source)
+{
+    if (dst != NULL && is_direct(session, dst, to)) {
+        *out = dst->data;
+        return HEDDLE_OK;
+    }
+    hd_session_buffer *chosen = dst != NULL ? &session->landing : free_buffer(session, source);
+    if (chosen == NULL) {
+        return hd_fail(HEDDLE_ERR_INTERNAL, "no free buffer for switch %lld of a session",
+                       (long long)session->switches + 1);
+    }
+    heddle_status st = hd_session_buffer_grow(session, chosen, to->bytes);
+    if (st == HEDDLE_OK) {
+        *out = chosen->memory;
+        chosen->written_at = session->switches + 1;
+    }
+    return st;
+}
+
+void hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+                        const void *result)
+{
+    if (to->bytes > 0 && result != dst->data) {
+        copy_part(session, to, dst->data, dst->stride_elems, result, to->stride_elems);
+    }
 }
 
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const heddle_box *box)
+                                const hd_session_side *from)
 {
-    const size_t bytes = (size_t)heddle_box_elems(box) * heddle_dtype_bytes(x->shape.dtype);
-    if (bytes > 0 && hd_tensor_is_dense(x, box) && peers_can_read(session, x->data, bytes)) {
+    if (is_direct(session, x, from)) {
         *out = x->data;
         return HEDDLE_OK;
     }
-    heddle_status st = hd_session_buffer_grow(session, &session->staging, bytes);
+    heddle_status st = hd_session_buffer_grow(session, &session->staging, from->bytes);
     if (st == HEDDLE_OK) {
-        if (bytes > 0) {
-            copy_dense(session->staging.memory, x, box, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
+        if (from->bytes > 0) {
+            copy_part(session, from, session->staging.memory, from->stride_elems, x->data, x->stride_elems);
         }
         *out = session->staging.memory;
     }

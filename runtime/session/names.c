@@ -16,30 +16,44 @@ static hd_session_name *lookup(heddle_session *session, const char *stage)
     return NULL;
 }
 
-heddle_status hd_session_names_make(heddle_session *session)
+static hd_session_name *count_name(heddle_session *session, const char *name)
 {
-    void *names = NULL;
+    hd_session_name *known = lookup(session, name);
+    if (known == NULL) {
+        known = &session->names[session->nnames++];
+        known->name = name;
+    }
+    known->repetitions++;
+    return known;
+}
+
+/* Edge i of the schedule leads into stage i, the last one to "end". */
+heddle_status hd_session_stages_make(heddle_session *session)
+{
     const int nstages = session->info.nstages;
-    heddle_status st =
-        hd_alloc(&names, nstages > 0 ? (size_t)nstages : 1, sizeof(*session->names), "a session's stage names");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    session->names = names;
-    for (int i = 0; i < nstages; i++) {
+    void *memory = NULL;
+    heddle_status st;
+    HD_TRY(hd_alloc(&memory, (size_t)nstages + 1, sizeof(*session->names), "a session's stage names"));
+    session->names = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)nstages + 1, sizeof(*session->stages), "a session's stages"));
+    session->stages = memory;
+    for (int i = 0; i <= nstages; i++) {
+        hd_session_stage *to = &session->stages[i];
         heddle_schedule_stage stage;
-        st = heddle_schedule_stage_at(&stage, session->schedule, i);
-        if (st != HEDDLE_OK) {
-            return st;
+        heddle_schedule_edge edge;
+        HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
+        to->name = "end";
+        to->target[HD_FORWARD] = edge.to;
+        to->target[HD_BACKWARD] = heddle_layout_dual(&edge.from);
+        if (i < nstages) {
+            HD_TRY(heddle_schedule_stage_at(&stage, session->schedule, i));
+            to->name = stage.name;
+            to->repetition = stage.repetition;
+            to->counter = count_name(session, stage.name);
         }
-        hd_session_name *known = lookup(session, stage.name);
-        if (known == NULL) {
-            known = &session->names[session->nnames++];
-            known->name = stage.name;
-        }
-        known->repetitions++;
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 /* Edit distance of the first NAME_LENGTH characters. */
@@ -92,44 +106,33 @@ static heddle_status too_often(const hd_session_name *name, int backward)
 }
 
 /* Backward from another stage than the one before would be some map, but no gradient. Stages may be left out. */
-static heddle_status check_order(const heddle_session *session, const hd_session_step *step)
+static heddle_status check_order(const heddle_session *session, const hd_session_stage *stage)
 {
-    heddle_schedule_stage last;
-    if (step->index <= session->last_left) {
-        return HEDDLE_OK;
-    }
-    heddle_status st = heddle_schedule_stage_at(&last, session->schedule, session->last_left);
-    return st != HEDDLE_OK
-               ? st
+    const hd_session_stage *last = &session->stages[session->last_left];
+    return stage <= last
+               ? HEDDLE_OK
                : hd_fail(HEDDLE_ERR_ARG,
                          "backward from '%s' (repetition %d) cannot follow '%s' (repetition %d), which comes before it "
                          "in the schedule: stages are left in reverse order; heddle_session_rewind begins the next "
                          "pass",
-                         step->name == NULL ? "end" : step->name->name, step->repetition, last.name, last.repetition);
+                         stage->name, stage->repetition, last->name, last->repetition);
 }
 
-heddle_status hd_session_find(hd_session_step *out, heddle_session *session, const char *stage, int backward)
+heddle_status hd_session_find(hd_session_stage **out, heddle_session *session, const char *stage, int direction)
 {
-    heddle_schedule_edge edge;
-    heddle_status st;
-    hd_session_name *known = lookup(session, stage);
-    memset(out, 0, sizeof(*out));
+    const int backward = direction == HD_BACKWARD;
+    int index = session->info.nstages;
+    const hd_session_name *known = lookup(session, stage);
     if (known == NULL && strcmp(stage, "end") != 0) {
         return unknown(session, stage);
     }
-    out->name = known;
-    out->index = session->info.nstages;
     if (known != NULL) {
         const int made = backward ? known->left : known->entered;
         if (made >= known->repetitions) {
             return too_often(known, backward);
         }
-        out->repetition = backward ? known->repetitions - 1 - made : made;
-        out->index = heddle_schedule_find(session->schedule, known->name, out->repetition);
+        index = heddle_schedule_find(session->schedule, known->name, backward ? known->repetitions - 1 - made : made);
     }
-    HD_TRY(backward ? check_order(session, out) : HEDDLE_OK);
-    HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, out->index));
-    out->target = backward ? heddle_layout_dual(&edge.from) : edge.to;
-out:
-    return st;
+    *out = &session->stages[index];
+    return backward ? check_order(session, *out) : HEDDLE_OK;
 }

@@ -25,14 +25,7 @@ static heddle_status check_schedule(heddle_session *session)
         return hd_fail(HEDDLE_ERR_LAYOUT, "the schedule is for a mesh of %d ranks, the communicator has %d", wanted,
                        size);
     }
-    return hd_session_names_make(session);
-}
-
-static heddle_status prepare_plan(heddle_session *session, const heddle_layout *from, const heddle_layout *to)
-{
-    hd_session_plan *plan = NULL;
-    return heddle_layout_equal(from, to, &session->info.mesh) ? HEDDLE_OK
-                                                              : hd_session_plan_get(&plan, session, from, to);
+    return hd_session_stages_make(session);
 }
 
 /* The gradient of a loss on the output, in the layout that the output has: what is replicated has one and the same
@@ -48,26 +41,45 @@ static heddle_layout layout_of_loss(const heddle_layout *output)
     return layout;
 }
 
+static void note_size(heddle_session *session, const hd_session_edge *edge)
+{
+    const size_t most = edge->from.bytes > edge->to.bytes ? edge->from.bytes : edge->to.bytes;
+    session->largest_bytes = most > session->largest_bytes ? most : session->largest_bytes;
+}
+
+/* An edge for every stage; stages that are entered over the same layouts share it. Fails on all ranks alike, or with a
+ * communicator that is of no use any more. */
+static heddle_status prepare_forward(heddle_session *session)
+{
+    for (int i = 0; i < session->info.nedges; i++) {
+        hd_session_stage *stage = &session->stages[i];
+        const heddle_layout from = heddle_layout_dual(&stage->target[HD_BACKWARD]);
+        heddle_status st = hd_session_edge_get(&stage->edge[HD_FORWARD], session, &from, &stage->target[HD_FORWARD]);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        note_size(session, stage->edge[HD_FORWARD]);
+    }
+    return HEDDLE_OK;
+}
+
 /* The transpose of every edge, and what a loss on the output may begin with. Most are edges of the schedule too: the
  * way back from s@sp to t@sp is the way into the temporal stage. */
 static heddle_status prepare_backward(heddle_session *session)
 {
     const heddle_layout whole = heddle_layout_replicated();
     for (int i = session->info.nedges - 1; i >= 0; i--) {
-        heddle_schedule_edge edge;
-        heddle_status st = heddle_schedule_edge_at(&edge, session->schedule, i);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        const heddle_layout from = heddle_layout_dual(&edge.to), to = heddle_layout_dual(&edge.from);
+        hd_session_stage *stage = &session->stages[i];
+        hd_session_edge **edge = &stage->edge[HD_BACKWARD];
+        const heddle_layout *to = &stage->target[HD_BACKWARD];
+        const heddle_layout from = heddle_layout_dual(&stage->target[HD_FORWARD]);
+        heddle_status st = HEDDLE_OK;
         if (i + 1 == session->info.nedges) {
-            const heddle_layout loss = layout_of_loss(&edge.to);
-            st = prepare_plan(session, &whole, &to);
-            st = st == HEDDLE_OK ? prepare_plan(session, &loss, &to) : st;
+            const heddle_layout loss = layout_of_loss(&stage->target[HD_FORWARD]);
+            st = hd_session_edge_get(edge, session, &whole, to);
+            st = st == HEDDLE_OK ? hd_session_edge_get(edge, session, &loss, to) : st;
         }
-        if (st == HEDDLE_OK) {
-            st = prepare_plan(session, &from, &to);
-        }
+        st = st == HEDDLE_OK ? hd_session_edge_get(edge, session, &from, to) : st;
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -75,30 +87,20 @@ static heddle_status prepare_backward(heddle_session *session)
     return HEDDLE_OK;
 }
 
-/* A plan for every distinct edge. Fails on all ranks alike, or with a communicator that is of no use any more. */
-static heddle_status prepare_plans(heddle_session *session)
+static heddle_status prepare_edges(heddle_session *session)
 {
-    for (int i = 0; i < session->info.nedges; i++) {
-        heddle_schedule_edge edge;
-        heddle_status st = heddle_schedule_edge_at(&edge, session->schedule, i);
-        if (st == HEDDLE_OK) {
-            st = prepare_plan(session, &edge.from, &edge.to);
-        }
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        size_t bytes = hd_session_local_bytes(session, &edge.to);
-        session->largest_bytes = bytes > session->largest_bytes ? bytes : session->largest_bytes;
-        bytes = hd_session_local_bytes(session, &edge.from);
-        session->largest_bytes = bytes > session->largest_bytes ? bytes : session->largest_bytes;
-    }
-    return session->backward ? prepare_backward(session) : HEDDLE_OK;
+    heddle_status st = prepare_forward(session);
+    return st == HEDDLE_OK && session->backward ? prepare_backward(session) : st;
 }
 
 /* The two that the usual pass needs. */
 static heddle_status prepare_buffers(heddle_session *session)
 {
-    if (session->dry_run || session->nplans == 0) {
+    int moves = 0;
+    for (int i = 0; i < session->nedges; i++) {
+        moves |= !session->edges[i]->keeps;
+    }
+    if (session->dry_run || !moves) {
         return HEDDLE_OK;
     }
     heddle_status st = hd_session_buffer_grow(session, &session->buffer[0], 0);
@@ -112,7 +114,7 @@ static heddle_status start(heddle_session *session)
     HD_TRY(hd_alloc(&records, HD_SESSION_RECORDS, sizeof(*session->records), "a session's records"));
     session->records = records;
     HD_TRY(check_schedule(session));
-    session->last_left = session->info.nstages;
+    HD_TRY(heddle_session_rewind(session));
 out:
     return st;
 }
@@ -123,6 +125,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
 {
     heddle_session_options taken;
     heddle_status st = HEDDLE_OK;
+    const int *local = NULL;
     const int rank = heddle_comm_rank(comm);
     if (out == NULL || schedule == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_session_create: %s is NULL on rank %d", out == NULL ? "out" : "schedule",
@@ -139,6 +142,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     session->dry_run = taken.dry_run != 0;
     session->backward = taken.backward != 0;
     session->space = taken.space;
+    session->any_memory = hd_comm_local_ranks(comm, &local) < 2 || hd_comm_shares_address_space(comm);
     session->counters.struct_bytes = sizeof(session->counters);
     HD_TRY(start(session));
 out:
@@ -155,7 +159,7 @@ heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, con
     }
     HD_TRY(hd_comm_agree(comm, take(&session, out, comm, schedule, options)));
     HD_TRY(hd_session_compare(session));
-    HD_TRY(prepare_plans(session));
+    HD_TRY(prepare_edges(session));
     HD_TRY(hd_comm_agree(comm, prepare_buffers(session)));
     *out = session;
     session = NULL;
@@ -169,15 +173,13 @@ void heddle_session_destroy(heddle_session *session)
     if (session == NULL) {
         return;
     }
-    for (int i = 0; i < session->nplans; i++) {
-        heddle_reshard_destroy(session->plans[i].reshard);
-        hd_free(session->plans[i].line);
-    }
+    hd_session_edges_free(session);
     for (int i = 0; i < HD_SESSION_BUFFERS; i++) {
         heddle_buffer_free(session->comm, session->buffer[i].memory);
     }
     heddle_buffer_free(session->comm, session->staging.memory);
-    hd_free(session->plans);
+    heddle_buffer_free(session->comm, session->landing.memory);
+    hd_free(session->stages);
     hd_free(session->names);
     hd_free(session->records);
     hd_free(session);
@@ -194,6 +196,8 @@ heddle_status heddle_session_rewind(heddle_session *session)
         session->names[i].left = 0;
     }
     session->last_left = session->info.nstages;
+    session->next[HD_FORWARD] = 0;
+    session->next[HD_BACKWARD] = session->info.nstages;
     return HEDDLE_OK;
 }
 

@@ -1,5 +1,6 @@
-/* What a session holds. session.c is the life cycle; switch.c is enter and backward; names.c finds stages; buffers.c
- * owns the memory that switches write to; plans.c keeps one reshard per pair of layouts. */
+/* What a session holds. session.c is the life cycle; switch.c is enter and backward; names.c finds stages; edges.c
+ * keeps one reshard per pair of layouts; buffers.c owns the memory that switches write to; same.c compares the ranks.
+ */
 #ifndef HD_SESSION_INTERNAL_H
 #define HD_SESSION_INTERNAL_H
 
@@ -18,21 +19,36 @@ typedef struct hd_session_name {
     int left;         /* in this pass's backward */
 } hd_session_name;
 
-/* A stage that is about to be entered, or left backward. */
-typedef struct hd_session_step {
-    hd_session_name *name; /* NULL: "end" */
-    int repetition;
-    int index;            /* of the stage in the schedule, nstages for "end" */
-    heddle_layout target; /* where the activation, or its gradient, shall be */
-} hd_session_step;
+/* This rank's part of the activation in one layout. */
+typedef struct hd_session_side {
+    heddle_layout layout;
+    heddle_box box;
+    int64_t stride_elems[HEDDLE_MAX_DIMS]; /* dense, in the shape's order */
+    int64_t elems;
+    size_t bytes;
+} hd_session_side;
 
-typedef struct hd_session_plan {
-    heddle_layout from, to;
-    heddle_reshard *reshard;  /* NULL in a dry run */
-    heddle_reshard_info info; /* pointers are the plan's */
-    int64_t bytes_planned;    /* this rank sends, from the index algebra alone */
-    char *line;               /* the reshard line */
-} hd_session_plan;
+/* Two layouts, and what moves between them. */
+typedef struct hd_session_edge {
+    hd_session_side from, to;
+    int keeps;               /* equal layouts: nothing moves, and all below is empty */
+    heddle_reshard *reshard; /* NULL in a dry run */
+    const char *path;        /* of the reshard */
+    int64_t bytes_messages;
+    int64_t bytes_planned; /* this rank sends, from the index algebra alone */
+    char *line;            /* the reshard line */
+} hd_session_edge;
+
+enum { HD_FORWARD, HD_BACKWARD, HD_DIRECTIONS };
+
+/* A stage of the schedule; the last one is "end". */
+typedef struct hd_session_stage {
+    const char *name;
+    int repetition;
+    hd_session_name *counter;             /* NULL: "end", which is not counted */
+    hd_session_edge *edge[HD_DIRECTIONS]; /* taken last; at first from where the schedule comes. NULL: not made yet */
+    heddle_layout target[HD_DIRECTIONS];  /* where the activation, or its gradient, shall be */
+} hd_session_stage;
 
 typedef struct hd_session_buffer {
     void *memory;
@@ -51,10 +67,14 @@ struct heddle_session {
     int last_left;      /* index of the stage that backward left last, nstages when none */
     hd_session_name *names;
     int nnames;
-    hd_session_plan *plans;
-    int nplans, plans_capacity;
+    hd_session_stage *stages; /* [nstages + 1] */
+    int next[HD_DIRECTIONS];  /* index that follows the stage entered last; what comes before the one left last */
+    hd_session_edge **edges;
+    int nedges, edges_capacity;
+    int any_memory; /* peers reach all memory of this rank, or read none */
     hd_session_buffer buffer[HD_SESSION_BUFFERS];
     hd_session_buffer staging; /* dense, peer-reachable copy of a caller's tensor */
+    hd_session_buffer landing; /* where a result lies before it is copied to a tensor that peers cannot write */
     size_t largest_bytes;      /* of this rank's part over all layouts of the schedule */
     int64_t switches;          /* over the session's life; numbers the buffers */
     heddle_session_counters counters;
@@ -63,26 +83,34 @@ struct heddle_session {
 };
 
 /* names.c */
-heddle_status hd_session_names_make(heddle_session *session);
+heddle_status hd_session_stages_make(heddle_session *session);
 /* The next repetition of `stage`, counted from the first, or backward from the last; not yet counted as made. */
-heddle_status hd_session_find(hd_session_step *out, heddle_session *session, const char *stage, int backward);
+heddle_status hd_session_find(hd_session_stage **out, heddle_session *session, const char *stage, int direction);
 
-/* plans.c */
-/* Makes the plan when there is none yet (collective then). The pointer is valid until the next call. */
-heddle_status hd_session_plan_get(hd_session_plan **out, heddle_session *session, const heddle_layout *from,
+/* edges.c */
+/* Makes the edge when there is none yet (collective then, unless the layouts are equal). It stays where it is. */
+heddle_status hd_session_edge_get(hd_session_edge **out, heddle_session *session, const heddle_layout *from,
                                   const heddle_layout *to);
+void hd_session_edges_free(heddle_session *session);
+/* This rank's part of `layout`. */
+heddle_status hd_session_side_make(hd_session_side *out, const heddle_session *session, const heddle_layout *layout);
+
+/* same.c */
 /* Every rank's schedule is the same, else HEDDLE_ERR_MISMATCH everywhere. Collective. */
 heddle_status hd_session_compare(heddle_session *session);
 
 /* buffers.c */
-size_t hd_session_local_bytes(const heddle_session *session, const heddle_layout *layout);
-/* Memory to write `bytes` of a switch's result to, which is neither `source` nor a result still promised. */
-heddle_status hd_session_result(void **out, heddle_session *session, size_t bytes, const void *source);
+/* Memory to write a switch's result to: dst's own where dst is dense and peers can reach it; without dst a buffer that
+ * is neither `source` nor a result still promised. */
+heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
+                                const heddle_tensor *dst, const void *source);
+/* Copies a result that could not be written to dst directly; nothing otherwise. */
+void hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+                        const void *result);
 /* *out = memory that every peer can read with x's local part dense in the shape's order: x->data itself where that
  * will do, else a copy. */
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const heddle_box *box);
+                                const hd_session_side *from);
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes);
-int hd_tensor_is_dense(const heddle_tensor *x, const heddle_box *box);
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/device/device.h"
+#include "runtime/reshard/plan.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -12,10 +13,23 @@ typedef struct passage {
     const char *stage;  /* as the caller wrote it */
     const char *verb;   /* for sentences: "entering" */
     const char *tensor; /* "x" */
-    int backward;
+    int direction;
 } passage;
 
-static heddle_status check_same_shape(const passage *p, const heddle_tensor *x)
+/* Plain comparison: the usual case needs no more. hd_session_edge_get finds what is equal in another form. */
+static int same_form(const heddle_layout *a, const heddle_layout *b, int naxes)
+{
+    int nshards = 0;
+    for (int i = 0; i < naxes; i++) {
+        if (a->dim_of_axis[i] != b->dim_of_axis[i] || a->nshards[i] != b->nshards[i]) {
+            return 0;
+        }
+        nshards += a->nshards[i];
+    }
+    return memcmp(a->shard_len, b->shard_len, (size_t)nshards * sizeof(*a->shard_len)) == 0;
+}
+
+static heddle_status check_same_shape(const passage *p, const heddle_tensor *x, const char *tensor)
 {
     const heddle_shape *wanted = &p->session->info.shape;
     int same = x->shape.dtype == wanted->dtype && x->shape.ndim == wanted->ndim;
@@ -29,21 +43,23 @@ static heddle_status check_same_shape(const passage *p, const heddle_tensor *x)
     char has[512] = "?", wants[512] = "?";
     heddle_shape_format(has, sizeof(has), &x->shape);
     heddle_shape_format(wants, sizeof(wants), wanted);
-    return hd_fail(HEDDLE_ERR_LAYOUT, "%s '%s': %s is %s, the schedule is for %s", p->verb, p->stage, p->tensor, has,
+    return hd_fail(HEDDLE_ERR_LAYOUT, "%s '%s': %s is %s, the schedule is for %s", p->verb, p->stage, tensor, has,
                    wants);
 }
 
 /* The local part that x describes lies within capacity_bytes. */
-static heddle_status check_memory(const passage *p, const heddle_tensor *x, const heddle_box *box)
+static heddle_status check_memory(const passage *p, const heddle_tensor *x, const char *tensor,
+                                  const hd_session_side *side)
 {
     const int rank = p->session->rank;
-    if (p->session->dry_run || heddle_box_elems(box) == 0) {
+    if (p->session->dry_run || side->elems == 0) {
         return HEDDLE_OK;
     }
     if (x->data == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "%s '%s': %s->data is NULL on rank %d, which holds %lld elements", p->verb,
-                       p->stage, p->tensor, rank, (long long)heddle_box_elems(box));
+                       p->stage, tensor, rank, (long long)side->elems);
     }
+    const heddle_box *box = &side->box;
     int64_t last = 0;
     for (int d = 0; d < box->ndim; d++) {
         int64_t step = 0;
@@ -57,20 +73,20 @@ static heddle_status check_memory(const passage *p, const heddle_tensor *x, cons
     if ((uint64_t)last >= x->capacity_bytes / elem_bytes) {
         return hd_fail(
             HEDDLE_ERR_ARG, "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
-            p->verb, p->stage, rank, (long long)last + 1, p->tensor, x->capacity_bytes, x->capacity_bytes / elem_bytes);
+            p->verb, p->stage, rank, (long long)last + 1, tensor, x->capacity_bytes, x->capacity_bytes / elem_bytes);
     }
     return HEDDLE_OK;
 }
 
-static void describe(heddle_tensor *x, const heddle_session *session, const heddle_layout *layout, void *data)
+static void describe(heddle_tensor *x, const heddle_session *session, const hd_session_side *side, void *data)
 {
-    heddle_box box;
-    heddle_layout_box(&box, &session->info.shape, &session->info.mesh, layout, session->rank);
-    x->layout = *layout;
-    heddle_box_strides(x->stride_elems, &box, NULL);
+    x->layout = side->layout;
+    memcpy(x->stride_elems, side->stride_elems, sizeof(x->stride_elems));
     if (!session->dry_run) {
         x->data = data;
-        x->capacity_bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(session->info.shape.dtype);
+        x->capacity_bytes = side->bytes;
+        x->space = session->space;
+        x->device = 0;
     }
 }
 
@@ -82,102 +98,170 @@ static heddle_status give_up(const passage *p, heddle_status st)
     return st;
 }
 
-static heddle_status move(const passage *p, heddle_tensor *x, const heddle_box *box, const heddle_layout *target,
-                          heddle_session_record *record, heddle_stream stream)
+/* The memory of x and dst is of the session's space. */
+static heddle_status check_space(const passage *p, const heddle_tensor *x, const char *tensor)
+{
+    heddle_status st = x->space == HEDDLE_SPACE_HOST && x->device == 0
+                           ? HEDDLE_OK
+                           : hd_device_need(x->space, x->device, tensor, hd_comm_transport_name(p->session->comm));
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+}
+
+/* A tensor of the caller's that the result shall be written to. */
+static heddle_status check_dst(const passage *p, const heddle_tensor *dst, const hd_session_side *to)
+{
+    heddle_status st;
+    HD_TRY(check_same_shape(p, dst, "dst"));
+    HD_TRY(check_space(p, dst, "dst"));
+    if (!same_form(&dst->layout, &to->layout, p->session->info.mesh.naxes) &&
+        !heddle_layout_equal(&dst->layout, &to->layout, &p->session->info.mesh)) {
+        return hd_fail(HEDDLE_ERR_LAYOUT,
+                       "%s '%s': dst is in another layout than the stage's; heddle_session_expect "
+                       "gives it",
+                       p->verb, p->stage);
+    }
+    for (int d = 0; d < to->box.ndim; d++) {
+        if (to->box.len[d] > 1 && dst->stride_elems[d] == 0) {
+            return hd_fail(HEDDLE_ERR_ARG, "%s '%s': dst has stride 0 along %s, where %lld rows are to be written",
+                           p->verb, p->stage, dst->shape.dim[d].name, (long long)to->box.len[d]);
+        }
+    }
+    st = check_memory(p, dst, "dst", to);
+out:
+    return st;
+}
+
+static heddle_status execute(const passage *p, heddle_tensor *x, const heddle_tensor *dst, const hd_session_edge *edge,
+                             heddle_session_record *record, heddle_stream stream)
 {
     heddle_session *session = p->session;
-    hd_session_plan *plan = NULL;
     const void *src = NULL;
-    void *dst = NULL;
-    heddle_status st = hd_session_plan_get(&plan, session, &x->layout, target);
-    if (st != HEDDLE_OK) {
-        return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
-    }
-    record->line = plan->line;
-    record->bytes_planned = plan->bytes_planned;
-    if (session->dry_run) {
-        record->path = "dry run";
-        record->bytes_sent = plan->bytes_planned;
-        describe(x, session, target, NULL);
-        return HEDDLE_OK;
-    }
-    record->path = plan->info.path;
-    record->bytes_messages = plan->info.bytes_messages;
-    st = hd_session_source(&src, session, x, box);
+    void *result = NULL;
+    heddle_status st = hd_session_source(&src, session, x, &edge->from);
     if (st == HEDDLE_OK) {
-        st = hd_session_result(&dst, session, hd_session_local_bytes(session, target), src);
+        st = hd_session_result(&result, session, &edge->to, dst, src);
     }
     if (st != HEDDLE_OK) {
         return give_up(p, st);
     }
-    const int64_t before = plan->info.measured_bytes_sent;
-    st = heddle_reshard_execute(plan->reshard, src, dst, stream);
-    if (st == HEDDLE_OK) {
-        st = heddle_reshard_get_info(&plan->info, plan->reshard);
-    }
+    const int64_t before = hd_reshard_measured_bytes(edge->reshard);
+    st = heddle_reshard_execute(edge->reshard, src, result, stream);
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
     }
-    record->bytes_sent = plan->info.measured_bytes_sent - before;
-    describe(x, session, target, dst);
+    record->bytes_sent = hd_reshard_measured_bytes(edge->reshard) - before;
+    if (dst != NULL) {
+        hd_session_deliver(session, &edge->to, dst, result);
+        *x = *dst;
+        x->layout = edge->to.layout;
+    } else {
+        describe(x, session, &edge->to, result);
+    }
     return HEDDLE_OK;
 }
 
-/* Counted only when it succeeded, so that a call that was refused may be made again. */
-static void count(const passage *p, const hd_session_step *step, const heddle_session_record *record)
+static heddle_status move(const passage *p, heddle_tensor *x, const heddle_tensor *dst, const hd_session_edge *edge,
+                          heddle_session_record *record, heddle_stream stream)
 {
     heddle_session *session = p->session;
+    const int64_t start_ns = hd_now_ns();
+    heddle_status st;
+    HD_TRY(check_memory(p, x, p->tensor, &edge->from));
+    HD_TRY(dst != NULL ? check_dst(p, dst, &edge->to) : HEDDLE_OK);
+    record->line = edge->line;
+    record->bytes_planned = edge->bytes_planned;
+    if (session->dry_run) {
+        record->path = "dry run";
+        record->bytes_sent = edge->bytes_planned;
+        describe(x, session, &edge->to, NULL);
+    } else {
+        record->path = edge->path;
+        record->bytes_messages = edge->bytes_messages;
+        HD_TRY(execute(p, x, dst, edge, record, stream));
+    }
+    record->ns = hd_now_ns() - start_ns;
+    session->switches++;
+    session->counters.switches++;
+    session->counters.bytes_sent += record->bytes_sent;
+    session->counters.bytes_planned += record->bytes_planned;
+    session->counters.switch_ns += record->ns;
+out:
+    return st;
+}
+
+/* Counted only when it succeeded, so that a call that was refused may be made again. */
+static void count(const passage *p, const hd_session_stage *stage, const heddle_session_record *record)
+{
+    heddle_session *session = p->session;
+    const int index = (int)(stage - session->stages), last = session->info.nstages;
     session->records[session->nrecords++ % HD_SESSION_RECORDS] = *record;
-    if (p->backward) {
+    if (p->direction == HD_BACKWARD) {
         session->counters.backward_enters++;
-        session->last_left = step->index;
+        session->last_left = index;
+        session->next[HD_BACKWARD] = index - 1;
     } else {
         session->counters.enters++;
+        session->next[HD_FORWARD] = index < last ? index + 1 : last;
     }
-    if (step->name != NULL) {
-        *(p->backward ? &step->name->left : &step->name->entered) += 1;
+    if (stage->counter != NULL) {
+        *(p->direction == HD_BACKWARD ? &stage->counter->left : &stage->counter->entered) += 1;
     }
 }
 
-/* Its memory is of the session's space. */
-static heddle_status check_space(const passage *p, const heddle_tensor *x)
+/* The stage that follows in the schedule, when it is the one that is asked for. */
+static hd_session_stage *next_stage(const passage *p)
 {
-    heddle_status st = x->space == p->session->space && x->device == 0
-                           ? HEDDLE_OK
-                           : hd_device_need(x->space, x->device, p->tensor, hd_comm_transport_name(p->session->comm));
-    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+    const int index = p->session->next[p->direction];
+    hd_session_stage *stage = index < 0 ? NULL : &p->session->stages[index];
+    if (stage == NULL || strcmp(stage->name, p->stage) != 0) {
+        return NULL;
+    }
+    const hd_session_name *counter = stage->counter;
+    const int at = counter == NULL               ? 0
+                   : p->direction == HD_BACKWARD ? counter->repetitions - 1 - counter->left
+                                                 : counter->entered;
+    return stage->repetition == at ? stage : NULL;
 }
 
-static heddle_status pass(const passage *p, heddle_tensor *x, heddle_stream stream)
+/* The edge that was taken into this stage last, or at first the schedule's; else one that is found or made. */
+static heddle_status choose_edge(hd_session_edge **out, const passage *p, hd_session_stage *stage,
+                                 const heddle_tensor *x)
 {
-    heddle_session *session = p->session;
-    hd_session_step step;
-    heddle_box box;
+    const heddle_shape *shape = &p->session->info.shape;
+    const heddle_mesh *mesh = &p->session->info.mesh;
     heddle_status st;
-    HD_TRY(hd_session_find(&step, session, p->stage, p->backward));
-    HD_TRY(check_same_shape(p, x));
-    HD_TRY(check_space(p, x));
-    st = heddle_layout_box(&box, &session->info.shape, &session->info.mesh, &x->layout, session->rank);
+    *out = stage->edge[p->direction];
+    if (*out != NULL && same_form(&x->layout, &(*out)->from.layout, mesh->naxes)) {
+        return HEDDLE_OK;
+    }
+    st = heddle_layout_check(&x->layout, shape, mesh);
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "%s '%s': %s's layout", p->verb, p->stage, p->tensor);
     }
-    heddle_session_record record = {.backward = p->backward,
-                                    .stage = step.name == NULL ? "end" : step.name->name,
-                                    .repetition = step.repetition,
+    st = hd_session_edge_get(out, p->session, &x->layout, &stage->target[p->direction]);
+    if (st != HEDDLE_OK) {
+        return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+    }
+    stage->edge[p->direction] = *out;
+    return HEDDLE_OK;
+}
+
+static heddle_status pass(const passage *p, heddle_tensor *x, const heddle_tensor *dst, heddle_stream stream)
+{
+    hd_session_stage *stage = next_stage(p);
+    hd_session_edge *edge = NULL;
+    heddle_status st;
+    HD_TRY(stage != NULL ? HEDDLE_OK : hd_session_find(&stage, p->session, p->stage, p->direction));
+    HD_TRY(check_same_shape(p, x, p->tensor));
+    HD_TRY(check_space(p, x, p->tensor));
+    HD_TRY(choose_edge(&edge, p, stage, x));
+    heddle_session_record record = {.backward = p->direction == HD_BACKWARD,
+                                    .stage = stage->name,
+                                    .repetition = stage->repetition,
                                     .line = "",
                                     .path = ""};
-    if (!heddle_layout_equal(&x->layout, &step.target, &session->info.mesh)) {
-        HD_TRY(check_memory(p, x, &box));
-        const int64_t start_ns = hd_now_ns();
-        HD_TRY(move(p, x, &box, &step.target, &record, stream));
-        record.ns = hd_now_ns() - start_ns;
-        session->switches++;
-        session->counters.switches++;
-        session->counters.bytes_sent += record.bytes_sent;
-        session->counters.bytes_planned += record.bytes_planned;
-        session->counters.switch_ns += record.ns;
-    }
-    count(p, &step, &record);
+    HD_TRY(edge->keeps ? HEDDLE_OK : move(p, x, dst, edge, &record, stream));
+    count(p, stage, &record);
 out:
     return st;
 }
@@ -187,17 +271,18 @@ static heddle_status missing(const char *function, const heddle_session *session
     return hd_need(NULL, function, session == NULL ? "session" : stage == NULL ? "stage" : tensor);
 }
 
-heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x, heddle_stream stream)
+heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
+                                   const heddle_tensor *dst, heddle_stream stream)
 {
-    const passage p = {session, stage, "entering", "x", 0};
+    const passage p = {session, stage, "entering", "x", HD_FORWARD};
     return session == NULL || stage == NULL || x == NULL ? missing("heddle_session_enter", session, stage, "x")
-                                                         : pass(&p, x, stream);
+                                                         : pass(&p, x, dst, stream);
 }
 
 heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
-                                      heddle_stream stream)
+                                      const heddle_tensor *dst, heddle_stream stream)
 {
-    const passage p = {session, stage, "leaving backward from", "dx", 1};
+    const passage p = {session, stage, "leaving backward from", "dx", HD_BACKWARD};
     return session == NULL || stage == NULL || dx == NULL ? missing("heddle_session_backward", session, stage, "dx")
-                                                          : pass(&p, dx, stream);
+                                                          : pass(&p, dx, dst, stream);
 }

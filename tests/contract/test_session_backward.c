@@ -21,10 +21,10 @@ static heddle_layout side(const fixture *f, int i, int to)
 
 static heddle_status leave_all(fixture *f, heddle_tensor *dx, int rank)
 {
-    heddle_status st = heddle_session_backward(f->session, "end", dx, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_session_backward(f->session, "end", dx, NULL, HEDDLE_NO_STREAM);
     for (int i = STAGES * REPEAT - 1; i >= 0 && st == HEDDLE_OK; i--) {
         st = check_stamps(dx, f, rank, 0);
-        st = st == HEDDLE_OK ? heddle_session_backward(f->session, name_of(i), dx, HEDDLE_NO_STREAM) : st;
+        st = st == HEDDLE_OK ? heddle_session_backward(f->session, name_of(i), dx, NULL, HEDDLE_NO_STREAM) : st;
     }
     return st;
 }
@@ -46,9 +46,9 @@ static heddle_status steps(heddle_comm *comm, void *arg)
         HD_TRY(make_x(&x, &f, "s@sp", rank));
         mine = x.data;
         for (int i = 0; i < STAGES * REPEAT; i++) {
-            HD_TRY(heddle_session_enter(f.session, name_of(i), &x, HEDDLE_NO_STREAM));
+            HD_TRY(heddle_session_enter(f.session, name_of(i), &x, NULL, HEDDLE_NO_STREAM));
         }
-        HD_TRY(heddle_session_enter(f.session, "end", &x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, HEDDLE_NO_STREAM));
         free(mine);
         HD_TRY(make_x(&dx, &f, "*", rank));
         mine = dx.data;
@@ -138,7 +138,7 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     HD_TRY(make_x(&dx, &f, "t@sp", rank)); /* the last stage's */
     void *const mine = dx.data;
     const int64_t stride = dx.stride_elems[0] = 12345; /* of an extent of 1 */
-    HD_TRY(heddle_session_backward(f.session, "end", &dx, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
     const heddle_layout last = side(&f, f.info.nedges - 1, 0);
     if (heddle_layout_equal(&dx.layout, &last, &f.info.mesh) && dx.data == mine) {
         CHECK(dx.stride_elems[0] == stride);
@@ -153,19 +153,19 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     wide.capacity_bytes = (size_t)(3 * box.len[3] * box.len[2] * box.len[1]) * sizeof(float);
     void *const gaps = wide.data = calloc(1, wide.capacity_bytes);
     stamp(&wide, &box);
-    HD_TRY(heddle_session_backward(f.session, "end", &wide, HEDDLE_NO_STREAM)); /* switch n */
+    HD_TRY(heddle_session_backward(f.session, "end", &wide, NULL, HEDDLE_NO_STREAM)); /* switch n */
     free(gaps);
     HD_TRY(check_stamps(&wide, &f, rank, 0));
     const heddle_tensor first = wide;
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     void *const active = x.data;
-    HD_TRY(heddle_session_enter(f.session, "t.attn", &x, HEDDLE_NO_STREAM)); /* switch n + 1, forward */
+    HD_TRY(heddle_session_enter(f.session, "t.attn", &x, NULL, HEDDLE_NO_STREAM)); /* switch n + 1, forward */
     free(active);
     HD_TRY(check_stamps(&first, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     CHECK(x.data != first.data);
     heddle_tensor again = first;
-    HD_TRY(heddle_session_backward(f.session, "s.mlp", &again, HEDDLE_NO_STREAM)); /* nothing or a switch */
+    HD_TRY(heddle_session_backward(f.session, "s.mlp", &again, NULL, HEDDLE_NO_STREAM)); /* nothing or a switch */
     HD_TRY(check_stamps(&again, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     free(mine);
@@ -198,41 +198,41 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     HD_TRY(make_x(&dx, &f, "s@sp", rank));
     const heddle_tensor before = dx;
     const heddle_stream none = HEDDLE_NO_STREAM;
-    REFUSED(heddle_session_backward(NULL, "end", &dx, none), HEDDLE_ERR_ARG, "session is NULL");
-    REFUSED(heddle_session_backward(f.session, NULL, &dx, none), HEDDLE_ERR_ARG, "stage is NULL");
-    REFUSED(heddle_session_backward(f.session, "end", NULL, none), HEDDLE_ERR_ARG, "dx is NULL");
-    REFUSED(heddle_session_backward(f.session, "t.atn", &dx, none), HEDDLE_ERR_ARG, "did you mean 't.attn'");
+    REFUSED(heddle_session_backward(NULL, "end", &dx, NULL, none), HEDDLE_ERR_ARG, "session is NULL");
+    REFUSED(heddle_session_backward(f.session, NULL, &dx, NULL, none), HEDDLE_ERR_ARG, "stage is NULL");
+    REFUSED(heddle_session_backward(f.session, "end", NULL, NULL, none), HEDDLE_ERR_ARG, "dx is NULL");
+    REFUSED(heddle_session_backward(f.session, "t.atn", &dx, NULL, none), HEDDLE_ERR_ARG, "did you mean 't.attn'");
     dx.shape.dim[1].extent = 6;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_LAYOUT,
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none), HEDDLE_ERR_LAYOUT,
             "leaving backward from 't.mlp': dx is f32[b=1 t=6");
     dx = before;
     dx.shape.dtype = HEDDLE_BF16;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_LAYOUT, "dx is bf16");
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none), HEDDLE_ERR_LAYOUT, "dx is bf16");
     dx = before;
     dx.layout.dim_of_axis[0] = 9;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_LAYOUT, "dx's layout");
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none), HEDDLE_ERR_LAYOUT, "dx's layout");
     dx = before;
     dx.data = NULL;
     dx.layout.dim_of_axis[0] = HEDDLE_REPLICATED;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_ARG, "dx->data is NULL");
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none), HEDDLE_ERR_ARG, "dx->data is NULL");
     dx.data = before.data;
-    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, none), HEDDLE_ERR_ARG, "dx->capacity_bytes");
+    REFUSED(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none), HEDDLE_ERR_ARG, "dx->capacity_bytes");
     dx = before;
     for (int i = 0; i < 2; i++) { /* stages may be left out, the end be repeated */
-        HD_TRY(heddle_session_backward(f.session, "end", &dx, none));
+        HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, none));
     }
-    HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, none)); /* of repetition 2 */
-    REFUSED(heddle_session_backward(f.session, "s.mlp", &dx, none), HEDDLE_ERR_ARG,
+    HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, NULL, none)); /* of repetition 2 */
+    REFUSED(heddle_session_backward(f.session, "s.mlp", &dx, NULL, none), HEDDLE_ERR_ARG,
             "backward from 's.mlp' (repetition 2) cannot follow 's.attn' (repetition 2)");
-    REFUSED(heddle_session_backward(f.session, "end", &dx, none), HEDDLE_ERR_ARG, "backward from 'end'");
+    REFUSED(heddle_session_backward(f.session, "end", &dx, NULL, none), HEDDLE_ERR_ARG, "backward from 'end'");
     for (int i = 1; i < REPEAT; i++) {
-        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, none));
+        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, NULL, none));
     }
-    REFUSED(heddle_session_backward(f.session, "s.attn", &dx, none), HEDDLE_ERR_ARG,
+    REFUSED(heddle_session_backward(f.session, "s.attn", &dx, NULL, none), HEDDLE_ERR_ARG,
             "left backward for the 4. time, the schedule has 3");
-    HD_TRY(heddle_session_enter(f.session, "s.attn", &dx, none)); /* counted apart */
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &dx, NULL, none)); /* counted apart */
     HD_TRY(heddle_session_rewind(f.session));
-    HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, none));
+    HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none));
     HD_TRY(check_stamps(&dx, &f, rank, 0));
     free(before.data);
 out:
@@ -259,9 +259,9 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     HD_TRY(set_up(&f, comm, 1, 1));
     HD_TRY(heddle_tensor_init(&dx, &dx, &f.info.shape, &f.info.mesh, &end, NULL, heddle_comm_rank(comm)));
     dx.data = NULL;
-    HD_TRY(heddle_session_backward(f.session, "end", &dx, HEDDLE_NO_STREAM)); /* sums over the ranks */
+    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM)); /* sums over the ranks */
     for (int i = STAGES * REPEAT - 1; i >= 0; i--) {
-        HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, NULL, HEDDLE_NO_STREAM));
     }
     CHECK(dx.data == NULL);
     HD_TRY(heddle_session_get_counters(&counters, f.session));
@@ -320,13 +320,13 @@ static heddle_status dies(heddle_comm *comm, void *arg)
     for (int pass = 0; pass < 1000; pass++) {
         dx = whole;
         HD_TRY(heddle_session_rewind(f.session));
-        HD_TRY(heddle_session_backward(f.session, "end", &dx, HEDDLE_NO_STREAM));
-        HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, NULL, HEDDLE_NO_STREAM));
         if (rank == 1 && pass == (*(const int *)arg ? 3 : 0)) {
             _exit(9);
         }
-        HD_TRY(heddle_session_backward(f.session, "t.attn", &dx, HEDDLE_NO_STREAM));
-        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "t.attn", &dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, NULL, HEDDLE_NO_STREAM));
     }
 out:
     if (st != HEDDLE_OK && strstr(heddle_last_error(), "leaving backward from") == NULL) {

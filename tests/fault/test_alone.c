@@ -103,8 +103,8 @@ static heddle_status lonely_switch(heddle_comm *comm, void *arg)
     HD_TRY(heddle_comm_barrier(comm));
     int64_t begin_ns = hd_now_ns();
     hd_alloc_fail_at(1); /* nobody but the wrong rank allocates */
-    heddle_status got = backward ? heddle_session_backward(f.session, "s.attn", &x, HEDDLE_NO_STREAM)
-                                 : heddle_session_enter(f.session, "s.attn", &x, HEDDLE_NO_STREAM);
+    heddle_status got = backward ? heddle_session_backward(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM)
+                                 : heddle_session_enter(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM);
     st = judge(comm, got, "out of memory", begin_ns);
     hd_alloc_fail_at(0);
 out:

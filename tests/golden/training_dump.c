@@ -185,11 +185,11 @@ static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
     heddle_box box;
     for (int i = 0; i < t->info.nstages; i++) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
-        TRY(heddle_session_enter(t->session, stage.name, x, HEDDLE_NO_STREAM));
+        TRY(heddle_session_enter(t->session, stage.name, x, NULL, HEDDLE_NO_STREAM));
         TRY(heddle_layout_box(&box, &t->info.shape, &t->mesh, &x->layout, rank));
         TRY(heddle_block_forward_tape(t->block[i], x->data, &box, &t->conditioning, t->tape[i], HEDDLE_NO_STREAM));
     }
-    TRY(heddle_session_enter(t->session, "end", x, HEDDLE_NO_STREAM));
+    TRY(heddle_session_enter(t->session, "end", x, NULL, HEDDLE_NO_STREAM));
     t->loss = 0;
     for (size_t i = 0; i < t->bytes / sizeof(float); i++) {
         t->loss += (double)((const float *)x->data)[i] * (double)t->dy[i];
@@ -200,12 +200,12 @@ static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
 static heddle_status backward(trainer *t, heddle_tensor *dx)
 {
     heddle_schedule_stage stage;
-    TRY(heddle_session_backward(t->session, "end", dx, HEDDLE_NO_STREAM));
+    TRY(heddle_session_backward(t->session, "end", dx, NULL, HEDDLE_NO_STREAM));
     for (int i = t->info.nstages - 1; i >= 0; i--) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
         TRY(heddle_block_backward(t->block[i], dx->data, &t->conditioning, &t->dconditioning, t->tape[i],
                                   HEDDLE_NO_STREAM));
-        TRY(heddle_session_backward(t->session, stage.name, dx, HEDDLE_NO_STREAM));
+        TRY(heddle_session_backward(t->session, stage.name, dx, NULL, HEDDLE_NO_STREAM));
     }
     return heddle_bucket_reduce(t->bucket, HEDDLE_NO_STREAM);
 }

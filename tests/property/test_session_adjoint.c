@@ -195,10 +195,10 @@ static heddle_status forward(const problem *p, heddle_session *session, heddle_t
     for (int i = 0; i < p->info.nstages; i++) {
         heddle_schedule_stage stage;
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
-        HD_TRY(heddle_session_enter(session, stage.name, x, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(session, stage.name, x, NULL, HEDDLE_NO_STREAM));
         HD_TRY(compute(p, x, i, rank));
     }
-    st = heddle_session_enter(session, "end", x, HEDDLE_NO_STREAM);
+    st = heddle_session_enter(session, "end", x, NULL, HEDDLE_NO_STREAM);
 out:
     return st;
 }
@@ -206,14 +206,14 @@ out:
 static heddle_status backward(const problem *p, heddle_session *session, heddle_tensor *dx, int rank)
 {
     heddle_status st;
-    HD_TRY(heddle_session_backward(session, "end", dx, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_backward(session, "end", dx, NULL, HEDDLE_NO_STREAM));
     for (int i = p->info.nstages - 1; i >= 0; i--) {
         heddle_schedule_stage stage;
         heddle_schedule_edge edge;
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_schedule_edge_at(&edge, p->schedule, i));
         HD_TRY(compute(p, dx, i, rank));
-        HD_TRY(heddle_session_backward(session, stage.name, dx, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(session, stage.name, dx, NULL, HEDDLE_NO_STREAM));
         const heddle_layout wanted = heddle_layout_dual(&edge.from);
         CHECK(heddle_layout_equal(&dx->layout, &wanted, &p->info.mesh));
     }

@@ -171,10 +171,10 @@ static void spoil_tensor(const heddle_tensor *x, int bit, int with_nan)
 }
 
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
-                                              heddle_stream stream)
+                                              const heddle_tensor *dst, heddle_stream stream)
 {
     NEXT(heddle_session_enter)
-    heddle_status st = real(session, stage, x, stream);
+    heddle_status st = real(session, stage, x, dst, stream);
     if (st == HEDDLE_OK && strcmp(stage, "end") == 0) {
         spoil_tensor(x, asked("run-output"), asked("run-nan"));
     }
@@ -182,10 +182,10 @@ HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const cha
 }
 
 HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
-                                                 heddle_stream stream)
+                                                 const heddle_tensor *dst, heddle_stream stream)
 {
     NEXT(heddle_session_backward)
-    heddle_status st = real(session, stage, dx, stream);
+    heddle_status st = real(session, stage, dx, dst, stream);
     if (st == HEDDLE_OK && strcmp(stage, own.first_stage) == 0) {
         spoil_tensor(dx, asked("run-dx"), asked("run-dx-nan"));
     }

@@ -111,10 +111,14 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_session_create, "out comm schedule options?", NULL_STATUS,                                                \
       heddle_session_create(P(0, &(heddle_session *){NULL}), P(1, a->comm), P(2, a->schedule), NULL))                  \
     X(heddle_session_destroy, "session?", NULL_NOTHING, (heddle_session_destroy(NULL), 0))                             \
-    X(heddle_session_enter, "session stage x", NULL_STATUS,                                                            \
-      heddle_session_enter(P(0, a->session), P(1, "s.attn"), P(2, &tensor), HEDDLE_NO_STREAM))                         \
-    X(heddle_session_backward, "session stage dx", NULL_STATUS,                                                        \
-      heddle_session_backward(P(0, a->session), P(1, "end"), P(2, &tensor), HEDDLE_NO_STREAM))                         \
+    X(heddle_session_enter, "session stage x dst?", NULL_STATUS,                                                       \
+      heddle_session_enter(P(0, a->session), P(1, "s.attn"), P(2, &tensor), P(3, NULL), HEDDLE_NO_STREAM))             \
+    X(heddle_session_expect, "like box? session stage", NULL_STATUS,                                                   \
+      heddle_session_expect(P(0, &tensor), P(1, &(heddle_box){0}), P(2, a->session), P(3, "s.attn")))                  \
+    X(heddle_session_expect_backward, "like box? session stage", NULL_STATUS,                                          \
+      heddle_session_expect_backward(P(0, &tensor), P(1, &(heddle_box){0}), P(2, a->session), P(3, "end")))            \
+    X(heddle_session_backward, "session stage dx dst?", NULL_STATUS,                                                   \
+      heddle_session_backward(P(0, a->session), P(1, "end"), P(2, &tensor), P(3, NULL), HEDDLE_NO_STREAM))             \
     X(heddle_session_get_counters, "out session", NULL_STATUS,                                                         \
       heddle_session_get_counters(P(0, &(heddle_session_counters){.struct_bytes = sizeof(heddle_session_counters)}),   \
                                   P(1, a->session)))                                                                   \
