@@ -72,31 +72,9 @@ void hd_fields_add(hd_fields *fields, const char *name, const char *format, ...)
  * field that differ. */
 heddle_status hd_fields_agree(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
 
-/* --- hops (hop.c): a fixed series of transfers to one neighbour and from one -------------------------------------- */
-
 typedef struct hd_moved {
     int64_t bytes, messages;
 } hd_moved;
-
-typedef struct hd_hop hd_hop;
-
-typedef struct hd_hop_plan {
-    int to, from;              /* ranks of the communicator */
-    int ntransfers;            /* of one round */
-    const int64_t *send_bytes; /* [ntransfers] copied; 0: nothing is sent */
-    const int64_t *recv_bytes;
-} hd_hop_plan;
-
-/* Collective over comm. */
-heddle_status hd_hop_create(hd_hop **out, heddle_comm *comm, const hd_hop_plan *plan, int64_t deadline_ms);
-void hd_hop_destroy(hd_hop *hop);
-/* Transfer number `index` of a round. src must be memory of heddle_buffer_alloc. Until wait returns, src must not be
- * written and dst not be touched. One transfer in flight per hop. */
-heddle_status hd_hop_start(hd_hop *hop, int index, const void *src, void *dst);
-/* Move what can be moved without waiting; call it between pieces of work. */
-heddle_status hd_hop_progress(hd_hop *hop);
-/* Adds what has left this rank to *moved. */
-heddle_status hd_hop_wait(hd_hop *hop, hd_moved *moved);
 
 /* --- the core of a method: attention over a ring of ranks that all hold the same heads ------------------------------
  */
@@ -116,13 +94,13 @@ typedef struct hd_core {
     void *wide;                        /* bf16: [threads][2][largest rows][width] keys and values of one head in f32 */
     int64_t scratch_bytes, wide_bytes; /* of one thread */
     int64_t saved_bytes, workspace_bytes;
-    hd_moved moved[2]; /* sent by the core forward, backward */
-    int going_back;    /* 1 in backward */
-    hd_hop *hop[3];    /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */
-    void *travel[2];   /* blocks in hand */
-    void *sum[3];      /* partial sums in hand */
-    void *method;      /* what the method keeps besides */
-    const void *e, *f; /* projections */
+    hd_moved moved[2];     /* sent by the core forward, backward */
+    int going_back;        /* 1 in backward */
+    struct hd_hop *hop[3]; /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */
+    void *travel[2];       /* blocks in hand */
+    void *sum[3];          /* partial sums in hand */
+    void *method;          /* what the method keeps besides */
+    const void *e, *f;     /* projections */
     void *de, *df;
 } hd_core;
 

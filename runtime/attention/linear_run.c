@@ -88,6 +88,7 @@ static heddle_status leave(heddle_linear_attention *a, heddle_status st, char *w
     snprintf(why, bytes, "%s", heddle_last_error());
     if (a->problem.nranks > 1) {
         heddle_comm_abort(a->comm, why);
+        hd_comm_quiesce(a->comm);              /* no peer copies from this rank any more */
         hd_comm_withdraw(a->comm, why, bytes); /* the arrays are the caller's again */
     }
     return hd_fail(st, "%s", why);

@@ -5,26 +5,94 @@
  * and are added in the order of the ring, the same in every run.
  */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/move/move.h"
 
 #include <string.h>
+
+/* Blocks, or sums of them, from the rank before to the next. */
+typedef struct hd_hop {
+    hd_channel *channel;
+    hd_transfer **transfer; /* by step; one where all members hold as many rows */
+    int ntransfers;
+    int64_t *send_bytes; /* by step */
+    int step;            /* in flight; -1 */
+} hd_hop;
+
+static void hop_destroy(hd_hop *hop)
+{
+    if (hop == NULL) {
+        return;
+    }
+    for (int i = 0; hop->transfer != NULL && i < hop->ntransfers; i++) {
+        hd_transfer_destroy(hop->transfer[i]);
+    }
+    hd_channel_destroy(hop->channel);
+    hd_free(hop->transfer);
+    hd_free(hop->send_bytes);
+    hd_free(hop);
+}
+
+static int equal_rows(const hd_core *core)
+{
+    int equal = 1;
+    for (int r = 1; r < core->nranks; r++) {
+        equal &= core->rows[r].rows == core->rows[0].rows;
+    }
+    return equal;
+}
+
+static heddle_status hop_alloc(hd_hop **out, const hd_core *core)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = NULL;
+    size_t steps = (size_t)core->nranks - 1;
+    const hd_channel_options options = {.deadline_ms = core->problem->options.deadline_ms, .what = "ring transfer"};
+    HD_TRY(hd_alloc((void **)&hop, 1, sizeof *hop, "a ring"));
+    *out = hop;
+    hop->step = -1;
+    hop->ntransfers = equal_rows(core) ? 1 : core->nranks - 1;
+    HD_TRY(hd_alloc((void **)&hop->transfer, steps, sizeof *hop->transfer, "a ring"));
+    HD_TRY(hd_alloc((void **)&hop->send_bytes, steps, sizeof *hop->send_bytes, "a ring"));
+    HD_TRY(hd_channel_create(&hop->channel, core->comm, &options));
+out:
+    return st;
+}
+
+static void describe_step(hd_transfer_spec *spec, hd_part *send, hd_part *recv, const hd_core *core, int64_t send_bytes,
+                          int64_t recv_bytes)
+{
+    int n = core->nranks, r = core->rank;
+    memset(spec, 0, sizeof *spec);
+    *send = (hd_part){.peer = (r + 1) % n, .copy = {.run_bytes = send_bytes}};
+    *recv = (hd_part){.peer = (r + n - 1) % n, .copy = {.run_bytes = recv_bytes}};
+    spec->send = (hd_parts){send, send_bytes > 0};
+    spec->recv = (hd_parts){recv, recv_bytes > 0};
+    spec->src_bytes = (size_t)send_bytes;
+    spec->dst_bytes = (size_t)recv_bytes;
+    spec->footprint_bytes = send_bytes + recv_bytes;
+}
 
 static heddle_status create_hop(hd_core *core, int kind, int64_t bytes_a_row)
 {
     heddle_status st = HEDDLE_OK;
     int n = core->nranks, r = core->rank;
-    int64_t *bytes = NULL;
-    hd_hop_plan plan = {.to = (r + 1) % n, .from = (r + n - 1) % n, .ntransfers = n - 1};
-    HD_TRY(hd_comm_agree(core->comm, hd_alloc((void **)&bytes, 2 * (size_t)n, sizeof(int64_t), "a ring")));
+    hd_transfer_spec *spec = NULL;
+    hd_part *part = NULL;
+    heddle_status mine = hop_alloc(&core->hop[kind], core);
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&spec, (size_t)n, sizeof *spec, "a ring") : mine;
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&part, 2 * (size_t)n, sizeof *part, "a ring") : mine;
+    HD_TRY(hd_comm_agree(core->comm, mine));
+    hd_hop *hop = core->hop[kind];
     for (int i = 0; i < n - 1; i++) { /* blocks: that of member r - i leaves; sums: one step later */
         int member = kind != HD_SUMS ? (r - i + n) % n : (r - i - 1 + n) % n;
-        bytes[i] = core->rows[member].rows * bytes_a_row;
-        bytes[n + i] = core->rows[(member + n - 1) % n].rows * bytes_a_row;
+        hop->send_bytes[i] = core->rows[member].rows * bytes_a_row;
+        describe_step(&spec[i], &part[2 * i], &part[2 * i + 1], core, hop->send_bytes[i],
+                      core->rows[(member + n - 1) % n].rows * bytes_a_row);
     }
-    plan.send_bytes = bytes;
-    plan.recv_bytes = bytes + n;
-    HD_TRY(hd_hop_create(&core->hop[kind], core->comm, &plan, core->problem->options.deadline_ms));
+    HD_TRY(hd_transfers_create(hop->transfer, hop->channel, spec, hop->ntransfers, HEDDLE_OK));
 out:
-    hd_free(bytes);
+    hd_free(spec);
+    hd_free(part);
     return st;
 }
 
@@ -60,7 +128,7 @@ void hd_ring_destroy(hd_core *core)
         return;
     }
     for (int kind = 0; kind < HD_HOPS; kind++) {
-        hd_hop_destroy(core->hop[kind]);
+        hop_destroy(core->hop[kind]);
     }
     for (int i = 0; i < 2; i++) {
         heddle_buffer_free(core->comm, core->travel[i]);
@@ -75,21 +143,42 @@ static heddle_status poll_hops(void *ctx)
     heddle_status st = HEDDLE_OK;
     hd_core *core = ctx;
     for (int kind = 0; kind < HD_HOPS; kind++) {
-        HD_TRY(hd_hop_progress(core->hop[kind]));
+        int done;
+        if (core->hop[kind] != NULL && core->hop[kind]->step >= 0) {
+            HD_TRY(hd_channel_progress(core->hop[kind]->channel, &done));
+        }
     }
 out:
     return st;
 }
 
-/* No samples or no heads: there is no hop, and nothing to move. */
-static heddle_status start(hd_core *core, int kind, int index, const void *src, void *dst)
+/* No samples or no heads: there is no hop, and nothing to move. Every rank runs its hops in the same order, so the one
+ * that is furthest behind can always go on. */
+static heddle_status start(hd_core *core, int kind, int step, const void *src, void *dst)
 {
-    return core->hop[kind] != NULL ? hd_hop_start(core->hop[kind], index, src, dst) : HEDDLE_OK;
+    hd_hop *hop = core->hop[kind];
+    if (hop == NULL) {
+        return HEDDLE_OK;
+    }
+    const hd_leg leg = {hop->transfer[hop->ntransfers == 1 ? 0 : step], src, dst};
+    hop->step = step;
+    return hd_channel_start(hop->channel, &leg, 1);
 }
 
 static heddle_status finish(hd_core *core, int kind)
 {
-    return core->hop[kind] != NULL ? hd_hop_wait(core->hop[kind], &core->moved[core->going_back]) : HEDDLE_OK;
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = core->hop[kind];
+    if (hop == NULL) {
+        return HEDDLE_OK;
+    }
+    hd_moved *moved = &core->moved[core->going_back];
+    HD_TRY(hd_channel_wait(hop->channel));
+    moved->bytes += hop->send_bytes[hop->step];
+    moved->messages += hop->send_bytes[hop->step] > 0;
+    hop->step = -1;
+out:
+    return st;
 }
 
 /* The sum that has arrived joins the one made here, which goes on. */

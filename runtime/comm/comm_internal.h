@@ -47,7 +47,8 @@ typedef struct hd_link hd_link;
 heddle_status hd_link_create(hd_link **out, heddle_comm *comm); /* collective over all ranks of comm */
 void hd_link_destroy(hd_link *link);                            /* not collective; NULL is legal */
 heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords);
-/* *arrived = 1 when peer has posted `sequence` or later; words may be NULL. */
+/* *arrived = 1 when peer has posted `sequence` or later; words may be NULL. HEDDLE_ERR_PEER when it never will, because
+ * it closed its communicator. */
 heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int *arrived);
 /* Spin while ranks fit the cores, then yield, then futex. HEDDLE_ERR_TIMEOUT names rank, peer and `what`. */

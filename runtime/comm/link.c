@@ -186,10 +186,15 @@ static int has_arrived(const hd_link *link, int peer, int slot, uint64_t sequenc
 heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int *arrived)
 {
-    heddle_status st = check_peer(link, peer, slot, nwords);
-    if (st == HEDDLE_OK) {
-        *arrived = has_arrived(link, peer, slot, sequence, words, nwords);
+    const heddle_comm *comm = link->comm;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_peer(link, peer, slot, nwords));
+    *arrived = has_arrived(link, peer, slot, sequence, words, nwords);
+    if (!*arrived && __builtin_expect(hd_group_left(comm->group, comm->member[peer]), 0)) {
+        *arrived = has_arrived(link, peer, slot, sequence, words, nwords); /* what it posted before it left counts */
+        st = *arrived ? HEDDLE_OK : hd_group_closed(comm->group, comm->member[peer], "looking for a flag");
     }
+out:
     return st;
 }
 

@@ -310,6 +310,15 @@ heddle_status hd_channel_test(hd_channel *c, int *done)
     return st;
 }
 
+heddle_status hd_channel_progress(hd_channel *c, int *done)
+{
+    int stuck;
+    heddle_status st =
+        c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? take_outcome(c) : hd_transfer_advance(c, 0, &stuck);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
 heddle_status hd_channel_wait(hd_channel *c)
 {
     return drive(c, 1);

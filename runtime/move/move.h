@@ -85,6 +85,8 @@ enum { HD_MAX_LEGS = 3 };
 heddle_status hd_channel_run(hd_channel *channel, const hd_leg *legs, int nlegs);
 heddle_status hd_channel_start(hd_channel *channel, const hd_leg *legs, int nlegs);
 heddle_status hd_channel_test(hd_channel *channel, int *done);
+/* Like test, between pieces of work: the deadline does not run. */
+heddle_status hd_channel_progress(hd_channel *channel, int *done);
 heddle_status hd_channel_wait(hd_channel *channel);
 /* In the place of an execution: all ranks that would wait for this one are told, and so is the caller. */
 heddle_status hd_channel_refuse(hd_channel *channel, int reason);

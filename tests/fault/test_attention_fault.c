@@ -1,6 +1,8 @@
 /* A rank that dies or stops coming while blocks go round: clear errors on every other rank, nobody waits for ever. */
 #include "case.h"
 
+#include "runtime/comm/comm_internal.h"
+
 #include <heddle/heddle.h>
 
 #include <pthread.h>
@@ -170,6 +172,46 @@ static void a_rank_is_late_in_a_ring_of_messages(void **state)
     munmap(j, sizeof *j);
 }
 
+/* Rank 1 is in the middle of a copy when rank 0's call fails: its memory is its own again only after that. */
+static heddle_status fails_amid_a_copy(heddle_comm *comm, void *arg)
+{
+    volatile int *has_stopped = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_attention *attention = NULL;
+    heddle_attention_array none[4];
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_RING;
+    memset(none, 0, sizeof none);
+    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=8 h=1 d=8]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[sp=2]"));
+    HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
+    HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    hd_comm_set_moving(comm, rank == 1);
+    HD_OK(heddle_comm_barrier(comm));
+    if (rank == 1) {
+        usleep(200000);
+        *has_stopped = 1;
+        hd_comm_set_moving(comm, 0);
+    } else {
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_attention_forward(attention, &none[0], &none[1], &none[2], &none[3], NULL, HEDDLE_NO_STREAM));
+        assert_int_equal(*has_stopped, 1);
+    }
+    heddle_attention_destroy(attention);
+    return HEDDLE_OK;
+}
+
+static void a_failing_call_waits_for_copies(void **state)
+{
+    (void)state;
+    volatile int has_stopped = 0;
+    HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, (void *)&has_stopped));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -177,6 +219,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rank_dies_in_an_exchange),
         cmocka_unit_test(a_rank_stops_coming),
         cmocka_unit_test(a_rank_is_late_in_a_ring_of_messages),
+        cmocka_unit_test(a_failing_call_waits_for_copies),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
