@@ -114,6 +114,7 @@ void run_step_name(char *out, size_t out_bytes, const run_job *job, int step); /
 
 /* run_weights.c */
 int run_open_weights(run_job *job);
+heddle_status run_block_options(heddle_block_options *options, const run_job *job, int stage);
 heddle_status run_make_block(heddle_block **out, const run_job *job, int stage);
 /* Weights of one repetition of a stage, from the file or the seed. */
 heddle_status run_set_weights(heddle_block *block, const run_job *job, int stage, int repetition);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SEED_LOSS = 301, VECTOR_ROWS = 6 };
 
@@ -21,11 +22,6 @@ static void store(void *x, int64_t index, float value, heddle_dtype dtype)
     }
 }
 
-static heddle_block *block_of(const run_pass *f, int step)
-{
-    return run_block(f, step / f->job->info.nstages, step % f->job->info.nstages);
-}
-
 /* --- preparing --- */
 
 static int64_t vector_elems(const run_pass *f)
@@ -39,33 +35,12 @@ static int64_t text_elems(const run_pass *f)
            f->job->info.shape.dim[f->job->info.channel_dim].extent;
 }
 
-static heddle_status make_tapes(run_pass *f)
-{
-    heddle_tape_options options;
-    heddle_tape_options_init(&options);
-    options.recompute = f->job->options->recompute;
-    f->back->tape = calloc((size_t)f->nblocks, sizeof(heddle_tape *));
-    if (f->back->tape == NULL) {
-        return run_no_memory("tapes", f->nblocks * (int64_t)sizeof(heddle_tape *));
-    }
-    for (int i = 0; i < f->nblocks; i++) { /* they run one after the other: one workspace is enough */
-        heddle_status st = i > 0 ? heddle_block_share_workspace(block_of(f, i), block_of(f, 0)) : HEDDLE_OK;
-        if (st == HEDDLE_OK) {
-            st = heddle_tape_create(&f->back->tape[i], block_of(f, i), &options);
-        }
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-    }
-    return HEDDLE_OK;
-}
-
 /* The parameters of all blocks, then the two parts of the conditioning, whose gradients are sums over rows too. */
 static heddle_status list_parts(run_pass *f, heddle_bucket_part *part)
 {
     int count = 0;
-    for (int i = 0; i < f->nblocks; i++) {
-        heddle_block *block = block_of(f, i);
+    for (int i = 0; heddle_executor_block(f->executor, i) != NULL; i++) {
+        heddle_block *block = heddle_executor_block(f->executor, i);
         for (int j = 0; j < heddle_block_nparams(block); j++) {
             heddle_param param, gradient;
             heddle_status st = heddle_block_param(&param, block, j);
@@ -86,8 +61,8 @@ static heddle_status make_bucket(run_pass *f, const heddle_mesh *mesh)
 {
     heddle_bucket_options options;
     f->back->nparts = 2;
-    for (int i = 0; i < f->nblocks; i++) {
-        f->back->nparts += heddle_block_nparams(block_of(f, i));
+    for (int i = 0; heddle_executor_block(f->executor, i) != NULL; i++) {
+        f->back->nparts += heddle_block_nparams(heddle_executor_block(f->executor, i));
     }
     f->back->part = calloc((size_t)f->back->nparts, sizeof(heddle_bucket_part));
     f->back->dvector = calloc((size_t)vector_elems(f) + 1, sizeof(float));
@@ -144,15 +119,11 @@ heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule,
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     f->back = calloc(1, sizeof(*f->back));
-    if (st == HEDDLE_OK && f->back != NULL) {
-        f->back->step = calloc((size_t)out->nsteps, sizeof(run_step));
-        out->back = calloc((size_t)out->nsteps, sizeof(run_step));
-        f->back->path = out->back_path = calloc((size_t)out->nsteps, sizeof(*out->back_path));
-    }
-    if (st == HEDDLE_OK && (f->back == NULL || f->back->step == NULL || out->back == NULL || out->back_path == NULL)) {
+    out->back = calloc((size_t)out->nsteps, sizeof(run_step));
+    out->back_path = calloc((size_t)out->nsteps, sizeof(*out->back_path));
+    if (st == HEDDLE_OK && (f->back == NULL || out->back == NULL || out->back_path == NULL)) {
         return run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step));
     }
-    st = st == HEDDLE_OK ? make_tapes(f) : st;
     return st == HEDDLE_OK ? make_bucket(f, &info.mesh) : st;
 }
 
@@ -161,94 +132,33 @@ void run_backward_release(run_pass *f)
     if (f->back == NULL) {
         return;
     }
-    for (int i = 0; f->back->tape != NULL && i < f->nblocks; i++) {
-        heddle_tape_destroy(f->back->tape[i]);
-    }
     heddle_bucket_destroy(f->back->bucket);
     heddle_buffer_free(f->comm, f->back->loss);
-    free(f->back->tape);
     free(f->back->part);
     free(f->back->dvector);
     free(f->back->dtext);
-    free(f->back->step);
     free(f->back);
-}
-
-heddle_status run_forward_keeping(run_pass *f, int step, void *x, const heddle_box *box,
-                                  const heddle_conditioning *conditioning)
-{
-    heddle_status st =
-        heddle_block_forward_tape(block_of(f, step), x, box, conditioning, f->back->tape[step], HEDDLE_NO_STREAM);
-    f->step[step].kept_bytes = heddle_tape_bytes(f->back->tape[step]);
-    return st;
 }
 
 /* --- running --- */
 
-static void mark(const run_pass *f, int place)
+static int64_t now_ns(void)
 {
-    if (f->job->place != NULL) { /* for the sentence about a rank that cannot speak any more */
-        __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], place + 1, __ATOMIC_RELAXED);
-    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static heddle_status leave(run_pass *f, const char *stage, int index, int nsteps)
-{
-    heddle_session_record record;
-    run_step *step = &f->back->step[index];
-    mark(f, nsteps + index);
-    heddle_status st = heddle_session_backward(f->session, stage, &f->back->dx, NULL, HEDDLE_NO_STREAM);
-    if (st == HEDDLE_OK) {
-        st = heddle_session_record_at(&record, f->session, f->entered++);
-    }
-    if (st == HEDDLE_OK) {
-        step->planned += record.bytes_planned;
-        step->sent += record.bytes_sent;
-        step->messages += record.bytes_messages;
-        step->switch_ns = record.ns;
-        snprintf(f->back->path[index], RUN_PATH_BYTES, "%s", record.path);
-    }
-    return st;
-}
-
-static int64_t planned_forward(const heddle_block *block)
-{
-    heddle_block_traffic traffic = {.struct_bytes = sizeof(traffic)};
-    return heddle_block_get_traffic(&traffic, block) == HEDDLE_OK ? traffic.planned_forward_bytes : 0;
-}
-
-/* A rank without rows has no part in a block that does not communicate. */
-static heddle_status back_through(run_pass *f, const heddle_schedule_info *info, int index)
-{
-    const heddle_conditioning conditioning = {f->vector, f->text, f->text_lengths};
-    const heddle_conditioning_gradient gradient = {f->back->dvector, f->back->dtext};
-    heddle_block *block = block_of(f, index);
-    run_step *step = &f->back->step[index];
-    heddle_box box;
-    mark(f, info->nedges + index);
-    heddle_status st =
-        heddle_layout_box(&box, &info->shape, &info->mesh, &f->back->dx.layout, heddle_comm_rank(f->comm));
-    const int64_t start_ns = run_now_ns(), sent = run_block_sent(block);
-    if (st == HEDDLE_OK && run_takes_part(f, index / f->job->info.nstages, index % f->job->info.nstages, &box)) {
-        st = heddle_block_backward(block, f->back->dx.data, &conditioning, &gradient, f->back->tape[index],
-                                   HEDDLE_NO_STREAM);
-    }
-    step->compute_ns = run_now_ns() - start_ns;
-    run_add_block_traffic(step, block, sent, 1);
-    if (f->job->options->recompute) { /* the forward once more, its attention's messages too */
-        step->planned += planned_forward(block);
-    }
-    return st;
-}
-
-static heddle_status reduce(run_pass *f, run_reduction *out, int place)
+static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 {
     heddle_bucket_info before = {.struct_bytes = sizeof(before)}, after = {.struct_bytes = sizeof(after)};
-    mark(f, place);
+    if (f->job->place != NULL) { /* behind all steps, forward and back */
+        __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
+    }
     heddle_status st = heddle_bucket_get_info(&before, f->back->bucket);
-    const int64_t start_ns = run_now_ns();
+    const int64_t start_ns = now_ns();
     st = st == HEDDLE_OK ? heddle_bucket_reduce(f->back->bucket, HEDDLE_NO_STREAM) : st;
-    out->ns = run_now_ns() - start_ns;
+    out->ns = now_ns() - start_ns;
     st = st == HEDDLE_OK ? heddle_bucket_get_info(&after, f->back->bucket) : st;
     if (st == HEDDLE_OK) {
         out->planned = after.planned_bytes;
@@ -258,30 +168,17 @@ static heddle_status reduce(run_pass *f, run_reduction *out, int place)
     return st;
 }
 
-heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, int pass, run_reduction *reduction,
-                                int64_t *backward_ns)
+heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction)
 {
+    const heddle_conditioning_gradient gradient = {f->back->dvector, f->back->dtext};
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
     heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */
-    memset(f->back->step, 0, (size_t)info.nedges * sizeof(run_step));
-    st = st == HEDDLE_OK ? heddle_comm_barrier(f->comm) : st;
-    const int64_t start_ns = run_now_ns();
-    st = st == HEDDLE_OK ? leave(f, "end", info.nstages, info.nedges) : st;
-    for (int i = info.nstages - 1; i >= 0 && st == HEDDLE_OK; i--) {
-        heddle_schedule_stage stage;
-        st = heddle_schedule_stage_at(&stage, schedule, i);
-        if (st == HEDDLE_OK) {
-            run_show_progress(f, pass, stage.repetition, stage.name);
-            st = back_through(f, &info, i);
-            st = st != HEDDLE_OK ? run_at_stage(st, stage.name, stage.repetition) : st;
-        }
-        st = st == HEDDLE_OK ? leave(f, stage.name, i, info.nedges) : st;
+    if (st == HEDDLE_OK) {
+        st = heddle_executor_backward(f->executor, &f->back->dx, &f->conditioning, &gradient, HEDDLE_NO_STREAM);
     }
-    st = st == HEDDLE_OK ? heddle_comm_barrier(f->comm) : st;
-    *backward_ns = run_now_ns() - start_ns;
-    return st == HEDDLE_OK ? reduce(f, reduction, 2 * info.nedges) : st;
+    return st == HEDDLE_OK ? reduce(f, reduction, info.nedges) : st;
 }
 
 /* --- what comes out --- */

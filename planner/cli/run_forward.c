@@ -1,33 +1,18 @@
-/* One rank's forward pass: enter a stage, run its block on the local part, and so on. The one-rank reference is the
- * same code on a communicator of one. run_backward.c has the way back. */
+/* One rank's passes through an executor. The one-rank reference is the same code on a communicator of one.
+ * run_backward.c has what a training step does besides. */
 #include "run_backward.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SEED_VECTOR = 201, SEED_TEXT = 202, VECTOR_ROWS = 6 };
 
-int64_t run_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 heddle_status run_no_memory(const char *what, int64_t bytes)
 {
     return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %" PRId64 " bytes of %s", bytes, what);
-}
-
-heddle_status run_at_stage(heddle_status st, const char *stage, int repetition)
-{
-    char sentence[1024];
-    snprintf(sentence, sizeof(sentence), "%s", heddle_last_error());
-    return heddle_set_error(st, "stage '%s' of layer %d: %s", stage, repetition, sentence);
 }
 
 static int64_t peak_bytes(void)
@@ -76,6 +61,7 @@ static heddle_status make_conditioning(run_pass *f)
     for (int64_t b = 0; b < batch; b++) { /* captions of different lengths */
         f->text_lengths[b] = tokens - (b * 7 + 3) % (tokens / 2 + 1);
     }
+    f->conditioning = (heddle_conditioning){f->vector, f->text, f->text_lengths};
     return HEDDLE_OK;
 }
 
@@ -109,108 +95,47 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 
 /* --- running --- */
 
-void run_show_progress(const run_pass *f, int pass, int repetition, const char *stage)
+/* Told by the executor: where this rank is, for the sentence about one that cannot speak any more, and for a terminal.
+ */
+static void begin_step(void *ctx, int step, int backward)
 {
-    if (!f->progress) {
+    const run_pass *f = ctx;
+    const run_job *job = f->job;
+    const int nstages = job->info.nstages * job->info.repeat;
+    heddle_stage_info stage = {.name = "end"};
+    if (job->place != NULL) {
+        __atomic_store_n(&job->place[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
+                         __ATOMIC_RELAXED);
+    }
+    if (!f->progress || (step < nstages && heddle_model_stage(&stage, job->model, step % job->info.nstages))) {
         return;
     }
     fprintf(stderr, "\r\033[K");
-    if (f->job->options->passes > 1) {
-        fprintf(stderr, "pass %d/%lld  ", pass + 1, f->job->options->passes);
+    if (job->options->passes > 1) {
+        fprintf(stderr, "pass %d/%lld  ", f->pass + 1, job->options->passes);
     }
-    fprintf(stderr, "layer %d/%d  %s", repetition + 1, f->job->info.repeat, stage);
+    fprintf(stderr, "layer %d/%d  %s", (step < nstages ? step : nstages - 1) / job->info.nstages + 1, job->info.repeat,
+            stage.name);
     fflush(stderr);
 }
 
-static heddle_status enter(run_pass *f, const char *stage, run_step *step)
+static heddle_status make_weights(void *ctx, heddle_block *block, int stage, int repetition)
 {
-    heddle_session_record record;
-    if (f->job->place != NULL) { /* for the sentence about a rank that cannot speak any more */
-        __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], (int)(step - f->step) + 1, __ATOMIC_RELAXED);
-    }
-    heddle_status st = heddle_session_enter(f->session, stage, &f->x, NULL, HEDDLE_NO_STREAM);
-    if (st == HEDDLE_OK) {
-        st = heddle_session_record_at(&record, f->session, f->entered++);
-    }
-    if (st == HEDDLE_OK) {
-        step->planned = record.bytes_planned;
-        step->sent = record.bytes_sent;
-        step->messages = record.bytes_messages;
-        step->switch_ns = record.ns;
-        snprintf(f->path[step - f->step], RUN_PATH_BYTES, "%s", record.path);
-    }
-    return st;
+    return run_set_weights(block, ((const run_pass *)ctx)->job, stage, repetition);
 }
 
-static heddle_status run_layer(run_pass *f, const heddle_schedule_info *schedule, int pass, int repetition)
+heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward)
 {
-    const heddle_conditioning conditioning = {f->vector, f->text, f->text_lengths};
-    for (int i = 0; i < f->job->info.nstages; i++) {
-        heddle_stage_info stage = {0};
-        heddle_box box;
-        run_step *step = &f->step[repetition * f->job->info.nstages + i];
-        heddle_status st = heddle_model_stage(&stage, f->job->model, i);
+    for (int i = 0; i < nsteps; i++) {
+        heddle_executor_step s = {.struct_bytes = sizeof(s)};
+        heddle_status st = heddle_executor_step_at(&s, f->executor, i, backward);
         if (st != HEDDLE_OK) {
             return st;
         }
-        run_show_progress(f, pass, repetition, stage.name);
-        st = enter(f, stage.name, step);
-        if (st != HEDDLE_OK) {
-            return st; /* names rank and stage */
-        }
-        const int64_t start_ns = run_now_ns();
-        st = heddle_layout_box(&box, &f->job->info.shape, &schedule->mesh, &f->x.layout, heddle_comm_rank(f->comm));
-        if (st == HEDDLE_OK && run_takes_part(f, repetition, i, &box)) {
-            heddle_block *block = run_block(f, repetition, i);
-            const int64_t sent = run_block_sent(block);
-            st = f->back != NULL
-                     ? run_forward_keeping(f, repetition * f->job->info.nstages + i, f->x.data, &box, &conditioning)
-                     : heddle_block_forward(block, f->x.data, &box, &conditioning, HEDDLE_NO_STREAM);
-            run_add_block_traffic(step, block, sent, 0);
-        }
-        if (st != HEDDLE_OK) {
-            return run_at_stage(st, stage.name, repetition);
-        }
-        step->compute_ns = run_now_ns() - start_ns;
+        step[i] = (run_step){s.planned, s.sent, s.messages, s.switch_ns, s.block_ns, s.kept_bytes};
+        snprintf(path[i], RUN_PATH_BYTES, "%s", s.path);
     }
     return HEDDLE_OK;
-}
-
-/* Layers are timed between barriers, so that making weights is not taken for waiting in a switch. */
-static heddle_status forward_pass(run_pass *f, const heddle_schedule *schedule, int pass, int64_t *forward_ns)
-{
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_status st = heddle_schedule_get_info(&info, schedule);
-    if (st == HEDDLE_OK) {
-        st = make_first(f, schedule);
-    }
-    if (st == HEDDLE_OK) {
-        st = heddle_session_rewind(f->session);
-    }
-    *forward_ns = 0;
-    for (int r = 0; r < f->job->info.repeat && st == HEDDLE_OK; r++) {
-        for (int i = 0; i < f->job->info.nstages && st == HEDDLE_OK; i++) {
-            st = pass > 0 && f->job->options->backward ? HEDDLE_OK : run_set_weights(run_block(f, r, i), f->job, i, r);
-        }
-        if (st == HEDDLE_OK) {
-            st = heddle_comm_barrier(f->comm);
-        }
-        if (st != HEDDLE_OK) {
-            return run_at_stage(st, "weights", r);
-        }
-        const int64_t start_ns = run_now_ns();
-        st = run_layer(f, &info, pass, r);
-        if (st == HEDDLE_OK && r + 1 == f->job->info.repeat) {
-            run_show_progress(f, pass, r, "end");
-            st = enter(f, "end", &f->step[info.nstages]);
-        }
-        if (st == HEDDLE_OK) {
-            st = heddle_comm_barrier(f->comm);
-            st = st == HEDDLE_OK ? st : run_at_stage(st, "end", r);
-        }
-        *forward_ns += run_now_ns() - start_ns;
-    }
-    return st;
 }
 
 heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh)
@@ -244,50 +169,65 @@ heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, 
     return st;
 }
 
-static heddle_status prepare(run_pass *f, const heddle_schedule *schedule)
+static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
 {
-    heddle_status st = make_conditioning(f);
-    if (st == HEDDLE_OK) {
-        st = run_make_blocks(f, schedule);
+    const run_job *job = f->job;
+    heddle_executor_options options;
+    heddle_block_options *stages = calloc((size_t)job->info.nstages, sizeof(*stages));
+    if (stages == NULL) {
+        return run_no_memory("stages", job->info.nstages * (int64_t)sizeof(*stages));
     }
-    heddle_session_options options;
-    heddle_session_options_init(&options);
-    options.backward = f->job->options->backward;
-    return st != HEDDLE_OK ? st : heddle_session_create(&f->session, f->comm, schedule, &options);
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < job->info.nstages && st == HEDDLE_OK; i++) {
+        st = run_block_options(&stages[i], job, i);
+    }
+    heddle_executor_options_init(&options);
+    options.backward = job->options->backward;
+    options.recompute = job->options->recompute;
+    options.timed = 1;
+    options.weights = make_weights;
+    options.before = begin_step;
+    options.ctx = f;
+    st = st == HEDDLE_OK ? heddle_executor_create(&f->executor, f->comm, schedule, stages, &options) : st;
+    free(stages);
+    return st;
 }
 
 static void release(run_pass *f)
 {
     run_backward_release(f);
-    heddle_session_destroy(f->session);
+    heddle_executor_destroy(f->executor);
     heddle_buffer_free(f->comm, f->first);
-    run_release_blocks(f);
     free(f->vector);
     free(f->text);
     free(f->text_lengths);
-    free(f->step);
 }
 
 /* Keeps the times of the fastest pass, and with a mesh the output, which the way back writes over. */
-static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedule *schedule, int pass,
-                              const heddle_mesh *mesh)
+static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedule *schedule, const heddle_mesh *mesh)
 {
-    int64_t forward_ns = 0, backward_ns = 0;
     run_reduction reduction = {0};
-    heddle_status st = forward_pass(f, schedule, pass, &forward_ns);
+    heddle_executor_info info = {.struct_bytes = sizeof(info)};
+    heddle_status st = make_first(f, schedule);
+    if (st == HEDDLE_OK) {
+        st = heddle_executor_forward(f->executor, &f->x, &f->conditioning, HEDDLE_NO_STREAM);
+    }
     if (st == HEDDLE_OK && mesh != NULL) {
         st = run_gather(&out->output, f, &f->x, mesh);
     }
     if (st == HEDDLE_OK && f->back != NULL) {
-        st = run_backward_pass(f, schedule, pass, &reduction, &backward_ns);
+        st = run_backward_pass(f, schedule, &reduction);
     }
-    if (st == HEDDLE_OK && (pass == 0 || forward_ns + backward_ns < out->forward_ns + out->backward_ns)) {
-        out->forward_ns = forward_ns;
-        out->backward_ns = backward_ns;
+    if (st == HEDDLE_OK) {
+        st = heddle_executor_get_info(&info, f->executor);
+    }
+    if (st == HEDDLE_OK && (f->pass == 0 || info.forward_ns + info.backward_ns < out->forward_ns + out->backward_ns)) {
+        out->forward_ns = info.forward_ns;
+        out->backward_ns = info.backward_ns;
         out->reduction = reduction;
-        memcpy(out->step, f->step, (size_t)out->nsteps * sizeof(run_step));
-        if (f->back != NULL) {
-            memcpy(out->back, f->back->step, (size_t)out->nsteps * sizeof(run_step));
+        st = run_take_steps(out->step, out->path, f, out->nsteps, 0);
+        if (st == HEDDLE_OK && f->back != NULL) {
+            st = run_take_steps(out->back, out->back_path, f, out->nsteps, 1);
         }
     }
     return st;
@@ -315,20 +255,20 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     out->nsteps = info.nstages + 1;
     if (st == HEDDLE_OK) {
-        f.step = calloc((size_t)out->nsteps, sizeof(run_step));
         out->step = calloc((size_t)out->nsteps, sizeof(run_step));
         out->path = calloc((size_t)out->nsteps, sizeof(*out->path));
-        f.path = out->path;
-        st = f.step == NULL || out->step == NULL || out->path == NULL
-                 ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
-                 : prepare(&f, schedule);
+        st = out->step == NULL || out->path == NULL ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
+                                                    : make_conditioning(&f);
+    }
+    if (st == HEDDLE_OK) {
+        st = make_executor(&f, schedule);
     }
     if (st == HEDDLE_OK && job->options->backward) {
         st = run_backward_prepare(&f, schedule, out);
     }
-    for (int pass = 0; pass < job->options->passes && st == HEDDLE_OK; pass++) {
-        const int keep = want_output && pass + 1 == job->options->passes;
-        st = one_pass(out, &f, schedule, pass, keep ? &info.mesh : NULL);
+    for (; f.pass < job->options->passes && st == HEDDLE_OK; f.pass++) {
+        const int keep = want_output && f.pass + 1 == job->options->passes;
+        st = one_pass(out, &f, schedule, keep ? &info.mesh : NULL);
     }
     if (f.progress) {
         fprintf(stderr, "\r\033[K");

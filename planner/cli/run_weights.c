@@ -6,28 +6,34 @@
 
 enum { KEY_BYTES = 256 };
 
-heddle_status run_make_block(heddle_block **out, const run_job *job, int stage)
+heddle_status run_block_options(heddle_block_options *options, const run_job *job, int stage)
 {
     heddle_stage_info info = {0};
-    heddle_block_options options;
     heddle_status st = heddle_model_stage(&info, job->model, stage);
     if (st != HEDDLE_OK) {
         return st;
     }
-    heddle_block_options_init(&options);
-    options.kind = info.kind;
-    options.shape = job->info.shape;
-    options.mixed_dim = info.mixed_dim;
-    options.heads = info.heads;
-    options.mlp_channels = info.mlp_channels;
-    options.text_tokens = job->info.text_tokens;
-    options.modulate = info.modulate;
-    options.rope = info.rope;
-    options.qk_norm = info.qk_norm;
-    options.causal = info.causal;
-    options.decay = info.decay;
-    options.threads = (int)job->options->threads;
-    return heddle_block_create(out, &options);
+    heddle_block_options_init(options);
+    options->kind = info.kind;
+    options->shape = job->info.shape;
+    options->mixed_dim = info.mixed_dim;
+    options->heads = info.heads;
+    options->mlp_channels = info.mlp_channels;
+    options->text_tokens = job->info.text_tokens;
+    options->modulate = info.modulate;
+    options->rope = info.rope;
+    options->qk_norm = info.qk_norm;
+    options->causal = info.causal;
+    options->decay = info.decay;
+    options->threads = (int)job->options->threads;
+    return HEDDLE_OK;
+}
+
+heddle_status run_make_block(heddle_block **out, const run_job *job, int stage)
+{
+    heddle_block_options options;
+    heddle_status st = run_block_options(&options, job, stage);
+    return st == HEDDLE_OK ? heddle_block_create(out, &options) : st;
 }
 
 static heddle_status load(heddle_block *block, const run_job *job, const char *stage, int repetition, int only_check)

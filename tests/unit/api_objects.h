@@ -9,6 +9,7 @@
 #include <heddle/train/adamw.h>
 #include <heddle/train/bucket.h>
 #include <heddle/train/dense_pair.h>
+#include <heddle/train/executor.h>
 #include <heddle/train/pipeline.h>
 #include <heddle/train/tape.h>
 #include <string.h>
@@ -43,6 +44,8 @@ typedef struct api_objects {
     heddle_dense_pair *pair;
     heddle_block *block;
     heddle_tape *tape;
+    heddle_block_options stage; /* of the executor */
+    heddle_executor *executor;
     heddle_bucket *bucket;
     heddle_adamw *adamw;
     heddle_pipeline *pipeline;
@@ -80,6 +83,18 @@ static inline void api_make_blocks(api_objects *a)
     HD_OK(heddle_dense_pair_commit(a->pair));
 }
 
+static inline void api_make_executor(api_objects *a)
+{
+    heddle_executor_options options;
+    heddle_executor_options_init(&options);
+    options.backward = 1;
+    api_options_of_block(&a->stage, a);
+    a->stage.kind = HEDDLE_STAGE_ATTENTION;
+    a->stage.modulate = 0;
+    HD_OK(heddle_executor_create(&a->executor, a->comm, a->schedule, &a->stage, &options));
+    HD_OK(heddle_executor_forward(a->executor, &a->tensor, &a->conditioning, HEDDLE_NO_STREAM));
+}
+
 /* Nothing is destroyed: a case is a process. */
 static inline void api_make(api_objects *a)
 {
@@ -96,6 +111,7 @@ static inline void api_make(api_objects *a)
     HD_OK(heddle_attention_create(&a->attention, a->comm, &line->shape, &line->mesh, &line->from, NULL));
     HD_OK(heddle_linear_attention_create(&a->linear, a->comm, &line->shape, &line->mesh, &line->from, NULL));
     api_make_blocks(a);
+    api_make_executor(a);
 }
 
 #endif

@@ -7,6 +7,14 @@
 #define ARRAY(index, memory) P(index, (&(heddle_attention_array){.data = (void *)(uintptr_t)(memory)}))
 #define OUT(type) (&(type *){NULL})
 
+/* A call may move what it is given. */
+static heddle_tensor *tensor_of(const api_objects *a)
+{
+    static heddle_tensor tensor;
+    tensor = a->tensor;
+    return &tensor;
+}
+
 static float out1[API_ELEMS], out2[API_ELEMS], out3[API_ELEMS], out4[API_ELEMS];
 static double wide[4][API_ELEMS];
 static float square[API_ELEMS * API_ELEMS]; /* room for any state */
@@ -95,6 +103,22 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_tape_create(P(0, OUT(heddle_tape)), P(1, a->block), NULL))                                                \
     X(heddle_tape_destroy, "tape?", NULL_NOTHING, (heddle_tape_destroy(NULL), 0))                                      \
     X(heddle_tape_bytes, "tape", 0, heddle_tape_bytes(P(0, a->tape)))                                                  \
+    X(heddle_executor_options_init, "options", NULL_NOTHING,                                                           \
+      (heddle_executor_options_init(P(0, &(heddle_executor_options){0})), 0))                                          \
+    X(heddle_executor_create, "out comm schedule stages options?", NULL_STATUS,                                        \
+      heddle_executor_create(P(0, OUT(heddle_executor)), P(1, a->comm), P(2, a->schedule), P(3, &a->stage), NULL))     \
+    X(heddle_executor_destroy, "executor?", NULL_NOTHING, (heddle_executor_destroy(NULL), 0))                          \
+    X(heddle_executor_forward, "executor x conditioning", NULL_STATUS,                                                 \
+      heddle_executor_forward(P(0, a->executor), P(1, tensor_of(a)), P(2, &a->conditioning), HEDDLE_NO_STREAM))        \
+    X(heddle_executor_backward, "executor dx conditioning dconditioning?", NULL_STATUS,                                \
+      heddle_executor_backward(P(0, a->executor), P(1, tensor_of(a)), P(2, &a->conditioning), NULL, HEDDLE_NO_STREAM)) \
+    X(heddle_executor_block, "executor", 0, heddle_executor_block(P(0, a->executor), 0) != NULL)                       \
+    X(heddle_executor_get_info, "out executor", NULL_STATUS,                                                           \
+      heddle_executor_get_info(P(0, &(heddle_executor_info){.struct_bytes = sizeof(heddle_executor_info)}),            \
+                               P(1, a->executor)))                                                                     \
+    X(heddle_executor_step_at, "out executor", NULL_STATUS,                                                            \
+      heddle_executor_step_at(P(0, &(heddle_executor_step){.struct_bytes = sizeof(heddle_executor_step)}),             \
+                              P(1, a->executor), 0, 0))                                                                \
     X(heddle_block_forward_tape, "block x box conditioning tape", NULL_STATUS,                                         \
       heddle_block_forward_tape(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), P(4, a->tape),      \
                                 HEDDLE_NO_STREAM))                                                                     \

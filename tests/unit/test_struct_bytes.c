@@ -102,6 +102,14 @@ static heddle_status tape_with(void *s)
     return st;
 }
 
+static heddle_status executor_with(void *s)
+{
+    heddle_executor *executor = NULL;
+    heddle_status st = heddle_executor_create(&executor, a.comm, a.schedule, &a.stage, s);
+    heddle_executor_destroy(executor);
+    return st;
+}
+
 static heddle_status bench_with(void *s)
 {
     heddle_bench_result result = {.struct_bytes = sizeof result};
@@ -172,6 +180,16 @@ static heddle_status bucket_into(void *s)
     return heddle_bucket_get_info(s, a.bucket);
 }
 
+static heddle_status executor_into(void *s)
+{
+    return heddle_executor_get_info(s, a.executor);
+}
+
+static heddle_status executor_step_into(void *s)
+{
+    return heddle_executor_step_at(s, a.executor, 0, 1);
+}
+
 static heddle_status traffic_into(void *s)
 {
     return heddle_block_get_traffic(s, a.block);
@@ -220,6 +238,7 @@ FILL(attention)
 FILL(linear_attention)
 FILL(bucket)
 FILL(adamw)
+FILL(executor)
 FILL(tape)
 
 static const struct row {
@@ -248,6 +267,7 @@ static const struct row {
     OPTIONS(heddle_adamw_options, beta2, fill_adamw, adamw_with),
     OPTIONS(heddle_block_options, mixed_dim, fill_block, block_with),
     OPTIONS(heddle_tape_options, recompute, fill_tape, tape_with),
+    OPTIONS(heddle_executor_options, ctx, fill_executor, executor_with),
     OPTIONS(heddle_bench_options, min_rounds, fill_bench, bench_with),
     OPTIONS(heddle_transport, destroy, fill_transport, transport_with),
     RESULT(heddle_bench_result, samples, bench_into),
@@ -259,6 +279,8 @@ static const struct row {
     RESULT(heddle_linear_attention_info, method, linear_into),
     RESULT(heddle_dense_pair_info, planned_forward_bytes, pair_into),
     RESULT(heddle_bucket_info, elems, bucket_into),
+    RESULT(heddle_executor_info, backward_ns, executor_into),
+    RESULT(heddle_executor_step, kept_bytes, executor_step_into),
     RESULT(heddle_block_traffic, planned_forward_bytes, traffic_into),
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };

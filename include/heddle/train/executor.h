@@ -1,0 +1,105 @@
+/* Executor: the stages of a schedule as blocks, run one after the other, forward and back. What `heddle run` runs.
+ *
+ *     heddle_executor_create(&executor, comm, schedule, stages, NULL);
+ *     heddle_executor_forward(executor, &x, &conditioning, HEDDLE_NO_STREAM);
+ *     heddle_executor_backward(executor, &dx, &conditioning, NULL, HEDDLE_NO_STREAM);   with options.backward
+ *     heddle_executor_destroy(executor);                                                before schedule and
+ * communicator
+ *
+ * It is a session (heddle/session.h) and blocks (heddle/block.h), tapes with them: for every stage the activation is
+ * switched into the schedule's layout, then the stage's block works on the local part, by the schedule's method. Sums
+ * of gradients over ranks are the caller's: heddle/train/bucket.h. Threads: one at a time, the one that uses the
+ * communicator.
+ */
+#ifndef HEDDLE_EXECUTOR_H
+#define HEDDLE_EXECUTOR_H
+
+#include <heddle/block.h>
+#include <heddle/comm.h>
+#include <heddle/schedule.h>
+#include <heddle/tensor.h>
+#include <heddle/train/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_executor heddle_executor;
+
+typedef struct heddle_executor_options {
+    size_t struct_bytes;
+    int backward;  /* 1: every repetition of a stage has a block and a tape of its own. 0: one block serves all
+                      repetitions of a stage that run alike, and gets their weights one after the other */
+    int recompute; /* of the tapes */
+    int timed;     /* 1: barriers around every repetition, so that times are not those of waiting for another rank's
+                      weights */
+    uint64_t seed; /* of the weights, where `weights` is NULL */
+    /* Writes the parameters of stage 0 .. period-1 in repetition 0 .. repeat-1 and commits the block. Called before the
+     * repetition runs, in every forward; with `backward` in the first one only. The status is passed on. */
+    heddle_status (*weights)(void *ctx, heddle_block *block, int stage, int repetition);
+    /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. */
+    void (*before)(void *ctx, int step, int backward);
+    void *ctx;
+} heddle_executor_options;
+
+HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
+
+/* Collective. stages: one for every stage of a repetition of the schedule, copied; kind, shape and mixed_dim must be
+ * the schedule's. comm and schedule are borrowed. options may be NULL. HEDDLE_ERR_ARG       NULL; an option out of its
+ * range; the other ranks get HEDDLE_ERR_PEER HEDDLE_ERR_MISMATCH  a stage's kind, shape or dim is not the schedule's;
+ * or as heddle_session_create others               those of heddle_block_create, heddle_block_shard_attention,
+ * heddle_tape_create and heddle_session_create A rank that fails here or in a pass for a reason of its own aborts the
+ * communicator. */
+HEDDLE_API heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm,
+                                                const heddle_schedule *schedule, const heddle_block_options *stages,
+                                                const heddle_executor_options *options);
+HEDDLE_API void heddle_executor_destroy(heddle_executor *executor); /* NULL is legal; not collective */
+
+/* Through all stages to the schedule's end. x comes in any layout and memory, as in heddle_session_enter, and leaves in
+ * the epilogue's layout in memory of the executor, which the next pass writes over. Collective. Sentences name stage
+ * and repetition. HEDDLE_ERR_ARG: NULL, conditioning that a stage wants is missing. Else errors of
+ * heddle_session_enter, heddle_block_forward and of options.weights. */
+HEDDLE_API heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
+                                                 const heddle_conditioning *conditioning, heddle_stream stream);
+
+/* The way back of the last forward: dx comes as the gradient of its result, whole ("*") or in its layout, and leaves as
+ * that of the input in the layout it had. Gradients of parameters are added to those of the blocks, those of the
+ * conditioning to dconditioning (NULL: not wanted). Collective. HEDDLE_ERR_ARG: NULL, options.backward was 0, there was
+ * no forward. Else errors of heddle_session_backward and heddle_block_backward. */
+HEDDLE_API heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor *dx,
+                                                  const heddle_conditioning *conditioning,
+                                                  const heddle_conditioning_gradient *dconditioning,
+                                                  heddle_stream stream);
+
+/* The block of step 0 .. nstages-1, for its parameters and gradients; borrowed. NULL: there is none. */
+HEDDLE_API heddle_block *heddle_executor_block(const heddle_executor *executor, int step);
+
+typedef struct heddle_executor_info {
+    size_t struct_bytes; /* set by the caller */
+    int nsteps;          /* stages of all repetitions, and the end */
+    int64_t forward_ns;  /* of the last forward, without making weights */
+    int64_t backward_ns; /* of the last backward */
+} heddle_executor_info;
+
+/* HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
+HEDDLE_API heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_executor *executor);
+
+/* What the last pass did in a step on this rank: the switch into the stage (or back out of it) and its block. */
+typedef struct heddle_executor_step {
+    size_t struct_bytes;         /* set by the caller */
+    const char *path;            /* of the switch, as in heddle_session_record */
+    int64_t planned, sent;       /* bytes, of switch and method */
+    int64_t messages;            /* bytes of the switch that went as messages */
+    int64_t switch_ns, block_ns; /* time */
+    int64_t kept_bytes;          /* by the tape of the step */
+} heddle_executor_step;
+
+/* HEDDLE_ERR_ARG: NULL, no such step, backward 1 without options.backward, struct_bytes. */
+HEDDLE_API heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_executor *executor, int step,
+                                                 int backward);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,235 @@
+/* The blocks of an executor: one for every stage of a repetition, or one for every step, and what it is asked of them.
+ */
+#include "runtime/base/base.h"
+#include "runtime/model/executor_internal.h"
+
+#include <string.h>
+
+heddle_status hd_executor_tell(const heddle_executor *e, heddle_status st)
+{
+    if (st != HEDDLE_OK) {
+        heddle_comm_abort(e->comm, heddle_last_error());
+    }
+    return st;
+}
+
+heddle_status hd_executor_at(heddle_status st, const char *stage, int repetition)
+{
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "stage '%s' of layer %d", stage, repetition);
+}
+
+static int is_local(const heddle_schedule_stage *stage)
+{
+    return strcmp(stage->method, "local") == 0;
+}
+
+/* The earlier step whose block serves this one too, or -1: one for all repetitions that run locally, one for each
+ * layout and method else. Going backward every repetition keeps its own. */
+static int twin_of(const heddle_executor *e, int step)
+{
+    heddle_schedule_stage mine, other;
+    if (e->options.backward || heddle_schedule_stage_at(&mine, e->schedule, step) != HEDDLE_OK) {
+        return -1;
+    }
+    for (int i = step % e->info.period; i < step; i += e->info.period) {
+        if (heddle_schedule_stage_at(&other, e->schedule, i) == HEDDLE_OK && strcmp(mine.method, other.method) == 0 &&
+            (is_local(&mine) || heddle_layout_equal(&mine.layout, &other.layout, &e->info.mesh))) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static heddle_status check_stage(const heddle_executor *e, const heddle_schedule_stage *stage,
+                                 const heddle_block_options *options)
+{
+    char wanted[HEDDLE_LINE_BYTES] = "?", found[HEDDLE_LINE_BYTES] = "?";
+    heddle_shape_format(wanted, sizeof wanted, &e->info.shape);
+    heddle_shape_format(found, sizeof found, &options->shape);
+    if (strcmp(wanted, found) != 0) {
+        return hd_fail(HEDDLE_ERR_MISMATCH, "stage '%s' is of %s, the schedule is for %s", stage->name, found, wanted);
+    }
+    if (stage->kind != options->kind || (stage->mixed_dim >= 0 && stage->mixed_dim != options->mixed_dim)) {
+        return hd_fail(HEDDLE_ERR_MISMATCH,
+                       "stage '%s' is of kind %d over dim %d, the schedule has kind %d over dim %d", stage->name,
+                       (int)options->kind, options->mixed_dim, (int)stage->kind, stage->mixed_dim);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status make_block(heddle_executor *e, const heddle_block_options *stages, int step)
+{
+    heddle_schedule_stage stage;
+    const heddle_block_options *options = &stages[step % e->info.period];
+    heddle_status st = heddle_schedule_stage_at(&stage, e->schedule, step);
+    st = st == HEDDLE_OK ? check_stage(e, &stage, options) : st;
+    st = st == HEDDLE_OK ? heddle_block_create(&e->block[step], options) : st;
+    HD_TRY(hd_executor_tell(e, st));
+    e->joins[step] = !is_local(&stage);
+    if (e->joins[step]) {
+        HD_TRY(hd_executor_at(
+            heddle_block_shard_attention(e->block[step], e->comm, &e->info.mesh, &stage.layout, stage.method),
+            stage.name, stage.repetition));
+    }
+out:
+    return st;
+}
+
+static heddle_status make_blocks(heddle_executor *e, const heddle_block_options *stages)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < e->info.nstages; i++) {
+        const int twin = twin_of(e, i);
+        if (twin >= 0) {
+            e->block[i] = e->block[twin];
+            e->joins[i] = e->joins[twin];
+            e->is_shared[i] = 1;
+        } else {
+            HD_TRY(make_block(e, stages, i));
+        }
+    }
+out:
+    return st;
+}
+
+/* Blocks run one after the other: one workspace is enough. */
+static heddle_status make_tapes(heddle_executor *e)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_tape_options options;
+    heddle_tape_options_init(&options);
+    options.recompute = e->options.recompute;
+    for (int i = 0; i < e->info.nstages; i++) {
+        HD_TRY(i > 0 ? heddle_block_share_workspace(e->block[i], e->block[0]) : HEDDLE_OK);
+        HD_TRY(heddle_tape_create(&e->tape[i], e->block[i], &options));
+    }
+out:
+    return st;
+}
+
+static heddle_status alloc_arrays(heddle_executor *e)
+{
+    const size_t n = (size_t)e->info.nstages;
+    heddle_status st;
+    HD_TRY(hd_alloc((void **)&e->block, n, sizeof(heddle_block *), "blocks of an executor"));
+    HD_TRY(hd_alloc((void **)&e->is_shared, n, 1, "blocks of an executor"));
+    HD_TRY(hd_alloc((void **)&e->joins, n, 1, "blocks of an executor"));
+    HD_TRY(hd_alloc((void **)&e->step, n + 1, sizeof *e->step, "steps of an executor"));
+    if (e->options.backward) {
+        HD_TRY(hd_alloc((void **)&e->tape, n, sizeof(heddle_tape *), "tapes of an executor"));
+        HD_TRY(hd_alloc((void **)&e->back, n + 1, sizeof *e->back, "steps of an executor"));
+    }
+out:
+    return st;
+}
+
+void heddle_executor_options_init(heddle_executor_options *options)
+{
+    if (options != NULL) {
+        *options = (heddle_executor_options){.struct_bytes = sizeof *options};
+    }
+}
+
+static heddle_status take(heddle_executor *e, const heddle_executor_options *options)
+{
+    heddle_status st;
+    e->info.struct_bytes = sizeof e->info;
+    heddle_executor_options_init(&e->options);
+    HD_TRY(hd_struct_take(&e->options, options, HD_STRUCT(heddle_executor_options, ctx)));
+    HD_TRY(heddle_schedule_get_info(&e->info, e->schedule));
+    HD_TRY(alloc_arrays(e));
+out:
+    return st;
+}
+
+heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, const heddle_schedule *schedule,
+                                     const heddle_block_options *stages, const heddle_executor_options *options)
+{
+    heddle_status st;
+    heddle_executor *e = NULL;
+    heddle_session_options session;
+    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    st = HD_NEED(out);
+    st = st == HEDDLE_OK ? HD_NEED(schedule) : st;
+    st = st == HEDDLE_OK ? HD_NEED(stages) : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&e, 1, sizeof *e, "an executor") : st;
+    if (st != HEDDLE_OK) {
+        heddle_comm_abort(comm, heddle_last_error());
+        goto out;
+    }
+    e->comm = comm;
+    e->schedule = schedule;
+    HD_TRY(hd_executor_tell(e, take(e, options)));
+    HD_TRY(make_blocks(e, stages));
+    heddle_session_options_init(&session);
+    session.backward = e->options.backward;
+    HD_TRY(heddle_session_create(&e->session, comm, schedule, &session));
+    HD_TRY(e->options.backward ? hd_executor_tell(e, make_tapes(e)) : HEDDLE_OK);
+    *out = e;
+    e = NULL;
+out:
+    heddle_executor_destroy(e);
+    return st;
+}
+
+void heddle_executor_destroy(heddle_executor *executor)
+{
+    heddle_executor *e = executor;
+    if (e == NULL) {
+        return;
+    }
+    for (int i = 0; e->tape != NULL && i < e->info.nstages; i++) {
+        heddle_tape_destroy(e->tape[i]);
+    }
+    heddle_session_destroy(e->session);
+    for (int i = 0; e->block != NULL && e->is_shared != NULL && i < e->info.nstages; i++) {
+        heddle_block_destroy(e->is_shared[i] ? NULL : e->block[i]);
+    }
+    hd_free(e->block);
+    hd_free(e->is_shared);
+    hd_free(e->joins);
+    hd_free(e->tape);
+    hd_free(e->step);
+    hd_free(e->back);
+    hd_free(e);
+}
+
+heddle_block *heddle_executor_block(const heddle_executor *executor, int step)
+{
+    return executor != NULL && step >= 0 && step < executor->info.nstages ? executor->block[step] : NULL;
+}
+
+heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_executor *executor)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(executor));
+    const heddle_executor_info info = {
+        .nsteps = executor->info.nstages + 1, .forward_ns = executor->forward_ns, .backward_ns = executor->backward_ns};
+    st = hd_struct_give(out, &info, HD_STRUCT(heddle_executor_info, backward_ns));
+out:
+    return st;
+}
+
+heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_executor *executor, int step,
+                                      int backward)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(executor));
+    if (step < 0 || step > executor->info.nstages || (backward && executor->back == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s step %d of an executor with %d steps%s", backward ? "backward" : "forward",
+                       step, executor->info.nstages + 1, executor->back == NULL ? " that goes forward only" : "");
+    }
+    const hd_executor_step *s = backward ? &executor->back[step] : &executor->step[step];
+    const heddle_executor_step made = {.path = s->path,
+                                       .planned = s->planned,
+                                       .sent = s->sent,
+                                       .messages = s->messages,
+                                       .switch_ns = s->switch_ns,
+                                       .block_ns = s->block_ns,
+                                       .kept_bytes = s->kept_bytes};
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_executor_step, kept_bytes));
+out:
+    return st;
+}

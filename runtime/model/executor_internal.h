@@ -1,0 +1,39 @@
+/* What an executor holds. executor.c is the life cycle, pass.c runs it forward and back. */
+#ifndef HD_EXECUTOR_INTERNAL_H
+#define HD_EXECUTOR_INTERNAL_H
+
+#include <heddle/session.h>
+#include <heddle/train/executor.h>
+
+enum { HD_EXECUTOR_PATH_BYTES = 24 };
+
+typedef struct hd_executor_step {
+    int64_t planned, sent, messages; /* bytes */
+    int64_t switch_ns, block_ns;
+    int64_t kept_bytes;
+    char path[HD_EXECUTOR_PATH_BYTES];
+} hd_executor_step;
+
+struct heddle_executor {
+    heddle_executor_options options;
+    heddle_comm *comm;
+    const heddle_schedule *schedule;
+    heddle_schedule_info info;
+    heddle_session *session;
+    heddle_block **block;          /* [nstages] */
+    char *is_shared;               /* [nstages] the block of an earlier repetition */
+    char *joins;                   /* [nstages] it communicates: ranks without rows call it, too */
+    heddle_tape **tape;            /* [nstages], NULL without the way back */
+    hd_executor_step *step, *back; /* [nsteps] of the last pass */
+    int entered;                   /* over all passes: the number of the next session record */
+    int has_weights;               /* every block has its own, and they were made */
+    int has_forward;
+    int64_t forward_ns, backward_ns;
+};
+
+/* Something failed on this rank alone: the others must not wait for it. */
+heddle_status hd_executor_tell(const heddle_executor *e, heddle_status st);
+/* The sentence says where it happened. */
+heddle_status hd_executor_at(heddle_status st, const char *stage, int repetition);
+
+#endif
