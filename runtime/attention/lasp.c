@@ -17,7 +17,7 @@ static int64_t serial_steps(int n)
     return n - 1;
 }
 
-/* Edge p -> p+1 belongs to exchange p % 2, so that a rank receives in one and sends in the other. */
+/* Edge p -> p+1 belongs to channel p % 2, so that a rank receives in one and sends in the other. */
 static int edge_in(const hd_flow *flow)
 {
     return (flow->p + 1) % 2;
@@ -32,19 +32,17 @@ static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < 2; i++) {
-        heddle_message message;
-        memset(&message, 0, sizeof message);
-        message.run_bytes = flow->problem->state_bytes;
-        int n = 0;
+        size_t bytes = (size_t)flow->problem->state_bytes;
+        hd_transfer_spec spec = {.src_bytes = bytes, .dst_bytes = bytes};
+        hd_part part;
         if (i == edge_out(flow) && flow->p + 1 < flow->n) {
-            message.peer = hd_flow_rank(flow, flow->p + 1);
-            message.is_send = 1;
-            n = 1;
+            part = hd_flow_part(flow, hd_flow_rank(flow, flow->p + 1), 0);
+            spec.send = (hd_parts){&part, 1};
         } else if (i == edge_in(flow) && flow->p > 0) {
-            message.peer = hd_flow_rank(flow, flow->p - 1);
-            n = 1;
+            part = hd_flow_part(flow, hd_flow_rank(flow, flow->p - 1), 0);
+            spec.recv = (hd_parts){&part, 1};
         }
-        HD_TRY(hd_exchange_create(&flow->exchange[i], flow->comm, &message, n));
+        HD_TRY(hd_flow_open(flow, i, i, &spec, 1));
     }
 out:
     return st;
@@ -55,7 +53,7 @@ static heddle_status begin(hd_flow *flow)
     flow->receiving = flow->p > 0;
     flow->ready = !flow->receiving;
     flow->waits_for = flow->receiving ? hd_flow_rank(flow, flow->p - 1) : -1;
-    return flow->receiving ? hd_flow_start(flow, edge_in(flow), flow->out, flow->in, 0) : HEDDLE_OK;
+    return flow->receiving ? hd_flow_start(flow, edge_in(flow), edge_in(flow), flow->out, flow->in, 0) : HEDDLE_OK;
 }
 
 /* out = what this rank passes on */
@@ -68,7 +66,7 @@ static heddle_status send_on(hd_flow *flow)
     flow->step = 1;
     flow->sending = 1;
     flow->waits_for = hd_flow_rank(flow, flow->p + 1);
-    return hd_flow_start(flow, edge_out(flow), flow->out, flow->in, 1);
+    return hd_flow_start(flow, edge_out(flow), edge_out(flow), flow->out, flow->in, 1);
 }
 
 static heddle_status test(hd_flow *flow)
@@ -76,7 +74,7 @@ static heddle_status test(hd_flow *flow)
     heddle_status st = HEDDLE_OK;
     int done = 0;
     if (flow->receiving) {
-        HD_TRY(hd_exchange_test(flow->exchange[edge_in(flow)], &done));
+        HD_TRY(hd_flow_moved(flow, edge_in(flow), &done));
         flow->receiving = !done;
         flow->ready = done;
     }
@@ -84,7 +82,7 @@ static heddle_status test(hd_flow *flow)
         HD_TRY(send_on(flow));
     }
     if (flow->sending) {
-        HD_TRY(hd_exchange_test(flow->exchange[edge_out(flow)], &done));
+        HD_TRY(hd_flow_moved(flow, edge_out(flow), &done));
         flow->sending = !done;
     }
     flow->done = flow->ready && flow->given && !flow->sending;

@@ -5,6 +5,8 @@
  */
 #include "runtime/attention/linear_internal.h"
 
+#include <stdlib.h>
+
 static int64_t messages(int p, int n)
 {
     (void)p;
@@ -17,30 +19,39 @@ static int64_t serial_steps(int n)
     return 1;
 }
 
+static int by_peer(const void *a, const void *b)
+{
+    return ((const hd_part *)a)->peer - ((const hd_part *)b)->peer;
+}
+
 static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_message *message = NULL;
+    hd_part *send = NULL, *recv = NULL;
     int64_t bytes = flow->problem->state_bytes;
-    int count = 0, me = flow->problem->me;
+    int me = flow->problem->me;
     if (flow->twin != NULL) {
         return HEDDLE_OK;
     }
-    heddle_status mine = hd_alloc((void **)&message, 2 * (size_t)flow->n, sizeof *message, "messages of lasp2");
-    if (mine == HEDDLE_OK) {
-        mine = hd_flow_alloc(&flow->all, flow, bytes * flow->n);
-    }
+    hd_transfer_spec spec = {.src_bytes = (size_t)bytes, .dst_bytes = (size_t)(bytes * flow->n)};
+    heddle_status mine = hd_alloc((void **)&send, (size_t)flow->n, sizeof *send, "parts of lasp2");
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&recv, (size_t)flow->n, sizeof *recv, "parts of lasp2") : mine;
+    mine = mine == HEDDLE_OK ? hd_flow_alloc(&flow->all, flow, bytes * flow->n) : mine;
     HD_TRY(hd_comm_agree(flow->comm, mine));
     for (int m = 0; m < flow->n; m++) {
-        int rank = flow->problem->rank[m];
         if (m != me) {
-            message[count++] = (heddle_message){.peer = rank, .is_send = 1, .run_bytes = bytes};
-            message[count++] = (heddle_message){.peer = rank, .offset_bytes = m * bytes, .run_bytes = bytes};
+            send[spec.send.count++] = hd_flow_part(flow, flow->problem->rank[m], me * bytes);
+            recv[spec.recv.count++] = hd_flow_part(flow, flow->problem->rank[m], m * bytes);
         }
     }
-    HD_TRY(hd_exchange_create(&flow->exchange[0], flow->comm, message, count));
+    qsort(send, (size_t)spec.send.count, sizeof *send, by_peer);
+    qsort(recv, (size_t)spec.recv.count, sizeof *recv, by_peer);
+    spec.send.part = send;
+    spec.recv.part = recv;
+    HD_TRY(hd_flow_open(flow, 0, 0, &spec, 1));
 out:
-    hd_free(message);
+    hd_free(send);
+    hd_free(recv);
     return st;
 }
 
@@ -66,10 +77,10 @@ static heddle_status test(hd_flow *flow)
         gathered = flow->given && flow->twin->done;
     } else if (flow->given && flow->step == 0) {
         flow->step = 1;
-        HD_TRY(hd_flow_start(flow, 0, flow->own, flow->all, flow->n - 1));
+        HD_TRY(hd_flow_start(flow, 0, 0, flow->own, flow->all, flow->n - 1));
     }
     if (flow->step == 1) {
-        HD_TRY(hd_exchange_test(flow->exchange[0], &gathered));
+        HD_TRY(hd_flow_moved(flow, 0, &gathered));
     }
     if (gathered) {
         fold_all(flow, flow->twin != NULL ? flow->twin->all : flow->all);

@@ -36,7 +36,7 @@ int64_t hd_flow_rows(const hd_flow *flow, int position)
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes)
 {
     flow->allocated_bytes += bytes;
-    return hd_alloc_aligned(out, 64, (size_t)bytes + 64, "states of a linear attention");
+    return heddle_buffer_alloc(out, flow->comm, (size_t)bytes + 64, HEDDLE_SPACE_HOST); /* peers read it */
 }
 
 heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_problem *problem,
@@ -76,13 +76,18 @@ void hd_flow_destroy(hd_flow *flow)
     if (flow == NULL) {
         return;
     }
-    for (int i = 0; i < HD_FLOW_EXCHANGES; i++) {
-        hd_exchange_destroy(flow->exchange[i]);
+    for (int i = 0; i < HD_FLOW_TRANSFERS; i++) {
+        hd_transfer_destroy(flow->transfer[i]);
     }
-    hd_free(flow->own);
-    hd_free(flow->in);
-    hd_free(flow->out);
-    hd_free(flow->all);
+    for (int i = 0; i < HD_FLOW_CHANNELS; i++) {
+        hd_channel_destroy(flow->channel[i]);
+    }
+    void *const memory[] = {flow->own, flow->in, flow->out, flow->all};
+    for (int i = 0; i < 4; i++) {
+        if (memory[i] != NULL) {
+            heddle_buffer_free(flow->comm, memory[i]);
+        }
+    }
     hd_free(flow);
 }
 
@@ -121,8 +126,35 @@ void hd_flow_fold(const hd_flow *flow, void *state, int64_t rows, const void *ad
     }
 }
 
-heddle_status hd_flow_start(hd_flow *flow, int exchange, const void *src, void *dst, int messages)
+hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset)
 {
+    return (hd_part){.peer = peer, .copy = {.dst_offset_bytes = dst_offset, .run_bytes = flow->problem->state_bytes}};
+}
+
+heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_spec *spec, int ntransfers)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_channel_options options = {.deadline_ms = flow->problem->options.deadline_ms,
+                                        .what = "transfer of a state"};
+    HD_TRY(hd_comm_agree(flow->comm, hd_channel_create(&flow->channel[channel], flow->comm, &options)));
+    for (int i = 0; i < ntransfers; i++) {
+        spec[i].send.count = flow->problem->state_bytes > 0 ? spec[i].send.count : 0;
+        spec[i].recv.count = flow->problem->state_bytes > 0 ? spec[i].recv.count : 0;
+        spec[i].footprint_bytes = flow->problem->state_bytes * (spec[i].send.count + spec[i].recv.count);
+    }
+    HD_TRY(hd_transfers_create(&flow->transfer[first], flow->channel[channel], spec, ntransfers, HEDDLE_OK));
+out:
+    return st;
+}
+
+heddle_status hd_flow_start(hd_flow *flow, int channel, int transfer, const void *src, void *dst, int messages)
+{
+    const hd_leg leg = {flow->transfer[transfer], src, dst};
     flow->sent_messages += messages;
-    return hd_exchange_start(flow->exchange[exchange], src, dst);
+    return hd_channel_start(flow->channel[channel], &leg, 1);
+}
+
+heddle_status hd_flow_moved(hd_flow *flow, int channel, int *done)
+{
+    return hd_channel_progress(flow->channel[channel], done);
 }

@@ -5,6 +5,7 @@
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/move/move.h"
 #include <heddle/linear_attention.h>
 
 /* --- the problem (linear_problem.c) ------------------------------------------------------------------------------- */
@@ -51,7 +52,8 @@ extern const hd_flow_method hd_flow_lasp2;
 extern const hd_flow_method hd_flow_scan;
 const hd_flow_method *hd_flow_method_of(heddle_linear_method method); /* NULL: local */
 
-enum { HD_FLOW_EXCHANGES = 16 };
+/* Two transfers may be in flight at once. */
+enum { HD_FLOW_CHANNELS = 2, HD_FLOW_TRANSFERS = 16 };
 
 struct hd_flow {
     const hd_flow_method *method;
@@ -59,7 +61,8 @@ struct hd_flow {
     const hd_linear_kernels *kernels;
     heddle_comm *comm;
     int leftward, p, n;
-    hd_exchange *exchange[HD_FLOW_EXCHANGES];
+    hd_channel *channel[HD_FLOW_CHANNELS];
+    hd_transfer *transfer[HD_FLOW_TRANSFERS];
     void *own; /* this rank's rows alone: what it contributes */
     void *in;  /* everything before this rank; valid when ready */
     void *out; /* sent on */
@@ -89,7 +92,12 @@ int hd_flow_rank(const hd_flow *flow, int position);
 int64_t hd_flow_rows(const hd_flow *flow, int position);
 void hd_flow_fold(const hd_flow *flow, void *state, int64_t rows, const void *add);
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes);
-heddle_status hd_flow_start(hd_flow *flow, int exchange, const void *src, void *dst, int messages);
+/* One state to or from a rank. */
+hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset);
+/* Collective: transfers first, first+1, ... on a channel of their own. Where states are empty nothing moves. */
+heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_spec *spec, int ntransfers);
+heddle_status hd_flow_start(hd_flow *flow, int channel, int transfer, const void *src, void *dst, int messages);
+heddle_status hd_flow_moved(hd_flow *flow, int channel, int *done);
 
 /* --- the object --------------------------------------------------------------------------------------------------- */
 

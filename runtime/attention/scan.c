@@ -29,21 +29,25 @@ static int64_t messages(int p, int n)
 static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t bytes = flow->problem->state_bytes;
-    HD_TRY(hd_comm_agree(flow->comm, hd_flow_alloc(&flow->all, flow, bytes))); /* what arrives */
-    for (int k = 0; k < serial_steps(flow->n); k++) {
-        heddle_message message[2];
-        int count = 0, d = 1 << k;
-        memset(message, 0, sizeof message);
+    hd_transfer_spec spec[HD_FLOW_TRANSFERS];
+    hd_part send[HD_FLOW_TRANSFERS], recv[HD_FLOW_TRANSFERS];
+    int steps = (int)serial_steps(flow->n);
+    size_t bytes = (size_t)flow->problem->state_bytes;
+    memset(spec, 0, sizeof spec);
+    HD_TRY(hd_comm_agree(flow->comm, hd_flow_alloc(&flow->all, flow, (int64_t)bytes))); /* what arrives */
+    for (int k = 0; k < steps; k++) {
+        int d = 1 << k;
+        spec[k].src_bytes = spec[k].dst_bytes = bytes;
         if (flow->p + d < flow->n) {
-            message[count++] =
-                (heddle_message){.peer = hd_flow_rank(flow, flow->p + d), .is_send = 1, .run_bytes = bytes};
+            send[k] = hd_flow_part(flow, hd_flow_rank(flow, flow->p + d), 0);
+            spec[k].send = (hd_parts){&send[k], 1};
         }
         if (flow->p - d >= 0) {
-            message[count++] = (heddle_message){.peer = hd_flow_rank(flow, flow->p - d), .run_bytes = bytes};
+            recv[k] = hd_flow_part(flow, hd_flow_rank(flow, flow->p - d), 0);
+            spec[k].recv = (hd_parts){&recv[k], 1};
         }
-        HD_TRY(hd_exchange_create(&flow->exchange[k], flow->comm, message, count));
     }
+    HD_TRY(hd_flow_open(flow, 0, 0, spec, steps));
 out:
     return st;
 }
@@ -73,7 +77,7 @@ static heddle_status start_step(hd_flow *flow, int d)
     }
     flow->sending = 1;
     flow->waits_for = hd_flow_rank(flow, receives ? flow->p - d : sends ? flow->p + d : flow->p);
-    return hd_flow_start(flow, flow->step, flow->out, flow->all, sends);
+    return hd_flow_start(flow, 0, flow->step, flow->out, flow->all, sends);
 }
 
 static heddle_status test(hd_flow *flow)
@@ -85,7 +89,7 @@ static heddle_status test(hd_flow *flow)
         if (!flow->sending) {
             HD_TRY(start_step(flow, d));
         }
-        HD_TRY(hd_exchange_test(flow->exchange[flow->step], &done));
+        HD_TRY(hd_flow_moved(flow, 0, &done));
         if (!done) {
             return HEDDLE_OK;
         }

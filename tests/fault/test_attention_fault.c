@@ -173,10 +173,8 @@ static void a_rank_is_late_in_a_ring_of_messages(void **state)
 }
 
 /* Rank 1 is in the middle of a copy when rank 0's call fails: its memory is its own again only after that. */
-static heddle_status fails_amid_a_copy(heddle_comm *comm, void *arg)
+static heddle_status softmax_call(heddle_comm *comm, int is_failing)
 {
-    volatile int *has_stopped = arg;
-    int rank = heddle_comm_rank(comm);
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
@@ -190,26 +188,65 @@ static heddle_status fails_amid_a_copy(heddle_comm *comm, void *arg)
     HD_OK(heddle_mesh_parse(&mesh, "[sp=2]"));
     HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
     HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
-    hd_comm_set_moving(comm, rank == 1);
     HD_OK(heddle_comm_barrier(comm));
-    if (rank == 1) {
-        usleep(200000);
-        *has_stopped = 1;
-        hd_comm_set_moving(comm, 0);
-    } else {
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_attention_forward(attention, &none[0], &none[1], &none[2], &none[3], NULL, HEDDLE_NO_STREAM));
-        assert_int_equal(*has_stopped, 1);
-    }
+    heddle_status st =
+        is_failing ? heddle_attention_forward(attention, &none[0], &none[1], &none[2], &none[3], NULL, HEDDLE_NO_STREAM)
+                   : HEDDLE_OK;
     heddle_attention_destroy(attention);
+    return st;
+}
+
+static heddle_status linear_call(heddle_comm *comm, int is_failing)
+{
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_linear_attention *attention = NULL;
+    heddle_attention_array none;
+    heddle_linear_attention_options options;
+    heddle_linear_attention_options_init(&options);
+    options.method = HEDDLE_LINEAR_LASP;
+    memset(&none, 0, sizeof none);
+    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=8 h=1 d=8]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[sp=2]"));
+    HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
+    HD_OK(heddle_linear_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    HD_OK(heddle_comm_barrier(comm));
+    heddle_status st = is_failing
+                           ? heddle_linear_attention_forward(attention, &none, &none, &none, &none, HEDDLE_NO_STREAM)
+                           : HEDDLE_OK;
+    heddle_linear_attention_destroy(attention);
+    return st;
+}
+
+typedef struct copying {
+    heddle_status (*call)(heddle_comm *comm, int is_failing);
+    volatile int has_stopped;
+} copying;
+
+static heddle_status fails_amid_a_copy(heddle_comm *comm, void *arg)
+{
+    copying *c = arg;
+    int is_copying = heddle_comm_rank(comm) == 1;
+    hd_comm_set_moving(comm, is_copying);
+    heddle_status st = c->call(comm, !is_copying);
+    if (is_copying) {
+        usleep(200000);
+        c->has_stopped = 1;
+        hd_comm_set_moving(comm, 0);
+        return st;
+    }
+    assert_int_equal(st, HEDDLE_ERR_ARG);
+    assert_int_equal(c->has_stopped, 1);
     return HEDDLE_OK;
 }
 
 static void a_failing_call_waits_for_copies(void **state)
 {
     (void)state;
-    volatile int has_stopped = 0;
-    HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, (void *)&has_stopped));
+    copying softmax = {.call = softmax_call}, linear = {.call = linear_call};
+    HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, &softmax));
+    HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, &linear));
 }
 
 int main(int argc, char **argv)
