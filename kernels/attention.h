@@ -72,6 +72,9 @@ typedef struct hd_attn_kernels {
     void (*mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out);
     /* dst += src */
     void (*add)(void *dst, const void *src, int64_t elems);
+    void (*fill)(void *dst, double value, int64_t elems);
+    /* dst[na][nb] += <a[i], b[j]> over d */
+    void (*add_dots)(void *dst, const void *a, int64_t na, const void *b, int64_t nb, int64_t d);
 } hd_attn_kernels;
 
 /* out[q, :] = sum_k softmax_k(scale * <q[q, :], k[k, :]>) v[k, :] for one head of one fibre. Token t of q lies

@@ -52,6 +52,8 @@ typedef struct hd_linear_kernels {
     void (*states)(void *scratch, const hd_linear_chunk *chunk, int gradient, void *to_left, void *to_right);
     /* state = factor * state + add, elems of them (padding included) */
     void (*fold)(void *state, double factor, const void *add, int64_t elems);
+    /* dst = factor * src */
+    void (*scale)(void *dst, double factor, const void *src, int64_t elems);
 
     /* o = ((q k^T) * D) v */
     void (*inner)(void *scratch, const hd_linear_chunk *chunk);

@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/linear.h"
+#include "kernels/training.h"
 
 #include <heddle/status.h>
 
@@ -26,7 +27,17 @@ typedef struct hd_kernels {
     hd_copy_kernel copy[HD_MOST_COPIES];
     int copies;
 
+    /* run_bytes zeros at every step of the loops, the outermost first */
+    void (*clear)(void *dst, int64_t run_bytes, int nloops, const int64_t *count, const int64_t *stride_bytes);
+
     hd_sum_fn sum[HEDDLE_DTYPE_COUNT];
+
+    /* --- between a strided array and dense ones: extents and strides (in elements) of three dims */
+
+    void (*pack)(void *dense, const void *src, int64_t elem_bytes, const int64_t extent[3], const int64_t stride[3]);
+    /* dst = the sum of nsrc dense arrays, added in this order in f64 and rounded once; none: zeros */
+    void (*unpack)(void *dst, heddle_dtype dtype, const int64_t stride[3], const void *const *src, int nsrc,
+                   heddle_dtype src_dtype, const int64_t extent[3]);
 
     /* Elementwise, F32 and BF16 (rounded to nearest even). dst may equal src only for equal types. */
     void (*convert)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems);
@@ -47,6 +58,10 @@ typedef struct hd_kernels {
     void (*norm_rotate)(void *x, heddle_dtype dtype, int64_t heads, int64_t d, const float *weight,
                         const float *cos_sin);
 
+    /* In place on `heads` vectors of d elements: x *= inverse, which is 1 / sqrt(mean square + 1e-6 d); NULL: it is not
+     * wanted */
+    void (*head_norm)(void *x, float *inverse, heddle_dtype dtype, int64_t heads, int64_t d);
+
     /* --- their gradients; f32 unless a dtype is named. "+=": added to. Sums over rows go from the first row to the
      * last. */
 
@@ -65,8 +80,19 @@ typedef struct hd_kernels {
                              const float *weight, const float *cos_sin, float *dweight);
     /* dst[n] += sum over rows, which lie `stride` elements apart */
     void (*add_columns)(float *dst, const float *src, int64_t rows, int64_t stride, int64_t n);
+    void (*add_columns_bf16)(float *dst, const uint16_t *src, int64_t rows, int64_t stride, int64_t n);
     /* dst += factor * src; returns the sum of src * other */
     float (*add_scaled)(float *dst, const float *src, const float *other, int64_t elems, float factor);
+    /* Backward of head_norm; y, inverse: what it left */
+    void (*head_norm_back)(void *dx, heddle_dtype dx_dtype, const float *dy, const void *y, heddle_dtype dtype,
+                           const float *inverse, int64_t heads, int64_t d);
+
+    /* --- optimisers */
+
+    void (*adamw)(const hd_adamw_step *step, float *param, const float *grad, float *mean, float *square,
+                  int64_t elems);
+    void (*divide)(float *dst, const float *src, float divisor, int64_t elems);
+    void (*add_squares)(hd_squares *squares, const float *values, int64_t elems);
 
     /* --- attention of one head of one fibre; scratch: attention_scratch_bytes(nk, d), 64-byte aligned. Scores are
      * those of attn_f32, bit for bit. */

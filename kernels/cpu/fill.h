@@ -12,6 +12,10 @@ void hd_linear_fill(hd_kernels *table);
 void hd_linear_fill_f64(hd_kernels *table);
 void hd_block_fill(hd_kernels *table);
 void hd_block_back_fill(hd_kernels *table);
+void hd_head_norm_fill(hd_kernels *table);
+void hd_pack_fill(hd_kernels *table);
+void hd_adamw_fill(hd_kernels *table);
+void hd_squares_fill(hd_kernels *table);
 
 #if defined(__x86_64__)
 void hd_copy_fill_avx2(hd_kernels *table);

@@ -19,6 +19,10 @@ static void fill_reference(hd_kernels *of)
     hd_linear_fill_f64(of);
     hd_block_fill(of);
     hd_block_back_fill(of);
+    hd_head_norm_fill(of);
+    hd_pack_fill(of);
+    hd_adamw_fill(of);
+    hd_squares_fill(of);
 }
 
 #if defined(__x86_64__)

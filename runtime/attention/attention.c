@@ -56,7 +56,7 @@ static void pack_parts(heddle_attention *a, char *dense, const heddle_attention_
         for (int which = 0; which < 3; which++) {
             int64_t first = which == 0 ? part->q_lo : part->kv_lo, count = which == 0 ? part->nq : part->nkv;
             for (int64_t h = first; h < first + count; h++) {
-                hd_attn_pack_head(dense, x[which], p, h, which == 0 ? p->heads : p->kv_heads);
+                hd_attn_pack_head(a->core.table, dense, x[which], p, h, which == 0 ? p->heads : p->kv_heads);
                 dense += head_bytes;
             }
         }
@@ -89,7 +89,7 @@ static void unpack_parts(heddle_attention *a, const heddle_attention_array *cons
                 }
                 base += p->part[i].nq + 2 * p->part[i].nkv;
             }
-            hd_attn_unpack_head(x[which], src, n, dtype, p, h, heads);
+            hd_attn_unpack_head(a->core.table, x[which], src, n, dtype, p, h, heads);
         }
     }
 }
@@ -121,7 +121,7 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     int64_t rows = p->batch * p->member_rows[p->rank].rows;
     for (int64_t h = 0; h < p->heads; h++) {
         const void *src = o + h * rows * p->width * (int64_t)heddle_dtype_bytes(type);
-        hd_attn_unpack_head(x[3], &src, 1, type, p, h, p->heads);
+        hd_attn_unpack_head(a->core.table, x[3], &src, 1, type, p, h, p->heads);
     }
     int64_t own = p->member_rows[p->rank].rows * p->real_bytes;
     for (int64_t b = 0; lse != NULL && b < p->batch; b++) { /* [h][b][rows] to [b][h][rows] */
@@ -173,7 +173,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     int64_t all_elems = a->q_elems + 2 * a->kv_elems;
     char *packed = p->spread > 1 ? a->rows : a->d_o;
     for (int64_t h = 0; h < p->heads; h++) {
-        hd_attn_pack_head(packed + h * head_bytes, x[0], p, h, p->heads);
+        hd_attn_pack_head(a->core.table, packed + h * head_bytes, x[0], p, h, p->heads);
     }
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o));

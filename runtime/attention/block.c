@@ -275,13 +275,7 @@ void hd_core_start(hd_core *core, const hd_carry_arrays *carry)
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     memset(carry->acc, 0, (size_t)(rows * p->width * p->real_bytes));
     memset(carry->sum, 0, (size_t)(rows * p->real_bytes));
-    for (int64_t i = 0; i < rows; i++) {
-        if (p->real == HEDDLE_F64) {
-            ((double *)carry->top)[i] = -__builtin_inf();
-        } else {
-            ((float *)carry->top)[i] = -__builtin_inff();
-        }
-    }
+    core->kernels->fill(carry->top, -__builtin_inf(), rows);
 }
 
 void hd_core_finish(hd_core *core, const hd_carry_arrays *carry, void *lse)

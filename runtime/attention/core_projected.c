@@ -259,21 +259,8 @@ static void projection_gradient(hd_core *core, const char *d_projected, const ch
     int64_t own = core->rows[core->rank].rows, d = p->width, elems = state->m * own;
     memset(out, 0, (size_t)(elems * p->real_bytes));
     for (int64_t i = 0; i < core->kv_heads * p->batch; i++) {
-        for (int64_t r = 0; r < state->m; r++) {
-            for (int64_t s = 0; s < own; s++) {
-                if (p->real == HEDDLE_F64) {
-                    double dot = 0;
-                    core->kernels->row_dots(&dot, d_projected + (i * state->m + r) * d * 8,
-                                            keys + (i * own + s) * d * 8, 1, d);
-                    ((double *)out)[r * own + s] += dot;
-                } else {
-                    float dot = 0;
-                    core->kernels->row_dots(&dot, d_projected + (i * state->m + r) * d * 4,
-                                            keys + (i * own + s) * d * 4, 1, d);
-                    ((float *)out)[r * own + s] += dot;
-                }
-            }
-        }
+        core->kernels->add_dots(out, d_projected + i * state->m * d * p->real_bytes, state->m,
+                                keys + i * own * d * p->real_bytes, own, d);
     }
 }
 

@@ -172,17 +172,6 @@ static heddle_status go_round(round_work *t, const void *block, void *own_sum)
     return hd_ring_run(t->core, &walk);
 }
 
-static void fill(void *data, int64_t elems, heddle_dtype real, double value)
-{
-    for (int64_t i = 0; i < elems; i++) {
-        if (real == HEDDLE_F64) {
-            ((double *)data)[i] = value;
-        } else {
-            ((float *)data)[i] = (float)value;
-        }
-    }
-}
-
 typedef struct softmax_work {
     hd_core *core;
     char *lse; /* NULL: not wanted */
@@ -228,7 +217,7 @@ static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
     round_work scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
     round_work values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p};
     softmax_work softmax = {core, x->lse};
-    fill(state->p, rows * state->columns, p->real, -__builtin_inf());
+    core->kernels->fill(state->p, -__builtin_inf(), rows * state->columns);
     HD_TRY(go_round(&scores, x->kv, NULL));
     HD_TRY(hd_core_each_head(core, 0, softmax_turn, &softmax, (hd_poll){NULL, NULL}));
     memset(x->o, 0, (size_t)(rows * p->width * p->real_bytes));
@@ -273,7 +262,7 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     round_work to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp};
     round_work to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp};
     HD_TRY(sum_up(&to_dv, dv));
-    fill(state->dp, rows * state->columns, p->real, 0);
+    core->kernels->fill(state->dp, 0, rows * state->columns);
     HD_TRY(go_round(&to_dp, v, NULL));
     HD_TRY(hd_core_each_head(core, 0, softmax_back_turn, core, (hd_poll){NULL, NULL}));
     HD_TRY(sum_up(&to_dk, dk));

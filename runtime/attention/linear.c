@@ -186,13 +186,10 @@ heddle_status heddle_linear_attention_state(void *out, const heddle_linear_atten
                        a->forwards == 0 ? "there was no forward" : "the bidirectional form has no last state");
     }
     int64_t elems = a->problem.dk * a->problem.dv;
-    for (int64_t i = 0; i < a->problem.state_elems; i++) {
-        double decay = convention == HEDDLE_LINEAR_STATE_DECAYED ? hd_linear_decay(a, i / elems) : 1;
-        if (a->problem.real == HEDDLE_F64) {
-            ((double *)out)[i] = decay * ((const double *)(const void *)a->last)[i];
-        } else {
-            ((float *)out)[i] = (float)decay * ((const float *)(const void *)a->last)[i];
-        }
+    for (int64_t i = 0; i * elems < a->problem.state_elems; i++) {
+        double decay = convention == HEDDLE_LINEAR_STATE_DECAYED ? hd_linear_decay(a, i) : 1;
+        size_t at = (size_t)(i * elems) * a->kernels->real_bytes;
+        a->kernels->scale((char *)out + at, decay, (const char *)a->last + at, elems);
     }
     return HEDDLE_OK;
 }

@@ -1,8 +1,6 @@
 /* Between a caller's strided arrays and dense ones, head by head. */
 #include "runtime/attention/attention_internal.h"
 
-#include "kernels/small_float.h"
-
 #include <string.h>
 
 void hd_attn_strides(int64_t stride[4], const heddle_attention_array *array, int64_t rows, int64_t heads, int64_t width)
@@ -17,84 +15,35 @@ void hd_attn_strides(int64_t stride[4], const heddle_attention_array *array, int
     }
 }
 
-static double load(const void *from, int64_t i, heddle_dtype dtype)
+/* Rows of one head of all samples: where they begin in the caller's array, extents and strides of [b][s][c]. */
+static int64_t rows_of_head(int64_t extent[3], int64_t stride[3], const heddle_attention_array *array,
+                            const hd_attn_problem *problem, int64_t head, int64_t array_heads)
 {
-    switch (dtype) {
-    case HEDDLE_F64:
-        return ((const double *)from)[i];
-    case HEDDLE_BF16:
-        return hd_f32_from_bf16(((const uint16_t *)from)[i]);
-    default:
-        return ((const float *)from)[i];
-    }
+    int64_t rows = problem->member_rows[problem->rank].rows, all[4];
+    hd_attn_strides(all, array, rows, array_heads, problem->width);
+    extent[0] = problem->batch;
+    extent[1] = rows;
+    extent[2] = problem->width;
+    stride[0] = all[0];
+    stride[1] = all[1];
+    stride[2] = all[3];
+    return extent[0] * rows > 0 ? head * all[2] : 0; /* nothing here: data may be NULL */
 }
 
-static void store(void *to, int64_t i, heddle_dtype dtype, double value)
+void hd_attn_pack_head(const hd_kernels *kernels, void *dense, const heddle_attention_array *array,
+                       const hd_attn_problem *problem, int64_t head, int64_t array_heads)
 {
-    switch (dtype) {
-    case HEDDLE_F64:
-        ((double *)to)[i] = value;
-        break;
-    case HEDDLE_BF16:
-        ((uint16_t *)to)[i] = hd_bf16_from_f32((float)value);
-        break;
-    default:
-        ((float *)to)[i] = (float)value;
-        break;
-    }
+    int64_t extent[3], stride[3], first = rows_of_head(extent, stride, array, problem, head, array_heads);
+    kernels->pack(dense, (const char *)array->data + first * problem->elem_bytes, problem->elem_bytes, extent, stride);
 }
 
-void hd_attn_pack_head(void *dense, const heddle_attention_array *array, const hd_attn_problem *problem, int64_t head,
-                       int64_t array_heads)
+void hd_attn_unpack_head(const hd_kernels *kernels, const heddle_attention_array *array, const void *const *src,
+                         int nsrc, heddle_dtype dtype, const hd_attn_problem *problem, int64_t head,
+                         int64_t array_heads)
 {
-    int64_t rows = problem->member_rows[problem->rank].rows, width = problem->width, stride[4];
-    int64_t row_bytes = width * problem->elem_bytes;
-    hd_attn_strides(stride, array, rows, array_heads, width);
-    for (int64_t b = 0; b < problem->batch; b++) {
-        for (int64_t s = 0; s < rows; s++) {
-            int64_t at = b * stride[0] + s * stride[1] + head * stride[2];
-            char *to = (char *)dense + (b * rows + s) * row_bytes;
-            const char *from = (const char *)array->data + at * problem->elem_bytes;
-            if (stride[3] == 1) {
-                memcpy(to, from, (size_t)row_bytes);
-                continue;
-            }
-            for (int64_t c = 0; c < width; c++) {
-                memcpy(to + c * problem->elem_bytes, from + c * stride[3] * problem->elem_bytes,
-                       (size_t)problem->elem_bytes);
-            }
-        }
-    }
-}
-
-static void unpack_row(char *to, int64_t stride, const void *const *src, int nsrc, int64_t first, heddle_dtype dtype,
-                       const hd_attn_problem *problem)
-{
-    if (nsrc == 1 && dtype == problem->dtype && stride == 1) {
-        memcpy(to, (const char *)src[0] + first * problem->elem_bytes, (size_t)(problem->width * problem->elem_bytes));
-        return;
-    }
-    for (int64_t c = 0; c < problem->width; c++) {
-        double sum = nsrc > 0 ? load(src[0], first + c, dtype) : 0;
-        for (int i = 1; i < nsrc; i++) {
-            sum += load(src[i], first + c, dtype);
-        }
-        store(to, c * stride, problem->dtype, sum);
-    }
-}
-
-void hd_attn_unpack_head(const heddle_attention_array *array, const void *const *src, int nsrc, heddle_dtype dtype,
-                         const hd_attn_problem *problem, int64_t head, int64_t array_heads)
-{
-    int64_t rows = problem->member_rows[problem->rank].rows, stride[4];
-    hd_attn_strides(stride, array, rows, array_heads, problem->width);
-    for (int64_t b = 0; b < problem->batch; b++) {
-        for (int64_t s = 0; s < rows; s++) {
-            int64_t at = b * stride[0] + s * stride[1] + head * stride[2];
-            unpack_row((char *)array->data + at * problem->elem_bytes, stride[3], src, nsrc,
-                       (b * rows + s) * problem->width, dtype, problem);
-        }
-    }
+    int64_t extent[3], stride[3], first = rows_of_head(extent, stride, array, problem, head, array_heads);
+    kernels->unpack((char *)array->data + first * problem->elem_bytes, problem->dtype, stride, src, nsrc, dtype,
+                    extent);
 }
 
 void hd_attn_widen(const hd_kernels *kernels, void *real, const void *storage, heddle_dtype storage_dtype,

@@ -4,17 +4,14 @@
  * the same bits. q is not scaled: 1/sqrt(d) is a factor of the result, which the norm behind it takes out again; what
  * is left of it is d times the norm's epsilon.
  */
-#include "kernels/small_float.h"
 #include "runtime/base/base.h"
 #include "runtime/block/block_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64, LANES = 8, LEAST_CHUNK = 128, MOST_CHUNK = 256 };
+enum { ALIGNMENT = 64, LEAST_CHUNK = 128, MOST_CHUNK = 256 };
 enum { KV_LEFT, KV_RIGHT, G_RIGHT, G_LEFT, STATES };
-
-static const float NORM_EPSILON = 1e-6f;
 
 /* One thread's scratch, divided. */
 typedef struct linear_work {
@@ -193,60 +190,17 @@ static void head_backward(const linear_work *w, const head_rows *x, double decay
 
 /* --- the norm of every head's result ------------------------------------------------------------------------------ */
 
-static float load(const void *x, heddle_dtype dtype, int64_t i)
-{
-    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
-
-static void store(void *x, heddle_dtype dtype, int64_t i, float value)
-{
-    if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_bf16_from_f32(value);
-    } else {
-        ((float *)x)[i] = value;
-    }
-}
-
-/* <x, y> of one head: lane by lane, then the lanes in order. */
-static float dot(const void *x, heddle_dtype x_dtype, const void *y, heddle_dtype y_dtype, int64_t at, int64_t d)
-{
-    float lane[LANES] = {0}, sum = 0;
-    for (int64_t i = 0; i < d; i++) {
-        lane[i % LANES] += load(x, x_dtype, at + i) * load(y, y_dtype, at + i);
-    }
-    for (int l = 0; l < LANES; l++) {
-        sum += lane[l];
-    }
-    return sum;
-}
-
 void hd_linear_norm(const heddle_block *block, void *o, float *inverse, int64_t rows)
 {
-    heddle_dtype dtype = block->options.shape.dtype;
-    int64_t d = block->head_channels;
-    for (int64_t i = 0; i < rows * block->options.heads; i++) {
-        float squares = dot(o, dtype, o, dtype, i * d, d);
-        float factor = 1.0f / sqrtf(squares / (float)d + NORM_EPSILON * (float)d);
-        for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            store(o, dtype, j, load(o, dtype, j) * factor);
-        }
-        if (inverse != NULL) {
-            inverse[i] = factor;
-        }
-    }
+    block->kernels->head_norm(o, inverse, block->options.shape.dtype, rows * block->options.heads,
+                              block->head_channels);
 }
 
 void hd_linear_norm_back(const heddle_block *block, void *d_raw, heddle_dtype d_raw_dtype, const float *d_o,
                          const void *o, const float *inverse, int64_t rows)
 {
-    heddle_dtype dtype = block->options.shape.dtype;
-    int64_t d = block->head_channels;
-    for (int64_t i = 0; i < rows * block->options.heads; i++) {
-        float mean = dot(d_o, HEDDLE_F32, o, dtype, i * d, d) / (float)d;
-        for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            store(d_raw, d_raw_dtype, j, (d_o[j] - load(o, dtype, j) * mean) * inverse[i]);
-        }
-    }
+    block->kernels->head_norm_back(d_raw, d_raw_dtype, d_o, o, block->options.shape.dtype, inverse,
+                                   rows * block->options.heads, block->head_channels);
 }
 
 /* --- fibres ------------------------------------------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
 #ifndef HD_MOVE_COPY_H
 #define HD_MOVE_COPY_H
 
+#include "kernels/table.h"
+
 #include <heddle/sys/transport.h>
 
 /* A strided copy without pointers: loops over runs; offsets and strides in bytes. */
@@ -30,6 +32,6 @@ heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
 /* Carry it out within this process, by the kernel that the rule of thumb gives. */
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
 /* Zeros in the place of its destination. */
-void hd_copy_clear(const hd_copy *copy, void *dst);
+void hd_copy_clear(const hd_kernels *kernels, const hd_copy *copy, void *dst);
 
 #endif

@@ -147,6 +147,7 @@ static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_trans
     t->channel = channel;
     t->src_bytes = spec->src_bytes;
     t->dst_bytes = spec->dst_bytes;
+    t->kernels = spec->kernels;
     t->add = spec->add;
     t->adds = spec->adds;
     t->any_src = spec->any_src;

@@ -2,8 +2,6 @@
 #include "kernels/copy.h"
 #include "runtime/move/copy.h"
 
-#include <string.h>
-
 void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes)
 {
     hd_lane lane = {.src = (const char *)src + copy->src_offset_bytes,
@@ -23,19 +21,8 @@ void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t sh
     kernel->copy(&lane, 1, copy->nloops, copy->count);
 }
 
-void hd_copy_clear(const hd_copy *copy, void *dst)
+void hd_copy_clear(const hd_kernels *kernels, const hd_copy *copy, void *dst)
 {
-    char *row = (char *)dst + copy->dst_offset_bytes;
-    int64_t index[HEDDLE_MAX_DIMS] = {0};
-    for (int k = 0; k >= 0;) {
-        memset(row, 0, (size_t)copy->run_bytes);
-        for (k = copy->nloops - 1; k >= 0; k--) {
-            int64_t steps = ++index[k] < copy->count[k] ? 1 : 1 - copy->count[k];
-            row += steps * copy->dst_stride_bytes[k];
-            if (index[k] < copy->count[k]) {
-                break;
-            }
-            index[k] = 0;
-        }
-    }
+    kernels->clear((char *)dst + copy->dst_offset_bytes, copy->run_bytes, copy->nloops, copy->count,
+                   copy->dst_stride_bytes);
 }

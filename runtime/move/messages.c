@@ -146,7 +146,7 @@ heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
         return HEDDLE_OK;
     }
     if (t->clears) {
-        hd_copy_clear(&t->clear, leg->dst);
+        hd_copy_clear(t->kernels, &t->clear, leg->dst);
     }
     if (mail->pack.nlanes > 0) {
         hd_lanes_run(&mail->pack, &(hd_bases){.src = leg->src, .dst = mail->send_stage});

@@ -53,6 +53,7 @@ typedef struct hd_transfer_spec {
      * for disjoint ones. Their copies have one loop per dim, in the order of the destination's strides (largest first),
      * over runs of one element. */
     int adds;
+    const hd_kernels *kernels;
     hd_sum_fn add;                /* adds runs of elements */
     const hd_copy *clear;         /* its destination is zeroed first; NULL: the parts cover it */
     int any_src, any_dst;         /* the same on every rank: src (dst) may be memory that peers cannot reach */

@@ -90,7 +90,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         HD_TRY(hd_comm_check(c->comm));
     }
     if (t->clears && t->mail.exchange == NULL) {
-        hd_copy_clear(&t->clear, c->leg[c->at].dst);
+        hd_copy_clear(t->kernels, &t->clear, c->leg[c->at].dst);
     }
     HD_TRY(hd_peer_move(t, &c->leg[c->at]));
     mark(c, 0);

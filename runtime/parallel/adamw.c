@@ -74,23 +74,6 @@ void heddle_adamw_destroy(heddle_adamw *adamw)
     }
 }
 
-typedef struct step_numbers {
-    double clip, rate, keep;       /* keep: 1 - rate * decay */
-    double mean_scale, root_scale; /* 1 / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
-} step_numbers;
-
-static void update(const heddle_adamw_options *o, const step_numbers *s, float *param, const float *grad, float *mean,
-                   float *square, int64_t elems)
-{
-    for (int64_t i = 0; i < elems; i++) {
-        double g = (double)grad[i] * s->clip;
-        mean[i] = (float)(o->beta1 * (double)mean[i] + (1 - o->beta1) * g);
-        square[i] = (float)(o->beta2 * (double)square[i] + (1 - o->beta2) * g * g);
-        double change = (double)mean[i] * s->mean_scale / (sqrt((double)square[i]) * s->root_scale + o->epsilon);
-        param[i] = (float)((double)param[i] * s->keep - s->rate * change);
-    }
-}
-
 heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -104,17 +87,20 @@ heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rat
     heddle_bucket *bucket = adamw->bucket;
     const heddle_adamw_options *o = &adamw->options;
     adamw->steps++;
-    step_numbers s = {.clip = o->max_norm > 0 && norm > o->max_norm ? o->max_norm / norm : 1,
-                      .rate = learning_rate,
-                      .mean_scale = 1 / (1 - pow(o->beta1, (double)adamw->steps)),
-                      .root_scale = 1 / sqrt(1 - pow(o->beta2, (double)adamw->steps))};
+    hd_adamw_step s = {.beta1 = o->beta1,
+                       .beta2 = o->beta2,
+                       .epsilon = o->epsilon,
+                       .clip = o->max_norm > 0 && norm > o->max_norm ? o->max_norm / norm : 1,
+                       .rate = learning_rate,
+                       .mean_scale = 1 / (1 - pow(o->beta1, (double)adamw->steps)),
+                       .root_scale = 1 / sqrt(1 - pow(o->beta2, (double)adamw->steps))};
     int64_t first = 0;
     for (int i = 0; i < bucket->nparts; i++) {
         const heddle_bucket_part *part = &bucket->part[i];
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
         s.keep = part->decay ? 1 - learning_rate * o->weight_decay : 1;
         if (n > 0) {
-            update(o, &s, part->param + lo, part->grad + lo, adamw->mean + at, adamw->square + at, n);
+            bucket->kernels->adamw(&s, part->param + lo, part->grad + lo, adamw->mean + at, adamw->square + at, n);
         }
         first += part->elems;
     }

@@ -84,6 +84,7 @@ static heddle_status take(heddle_bucket *bucket, const heddle_mesh *mesh, const 
     heddle_bucket_options_init(o);
     HD_TRY(hd_struct_take(o, options, HD_STRUCT(heddle_bucket_options, average_axes)));
     HD_TRY(hd_device_need(o->space, o->device, "a bucket", hd_comm_transport_name(bucket->comm)));
+    HD_TRY(hd_kernels_cpu(&bucket->kernels));
     HD_TRY(heddle_mesh_check(mesh));
     int nranks = heddle_comm_size(bucket->comm);
     if (heddle_mesh_size(mesh) != nranks) {

@@ -20,8 +20,10 @@ static void take_result(heddle_bucket *bucket, const float *result)
     for (int i = 0; i < bucket->nparts; i++) {
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
         float *grad = bucket->part[i].grad;
-        for (int64_t e = 0; e < n; e++) {
-            grad[lo + e] = bucket->divisor != 1 ? result[at + e] / bucket->divisor : result[at + e];
+        if (n > 0 && bucket->divisor != 1) {
+            bucket->kernels->divide(grad + lo, result + at, bucket->divisor, n);
+        } else if (n > 0) {
+            memcpy(grad + lo, result + at, (size_t)n * sizeof *grad);
         }
         first += bucket->part[i].elems;
     }
@@ -93,7 +95,7 @@ heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stre
     for (int i = 0; i < bucket->nparts; i++) {
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
         if (n > 0) {
-            hd_squares_add(&squares, bucket->part[i].grad + lo, n);
+            bucket->kernels->add_squares(&squares, bucket->part[i].grad + lo, n);
         }
         first += bucket->part[i].elems;
     }

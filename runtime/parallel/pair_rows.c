@@ -1,5 +1,4 @@
 /* The products of a dense pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
-#include "kernels/small_float.h"
 #include "runtime/parallel/pair_internal.h"
 
 #include "runtime/base/threads.h"
@@ -160,10 +159,5 @@ void hd_pair_add_columns(const heddle_dense_pair *pair, float *dst, const void *
         pair->kernels->add_columns(dst, rows, pair->rows, c, c);
         return;
     }
-    const uint16_t *narrow = rows;
-    for (int64_t r = 0; r < pair->rows; r++) {
-        for (int64_t i = 0; i < c; i++) {
-            dst[i] += hd_f32_from_bf16(narrow[r * c + i]);
-        }
-    }
+    pair->kernels->add_columns_bf16(dst, rows, pair->rows, c, c);
 }

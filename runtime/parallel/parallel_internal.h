@@ -2,6 +2,7 @@
 #ifndef HD_PARALLEL_INTERNAL_H
 #define HD_PARALLEL_INTERNAL_H
 
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
@@ -32,14 +33,6 @@ heddle_layout hd_layout_with(const heddle_layout *layout, int axis, int dim);
 
 /* --- exact sums of squares (squares.c) ---------------------------------------------------------------------------- */
 
-/* The sum of squares of any number of f32 values without rounding, so that it does not depend on their order or on who
- * holds them: digits of 32 bits from 2^-298 upwards, in 64-bit counters that add up over ranks. */
-enum { HD_SQUARES_DIGITS = 20, HD_SQUARES_LANES = HD_SQUARES_DIGITS + 2 };
-typedef struct hd_squares {
-    int64_t lane[HD_SQUARES_LANES]; /* digits, then how many infinities, how many NaN */
-} hd_squares;
-
-void hd_squares_add(hd_squares *squares, const float *values, int64_t elems);
 double hd_squares_root(const hd_squares *squares);
 
 /* --- buckets ------------------------------------------------------------------------------------------------------ */
@@ -52,6 +45,7 @@ typedef struct hd_bucket_step {
 } hd_bucket_step;
 
 struct heddle_bucket {
+    const hd_kernels *kernels;
     heddle_comm *comm;
     heddle_comm *group;      /* ranks that are summed */
     heddle_comm *norm_group; /* shard axis and norm axes; NULL: the own block is all there is */

@@ -28,5 +28,7 @@ void hd_attn_fill(hd_kernels *table)
         .mix = f32_mix,
         .mix_back = f32_mix_back,
         .add = f32_add,
+        .fill = f32_fill,
+        .add_dots = f32_add_dots,
     };
 }

@@ -28,5 +28,7 @@ void hd_attn_fill_f64(hd_kernels *table)
         .mix = f64_mix,
         .mix_back = f64_mix_back,
         .add = f64_add,
+        .fill = f64_fill,
+        .add_dots = f64_add_dots,
     };
 }

@@ -252,3 +252,19 @@ static void ATTN(add)(void *dst, const void *src, int64_t elems)
         ((REAL *)dst)[i] += ((const REAL *)src)[i];
     }
 }
+
+static void ATTN(fill)(void *dst, double value, int64_t elems)
+{
+    for (int64_t i = 0; i < elems; i++) {
+        ((REAL *)dst)[i] = (REAL)value;
+    }
+}
+
+static void ATTN(add_dots)(void *dst, const void *a, int64_t na, const void *b, int64_t nb, int64_t d)
+{
+    for (int64_t i = 0; i < na; i++) {
+        for (int64_t j = 0; j < nb; j++) {
+            ((REAL *)dst)[i * nb + j] += ATTN(dot)((const REAL *)a + i * d, (const REAL *)b + j * d, d);
+        }
+    }
+}

@@ -48,5 +48,7 @@ void ATTN_FILL(hd_kernels *table)
         .mix = mix,
         .mix_back = mix_back,
         .add = rows_add,
+        .fill = rows_fill,
+        .add_dots = rows_add_dots,
     };
 }

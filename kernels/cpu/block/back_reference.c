@@ -111,6 +111,15 @@ static void add_columns(float *dst, const float *src, int64_t rows, int64_t stri
     }
 }
 
+static void add_columns_bf16(float *dst, const uint16_t *src, int64_t rows, int64_t stride, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < n; i++) {
+            dst[i] += hd_f32_from_bf16(src[r * stride + i]);
+        }
+    }
+}
+
 static float add_scaled(float *dst, const float *src, const float *other, int64_t elems, float factor)
 {
     double sum = 0;
@@ -128,5 +137,6 @@ void hd_block_back_fill(hd_kernels *table)
     table->gelu_back = gelu_back;
     table->norm_rotate_back = norm_rotate_back;
     table->add_columns = add_columns;
+    table->add_columns_bf16 = add_columns_bf16;
     table->add_scaled = add_scaled;
 }

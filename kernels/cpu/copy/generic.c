@@ -30,8 +30,26 @@ static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_
 }
 #endif
 
+static void clear(void *dst, int64_t run_bytes, int nloops, const int64_t *count, const int64_t *stride_bytes)
+{
+    char *at = dst;
+    int64_t index[HD_MAX_LOOPS] = {0};
+    for (int k = 0; k >= 0;) {
+        memset(at, 0, (size_t)run_bytes);
+        for (k = nloops - 1; k >= 0; k--) {
+            int64_t steps = ++index[k] < count[k] ? 1 : 1 - count[k];
+            at += steps * stride_bytes[k];
+            if (index[k] < count[k]) {
+                break;
+            }
+            index[k] = 0;
+        }
+    }
+}
+
 void hd_copy_fill(hd_kernels *table)
 {
+    table->clear = clear;
     static const hd_copy_kernel family[] = {
         {"memcpy", copy_memcpy, 1, 1},
 #if HD_X86

@@ -368,6 +368,13 @@ static void outer_back(void *scratch, const hd_linear_chunk *chunk, const void *
     close_rows(&chunk->dv, to_dv, rows, dv);
 }
 
+static void scale(void *dst, double factor, const void *src, int64_t elems)
+{
+    for (int64_t i = 0; i < elems; i++) {
+        ((REAL *)dst)[i] = (REAL)factor * ((const REAL *)src)[i];
+    }
+}
+
 void LINEAR_FILL(hd_kernels *table)
 {
     table->LINEAR_SLOT = (hd_linear_kernels){
@@ -378,6 +385,7 @@ void LINEAR_FILL(hd_kernels *table)
         .begin = begin,
         .states = states,
         .fold = fold,
+        .scale = scale,
         .inner = inner,
         .outer = outer,
         .forward = forward,
