@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static int64_t messages(int p, int n)
-{
-    return p + 1 < n;
-}
-
 static int64_t serial_steps(int n)
 {
     return n - 1;
@@ -91,4 +86,4 @@ out:
 }
 
 const hd_flow_method hd_flow_lasp = {
-    .name = "lasp", .messages = messages, .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};
+    .name = "lasp", .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};

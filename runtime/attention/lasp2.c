@@ -7,12 +7,6 @@
 
 #include <stdlib.h>
 
-static int64_t messages(int p, int n)
-{
-    (void)p;
-    return n - 1;
-}
-
 static int64_t serial_steps(int n)
 {
     (void)n;
@@ -90,9 +84,5 @@ out:
     return st;
 }
 
-const hd_flow_method hd_flow_lasp2 = {.name = "lasp2",
-                                      .messages = messages,
-                                      .serial_steps = serial_steps,
-                                      .create = create,
-                                      .begin = begin,
-                                      .test = test};
+const hd_flow_method hd_flow_lasp2 = {
+    .name = "lasp2", .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};

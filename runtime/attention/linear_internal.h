@@ -39,8 +39,6 @@ typedef struct hd_flow hd_flow;
 
 typedef struct hd_flow_method {
     const char *name;
-    /* Messages that a rank at position p of n sends. */
-    int64_t (*messages)(int p, int n);
     int64_t (*serial_steps)(int n);
     heddle_status (*create)(hd_flow *flow); /* collective; n > 1 */
     heddle_status (*begin)(hd_flow *flow);  /* of a call: what can be done without the own state */

@@ -17,15 +17,6 @@ static int64_t serial_steps(int n)
     return steps;
 }
 
-static int64_t messages(int p, int n)
-{
-    int64_t count = 0;
-    for (int64_t d = 1; d < n; d *= 2) {
-        count += p + d < n;
-    }
-    return count;
-}
-
 static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
@@ -108,4 +99,4 @@ out:
 }
 
 const hd_flow_method hd_flow_scan = {
-    .name = "scan", .messages = messages, .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};
+    .name = "scan", .serial_steps = serial_steps, .create = create, .begin = begin, .test = test};

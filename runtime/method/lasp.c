@@ -1,9 +1,14 @@
 /* LASP: one state per fibre from rank to rank, whatever the length (arXiv 2404.02882). */
 #include "runtime/method/method.h"
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
+static int64_t states(int member, int n)
 {
-    hd_sends_states(out, group, member + 1 < group->n, member > 0, 0);
+    return member + 1 < n;
 }
 
-const hd_method hd_method_lasp = {.name = "lasp", .kind = HEDDLE_STAGE_LINEAR, .sends = sends};
+static void sends(hd_sends *out, const hd_method_group *group, int member)
+{
+    hd_sends_states(out, group, member, &hd_method_lasp);
+}
+
+const hd_method hd_method_lasp = {.name = "lasp", .kind = HEDDLE_STAGE_LINEAR, .sends = sends, .states = states};

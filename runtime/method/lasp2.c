@@ -2,10 +2,16 @@
  */
 #include "runtime/method/method.h"
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
+static int64_t states(int member, int n)
 {
     (void)member;
-    hd_sends_states(out, group, group->n - 1, group->n - 1, !group->stage.decays);
+    return n - 1;
 }
 
-const hd_method hd_method_lasp2 = {.name = "lasp2", .kind = HEDDLE_STAGE_LINEAR, .sends = sends};
+static void sends(hd_sends *out, const hd_method_group *group, int member)
+{
+    hd_sends_states(out, group, member, &hd_method_lasp2);
+}
+
+const hd_method hd_method_lasp2 = {
+    .name = "lasp2", .kind = HEDDLE_STAGE_LINEAR, .sends = sends, .states = states, .gathers = 1};

@@ -62,6 +62,10 @@ typedef struct hd_method {
     /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
     const char *(*why_not)(char *reason, const hd_method_group *group);
     void (*sends)(hd_sends *out, const hd_method_group *group, int member); /* NULL: nothing */
+    /* LINEAR: states that a member of n sends towards the end of the sequence; as many as its mirror image sends
+     * towards the beginning. */
+    int64_t (*states)(int member, int n);
+    int gathers; /* LINEAR: without decay what is sent one way serves the other, too */
 } hd_method;
 
 extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_method_ring, hd_method_gather_kv,
@@ -93,8 +97,11 @@ void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int
 /* k and v of a segment of `spread` members through the ring of segments, `turns` transfers of them together (1) or one
  * after the other (2); in backward again, with sums that come home. */
 void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int spread, int turns);
-/* A state per fibre for each of `forward` and `backward` messages. */
-void hd_sends_states(hd_sends *out, const hd_method_group *group, int64_t right, int64_t left, int shared);
+/* The method's states, one per fibre and message. */
+void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method);
+/* How many of them a forward and a backward call send: what the planner prices is what the runtime plans. */
+void hd_method_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
+                      int member, int n);
 
 int64_t hd_add_saturated(int64_t a, int64_t b);
 

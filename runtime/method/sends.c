@@ -55,12 +55,19 @@ void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int 
     out->backward_messages += turns * (full - (last > 0) + full - (mine > 0));
 }
 
-void hd_sends_states(hd_sends *out, const hd_method_group *group, int64_t right, int64_t left, int shared)
+void hd_method_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
+                      int member, int n)
 {
-    __int128 state = (__int128)group->heads * group->width * group->width * group->real_bytes;
-    int64_t both = right + (shared ? 0 : left);
-    out->forward_messages = group->stage.causal ? right : both;
-    out->backward_messages = group->stage.causal ? left : both;
+    const int64_t right = method->states(member, n), left = method->states(n - 1 - member, n);
+    const int64_t both = right + (method->gathers && !stage->decays ? 0 : left);
+    *forward = stage->causal ? right : both;
+    *backward = stage->causal ? left : both;
+}
+
+void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method)
+{
+    const __int128 state = (__int128)group->heads * group->width * group->width * group->real_bytes;
+    hd_method_states(&out->forward_messages, &out->backward_messages, method, &group->stage, member, group->n);
     out->forward_bytes = state * out->forward_messages;
     out->backward_bytes = state * out->backward_messages;
 }
