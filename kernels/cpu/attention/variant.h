@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/attention/flash.h"
 #include "kernels/cpu/attention/tile.h"
 
 /* The operations of a lane of vector.h's score. */

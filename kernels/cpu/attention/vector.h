@@ -1,22 +1,18 @@
-/* Attention on blocks for any vector width: included after the vectors, vec_math.h and tile.h.
+/* Attention on blocks for any vector width: included after the vectors, tile.h and flash.h, whose kernel the forward
+ * is.
  *
- * Queries lie across the lanes: a block of them is transposed, scores are computed transposed, s[key][query], so
- * softmax needs no sum across lanes. Where the mask's edge crosses a block, scores are masked; keys and queries there
- * are looked over first, and a piece with infinities or NaN goes to the scalar rows (rows_NAME of scalar.h, included
- * before), which never touch what is masked. So does a query whose sums leave the range of the type.
+ * Where the mask's edge crosses a block, scores are masked; keys and queries there are looked over first, and a piece
+ * with infinities or NaN goes to the scalar rows (rows_NAME of scalar.h, included before), which never touch what is
+ * masked. So does a query whose sums leave the range of the type.
  *
- * Scores are in natural units and their largest is taken away before anything else happens to them: of large scores
- * only the difference is good to anything, and it is exact.
+ * The largest score is taken away before anything else happens to scores: of large ones only the difference is good to
+ * anything, and it is exact.
  */
-enum { QUERY_BLOCK = VEC * VEC_COLUMNS, KEY_BLOCK = 96 };
-
 typedef struct scratch_parts {
-    float *qt;                          /* [d][QUERY_BLOCK] */
-    float *ot;                          /* [d][QUERY_BLOCK]: o; gradient of q */
-    float *gt;                          /* [d][QUERY_BLOCK]: gradient of o */
-    float *q_rows, *g_rows;             /* [QUERY_BLOCK][d padded] */
-    float *s, *ds;                      /* [KEY_BLOCK][QUERY_BLOCK] */
-    float *top, *higher, *sum, *shrink; /* [QUERY_BLOCK]; backward: top, -, delta, -log2 of the sum of weights */
+    flash f;                /* backward: o the gradient of q, sum delta, shrink -log2 of the sum of weights */
+    float *gt;              /* [d][QUERY_BLOCK]: gradient of o */
+    float *q_rows, *g_rows; /* [QUERY_BLOCK][d padded] */
+    float *ds;              /* [KEY_BLOCK][QUERY_BLOCK] */
 } scratch_parts;
 
 static int64_t padded(int64_t d)
@@ -32,23 +28,19 @@ static size_t scratch_bytes(int64_t d)
 static scratch_parts divide(float *memory, int64_t d)
 {
     scratch_parts x;
-    x.qt = memory;
-    x.ot = x.qt + d * QUERY_BLOCK;
-    x.gt = x.ot + d * QUERY_BLOCK;
-    x.s = x.gt + d * QUERY_BLOCK;
-    x.ds = x.s + KEY_BLOCK * QUERY_BLOCK;
-    x.top = x.ds + KEY_BLOCK * QUERY_BLOCK;
-    x.higher = x.top + QUERY_BLOCK;
-    x.sum = x.higher + QUERY_BLOCK;
-    x.shrink = x.sum + QUERY_BLOCK;
-    x.q_rows = x.shrink + QUERY_BLOCK;
+    flash *f = &x.f;
+    f->qt = memory;
+    f->o = f->qt + d * QUERY_BLOCK;
+    x.gt = f->o + d * QUERY_BLOCK;
+    f->s = x.gt + d * QUERY_BLOCK;
+    x.ds = f->s + KEY_BLOCK * QUERY_BLOCK;
+    f->top = x.ds + KEY_BLOCK * QUERY_BLOCK;
+    f->higher = f->top + QUERY_BLOCK;
+    f->sum = f->higher + QUERY_BLOCK;
+    f->shrink = f->sum + QUERY_BLOCK;
+    x.q_rows = f->shrink + QUERY_BLOCK;
     x.g_rows = x.q_rows + padded(d) * QUERY_BLOCK;
     return x;
-}
-
-INLINE int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* to[i][q] = from[q][i] * factor for `count` rows of d, the other lanes 0. */
@@ -144,84 +136,79 @@ static void mask_scores(float *s, int64_t n_keys, int64_t diagonal, float hidden
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Scores to weights, their sums, and by how much earlier ones shrink. */
-static void weigh(const scratch_parts *x, int64_t n_keys, int nz)
+/* The largest score so far, once more, after some were masked. */
+INLINE void masked_tops(const flash *f, int64_t n_keys, int nz)
 {
-    const vec log2_e = vec_set1(HD_LOG2_E);
     for (int z = 0; z < nz; z++) {
-        float *s = x->s + z * VEC;
-        vec top = vec_load(x->top + z * VEC), higher = top;
+        vec higher = vec_load(f->top + z * VEC);
         for (int64_t j = 0; j < n_keys; j++) {
-            higher = vec_max(higher, vec_load(s + j * QUERY_BLOCK));
+            higher = vec_max(higher, vec_load(f->s + j * QUERY_BLOCK + z * VEC));
         }
-        vec shrink = vec_exp2(vec_mul(vec_sub(top, higher), log2_e));
-        vec sum = vec_mul(vec_load(x->sum + z * VEC), shrink), more = vec_set1(0);
-        for (int64_t j = 0; j + 1 < n_keys; j += 2) {
-            vec below_a = vec_sub(vec_load(s + j * QUERY_BLOCK), higher);
-            vec below_b = vec_sub(vec_load(s + (j + 1) * QUERY_BLOCK), higher);
-            vec a = vec_exp2(vec_mul(below_a, log2_e)), b = vec_exp2(vec_mul(below_b, log2_e));
-            vec_store(s + j * QUERY_BLOCK, a);
-            vec_store(s + (j + 1) * QUERY_BLOCK, b);
-            sum = vec_add(sum, a);
-            more = vec_add(more, b);
-        }
-        if (n_keys % 2 != 0) {
-            float *at = s + (n_keys - 1) * QUERY_BLOCK;
-            vec a = vec_exp2(vec_mul(vec_sub(vec_load(at), higher), log2_e));
-            vec_store(at, a);
-            sum = vec_add(sum, a);
-        }
-        vec_store(x->top + z * VEC, higher);
-        vec_store(x->sum + z * VEC, vec_add(sum, more));
-        vec_store(x->shrink + z * VEC, shrink);
+        vec_store(f->higher + z * VEC, higher);
     }
 }
 
-static void shrink_outputs(const scratch_parts *x, int64_t d, int nz)
-{
-    for (int64_t i = 0; i < d; i++) {
-        for (int z = 0; z < nz; z++) {
-            float *at = x->ot + i * QUERY_BLOCK + z * VEC;
-            vec_store(at, vec_mul(vec_load(at), vec_load(x->shrink + z * VEC)));
-        }
-    }
-}
-
-static void attend(const scratch_parts *x, const hd_attn_block *b, int64_t first, int64_t end, int masked, int nz)
+INLINE void attend(const flash *f, const hd_attn_block *b, int64_t end, int masked, int nz)
 {
     int64_t d = b->d;
     const float *k = b->k, *v = b->v;
-    for (int64_t k0 = first; k0 < end; k0 += KEY_BLOCK) {
+    for (int z = 0; z < nz; z++) {
+        vec_store(f->higher + z * VEC, vec_load(f->top + z * VEC));
+    }
+    for (int64_t k0 = 0; k0 < end; k0 += KEY_BLOCK) {
         int64_t n_keys = least(KEY_BLOCK, end - k0);
-        score(x->s, k + k0 * d, x->qt, n_keys, d, nz);
+        score_keys(f, k + k0 * d, d, n_keys, d, nz);
         if (masked) {
-            mask_scores(x->s, n_keys, b->diagonal - k0, -__builtin_inff());
+            mask_scores(f->s, n_keys, b->diagonal - k0, -__builtin_inff());
+            masked_tops(f, n_keys, nz);
         }
-        weigh(x, n_keys, nz);
-        shrink_outputs(x, d, nz);
-        product mix = {x->ot, QUERY_BLOCK, v + k0 * d, 1, d, x->s, QUERY_BLOCK, d, nz * VEC, n_keys, 1};
-        multiply(&mix);
+        weigh_keys(f, n_keys, 0, 2, nz);
+        mix_values(f, v + k0 * d, d, n_keys, d, f->shrink, nz);
     }
 }
+
+#define ATTEND(nz)                                                                                                     \
+    static void attend_##nz(const flash *f, const hd_attn_block *b, int64_t end, int masked)                           \
+    {                                                                                                                  \
+        attend(f, b, end, masked, nz);                                                                                 \
+    }
+ATTEND(1)
+ATTEND(2)
+#if HD_VEC_COLUMNS > 2
+ATTEND(3)
+ATTEND(4)
+#endif
+#undef ATTEND
+
+typedef void (*attend_fn)(const flash *, const hd_attn_block *, int64_t, int);
+
+static const attend_fn attend_columns[] = {
+    attend_1,
+    attend_2,
+#if HD_VEC_COLUMNS > 2
+    attend_3,
+    attend_4,
+#endif
+};
 
 static void load_carry(const scratch_parts *x, const hd_attn_carry *carry, int64_t q0, int64_t count, int64_t d)
 {
     const float *top = carry->top, *sum = carry->sum;
-    transpose_in(x->ot, (const float *)carry->acc + q0 * d, d, count, 1);
+    transpose_in(x->f.o, (const float *)carry->acc + q0 * d, d, count, 1);
     for (int64_t i = 0; i < QUERY_BLOCK; i++) {
         float known = i < count ? top[q0 + i] : 0;
-        x->top[i] = known == -__builtin_inff() ? -__FLT_MAX__ : known;
-        x->sum[i] = i < count ? sum[q0 + i] : 0;
+        x->f.top[i] = known == -__builtin_inff() ? -__FLT_MAX__ : known;
+        x->f.sum[i] = i < count ? sum[q0 + i] : 0;
     }
 }
 
 static void store_carry(const scratch_parts *x, const hd_attn_carry *carry, int64_t q0, int64_t count, int64_t d)
 {
     float *top = carry->top, *sum = carry->sum;
-    transpose_out((float *)carry->acc + q0 * d, x->ot, d, count, 1, 0);
+    transpose_out((float *)carry->acc + q0 * d, x->f.o, d, count, 1, 0);
     for (int64_t i = 0; i < count; i++) {
-        top[q0 + i] = x->top[i] == -__FLT_MAX__ ? -__builtin_inff() : x->top[i];
-        sum[q0 + i] = x->sum[i];
+        top[q0 + i] = x->f.top[i] == -__FLT_MAX__ ? -__builtin_inff() : x->f.top[i];
+        sum[q0 + i] = x->f.sum[i];
     }
 }
 
@@ -231,9 +218,9 @@ static void look_over(const scratch_parts *x, int64_t d, int nz)
     for (int z = 0; z < nz; z++) {
         vec bad[2] = {vec_set1(0), vec_set1(0)};
         for (int64_t i = 0; i < d; i++) {
-            bad[i % 2] = vec_fma(vec_load(x->ot + i * QUERY_BLOCK + z * VEC), vec_set1(0), bad[i % 2]);
+            bad[i % 2] = vec_fma(vec_load(x->f.o + i * QUERY_BLOCK + z * VEC), vec_set1(0), bad[i % 2]);
         }
-        vec_store(x->higher + z * VEC, vec_add(bad[0], bad[1]));
+        vec_store(x->f.higher + z * VEC, vec_add(bad[0], bad[1]));
     }
 }
 
@@ -250,7 +237,7 @@ static void redo_rows(const scratch_parts *x, const hd_attn_block *block, const 
         hd_attn_block one = {
             (const float *)block->q + row * d, block->k, block->v, 1, least(seen, keys), d, INT64_MAX, block->scale};
         int down = rows_is_down(*(float *)own.sum);
-        if (!down && x->higher[i] == 0) {
+        if (!down && x->f.higher[i] == 0) {
             continue;
         }
         if (!down && finite < 0) {
@@ -259,10 +246,10 @@ static void redo_rows(const scratch_parts *x, const hd_attn_block *block, const 
         if (down || (finite && rows_all_finite(one.q, d))) {
             rows_forward(&one, &own, x->gt);
             for (int64_t c = 0; c < d; c++) {
-                x->ot[c * QUERY_BLOCK + i] = ((float *)own.acc)[c];
+                x->f.o[c * QUERY_BLOCK + i] = ((float *)own.acc)[c];
             }
-            x->top[i] = *(float *)own.top == -__builtin_inff() ? -__FLT_MAX__ : *(float *)own.top;
-            x->sum[i] = *(float *)own.sum;
+            x->f.top[i] = *(float *)own.top == -__builtin_inff() ? -__FLT_MAX__ : *(float *)own.top;
+            x->f.sum[i] = *(float *)own.sum;
         }
     }
 }
@@ -275,13 +262,13 @@ static void forward(const hd_attn_block *block, const hd_attn_carry *carry, void
         int64_t count = least(QUERY_BLOCK, block->nq - q0);
         int nz = (int)((count + VEC - 1) / VEC);
         key_range(block, q0, count, &full, &any);
-        transpose_in(x.qt, (const float *)block->q + q0 * d, d, count, (float)block->scale);
+        transpose_in(x.f.qt, (const float *)block->q + q0 * d, d, count, (float)block->scale);
         load_carry(&x, carry, q0, count, d);
-        attend(&x, block, 0, full, 0, nz);
+        attend_columns[nz - 1](&x.f, block, full, 0);
         hd_attn_block edge = edge_of(block, q0, count, full, any);
         int finite = any > full && rows_all_finite(edge.k, edge.nk * d) && rows_all_finite(edge.v, edge.nk * d);
         if (finite) {
-            attend(&x, &edge, 0, edge.nk, 1, nz);
+            attend_columns[nz - 1](&x.f, &edge, edge.nk, 1);
         }
         look_over(&x, d, nz);
         redo_rows(&x, block, carry, q0, count, finite ? any : full);
@@ -300,9 +287,9 @@ static void weigh_back(const scratch_parts *x, int64_t n_keys, int64_t count)
 {
     const vec log2_e = vec_set1(HD_LOG2_E);
     for (int64_t q = 0; q < count; q += VEC) {
-        vec top = vec_load(x->top + q), delta = vec_load(x->sum + q), shrink = vec_load(x->shrink + q);
+        vec top = vec_load(x->f.top + q), delta = vec_load(x->f.sum + q), shrink = vec_load(x->f.shrink + q);
         for (int64_t j = 0; j < n_keys; j++) {
-            float *s = x->s + j * QUERY_BLOCK + q, *ds = x->ds + j * QUERY_BLOCK + q;
+            float *s = x->f.s + j * QUERY_BLOCK + q, *ds = x->ds + j * QUERY_BLOCK + q;
             vec p = vec_exp2(vec_fma(vec_sub(vec_load(s), top), log2_e, shrink));
             vec gradient = vec_mul(p, vec_sub(vec_load(ds), delta));
             vec_store(s, count - q < VEC ? vec_keep(p, count - q) : p);
@@ -319,16 +306,16 @@ static void pull_back(const scratch_parts *x, const hd_attn_block *b, const hd_a
     const float *k = b->k, *v = b->v;
     for (int64_t k0 = first; k0 < end; k0 += KEY_BLOCK) {
         int64_t n_keys = least(KEY_BLOCK, end - k0);
-        score(x->s, k + k0 * d, x->qt, n_keys, d, nz);
+        score(x->f.s, k + k0 * d, x->f.qt, n_keys, d, nz);
         score(x->ds, v + k0 * d, x->gt, n_keys, d, nz);
         weigh_back(x, n_keys, count);
         if (masked) {
-            mask_scores(x->s, n_keys, b->diagonal - k0, 0);
+            mask_scores(x->f.s, n_keys, b->diagonal - k0, 0);
             mask_scores(x->ds, n_keys, b->diagonal - k0, 0);
         }
-        product to_dv = {(float *)grad->dv + k0 * d, d, x->s, QUERY_BLOCK, 1, x->g_rows, dp, n_keys, d, count, 1};
+        product to_dv = {(float *)grad->dv + k0 * d, d, x->f.s, QUERY_BLOCK, 1, x->g_rows, dp, n_keys, d, count, 1};
         product to_dk = {(float *)grad->dk + k0 * d, d, x->ds, QUERY_BLOCK, 1, x->q_rows, dp, n_keys, d, count, 1};
-        product to_dq = {x->ot, QUERY_BLOCK, k + k0 * d, 1, d, x->ds, QUERY_BLOCK, d, nz * VEC, n_keys, 1};
+        product to_dq = {x->f.o, QUERY_BLOCK, k + k0 * d, 1, d, x->ds, QUERY_BLOCK, d, nz * VEC, n_keys, 1};
         multiply(&to_dv);
         multiply(&to_dk);
         multiply(&to_dq);
@@ -348,15 +335,15 @@ static void load_gradients(const scratch_parts *x, const hd_attn_block *block, c
 {
     int64_t d = block->d;
     const float *q = (const float *)block->q + q0 * d, *g = (const float *)grad->d_o + q0 * d;
-    transpose_in(x->qt, q, d, count, (float)block->scale);
+    transpose_in(x->f.qt, q, d, count, (float)block->scale);
     transpose_in(x->gt, g, d, count, 1);
     pad_rows(x->q_rows, q, d, count, (float)block->scale);
     pad_rows(x->g_rows, g, d, count, 1);
-    memset(x->ot, 0, (size_t)(d * QUERY_BLOCK) * sizeof(float));
+    memset(x->f.o, 0, (size_t)(d * QUERY_BLOCK) * sizeof(float));
     for (int64_t i = 0; i < QUERY_BLOCK; i++) {
-        x->top[i] = i < count ? ((const float *)grad->top)[q0 + i] : 0;
-        x->shrink[i] = i < count ? -((const float *)grad->log_sum)[q0 + i] * HD_LOG2_E : 0;
-        x->sum[i] = i < count ? ((const float *)grad->delta)[q0 + i] : 0;
+        x->f.top[i] = i < count ? ((const float *)grad->top)[q0 + i] : 0;
+        x->f.shrink[i] = i < count ? -((const float *)grad->log_sum)[q0 + i] * HD_LOG2_E : 0;
+        x->f.sum[i] = i < count ? ((const float *)grad->delta)[q0 + i] : 0;
     }
 }
 
@@ -378,7 +365,7 @@ static void backward(const hd_attn_block *block, const hd_attn_grad *grad, void 
         if (finite) {
             pull_back(&x, &edge, &edge_grad, 0, edge.nk, 1, count);
         }
-        transpose_out((float *)grad->dq + q0 * d, x.ot, d, count, (float)block->scale, 1);
+        transpose_out((float *)grad->dq + q0 * d, x.f.o, d, count, (float)block->scale, 1);
         if (any > full && !finite) {
             rows_backward(&edge, &edge_grad, NULL);
         }
