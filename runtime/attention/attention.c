@@ -10,12 +10,10 @@ static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
 /* The others must not wait for a rank that does not come. */
 static heddle_status leave(heddle_attention *a, heddle_status st, char *why, size_t bytes)
 {
-    snprintf(why, bytes, "%s", heddle_last_error());
     if (a->problem.nranks > 1) {
-        heddle_comm_abort(a->comm, why);
-        hd_comm_quiesce(a->comm);              /* no peer copies from this rank any more */
-        hd_comm_withdraw(a->comm, why, bytes); /* the arrays are the caller's again */
+        return hd_comm_give_up(a->comm, st, why, bytes);
     }
+    snprintf(why, bytes, "%s", heddle_last_error());
     return hd_fail(st, "%s", why);
 }
 

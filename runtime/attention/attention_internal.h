@@ -55,23 +55,6 @@ void hd_attn_problem_free(hd_attn_problem *problem);
 /* Planned traffic (traffic.c). */
 void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem);
 
-/* --- agreement (agree.c): any room that creates something collectively may use it -----------------------------------
- */
-
-enum { HD_FIELD_BYTES = 256, HD_MAX_FIELDS = 24 };
-
-typedef struct hd_fields {
-    const char *what; /* "attention" */
-    int count;
-    const char *name[HD_MAX_FIELDS];
-    char text[HD_MAX_FIELDS][HD_FIELD_BYTES];
-} hd_fields;
-
-void hd_fields_add(hd_fields *fields, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Collective; `mine`: the status of this rank's arguments. HEDDLE_ERR_MISMATCH on every rank names the first rank and
- * field that differ. */
-heddle_status hd_fields_agree(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
-
 typedef struct hd_moved {
     int64_t bytes, messages;
 } hd_moved;

@@ -280,7 +280,7 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
         plain.key_lengths = taken.key_lengths;
         describe(&fields, shape, mesh, layout, &plain);
     }
-    HD_TRY(hd_fields_agree(comm, &fields, mine));
+    HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     HD_TRY(create_all(a, mesh));
     *out = a;
     a = NULL;

@@ -117,7 +117,7 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     if (mine == HEDDLE_OK) {
         tell_fields(&fields, a, mesh, layout);
     }
-    HD_TRY(hd_fields_agree(comm, &fields, mine));
+    HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     if (a->problem.nranks > 1) {
         const int shares = method_of(&a->problem)->gathers && a->problem.options.bidirectional;
         for (int i = 0; i < 2; i++) {

@@ -3,6 +3,8 @@
 #ifndef HD_COMM_INTERNAL_H
 #define HD_COMM_INTERNAL_H
 
+#include "runtime/base/fields.h"
+
 #include <heddle/comm.h>
 #include <heddle/sys/transport.h>
 #include <sys/types.h>
@@ -14,6 +16,15 @@ heddle_status hd_comm_check(heddle_comm *comm);
 /* Collective: everybody tells how it went so far. Returns `mine` when that failed, HEDDLE_ERR_PEER naming the first
  * rank whose failed, HEDDLE_OK when all went well. Before the result of a collective creation is used. */
 heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
+
+/* Collective: everybody tells what it asks for. Returns `mine` when that failed, HEDDLE_ERR_PEER where another rank's
+ * did, HEDDLE_ERR_MISMATCH on every rank, naming the first rank that differs from the first of its team, the first
+ * field that does, and both texts. Before any data moves. */
+heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
+
+/* This rank cannot go on, and whoever waits for it shall not: tells all ranks, takes the callers' memory back from the
+ * transport, and returns `st` with the sentence of the moment, which it leaves in `why`. */
+heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes);
 
 /* A place of the communicator where reshards keep the list of those in flight; NULL at first. */
 void **hd_comm_in_flight(heddle_comm *comm);

@@ -168,6 +168,9 @@ static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
     return rank;
 }
 
+/* heddle_comm_abort, of a communicator that is one. */
+heddle_status hd_comm_abort(heddle_comm *comm, const char *why);
+
 /* Allgather of `own` (its status and text are filled in from `mine`). Returns `mine` if that failed; otherwise
  * HEDDLE_ERR_PEER when another rank's failed; comm->records holds everybody's afterwards. */
 heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own);

@@ -1,7 +1,6 @@
 /* What the rest of the runtime asks of a made communicator: comm_internal.h. */
 #include "runtime/comm/comm_private.h"
 
-#include <stdio.h>
 #include <sys/mman.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -42,41 +41,6 @@ heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)
     }
     *late = hd_now_ns() > *deadline_ns;
     return HEDDLE_OK;
-}
-
-heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_group_owned(comm->group, "making something together"));
-    own->status = (int32_t)mine;
-    if (mine != HEDDLE_OK) {
-        snprintf(own->text, sizeof own->text, "%s", heddle_last_error());
-    }
-    st = hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
-    if (mine != HEDDLE_OK) {
-        return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
-    }
-    HD_TRY(st);
-    for (int r = 0; r < comm->size; r++) {
-        const hd_record *theirs = &comm->records[r];
-        if (theirs->status != HEDDLE_OK) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %.*s", hd_comm_root_rank(comm, r), (int)sizeof theirs->text - 1,
-                           theirs->text);
-        }
-    }
-out:
-    return st;
-}
-
-heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
-{
-    hd_record own = {.name = 0};
-    return hd_comm_agree_with(comm, mine, &own);
-}
-
-const char *hd_comm_transport_name(const heddle_comm *comm)
-{
-    return comm->name;
 }
 
 int hd_comm_rank_name(const heddle_comm *comm, int rank)

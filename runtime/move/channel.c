@@ -152,10 +152,8 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
     c->broken = st;
     hd_channel_leave(c);
     hd_comm_set_moving(c->comm, 0);
-    heddle_comm_abort(c->comm, c->broken_why);
-    hd_comm_quiesce(c->comm); /* the arrays are the caller's again */
-    hd_comm_withdraw(c->comm, c->broken_why, sizeof c->broken_why);
-    return hd_fail(st, "%s", c->broken_why);
+    st = hd_fail(st, "%s", c->broken_why);
+    return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
 }
 
 static heddle_status take_outcome(hd_channel *c)

@@ -142,19 +142,23 @@ static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddl
 {
     heddle_status st = HEDDLE_OK;
     const heddle_bucket_options *o = &bucket->options;
-    hd_wish wish = {.team = 0};
+    hd_fields asked = {.what = "bucket"};
+    hd_fields parts = {.what = "list of parameters"};
     char text[HEDDLE_LINE_BYTES] = "";
     if (mine == HEDDLE_OK) {
         mine = heddle_mesh_format(text, sizeof text, mesh);
     }
-    snprintf(wish.text, sizeof wish.text, "mesh %.100s, sum 0x%x, average 0x%x, shard axis %d, norm axes 0x%x", text,
-             o->sum_axes, o->average_axes, o->shard_axis, o->norm_axes);
-    HD_TRY(hd_wishes_agree(bucket->comm, "bucket", &wish, mine));
-    memset(&wish, 0, sizeof wish);
-    wish.team = team_of(mesh, o->sum_axes | o->average_axes, heddle_comm_rank(bucket->comm));
-    snprintf(wish.text, sizeof wish.text, "%lld elements in %d parts, hash %016llx", (long long)bucket->elems,
-             bucket->nparts, (unsigned long long)hash_parts(bucket));
-    HD_TRY(hd_wishes_agree(bucket->comm, "list of parameters", &wish, HEDDLE_OK));
+    hd_fields_add(&asked, "mesh", "%s", text);
+    hd_fields_add(&asked, "set of summed axes", "0x%x", o->sum_axes);
+    hd_fields_add(&asked, "set of averaged axes", "0x%x", o->average_axes);
+    hd_fields_add(&asked, "shard axis", "%d", o->shard_axis);
+    hd_fields_add(&asked, "set of norm axes", "0x%x", o->norm_axes);
+    HD_TRY(hd_comm_agree_on(bucket->comm, &asked, mine));
+    parts.team = team_of(mesh, o->sum_axes | o->average_axes, heddle_comm_rank(bucket->comm));
+    hd_fields_add(&parts, "number of elements", "%lld", (long long)bucket->elems);
+    hd_fields_add(&parts, "number of parts", "%d", bucket->nparts);
+    hd_fields_add(&parts, "sizes and decays", "%016llx", (unsigned long long)hash_parts(bucket));
+    HD_TRY(hd_comm_agree_on(bucket->comm, &parts, HEDDLE_OK));
 out:
     return st;
 }

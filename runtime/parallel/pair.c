@@ -208,10 +208,13 @@ heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *com
     pair->comm = comm;
     st = take(pair, shape, mesh, layout, axis, options);
     const heddle_dense_pair_options *o = &pair->options;
-    hd_wish wish = {.team = 0};
-    snprintf(wish.text, sizeof wish.text, "axis %d, %lld hidden channels, activation %d, keep %d, forward only %d",
-             axis, (long long)o->hidden, (int)o->activation, o->keep_gathered != 0, o->forward_only != 0);
-    HD_TRY(hd_wishes_agree(comm, "dense pair", &wish, st));
+    hd_fields asked = {.what = "dense pair"};
+    hd_fields_add(&asked, "axis", "%d", axis);
+    hd_fields_add(&asked, "number of hidden channels", "%lld", (long long)o->hidden);
+    hd_fields_add(&asked, "activation", "%d", (int)o->activation);
+    hd_fields_add(&asked, "keep-gathered option", "%d", o->keep_gathered != 0);
+    hd_fields_add(&asked, "forward-only option", "%d", o->forward_only != 0);
+    HD_TRY(hd_comm_agree_on(comm, &asked, st));
     HD_TRY(make_reshards(pair, shape, mesh, layout, axis)); /* compares shape, mesh and layout */
     st = make_params(pair);
     st = st == HEDDLE_OK ? make_buffers(pair) : st;

@@ -14,9 +14,7 @@ static heddle_status check_committed(const heddle_dense_pair *pair, const char *
 static heddle_status give_up(heddle_dense_pair *pair, heddle_status st)
 {
     char why[400];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
-    heddle_comm_abort(pair->comm, why);
-    return hd_fail(st, "%s", why);
+    return hd_comm_give_up(pair->comm, st, why, sizeof why);
 }
 
 heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x, heddle_stream stream)

@@ -13,17 +13,6 @@
 
 /* --- agreement (agree.c) ------------------------------------------------------------------------------------------ */
 
-enum { HD_WISH_BYTES = 200 };
-
-/* What a rank asks for, as text, and the team (any number) whose members must ask for the same. */
-typedef struct hd_wish {
-    int64_t team;
-    char text[HD_WISH_BYTES];
-} hd_wish;
-
-/* Collective over comm. Returns `mine` when that failed, HEDDLE_ERR_PEER where another rank's did, HEDDLE_ERR_MISMATCH
- * on every rank of comm, naming the first rank that differs from the first of its team, and both texts. */
-heddle_status hd_wishes_agree(heddle_comm *comm, const char *what, const hd_wish *wish, heddle_status mine);
 /* The end of a creation that was collective over parts of comm: a rank that failed in its part tells the others, unless
  * the transport itself is of no more use. */
 heddle_status hd_creation_end(heddle_comm *comm, heddle_status mine);

@@ -25,11 +25,12 @@ heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, c
     if (st == HEDDLE_OK && (axis < 0 || axis >= mesh->naxes)) {
         st = hd_fail(HEDDLE_ERR_ARG, "a pipeline along axis %d of a mesh with %d axes", axis, mesh->naxes);
     }
-    hd_wish wish = {.team = 0};
+    hd_fields asked = {.what = "pipeline"};
     char text[HEDDLE_LINE_BYTES] = "";
     st = st == HEDDLE_OK ? heddle_mesh_format(text, sizeof text, mesh) : st;
-    snprintf(wish.text, sizeof wish.text, "mesh %.140s, axis %d", text, axis);
-    HD_TRY(hd_wishes_agree(comm, "pipeline", &wish, st));
+    hd_fields_add(&asked, "mesh", "%s", text);
+    hd_fields_add(&asked, "axis", "%d", axis);
+    HD_TRY(hd_comm_agree_on(comm, &asked, st));
     HD_TRY(heddle_comm_axis_group(&pipeline->group, comm, mesh, axis));
     *out = pipeline;
     pipeline = NULL;

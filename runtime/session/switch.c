@@ -93,9 +93,9 @@ static void describe(heddle_tensor *x, const heddle_session *session, const hd_s
 /* A rank that cannot take part tells the others, which would wait for it until their deadline. */
 static heddle_status give_up(const passage *p, heddle_status st)
 {
+    char why[512];
     st = hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
-    heddle_comm_abort(p->session->comm, heddle_last_error());
-    return st;
+    return hd_comm_give_up(p->session->comm, st, why, sizeof why);
 }
 
 /* The memory of x and dst is of the session's space. */

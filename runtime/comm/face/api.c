@@ -172,15 +172,5 @@ out:
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
 {
     heddle_status st = HD_NEED(comm);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    heddle_comm *root = hd_comm_root(comm);
-    st = hd_group_owned(root->group, "abort");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    why = why != NULL ? why : "no reason given";
-    hd_group_raise(root->group, why);
-    return root->ops->abort(root, why);
+    return st == HEDDLE_OK ? hd_comm_abort(comm, why) : st;
 }

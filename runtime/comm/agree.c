@@ -1,0 +1,140 @@
+/* Ranks agree: on how it went so far, and on what they ask for; and one that cannot go on gives up for all. */
+#include "runtime/comm/comm_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_group_owned(comm->group, "making something together"));
+    own->status = (int32_t)mine;
+    if (mine != HEDDLE_OK) {
+        snprintf(own->text, sizeof own->text, "%s", heddle_last_error());
+    }
+    st = hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
+    if (mine != HEDDLE_OK) {
+        return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
+    }
+    HD_TRY(st);
+    for (int r = 0; r < comm->size; r++) {
+        const hd_record *theirs = &comm->records[r];
+        if (theirs->status != HEDDLE_OK) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %.*s", hd_comm_root_rank(comm, r), (int)sizeof theirs->text - 1,
+                           theirs->text);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
+{
+    hd_record own = {.name = 0};
+    return hd_comm_agree_with(comm, mine, &own);
+}
+
+const char *hd_comm_transport_name(const heddle_comm *comm)
+{
+    return comm->name;
+}
+
+/* --- what all ask for --------------------------------------------------------------------------------------------- */
+
+typedef struct told {
+    int64_t team;
+    uint64_t hash;
+    char text[HD_FIELD_BYTES];
+} told;
+
+/* The first rank that differs from the first one of its team (*first); -1: none. */
+static int find_other(const told *all, int nranks, int *first)
+{
+    for (int r = 0; r < nranks; r++) {
+        for (int f = 0; f < r; f++) {
+            if (all[f].team == all[r].team) {
+                if (all[f].hash != all[r].hash) {
+                    *first = f;
+                    return r;
+                }
+                break;
+            }
+        }
+    }
+    return -1;
+}
+
+static heddle_status gather(heddle_comm *comm, const told *own, told *all)
+{
+    heddle_status st = hd_fault_point(comm, "allgather");
+    return st == HEDDLE_OK ? hd_comm_gather(comm, HD_CALL_ALLGATHER, own, all, sizeof *own) : st;
+}
+
+/* Only after a difference: every rank goes through as many fields, however many it has, up to the first that differs.
+ */
+static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told *all)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int f = 0; f < HD_MAX_FIELDS; f++) {
+        told own = {.team = fields->team};
+        int first = 0;
+        if (f < fields->count) {
+            own.hash = fields->field[f].hash;
+            memcpy(own.text, fields->field[f].text, sizeof own.text);
+        }
+        HD_TRY(gather(comm, &own, all));
+        int other = find_other(all, comm->size, &first);
+        if (other >= 0) {
+            st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another %s: its %s is '%s', rank %d's is '%s'",
+                         hd_comm_root_rank(comm, other), fields->what,
+                         f < fields->count ? fields->field[f].name : "last field", all[other].text,
+                         hd_comm_root_rank(comm, first), all[first].text);
+            goto out;
+        }
+    }
+    st = hd_fail(HEDDLE_ERR_INTERNAL, "ranks ask for the same %s but their fingerprints differ", fields->what);
+out:
+    return st;
+}
+
+heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    told *all = NULL;
+    told own = {.team = fields->team, .hash = hd_fields_hash(fields)};
+    int first = 0;
+    if (mine == HEDDLE_OK) {
+        mine = hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what all ranks ask for");
+    }
+    HD_TRY(hd_comm_agree(comm, mine));
+    HD_TRY(gather(comm, &own, all));
+    if (find_other(all, comm->size, &first) >= 0) {
+        HD_TRY(name_field(comm, fields, all));
+    }
+out:
+    hd_free(all);
+    return st;
+}
+
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
+
+heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    heddle_status st = hd_group_owned(root->group, "abort");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    why = why != NULL ? why : "no reason given";
+    hd_group_raise(root->group, why);
+    return root->ops->abort(root, why);
+}
+
+heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)
+{
+    snprintf(why, why_bytes, "%s", heddle_last_error());
+    hd_comm_abort(comm, why);
+    hd_comm_quiesce(comm); /* no peer copies from this rank any more */
+    hd_comm_withdraw(comm, why, why_bytes);
+    return hd_fail(st, "%s", why);
+}

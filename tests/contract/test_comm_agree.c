@@ -1,0 +1,121 @@
+/* Ranks compare what they ask for: the first field that differs is named with both texts, on every rank. */
+#include "case.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 4, LONG = 1000 };
+
+typedef struct asked {
+    int differs; /* rank that asks for something else; -1: none */
+    int fields;  /* how many that one has */
+    int teams;   /* 1: ranks 0 and 1, ranks 2 and 3 */
+    int fails;   /* rank that has a mistake; -1 */
+    const char *wanted;
+} asked;
+
+static heddle_status ask(heddle_comm *comm, void *arg)
+{
+    const asked *a = arg;
+    int rank = heddle_comm_rank(comm), differs = rank == a->differs;
+    char text[LONG + 1];
+    hd_fields fields = {.what = "thing", .team = a->teams ? rank / 2 : 0};
+    memset(text, 'x', LONG);
+    text[LONG] = 0;
+    text[LONG - 1] = differs && a->fields == 3 ? 'y' : 'x'; /* behind what a sentence shows */
+    hd_fields_add(&fields, "size", "%d", a->teams ? rank / 2 : 7);
+    hd_fields_add(&fields, "colour", "%s", differs && a->fields == 2 ? "red" : "blue");
+    hd_fields_add(&fields, "list", "%s", text);
+    if (differs && a->fields == 4) {
+        hd_fields_add(&fields, "lid", "on");
+    }
+    heddle_status mine = rank == a->fails ? hd_fail(HEDDLE_ERR_ARG, "rank %d is wrong", rank) : HEDDLE_OK;
+    heddle_status st = hd_comm_agree_on(comm, &fields, mine);
+    heddle_status expected = a->fails == rank  ? HEDDLE_ERR_ARG
+                             : a->fails >= 0   ? HEDDLE_ERR_PEER
+                             : a->differs >= 0 ? HEDDLE_ERR_MISMATCH
+                                               : HEDDLE_OK;
+    if (st != expected || (a->wanted != NULL && strstr(heddle_last_error(), a->wanted) == NULL)) {
+        return hd_fail(HEDDLE_ERR_INTERNAL, "%s, wanted %s with '%s'; it says: %.300s", heddle_status_name(st),
+                       heddle_status_name(expected), a->wanted != NULL ? a->wanted : "", heddle_last_error());
+    }
+    return heddle_comm_barrier(comm); /* as usable as before */
+}
+
+static void run(asked a)
+{
+    HD_OK(heddle_run_ranks(RANKS, "threads", ask, &a));
+}
+
+static void the_first_field_is_named(void **state)
+{
+    (void)state;
+    run((asked){.differs = -1, .fails = -1});
+    run((asked){.differs = 2,
+                .fields = 2,
+                .fails = -1,
+                .wanted = "rank 2 asks for another thing: its colour is 'red', rank 0's is 'blue'"});
+    run((asked){.differs = 0,
+                .fields = 2,
+                .fails = -1,
+                .wanted = "rank 1 asks for another thing: its colour is 'blue', rank 0's is 'red'"});
+    run((asked){.differs = 1, .fields = 3, .fails = -1, .wanted = "rank 1 asks for another thing: its list is 'xxx"});
+    run((asked){.differs = 3, .fields = 4, .fails = -1, .wanted = "rank 3 asks for another thing: its "});
+}
+
+static void only_a_team_must_agree(void **state)
+{
+    (void)state;
+    run((asked){.differs = -1, .fails = -1, .teams = 1});
+    run((asked){.differs = 3,
+                .fields = 2,
+                .teams = 1,
+                .fails = -1,
+                .wanted = "rank 3 asks for another thing: its colour is 'red', rank 2's is 'blue'"});
+}
+
+static void a_mistake_of_one_is_told_to_all(void **state)
+{
+    (void)state;
+    run((asked){.differs = 1, .fields = 2, .fails = 2, .wanted = "rank 2 is wrong"});
+}
+
+/* Whoever gives up says why in `why`, too, and everybody else hears it. */
+static heddle_status leave(heddle_comm *comm, void *arg)
+{
+    char why[64] = "";
+    heddle_status st = HEDDLE_OK;
+    (void)arg;
+    if (heddle_comm_rank(comm) == 1) {
+        st = hd_comm_give_up(comm, hd_fail(HEDDLE_ERR_NOMEM, "no room for the thing"), why, sizeof why);
+        return st == HEDDLE_ERR_NOMEM && strcmp(why, "no room for the thing") == 0 &&
+                       strcmp(heddle_last_error(), why) == 0
+                   ? HEDDLE_OK
+                   : hd_fail(HEDDLE_ERR_INTERNAL, "gave up with %s: '%s'", heddle_status_name(st), why);
+    }
+    st = heddle_comm_barrier(comm);
+    return st == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "rank 1 gave up: no room for the thing") != NULL
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_INTERNAL, "heard %s: %.200s", heddle_status_name(st), heddle_last_error());
+}
+
+static void one_gives_up_for_all(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "threads", leave, NULL));
+    HD_OK(heddle_run_ranks(RANKS, "shm", leave, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(the_first_field_is_named),
+        cmocka_unit_test(only_a_team_must_agree),
+        cmocka_unit_test(a_mistake_of_one_is_told_to_all),
+        cmocka_unit_test(one_gives_up_for_all),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
