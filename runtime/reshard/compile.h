@@ -68,8 +68,5 @@ typedef struct hd_array {
 void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes);
 /* A piece that is not empty, element by element: one loop per dim, in the order of dst's strides. */
 void hd_piece_rows(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes);
-/* The single-process oracle: src[r] and dst[r] are the dense local arrays of every rank; element by element, no box
- * algebra shared with the code above. For tests and `heddle verify`. */
-heddle_status hd_oracle(const heddle_reshard_line *line, const void *const *src, void *const *dst);
 
 #endif

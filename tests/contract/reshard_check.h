@@ -7,6 +7,7 @@
 #include "case.h"
 #include "runtime/base/base.h"
 #include "runtime/reshard/compile.h"
+#include "runtime/verify/oracle.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>
@@ -234,7 +235,7 @@ static inline heddle_status rc_world_make(rc_world *w, const heddle_reshard_line
                 seed * 1000 + (uint64_t)r);
         memset(w->dst[r], 0x5a, (size_t)heddle_box_elems(&to) * elem_bytes + 1);
     }
-    return hd_oracle(line, (const void *const *)w->src, (void *const *)w->dst);
+    return oracle_reshard(line, (const void *const *)w->src, (void *const *)w->dst);
 }
 
 static inline heddle_status rc_execute(heddle_reshard *reshard, const void *src, void *dst, int split_phase)

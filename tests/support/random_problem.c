@@ -2,6 +2,7 @@
 
 #include "case.h"
 #include "kernels/table.h"
+#include "runtime/verify/oracle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -296,5 +297,5 @@ void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_
 
 void hd_simulate_oracle(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst)
 {
-    HD_OK(hd_oracle(line, (const void *const *)src->part, dst->part));
+    HD_OK(oracle_reshard(line, (const void *const *)src->part, dst->part));
 }

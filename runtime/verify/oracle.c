@@ -1,9 +1,9 @@
 /* What a reshard must give, the slow way: every element of the global tensor, every rank, straight from the rule of
  * heddle/reshard.h. Shares nothing with the code under test but heddle_layout_box. */
-#include "runtime/base/base.h"
-#include "runtime/reshard/compile.h"
+#include "runtime/verify/oracle.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- one element -------------------------------------------------------------------------------------------------- */
@@ -255,29 +255,39 @@ static void all_elements(world *w)
     }
 }
 
-heddle_status hd_oracle(const heddle_reshard_line *line, const void *const *src, void *const *dst)
+static void *room(heddle_status *st, size_t count, size_t bytes)
+{
+    void *memory = calloc(count, bytes);
+    if (memory == NULL) {
+        *st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %zu times %zu bytes of an oracle", count, bytes);
+    }
+    return memory;
+}
+
+heddle_status oracle_reshard(const heddle_reshard_line *line, const void *const *src, void *const *dst)
 {
     heddle_status st = HEDDLE_OK;
     size_t n = (size_t)heddle_mesh_size(&line->mesh);
     world w = {line, (int)n, NULL, NULL, NULL, NULL, NULL, NULL, src, dst};
-    HD_TRY(hd_alloc((void **)&w.from, n, sizeof *w.from, "boxes"));
-    HD_TRY(hd_alloc((void **)&w.to, n, sizeof *w.to, "boxes"));
-    HD_TRY(hd_alloc((void **)&w.coord, n, sizeof *w.coord, "coordinates"));
-    HD_TRY(hd_alloc((void **)&w.inner, n, sizeof *w.inner, "values"));
-    HD_TRY(hd_alloc((void **)&w.outer, n, sizeof *w.outer, "values"));
-    HD_TRY(hd_alloc((void **)&w.partial, n, sizeof *w.partial, "values"));
-    for (int r = 0; r < w.nranks; r++) {
-        HD_TRY(heddle_layout_box(&w.from[r], &line->shape, &line->mesh, &line->from, r));
-        HD_TRY(heddle_layout_box(&w.to[r], &line->shape, &line->mesh, &line->to, r));
-        HD_TRY(heddle_mesh_coords(w.coord[r], &line->mesh, r));
+    w.from = room(&st, n, sizeof *w.from);
+    w.to = room(&st, n, sizeof *w.to);
+    w.coord = room(&st, n, sizeof *w.coord);
+    w.inner = room(&st, n, sizeof *w.inner);
+    w.outer = room(&st, n, sizeof *w.outer);
+    w.partial = room(&st, n, sizeof *w.partial);
+    for (int r = 0; r < w.nranks && st == HEDDLE_OK; r++) {
+        st = heddle_layout_box(&w.from[r], &line->shape, &line->mesh, &line->from, r);
+        st = st == HEDDLE_OK ? heddle_layout_box(&w.to[r], &line->shape, &line->mesh, &line->to, r) : st;
+        st = st == HEDDLE_OK ? heddle_mesh_coords(w.coord[r], &line->mesh, r) : st;
     }
-    all_elements(&w);
-out:
-    hd_free(w.from);
-    hd_free(w.to);
-    hd_free(w.coord);
-    hd_free(w.inner);
-    hd_free(w.outer);
-    hd_free(w.partial);
+    if (st == HEDDLE_OK) {
+        all_elements(&w);
+    }
+    free(w.from);
+    free(w.to);
+    free(w.coord);
+    free(w.inner);
+    free(w.outer);
+    free(w.partial);
     return st;
 }
