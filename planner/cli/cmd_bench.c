@@ -264,8 +264,6 @@ int cli_bench(int argc, char **argv)
         request.options.max_rounds = request.options.min_rounds;
     }
     heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.force_messages = c.messages;
-    options.pretend_hosts = (int)c.hosts;
+    cli_comm_options(&options, c.messages, c.hosts, 0);
     return cli_with_ranks(c.transport, ranks, argc, argv, &options, bench_main, &request);
 }

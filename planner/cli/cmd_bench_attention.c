@@ -338,7 +338,6 @@ int cli_bench_attention(int argc, char **argv)
     if (code != CLI_OK) {
         return code;
     }
-    heddle_comm_options_init(&options);
-    options.force_messages = r.messages;
+    cli_comm_options(&options, r.messages, 0, 0);
     return cli_with_ranks(r.transport, ranks, argc, argv, &options, bench_main, &r);
 }

@@ -272,6 +272,6 @@ int cli_bench_linear(int argc, char **argv)
     if (code != CLI_OK) {
         return code;
     }
-    linear_comm_options(&options, &r);
+    cli_comm_options(&options, r.messages, r.hosts, r.deadline_s);
     return cli_with_ranks(r.transport, (int)r.ranks, argc, argv, &options, bench_main, &r);
 }

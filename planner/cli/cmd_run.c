@@ -256,12 +256,7 @@ int cli_run(int argc, char **argv)
         code = stage_standard_input(&job, argc, argv);
     }
     if (code == CLI_OK) {
-        heddle_comm_options_init(&comm_options);
-        comm_options.force_messages = options.messages;
-        comm_options.pretend_hosts = (int)options.hosts;
-        if (options.deadline_s > 0) {
-            comm_options.deadline_ms = options.deadline_s * 1000;
-        }
+        cli_comm_options(&comm_options, options.messages, options.hosts, options.deadline_s);
         if (options.threads > 1) {
             comm_options.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
         }

@@ -232,10 +232,7 @@ static int run_verify(const command_line *c, int argc, char **argv)
     code = code == CLI_OK ? cli_make_directory(c->save) : code;
     code = code == CLI_OK ? verify_ranks(&ranks, c, &asks) : code;
     if (code == CLI_OK) {
-        heddle_comm_options_init(&options);
-        options.force_messages = c->messages;
-        options.pretend_hosts = (int)c->hosts;
-        options.deadline_ms = c->deadline_s > 0 ? c->deadline_s * 1000 : options.deadline_ms;
+        cli_comm_options(&options, c->messages, c->hosts, c->deadline_s);
         code = cli_with_ranks(c->transport, ranks, argc, argv, &options, verify_main, &asks);
     }
     npy_free(&input);

@@ -210,9 +210,6 @@ int cli_verify_attention(int argc, char **argv)
     if (code != CLI_OK) {
         return code;
     }
-    heddle_comm_options_init(&options);
-    options.force_messages = r.messages;
-    options.pretend_hosts = (int)r.hosts;
-    options.deadline_ms = r.deadline_s > 0 ? r.deadline_s * 1000 : options.deadline_ms;
+    cli_comm_options(&options, r.messages, r.hosts, r.deadline_s);
     return cli_with_ranks(r.transport, r.ranks > 0 ? (int)r.ranks : 4, argc, argv, &options, verify_main, &r);
 }

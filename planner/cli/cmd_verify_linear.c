@@ -108,6 +108,6 @@ int cli_verify_linear(int argc, char **argv)
     if (code != CLI_OK) {
         return code;
     }
-    linear_comm_options(&options, &r);
+    cli_comm_options(&options, r.messages, r.hosts, r.deadline_s);
     return cli_with_ranks(r.transport, r.ranks > 0 ? (int)r.ranks : 4, argc, argv, &options, verify_main, &r);
 }

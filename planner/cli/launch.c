@@ -57,6 +57,16 @@ int cli_speaks(void)
     return job.rank == 0;
 }
 
+void cli_comm_options(heddle_comm_options *out, int messages, long long hosts, long long deadline_s)
+{
+    heddle_comm_options_init(out);
+    out->force_messages = messages;
+    out->pretend_hosts = (int)hosts;
+    if (deadline_s > 0) {
+        out->deadline_ms = deadline_s * 1000;
+    }
+}
+
 int cli_take_arena(const char *value)
 {
     return cli_parse_bytes(&arena_bytes, "--arena", value);

@@ -28,6 +28,9 @@ void cli_linger(void);
 /* 0 on the ranks of a launched job but rank 0, 1 everywhere else: what is no error is told by one. */
 int cli_speaks(void);
 
+/* The defaults with --messages, --hosts and --deadline; 0: not given. */
+void cli_comm_options(heddle_comm_options *out, int messages, long long hosts, long long deadline_s);
+
 /* --arena BYTES, for cli_with_ranks. CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_take_arena(const char *value);
 #define CLI_ARENA_TEXT                                                                                                 \

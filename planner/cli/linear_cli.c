@@ -161,11 +161,3 @@ int linear_parse(linear_request *out, int argc, char **argv)
     }
     return r->line == NULL ? CLI_OK : take_problem(r);
 }
-
-void linear_comm_options(heddle_comm_options *out, const linear_request *request)
-{
-    heddle_comm_options_init(out);
-    out->force_messages = request->messages;
-    out->pretend_hosts = (int)request->hosts;
-    out->deadline_ms = request->deadline_s > 0 ? request->deadline_s * 1000 : out->deadline_ms;
-}

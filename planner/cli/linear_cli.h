@@ -16,7 +16,6 @@ typedef struct linear_request {
 /* argv[2..]: options and the problem. CLI_OK, or an exit code (complained). Nothing more is checked when help is set.
  */
 int linear_parse(linear_request *out, int argc, char **argv);
-void linear_comm_options(heddle_comm_options *out, const linear_request *request);
 
 #define LINEAR_OPTIONS_TEXT                                                                                            \
     "  --method M         local, lasp, lasp2 or scan\n"                                                                \
