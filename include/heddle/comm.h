@@ -32,6 +32,12 @@ typedef struct heddle_comm_options {
     /* heddle_comm_open of a plug-in: the folder of libheddle_NAME.so, an absolute path; asked before libheddle's own
      * folder. NULL: what HEDDLE_MODULE_PATH says. Only read while opening. */
     const char *module_folder;
+    /* Asked in every wait for other ranks, by the thread that waits, at most every 10 ms or so; so that Ctrl-C works in
+     * a host language. Not 0: the wait returns HEDDLE_ERR_INTERRUPTED and this rank gives up as by heddle_comm_abort,
+     * so that the others return HEDDLE_ERR_PEER. It must not call heddle. NULL: waits end by themselves. Not all waits
+     * ask while a communicator is opened. */
+    int (*interrupt)(void *interrupt_arg);
+    void *interrupt_arg;
 } heddle_comm_options;
 
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);

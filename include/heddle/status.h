@@ -39,7 +39,8 @@ extern "C" {
     X(ERR_TIMEOUT, "a wait passed its deadline; the sentence names rank, peer and stage")                              \
     X(ERR_DEVICE, "a GPU call failed")                                                                                 \
     X(ERR_INFEASIBLE, "no plan satisfies the constraints; the sentence gives the reason")                              \
-    X(ERR_INTERNAL, "a broken invariant inside heddle: please report it")
+    X(ERR_INTERNAL, "a broken invariant inside heddle: please report it")                                              \
+    X(ERR_INTERRUPTED, "heddle_comm_options.interrupt asked a wait to end")
 
 typedef enum heddle_status {
 #define HEDDLE_STATUS_ENUM(name, text) HEDDLE_##name,

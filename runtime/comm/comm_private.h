@@ -108,6 +108,7 @@ struct heddle_comm {
     int nlocal;
     int *local_index; /* by rank: position in local, -1: messages only */
     heddle_comm_options options;
+    int64_t asked_ns; /* when options.interrupt was last called */
     hd_hub hub;
     hd_link *pair;       /* sendrecv between members of the group; only with a hub */
     uint64_t *pair_sent; /* by rank */

@@ -8,16 +8,35 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+enum { INTERRUPT_NS = 10000000 };
+
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
     return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
+}
+
+/* "Yes" is this rank giving up. */
+static heddle_status ask_interrupt(heddle_comm *root)
+{
+    const int64_t now_ns = hd_now_ns();
+    if (now_ns - root->asked_ns < INTERRUPT_NS) {
+        return HEDDLE_OK;
+    }
+    root->asked_ns = now_ns;
+    if (root->options.interrupt(root->options.interrupt_arg) == 0) {
+        return HEDDLE_OK;
+    }
+    hd_group_raise(root->group, "interrupted");
+    root->ops->abort(root, "interrupted");
+    return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", root->rank);
 }
 
 heddle_status hd_comm_check(heddle_comm *comm)
 {
     heddle_comm *root = hd_comm_root(comm);
     heddle_status st = hd_group_check(root->group);
-    return st != HEDDLE_OK ? st : root->ops->check(root);
+    st = st != HEDDLE_OK ? st : root->ops->check(root);
+    return st != HEDDLE_OK || root->options.interrupt == NULL ? st : ask_interrupt(root);
 }
 
 void hd_comm_relax(heddle_comm *comm, int round)

@@ -8,16 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64 };
+enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64, INTERRUPT_NS = 10000000 };
 
 /* --- control traffic ------------------------------------------------------------------------------------------------
  */
+
+/* As the rest of heddle does in its waits: "yes" is this rank giving up. */
+static heddle_status ask_interrupt(mpi_transport *t)
+{
+    const int64_t now_ns = mpi_now_ns();
+    if (t->interrupt == NULL || now_ns - t->asked_ns < INTERRUPT_NS) {
+        return HEDDLE_OK;
+    }
+    t->asked_ns = now_ns;
+    if (t->interrupt(t->interrupt_arg) == 0) {
+        return HEDDLE_OK;
+    }
+    mpi_abort_send(t, "interrupted");
+    return heddle_set_error(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", t->rank);
+}
 
 static heddle_status wait_turn(mpi_transport *t, int64_t turn, int64_t deadline_ns, const char *what, int peer)
 {
     if (turn % ABORT_LOOK_TURNS == 0) {
         heddle_status st = mpi_look(t);
         st = st == HEDDLE_OK ? mpi_heard(t) : st;
+        st = st == HEDDLE_OK ? ask_interrupt(t) : st;
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -256,6 +272,8 @@ static heddle_status make(heddle_comm **out, MPI_Comm mpi, int owns_mpi, const h
     t->control = MPI_COMM_NULL;
     t->bulk = MPI_COMM_NULL;
     t->owns_mpi = owns_mpi;
+    t->interrupt = options->interrupt;
+    t->interrupt_arg = options->interrupt_arg;
     t->listening = MPI_REQUEST_NULL;
     int64_t deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : 60000;
     heddle_status st = attach(t, mpi, mpi_now_ns() + deadline_ms * 1000000);

@@ -39,7 +39,10 @@ typedef struct mpi_transport {
     char *bounce; /* allgather's own send and receive area: survives a wait that was given up */
     size_t bounce_bytes;
     mpi_flight *flights;
-    int64_t entered_ns; /* last time an exchange was started */
+    int64_t entered_ns;          /* last time an exchange was started */
+    int (*interrupt)(void *arg); /* of the options; NULL: nobody asks */
+    void *interrupt_arg;
+    int64_t asked_ns;
 
     mpi_note inbox; /* where the next note comes */
     MPI_Request listening;
