@@ -98,6 +98,17 @@ for transport in threads shm; do
     runs 1 '' sh -c '"$0" verify "$1" --transport "$2" >&- 2>&- <&-' "$HEDDLE" "$line" $transport
 done
 runs 1 'standard output could not be written' sh -c '"$0" volume "$1" >&-' "$HEDDLE" "$line"
+# ... and the numbers stay theirs: whatever the command opens next, here its input, gets another one.
+mkfifo "$work/frames"
+for stream in 0 1 2; do
+    sh -c "exec \"\$0\" run \"\$1\" --input \"\$2\" $stream>&-" "$HEDDLE" "$HEDDLE_SOURCE/tests/golden/tiny.yaml" "$work/frames" >/dev/null 2>&1 </dev/null &
+    reader=$!
+    exec 9>"$work/frames" # returns when the command has opened its end
+    kept=$(readlink "/proc/$reader/fd/$stream")
+    exec 9>&-
+    wait $reader
+    [ "$kept" = /dev/null ] || fail "closed stream $stream became '$kept'"
+done
 
 # Limits that batch systems set: less is reserved, and what is not enough is named.
 large='bf16[t=512 s=512 c=16] on [sp=2]: t@sp -> s@sp'
