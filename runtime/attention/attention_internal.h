@@ -16,11 +16,11 @@ typedef struct hd_seg {
     int64_t lo, len, at;
 } hd_seg;
 
-typedef struct hd_rows {
+typedef struct hd_row_set {
     hd_seg *seg;
     int nsegs;
     int64_t rows;
-} hd_rows;
+} hd_row_set;
 
 /* Query heads q_lo..q_lo+nq of the rank's heads, and the key heads they use. */
 typedef struct hd_head_part {
@@ -43,7 +43,7 @@ typedef struct hd_attn_problem {
     int spread;                         /* ranks over which the heads are exchanged: 1, nranks or the second axis */
     int ring;                           /* nranks / spread */
     hd_head_part *part;                 /* [spread] */
-    hd_rows *held;                      /* [ring] rows of a ring member once the heads are exchanged */
+    hd_row_set *held;                   /* [ring] rows of a ring member once the heads are exchanged */
     int64_t packed_heads;               /* of q, k and v in all parts together */
 } hd_attn_problem;
 
@@ -71,7 +71,7 @@ typedef struct hd_core {
     int rank, nranks;
     int64_t heads, kv_heads; /* of this rank's part */
     const hd_head_part *part;
-    const hd_rows *rows; /* [nranks] */
+    const hd_row_set *rows; /* [nranks] */
     int threads;
     void *scratch;                     /* [threads] of the kernels */
     void *wide;                        /* bf16: [threads][2][largest rows][width] keys and values of one head in f32 */

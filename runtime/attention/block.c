@@ -129,7 +129,7 @@ static int cut_queries(hd_pair *pair, const hd_turn *turn)
 void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx)
 {
     const hd_attn_problem *p = core->problem;
-    const hd_rows *queries = &core->rows[core->rank], *keys = &core->rows[member];
+    const hd_row_set *queries = &core->rows[core->rank], *keys = &core->rows[member];
     for (int i = 0; i < queries->nsegs; i++) {
         const hd_seg *q = &queries->seg[i];
         for (int j = 0; j < keys->nsegs; j++) {

@@ -6,7 +6,7 @@
 
 typedef struct gather_state {
     hd_core core;                  /* members: own queries, all keys */
-    hd_rows rows[2];               /* of these */
+    hd_row_set rows[2];            /* of these */
     heddle_reshard *gather, *home; /* NULL: one rank */
     void *kv;                      /* storage [2][kv_heads][batch][all rows][width]; the caller's with one rank */
     void *dkv;                     /* real */
@@ -16,7 +16,7 @@ static heddle_status join_rows(gather_state *state, const hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     size_t nsegs = 0;
-    hd_rows *all = &state->rows[1];
+    hd_row_set *all = &state->rows[1];
     for (int i = 0; i < core->nranks; i++) {
         nsegs += (size_t)core->rows[i].nsegs;
     }

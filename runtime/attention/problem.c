@@ -267,7 +267,7 @@ out:
     return st;
 }
 
-static void append_rows(hd_rows *rows, const heddle_attention_rows *add)
+static void append_rows(hd_row_set *rows, const heddle_attention_rows *add)
 {
     for (int i = 0; i < 2; i++) {
         hd_seg *last = rows->nsegs > 0 ? &rows->seg[rows->nsegs - 1] : NULL;

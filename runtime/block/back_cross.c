@@ -19,7 +19,7 @@ static int64_t rows_with_text(const heddle_block *block, const hd_block_view *vi
 
 /* --- projection --------------------------------------------------------------------------------------------------- */
 
-static heddle_status out_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_piece *piece,
+static heddle_status out_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_row_piece *piece,
                                int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;
@@ -137,7 +137,7 @@ static heddle_status head_job(heddle_block *block, const hd_block_view *view, in
 
 /* --- q, then the text --------------------------------------------------------------------------------------------- */
 
-static heddle_status in_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_piece *piece,
+static heddle_status in_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_row_piece *piece,
                               int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;
@@ -157,7 +157,7 @@ out:
     return st;
 }
 
-static heddle_status text_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_piece *piece,
+static heddle_status text_piece(heddle_block *block, const hd_block_view *view, int seat, const hd_row_piece *piece,
                                 int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;

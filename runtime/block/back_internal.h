@@ -114,22 +114,22 @@ void hd_keep_free(hd_keep *keep);
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
-typedef struct hd_piece {
+typedef struct hd_row_piece {
     int64_t sample; /* local */
     int64_t first;
     int64_t rows;
-} hd_piece;
+} hd_row_piece;
 
 int64_t hd_view_rows(const hd_block_view *view);
 int64_t hd_view_pieces(const hd_block_view *view);
-hd_piece hd_view_piece(const hd_block_view *view, int64_t job);
+hd_row_piece hd_view_piece(const hd_block_view *view, int64_t job);
 /* Where row r, counted in fibre order, lies in the box; and how many rows from there on lie evenly spaced, `stride`
  * rows apart (at most `limit`). */
 int64_t hd_view_row(const hd_block_view *view, int64_t r);
 int64_t hd_view_run(const hd_block_view *view, int64_t r, int64_t limit, int64_t *stride);
 /* Rows of the box to dense rows in fibre order. */
 void hd_view_gather(const heddle_block *block, const hd_block_view *view, void *dst, heddle_dtype dtype,
-                    const hd_piece *piece);
+                    const hd_row_piece *piece);
 
 /* --- walking over the rows ---------------------------------------------------------------------------------------- */
 
@@ -155,10 +155,10 @@ struct hd_walk {
     /* Rows of a sample that take part, the first of its sample_rows; NULL: all */
     int64_t (*rows_of)(const heddle_block *block, const hd_block_view *view, int64_t sample);
     /* `at`: the piece's first row within the stretch; sums: zeroed, `columns` floats */
-    heddle_status (*piece)(heddle_block *block, const hd_block_view *view, int seat, const hd_piece *piece, int64_t at,
-                           float *sums);
+    heddle_status (*piece)(heddle_block *block, const hd_block_view *view, int seat, const hd_row_piece *piece,
+                           int64_t at, float *sums);
     int64_t columns;
-    void (*reduce)(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums);
+    void (*reduce)(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums);
     int nweights;
     hd_weight_grad weight[2];
     int64_t first_unit, units, first_row; /* the present stretch */
@@ -184,7 +184,7 @@ float *hd_back_condition(const heddle_block *block, const hd_block_view *view, i
 
 /* What the gradients of norm and modulation need, shared by ATTENTION and MLP. */
 typedef struct hd_norm_back {
-    const hd_piece *piece;
+    const hd_row_piece *piece;
     const float *dy; /* [rows][c] */
     float *sums;     /* shift, scale */
     int base;        /* 0 or HD_MLP_ROWS */
@@ -192,12 +192,12 @@ typedef struct hd_norm_back {
 /* dy of the rows into dst, of back->dtype; returns them times row `gate` of the vector where the block is modulated, in
  * HD_SEAT_SCALED. Uses HD_SEAT_OUT. */
 const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view, int seat, void *dst,
-                                 const hd_piece *piece, int gate);
+                                 const hd_row_piece *piece, int gate);
 /* normed rows again, of back->dtype, into dst; uses HD_SEAT_SCALED where that is not the block's */
-void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_piece *piece,
+void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_row_piece *piece,
                         int base);
 void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_back *x);
-void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums,
+void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums,
                          int base);
 
 heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int keep);

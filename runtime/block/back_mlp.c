@@ -6,7 +6,7 @@
 /* Of a seat: fc1's result again, as in stage_mlp.c; with bf16 products the gradient of it and a row of f32. */
 enum { PART_HIDDEN = 1, PART_D_HIDDEN = 2, PART_LINE = 3 };
 
-static heddle_status again(heddle_block *block, const hd_block_view *view, int seat_index, const hd_piece *piece)
+static heddle_status again(heddle_block *block, const hd_block_view *view, int seat_index, const hd_row_piece *piece)
 {
     heddle_status st = HEDDLE_OK;
     const hd_block_seat *seat = &block->seat[seat_index];
@@ -64,8 +64,8 @@ static int d_hidden_work(const heddle_block *block)
     return block->back->dtype == HEDDLE_F32 ? HD_WORK_D_WIDE : HD_WORK_NARROW;
 }
 
-static heddle_status back_piece(heddle_block *block, const hd_block_view *view, int seat_index, const hd_piece *piece,
-                                int64_t at, float *sums)
+static heddle_status back_piece(heddle_block *block, const hd_block_view *view, int seat_index,
+                                const hd_row_piece *piece, int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;
     const hd_kept *kept = hd_walk_of(view)->kept;
@@ -89,7 +89,7 @@ out:
     return st;
 }
 
-static void reduce(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums)
+static void reduce(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums)
 {
     hd_back_reduce_norm(block, view, piece, sums, HD_MLP_ROWS);
 }

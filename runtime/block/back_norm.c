@@ -23,7 +23,7 @@ const void *hd_back_operand(const heddle_block *block, void *dst, const void *sr
 }
 
 const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view, int seat, void *dst,
-                                 const hd_piece *piece, int gate)
+                                 const hd_row_piece *piece, int gate)
 {
     const hd_block_back *back = block->back;
     int64_t c = block->channels;
@@ -46,7 +46,7 @@ const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view,
     return scaled;
 }
 
-void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_piece *piece,
+void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat, void *dst, const hd_row_piece *piece,
                         int base)
 {
     heddle_dtype dtype = block->options.shape.dtype;
@@ -62,7 +62,7 @@ void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat
 void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_back *x)
 {
     heddle_dtype dtype = block->options.shape.dtype;
-    const hd_piece *piece = x->piece;
+    const hd_row_piece *piece = x->piece;
     int64_t c = block->channels, count, stride;
     size_t row_bytes = (size_t)c * hd_block_elem_bytes(block);
     const char *src = hd_walk_of(view)->kept->x + (size_t)piece->first * row_bytes;
@@ -76,7 +76,7 @@ void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_
     }
 }
 
-void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums,
+void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums,
                          int base)
 {
     int64_t c = block->channels;

@@ -25,11 +25,12 @@ int64_t hd_view_pieces(const hd_block_view *view)
     return view->samples * parts_of(view->sample_rows, HD_CHUNK_ROWS);
 }
 
-hd_piece hd_view_piece(const hd_block_view *view, int64_t job)
+hd_row_piece hd_view_piece(const hd_block_view *view, int64_t job)
 {
     int64_t pieces = parts_of(view->sample_rows, HD_CHUNK_ROWS);
     int64_t sample = job / pieces, first = job % pieces * HD_CHUNK_ROWS;
-    return (hd_piece){sample, sample * view->sample_rows + first, smaller(HD_CHUNK_ROWS, view->sample_rows - first)};
+    return (hd_row_piece){sample, sample * view->sample_rows + first,
+                          smaller(HD_CHUNK_ROWS, view->sample_rows - first)};
 }
 
 int64_t hd_view_row(const hd_block_view *view, int64_t r)
@@ -45,7 +46,7 @@ int64_t hd_view_run(const hd_block_view *view, int64_t r, int64_t limit, int64_t
 }
 
 void hd_view_gather(const heddle_block *block, const hd_block_view *view, void *dst, heddle_dtype dtype,
-                    const hd_piece *piece)
+                    const hd_row_piece *piece)
 {
     heddle_dtype from = block->options.shape.dtype;
     int64_t c = block->channels, count, stride;
@@ -79,14 +80,14 @@ static int64_t unit_rows(const hd_walk *walk)
 }
 
 /* Rows of piece `part` of a unit, or of the whole unit (part -1); none where the sample has no more. */
-static hd_piece piece_of(const heddle_block *block, const hd_block_view *view, int64_t unit, int64_t part)
+static hd_row_piece piece_of(const heddle_block *block, const hd_block_view *view, int64_t unit, int64_t part)
 {
     const hd_walk *walk = hd_walk_of(view);
     int64_t units = parts_of(walk->sample_rows, HD_UNIT_ROWS);
     int64_t sample = unit / units, first = unit % units * HD_UNIT_ROWS + (part > 0 ? part * HD_CHUNK_ROWS : 0);
     int64_t left = rows_of(block, view, sample) - first;
     int64_t most = part < 0 ? HD_UNIT_ROWS : HD_CHUNK_ROWS;
-    return (hd_piece){sample, sample * walk->sample_rows + first, left < 0 ? 0 : smaller(left, most)};
+    return (hd_row_piece){sample, sample * walk->sample_rows + first, left < 0 ? 0 : smaller(left, most)};
 }
 
 /* Units of a stretch: enough pieces for every thread. */
@@ -115,7 +116,7 @@ static float *sums_of(const heddle_block *block, const hd_walk *walk, int64_t jo
 static heddle_status piece_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)
 {
     const hd_walk *walk = hd_walk_of(view);
-    hd_piece piece = piece_of(block, view, walk->first_unit + job / unit_pieces(walk), job % unit_pieces(walk));
+    hd_row_piece piece = piece_of(block, view, walk->first_unit + job / unit_pieces(walk), job % unit_pieces(walk));
     float *sums = sums_of(block, walk, job);
     if (piece.rows == 0) {
         return HEDDLE_OK;
@@ -166,7 +167,7 @@ static void add_columns(const heddle_block *block, const panel *p, float *dst, c
 
 /* y = gate (x W^T + b), so dW = gate G with G = dy^T x, and the gradient of the gate is G . W + b . sum of dy. */
 static heddle_status add_gated(heddle_block *block, const hd_block_view *view, const panel *p, const void *dy,
-                               const void *x, const hd_piece *unit)
+                               const void *x, const hd_row_piece *unit)
 {
     heddle_status st = HEDDLE_OK;
     const hd_weight_grad *w = p->weight;
@@ -206,7 +207,7 @@ static heddle_status panel_job(heddle_block *block, const hd_block_view *view, i
     p.wide = p.columns + HD_PANEL_ROWS;
     p.product = p.wide + WIDE_ROWS * HD_PANEL_ROWS;
     for (int64_t u = walk->first_unit; u < walk->first_unit + walk->units; u++) {
-        hd_piece unit = piece_of(block, view, u, -1);
+        hd_row_piece unit = piece_of(block, view, u, -1);
         int64_t dy_at = (unit.first - (w->dy_whole ? 0 : walk->first_row)) * w->n + p.first;
         int64_t x_at = (unit.first - (w->x_whole ? 0 : walk->first_row)) * w->k;
         const char *dy = (const char *)w->dy + (size_t)dy_at * elem;
@@ -258,7 +259,7 @@ heddle_status hd_walk_run(heddle_block *block, const hd_block_view *view, hd_wal
         HD_TRY(hd_block_run_jobs(block, &mine, piece_job, jobs));
         HD_TRY(hd_block_run_jobs(block, &mine, panel_job, panels));
         for (int64_t job = 0; walk->reduce != NULL && job < jobs; job++) {
-            hd_piece piece =
+            hd_row_piece piece =
                 piece_of(block, &mine, walk->first_unit + job / unit_pieces(walk), job % unit_pieces(walk));
             if (piece.rows > 0) {
                 walk->reduce(block, &mine, &piece, sums_of(block, walk, job));

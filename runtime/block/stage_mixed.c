@@ -21,7 +21,7 @@ static char *turned(const heddle_block *block, const hd_kept *kept)
     return block->options.qk_norm ? (char *)hd_back_work(block, HD_WORK_TURNED) : kept->wide;
 }
 
-static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_kept *kept, const hd_piece *piece)
+static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_kept *kept, const hd_row_piece *piece)
 {
     int64_t c = block->channels, d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block), wide = 3 * row_bytes(block);
@@ -48,7 +48,7 @@ static heddle_status rows_in(heddle_block *block, const hd_block_view *view, int
     heddle_status st = HEDDLE_OK;
     const hd_kept *kept = view->call;
     const hd_block_seat *seat = &block->seat[seat_index];
-    hd_piece piece = hd_view_piece(view, job);
+    hd_row_piece piece = hd_view_piece(view, job);
     char *x = kept->x != NULL ? kept->x + (size_t)piece.first * row_bytes(block) : seat->part[HD_SEAT_SCALED];
     if (!kept->again) {
         hd_view_gather(block, view, x, block->options.shape.dtype, &piece);
@@ -69,7 +69,7 @@ static heddle_status rows_out(heddle_block *block, const hd_block_view *view, in
     const hd_kept *kept = view->call;
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, count, stride;
-    hd_piece piece = hd_view_piece(view, job);
+    hd_row_piece piece = hd_view_piece(view, job);
     const float *change = block->seat[seat_index].part[PART_OUT];
     const float *gate = hd_block_condition(block, view, piece.sample, HD_GATE);
     HD_TRY(hd_gemm_run(block->layer[HD_LAYER_PROJ], seat_index, block->seat[seat_index].part[PART_OUT],
@@ -126,8 +126,8 @@ out:
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* dy of the rows, times the gate, through the projection. */
-static heddle_status out_piece(heddle_block *block, const hd_block_view *view, int seat_index, const hd_piece *piece,
-                               int64_t at, float *sums)
+static heddle_status out_piece(heddle_block *block, const hd_block_view *view, int seat_index,
+                               const hd_row_piece *piece, int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;
     const hd_walk *walk = hd_walk_of(view);
@@ -165,7 +165,7 @@ static heddle_status back_out(heddle_block *block, const hd_block_view *view, hd
 
 static heddle_status turn_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)
 {
-    hd_piece piece = hd_view_piece(view, job);
+    hd_row_piece piece = hd_view_piece(view, job);
     (void)seat;
     turn_rows(block, view, view->call, &piece);
     return HEDDLE_OK;
@@ -177,7 +177,7 @@ static int64_t shift_and_scale(const heddle_block *block)
 }
 
 /* d_qkv of the rows: back through rotation and norm of q and k, the linear layer, the norm of the row. */
-static heddle_status in_piece(heddle_block *block, const hd_block_view *view, int seat_index, const hd_piece *piece,
+static heddle_status in_piece(heddle_block *block, const hd_block_view *view, int seat_index, const hd_row_piece *piece,
                               int64_t at, float *sums)
 {
     heddle_status st = HEDDLE_OK;
@@ -207,7 +207,7 @@ out:
     return st;
 }
 
-static void in_reduce(heddle_block *block, const hd_block_view *view, const hd_piece *piece, const float *sums)
+static void in_reduce(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums)
 {
     int64_t d = block->head_channels;
     hd_back_reduce_norm(block, view, piece, sums, 0);

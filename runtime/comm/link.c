@@ -9,7 +9,7 @@
 enum { GENERATION_SHIFT = 40 };
 
 typedef struct cell {
-    _Alignas(HD_LINE_BYTES) _Atomic uint64_t sequence;
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint64_t sequence;
     _Atomic uint64_t word[HD_LINK_WORDS];
     _Atomic uint64_t claim; /* of slot 0: hd_link_claim; above an older generation's like the sequence */
 } cell;

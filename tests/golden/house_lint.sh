@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which room may know which, read off the #include lines and off the calls in the object files; and how long functions
-# and files may be.
+# Which room may know which, read off the #include lines and off the calls in the object files; one name for one
+# thing; and how long functions and files may be.
 #
 # A room is a folder. It may include itself, the public headers and what the table lists; a listed folder means those in
 # it, too, =FOLDER only itself, a file that file alone. What it may include it may call. Behind a bar: rooms whose public
@@ -84,6 +84,16 @@ outside '#[[:space:]]*include[[:space:]]*<dnnl' 'oneDNN outside its folder' '^ke
 outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/)'
 outside '(^|[^>.a-z_])(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|runtime/files/|runtime/schedule/write\.c|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'
 outside '\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b' 'unfinished mark' '^$'
+
+# One name for one thing: types and constants of the house are said in one header.
+headers=$(find include kernels runtime planner -name '*.h')
+for name in $(for header in $headers; do
+    sed -nE 's/^\} (hd_[a-z0-9_]+|heddle_[a-z0-9_]+);.*/\1/p
+             s/^.*\b((HD|HEDDLE)_[A-Z0-9_]+) = .*/\1/p
+             s/^#define ((HD|HEDDLE)_[A-Z0-9_]+).*/\1/p' "$header" | sort -u
+done | sort | uniq -d); do
+    say "$name is said in $(grep -lE "^\} $name;|\b$name = |^#define $name\b" $headers | tr '\n' ' ')"
+done
 
 # Calls: what an object file wants and another one of the library, or of the same program, has.
 objects() {

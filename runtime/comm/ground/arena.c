@@ -298,7 +298,7 @@ heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *
     void *memory = NULL;
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "shared bookkeeping"));
     if (group->team != NULL) {
-        HD_TRY(hd_alloc_aligned(&memory, HD_LINE_BYTES, bytes, "shared bookkeeping"));
+        HD_TRY(hd_alloc_aligned(&memory, HD_LINE_PAIR_BYTES, bytes, "shared bookkeeping"));
     } else {
         HD_TRY(arena_alloc(group, &memory, bytes));
     }

@@ -14,7 +14,7 @@
 #include <sys/types.h>
 
 enum {
-    HD_LINE_BYTES = 128,         /* two cache lines: the adjacent-line prefetcher shares pairs */
+    HD_LINE_PAIR_BYTES = 128,    /* two cache lines: the adjacent-line prefetcher shares pairs */
     HD_OUTBOX_BYTES = 32768,     /* one half of a rank's outbox in a hub */
     HD_WHY_BYTES = 1024,         /* sentence of an abort */
     HD_PEER_CHECK_NS = 20000000, /* how often a waiting rank looks whether its peers live */
@@ -35,21 +35,21 @@ typedef struct hd_outbox {
  * Arriving at round k+1 proves that the outboxes of round k were read, so two halves are enough. Barriers and gathers
  * have a counter each: a rank in the one and a rank in the other do not let each other through. */
 typedef struct hd_hub_memory {
-    _Alignas(HD_LINE_BYTES) _Atomic uint64_t counter[2]; /* arrivals since the beginning, all ranks */
-    _Alignas(HD_LINE_BYTES) _Atomic uint64_t arrived;    /* 2 * rounds this rank has entered + 1 for a gather */
-    _Alignas(HD_LINE_BYTES) hd_outbox outbox[2];
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint64_t counter[2]; /* arrivals since the beginning, all ranks */
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint64_t arrived;    /* 2 * rounds this rank has entered + 1 for a gather */
+    _Alignas(HD_LINE_PAIR_BYTES) hd_outbox outbox[2];
 } hd_hub_memory;
 
 typedef enum hd_rank_state { HD_RANK_RUNS = 0, HD_RANK_LEFT = 1 } hd_rank_state;
 
 typedef struct hd_control {
-    _Alignas(HD_LINE_BYTES) _Atomic uint32_t doorbell; /* futex */
-    _Atomic uint32_t sleeping;                         /* 1: ring after posting */
-    _Alignas(HD_LINE_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
-    _Atomic int state;                                 /* hd_rank_state */
-    _Atomic int why_state;                             /* 0 free, 1 being written, 2 readable (wait.c) */
-    _Atomic int moving;                                /* 1: this rank may be copying to or from its peers' memory */
-    cpu_set_t cpus;                                    /* where this rank may run; written before anybody else looks */
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint32_t doorbell; /* futex */
+    _Atomic uint32_t sleeping;                              /* 1: ring after posting */
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
+    _Atomic int state;                                      /* hd_rank_state */
+    _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (wait.c) */
+    _Atomic int moving; /* 1: this rank may be copying to or from its peers' memory */
+    cpu_set_t cpus;     /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_hub_memory hub;
 } hd_control;
