@@ -1,4 +1,4 @@
-/* Channels: who drives executions, who helps, and what happens when one cannot go on. */
+/* Channels, and what happens when an execution cannot begin or cannot go on. */
 #include "runtime/move/transfer.h"
 
 #include <stdio.h>
@@ -47,56 +47,6 @@ void hd_channel_destroy(hd_channel *c)
 int64_t *hd_channel_sent(hd_channel *c)
 {
     return c->sent;
-}
-
-int hd_channel_has_peers(const hd_channel *c)
-{
-    return c->guard != NULL && c->guard->peers.ntell > 0;
-}
-
-/* --- in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several in
- * different orders ------------------------------------------------------------------------------------------------- */
-
-static void enter(hd_channel *c)
-{
-    void **list = hd_comm_in_flight(c->comm);
-    c->next = *list;
-    *list = c;
-}
-
-void hd_channel_leave(hd_channel *c)
-{
-    hd_channel *first = *hd_comm_in_flight(c->comm);
-    c->state = HD_IDLE;
-    if (first == c) {
-        *hd_comm_in_flight(c->comm) = c->next;
-        return;
-    }
-    for (; first != NULL; first = first->next) {
-        if (first->next == c) {
-            first->next = c->next;
-        }
-    }
-}
-
-static int is_alone(const hd_channel *c)
-{
-    const hd_channel *first = *hd_comm_in_flight(c->comm);
-    return first == NULL || (first == c && c->next == NULL);
-}
-
-/* What happens to the others is theirs to report. */
-static void help_others(hd_channel *c)
-{
-    hd_channel *other = *hd_comm_in_flight(c->comm);
-    while (other != NULL) {
-        hd_channel *next = other->next;
-        int stuck;
-        if (other != c) {
-            other->outcome = hd_transfer_advance(other, 0, &stuck);
-        }
-        other = next;
-    }
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
@@ -156,7 +106,7 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
     return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
 }
 
-static heddle_status take_outcome(hd_channel *c)
+heddle_status hd_channel_take_outcome(hd_channel *c)
 {
     heddle_status st = c->outcome;
     c->outcome = HEDDLE_OK;
@@ -196,10 +146,10 @@ out:
 }
 
 /* An execution cannot begin: an earlier one failed, or is in flight. */
-static heddle_status check_free(hd_channel *c)
+heddle_status hd_channel_check_free(hd_channel *c)
 {
     if (c->broken != HEDDLE_OK) {
-        return take_outcome(c);
+        return hd_channel_take_outcome(c);
     }
     if (c->state != HD_IDLE) {
         return hd_fail(HEDDLE_ERR_ARG, "an execution of this %s is already in flight", c->options.what);
@@ -213,7 +163,7 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
     heddle_status st = HEDDLE_OK;
     uint64_t words[3] = {(uint64_t)reason, 0, 0};
     const hd_peers *peers = &c->guard->peers;
-    HD_TRY(check_free(c));
+    HD_TRY(hd_channel_check_free(c));
     c->leg[0] = (hd_leg){.transfer = c->guard};
     c->at = 0;
     c->deadline_ns = 0;
@@ -223,7 +173,7 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
     c->sequence++;
     c->epoch++;
     for (int i = 0; i < peers->ntell && st == HEDDLE_OK; i++) {
-        st = hd_link_post(c->link, peers->tell[i], hd_channel_slot(c, HD_SLOT_READY), c->sequence, words, 3);
+        st = hd_peer_post(c, HD_SLOT_READY, peers->tell[i], words, 3);
     }
     if (st != HEDDLE_OK) {
         return hd_channel_give_up(c, st);
@@ -232,92 +182,4 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
     st = tell(c, c->rank, reason);
 out:
     return st;
-}
-
-/* --- driving ------------------------------------------------------------------------------------------------------ */
-
-static heddle_status drive(hd_channel *c, int block)
-{
-    heddle_status st = HEDDLE_OK;
-    int stuck;
-    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
-        return take_outcome(c);
-    }
-    for (int round = 0;; round++) {
-        st = hd_transfer_advance(c, block && is_alone(c), &stuck);
-        if (st != HEDDLE_OK || !stuck) {
-            return st;
-        }
-        st = hd_comm_check(c->comm);
-        if (st != HEDDLE_OK) {
-            return hd_channel_give_up(c, st);
-        }
-        help_others(c);
-        if (hd_now_ns() > hd_channel_deadline(c)) {
-            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
-                    c->options.what);
-            return hd_channel_give_up(c, HEDDLE_ERR_TIMEOUT);
-        }
-        if (!block) {
-            return HEDDLE_OK;
-        }
-        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
-            return take_outcome(c);
-        }
-        hd_comm_relax(c->comm, round);
-    }
-}
-
-static void load(hd_channel *c, const hd_leg *legs, int nlegs)
-{
-    for (int i = 0; i < nlegs; i++) {
-        c->leg[i] = legs[i];
-    }
-    c->nlegs = nlegs;
-}
-
-heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(check_free(c));
-    load(c, legs, nlegs);
-    c->is_whole = 0;
-    enter(c);
-    st = hd_transfer_launch(c);
-out:
-    return st;
-}
-
-/* Nobody else can be called meanwhile, so it is not listed among those in flight. */
-heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(check_free(c));
-    load(c, legs, nlegs);
-    c->is_whole = *hd_comm_in_flight(c->comm) == NULL;
-    HD_TRY(hd_transfer_launch(c));
-    st = drive(c, 1);
-out:
-    return st;
-}
-
-heddle_status hd_channel_test(hd_channel *c, int *done)
-{
-    heddle_status st = drive(c, 0);
-    *done = c->state == HD_IDLE;
-    return st;
-}
-
-heddle_status hd_channel_progress(hd_channel *c, int *done)
-{
-    int stuck;
-    heddle_status st =
-        c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? take_outcome(c) : hd_transfer_advance(c, 0, &stuck);
-    *done = c->state == HD_IDLE;
-    return st;
-}
-
-heddle_status hd_channel_wait(hd_channel *c)
-{
-    return drive(c, 1);
 }

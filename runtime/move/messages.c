@@ -141,10 +141,6 @@ void hd_transfer_drop_spare(hd_transfer *t)
 heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
 {
     hd_mail *mail = &t->mail;
-    t->channel->mail_done = mail->exchange == NULL;
-    if (t->channel->mail_done) {
-        return HEDDLE_OK;
-    }
     if (t->clears) {
         hd_copy_clear(t->kernels, &t->clear, leg->dst);
     }

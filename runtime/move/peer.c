@@ -138,6 +138,21 @@ heddle_status hd_transfer_use_direction(hd_transfer *t, int push, int walk_src)
 
 /* --- flags -------------------------------------------------------------------------------------------------------- */
 
+static int slot_of(const hd_channel *c, int kind)
+{
+    return kind + (int)(c->epoch & 1);
+}
+
+heddle_status hd_peer_post(hd_channel *c, int kind, int peer, const uint64_t *words, int nwords)
+{
+    return hd_link_post(c->link, peer, slot_of(c, kind), c->sequence, words, nwords);
+}
+
+int hd_channel_has_peers(const hd_channel *c)
+{
+    return c->guard != NULL && c->guard->peers.ntell > 0;
+}
+
 /* Names stay while the arrays do. */
 static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
 {
@@ -184,7 +199,7 @@ heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
         } else if (reach == HD_REACH_STAGED) {
             words[1] = hd_comm_export(c->comm, t->stage + t->own.piece_offset[p->tell[i]], 1);
         }
-        HD_TRY(hd_link_post(c->link, p->tell[i], hd_channel_slot(c, HD_SLOT_READY), c->sequence, words, 3));
+        HD_TRY(hd_peer_post(c, HD_SLOT_READY, p->tell[i], words, 3));
     }
 out:
     return st;
@@ -194,13 +209,13 @@ out:
 heddle_status hd_peer_await(hd_channel *c, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
 {
     if (!block) {
-        return hd_link_poll(c->link, peer, hd_channel_slot(c, kind), c->sequence, words, nwords, here);
+        return hd_link_poll(c->link, peer, slot_of(c, kind), c->sequence, words, nwords, here);
     }
     *here = 1;
     /* The communicator's own deadline is looked up by whoever waits long enough to need it: the clock costs as much as
      * the flag. */
     int64_t deadline_ns = c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0;
-    return hd_link_wait(c->link, peer, hd_channel_slot(c, kind), c->sequence, words, nwords, deadline_ns,
+    return hd_link_wait(c->link, peer, slot_of(c, kind), c->sequence, words, nwords, deadline_ns,
                         kind == HD_SLOT_READY ? "waiting until it is ready" : "waiting until it has moved its part");
 }
 
@@ -232,7 +247,7 @@ heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
                       .src_at = t->push ? NULL : c->src_at,
                       .dst_at = t->push ? c->dst_at : NULL,
                       .moved = c->moved};
-    int by_lanes = !t->adds && hd_private_all_direct(t);
+    int by_lanes = !t->adds && (!t->own.used || hd_private_all_direct(t));
     for (int i = 0; i < p->nserved; i++) {
         c->moved[p->served[i]] = 0;
     }
@@ -247,7 +262,7 @@ heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
         int peer = p->served[i];
         uint64_t bytes = (uint64_t)c->moved[peer];
         c->sent[peer] += t->push ? c->moved[peer] : 0;
-        HD_TRY(hd_link_post(c->link, peer, hd_channel_slot(c, HD_SLOT_DONE), c->sequence, &bytes, 1));
+        HD_TRY(hd_peer_post(c, HD_SLOT_DONE, peer, &bytes, 1));
     }
     if (by_lanes) { /* what stays on this rank is copied while the flags travel */
         hd_lanes_run_groups(&t->lanes, &bases, 0, t->own_groups);

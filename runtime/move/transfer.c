@@ -1,7 +1,39 @@
-/* One execution: a small state machine, one function per state. */
+/* One execution is a small state machine, one function per state; who drives it, and who helps. */
 #include "runtime/move/transfer.h"
 
 #include <stdatomic.h>
+
+/* --- in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several in
+ * different orders ------------------------------------------------------------------------------------------------- */
+
+static void enter(hd_channel *c)
+{
+    void **list = hd_comm_in_flight(c->comm);
+    c->next = *list;
+    c->is_listed = 1;
+    *list = c;
+}
+
+void hd_channel_leave(hd_channel *c)
+{
+    c->state = HD_IDLE;
+    if (!c->is_listed) {
+        return;
+    }
+    hd_channel *first = *hd_comm_in_flight(c->comm);
+    c->is_listed = 0;
+    if (first == c) {
+        *hd_comm_in_flight(c->comm) = c->next;
+        return;
+    }
+    for (; first != NULL; first = first->next) {
+        if (first->next == c) {
+            first->next = c->next;
+        }
+    }
+}
+
+/* --- the states of one execution -------------------------------------------------------------------------------- */
 
 static hd_transfer *current(const hd_channel *c)
 {
@@ -25,13 +57,16 @@ static heddle_status begin(hd_channel *c)
         mark(c, 1); /* the READYs are its fence, and nothing but them is waited for */
     }
     HD_TRY(hd_peer_announce(leg->transfer, leg));
-    HD_TRY(hd_mail_begin(leg->transfer, leg));
+    c->mail_done = leg->transfer->mail.exchange == NULL;
+    if (!c->mail_done) {
+        HD_TRY(hd_mail_begin(leg->transfer, leg));
+    }
     c->state = HD_COLLECT;
 out:
     return st;
 }
 
-heddle_status hd_transfer_launch(hd_channel *c)
+static heddle_status launch(hd_channel *c)
 {
     c->at = 0;
     c->deadline_ns = 0;
@@ -122,7 +157,8 @@ out:
     return st;
 }
 
-heddle_status hd_transfer_advance(hd_channel *c, int block, int *stuck)
+/* As far as it goes without waiting (block: for anything but flags). */
+static heddle_status advance(hd_channel *c, int block, int *stuck)
 {
     heddle_status st = HEDDLE_OK;
     *stuck = 0;
@@ -147,4 +183,124 @@ heddle_status hd_transfer_advance(hd_channel *c, int block, int *stuck)
         st = hd_channel_give_up(c, st);
     }
     return st;
+}
+
+/* --- driving ------------------------------------------------------------------------------------------------------ */
+
+static int is_alone(const hd_channel *c)
+{
+    const hd_channel *first = *hd_comm_in_flight(c->comm);
+    return first == NULL || (first == c && c->next == NULL);
+}
+
+/* What happens to the others is theirs to report. */
+static void help_others(hd_channel *c)
+{
+    hd_channel *other = *hd_comm_in_flight(c->comm);
+    while (other != NULL) {
+        hd_channel *next = other->next;
+        int stuck;
+        if (other != c) {
+            other->outcome = advance(other, 0, &stuck);
+        }
+        other = next;
+    }
+}
+
+/* An execution cannot begin: an earlier one failed, or is in flight. */
+static inline heddle_status check_free(hd_channel *c)
+{
+    int is_plain = c->state == HD_IDLE && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
+    return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_check_free(c);
+}
+
+static heddle_status drive(hd_channel *c, int block)
+{
+    heddle_status st = HEDDLE_OK;
+    int stuck;
+    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
+        return hd_channel_take_outcome(c);
+    }
+    for (int round = 0;; round++) {
+        st = advance(c, block && (c->is_whole || is_alone(c)), &stuck);
+        if (st != HEDDLE_OK || !stuck) {
+            return st;
+        }
+        st = hd_comm_check(c->comm);
+        if (st != HEDDLE_OK) {
+            return hd_channel_give_up(c, st);
+        }
+        help_others(c);
+        if (hd_now_ns() > hd_channel_deadline(c)) {
+            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
+                    c->options.what);
+            return hd_channel_give_up(c, HEDDLE_ERR_TIMEOUT);
+        }
+        if (!block) {
+            return HEDDLE_OK;
+        }
+        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
+            return hd_channel_take_outcome(c);
+        }
+        hd_comm_relax(c->comm, round);
+    }
+}
+
+static void load(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    for (int i = 0; i < nlegs; i++) {
+        c->leg[i] = legs[i];
+    }
+    c->nlegs = nlegs;
+}
+
+heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_free(c));
+    load(c, legs, nlegs);
+    c->is_whole = 0;
+    enter(c);
+    st = launch(c);
+out:
+    return st;
+}
+
+/* Nobody else can be called meanwhile, so it is not listed among those in flight. */
+heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_free(c));
+    load(c, legs, nlegs);
+    c->is_whole = *hd_comm_in_flight(c->comm) == NULL;
+    HD_TRY(launch(c));
+    st = drive(c, 1);
+out:
+    return st;
+}
+
+heddle_status hd_channel_test(hd_channel *c, int *done)
+{
+    heddle_status st = drive(c, 0);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
+heddle_status hd_channel_progress(hd_channel *c, int *done)
+{
+    int stuck;
+    heddle_status st =
+        c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c) : advance(c, 0, &stuck);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
+int hd_channel_is_idle(const hd_channel *c)
+{
+    return c->state == HD_IDLE;
+}
+
+heddle_status hd_channel_wait(hd_channel *c)
+{
+    return drive(c, 1);
 }

@@ -130,6 +130,7 @@ struct hd_channel {
     int64_t *moved;           /* [nranks] by this rank in the present leg */
     int64_t *sent;            /* [nranks] in all */
     unsigned char *reach_of;  /* [nranks] hd_reach of the peer's source in this execution */
+    int is_listed;            /* among those in flight */
     hd_channel *next;         /* in flight on the same communicator */
     heddle_status outcome;    /* of an execution that ended while another channel was waited for */
     heddle_status broken;
@@ -146,11 +147,6 @@ static inline int hd_channel_near(const hd_channel *channel, int peer)
  * have come to e+1. */
 enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
 
-static inline int hd_channel_slot(const hd_channel *channel, int kind)
-{
-    return kind + (int)(channel->epoch & 1);
-}
-
 /* What a rank tells the others of a transfer: of its largest part, and what it needs. */
 typedef struct hd_geometry {
     int64_t largest_bytes, run_bytes, src_stretch_bytes, dst_stretch_bytes, footprint_bytes;
@@ -162,6 +158,7 @@ void hd_peer_choose(hd_transfer *transfer, const hd_geometry *all, size_t step);
 heddle_status hd_peer_build(hd_transfer *transfer);
 void hd_peer_free(hd_transfer *transfer);
 heddle_status hd_peer_announce(hd_transfer *transfer, const hd_leg *leg);
+heddle_status hd_peer_post(hd_channel *channel, int kind, int peer, const uint64_t *words, int nwords);
 heddle_status hd_peer_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block, int *here);
 void hd_peer_take(hd_transfer *transfer, int i, const uint64_t *words); /* READY of peers.hear[i] */
 /* Everything but what stays on this rank, then DONE, then that. */
@@ -186,15 +183,12 @@ void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
 /* Reserves bytes of transfer->stage, before it is allocated, and returns their offset. */
 int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
-/* The state machine (transfer.c): begins leg 0; goes on as far as it goes without waiting (block: for anything but
- * flags). */
-heddle_status hd_transfer_launch(hd_channel *channel);
-heddle_status hd_transfer_advance(hd_channel *channel, int block, int *stuck);
-
 int64_t hd_channel_deadline(hd_channel *channel);
 void hd_channel_leave(hd_channel *channel); /* those in flight */
 /* Says so to everybody who waits, and returns `st` with its sentence. */
 heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);
 heddle_status hd_channel_tell_refusal(const hd_channel *channel);
+heddle_status hd_channel_take_outcome(hd_channel *channel);
+heddle_status hd_channel_check_free(hd_channel *channel); /* collects what is pending */
 
 #endif

@@ -1,6 +1,46 @@
 /* Executing: arguments are looked at, then the phases' transfers run one after another. */
 #include "runtime/reshard/plan.h"
 
+/* --- arguments: the rank that finds a bad one tells everybody who might wait for it, before anything moves ---------
+ */
+
+const char *const hd_refusals[HD_REFUSED_COUNT] = {"",
+                                                   "its src and dst overlap",
+                                                   "its src cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                   "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                   "its src is NULL",
+                                                   "its dst is NULL",
+                                                   "its src or dst is not aligned to its elements"};
+
+static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t pa = (uintptr_t)a, pb = (uintptr_t)b;
+    return a_bytes > 0 && b_bytes > 0 && pa < pb + b_bytes && pb < pa + a_bytes;
+}
+
+static int find_refusal(const heddle_reshard *plan, const void *src, const void *dst)
+{
+    size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
+    if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
+        return src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;
+    }
+    if (((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
+        return HD_REFUSED_UNALIGNED;
+    }
+    if (overlap(src, src_bytes, dst, dst_bytes)) {
+        return HD_REFUSED_OVERLAP;
+    }
+    if (!hd_channel_has_peers(plan->channel) || plan->request.options.memory == HEDDLE_MEMORY_ANY) {
+        return HD_REFUSED_NOT;
+    }
+    if (hd_comm_export(plan->comm, src, src_bytes) == 0) {
+        return HD_REFUSED_SRC;
+    }
+    return hd_comm_export(plan->comm, dst, dst_bytes) == 0 ? HD_REFUSED_DST : HD_REFUSED_NOT;
+}
+
+/* --- executions --------------------------------------------------------------------------------------------------- */
+
 static const void *place(const heddle_reshard *plan, hd_place where)
 {
     const hd_work *w = &plan->work;
@@ -28,7 +68,7 @@ static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
     if (plan->is_checked && src == plan->src && dst == plan->dst) {
         return HEDDLE_OK;
     }
-    int reason = hd_refusal_find(plan, src, dst);
+    int reason = find_refusal(plan, src, dst);
     if (reason != HD_REFUSED_NOT) {
         return hd_channel_refuse(plan->channel, reason);
     }
@@ -62,10 +102,14 @@ static heddle_status finish(heddle_reshard *plan, heddle_status st)
 /* Others may have helped the last execution to its end without anybody asking after it. */
 static heddle_status check_free(heddle_reshard *plan)
 {
-    int done = 1;
-    if (plan->is_unfinished && heddle_reshard_test(plan, &done) == HEDDLE_OK && !done) {
+    int done;
+    if (!plan->is_unfinished) {
+        return HEDDLE_OK;
+    }
+    if (!hd_channel_is_idle(plan->channel)) {
         return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
     }
+    (void)heddle_reshard_test(plan, &done); /* a refusal that nobody asked after is forgotten */
     return HEDDLE_OK;
 }
 

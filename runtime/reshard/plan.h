@@ -90,7 +90,8 @@ int hd_plan_any_messages(const heddle_reshard *plan);
  * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);
 
-/* --- arguments of an execution (refuse.c) ------------------------------------------------------------------------- */
+/* --- arguments of an execution (execute.c) -------------------------------------------------------------------------
+ */
 
 enum {
     HD_REFUSED_NOT = 0,
@@ -103,7 +104,6 @@ enum {
     HD_REFUSED_COUNT
 };
 
-int hd_refusal_find(const heddle_reshard *plan, const void *src, const void *dst);
 extern const char *const hd_refusals[HD_REFUSED_COUNT];
 
 #endif

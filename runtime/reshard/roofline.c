@@ -20,6 +20,8 @@ struct hd_roofline {
     hd_lane *lanes; /* [WAYS_PER_KERNEL][nranks] */
     int nranks;
     int64_t shortest_bytes[WAYS_PER_KERNEL];
+    const hd_copy_kernel *kernel; /* those of this CPU: looked up once, a run takes as long as that */
+    int nkernels;
 };
 
 /* What every rank tells the others, followed by its row of bytes. */
@@ -163,6 +165,7 @@ heddle_status hd_roofline_create(hd_roofline **out, heddle_comm *comm, const hed
     HD_TRY(hd_alloc((void **)&r, 1, sizeof(*r), "a roofline"));
     r->comm = comm;
     r->nranks = t.n;
+    r->kernel = hd_copy_kernels(&r->nkernels);
     const int *local = NULL;
     int nlocal = hd_comm_local_ranks(comm, &local);
     HD_TRY(hd_alloc((void **)&r->peer, (size_t)t.n, sizeof(int), "a roofline's peers"));
@@ -197,10 +200,7 @@ void hd_roofline_destroy(hd_roofline *roofline)
 
 int hd_roofline_ways(const hd_roofline *roofline)
 {
-    (void)roofline;
-    int count;
-    hd_copy_kernels(&count);
-    return count * WAYS_PER_KERNEL;
+    return roofline->nkernels * WAYS_PER_KERNEL;
 }
 
 int hd_roofline_ways_per_kernel(void)
@@ -240,11 +240,10 @@ out:
 heddle_status hd_roofline_run(hd_roofline *roofline, int way, int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
-    int count;
-    const hd_copy_kernel *kernel = &hd_copy_kernels(&count)[way / WAYS_PER_KERNEL];
+    const hd_copy_kernel *kernel = &roofline->kernel[way / WAYS_PER_KERNEL];
     int variant = way % WAYS_PER_KERNEL;
     if (roofline->shortest_bytes[variant] < kernel->min_run_bytes) {
-        kernel = hd_copy_kernels(&count);
+        kernel = roofline->kernel;
     }
     roofline->sequence++;
     HD_TRY(meet(roofline, SLOT_READY, deadline_ns));
