@@ -2,6 +2,7 @@
 
 #include "runtime/base/base.h"
 
+#include <pthread.h>
 #include <string.h>
 
 const char *const hd_isa_name[HD_ISAS] = {"generic", "avx2", "avx512"};
@@ -26,7 +27,7 @@ static int has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-static int widest_here(void)
+static int look_here(void)
 {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
         return HD_ISA_GENERIC;
@@ -37,14 +38,23 @@ static int widest_here(void)
                : HD_ISA_AVX2;
 }
 #else
-static int widest_here(void)
+static int look_here(void)
 {
     return HD_ISA_GENERIC;
 }
 #endif
 
+static int here;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void look_once(void) /* asking a virtual machine what it can takes microseconds */
+{
+    here = look_here();
+}
+
 int hd_cpu_isa(void)
 {
-    int wanted = widest_wanted(), here = widest_here();
+    int wanted = widest_wanted();
+    pthread_once(&once, look_once);
     return wanted < here ? wanted : here;
 }

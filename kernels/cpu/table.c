@@ -66,23 +66,27 @@ static void fill_all(void)
     }
 }
 
+const hd_kernels *hd_kernels_of(int isa)
+{
+    pthread_once(&once, fill_all);
+    return &table[isa];
+}
+
 heddle_status hd_kernels_cpu(const hd_kernels **out)
 {
     int isa = hd_cpu_isa();
     if (isa < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "HEDDLE_CPU is '%.40s', wanted avx512, avx2 or generic", hd_env("HEDDLE_CPU"));
     }
-    pthread_once(&once, fill_all);
-    *out = &table[isa];
+    *out = hd_kernels_of(isa);
     return HEDDLE_OK;
 }
 
 const hd_kernels *hd_kernels_named(const char *name)
 {
-    pthread_once(&once, fill_all);
     for (int isa = 0; isa <= hd_cpu_isa(); isa++) {
         if (strcmp(hd_isa_name[isa], name) == 0) {
-            return &table[isa];
+            return hd_kernels_of(isa);
         }
     }
     return NULL;

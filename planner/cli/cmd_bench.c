@@ -115,6 +115,9 @@ static int list_kernels(void)
 {
     int64_t min_run_bytes = 0;
     const char *name;
+    if (heddle_copy_kernel_name(0, NULL) == NULL) {
+        return cli_report(HEDDLE_ERR_ARG);
+    }
     for (int i = 0; (name = heddle_copy_kernel_name(i, &min_run_bytes)) != NULL; i++) {
         printf("%-18s runs of at least %lld bytes\n", name, (long long)min_run_bytes);
     }
@@ -124,6 +127,9 @@ static int list_kernels(void)
 static int check_kernel(const char *name)
 {
     const char *known;
+    if (heddle_copy_kernel_name(0, NULL) == NULL) {
+        return cli_report(HEDDLE_ERR_ARG);
+    }
     for (int i = 0; (known = heddle_copy_kernel_name(i, NULL)) != NULL; i++) {
         if (strcmp(known, name) == 0) {
             return CLI_OK;

@@ -2,7 +2,7 @@
  * sample after the round, so that they take the same decisions without a leader. */
 #include <heddle/sys/bench.h>
 
-#include "kernels/copy.h"
+#include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/plan.h"
@@ -53,15 +53,14 @@ void heddle_bench_options_init(heddle_bench_options *options)
 
 const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
 {
-    int count;
-    const hd_copy_kernel *kernel = hd_copy_kernels(&count);
-    if (index < 0 || index >= count) {
+    const hd_kernels *kernels;
+    if (hd_kernels_cpu(&kernels) != HEDDLE_OK || index < 0 || index >= kernels->copies) {
         return NULL;
     }
     if (min_run_bytes != NULL) {
-        *min_run_bytes = kernel[index].min_run_bytes;
+        *min_run_bytes = kernels->copy[index].min_run_bytes;
     }
-    return kernel[index].name;
+    return kernels->copy[index].name;
 }
 
 /* --- buffers ---------------------------------------------------------------------------------------------------------

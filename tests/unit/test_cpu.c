@@ -5,6 +5,7 @@
 #include "kernels/table.h"
 
 #include <heddle/heddle.h>
+#include <heddle/sys/bench.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +112,9 @@ static void nothing_named_is_the_widest(void **state)
     setenv("HEDDLE_CPU", "generic", 1);
     assert_null(hd_kernels_named("avx2"));
     assert_non_null(hd_kernels_named("generic"));
+    for (int i = 0; heddle_copy_kernel_name(i, NULL) != NULL; i++) {
+        assert_null(strstr(heddle_copy_kernel_name(i, NULL), "avx"));
+    }
 }
 
 static heddle_status make_reshard(heddle_comm *comm, void *arg)
@@ -132,6 +136,7 @@ static void misspelt_is_refused(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(1, "threads", make_reshard, &out));
     assert_non_null(strstr(heddle_last_error(), "HEDDLE_CPU is 'avx51', wanted avx512, avx2 or generic"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_run_ranks(1, "threads", make_attention, &out));
+    assert_null(heddle_copy_kernel_name(0, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, 1, 1, &one, NULL, 1, 1, HEDDLE_NO_STREAM));
     assert_non_null(strstr(heddle_last_error(), "HEDDLE_CPU is 'avx51', wanted avx512, avx2 or generic"));
 }

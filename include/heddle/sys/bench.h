@@ -50,8 +50,9 @@ typedef struct heddle_bench_result {
 HEDDLE_API heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm,
                                               const heddle_reshard_line *line, const heddle_bench_options *options);
 
-/* Name of the index-th copy kernel of this CPU (for heddle_reshard_options.kernel), NULL behind the last;
- * *min_run_bytes (may be NULL) gets its shortest run. */
+/* Name of the index-th copy kernel of this CPU (for heddle_reshard_options.kernel), NULL behind the last,
+ * and for any where HEDDLE_CPU is misspelt (heddle_last_error says how); *min_run_bytes (may be NULL) gets its shortest
+ * run. */
 HEDDLE_API const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes);
 
 #ifdef __cplusplus

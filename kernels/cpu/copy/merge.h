@@ -42,34 +42,35 @@ HD_INLINE void merge_lanes(const hd_rows *rows, int prefetch)
     }
 }
 
-HD_INLINE void merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, int prefetch)
+HD_INLINE void merge_rows(const hd_rows *rows, int prefetch)
 {
-    if (hd_no_steps(nloops, count)) {
-        return;
+    if (rows->dst_stride[0] != rows->bytes[0] && lanes_chain(rows)) {
+        merge_chain(rows, prefetch);
+    } else {
+        merge_lanes(rows, prefetch);
     }
-    hd_rows rows;
-    int first = 0;
-    int nouter = nloops > 0 ? nloops - 1 : 0;
-    while (hd_rows_group(&rows, &first, lane, nlanes, nloops, count)) {
-        int64_t at[HD_MAX_LOOPS] = {0};
-        do {
-            hd_rows_point(&rows, lane, nouter, at);
-            if (rows.dst_stride[0] != rows.bytes[0] && lanes_chain(&rows)) {
-                merge_chain(&rows, prefetch);
-            } else {
-                merge_lanes(&rows, prefetch);
-            }
-        } while (hd_next_step(at, nouter, count));
-    }
-    _mm_sfence();
+}
+
+HD_INLINE void merge_plain(const hd_rows *rows, hd_run_fn unused)
+{
+    (void)unused;
+    merge_rows(rows, 0);
+}
+
+HD_INLINE void merge_pf(const hd_rows *rows, hd_run_fn unused)
+{
+    (void)unused;
+    merge_rows(rows, 1);
 }
 
 static void copy_merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
 {
-    merge(lane, nlanes, nloops, count, 0);
+    hd_walk_rows(lane, nlanes, nloops, count, merge_plain, NULL);
+    _mm_sfence();
 }
 
 static void copy_merge_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
 {
-    merge(lane, nlanes, nloops, count, 1);
+    hd_walk_rows(lane, nlanes, nloops, count, merge_pf, NULL);
+    _mm_sfence();
 }

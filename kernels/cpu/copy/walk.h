@@ -98,9 +98,13 @@ HD_INLINE int hd_no_steps(int nloops, const int64_t *count)
     return 0;
 }
 
-/* Every lane's run of every step, lanes innermost. `run` is inlined: a call through a pointer per row costs more than
- * half of what a short row takes. */
-HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_run_fn run)
+/* What is done with the rows at one step of the outer loops; `run` is the caller's own. */
+typedef void (*hd_rows_fn)(const hd_rows *rows, hd_run_fn run);
+
+/* All steps of all groups of lanes. `each` and `run` are inlined: a call through a pointer per row costs more than half
+ * of what a short row takes. */
+HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_rows_fn each,
+                            hd_run_fn run)
 {
     if (hd_no_steps(nloops, count)) {
         return;
@@ -112,15 +116,27 @@ HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_
         int64_t at[HD_MAX_LOOPS] = {0};
         do {
             hd_rows_point(&rows, lane, nouter, at);
-            for (int64_t i = 0; i < rows.steps; i++) {
-                for (int l = 0; l < rows.nlanes; l++) {
-                    const char *src = rows.src[l] + i * rows.src_stride[l];
-                    run(rows.dst[l] + i * rows.dst_stride[l], src, rows.bytes[l],
-                        (const char *)((uintptr_t)src + (uintptr_t)rows.ahead[l]));
-                }
-            }
+            each(&rows, run);
         } while (hd_next_step(at, nouter, count));
     }
+}
+
+/* Lanes innermost. */
+HD_INLINE void hd_run_rows(const hd_rows *rows, hd_run_fn run)
+{
+    for (int64_t i = 0; i < rows->steps; i++) {
+        for (int l = 0; l < rows->nlanes; l++) {
+            const char *src = rows->src[l] + i * rows->src_stride[l];
+            run(rows->dst[l] + i * rows->dst_stride[l], src, rows->bytes[l],
+                (const char *)((uintptr_t)src + (uintptr_t)rows->ahead[l]));
+        }
+    }
+}
+
+/* Every lane's run of every step. */
+HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_run_fn run)
+{
+    hd_walk_rows(lane, nlanes, nloops, count, hd_run_rows, run);
 }
 
 #endif
