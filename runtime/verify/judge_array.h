@@ -24,7 +24,7 @@ typedef struct judge_array {
     size_t bytes;
 } judge_array;
 
-/* HEDDLE_ERR_NOMEM (without a sentence). */
+/* HEDDLE_ERR_NOMEM names the array and its bytes. */
 heddle_status judge_array_make(judge_array *out, const char *name, heddle_dtype dtype, const judge_part *part,
                                int storage);
 void judge_array_free(judge_array *x);

@@ -77,11 +77,14 @@ static heddle_status make_whole(check *k)
     size_t state_elems = (size_t)(k->b * k->h * k->width[Q] * k->width[V]) + 1;
     k->state = calloc(state_elems, sizeof(double));
     k->state_size = calloc(state_elems, sizeof(double));
-    heddle_status st = k->state == NULL || k->state_size == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+    heddle_status st = k->state == NULL || k->state_size == NULL
+                           ? judge_no_memory("the states of all heads", 16.0 * (double)state_elems)
+                           : HEDDLE_OK;
     for (int w = 0; w < ARRAYS && st == HEDDLE_OK; w++) {
         k->whole[w] = calloc((size_t)elems_of(k, w) + 1, sizeof(double));
         k->size[w] = calloc((size_t)elems_of(k, w) + 1, sizeof(double));
-        st = k->whole[w] == NULL || k->size[w] == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+        st = k->whole[w] == NULL || k->size[w] == NULL ? judge_no_memory(array_name[w], 16.0 * (double)elems_of(k, w))
+                                                       : HEDDLE_OK;
         for (int64_t i = 0; st == HEDDLE_OK && i < elems_of(k, w) && w < RESULTS; i++) {
             k->whole[w][i] = value_of(k->c, w, i);
         }
@@ -115,7 +118,8 @@ static heddle_status run_recurrence(check *k, double *const *whole, double *stat
     double *dense[ARRAYS] = {NULL};
     for (int w = 0; w < ARRAYS && st == HEDDLE_OK; w++) {
         dense[w] = calloc((size_t)(k->s * k->width[w]) + 1, sizeof(double));
-        st = dense[w] == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+        st = dense[w] == NULL ? judge_no_memory("a head of the recurrence", 8.0 * (double)(k->s * k->width[w]))
+                              : HEDDLE_OK;
     }
     for (int64_t i = 0; i < k->b * k->h && st == HEDDLE_OK; i++) {
         for (int w = Q; w < RESULTS; w++) {
@@ -218,7 +222,7 @@ static heddle_status judge_state(check *k, const heddle_linear_attention *attent
     const heddle_dtype real = k->c->shape.dtype == HEDDLE_F64 ? HEDDLE_F64 : HEDDLE_F32;
     const int64_t dv = k->width[V], elems = k->width[Q] * dv, all = k->box.len[0] * k->box.len[2] * elems;
     char *got = calloc((size_t)all + 1, 8);
-    heddle_status st = got == NULL ? HEDDLE_ERR_NOMEM : HEDDLE_OK;
+    heddle_status st = got == NULL ? judge_no_memory("the states of a rank", 8.0 * (double)all) : HEDDLE_OK;
     for (int convention = 0; convention < 2 && st == HEDDLE_OK; convention++) {
         judge_error *error = &k->errors->of[LINEAR_STATE + convention];
         st = heddle_linear_attention_state(got, attention, (heddle_linear_state)convention, HEDDLE_NO_STREAM);
