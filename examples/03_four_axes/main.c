@@ -25,7 +25,7 @@ static double largest_difference(trainer *many, trainer *one)
     double most = 0;
     for (int i = 0; i < many->nlayers; i++) {
         for (int j = 0; j < 8; j++) { /* what every rank of a stage has the whole of */
-            heddle_param a, b;
+            heddle_param a = {.struct_bytes = sizeof a}, b = {.struct_bytes = sizeof b};
             if (heddle_block_param(&a, many->layer[i].block[j / 4], j % 4) != HEDDLE_OK ||
                 heddle_block_param(&b, one->layer[many->first_layer + i].block[j / 4], j % 4) != HEDDLE_OK) {
                 return HUGE_VAL;

@@ -63,7 +63,8 @@ typedef struct heddle_block heddle_block;
  *              kv_linear.bias
  *   MLP        fc1.weight [mlp, c]  fc1.bias  fc2.weight [c, mlp]  fc2.bias */
 typedef struct heddle_param {
-    const char *name; /* static */
+    size_t struct_bytes; /* set by the caller */
+    const char *name;    /* static */
     int ndim;
     int64_t extent[2]; /* linear weights are [out, in]; extent[1] is 0 when ndim is 1 */
     float *data;       /* f32 master copy, owned by the block, zero at first; call heddle_block_commit after writing */

@@ -28,7 +28,8 @@ typedef struct heddle_model_info {
 } heddle_model_info;
 
 typedef struct heddle_stage_info {
-    const char *name; /* "s.attn"; owned by the model */
+    size_t struct_bytes; /* set by the caller */
+    const char *name;    /* "s.attn"; owned by the model */
     heddle_stage_kind kind;
     int mixed_dim;        /* dim attended over; -1 for token-wise stages */
     int heads;            /* ATTENTION, CROSS, LINEAR: divides the channels */

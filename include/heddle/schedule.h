@@ -28,9 +28,10 @@ typedef struct heddle_schedule_info {
 } heddle_schedule_info;
 
 typedef struct heddle_schedule_stage {
-    const char *name;   /* "s.attn" ... */
-    int repetition;     /* 0.. */
-    const char *method; /* how it runs: "local", or a method of heddle/attention.h or heddle/linear_attention.h */
+    size_t struct_bytes; /* set by the caller */
+    const char *name;    /* "s.attn" ... */
+    int repetition;      /* 0.. */
+    const char *method;  /* how it runs: "local", or a method of heddle/attention.h or heddle/linear_attention.h */
     heddle_layout layout;
     heddle_stage_kind kind;
     int mixed_dim; /* whole in `layout` when the method is local, else sharded; -1 for token-wise stages */
@@ -43,6 +44,7 @@ typedef struct heddle_schedule_stage {
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {
+    size_t struct_bytes; /* set by the caller */
     heddle_layout from, to;
     /* "keep"; "split" replicated to sharded, "switch" sharded to sharded, "gather" sharded to replicated (each on all
      * axes that change); "general" any other move; "free" an end that is a free choice: from == to, nothing moves */

@@ -151,6 +151,7 @@ HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
 
 /* What one enter or backward did. */
 typedef struct heddle_session_record {
+    size_t struct_bytes;   /* set by the caller */
     int backward;          /* 1: heddle_session_backward */
     const char *stage;     /* owned by the schedule; "end" for the epilogue */
     int repetition;        /* 0.. */

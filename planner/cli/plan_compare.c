@@ -35,8 +35,8 @@ static double steady_bytes(int *ranks, const cli_plan_view *v)
     steady_cycle(&first, &cycle, v);
     int batch_dim = heddle_model_get_info(&model, v->model) == HEDDLE_OK ? model.batch_dim : -1;
     for (int i = first * v->info.period; i < (first + cycle) * v->info.period; i++) {
-        heddle_schedule_edge edge;
-        heddle_schedule_stage stage;
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         if (heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK) {
             bytes += (double)edge.bytes_total;
         }
@@ -61,7 +61,7 @@ static int is_pair_model(const cli_plan_view *v, int *heads)
     int dims[2] = {-1, -1};
     int count = 0;
     for (int i = 0; i < v->info.period; i++) {
-        heddle_stage_info stage;
+        heddle_stage_info stage = {.struct_bytes = sizeof stage};
         if (heddle_model_stage(&stage, v->model, i) == HEDDLE_OK && stage.kind == HEDDLE_STAGE_ATTENTION) {
             if (count < 2) {
                 dims[count] = stage.mixed_dim;

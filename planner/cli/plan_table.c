@@ -86,8 +86,8 @@ static void print_method_row(const heddle_schedule_stage *stage)
 static int print_repetition(const cli_plan_view *v, int repetition)
 {
     for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_stage stage;
-        heddle_schedule_edge edge;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
         int index = repetition * v->info.period + i;
         if (heddle_schedule_stage_at(&stage, v->schedule, index) != HEDDLE_OK ||
             heddle_schedule_edge_at(&edge, v->schedule, index) != HEDDLE_OK) {
@@ -103,10 +103,10 @@ static int print_repetition(const cli_plan_view *v, int repetition)
 static int same_repetition(const cli_plan_view *v, int a, int b)
 {
     for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_edge ea;
-        heddle_schedule_edge eb;
-        heddle_schedule_stage sa;
-        heddle_schedule_stage sb;
+        heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
+        heddle_schedule_edge eb = {.struct_bytes = sizeof eb};
+        heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
+        heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
         if (heddle_schedule_stage_at(&sa, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
             heddle_schedule_stage_at(&sb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
             strcmp(sa.method, sb.method) != 0 ||
@@ -152,7 +152,7 @@ void cli_find_cycle(int *cycle, int *count, const cli_plan_view *v, int first)
 
 static void print_table(const cli_plan_view *v)
 {
-    heddle_schedule_edge edge;
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     printf("  %-14s %-13s %-8s %-13s %9s %9s %9s %8s %6s\n", "stage", "layout", "incoming", "from", "sent max",
            "recv max", "total", "messages", "waste");
     for (int r = 0; r < v->info.repeat;) {
@@ -193,7 +193,7 @@ static int forced_changes(const cli_plan_view *v)
         all |= d != model.batch_dim && d != model.channel_dim ? 1U << d : 0;
     }
     for (int i = 0; i < v->info.nstages; i++) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         if (heddle_schedule_stage_at(&stage, v->schedule, i) != HEDDLE_OK || stage.mixed_dim < 0) {
             continue;
         }
@@ -211,7 +211,7 @@ static int interior_switches(const cli_plan_view *v)
 {
     int count = 0;
     for (int i = 1; i + 1 < v->info.nedges; i++) {
-        heddle_schedule_edge edge;
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
         count += heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK && edge.bytes_total > 0;
     }
     return count;
@@ -221,7 +221,7 @@ static int count_methods(const cli_plan_view *v)
 {
     int count = 0;
     for (int i = 0; i < v->info.nstages; i++) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         count += heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK && strcmp(stage.method, "local") != 0;
     }
     return count;

@@ -42,7 +42,7 @@ static heddle_status list_parts(run_pass *f, heddle_bucket_part *part)
     for (int i = 0; heddle_executor_block(f->executor, i) != NULL; i++) {
         heddle_block *block = heddle_executor_block(f->executor, i);
         for (int j = 0; j < heddle_block_nparams(block); j++) {
-            heddle_param param, gradient;
+            heddle_param param = {.struct_bytes = sizeof param}, gradient = {.struct_bytes = sizeof gradient};
             heddle_status st = heddle_block_param(&param, block, j);
             st = st == HEDDLE_OK ? heddle_block_gradient(&gradient, block, j) : st;
             if (st != HEDDLE_OK) {
@@ -82,7 +82,7 @@ static heddle_status make_bucket(run_pass *f, const heddle_mesh *mesh)
 /* A loss on the output as it is: where that is replicated every rank has the same gradient. */
 static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, const heddle_schedule_info *info)
 {
-    heddle_schedule_edge edge;
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_box box;
     const heddle_shape *shape = &info->shape;
     const int rank = heddle_comm_rank(f->comm);

@@ -19,7 +19,7 @@
  * in parts. */
 static int only_moves(const run_job *job)
 {
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     for (int i = 0; heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK; i++) {
         if (strcmp(stage.method, "local") != 0) {
             return 0;
@@ -102,7 +102,7 @@ static void part_name(char *out, size_t out_bytes, const run_job *job, int part)
     const int nstages = job->info.nstages * job->info.repeat;
     for (int i = 0; i < nstages; i++) {
         heddle_block *block = NULL;
-        heddle_param param = {.name = "?"};
+        heddle_param param = {.struct_bytes = sizeof param, .name = "?"};
         int count = 0;
         char stage[128];
         if (run_make_block(&block, job, i % job->info.nstages) == HEDDLE_OK) {
@@ -154,7 +154,7 @@ int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, co
 static int64_t scheduled_bytes(const run_job *job)
 {
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     if (heddle_schedule_get_info(&info, job->schedule) != HEDDLE_OK) {
         return -1;
     }

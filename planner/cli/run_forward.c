@@ -68,7 +68,7 @@ static heddle_status make_conditioning(run_pass *f)
 /* x as the schedule's prologue has it, in memory that peers reach. */
 static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 {
-    heddle_schedule_edge edge;
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_box box;
     const heddle_shape *shape = &f->job->info.shape;
     const int rank = heddle_comm_rank(f->comm);
@@ -102,7 +102,7 @@ static void begin_step(void *ctx, int step, int backward)
     const run_pass *f = ctx;
     const run_job *job = f->job;
     const int nstages = job->info.nstages * job->info.repeat;
-    heddle_stage_info stage = {.name = "end"};
+    heddle_stage_info stage = {.struct_bytes = sizeof stage, .name = "end"};
     if (job->place != NULL) {
         __atomic_store_n(&job->place[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
                          __ATOMIC_RELAXED);

@@ -119,7 +119,7 @@ int run_write_output(const run_job *job, const void *output)
 
 void run_step_name(char *out, size_t out_bytes, const run_job *job, int step)
 {
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     const int nsteps = job->info.nstages * job->info.repeat + 1;
     const char *back = step >= nsteps ? "backward of " : "";
     if (step >= 2 * nsteps) {
@@ -137,8 +137,8 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
     char name[128];
     int64_t moved = 0;
     for (int i = 0; i < nsteps; i++) {
-        heddle_schedule_edge edge;
-        heddle_schedule_stage stage;
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         int64_t total = 0;
         int64_t inside =
             heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK ? stage.forward_bytes_total : 0;
@@ -208,7 +208,7 @@ static void place_of(char *out, size_t out_bytes, const heddle_shape *shape, int
 /* Stages of the schedule that run by a method, whose sums are in another order than one rank's. */
 static int count_methods(const run_job *job)
 {
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     int count = 0;
     for (int i = 0; heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK; i++) {
         count += strcmp(stage.method, "local") != 0;

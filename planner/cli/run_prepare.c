@@ -47,7 +47,7 @@ static int check_schedule(run_job *job, int ranks)
     const char *path = job->options->schedule;
     char has[HEDDLE_LINE_BYTES] = "?", wants[HEDDLE_LINE_BYTES] = "?";
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_schedule_edge edge;
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_status st = heddle_schedule_get_info(&info, job->schedule);
     if (st == HEDDLE_OK) {
         st = heddle_schedule_edge_at(&edge, job->schedule, 0);
@@ -65,8 +65,8 @@ static int check_schedule(run_job *job, int ranks)
                                job->info.nstages, job->info.repeat);
     }
     for (int i = 0; i < info.nstages; i++) {
-        heddle_schedule_stage planned;
-        heddle_stage_info stage = {0};
+        heddle_schedule_stage planned = {.struct_bytes = sizeof planned};
+        heddle_stage_info stage = {.struct_bytes = sizeof stage};
         heddle_schedule_stage_at(&planned, job->schedule, i);
         heddle_model_stage(&stage, job->model, i % job->info.nstages);
         if (strcmp(planned.name, stage.name) != 0) {

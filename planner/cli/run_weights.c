@@ -8,7 +8,7 @@ enum { KEY_BYTES = 256 };
 
 heddle_status run_block_options(heddle_block_options *options, const run_job *job, int stage)
 {
-    heddle_stage_info info = {0};
+    heddle_stage_info info = {.struct_bytes = sizeof info};
     heddle_status st = heddle_model_stage(&info, job->model, stage);
     if (st != HEDDLE_OK) {
         return st;
@@ -40,7 +40,7 @@ static heddle_status load(heddle_block *block, const run_job *job, const char *s
 {
     for (int i = 0; i < heddle_block_nparams(block); i++) {
         char key[KEY_BYTES], error[512];
-        heddle_param param;
+        heddle_param param = {.struct_bytes = sizeof param};
         heddle_status st = heddle_block_param(&param, block, i);
         if (st != HEDDLE_OK) {
             return st;
@@ -56,7 +56,7 @@ static heddle_status load(heddle_block *block, const run_job *job, const char *s
 
 heddle_status run_set_weights(heddle_block *block, const run_job *job, int stage, int repetition)
 {
-    heddle_stage_info info = {0};
+    heddle_stage_info info = {.struct_bytes = sizeof info};
     heddle_status st = heddle_model_stage(&info, job->model, stage);
     if (st != HEDDLE_OK) {
         return st;
@@ -84,7 +84,7 @@ int run_open_weights(run_job *job)
         return cli_usage_error("%s: %s", path, error);
     }
     for (int stage = 0; stage < job->info.nstages; stage++) {
-        heddle_stage_info info = {0};
+        heddle_stage_info info = {.struct_bytes = sizeof info};
         heddle_block *block = NULL;
         heddle_status st = heddle_model_stage(&info, job->model, stage);
         st = st != HEDDLE_OK ? st : run_make_block(&block, job, stage);

@@ -155,16 +155,18 @@ heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *mod
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a model with %d stages", stage, model->nstages);
     }
     const hd_model_stage *s = &model->stage[stage];
-    out->name = s->name;
-    out->kind = s->kind;
-    out->mixed_dim = s->mixed_dim;
-    out->heads = (int)s->heads;
-    out->mlp_channels = s->mlp_channels;
-    out->modulate = s->modulate;
-    out->rope = s->rope;
-    out->qk_norm = s->qk_norm;
-    out->causal = s->causal;
-    out->decay = s->decay;
+    heddle_stage_info made = {.struct_bytes = sizeof made};
+    made.name = s->name;
+    made.kind = s->kind;
+    made.mixed_dim = s->mixed_dim;
+    made.heads = (int)s->heads;
+    made.mlp_channels = s->mlp_channels;
+    made.modulate = s->modulate;
+    made.rope = s->rope;
+    made.qk_norm = s->qk_norm;
+    made.causal = s->causal;
+    made.decay = s->decay;
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_stage_info, name));
 out:
     return st;
 }

@@ -270,8 +270,9 @@ heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int 
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
     }
     HD_TRY(hd_back_gradients(block));
-    *out = block->param[index];
-    out->data = block->back->gradient[index];
+    heddle_param made = block->param[index];
+    made.data = block->back->gradient[index];
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_param, name));
 out:
     return st;
 }

@@ -262,7 +262,7 @@ heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int ind
     if (index < 0 || index >= block->nparams) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
     }
-    *out = block->param[index];
+    st = hd_struct_give(out, &block->param[index], HD_STRUCT(heddle_param, name));
 out:
     return st;
 }

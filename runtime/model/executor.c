@@ -27,7 +27,7 @@ static int is_local(const heddle_schedule_stage *stage)
  * layout and method else. Going backward every repetition keeps its own. */
 static int twin_of(const heddle_executor *e, int step)
 {
-    heddle_schedule_stage mine, other;
+    heddle_schedule_stage mine = {.struct_bytes = sizeof mine}, other = {.struct_bytes = sizeof other};
     if (e->options.backward || heddle_schedule_stage_at(&mine, e->schedule, step) != HEDDLE_OK) {
         return -1;
     }
@@ -59,7 +59,7 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
 
 static heddle_status make_block(heddle_executor *e, const heddle_block_options *stages, int step)
 {
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     const heddle_block_options *options = &stages[step % e->info.period];
     heddle_status st = heddle_schedule_stage_at(&stage, e->schedule, step);
     st = st == HEDDLE_OK ? check_stage(e, &stage, options) : st;

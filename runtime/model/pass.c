@@ -24,7 +24,7 @@ static void tell_of(const heddle_executor *e, int step, int backward)
 
 static heddle_status note_switch(hd_executor_step *out, heddle_executor *e)
 {
-    heddle_session_record record;
+    heddle_session_record record = {.struct_bytes = sizeof record};
     heddle_status st = heddle_session_record_at(&record, e->session, e->entered++);
     if (st == HEDDLE_OK) {
         out->planned += record.bytes_planned;
@@ -102,7 +102,7 @@ static heddle_status run_repetition(heddle_executor *e, heddle_tensor *x, const 
     HD_TRY(barrier(e, "weights", repetition));
     const int64_t start_ns = hd_now_ns();
     for (int i = 0; i < e->info.period; i++) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         const int step = repetition * e->info.period + i;
         HD_TRY(heddle_schedule_stage_at(&stage, e->schedule, step));
         HD_TRY(enter(e, stage.name, x, step, stream));
@@ -179,7 +179,7 @@ static heddle_status run_back(heddle_executor *e, heddle_tensor *dx, const heddl
     const int64_t start_ns = hd_now_ns();
     HD_TRY(leave(e, "end", dx, e->info.nstages, stream));
     for (int i = e->info.nstages - 1; i >= 0; i--) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         HD_TRY(heddle_schedule_stage_at(&stage, e->schedule, i));
         HD_TRY(
             hd_executor_at(back_through(e, dx, conditioning, dconditioning, i, stream), stage.name, stage.repetition));

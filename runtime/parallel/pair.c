@@ -262,7 +262,7 @@ heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair
     if (index < 0 || index >= HD_PAIR_PARAMS) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a dense pair with %d", index, HD_PAIR_PARAMS);
     }
-    *out = pair->param[index];
+    st = hd_struct_give(out, &pair->param[index], HD_STRUCT(heddle_param, name));
 out:
     return st;
 }
@@ -275,8 +275,12 @@ heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *p
     if (pair->options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "a dense pair that is forward only has no gradients");
     }
-    HD_TRY(heddle_dense_pair_param(out, pair, index));
-    out->data = pair->gradient[index];
+    if (index < 0 || index >= HD_PAIR_PARAMS) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a dense pair with %d", index, HD_PAIR_PARAMS);
+    }
+    heddle_param made = pair->param[index];
+    made.data = pair->gradient[index];
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_param, name));
 out:
     return st;
 }

@@ -248,22 +248,24 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
                        schedule->period * schedule->repeat);
     }
     const hd_schedule_stage *s = &schedule->stage[stage % schedule->period];
-    out->name = s->name;
-    out->repetition = stage / schedule->period;
+    heddle_schedule_stage made = {.struct_bytes = sizeof made};
+    made.name = s->name;
+    made.repetition = stage / schedule->period;
     const hd_schedule_run *run = &schedule->run[stage];
-    out->method = run->method->name;
-    out->layout = schedule->layout[run->layout];
-    out->kind = s->mixes.kind;
-    out->mixed_dim = s->mixes.dim;
-    out->heads = (int)s->mixes.heads;
-    out->causal = s->mixes.causal;
-    out->decays = s->mixes.decays;
-    out->forward_bytes_per_rank_max = run->cost.forward.bytes_per_rank_max;
-    out->forward_bytes_total = run->cost.forward.bytes_total;
-    out->forward_messages = run->cost.forward.messages;
-    out->backward_bytes_per_rank_max = run->cost.backward.bytes_per_rank_max;
-    out->backward_bytes_total = run->cost.backward.bytes_total;
-    out->backward_messages = run->cost.backward.messages;
+    made.method = run->method->name;
+    made.layout = schedule->layout[run->layout];
+    made.kind = s->mixes.kind;
+    made.mixed_dim = s->mixes.dim;
+    made.heads = (int)s->mixes.heads;
+    made.causal = s->mixes.causal;
+    made.decays = s->mixes.decays;
+    made.forward_bytes_per_rank_max = run->cost.forward.bytes_per_rank_max;
+    made.forward_bytes_total = run->cost.forward.bytes_total;
+    made.forward_messages = run->cost.forward.messages;
+    made.backward_bytes_per_rank_max = run->cost.backward.bytes_per_rank_max;
+    made.backward_bytes_total = run->cost.backward.bytes_total;
+    made.backward_messages = run->cost.backward.messages;
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_stage, name));
 out:
     return st;
 }
@@ -278,13 +280,15 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
                        schedule->period * schedule->repeat + 1);
     }
     const hd_schedule_edge *e = &schedule->edge[edge];
-    out->from = schedule->layout[e->from];
-    out->to = schedule->layout[e->to];
-    out->kind = hd_edge_kind_names[e->kind];
-    out->bytes_per_rank_max = e->cost.bytes_per_rank_max;
-    out->bytes_total = e->cost.bytes_total;
-    out->messages = e->cost.messages;
-    out->bytes_received_max = e->cost.bytes_received_max;
+    heddle_schedule_edge made = {.struct_bytes = sizeof made};
+    made.from = schedule->layout[e->from];
+    made.to = schedule->layout[e->to];
+    made.kind = hd_edge_kind_names[e->kind];
+    made.bytes_per_rank_max = e->cost.bytes_per_rank_max;
+    made.bytes_total = e->cost.bytes_total;
+    made.messages = e->cost.messages;
+    made.bytes_received_max = e->cost.bytes_received_max;
+    st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_edge, to));
 out:
     return st;
 }

@@ -221,7 +221,7 @@ heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_
         return hd_fail(HEDDLE_ERR_ARG, "record %d was asked for; records %lld to %lld are kept", index,
                        (long long)first, (long long)session->nrecords - 1);
     }
-    *out = session->records[index % HD_SESSION_RECORDS];
+    st = hd_struct_give(out, &session->records[index % HD_SESSION_RECORDS], HD_STRUCT(heddle_session_record, backward));
 out:
     return st;
 }

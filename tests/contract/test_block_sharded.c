@@ -268,7 +268,7 @@ static heddle_status compare_gradients(heddle_comm *comm, world *w, float *vecto
     pair p[16] = {[0] = {.name = "vector", .part = vectors, .whole = vectors + w->vector_elems}};
     p[0].elems = w->options.modulate ? w->vector_elems : 0;
     for (int i = 0; i < n && st == HEDDLE_OK; i++) {
-        heddle_param part, whole;
+        heddle_param part = {.struct_bytes = sizeof part}, whole = {.struct_bytes = sizeof whole};
         st = heddle_block_gradient(&part, w->mine, i);
         st = st != HEDDLE_OK ? st : heddle_block_gradient(&whole, w->whole, i);
         p[1 + i] = (pair){part.name, part.data, whole.data, part.extent[0] * (part.ndim == 2 ? part.extent[1] : 1)};

@@ -26,7 +26,7 @@ static const double LOSS_TOLERANCE = 1e-6, PARAM_TOLERANCE = 2e-6;
 static heddle_status compare_layer(double *most, layer *many, layer *one)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_param a, b;
+    heddle_param a = {.struct_bytes = sizeof a}, b = {.struct_bytes = sizeof b};
     int64_t lo, len;
     for (int j = 0; j < 8; j++) {
         HD_TRY(heddle_block_param(&a, many->block[j / 4], j % 4));
@@ -88,7 +88,7 @@ static heddle_status check_replicas(trainer *t)
     double *all = calloc((size_t)heddle_comm_size(t->inner), sizeof *all), sum = 0;
     for (int i = 0; i < t->nlayers; i++) {
         for (int j = 0; j < 9; j++) {
-            heddle_param p;
+            heddle_param p = {.struct_bytes = sizeof p};
             HD_TRY(j < 8 ? heddle_block_param(&p, t->layer[i].block[j / 4], j % 4)
                          : heddle_dense_pair_param(&p, t->layer[i].pair, 3));
             for (int64_t e = 0; e < p.extent[0] * (p.ndim == 2 ? p.extent[1] : 1); e++) {

@@ -164,6 +164,7 @@ static heddle_status fill(heddle_dense_pair *pair, int64_t hidden, int biases)
     int64_t lo, len;
     heddle_param p[4];
     for (int i = 0; i < 4; i++) {
+        p[i].struct_bytes = sizeof p[i];
         HD_TRY(heddle_dense_pair_param(&p[i], pair, i));
     }
     heddle_dense_pair_rows(&lo, &len, pair);
@@ -197,6 +198,7 @@ static heddle_status check_gradients(heddle_dense_pair *pair, const whole *w, in
     int64_t n = rows_of(rows, w, &w->gathered, rank), m = rows_of(own, w, &w->layout, rank);
     heddle_param g[4];
     for (int i = 0; i < 4; i++) {
+        g[i].struct_bytes = sizeof g[i];
         HD_TRY(heddle_dense_pair_gradient(&g[i], pair, i));
     }
     heddle_dense_pair_rows(&lo, &len, pair);
@@ -296,7 +298,7 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     *nbits *= 2;
     HD_TRY(check_bytes(pair, p, w, m, n, v->keep));
     heddle_dense_pair_zero_gradients(pair, HEDDLE_NO_STREAM);
-    heddle_param g;
+    heddle_param g = {.struct_bytes = sizeof g};
     HD_TRY(heddle_dense_pair_gradient(&g, pair, B2));
     CHECK(g.data[0] == 0);
 out:
@@ -431,7 +433,7 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
     heddle_status st = HEDDLE_OK;
     heddle_dense_pair_options options;
     heddle_dense_pair *pair = NULL, *kept = NULL;
-    heddle_param param;
+    heddle_param param = {.struct_bytes = sizeof param};
     float x[64] = {0};
     heddle_dense_pair_options_init(&options);
     options.hidden = 4;

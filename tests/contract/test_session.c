@@ -12,7 +12,7 @@ static heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bi
 {
     for (int r = 0; r < REPEAT; r++) {
         for (int i = 0; i < STAGES; i++) {
-            heddle_schedule_stage wanted;
+            heddle_schedule_stage wanted = {.struct_bytes = sizeof wanted};
             heddle_box box;
             heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, HEDDLE_NO_STREAM);
             if (st != HEDDLE_OK) {
@@ -40,7 +40,7 @@ static heddle_status passes(heddle_comm *comm, void *arg)
     fixture f = {0};
     heddle_tensor x = {0};
     heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_session_record record;
+    heddle_session_record record = {.struct_bytes = sizeof record};
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL;
     int64_t sent = 0;
@@ -236,7 +236,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     fixture f = {0};
     heddle_tensor x = {0};
     heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_schedule_edge edge;
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     int64_t total = 0;
     heddle_status st;
     (void)arg;

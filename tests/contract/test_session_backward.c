@@ -14,7 +14,7 @@ static const char *name_of(int i)
 /* The layout of the schedule's edge into stage i, one side of it. */
 static heddle_layout side(const fixture *f, int i, int to)
 {
-    heddle_schedule_edge edge = {0};
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_schedule_edge_at(&edge, f->schedule, i);
     return to ? edge.to : edge.from;
 }
@@ -34,7 +34,7 @@ static heddle_status steps(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
     heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_session_record record = {0};
+    heddle_session_record record = {.struct_bytes = sizeof record};
     const int rank = heddle_comm_rank(comm);
     int64_t sent[2] = {0, 0}, at = 0;
     heddle_tensor x = {0}, dx = {0};

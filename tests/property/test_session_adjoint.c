@@ -193,7 +193,7 @@ static heddle_status forward(const problem *p, heddle_session *session, heddle_t
 {
     heddle_status st;
     for (int i = 0; i < p->info.nstages; i++) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_session_enter(session, stage.name, x, NULL, HEDDLE_NO_STREAM));
         HD_TRY(compute(p, x, i, rank));
@@ -208,8 +208,8 @@ static heddle_status backward(const problem *p, heddle_session *session, heddle_
     heddle_status st;
     HD_TRY(heddle_session_backward(session, "end", dx, NULL, HEDDLE_NO_STREAM));
     for (int i = p->info.nstages - 1; i >= 0; i--) {
-        heddle_schedule_stage stage;
-        heddle_schedule_edge edge;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_schedule_edge_at(&edge, p->schedule, i));
         HD_TRY(compute(p, dx, i, rank));
@@ -311,7 +311,7 @@ static heddle_status say(const problem *p, heddle_status st, int number)
     heddle_shape_format(shape, sizeof(shape), &p->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &p->info.mesh);
     for (int i = 0; i < p->info.nedges && at < sizeof(all); i++) {
-        heddle_schedule_edge edge;
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
         if (heddle_schedule_edge_at(&edge, p->schedule, i) == HEDDLE_OK &&
             heddle_layout_format(text, sizeof(text), &edge.from, &p->info.shape, &p->info.mesh) == HEDDLE_OK) {
             at += (size_t)snprintf(all + at, sizeof(all) - at, "%s -> ", text);

@@ -151,7 +151,7 @@ HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm
 {
     NEXT(heddle_session_create)
     heddle_status st = real(out, comm, schedule, options);
-    heddle_schedule_stage stage;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
     if (heddle_schedule_stage_at(&stage, schedule, 0) == HEDDLE_OK) {
         strncpy(own.first_stage, stage.name, sizeof own.first_stage - 1);
     }

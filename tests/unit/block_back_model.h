@@ -448,6 +448,7 @@ static inline model model_of(const problem *p, model_values *values)
     m.nparams = heddle_block_nparams(p->block);
     heddle_param param[MODEL_PARAMS];
     for (int i = 0; i < m.nparams; i++) {
+        param[i].struct_bytes = sizeof param[i];
         HD_OK(heddle_block_param(&param[i], p->block, i));
         m.param_elems[i] = param[i].extent[0] * (param[i].ndim == 2 ? param[i].extent[1] : 1);
     }

@@ -157,7 +157,7 @@ static inline heddle_box whole_box(const heddle_shape *shape)
 static inline const float *named(problem *p, const char *name)
 {
     for (int i = 0; i < heddle_block_nparams(p->block); i++) {
-        heddle_param param;
+        heddle_param param = {.struct_bytes = sizeof param};
         HD_OK(heddle_block_param(&param, p->block, i));
         if (strcmp(param.name, name) == 0) {
             return param.data;

@@ -146,7 +146,7 @@ static void huge_scores_stay_finite(void **state)
     problem p;
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 3, extent);
     open_problem(&p, &options);
-    heddle_param param;
+    heddle_param param = {.struct_bytes = sizeof param};
     HD_OK(heddle_block_param(&param, p.block, 0));
     for (int64_t i = 0; i < param.extent[0] * param.extent[1]; i++) {
         param.data[i] *= 300;
@@ -240,7 +240,7 @@ static void wrong_calls_are_refused(void **state)
     box.len[2] = 0;
     HD_OK(heddle_block_forward(p.block, NULL, &box, &p.conditioning, HEDDLE_NO_STREAM));
     heddle_block *fresh = NULL;
-    heddle_param param;
+    heddle_param param = {.struct_bytes = sizeof param};
     HD_OK(heddle_block_create(&fresh, &options));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(fresh, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
     expect_sentence("heddle_block_commit");

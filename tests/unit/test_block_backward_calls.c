@@ -104,7 +104,7 @@ static void no_text_changes_nothing(void **state)
         assert_memory_equal(before, t.x, bytes);
         assert_memory_equal(before, t.dx, bytes);
         for (int p = 0; p < heddle_block_nparams(t.p.block); p++) {
-            heddle_param gradient;
+            heddle_param gradient = {.struct_bytes = sizeof gradient};
             HD_OK(heddle_block_gradient(&gradient, t.p.block, p));
             for (int64_t j = 0; j < gradient.extent[0]; j++) {
                 assert_true(gradient.data[j] == 0);
@@ -183,7 +183,7 @@ static void wrong_calls_are_refused(void **state)
     for (int kind = 0; kind < 3; kind++) {
         training t;
         heddle_block *block = NULL;
-        heddle_param gradient;
+        heddle_param gradient = {.struct_bytes = sizeof gradient};
         heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
         open_training(&t, &options, 0);
         wrong_tapes_are_refused(t.p.block);
@@ -258,7 +258,7 @@ static void gradients_add_up(void **state)
     for (int kind = 0; kind < 3; kind++) {
         training t;
         float once[3 * 32];
-        heddle_param gradient;
+        heddle_param gradient = {.struct_bytes = sizeof gradient};
         heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
         open_training(&t, &options, 0);
         HD_OK(heddle_block_gradient(&gradient, t.p.block, 0));

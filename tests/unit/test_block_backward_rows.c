@@ -82,6 +82,7 @@ static outcome train(const problem *p, heddle_block *block, const float *dy, con
     }
     free(x);
     for (int i = 0; i < o.nparams; i++) {
+        o.gradient[i].struct_bytes = sizeof o.gradient[i];
         HD_OK(heddle_block_gradient(&o.gradient[i], block, i));
         int64_t elems = elems_of(&o.gradient[i]);
         o.gradient[i].data =
@@ -268,7 +269,7 @@ static void tapes_in_flight_do_not_mix(void **state)
         }
         same_bits("dx", wanted.dx, got, (size_t)p.elems * heddle_dtype_bytes(options.shape.dtype));
         for (int i = 0; i < wanted.nparams; i++) {
-            heddle_param gradient;
+            heddle_param gradient = {.struct_bytes = sizeof gradient};
             HD_OK(heddle_block_gradient(&gradient, p.block, i));
             same_bits(gradient.name, gradient.data, wanted.gradient[i].data,
                       (size_t)elems_of(&gradient) * sizeof(float));

@@ -39,7 +39,7 @@ static void reads_everything(void **state)
     (void)state;
     heddle_model *model = NULL;
     heddle_model_info info = {.struct_bytes = sizeof info};
-    heddle_stage_info s;
+    heddle_stage_info s = {.struct_bytes = sizeof s};
     HD_OK(parse(&model, GOOD));
     HD_OK(heddle_model_get_info(&info, model));
     assert_string_equal(info.name, "small");
@@ -89,7 +89,7 @@ static void reads_linear_attention(void **state)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         char text[1024];
         heddle_model *model = NULL;
-        heddle_stage_info s;
+        heddle_stage_info s = {.struct_bytes = sizeof s};
         snprintf(text, sizeof text,
                  HEAD DIMS TENSORS "stages: [{name: l, kind: linear-attention, over: t, heads: n%s}]\n",
                  known[i].fields);
@@ -372,7 +372,7 @@ static void presets_load(void **state)
         char shape[256];
         heddle_model *model = NULL;
         heddle_model_info info = {.struct_bytes = sizeof info};
-        heddle_stage_info stage;
+        heddle_stage_info stage = {.struct_bytes = sizeof stage};
         snprintf(path, sizeof path, HEDDLE_SOURCE "/examples/models/%s.yaml", presets[i].file);
         HD_OK(heddle_model_load(&model, path));
         HD_OK(heddle_model_get_info(&info, model));

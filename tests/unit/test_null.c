@@ -124,7 +124,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
                                   P(1, a->session)))                                                                   \
     X(heddle_session_rewind, "session", NULL_STATUS, heddle_session_rewind(P(0, a->session)))                          \
     X(heddle_session_record_at, "!out session", NULL_STATUS,                                                           \
-      heddle_session_record_at(P(0, &(heddle_session_record){0}), P(1, a->session), 0))                                \
+      heddle_session_record_at(P(0, &(heddle_session_record){.struct_bytes = sizeof(heddle_session_record)}),          \
+                               P(1, a->session), 0))                                                                   \
     X(heddle_model_load, "!out path", NULL_STATUS, heddle_model_load(P(0, &(heddle_model *){NULL}), P(1, "/no/file"))) \
     X(heddle_model_parse, "out text name", NULL_STATUS,                                                                \
       heddle_model_parse(P(0, &(heddle_model *){NULL}), P(1, api_model_text), sizeof api_model_text - 1,               \
@@ -133,7 +134,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_model_get_info, "out model", NULL_STATUS,                                                                 \
       heddle_model_get_info(P(0, &(heddle_model_info){.struct_bytes = sizeof(heddle_model_info)}), P(1, a->model)))    \
     X(heddle_model_stage, "out model", NULL_STATUS,                                                                    \
-      heddle_model_stage(P(0, &(heddle_stage_info){0}), P(1, a->model), 0))                                            \
+      heddle_model_stage(P(0, &(heddle_stage_info){.struct_bytes = sizeof(heddle_stage_info)}), P(1, a->model), 0))    \
     X(heddle_model_resize, "model sizes?", NULL_STATUS, heddle_model_resize(P(0, a->model), P(1, "t=4"), 0))           \
     X(heddle_model_set_dtype, "model", NULL_STATUS, heddle_model_set_dtype(P(0, a->model), HEDDLE_F32))                \
     X(heddle_plan_options_init, "options", NULL_NOTHING,                                                               \
@@ -151,9 +152,11 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       heddle_schedule_get_info(P(0, &(heddle_schedule_info){.struct_bytes = sizeof(heddle_schedule_info)}),            \
                                P(1, a->schedule)))                                                                     \
     X(heddle_schedule_stage_at, "out schedule", NULL_STATUS,                                                           \
-      heddle_schedule_stage_at(P(0, &(heddle_schedule_stage){0}), P(1, a->schedule), 0))                               \
+      heddle_schedule_stage_at(P(0, &(heddle_schedule_stage){.struct_bytes = sizeof(heddle_schedule_stage)}),          \
+                               P(1, a->schedule), 0))                                                                  \
     X(heddle_schedule_edge_at, "out schedule", NULL_STATUS,                                                            \
-      heddle_schedule_edge_at(P(0, &(heddle_schedule_edge){{{0}}}), P(1, a->schedule), 0))                             \
+      heddle_schedule_edge_at(P(0, &(heddle_schedule_edge){.struct_bytes = sizeof(heddle_schedule_edge)}),             \
+                              P(1, a->schedule), 0))                                                                   \
     X(heddle_schedule_find, "schedule name", -1, heddle_schedule_find(P(0, a->schedule), P(1, "s.attn"), 0))
 
 /* --- what the calls need besides the objects --- */

@@ -84,7 +84,8 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_block_create(P(0, OUT(heddle_block)), P(1, block_options(a))))                                            \
     X(heddle_block_destroy, "block?", NULL_NOTHING, (heddle_block_destroy(NULL), 0))                                   \
     X(heddle_block_nparams, "block", 0, heddle_block_nparams(P(0, a->block)))                                          \
-    X(heddle_block_param, "out block", NULL_STATUS, heddle_block_param(P(0, &(heddle_param){0}), P(1, a->block), 0))   \
+    X(heddle_block_param, "out block", NULL_STATUS,                                                                    \
+      heddle_block_param(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->block), 0))              \
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
@@ -126,7 +127,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_block_backward(P(0, a->block), P(1, out1), P(2, &a->conditioning),                                        \
                             P(3, &(heddle_conditioning_gradient){0}), P(4, a->tape), HEDDLE_NO_STREAM))                \
     X(heddle_block_gradient, "out block", NULL_STATUS,                                                                 \
-      heddle_block_gradient(P(0, &(heddle_param){0}), P(1, a->block), 0))                                              \
+      heddle_block_gradient(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->block), 0))           \
     X(heddle_block_zero_gradients, "block?", NULL_NOTHING,                                                             \
       (heddle_block_zero_gradients(P(0, a->block), HEDDLE_NO_STREAM), 0))                                              \
     X(heddle_block_share_workspace, "block with", NULL_STATUS,                                                         \
@@ -166,9 +167,9 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_dense_pair_destroy, "pair?", NULL_NOTHING, (heddle_dense_pair_destroy(NULL), 0))                          \
     X(heddle_dense_pair_nparams, "pair", 0, heddle_dense_pair_nparams(P(0, a->pair)))                                  \
     X(heddle_dense_pair_param, "out pair", NULL_STATUS,                                                                \
-      heddle_dense_pair_param(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                             \
+      heddle_dense_pair_param(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->pair), 0))          \
     X(heddle_dense_pair_gradient, "out pair", NULL_STATUS,                                                             \
-      heddle_dense_pair_gradient(P(0, &(heddle_param){0}), P(1, a->pair), 0))                                          \
+      heddle_dense_pair_gradient(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->pair), 0))       \
     X(heddle_dense_pair_zero_gradients, "pair?", NULL_NOTHING,                                                         \
       (heddle_dense_pair_zero_gradients(P(0, a->pair), HEDDLE_NO_STREAM), 0))                                          \
     X(heddle_dense_pair_rows, "lo? len? pair", NULL_NOTHING,                                                           \

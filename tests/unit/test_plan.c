@@ -78,7 +78,7 @@ static heddle_schedule_info info_of(const heddle_schedule *schedule)
 static const char *layout_at(const heddle_schedule *schedule, int stage)
 {
     static char text[256];
-    heddle_schedule_stage s;
+    heddle_schedule_stage s = {.struct_bytes = sizeof s};
     heddle_schedule_info info = info_of(schedule);
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));
     HD_OK(heddle_layout_format(text, sizeof text, &s.layout, &info.shape, &info.mesh));
@@ -87,7 +87,7 @@ static const char *layout_at(const heddle_schedule *schedule, int stage)
 
 static heddle_schedule_edge edge_at(const heddle_schedule *schedule, int edge)
 {
-    heddle_schedule_edge e;
+    heddle_schedule_edge e = {.struct_bytes = sizeof e};
     HD_OK(heddle_schedule_edge_at(&e, schedule, edge));
     return e;
 }
@@ -273,7 +273,7 @@ static void refuses_with_reasons(void **state)
 static double waste_at(const heddle_schedule *schedule, int stage)
 {
     heddle_schedule_info info = info_of(schedule);
-    heddle_schedule_stage s;
+    heddle_schedule_stage s = {.struct_bytes = sizeof s};
     heddle_box box;
     double elems = 1;
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));
@@ -486,7 +486,7 @@ static void list_layouts(brute *b)
 static void list_allowed(brute *b, const heddle_model *model, int period)
 {
     for (int i = 0; i < b->nstages; i++) {
-        heddle_stage_info stage;
+        heddle_stage_info stage = {.struct_bytes = sizeof stage};
         int64_t least = INT64_MAX;
         HD_OK(heddle_model_stage(&stage, model, i % period));
         for (int k = 0; k < b->nlayouts; k++) {
@@ -531,7 +531,7 @@ static total total_of(const brute *b, const heddle_schedule *s)
         sum = plus(sum, (total){e.bytes_per_rank_max, e.bytes_total, e.bytes_total > 0, 0});
     }
     for (int i = 0; i < b->nstages; i++) {
-        heddle_schedule_stage stage;
+        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         HD_OK(heddle_schedule_stage_at(&stage, s, i));
         for (int k = 0; k < b->nlayouts; k++) {
             if (heddle_layout_equal(&stage.layout, &b->layout[k], &b->mesh)) {

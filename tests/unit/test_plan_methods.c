@@ -276,7 +276,7 @@ static heddle_schedule *plan(const heddle_model *model, const char *mesh_text, c
 
 static heddle_schedule_stage stage_at(const heddle_schedule *schedule, int stage)
 {
-    heddle_schedule_stage s;
+    heddle_schedule_stage s = {.struct_bytes = sizeof s};
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));
     return s;
 }
@@ -767,7 +767,7 @@ static int draw_ways(brute *b, char *methods, size_t methods_bytes, const heddle
     static const char *const linear[] = {"auto", "auto", "auto", "local", "lasp", "lasp2", "scan"};
     int feasible = 1;
     for (int i = 0; i < period; i++) {
-        heddle_stage_info stage;
+        heddle_stage_info stage = {.struct_bytes = sizeof stage};
         HD_OK(heddle_model_stage(&stage, model, i));
         hd_method_stage mixes = {stage.kind, stage.mixed_dim, stage.heads, causal, decays};
         const char *wanted = stage.kind == HEDDLE_STAGE_LINEAR ? linear[below(7)] : softmax[below(9)];

@@ -53,8 +53,8 @@ static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
     assert_int_equal(ia.bytes_per_rank_max, ib.bytes_per_rank_max);
     assert_int_equal(ia.bytes_total, ib.bytes_total);
     for (int i = 0; i < ia.nstages; i++) {
-        heddle_schedule_stage sa;
-        heddle_schedule_stage sb;
+        heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
+        heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
         HD_OK(heddle_schedule_stage_at(&sa, a, i));
         HD_OK(heddle_schedule_stage_at(&sb, b, i));
         assert_string_equal(sa.name, sb.name);
@@ -65,8 +65,8 @@ static void assert_same(const heddle_schedule *a, const heddle_schedule *b)
         assert_true(heddle_layout_equal(&sa.layout, &sb.layout, &ia.mesh));
     }
     for (int i = 0; i < ia.nedges; i++) {
-        heddle_schedule_edge ea;
-        heddle_schedule_edge eb;
+        heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
+        heddle_schedule_edge eb = {.struct_bytes = sizeof eb};
         HD_OK(heddle_schedule_edge_at(&ea, a, i));
         HD_OK(heddle_schedule_edge_at(&eb, b, i));
         assert_string_equal(ea.kind, eb.kind);
@@ -108,8 +108,8 @@ static void finds_stages(void **state)
     assert_int_equal(heddle_schedule_find(schedule, "t.attn", 2), -1);
     assert_int_equal(heddle_schedule_find(schedule, "t.attn", -1), -1);
     assert_int_equal(heddle_schedule_find(schedule, "end", 0), -1);
-    heddle_schedule_stage stage;
-    heddle_schedule_edge edge;
+    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, 6));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, -1));
     HD_OK(heddle_schedule_edge_at(&edge, schedule, 6));

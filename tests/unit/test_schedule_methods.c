@@ -60,8 +60,8 @@ static void saves_and_loads(void **state)
         assert_int_equal(a.backward_bytes_per_rank_max, b.backward_bytes_per_rank_max);
         assert_int_equal(a.backward_bytes_total, b.backward_bytes_total);
         for (int k = 0; k < a.nstages; k++) {
-            heddle_schedule_stage sa;
-            heddle_schedule_stage sb;
+            heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
+            heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
             HD_OK(heddle_schedule_stage_at(&sa, schedule, k));
             HD_OK(heddle_schedule_stage_at(&sb, loaded, k));
             assert_string_equal(sa.method, sb.method);

@@ -1,201 +1,11 @@
 /* The one rule of struct_bytes, for every public struct that has it: the whole struct and that of an older header are
  * taken or filled, and nothing behind an older one is read or written; a larger one and nonsense are refused with both
  * numbers. */
-#include "api_objects.h"
-
-#include "fake_transport.h"
-#include <heddle/sys/bench.h>
+#include "struct_calls.h"
 
 #include <stdio.h>
 
 enum { ROOM = 8192, CANARY = 0xA5 };
-
-static api_objects a;
-
-/* --- one call per struct: with the struct as the caller has it --- */
-
-static heddle_status open_with(void *s)
-{
-    heddle_comm *comm = NULL;
-    heddle_status st = heddle_comm_open(&comm, "self", s);
-    heddle_comm_destroy(comm);
-    return st;
-}
-
-static heddle_status run_with(void *s)
-{
-    heddle_reshard *reshard = NULL;
-    heddle_status st = heddle_reshard_create_line(&reshard, a.comm, &a.line, s);
-    heddle_reshard_destroy(reshard);
-    return st;
-}
-
-static heddle_status plan_with(void *s)
-{
-    heddle_schedule *schedule = NULL;
-    heddle_status st = heddle_plan(&schedule, a.model, &a.line.mesh, s);
-    heddle_schedule_destroy(schedule);
-    return st;
-}
-
-static heddle_status session_with(void *s)
-{
-    heddle_session *session = NULL;
-    heddle_status st = heddle_session_create(&session, a.comm, a.schedule, s);
-    heddle_session_destroy(session);
-    return st;
-}
-
-static heddle_status attention_with(void *s)
-{
-    heddle_attention *attention = NULL;
-    heddle_status st = heddle_attention_create(&attention, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, s);
-    heddle_attention_destroy(attention);
-    return st;
-}
-
-static heddle_status linear_with(void *s)
-{
-    heddle_linear_attention *linear = NULL;
-    heddle_status st = heddle_linear_attention_create(&linear, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, s);
-    heddle_linear_attention_destroy(linear);
-    return st;
-}
-
-static heddle_status pair_with(void *s)
-{
-    heddle_dense_pair *pair = NULL;
-    heddle_status st = heddle_dense_pair_create(&pair, a.comm, &a.line.shape, &a.line.mesh, &a.line.from, 0, s);
-    heddle_dense_pair_destroy(pair);
-    return st;
-}
-
-static heddle_status bucket_with(void *s)
-{
-    heddle_bucket *bucket = NULL;
-    heddle_status st = heddle_bucket_create(&bucket, a.comm, &a.line.mesh, &a.part, 1, s);
-    heddle_bucket_destroy(bucket);
-    return st;
-}
-
-static heddle_status adamw_with(void *s)
-{
-    heddle_adamw *adamw = NULL;
-    heddle_status st = heddle_adamw_create(&adamw, a.bucket, s);
-    heddle_adamw_destroy(adamw);
-    return st;
-}
-
-static heddle_status block_with(void *s)
-{
-    heddle_block *block = NULL;
-    heddle_status st = heddle_block_create(&block, s);
-    heddle_block_destroy(block);
-    return st;
-}
-
-static heddle_status tape_with(void *s)
-{
-    heddle_tape *tape = NULL;
-    heddle_status st = heddle_tape_create(&tape, a.block, s);
-    heddle_tape_destroy(tape);
-    return st;
-}
-
-static heddle_status executor_with(void *s)
-{
-    heddle_executor *executor = NULL;
-    heddle_status st = heddle_executor_create(&executor, a.comm, a.schedule, &a.stage, s);
-    heddle_executor_destroy(executor);
-    return st;
-}
-
-static heddle_status bench_with(void *s)
-{
-    heddle_bench_result result = {.struct_bytes = sizeof result};
-    return heddle_bench_reshard(&result, a.comm, &a.line, s);
-}
-
-static heddle_status bench_into(void *s)
-{
-    heddle_bench_options options;
-    heddle_bench_options_init(&options);
-    options.min_rounds = options.max_rounds = 1;
-    return heddle_bench_reshard(s, a.comm, &a.line, &options);
-}
-
-/* A transport of one rank, whose every slot would be missed. */
-static heddle_status transport_with(void *s)
-{
-    heddle_comm *comm = NULL;
-    fake_world *world = fake_world_create(1);
-    heddle_transport real;
-    void *ctx = fake_rank(world, 0, &real);
-    heddle_status st = heddle_comm_from_callbacks(&comm, s, ctx, NULL);
-    if (comm == NULL) {
-        real.destroy(ctx);
-    }
-    heddle_comm_destroy(comm);
-    fake_world_destroy(world);
-    return st;
-}
-
-static heddle_status reshard_into(void *s)
-{
-    return heddle_reshard_get_info(s, a.reshard);
-}
-
-static heddle_status counters_into(void *s)
-{
-    return heddle_session_get_counters(s, a.session);
-}
-
-static heddle_status schedule_into(void *s)
-{
-    return heddle_schedule_get_info(s, a.schedule);
-}
-
-static heddle_status model_into(void *s)
-{
-    return heddle_model_get_info(s, a.model);
-}
-
-static heddle_status attention_into(void *s)
-{
-    return heddle_attention_get_info(s, a.attention);
-}
-
-static heddle_status linear_into(void *s)
-{
-    return heddle_linear_attention_get_info(s, a.linear);
-}
-
-static heddle_status pair_into(void *s)
-{
-    return heddle_dense_pair_get_info(s, a.pair);
-}
-
-static heddle_status bucket_into(void *s)
-{
-    return heddle_bucket_get_info(s, a.bucket);
-}
-
-static heddle_status executor_into(void *s)
-{
-    return heddle_executor_get_info(s, a.executor);
-}
-
-static heddle_status executor_step_into(void *s)
-{
-    return heddle_executor_step_at(s, a.executor, 0, 1);
-}
-
-static heddle_status traffic_into(void *s)
-{
-    return heddle_block_get_traffic(s, a.block);
-}
-
-/* --- what a caller of today has in each --- */
 
 static void fill_transport(void *s)
 {
@@ -204,6 +14,48 @@ static void fill_transport(void *s)
     void *ctx = fake_rank(world, 0, table);
     table->destroy(ctx);
     fake_world_destroy(world);
+}
+
+static heddle_status stage_into(void *s)
+{
+    return heddle_schedule_stage_at(s, a.schedule, 0);
+}
+
+static heddle_status edge_into(void *s)
+{
+    return heddle_schedule_edge_at(s, a.schedule, 0);
+}
+
+static heddle_status model_stage_into(void *s)
+{
+    return heddle_model_stage(s, a.model, 0);
+}
+
+static heddle_status record_into(void *s)
+{
+    heddle_tensor x = a.tensor;
+    heddle_status st = heddle_session_enter(a.session, "end", &x, NULL, HEDDLE_NO_STREAM); /* may be repeated */
+    return st == HEDDLE_OK ? heddle_session_record_at(s, a.session, 0) : st;
+}
+
+static heddle_status param_into(void *s)
+{
+    return heddle_block_param(s, a.block, 0);
+}
+
+static heddle_status gradient_into(void *s)
+{
+    return heddle_block_gradient(s, a.block, 0);
+}
+
+static heddle_status pair_param_into(void *s)
+{
+    return heddle_dense_pair_param(s, a.pair, 0);
+}
+
+static heddle_status pair_gradient_into(void *s)
+{
+    return heddle_dense_pair_gradient(s, a.pair, 0);
 }
 
 static void fill_block(void *s)
@@ -274,6 +126,14 @@ static const struct row {
     RESULT(heddle_reshard_info, nranks, reshard_into),
     RESULT(heddle_session_counters, enters, counters_into),
     RESULT(heddle_schedule_info, model, schedule_into),
+    RESULT(heddle_schedule_stage, name, stage_into),
+    RESULT(heddle_schedule_edge, to, edge_into),
+    RESULT(heddle_stage_info, name, model_stage_into),
+    RESULT(heddle_session_record, backward, record_into),
+    RESULT(heddle_param, name, param_into),
+    RESULT(heddle_param, name, gradient_into),
+    RESULT(heddle_param, name, pair_param_into),
+    RESULT(heddle_param, name, pair_gradient_into),
     RESULT(heddle_model_info, name, model_into),
     RESULT(heddle_attention_info, method, attention_into),
     RESULT(heddle_linear_attention_info, method, linear_into),
