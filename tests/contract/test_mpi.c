@@ -292,24 +292,11 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void run(int nranks, const char *what, int wanted, const char *preload)
-{
-    const mpirun_options options = {.preload = preload, .seconds = 50};
-    int code = mpirun_self(nranks, what, &options);
-    if (code == MPIRUN_ABSENT) {
-        hd_skip("mpi", "no mpirun in PATH");
-    }
-    if (code != wanted) {
-        print_error("mpirun -n %d ... %s: exit code %d, wanted %d\n", nranks, what, code, wanted);
-    }
-    assert_int_equal(code, wanted);
-}
-
 static void one_to_four_ranks_share_memory(void **state)
 {
     (void)state;
     for (int n = 1; n <= 4; n++) {
-        run(n, "world", PASSED, NULL);
+        mpirun_case(n, "world", PASSED, NULL);
     }
 }
 
@@ -317,7 +304,7 @@ static void one_to_four_ranks_by_messages(void **state)
 {
     (void)state;
     for (int n = 1; n <= 4; n++) {
-        run(n, "world forced", PASSED, NULL);
+        mpirun_case(n, "world forced", PASSED, NULL);
     }
 }
 
@@ -325,46 +312,46 @@ static void two_pretended_hosts(void **state)
 {
     (void)state;
     for (int n = 2; n <= 4; n++) {
-        run(n, "world hosts", PASSED, NULL);
+        mpirun_case(n, "world hosts", PASSED, NULL);
     }
 }
 
 static void a_borrowed_part_of_the_world(void **state)
 {
     (void)state;
-    run(4, "split", PASSED, NULL);
-    run(3, "split forced", PASSED, NULL);
+    mpirun_case(4, "split", PASSED, NULL);
+    mpirun_case(3, "split forced", PASSED, NULL);
 }
 
 static void bytes_that_mpi_was_asked_to_move(void **state)
 {
     (void)state;
-    run(2, "counted forced", PASSED, "libheddle_pmpi_count.so");
-    run(3, "counted forced", PASSED, "libheddle_pmpi_count.so");
-    run(4, "counted hosts", PASSED, "libheddle_pmpi_count.so");
-    run(4, "counted", PASSED, "libheddle_pmpi_count.so");
+    mpirun_case(2, "counted forced", PASSED, "libheddle_pmpi_count.so");
+    mpirun_case(3, "counted forced", PASSED, "libheddle_pmpi_count.so");
+    mpirun_case(4, "counted hosts", PASSED, "libheddle_pmpi_count.so");
+    mpirun_case(4, "counted", PASSED, "libheddle_pmpi_count.so");
 }
 
 static void a_rank_that_stays_away(void **state)
 {
     (void)state;
-    run(3, "missing", AS_WANTED, NULL);
-    run(3, "missing later", AS_WANTED, NULL);
-    run(3, "missing later forced", AS_WANTED, NULL);
+    mpirun_case(3, "missing", AS_WANTED, NULL);
+    mpirun_case(3, "missing later", AS_WANTED, NULL);
+    mpirun_case(3, "missing later forced", AS_WANTED, NULL);
 }
 
 static void an_abort_reaches_everybody(void **state)
 {
     (void)state;
-    run(3, "abort", AS_WANTED, NULL);
-    run(3, "abort forced", AS_WANTED, NULL);
-    run(3, "abort hosts", AS_WANTED, NULL);
+    mpirun_case(3, "abort", AS_WANTED, NULL);
+    mpirun_case(3, "abort forced", AS_WANTED, NULL);
+    mpirun_case(3, "abort hosts", AS_WANTED, NULL);
 }
 
 static void wrong_use_is_refused(void **state)
 {
     (void)state;
-    run(1, "wrong use", PASSED, NULL);
+    mpirun_case(1, "wrong use", PASSED, NULL);
 }
 
 int main(int argc, char **argv)

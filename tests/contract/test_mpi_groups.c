@@ -155,44 +155,31 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void run(int nranks, const char *what)
-{
-    const mpirun_options options = {.seconds = 50};
-    int code = mpirun_self(nranks, what, &options);
-    if (code == MPIRUN_ABSENT) {
-        hd_skip("mpi", "no mpirun in PATH");
-    }
-    if (code != PASSED) {
-        print_error("mpirun -n %d ... %s: exit code %d\n", nranks, what, code);
-    }
-    assert_int_equal(code, PASSED);
-}
-
 static void groups_that_span_hosts(void **state)
 {
     (void)state;
-    run(6, "groups hosts");
+    mpirun_case(6, "groups hosts", PASSED, NULL);
 }
 
 static void groups_by_messages(void **state)
 {
     (void)state;
-    run(6, "groups forced");
+    mpirun_case(6, "groups forced", PASSED, NULL);
 }
 
 static void calls_that_differ(void **state)
 {
     (void)state;
-    run(3, "differ forced");
-    run(3, "differ hosts");
+    mpirun_case(3, "differ forced", PASSED, NULL);
+    mpirun_case(3, "differ hosts", PASSED, NULL);
 }
 
 static void an_abort_between_quick_operations(void **state)
 {
     (void)state;
-    run(3, "abort forced");
-    run(3, "abort");
-    run(3, "abort hosts");
+    mpirun_case(3, "abort forced", PASSED, NULL);
+    mpirun_case(3, "abort", PASSED, NULL);
+    mpirun_case(3, "abort hosts", PASSED, NULL);
 }
 
 int main(int argc, char **argv)

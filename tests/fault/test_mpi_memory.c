@@ -255,25 +255,12 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void run(int nranks, const char *what)
-{
-    const mpirun_options options = {.seconds = 40};
-    int code = mpirun_self(nranks, what, &options);
-    if (code == MPIRUN_ABSENT) {
-        hd_skip("mpi", "no mpirun in PATH");
-    }
-    if (code != PASSED) {
-        print_error("mpirun -n %d ... %s: exit code %d\n", nranks, what, code);
-    }
-    assert_int_equal(code, PASSED);
-}
-
 static void run_lines(const char *how, size_t first, size_t step)
 {
     for (size_t i = first; i < sizeof(lines) / sizeof(lines[0]); i += step) {
         char what[64];
         snprintf(what, sizeof(what), "%zu %s", i, how);
-        run(3, what);
+        mpirun_case(3, what, PASSED, NULL);
     }
 }
 
@@ -298,17 +285,17 @@ static void mpi_ends_after_an_abort(void **state)
 static void arrays_of_a_late_sendrecv(void **state)
 {
     (void)state;
-    run(3, "0 sendrecv");
-    run(3, "1 sendrecv");
-    run(3, "2 sendrecv");
+    mpirun_case(3, "0 sendrecv", PASSED, NULL);
+    mpirun_case(3, "1 sendrecv", PASSED, NULL);
+    mpirun_case(3, "2 sendrecv", PASSED, NULL);
 }
 
 static void a_rank_that_stops_half_way(void **state)
 {
     (void)state;
-    run(3, "30 stopped");
-    run(3, "31 stopped");
-    run(3, "42 stopped");
+    mpirun_case(3, "30 stopped", PASSED, NULL);
+    mpirun_case(3, "31 stopped", PASSED, NULL);
+    mpirun_case(3, "42 stopped", PASSED, NULL);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,7 @@
 #include "mpirun.h"
 
+#include "case.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -122,6 +124,19 @@ int mpirun_self(int nranks, const char *what, const mpirun_options *given)
         usleep(2000);
     }
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void mpirun_case(int nranks, const char *what, int wanted, const char *preload)
+{
+    const mpirun_options options = {.preload = preload, .seconds = 50};
+    int code = mpirun_self(nranks, what, &options);
+    if (code == MPIRUN_ABSENT) {
+        hd_skip("mpi", "no mpirun in PATH");
+    }
+    if (code != wanted) {
+        print_error("mpirun -n %d ... %s: exit code %d, wanted %d\n", nranks, what, code, wanted);
+    }
+    assert_int_equal(code, wanted);
 }
 
 int mpirun_left_over(const char *mark)

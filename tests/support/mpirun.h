@@ -23,6 +23,9 @@ enum { MPIRUN_ABSENT = -1, MPIRUN_TIME_OUT = -2 };
  * the above. What was started is gone on return. */
 int mpirun_self(int nranks, const char *what, const mpirun_options *options);
 
+/* The same as a case, in 50 seconds: skipped where there is no mpirun, failed when the exit code is not `wanted`. */
+void mpirun_case(int nranks, const char *what, int wanted, const char *preload);
+
 /* Processes of this user that carry `mark` in their command line, this one not counted. */
 int mpirun_left_over(const char *mark);
 
