@@ -193,8 +193,9 @@ static int is_alone(const hd_channel *c)
     return first == NULL || (first == c && c->next == NULL);
 }
 
-/* What happens to the others is theirs to report. */
-static void help_others(hd_channel *c)
+/* What happens to the others is theirs to report, unless it is the end of all: then this rank has given up, and the one
+ * that is waited for here ends with the reason, not with the alarm that its own rank has raised. */
+static heddle_status help_others(hd_channel *c)
 {
     hd_channel *other = *hd_comm_in_flight(c->comm);
     while (other != NULL) {
@@ -202,9 +203,13 @@ static void help_others(hd_channel *c)
         int stuck;
         if (other != c) {
             other->outcome = advance(other, 0, &stuck);
+            if (other->broken != HEDDLE_OK) {
+                return other->outcome;
+            }
         }
         other = next;
     }
+    return HEDDLE_OK;
 }
 
 /* An execution cannot begin: an earlier one failed, or is in flight. */
@@ -227,10 +232,10 @@ static heddle_status drive(hd_channel *c, int block)
             return st;
         }
         st = hd_comm_check(c->comm);
+        st = st == HEDDLE_OK ? help_others(c) : st;
         if (st != HEDDLE_OK) {
             return hd_channel_give_up(c, st);
         }
-        help_others(c);
         if (hd_now_ns() > hd_channel_deadline(c)) {
             hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
                     c->options.what);

@@ -12,8 +12,8 @@ void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count)
 
 const hd_copy_kernel *hd_copy_kernels(int *count)
 {
-    int isa =
-        hd_cpu_isa(); /* misspelt: whoever made a plan was told; what copies without one gets on with the plainest */
+    /* Misspelt: whoever made a plan was told; what copies without one gets on with the plainest. */
+    int isa = hd_cpu_isa();
     const hd_kernels *kernels = hd_kernels_of(isa < 0 ? HD_ISA_GENERIC : isa);
     *count = kernels->copies;
     return kernels->copy;
