@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- waiting --------------------------------------------------------------------------------------------------------
- */
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 /* HEDDLE_ERR_PEER when a rank gave up or its connection ended. */
 static heddle_status check(sockets *s)
@@ -45,8 +44,7 @@ static heddle_status wait_letter(sockets *s, letter **out, int from, int kind, i
     }
 }
 
-/* --- small data ------------------------------------------------------------------------------------------------------
- */
+/* --- small data --------------------------------------------------------------------------------------------------- */
 
 /* Sent copies are the transport's own: a send never waits, and after a failure nothing of the caller's is touched. */
 static heddle_status allgather(void *ctx, const void *send, void *recv, size_t bytes, int64_t deadline_ns)
@@ -85,8 +83,7 @@ static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, in
     return st;
 }
 
-/* --- boxes -----------------------------------------------------------------------------------------------------------
- */
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
 
 typedef struct exchange {
     int n, tag;
@@ -209,8 +206,7 @@ static int exchange_missing(void *ctx, void *made, int *peers, int capacity)
     return n;
 }
 
-/* --- giving up -------------------------------------------------------------------------------------------------------
- */
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
 
 static heddle_status abort_send(void *ctx, const char *why)
 {
@@ -238,8 +234,7 @@ static void destroy(void *ctx)
     post_close(ctx);
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 heddle_status heddle_transport_open_v1(heddle_comm **out, const heddle_comm_options *options);
 

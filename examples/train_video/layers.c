@@ -117,8 +117,7 @@ void position_table(float *out, int64_t grid, int64_t channels)
     }
 }
 
-/* --- conditioning ---------------------------------------------------------------------------------------------------
- */
+/* --- conditioning ------------------------------------------------------------------------------------------------- */
 heddle_status condition_create(condition *out, int64_t channels, int64_t samples, int ntables, uint64_t seed)
 {
     const size_t six = (size_t)(ROWS_OF_VECTOR * channels), all = (size_t)ntables * six;

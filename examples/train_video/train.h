@@ -52,8 +52,7 @@ void clip_tokens(float *out, const clip *video, const heddle_box *box, const int
 void noise_tokens(float *out, const heddle_box *box, int64_t width, uint64_t seed, uint64_t stream,
                   const int64_t *sample);
 
-/* --- layers.c: y = x W^T + b, and what else works on single tokens ---------------------------------------------------
- */
+/* --- layers.c: y = x W^T + b, and what else works on single tokens ------------------------------------------------ */
 typedef struct dense {
     int64_t in, out;
     float *weight, *bias, *dweight, *dbias; /* [out, in], [out] */
@@ -85,8 +84,7 @@ void condition_destroy(condition *out);
 heddle_status condition_forward(condition *out, const double *time, int64_t lo, int64_t len);
 heddle_status condition_backward(condition *out, int64_t lo, int64_t len);
 
-/* --- network.c ------------------------------------------------------------------------------------------------------
- */
+/* --- network.c ---------------------------------------------------------------------------------------------------- */
 typedef struct stage {
     heddle_schedule_stage plan;
     heddle_block *block;
@@ -123,8 +121,7 @@ heddle_status network_create(network *out, heddle_comm *comm, const options *opt
 void network_destroy(network *net);
 heddle_status network_commit(network *net); /* after parameters have changed */
 
-/* --- pass.c ---------------------------------------------------------------------------------------------------------
- */
+/* --- pass.c ------------------------------------------------------------------------------------------------------- */
 /* velocity [rows, width] of the tokens noisy [rows, width]; time[b]: of the box's samples. keep: backward will come. */
 heddle_status network_forward(network *net, float *velocity, const float *noisy, const double *time, int keep);
 /* After a forward pass that kept; dvelocity is written to. */
@@ -183,8 +180,7 @@ void report_end(const options *opt, const outcome *result);
 heddle_status count_traffic(traffic *out, const trainer *t);
 heddle_status report_traffic(trainer *t);
 
-/* --- deterministic random numbers ------------------------------------------------------------------------------------
- */
+/* --- deterministic random numbers --------------------------------------------------------------------------------- */
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 double random_unit(uint64_t seed, uint64_t stream, uint64_t index); /* 0 < u < 1 */
 

@@ -59,8 +59,7 @@ typedef struct hd_moved {
     int64_t bytes, messages;
 } hd_moved;
 
-/* --- the core of a method: attention over a ring of ranks that all hold the same heads ------------------------------
- */
+/* --- the core of a method: attention over a ring of ranks that all hold the same heads ---------------------------- */
 
 /* Arrays are dense and head by head: [heads][batch][rows][width]. */
 typedef struct hd_core {
@@ -171,8 +170,7 @@ int64_t hd_core_row(const hd_core *core, const hd_pair *pair);
 typedef void (*hd_pair_fn)(void *ctx, const hd_turn *turn, const hd_pair *pair);
 void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx);
 
-/* --- rings (ring_walk.c) ---------------------------------------------------------------------------------------------
- */
+/* --- rings (ring_walk.c) ------------------------------------------------------------------------------------------ */
 
 /* One turn round the ring. Blocks travel (hop 0), or partial sums of them come home (hop 1), or both. The visitor is
  * called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum` where its
@@ -192,8 +190,7 @@ heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk);
 heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS]);
 void hd_ring_destroy(hd_core *core);
 
-/* --- the heads exchange (heads.c): rows to heads and back over `spread` ranks ---------------------------------------
- */
+/* --- the heads exchange (heads.c): rows to heads and back over `spread` ranks ------------------------------------- */
 
 typedef enum hd_heads_way {
     HD_QKV_TO_HEADS,
@@ -226,8 +223,7 @@ typedef struct hd_side_blocks {
 heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddle_dtype dtype, const int64_t extent[4],
                                   const hd_side_blocks *from, const hd_side_blocks *to, int64_t deadline_ms);
 
-/* --- a caller's arrays (pack.c) --------------------------------------------------------------------------------------
- */
+/* --- a caller's arrays (pack.c) ----------------------------------------------------------------------------------- */
 
 /* Strides of a caller's array; dense ones where all are 0. */
 void hd_attn_strides(int64_t stride[4], const heddle_attention_array *array, int64_t rows, int64_t heads,

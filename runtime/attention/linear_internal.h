@@ -30,8 +30,7 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
                                      int rank);
 void hd_linear_problem_free(hd_linear_problem *problem);
 
-/* --- flows: states of the ranks before this one, in one direction (linear_flow.c, lasp.c, lasp2.c, scan.c) -----------
- */
+/* --- flows: states of the ranks before this one, in one direction (linear_flow.c, lasp.c, lasp2.c, scan.c) -------- */
 
 /* Rank at position p of a flow is before those at p+1, ...; a leftward flow begins at the end of the sequence. All
  * states are dense reals [batch][heads][dk][dv]. */

@@ -36,8 +36,7 @@ out:
     return st;
 }
 
-/* --- attention: one head of one sample, queries in units -----------------------------------------------------------
- */
+/* --- attention: one head of one sample, queries in units ---------------------------------------------------------- */
 
 typedef struct head_rows {
     float *k, *v, *dk, *dv;          /* [tokens][d] */

@@ -223,8 +223,7 @@ out:
     return group_along(out, comm, mesh, st == HEDDLE_OK ? 1u << axis : 0, st);
 }
 
-/* --- operations of a part that is spread over hosts ------------------------------------------------------------------
- */
+/* --- operations of a part that is spread over hosts --------------------------------------------------------------- */
 
 static heddle_status part_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                    size_t recv_bytes, int from)

@@ -26,7 +26,7 @@ heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddl
  * transport, and returns `st` with the sentence of the moment, which it leaves in `why`. */
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes);
 
-/* A place of the communicator where reshards keep the list of those in flight; NULL at first. */
+/* A place of the communicator where transfers keep the list of those in flight; NULL at first. */
 void **hd_comm_in_flight(heddle_comm *comm);
 
 /* How sentences call a rank of comm: its number in the communicator that the user opened. */

@@ -14,8 +14,7 @@
 
 enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something is made collectively */ };
 
-/* --- communicator ----------------------------------------------------------------------------------------------------
- */
+/* --- communicator ------------------------------------------------------------------------------------------------- */
 
 /* What differs between transports; no slot but relax is NULL. `exchange` is the transport's own object. */
 typedef struct hd_comm_ops {

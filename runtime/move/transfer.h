@@ -4,8 +4,7 @@
 
 #include "runtime/move/move.h"
 
-/* --- sums (sum.c): terms are read where they lie and added in rank order --------------------------------------------
- */
+/* --- sums (sum.c): terms are read where they lie and added in rank order ------------------------------------------ */
 
 typedef struct hd_sum_term {
     int peer;
@@ -29,8 +28,7 @@ typedef struct hd_sums {
     int nsums, nterms;
 } hd_sums;
 
-/* --- messages to and from ranks that cannot be reached (messages.c) -------------------------------------------------
- */
+/* --- messages to and from ranks that cannot be reached (messages.c) ----------------------------------------------- */
 
 typedef struct hd_mail {
     int is_packed;
@@ -44,8 +42,7 @@ typedef struct hd_mail {
     hd_lanes pack, unpack;
 } hd_mail;
 
-/* --- sources that peers may not be able to reach (private.c) --------------------------------------------------------
- */
+/* --- sources that peers may not be able to reach (private.c) ------------------------------------------------------ */
 
 typedef struct hd_private {
     int used;
@@ -57,8 +54,7 @@ typedef struct hd_private {
     hd_copy *copy;         /* [nfrom] for process_vm_readv */
 } hd_private;
 
-/* --- loads and stores (peer.c) --------------------------------------------------------------------------------------
- */
+/* --- loads and stores (peer.c) ------------------------------------------------------------------------------------ */
 
 /* Whoever is read from or written to tells so (READY, with its addresses); whoever has moved says that (DONE, with the
  * bytes). */

@@ -63,8 +63,7 @@ const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
     return kernels->copy[index].name;
 }
 
-/* --- buffers ---------------------------------------------------------------------------------------------------------
- */
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 static heddle_status make_buffers(bench *b, const heddle_reshard_options *options)
 {
@@ -98,8 +97,7 @@ static void free_bench(bench *b)
     hd_free(b->roofline_way);
 }
 
-/* --- samples ---------------------------------------------------------------------------------------------------------
- */
+/* --- samples ------------------------------------------------------------------------------------------------------ */
 
 /* What ran before leaves the caches in its own state: while the tensor may lie there, a sample starts with an execution
  * that does not count. */
@@ -182,8 +180,7 @@ out:
     return st;
 }
 
-/* --- ways ------------------------------------------------------------------------------------------------------------
- */
+/* --- ways --------------------------------------------------------------------------------------------------------- */
 
 static void rank_ways(bench *b)
 {
@@ -240,8 +237,7 @@ out:
     return st;
 }
 
-/* --- the measurement -------------------------------------------------------------------------------------------------
- */
+/* --- the measurement ---------------------------------------------------------------------------------------------- */
 
 static heddle_status one_round(bench *b, int *stop)
 {

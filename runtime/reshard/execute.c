@@ -1,8 +1,7 @@
 /* Executing: arguments are looked at, then the phases' transfers run one after another. */
 #include "runtime/reshard/plan.h"
 
-/* --- arguments: the rank that finds a bad one tells everybody who might wait for it, before anything moves ---------
- */
+/* --- arguments: the rank that finds a bad one tells everybody who might wait for it, before anything moves -------- */
 
 const char *const hd_refusals[HD_REFUSED_COUNT] = {"",
                                                    "its src and dst overlap",

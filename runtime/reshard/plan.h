@@ -90,8 +90,7 @@ int hd_plan_any_messages(const heddle_reshard *plan);
  * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);
 
-/* --- arguments of an execution (execute.c) -------------------------------------------------------------------------
- */
+/* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 
 enum {
     HD_REFUSED_NOT = 0,

@@ -43,8 +43,7 @@ static void free_trial_buffer(heddle_reshard *twin, void *buffer)
     }
 }
 
-/* --- ways -----------------------------------------------------------------------------------------------------------
- */
+/* --- ways --------------------------------------------------------------------------------------------------------- */
 
 typedef heddle_status (*way_fn)(heddle_reshard *plan, heddle_reshard *twin, int way);
 
@@ -123,8 +122,7 @@ static heddle_status use_mail(heddle_reshard *plan, heddle_reshard *twin, int wa
     return HEDDLE_OK;
 }
 
-/* --- timing ---------------------------------------------------------------------------------------------------------
- */
+/* --- timing ------------------------------------------------------------------------------------------------------- */
 
 static heddle_status sample(trial *t, int repeats, int64_t *ns)
 {

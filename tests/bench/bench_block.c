@@ -88,8 +88,7 @@ static double report(const char *what, double flops, double seconds)
     return rate;
 }
 
-/* --- oneDNN ---------------------------------------------------------------------------------------------------------
- */
+/* --- oneDNN ------------------------------------------------------------------------------------------------------- */
 
 typedef struct sgemm_case {
     dnnl_dim_t m, n, k;
@@ -150,8 +149,7 @@ static double bench_linear(int64_t k, int64_t n, heddle_dtype dtype)
     return rate;
 }
 
-/* --- attention ------------------------------------------------------------------------------------------------------
- */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 /* Fused qkv rows, [fibre][t][3c] as the blocks gather them, or [t][fibre][3c] as the activation lies. */
 typedef struct attention_case {
@@ -358,8 +356,7 @@ static void bench_attention(double sgemm)
     }
 }
 
-/* --- whole stages ---------------------------------------------------------------------------------------------------
- */
+/* --- whole stages ------------------------------------------------------------------------------------------------- */
 
 typedef struct stage_case {
     heddle_block *block;
@@ -415,8 +412,7 @@ static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dt
     return rate;
 }
 
-/* --- training -------------------------------------------------------------------------------------------------------
- */
+/* --- training ----------------------------------------------------------------------------------------------------- */
 
 typedef struct train_case {
     stage_case stage;

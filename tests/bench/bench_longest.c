@@ -40,8 +40,7 @@ out:
     return st; /* the process ends here: nothing is freed one by one */
 }
 
-/* --- the search ----------------------------------------------------------------------------------------------------
- */
+/* --- the search --------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the rank that has most; < 0: the ranks failed. */
 static double measure(probe *p, int64_t length, double *peak)

@@ -61,8 +61,7 @@ static int problem_init(peers_problem *p, const char *shape, int backward)
     return 0;
 }
 
-/* --- content --------------------------------------------------------------------------------------------------------
- */
+/* --- content ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t stamp(const peers_problem *p, int64_t t, int64_t s, int64_t word)
 {
@@ -251,8 +250,7 @@ static int run_problem(const char *shape, int backward, peers_method *methods, i
     return 0;
 }
 
-/* --- main -----------------------------------------------------------------------------------------------------------
- */
+/* --- main --------------------------------------------------------------------------------------------------------- */
 
 static int list_methods(peers_method *methods, heddle_comm *peer, heddle_comm *messages, const run_options *options)
 {

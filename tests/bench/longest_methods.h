@@ -70,8 +70,7 @@ static void note(heddle_comm *comm, probe *p, const double *before)
     p->peak[rank] = kilobytes_of("/proc/self/status", "VmHWM:") - before[1];
 }
 
-/* --- methods -------------------------------------------------------------------------------------------------------
- */
+/* --- methods ------------------------------------------------------------------------------------------------------ */
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \

@@ -184,8 +184,7 @@ static void linear_attention_refused(void **state)
     HD_OK(heddle_run_ranks(2, "threads", linear, NULL));
 }
 
-/* --- extents whose products pass 64 bits ----------------------------------------------------------------------------
- */
+/* --- extents whose products pass 64 bits -------------------------------------------------------------------------- */
 
 static void planned(const char *shape_text, int64_t projected, int64_t kv_heads)
 {

@@ -188,8 +188,7 @@ static void traffic_of_a_plain_block_is_nothing(void **state)
     heddle_block_destroy(block);
 }
 
-/* --- ranks that die ------------------------------------------------------------------------------------------------
- */
+/* --- ranks that die ----------------------------------------------------------------------------------------------- */
 
 enum { RANKS = 3 };
 
@@ -266,8 +265,7 @@ static void a_rank_leaves(void **state)
     survive(HEDDLE_STAGE_LINEAR, "scan", "threads", 0);
 }
 
-/* --- memory that is not there --------------------------------------------------------------------------------------
- */
+/* --- memory that is not there ------------------------------------------------------------------------------------- */
 
 typedef struct shortage {
     heddle_stage_kind kind;

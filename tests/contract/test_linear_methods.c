@@ -62,8 +62,7 @@ static void random_on_shm(void **state)
     }
 }
 
-/* --- every method, decay and number of ranks, uneven lengths, dk != dv: to 1e-12 ------------------------------------
- */
+/* --- every method, decay and number of ranks, uneven lengths, dk != dv: to 1e-12 ---------------------------------- */
 
 static void plain_case(linear_case *c, int ranks, heddle_linear_method method, double decay, int64_t rows)
 {
@@ -158,8 +157,7 @@ static void empty_ranks_pass_states_on(void **state)
     HD_OK(heddle_run_ranks(5, "threads", explicit_blocks, NULL));
 }
 
-/* --- refusals -------------------------------------------------------------------------------------------------------
- */
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static heddle_status different_decays(heddle_comm *comm, void *arg)
 {
@@ -214,8 +212,7 @@ static void refusals_reach_every_rank(void **state)
     HD_OK(heddle_run_ranks(3, "threads", null_array, NULL));
 }
 
-/* --- a rank that dies in the middle of the ring ---------------------------------------------------------------------
- */
+/* --- a rank that dies in the middle of the ring ------------------------------------------------------------------- */
 
 static heddle_status dying_ring(heddle_comm *comm, void *arg)
 {

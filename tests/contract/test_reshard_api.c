@@ -12,8 +12,7 @@ static heddle_status wrong(const char *what, heddle_status st)
     return hd_fail(HEDDLE_ERR_INTERNAL, "%s: got %s: %s", what, heddle_status_name(st), sentence);
 }
 
-/* --- creation ------------------------------------------------------------------------------------------------------
- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 typedef struct variant {
     const char *line, *field; /* what rank 2 asks for, and the field that differs */
@@ -157,8 +156,7 @@ static void mesh_must_have_all_ranks(void **state)
     heddle_reshard_destroy(NULL);
 }
 
-/* --- refusals while executing ---------------------------------------------------------------------------------------
- */
+/* --- refusals while executing ------------------------------------------------------------------------------------- */
 
 typedef struct setup {
     heddle_reshard *reshard;

@@ -99,8 +99,7 @@ static void count_send(MPI_Comm comm, int dest, int count, MPI_Datatype type)
     add(tally_of(comm), dest, bytes_of(count, type));
 }
 
-/* --- point to point -------------------------------------------------------------------------------------------------
- */
+/* --- point to point ----------------------------------------------------------------------------------------------- */
 
 #define BLOCKING(Name)                                                                                                 \
     EXPORT int MPI_##Name(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm)             \
@@ -183,8 +182,7 @@ EXPORT int MPI_Sendrecv(const void *sendbuf, int sendcount, MPI_Datatype sendtyp
                          comm, status);
 }
 
-/* --- all-to-all: a message to every rank ----------------------------------------------------------------------------
- */
+/* --- all-to-all: a message to every rank -------------------------------------------------------------------------- */
 
 static void count_all(MPI_Comm comm, int count, const int *counts, MPI_Datatype type, const MPI_Datatype *types)
 {
@@ -244,8 +242,7 @@ EXPORT int MPI_Ialltoallw(const void *sendbuf, const int sendcounts[], const int
                            request);
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------------
- */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 static void write_file(const char *prefix)
 {

@@ -61,8 +61,7 @@ static inline int model_arrays(const model *m)
     return m->nparams + 3;
 }
 
-/* --- pieces, each with its gradient ---------------------------------------------------------------------------------
- */
+/* --- pieces, each with its gradient ------------------------------------------------------------------------------- */
 
 static inline void line(double *out, const double *x, const double *w, const double *b, int64_t k, int64_t n)
 {
@@ -237,8 +236,7 @@ static inline double gate_of(const model *m, const model_values *v, int64_t samp
     return m->options.modulate && which >= 0 ? v->vector[(sample * 6 + which) * m->c + i] : 1;
 }
 
-/* --- stages: y = stage(v) and, with dy, the gradients into g (added, but g->x includes dy once) ----------------------
- */
+/* --- stages: y = stage(v) and, with dy, the gradients into g (added, but g->x includes dy once) ------------------- */
 
 static inline void out_of(const model *m, const model_values *v, double *y, const double *o, const double *w,
                           const double *b, int64_t k, int64_t r, int gate)
@@ -424,8 +422,7 @@ static inline void model_run(const model *m, const model_values *v, double *y, c
     }
 }
 
-/* --- a model of a problem --------------------------------------------------------------------------------------------
- */
+/* --- a model of a problem ----------------------------------------------------------------------------------------- */
 
 static inline model model_of(const problem *p, model_values *values)
 {

@@ -41,8 +41,7 @@ static inline void *must_alloc(int64_t count, size_t bytes)
     return memory;
 }
 
-/* --- a problem: a block, a whole activation and its conditioning ---------------------------------------------------
- */
+/* --- a problem: a block, a whole activation and its conditioning -------------------------------------------------- */
 
 typedef struct problem {
     heddle_block_options options;
@@ -151,8 +150,7 @@ static inline heddle_box whole_box(const heddle_shape *shape)
     return box;
 }
 
-/* --- the model ------------------------------------------------------------------------------------------------------
- */
+/* --- the model ---------------------------------------------------------------------------------------------------- */
 
 static inline const float *named(problem *p, const char *name)
 {

@@ -111,8 +111,7 @@ static void attention_takes_every_head_width(void **state)
     }
 }
 
-/* --- odd values, odd arguments, odd callers -------------------------------------------------------------------------
- */
+/* --- odd values, odd arguments, odd callers ----------------------------------------------------------------------- */
 
 static void nan_stays_in_its_fibre(void **state)
 {

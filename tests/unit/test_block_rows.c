@@ -5,8 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- rows do not know of one another --------------------------------------------------------------------------------
- */
+/* --- rows do not know of one another ------------------------------------------------------------------------------ */
 
 static int64_t box_offset(const heddle_shape *shape, const heddle_box *box, int64_t row)
 {

@@ -24,8 +24,7 @@ static int below(int n)
     return (int)(random_state % (uint64_t)n);
 }
 
-/* --- the judge: every rank by itself, by the functions that the runtime plans with ---------------------------------
- */
+/* --- the judge: every rank by itself, by the functions that the runtime plans with -------------------------------- */
 
 /* The axes of more than one rank that shard `dim`, as a mesh and layout of their own, and the rank's place in it. */
 static int cut_out(heddle_mesh *mesh, heddle_layout *layout, int *place, const heddle_mesh *whole,
@@ -111,8 +110,7 @@ static heddle_status judge(hd_method_cost *out, const char *method, const hd_met
     return HEDDLE_OK;
 }
 
-/* --- prices ---------------------------------------------------------------------------------------------------------
- */
+/* --- prices ------------------------------------------------------------------------------------------------------- */
 
 static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh *mesh, int dim)
 {
@@ -226,8 +224,7 @@ static void knows_every_method(void **state)
     assert_ptr_equal(hd_method_find(HEDDLE_STAGE_MLP, "local"), &hd_method_local);
 }
 
-/* --- plans ----------------------------------------------------------------------------------------------------------
- */
+/* --- plans -------------------------------------------------------------------------------------------------------- */
 
 /* A model with a stage per letter of `order`: attention over a lower-case dim, linear attention over an upper-case one,
  * '-' an MLP. */
@@ -544,8 +541,7 @@ static void is_fast(void **state)
     heddle_model_destroy(model);
 }
 
-/* --- every assignment -----------------------------------------------------------------------------------------------
- */
+/* --- every assignment --------------------------------------------------------------------------------------------- */
 
 typedef struct total {
     int64_t max, bytes, methods, switches, elems;

@@ -16,8 +16,7 @@
 #endif
 #endif
 
-/* --- balanced shards: shard i of n has extent / n elements, the first extent % n shards one more --------------------
- */
+/* --- balanced shards: shard i of n has extent / n elements, the first extent % n shards one more ------------------ */
 
 HEDDLE_HOST_DEVICE static inline int64_t heddle_shard_len(int64_t extent, int n, int i)
 {
@@ -42,8 +41,7 @@ HEDDLE_HOST_DEVICE static inline int heddle_shard_owner(int64_t extent, int n, i
     return (int)(rest + (index - large_end) / small); /* small > 0 here: index < extent */
 }
 
-/* --- explicit shards: lengths len[0..n-1], zeros allowed -------------------------------------------------------------
- */
+/* --- explicit shards: lengths len[0..n-1], zeros allowed ---------------------------------------------------------- */
 
 HEDDLE_HOST_DEVICE static inline int64_t heddle_split_start(const int64_t *len, int i)
 {
@@ -65,8 +63,7 @@ HEDDLE_HOST_DEVICE static inline int heddle_split_owner(const int64_t *len, int 
     return i;
 }
 
-/* --- ranges: nested shards narrow a range step by step ---------------------------------------------------------------
- */
+/* --- ranges: nested shards narrow a range step by step ------------------------------------------------------------ */
 
 /* Replace the range lo, len by shard i of n of it; `split` holds explicit lengths or is NULL for balanced ones. */
 HEDDLE_HOST_DEVICE static inline void heddle_range_narrow(int64_t *lo, int64_t *len, const int64_t *split, int n, int i)

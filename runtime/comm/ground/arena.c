@@ -31,8 +31,7 @@ static void touch(void *memory, size_t bytes)
     }
 }
 
-/* --- one arena per process ------------------------------------------------------------------------------------------
- */
+/* --- one arena per process ---------------------------------------------------------------------------------------- */
 
 /* On a border of huge pages, so that offsets and addresses are aligned alike. */
 static void *map_aligned(size_t bytes, int fd)

@@ -54,8 +54,7 @@ typedef struct hd_control {
     hd_hub_memory hub;
 } hd_control;
 
-/* --- the ranks of one host: this rank's handle ----------------------------------------------------------------------
- */
+/* --- the ranks of one host: this rank's handle -------------------------------------------------------------------- */
 
 typedef struct hd_team hd_team; /* threads: what they share, freed by the last */
 

@@ -10,8 +10,7 @@
 
 enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64, INTERRUPT_NS = 10000000 };
 
-/* --- control traffic ------------------------------------------------------------------------------------------------
- */
+/* --- control traffic ---------------------------------------------------------------------------------------------- */
 
 /* As the rest of heddle does in its waits: "yes" is this rank giving up. */
 static heddle_status ask_interrupt(mpi_transport *t)
@@ -169,8 +168,7 @@ static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, in
     return st;
 }
 
-/* --- making and ending ----------------------------------------------------------------------------------------------
- */
+/* --- making and ending -------------------------------------------------------------------------------------------- */
 
 /* MPI_Comm_free and MPI_Finalize would wait for ranks that are gone, so a broken transport leaves both out; mpirun
  * then ends the job when this process ends. */

@@ -152,8 +152,7 @@ heddle_status mpi_abort_send(void *ctx, const char *why)
     return st;
 }
 
-/* --- taking memory back --------------------------------------------------------------------------------------------
- */
+/* --- taking memory back ------------------------------------------------------------------------------------------- */
 
 void mpi_flight_begin(mpi_transport *t, mpi_flight *flight)
 {
