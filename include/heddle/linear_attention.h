@@ -14,12 +14,9 @@
  *
  * Methods (docs/linear-attention.md has a section on each):
  *   local   the whole sequence is on this rank
- *
  *   lasp    states travel from rank to rank (LASP, arXiv 2404.02882). All work on the own rows comes first, so that
  *           only g^length S + M per rank is serial; receive_first gives the published order instead
- *
  *   lasp2   every rank gathers all states (LASP-2, arXiv 2502.07563)
- *
  *   scan    exclusive scan of (g^length, state) in ceil(log2 N) steps
  *
  * State convention: the state between rows i and i+1 is S_i = g S_(i-1) + k_i v_i^T, and o_i = q_i S_i: what is sent is

@@ -40,11 +40,10 @@ typedef struct heddle_session heddle_session;
 
 typedef struct heddle_session_options {
     size_t struct_bytes;
-    int backward; /* 1: heddle_session_backward will be called: its reshards are made on creation too */
-    int dry_run;  /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
-    heddle_space
-        space;  /* of the session's buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device; /* of that space; 0 on the host */
+    int backward;       /* 1: heddle_session_backward will be called: its reshards are made on creation too */
+    int dry_run;        /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
+    heddle_space space; /* of its buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    int device;         /* of that space; 0 on the host */
 } heddle_session_options;
 
 HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
@@ -53,12 +52,15 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
  * schedule and two buffers of the size of this rank's largest local part, so that a pass that follows the schedule
  * neither allocates nor exchanges metadata; with options.backward also the transpose of every edge and the cut of a
  * gradient of the whole output, "*" or in the layout of the output. options may be NULL.
- *   HEDDLE_ERR_ARG       out, comm or schedule is NULL, struct_bytes of options (heddle/status.h); the other ranks get
- *                        HEDDLE_ERR_PEER with the sentence at once, unless it is comm that is NULL
- *   HEDDLE_ERR_LAYOUT    the schedule's mesh has another number of ranks than comm
- *   HEDDLE_ERR_MISMATCH  on every rank: the ranks' schedules or options differ; names the first rank and what differs
- *   HEDDLE_ERR_NOMEM     names the bytes; the other ranks get HEDDLE_ERR_PEER
- *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT  another rank failed, did not come, or could not be reached */
+ *   HEDDLE_ERR_ARG          out, comm or schedule is NULL, struct_bytes of options (heddle/status.h); the other ranks
+ *                           get HEDDLE_ERR_PEER with the sentence at once, unless it is comm that is NULL
+ *   HEDDLE_ERR_LAYOUT       the schedule's mesh has another number of ranks than comm
+ *   HEDDLE_ERR_MISMATCH     on every rank: the ranks' schedules or options differ; names the first rank and what
+ *                           differs
+ *   HEDDLE_ERR_NOMEM        names the bytes; the other ranks get HEDDLE_ERR_PEER
+ *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
+ *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _INTERRUPTED
+ *                           another rank failed, did not come, could not be reached; the program's interrupt said so */
 HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
                                                const heddle_session_options *options);
 
@@ -78,23 +80,27 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *              (and free to be written) until the second next switch of the same session or its destruction
  *   dst        a tensor of the caller's with the shape, in the stage's layout (heddle_session_expect fills one in): any
  *              memory of the process that does not overlap x's, any strides that let no elements share memory. x
- * becomes *dst. Ranks may differ in what they pass. Dense memory that peers reach (heddle_buffer_alloc, or any where
- *              ranks are threads) is written directly; else the result lands in a buffer of the session (allocated
- *              once) and is copied, one read and one write more
+ *              becomes *dst. Ranks may differ in what they pass. Dense memory that peers reach (heddle_buffer_alloc, or
+ *              any where ranks are threads) is written directly; else the result lands in a buffer of the session
+ *              (allocated once) and is copied, one read and one write more
  *
  * Fast: x->data is what the previous switch returned (changed in place), or memory of heddle_buffer_alloc, or any
  * memory when ranks are threads. Otherwise, and where x is not dense, this rank first copies its part into a buffer of
  * the session (allocated once) that peers can read. A layout that the schedule does not lead to the stage from works
  * too: its reshard is made then, collectively, and kept.
  *
- *   HEDDLE_ERR_ARG     no such stage (the sentence offers the nearest name), entered more often than the schedule
- *                      repeats it, x->data NULL or too small for x's part, a negative stride, the same of dst, or a
- * stride 0 there. Nothing has moved on this rank; if the others did not make the same mistake they wait until their
- * deadline, so tell them with heddle_comm_abort HEDDLE_ERR_LAYOUT  x's shape is not the schedule's, or its layout does
- * not fit shape and mesh; dst is not of that shape or in the stage's layout HEDDLE_ERR_UNSUPPORTED  x or dst is not
- * host memory and no device library is there HEDDLE_ERR_NOMEM   a buffer could not be had; the other ranks get
- * HEDDLE_ERR_PEER HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _MISMATCH  as heddle_reshard_execute and _create; names the
- * stage On failure x is unchanged. */
+ *   HEDDLE_ERR_ARG          no such stage (the sentence offers the nearest name), entered more often than the schedule
+ *                           repeats it, x->data NULL or too small for x's part, a negative stride, the same of dst, or
+ *                           a stride 0 there. Nothing has moved on this rank; if the others did not make the same
+ *                           mistake they wait until their deadline, so tell them with heddle_comm_abort
+ *   HEDDLE_ERR_LAYOUT       x's shape is not the schedule's, or its layout does not fit shape and mesh; dst is not of
+ *                           that shape or in the stage's layout. As with HEDDLE_ERR_ARG nothing has moved
+ *   HEDDLE_ERR_UNSUPPORTED  x or dst is not host memory and no device library is there. Nothing has moved
+ *   HEDDLE_ERR_NOMEM        a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
+ *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _INTERRUPTED, _MISMATCH
+ *                           as heddle_reshard_execute and _create; names the stage
+ *
+ * On failure x is unchanged. */
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
                                               const heddle_tensor *dst, heddle_stream stream);
 
@@ -120,11 +126,12 @@ HEDDLE_API heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *
  * are counted apart from those of enter; heddle_session_rewind resets both.
  *
  * Memory, strides, dst and collectivity as for heddle_session_enter; a switch of either direction counts as one of the
- * two until which a result stays valid. Without options.backward the reshard is made on first use, collectively. Errors
- * as for heddle_session_enter, their sentences begin with "leaving backward from 'STAGE'"; besides HEDDLE_ERR_ARG left
- * backward more often than the schedule repeats the stage, or after a stage that comes before it in the schedule ("end"
- * is first, and may be repeated while no other stage was left). As there: nothing has moved on this rank, and others
- * that made no mistake wait */
+ * two until which a result stays valid. Without options.backward the reshard is made on first use, collectively.
+ *
+ * Errors as for heddle_session_enter; their sentences begin with "leaving backward from 'STAGE'". Besides:
+ *   HEDDLE_ERR_ARG          left backward more often than the schedule repeats the stage, or after a stage that comes
+ *                           before it in the schedule ("end" is first, and may be repeated while no other stage was
+ *                           left). As there: nothing has moved on this rank, and others that made no mistake wait */
 HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
                                                  const heddle_tensor *dst, heddle_stream stream);
 /* As heddle_session_expect, for heddle_session_backward. */

@@ -44,9 +44,12 @@ int cli_check_transport(const char *transport);
 /* Run fn(comm, arg) on the ranks that `transport` means, and return the command's exit code; errors are printed.
  *
  *   "threads", "shm"   starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" joins the ranks that are
- * there "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks`
- * of this program with argv (argv[0] is the sub-command's name), standard input closed; then it does not return "self"
- * this process is the only rank "auto"             joins the launcher's ranks if there is one, else "threads"
+ *                      there
+ *   "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks` of
+ *                      this program with argv (argv[0] is the sub-command's name), standard input closed; then it does
+ *                      not return
+ *   "self"             this process is the only rank
+ *   "auto"             joins the launcher's ranks if there is one, else "threads"
  *
  * nranks 0 means: as many as the launcher started, or 1. A launched job of another size than nranks is bad input, and
  * so is starting ranks in each of a launcher's processes.

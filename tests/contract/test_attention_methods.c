@@ -246,9 +246,7 @@ static void a_mistake_of_one_rank_ends_the_call_of_all(void **state)
     HD_OK(heddle_run_ranks(3, "threads", one_rank_forgets_q, NULL));
 }
 
-/* --- NaN
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* --- NaN ---------------------------------------------------------------------------------------------------------- */
 
 static heddle_status nan_of(heddle_comm *comm, void *arg)
 {

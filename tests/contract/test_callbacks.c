@@ -37,9 +37,7 @@ static fake_run run_with(fake_world *world, int mode, int64_t deadline_ms)
     return run;
 }
 
-/* --- group operations
- * ------------------------------------------------------------------------------------------------
- */
+/* --- group operations --------------------------------------------------------------------------------------------- */
 
 /* 2^60, -2^60 and small numbers: any other order than that of the ranks gives other bits. More than travel at a time.
  */
@@ -148,9 +146,7 @@ static void group_operations_in_all_modes(void **state)
     }
 }
 
-/* --- reshards
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- reshards ----------------------------------------------------------------------------------------------------- */
 
 typedef struct totals {
     int64_t to[16][16];
@@ -197,9 +193,7 @@ static void reshards_in_all_modes(void **state)
     }
 }
 
-/* --- giving up
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
 
 static void *abort_from_outside(void *comm)
 {
@@ -297,9 +291,7 @@ static void a_rank_that_never_comes(void **state)
     fake_world_destroy(world);
 }
 
-/* --- wrong use and failures
- * --------------------------------------------------------------------------------------------
- */
+/* --- wrong use and failures --------------------------------------------------------------------------------------- */
 
 static void other_options_on_rank_1(void *ctx, int rank, heddle_comm_options *options)
 {

@@ -3,8 +3,7 @@
  *     heddle_executor_create(&executor, comm, schedule, stages, NULL);
  *     heddle_executor_forward(executor, &x, &conditioning, HEDDLE_NO_STREAM);
  *     heddle_executor_backward(executor, &dx, &conditioning, NULL, HEDDLE_NO_STREAM);   with options.backward
- *     heddle_executor_destroy(executor);                                                before schedule and
- * communicator
+ *     heddle_executor_destroy(executor);                                                before schedule and comm
  *
  * It is a session (heddle/session.h) and blocks (heddle/block.h), tapes with them: for every stage the activation is
  * switched into the schedule's layout, then the stage's block works on the local part, by the schedule's method. Sums
@@ -45,11 +44,12 @@ typedef struct heddle_executor_options {
 HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
 
 /* Collective. stages: one for every stage of a repetition of the schedule, copied; kind, shape and mixed_dim must be
- * the schedule's. comm and schedule are borrowed. options may be NULL. HEDDLE_ERR_ARG       NULL; an option out of its
- * range; the other ranks get HEDDLE_ERR_PEER HEDDLE_ERR_MISMATCH  a stage's kind, shape or dim is not the schedule's;
- * or as heddle_session_create others               those of heddle_block_create, heddle_block_shard_attention,
- * heddle_tape_create and heddle_session_create A rank that fails here or in a pass for a reason of its own aborts the
- * communicator. */
+ * the schedule's. comm and schedule are borrowed. options may be NULL.
+ *   HEDDLE_ERR_ARG       NULL; an option out of its range; the other ranks get HEDDLE_ERR_PEER
+ *   HEDDLE_ERR_MISMATCH  a stage's kind, shape or dim is not the schedule's; or as heddle_session_create
+ *   others               those of heddle_block_create, heddle_block_shard_attention, heddle_tape_create and
+ *                        heddle_session_create
+ * A rank that fails here or in a pass for a reason of its own aborts the communicator. */
 HEDDLE_API heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm,
                                                 const heddle_schedule *schedule, const heddle_block_options *stages,
                                                 const heddle_executor_options *options);

@@ -3,8 +3,8 @@
  *
  *     heddle_block_forward_tape(block, x, &box, &conditioning, tape, stream);         same bits as heddle_block_forward
  *     ...
- *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape, stream);  dx: of the output in, of the
- *                                                                                      input out
+ *     heddle_block_backward(block, dx, &conditioning, &dconditioning, tape, stream);  dx in: of the output; out: of the
+ *                                                                                     input
  *
  * Gradients are those of a loss that is the sum over all ranks, and are never scaled. The gradient of the activation is
  * exact per row: any sharding gives the same bits as one rank. Gradients of parameters and conditioning are sums over
