@@ -20,7 +20,7 @@ heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dty
     }
     float *narrow = calloc((size_t)elems + 1, sizeof *narrow);
     if (narrow == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory(name, (double)elems * sizeof *narrow);
     }
     for (int64_t i = 0; i < elems; i++) {
         narrow[i] = (float)data[i];

@@ -152,7 +152,7 @@ heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, i
     int n = heddle_comm_size(comm), first = 0;
     int *all = calloc((size_t)n, sizeof *all);
     if (all == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory("what the ranks found", (double)n * sizeof *all);
     }
     heddle_status st = heddle_comm_allgather(comm, &own, all, sizeof own);
     while (st == HEDDLE_OK && first < n && !all[first]) {

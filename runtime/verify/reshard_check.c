@@ -1,5 +1,6 @@
 /* One reshard on real ranks: every element, canary and byte count. */
 #include "runtime/verify/reshard_check.h"
+#include "runtime/verify/judge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static heddle_status check_info(verify_trial *t, const heddle_reshard *reshard)
     heddle_peer_bytes *sends = calloc((size_t)n, sizeof *sends);
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     if (sends == NULL) {
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory("the bytes to every rank", (double)n * sizeof *sends);
     }
     heddle_status st = heddle_reshard_get_info(&info, reshard);
     if (st == HEDDLE_OK) {

@@ -1,3 +1,4 @@
+#include "runtime/verify/judge.h"
 #include "runtime/verify/reshard_check.h"
 
 #include <stdio.h>
@@ -98,8 +99,9 @@ heddle_status verify_part_make(verify_part *out, heddle_comm *comm, const heddle
         return st;
     }
     if (memory == NULL || (storage->pad_elems > 0 && out->owned == NULL)) {
+        const double bytes = (double)out->memory_bytes + (storage->pad_elems > 0 ? (double)out->span_bytes + 1 : 0);
         verify_part_free(out);
-        return HEDDLE_ERR_NOMEM;
+        return judge_no_memory(is_to ? "a destination and its canaries" : "a source and its canaries", bytes);
     }
     out->data = out->memory + GUARD_BYTES + shift;
     if (out->owned != NULL) {

@@ -2,13 +2,14 @@
 #include "case.h"
 
 #include "runtime/verify/linear_check.h"
+#include "runtime/verify/reshard_check.h"
 
 #include <dlfcn.h>
 #include <heddle/heddle.h>
 #include <stdlib.h>
 #include <string.h>
 
-static long until_failure; /* callocs of linear_check that still succeed, and one; 0: all do */
+static long until_failure; /* callocs of the judge that still succeed, and one; 0: all do */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
@@ -25,23 +26,19 @@ void *calloc(size_t count, size_t bytes)
 }
 #endif
 
-static void linear_attention(void **state)
+/* Calls `check` on one rank as often as it has allocations, each time with another one failing. */
+static void starve(heddle_status (*check)(heddle_comm *comm), int at_least)
 {
-    (void)state;
     if (SANITIZED) {
         hd_skip("sanitizer", "the sanitizer's calloc cannot be replaced");
     }
     heddle_comm *comm = NULL;
-    random_source source = {0};
-    linear_case c;
-    char problem[LINEAR_PROBLEM_BYTES];
     int starved = 0;
     HD_OK(heddle_comm_open(&comm, "self", NULL));
-    linear_draw(&c, &source, 1, HEDDLE_F64);
     for (long n = 1;; n++) {
         heddle_set_error(HEDDLE_ERR_INTERNAL, "an older sentence");
         until_failure = n;
-        heddle_status st = linear_check(comm, &c, problem, NULL, NULL);
+        heddle_status st = check(comm);
         int failed = until_failure == 0;
         until_failure = 0;
         if (!failed) {
@@ -53,12 +50,55 @@ static void linear_attention(void **state)
             fail_msg("allocation %ld: %s", n, heddle_last_error());
         }
     }
-    assert_true(starved > 10);
+    assert_true(starved >= at_least);
     heddle_comm_destroy(comm);
+}
+
+static heddle_status check_linear(heddle_comm *comm)
+{
+    random_source source = {0};
+    linear_case c;
+    char problem[LINEAR_PROBLEM_BYTES];
+    linear_draw(&c, &source, 1, HEDDLE_F64);
+    return linear_check(comm, &c, problem, NULL, NULL);
+}
+
+static void linear_attention(void **state)
+{
+    (void)state;
+    starve(check_linear, 11);
+}
+
+/* Both parts with gaps between rows, of which the judge keeps a map. */
+static heddle_status check_reshard(heddle_comm *comm)
+{
+    verify_trial t = {.comm = comm, .storage = {{.pad_elems = 1}, {.pad_elems = 1}}};
+    heddle_reshard_options_init(&t.options);
+    heddle_status st = heddle_reshard_parse(&t.line, "f32[t=3 s=2] on [sp=1]: t@sp -> s@sp");
+    return st == HEDDLE_OK ? verify_run(&t) : st;
+}
+
+static void reshard(void **state)
+{
+    (void)state;
+    starve(check_reshard, 4);
+}
+
+static heddle_status share_problem(heddle_comm *comm)
+{
+    int failed = 0, speaks = 0;
+    return judge_first_problem(&failed, &speaks, comm, 1);
+}
+
+static void first_problem(void **state)
+{
+    (void)state;
+    starve(share_problem, 1);
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(linear_attention)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(linear_attention), cmocka_unit_test(reshard),
+                                       cmocka_unit_test(first_problem)};
     return HD_RUN_CASES(cases, argc, argv);
 }
