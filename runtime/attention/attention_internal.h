@@ -6,6 +6,7 @@
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/method/method.h"
 #include <heddle/attention.h>
 #include <heddle/reshard.h>
 
@@ -22,11 +23,6 @@ typedef struct hd_row_set {
     int64_t rows;
 } hd_row_set;
 
-/* Query heads q_lo..q_lo+nq of the rank's heads, and the key heads they use. */
-typedef struct hd_head_part {
-    int64_t q_lo, nq, kv_lo, nkv;
-} hd_head_part;
-
 typedef struct hd_attn_problem {
     heddle_attention_options options; /* key_lengths points to key_length below */
     heddle_shape shape;
@@ -40,11 +36,13 @@ typedef struct hd_attn_problem {
     int first_axis, second_axis;        /* of the sequence; -1 */
     int nranks, rank;                   /* of the sequence group */
     heddle_attention_rows *member_rows; /* [nranks] */
-    int spread;                         /* ranks over which the heads are exchanged: 1, nranks or the second axis */
-    int ring;                           /* nranks / spread */
-    hd_head_part *part;                 /* [spread] */
-    hd_row_set *held;                   /* [ring] rows of a ring member once the heads are exchanged */
-    int64_t packed_heads;               /* of q, k and v in all parts together */
+    const hd_method *method;
+    hd_method_group members; /* the same ranks as methods see them */
+    int spread;              /* ranks over which the heads are exchanged: 1, nranks or the second axis */
+    int ring;                /* nranks / spread */
+    hd_head_part *part;      /* [spread] */
+    hd_row_set *held;        /* [ring] rows of a ring member once the heads are exchanged */
+    int64_t packed_heads;    /* of q, k and v in all parts together */
 } hd_attn_problem;
 
 /* Pure. On failure nothing is left to free. */
@@ -52,7 +50,7 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
                                    const heddle_layout *layout, const heddle_attention_options *options, int rank);
 void hd_attn_problem_free(hd_attn_problem *problem);
 
-/* Planned traffic (traffic.c). */
+/* What this rank is going to send, from the problem alone; never from the plans that do it. */
 void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem);
 
 typedef struct hd_moved {

@@ -240,28 +240,37 @@ static heddle_status take_method(hd_attn_problem *p)
     if (method == HEDDLE_ATTENTION_USP && p->second_axis < 0) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "method %s wants the sequence on two mesh axes, ring first", name);
     }
-    p->spread = method == HEDDLE_ATTENTION_ULYSSES ? p->nranks : 1;
+    p->method = hd_method_find(HEDDLE_STAGE_ATTENTION, name);
     return HEDDLE_OK;
 }
 
-static heddle_status split_heads(hd_attn_problem *p)
+/* The group of ranks as methods see it: over how many of them the heads are dealt, and which head is whose. */
+static heddle_status deal_heads(hd_attn_problem *p, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
+    hd_method_group *g = &p->members;
+    HD_TRY(hd_method_group_members(g, p->nranks, p->second_axis >= 0 ? mesh->axis[p->second_axis].size : 1));
+    for (int m = 0; m < p->nranks; m++) {
+        g->rows_before[m + 1] = p->member_rows[m].rows;
+    }
+    hd_method_group_count(g);
+    g->heads = p->heads;
+    g->kv_heads = p->kv_heads;
+    g->head_lo = p->head_lo;
+    g->kv_lo = p->kv_lo;
+    g->heads_a_kv_head = p->group;
+    g->fibres = p->batch;
+    g->width = p->width;
+    g->elem_bytes = p->elem_bytes;
+    g->real_bytes = p->real_bytes;
+    g->log_sum_exp = p->options.log_sum_exp;
+    g->all_reduce = p->options.rsa_all_reduce;
+    g->projected_length = p->options.projected_length;
+    p->spread = hd_group_spread(p->method, g);
     HD_TRY(hd_alloc((void **)&p->part, (size_t)p->spread, sizeof *p->part, "heads of an attention"));
     for (int i = 0; i < p->spread; i++) {
-        hd_head_part *part = &p->part[i];
-        part->q_lo = heddle_shard_start(p->heads, p->spread, i);
-        part->nq = heddle_shard_len(p->heads, p->spread, i);
-        if (part->nq > 0) {
-            part->kv_lo = (p->head_lo + part->q_lo) / p->group - p->kv_lo;
-            part->nkv = (p->head_lo + part->q_lo + part->nq - 1) / p->group - p->kv_lo - part->kv_lo + 1;
-        }
-        p->packed_heads += part->nq + 2 * part->nkv;
-    }
-    if (p->spread == 1) { /* key heads that no query head uses stay, and get zero gradients */
-        p->packed_heads += 2 * (p->kv_heads - p->part[0].nkv);
-        p->part[0].kv_lo = 0;
-        p->part[0].nkv = p->kv_heads;
+        p->part[i] = hd_group_part(g, p->spread, i);
+        p->packed_heads += p->part[i].nq + 2 * p->part[i].nkv;
     }
 out:
     return st;
@@ -322,10 +331,7 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
     HD_TRY(take_box(out, mesh, layout, rank));
     HD_TRY(take_method(out));
     HD_TRY(check_sizes(out));
-    if (out->options.method == HEDDLE_ATTENTION_USP) {
-        out->spread = mesh->axis[out->second_axis].size;
-    }
-    HD_TRY(split_heads(out));
+    HD_TRY(deal_heads(out, mesh));
     HD_TRY(gather_rows(out));
     out->options.key_lengths = NULL; /* the caller's */
 out:
@@ -344,43 +350,6 @@ void hd_attn_problem_free(hd_attn_problem *problem)
     hd_free(problem->part);
     hd_free(problem->member_rows);
     hd_free(problem->key_length);
+    hd_method_group_free(&problem->members);
     memset(problem, 0, sizeof *problem);
-}
-
-heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const heddle_shape *shape,
-                                          const heddle_mesh *mesh, const heddle_layout *layout,
-                                          heddle_placement placement, int rank)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_attn_problem problem;
-    heddle_attention_options options;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
-    heddle_attention_options_init(&options);
-    options.method = HEDDLE_ATTENTION_GATHER_KV; /* takes any axes */
-    options.placement = placement;
-    HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, &options, rank));
-    *out = problem.member_rows[problem.rank];
-    hd_attn_problem_free(&problem);
-out:
-    return st;
-}
-
-heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
-                                            const heddle_mesh *mesh, const heddle_layout *layout,
-                                            const heddle_attention_options *options, int rank)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_attn_problem problem;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
-    HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, options, rank));
-    hd_attn_plan(out, &problem);
-    hd_attn_problem_free(&problem);
-out:
-    return st;
 }

@@ -3,8 +3,11 @@
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {
-    __int128 row = (__int128)group->heads * group->width;
+    __int128 row = (__int128)group->kv_heads * group->width * group->fibres;
     int64_t mine = hd_group_rows(group, member, 1);
+    if (group->kv_heads == 0) {
+        return;
+    }
     out->forward_bytes += row * mine * 2 * group->elem_bytes * (group->n - 1);
     out->forward_messages += mine > 0 ? group->n - 1 : 0;
     out->backward_bytes += row * (group->sequence - mine) * 2 * group->real_bytes;

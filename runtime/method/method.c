@@ -111,21 +111,27 @@ static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const hedd
     }
 }
 
-static heddle_status count_rows(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+heddle_status hd_method_group_members(hd_method_group *out, int n, int inner)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_alloc((void **)&g->rows_before, (size_t)g->n + 1, sizeof *g->rows_before, "rows of a group"));
-    HD_TRY(hd_alloc((void **)&g->full_before, (size_t)g->n + 1, sizeof *g->full_before, "rows of a group"));
-    for (int m = 0; m < g->n; m++) {
-        int64_t rows = length_at(g, mesh, layout, g->stage.dim, m);
-        g->rows_before[m + 1] = g->rows_before[m] + rows;
-        g->full_before[m + 1] = g->full_before[m] + (rows > 0);
-    }
-    for (int first = 0; first < g->n; first += g->inner) {
-        g->full_segments += hd_group_full(g, first, g->inner) > 0;
-    }
+    out->n = n;
+    out->inner = inner;
+    HD_TRY(hd_alloc((void **)&out->rows_before, (size_t)n + 1, sizeof *out->rows_before, "rows of a group"));
+    HD_TRY(hd_alloc((void **)&out->full_before, (size_t)n + 1, sizeof *out->full_before, "rows of a group"));
 out:
     return st;
+}
+
+void hd_method_group_count(hd_method_group *group)
+{
+    for (int m = 0; m < group->n; m++) {
+        group->full_before[m + 1] = group->full_before[m] + (group->rows_before[m + 1] > 0);
+        group->rows_before[m + 1] += group->rows_before[m];
+    }
+    for (int first = 0; first < group->n; first += group->inner) {
+        group->full_segments += hd_group_full(group, first, group->inner) > 0;
+    }
+    group->sequence = group->rows_before[group->n];
 }
 
 /* What rules out every method but local. */
@@ -179,13 +185,16 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     if (out->why_not[0] != '\0') {
         return HEDDLE_OK;
     }
-    out->inner = out->naxes == 2 ? mesh->axis[axes[1]].size : 1;
-    out->sequence = shape->dim[stage->dim].extent;
-    out->heads = stage->heads;
+    out->heads = out->kv_heads = stage->heads;
+    out->heads_a_kv_head = out->fibres = 1;
     out->width = shape->dim[shape->ndim - 1].extent / stage->heads;
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
-    HD_TRY(count_rows(out, mesh, layout));
+    HD_TRY(hd_method_group_members(out, out->n, out->naxes == 2 ? mesh->axis[axes[1]].size : 1));
+    for (int m = 0; m < out->n; m++) {
+        out->rows_before[m + 1] = length_at(out, mesh, layout, stage->dim, m);
+    }
+    hd_method_group_count(out);
     count_fibres(out, mesh, layout);
 out:
     if (st != HEDDLE_OK) {
@@ -217,6 +226,14 @@ static void add(hd_edge_cost *cost, const hd_method_group *g, __int128 busiest, 
     cost->messages = saturated((__int128)g->busy_groups * messages);
 }
 
+void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member)
+{
+    *out = (hd_sends){0, 0, 0, 0};
+    if (method->sends != NULL && group->fibres > 0) {
+        method->sends(out, group, member);
+    }
+}
+
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
 {
     hd_sends most = {0, 0, 0, 0};
@@ -226,8 +243,8 @@ void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_meth
         return;
     }
     for (int m = 0; m < group->n; m++) {
-        hd_sends one = {0, 0, 0, 0};
-        method->sends(&one, group, m);
+        hd_sends one;
+        hd_method_sends(&one, method, group, m);
         most.forward_bytes = one.forward_bytes > most.forward_bytes ? one.forward_bytes : most.forward_bytes;
         most.backward_bytes = one.backward_bytes > most.backward_bytes ? one.backward_bytes : most.backward_bytes;
         all.forward_bytes += one.forward_bytes;
@@ -239,9 +256,14 @@ void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_meth
     add(&out->backward, group, most.backward_bytes, all.backward_bytes, all.backward_messages);
 }
 
+int hd_group_spread(const hd_method *method, const hd_method_group *group)
+{
+    return method->heads_over != NULL ? method->heads_over(group) : 1;
+}
+
 double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group)
 {
-    int64_t over = method->heads_over != NULL ? method->heads_over(group) : 1;
+    int64_t over = hd_group_spread(method, group);
     int64_t most = over > 0 ? (group->heads + over - 1) / over : group->heads;
     return group->heads > 0 ? ((double)(most * over) / (double)group->heads - 1.0) * 100.0 : 0.0;
 }

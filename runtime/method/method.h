@@ -2,8 +2,9 @@
  *
  * A stage over dim t of x[b, t, s, c] attends along every fibre of t. The ranks that share all coordinates but those of
  * the axes that shard t form a group; a group works on [its fibres, t, heads, c / heads], so what a rank sends is the
- * number of its fibres times what its place in the group sends for one. Both are closed forms here; tests hold them
- * against heddle_attention_plan_traffic and heddle_linear_attention_plan_traffic.
+ * number of its fibres times what its place in the group sends for one. Both are closed forms here. The planner makes
+ * groups from layouts of the activation, an attention object its own from its problem; tests hold both against lists of
+ * transfers, and what is measured while moving equals them.
  */
 #ifndef HD_METHOD_H
 #define HD_METHOD_H
@@ -32,6 +33,11 @@ typedef struct hd_method_stage {
     int decays;    /* LINEAR: some head's decay is not 1 */
 } hd_method_stage;
 
+/* Query heads q_lo..q_lo+nq of a group's heads, and the key heads they use. */
+typedef struct hd_head_part {
+    int64_t q_lo, nq, kv_lo, nkv;
+} hd_head_part;
+
 /* The ranks of one group, in the order of the sequence, and how many groups do the same. */
 typedef struct hd_method_group {
     const heddle_shape *shape;
@@ -39,16 +45,22 @@ typedef struct hd_method_group {
     int naxes;                                              /* that shard the dim, 1 or 2; 0: it is whole */
     int n, inner;                                           /* members; of the inner axis: 1 with one axis */
     int64_t sequence, heads, width, elem_bytes, real_bytes; /* real: of sums and states */
-    int64_t *rows_before;                                   /* [n + 1] rows of the members 0 .. m-1 */
-    int *full_before;                                       /* [n + 1] how many of them have any */
-    int full_segments;                                      /* segments of `inner` members that have rows */
-    int64_t fibres_max;                                     /* of one group */
-    __int128 fibres_total;                                  /* of all groups; replicas count each */
-    int64_t busy_groups;                                    /* that have fibres */
-    char why_not[HD_METHOD_REASON_BYTES];                   /* no method but local may run in this layout; "" */
+    int64_t kv_heads;                     /* key heads of these heads; the planner's models have one for every head */
+    int64_t head_lo, kv_lo;               /* where both begin among the heads of the whole problem */
+    int64_t heads_a_kv_head;              /* of the whole problem */
+    int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
+    int log_sum_exp, all_reduce;          /* heddle_attention_options */
+    int64_t projected_length;             /* likewise */
+    int64_t *rows_before;                 /* [n + 1] rows of the members 0 .. m-1 */
+    int *full_before;                     /* [n + 1] how many of them have any */
+    int full_segments;                    /* segments of `inner` members that have rows */
+    int64_t fibres_max;                   /* of one group */
+    __int128 fibres_total;                /* of all groups; replicas count each */
+    int64_t busy_groups;                  /* that have fibres */
+    char why_not[HD_METHOD_REASON_BYTES]; /* no method but local may run in this layout; "" */
 } hd_method_group;
 
-/* What one member sends per fibre and call. */
+/* What one member sends per call for the group's `fibres`. */
 typedef struct hd_sends {
     __int128 forward_bytes, backward_bytes;
     int64_t forward_messages, backward_messages;
@@ -61,7 +73,8 @@ typedef struct hd_method {
     int (*heads_over)(const hd_method_group *group); /* ranks the heads are dealt to; NULL: none */
     /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
     const char *(*why_not)(char *reason, const hd_method_group *group);
-    void (*sends)(hd_sends *out, const hd_method_group *group, int member); /* NULL: nothing */
+    /* Adds to *out; there are fibres. NULL: nothing. */
+    void (*sends)(hd_sends *out, const hd_method_group *group, int member);
     /* LINEAR: states that a member of n sends towards the end of the sequence; as many as its mirror image sends
      * towards the beginning. */
     int64_t (*states)(int member, int n);
@@ -76,12 +89,16 @@ extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_met
 const hd_method *hd_method_at(heddle_stage_kind kind, int index);
 const hd_method *hd_method_find(heddle_stage_kind kind, const char *name); /* NULL: none of that name */
 
-/* `shape` is borrowed. The layout must be valid and without partial sums. */
+/* The planner's: `shape` is borrowed. The layout must be valid and without partial sums. */
 heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, const hd_method_stage *stage);
 void hd_method_group_free(hd_method_group *group);
+/* n members whose rows are to be written to rows_before[1 .. n] and counted; inner: see above. */
+heddle_status hd_method_group_members(hd_method_group *out, int n, int inner);
+void hd_method_group_count(hd_method_group *group);
 /* NULL when the method may run in the group's layout, else why not. `reason`: HD_METHOD_REASON_BYTES. */
 const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group);
+void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member);
 /* What one call costs; the method may run. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
 /* How much more attention the busiest rank does than an even share of heads would be, in percent. */
@@ -90,13 +107,19 @@ double hd_method_head_waste_percent(const hd_method *method, const hd_method_gro
 /* Rows of the members first .. first + count - 1, and how many of them have any. */
 int64_t hd_group_rows(const hd_method_group *group, int first, int count);
 int hd_group_full(const hd_method_group *group, int first, int count);
+/* What member `index` of `spread` that share the heads gets. One alone has all key heads, used or not. */
+hd_head_part hd_group_part(const hd_method_group *group, int spread, int index);
+/* Ranks that the method deals the heads to. */
+int hd_group_spread(const hd_method *method, const hd_method_group *group);
 
-/* The parts that methods are made of. Bytes are per row, head and fibre, messages counted where something is sent. */
+/* The parts that methods are made of. Messages are counted where something is sent. */
 /* q, k, v packed to the heads' owners and o back, within segments of `spread` members; the reverse in backward. */
 void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int spread);
 /* k and v of a segment of `spread` members through the ring of segments, `turns` transfers of them together (1) or one
- * after the other (2); in backward again, with sums that come home. */
+ * after the other (2); in backward again, with sums that come home. all_reduce: and go round once more. */
 void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int spread, int turns);
+/* Partial sums of the projected k and v to everybody; of their gradients in backward. */
+void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member);
 /* The method's states, one per fibre and message. */
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method);
 /* How many of them a forward and a backward call send: what the planner prices is what the runtime plans. */

@@ -4,7 +4,11 @@
 
 static void sends(hd_sends *out, const hd_method_group *group, int member)
 {
-    hd_sends_ring(out, group, member, 1, 2);
+    if (group->projected_length > 0) {
+        hd_sends_projected(out, group, member);
+    } else {
+        hd_sends_ring(out, group, member, 1, 2);
+    }
 }
 
 const hd_method hd_method_rsa = {.name = "rsa", .kind = HEDDLE_STAGE_ATTENTION, .only_named = 1, .sends = sends};
