@@ -114,14 +114,18 @@ typedef struct heddle_attention heddle_attention;
 
 /* Collective over comm, which the object borrows. shape is that of q: [batch, sequence, heads, width]; k and v have
  * kv_heads heads and the same layout. options may be NULL (local).
- * HEDDLE_ERR_ARG: option out of range (kv_heads does not divide heads, a causal mask with a projection, ...).
- * HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one another, the width is sharded, partial sums, more ranks than
- * the mesh, blocks of the heads that separate a query head from its key head, a method that needs other axes.
- * HEDDLE_ERR_UNSUPPORTED: dtype; a sequence on more than two axes or on axes that are not neighbours; more ranks than a
- * layout has explicit blocks. HEDDLE_ERR_MISMATCH (every rank): ranks ask for different things; the first rank and
- * field that differ. HEDDLE_ERR_PEER: another rank failed. HEDDLE_ERR_NOMEM names the bytes. HEDDLE_ERR_TIMEOUT,
- * HEDDLE_ERR_TRANSPORT: a collective step ended half way, perhaps in a group of some ranks only; the communicator is
- * aborted, so that all ranks hear of it. */
+ *   HEDDLE_ERR_ARG          NULL; an option out of range (kv_heads does not divide heads, a causal mask with a
+ *                           projection, ...)
+ *   HEDDLE_ERR_LAYOUT       shape, mesh and layout contradict one another, the width is sharded, partial sums, more
+ *                           ranks than the mesh, blocks of the heads that separate a query head from its key head, a
+ *                           method that needs other axes
+ *   HEDDLE_ERR_UNSUPPORTED  dtype; a sequence on more than two axes or on axes that are not neighbours; more ranks than
+ *                           a layout has explicit blocks; space is not host memory and no device library is there
+ *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_PEER         another rank failed; its sentence
+ * The communicator stays usable after these. Other errors of waiting (heddle/comm.h): a collective step ended half way,
+ * perhaps in a group of some ranks only; the communicator is aborted, so that all ranks hear of it. */
 HEDDLE_API heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm, const heddle_shape *shape,
                                                  const heddle_mesh *mesh, const heddle_layout *layout,
                                                  const heddle_attention_options *options);
@@ -139,10 +143,9 @@ typedef struct heddle_attention_array {
  * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp. Rounded to
  * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
- * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, no projection
- * set; the object is as it was before the call. A mistake that the others cannot see
- * (all but the last) ends the communicator, so that they do not wait for this rank. After HEDDLE_ERR_PEER, _TIMEOUT or
- * _TRANSPORT, which name rank and peer, the object only fails. */
+ * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, no projection set; the object is as
+ * it was before the call. A mistake that the others cannot see (all but the last) ends the communicator, so that they
+ * do not wait for this rank. Errors of waiting (heddle/comm.h) name rank and peer; after them the object only fails. */
 HEDDLE_API heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
                                                   const heddle_attention_array *k, const heddle_attention_array *v,
                                                   const heddle_attention_array *o, void *lse, heddle_stream stream);
@@ -156,7 +159,7 @@ HEDDLE_API heddle_status heddle_attention_backward(heddle_attention *attention, 
 /* rsa with projected_length: this rank's columns of the two projections, dense [projected_length, rows] of the shape's
  * dtype, used by the next calls; keys become e k, values f v, summed over all ranks. de and df get their gradients in
  * backward, summed over the local batch and heads; NULL: not wanted. All borrowed until the next call of this function.
- */
+ * Not collective. HEDDLE_ERR_ARG: NULL (e, f: of a rank that holds rows), no projected length in the options. */
 HEDDLE_API heddle_status heddle_attention_set_projection(heddle_attention *attention, const void *e, const void *f,
                                                          void *de, void *df);
 
@@ -172,6 +175,7 @@ typedef struct heddle_attention_info {
     const char *why;                   /* one sentence: how the method divides the work here */
 } heddle_attention_info;
 
+/* A snapshot; its texts belong to the object. Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention);
 
 #ifdef __cplusplus

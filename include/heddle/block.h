@@ -12,8 +12,8 @@
  * stages.
  *
  * Threads: a block may be used by one thread at a time; different blocks at the same time by any. With options.threads
- * > 1 a forward call starts and ends its own threads. A block made before fork works in the child. Blocks
- * work on host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ * > 1 a forward call starts and ends its own threads. A block made before fork works in the child. Blocks work on host
+ * memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
  */
 #ifndef HEDDLE_BLOCK_H
 #define HEDDLE_BLOCK_H
@@ -116,13 +116,16 @@ HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, cons
  * traffic); so does a tape that recomputes. bf16: d_o and the gradients of q, k, v are rounded where they go to the
  * method. options.threads hold for the method too.
  *
- * HEDDLE_ERR_ARG: a pointer is NULL (comm: the other ranks do not hear of it and wait), another kind of stage, no such
- * method (lists them), called twice.
- * HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one another, the mesh has another number of ranks than comm,
- * sharded channels, partial sums, a method that needs the dim sharded, whole or on two axes. HEDDLE_ERR_UNSUPPORTED:
- * softmax attention over more than two axes. HEDDLE_ERR_MISMATCH (every rank): names the first rank that asks for
- * something else. HEDDLE_ERR_PEER: another rank refused or failed, the sentence is its. HEDDLE_ERR_TIMEOUT,
- * HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_NOMEM. After an error the block is as before.
+ *   HEDDLE_ERR_ARG          a pointer is NULL (comm: the other ranks do not hear of it and wait), another kind of
+ *                           stage, no such method (lists them), called twice
+ *   HEDDLE_ERR_LAYOUT       shape, mesh and layout contradict one another, the mesh has another number of ranks than
+ *                           comm, sharded channels, partial sums, a method that needs the dim sharded, whole or on two
+ *                           axes
+ *   HEDDLE_ERR_UNSUPPORTED  softmax attention over more than two axes
+ *   HEDDLE_ERR_MISMATCH     on every rank: names the first rank that asks for something else
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   errors of waiting       heddle/comm.h; HEDDLE_ERR_PEER: another rank refused or failed, the sentence is its
+ * After an error the block is as before.
  *
  * In forward and backward afterwards: HEDDLE_ERR_LAYOUT: the box is not this rank's of the layout. A rank that fails
  * for whatever reason aborts the communicator, so that the others get HEDDLE_ERR_PEER with its sentence. */

@@ -1,9 +1,18 @@
 /* Who the ranks are, memory that peers can reach, and the group operations that the rest of heddle needs.
  *
  * Ranks are threads of one process ("threads"), processes of one host ("shm"), MPI processes ("mpi"), or whatever a
- * host application brings (heddle_comm_from_callbacks). Every blocking wait has a deadline.
+ * host application brings (heddle_comm_from_callbacks).
  *
- * Threads: a communicator may be used by one thread at a time, except heddle_comm_abort, which any thread may call.
+ * Every wait for other ranks has a deadline. Whatever waits for them, here and in all headers, may return one of the
+ * *errors of waiting*:
+ *   HEDDLE_ERR_PEER         a rank gave up (heddle_comm_abort), died, or closed its communicator; names it and why
+ *   HEDDLE_ERR_TIMEOUT      a rank did not come before the deadline; names who waited for whom, and with what
+ *   HEDDLE_ERR_TRANSPORT    the transport failed, in its words
+ *   HEDDLE_ERR_INTERRUPTED  options.interrupt of this rank asked for the end; the others get HEDDLE_ERR_PEER
+ * Afterwards the communicator can only be destroyed, unless the call says otherwise (creations do of HEDDLE_ERR_PEER).
+ *
+ * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
+ * heddle_comm_abort, which any thread may call.
  */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
@@ -90,8 +99,10 @@ typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
  * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by
  * ranks is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks
  * end with the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP).
- * Nothing is left behind on return. */
+ * Nothing is left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport that ranks
+ * are started on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be started). */
 HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
+/* The same with options for every rank's communicator; NULL: the defaults. Every rank asks options->interrupt. */
 HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
                                                heddle_rank_main fn, void *arg);
 
@@ -130,8 +141,9 @@ HEDDLE_API heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_com
 HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);
 HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 
-/* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective.
- * HEDDLE_ERR_NOMEM names the bytes. With "threads" any memory is reachable and this is plain aligned memory. */
+/* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective. With
+ * "threads" any memory is reachable and this is plain aligned memory. HEDDLE_ERR_NOMEM names the bytes.
+ * HEDDLE_ERR_UNSUPPORTED: space is not host memory and no device library is there. HEDDLE_ERR_ARG: NULL, in a fork. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
 /* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer.
  * `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed already
@@ -139,29 +151,28 @@ HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
- * HEDDLE_ERR_PEER: a rank gave up, died, or closed its communicator; HEDDLE_ERR_TIMEOUT: one did not come before the
- * deadline. After either the communicator can only be destroyed, and after an abort every operation that is begun
- * fails. HEDDLE_ERR_MISMATCH on every rank: the ranks do not all call the same operation with as many bytes and the
- * same dtype; the sentence names two that differ. Nothing was moved, and the communicator stays usable, unless some
- * came with a barrier and some with another operation. HEDDLE_ERR_ARG: a pointer is NULL; nothing was sent, so the
- * other ranks wait.
- */
+ * Errors of waiting (above); after an abort every operation that is begun fails. HEDDLE_ERR_MISMATCH on every rank: the
+ * ranks do not all call the same operation with as many bytes and the same dtype; the sentence names two that differ.
+ * Nothing was moved, and the communicator stays usable, unless some came with a barrier and some with something else.
+ * HEDDLE_ERR_ARG: a pointer is NULL, or the call comes from a fork; nothing was sent, so the other ranks wait. */
 HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
-/* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64; in place. */
+/* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64 (wraps); in place.
+ * HEDDLE_ERR_ARG also: another dtype, elems negative. */
 HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
 /* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1); -1: neither.
  * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
- * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is
- * ignored (heddle/space.h). HEDDLE_ERR_MISMATCH, on both sides: the sizes
- * differ. HEDDLE_ERR_ARG: no such rank. */
+ * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is ignored
+ * (heddle/space.h). Collective between the ranks that name each other. HEDDLE_ERR_MISMATCH, on both sides: the sizes
+ * differ. HEDDLE_ERR_ARG: no such rank, NULL with bytes to move. Errors of waiting. */
 HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
                                               void *recv, size_t recv_bytes, int from, heddle_stream stream);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
  * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: NULL, the mesh has another number
  * of ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence, unless it is comm that is NULL.
- * HEDDLE_ERR_MISMATCH on every rank: another mesh or other axes; the sentence has both. */
+ * HEDDLE_ERR_MISMATCH on every rank: another mesh or other axes; the sentence has both. HEDDLE_ERR_NOMEM on this rank,
+ * HEDDLE_ERR_PEER on the others. comm stays usable after these. Other errors of waiting. */
 HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 

@@ -88,10 +88,14 @@ HEDDLE_API heddle_status heddle_linear_attention_plan_traffic(heddle_attention_t
 typedef struct heddle_linear_attention heddle_linear_attention;
 
 /* Collective over comm, which the object borrows and whose size is the mesh's. options may be NULL (local).
- * HEDDLE_ERR_ARG: option out of range (the sentence names it). HEDDLE_ERR_LAYOUT: shape, mesh and layout contradict one
- * another, other than four dims, the width is sharded, partial sums, method local with a sharded sequence.
- * HEDDLE_ERR_UNSUPPORTED: dtype. HEDDLE_ERR_MISMATCH (every rank): ranks ask for different things; names the first rank
- * and field that differ. HEDDLE_ERR_PEER: another rank failed. HEDDLE_ERR_NOMEM. */
+ *   HEDDLE_ERR_ARG          NULL; an option out of range (the sentence names it)
+ *   HEDDLE_ERR_LAYOUT       shape, mesh and layout contradict one another, other than four dims, the width is sharded,
+ *                           partial sums, method local with a sharded sequence
+ *   HEDDLE_ERR_UNSUPPORTED  dtype; space is not host memory and no device library is there
+ *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_PEER         another rank failed; its sentence
+ * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
 HEDDLE_API heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
                                                         const heddle_shape *shape, const heddle_mesh *mesh,
                                                         const heddle_layout *layout,
@@ -103,9 +107,9 @@ HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attenti
  * dtype in any memory, see heddle_attention_array. Returns when o is complete. The state at the beginning of every
  * chunk is kept for backward (info.saved_bytes), the first of them being the one that came from other ranks, so that
  * backward moves no forward states again; q, k and v are the caller's to keep. o must not overlap q, k, v. Allocates
- * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty; the object
- * is as it was before the call, but the communicator ends, so that the others do not wait for this rank: they get
- * HEDDLE_ERR_PEER. After any other error the object only fails. HEDDLE_ERR_TIMEOUT names rank and peer. */
+ * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty; the object is as it was before the call, but the
+ * communicator ends, so that the others do not wait for this rank: they get HEDDLE_ERR_PEER. Errors of waiting
+ * (heddle/comm.h) name rank and peer; after them the object only fails. */
 HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
                                                          const heddle_attention_array *q,
                                                          const heddle_attention_array *k,

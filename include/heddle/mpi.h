@@ -23,6 +23,7 @@ extern "C" {
  *
  * HEDDLE_ERR_ARG: MPI is not initialised or already finalised, `mpi` is MPI_COMM_NULL or an inter-communicator.
  * HEDDLE_ERR_TIMEOUT: not all ranks came before options->deadline_ms. HEDDLE_ERR_TRANSPORT: MPI failed, with its words.
+ * HEDDLE_ERR_INTERRUPTED, HEDDLE_ERR_PEER, HEDDLE_ERR_NOMEM as for heddle_comm_open.
  * After a time-out or an abort MPI can neither be freed nor finalised without waiting for ranks that are gone:
  * heddle_comm_destroy then leaves both out, and mpirun ends the job when the process exits.
  *

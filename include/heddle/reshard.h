@@ -81,13 +81,17 @@ HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);
 
 typedef struct heddle_reshard heddle_reshard;
 
-/* Collective over all ranks of comm, which must be as many as the mesh has. Compares what all ranks ask for before
- * anything else: HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ, with both values. A rank
- * that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its sentence: HEDDLE_ERR_ARG (NULL,
- * options out of range, unknown kernel with the list of known ones, strides that overlap), HEDDLE_ERR_LAYOUT (shape,
- * mesh, layouts and communicator contradict one another), HEDDLE_ERR_NOMEM. The communicator stays usable after these;
- * after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. The plan borrows comm; everything else is copied. options may be
- * NULL. */
+/* Collective over all ranks of comm, which must be as many as the mesh has. The plan borrows comm; everything else is
+ * copied. options may be NULL. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its
+ * sentence.
+ *   HEDDLE_ERR_ARG          NULL; an option out of range; an unknown kernel (lists the known ones); strides that are
+ *                           negative or, of dst, let elements share memory
+ *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
+ *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
+ *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but the strides and the deadline is
+ *                           compared); names the first rank and field that differ, with both values
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
 HEDDLE_API heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
                                                const heddle_mesh *mesh, const heddle_layout *from,
                                                const heddle_layout *to, const heddle_reshard_options *options);
@@ -132,18 +136,22 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst
  * overlap, are NULL (unless empty), not aligned to the element, or not reachable (HEDDLE_MEMORY_PEER); the sentence
  * names the rank. Every rank: those connected by the exchange, over any number of ranks. Where part of the bytes
- * travels as messages the rank gives up instead (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_PEER
- * / _TIMEOUT name rank and peer; the plan and its communicator are then of no more use, but src and dst are the
- * caller's again: no peer copies from or to them any more, and messages were withdrawn (which may take up to two
- * seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says "stopped half way",
- * and src and dst must be left alone as long as that rank lives. One thread at a time per communicator. */
+ * travels as messages the rank gives up instead (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_ARG
+ * on this rank alone: reshard is NULL, or an execution of it is in flight (heddle_reshard_start).
+ *
+ * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
+ * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which
+ * may take up to two seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says
+ * "stopped half way", and src and dst must be left alone as long as that rank lives. One thread at a time per
+ * communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
 
 /* Split-phase: start returns at once (private memory and packed messages are packed first); test makes progress, copies
- * included, and says whether it is done; wait blocks. Between start and the end src and dst belong to the plan. One
- * execution in flight per plan, any number of plans; ranks may wait for them in different orders. Errors as for
- * execute; a refusal by another rank is returned by test or wait. */
+ * included, and says in *done whether it is (1: dst is complete); wait blocks. Between start and the end src and dst
+ * belong to the plan. One execution in flight per plan, any number of plans; ranks may wait for them in different
+ * orders. test and wait of a plan that nothing is in flight of are done. Errors as for execute; a refusal by another
+ * rank is returned by test or wait. */
 HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);

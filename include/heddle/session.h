@@ -59,8 +59,7 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
  *                           differs
  *   HEDDLE_ERR_NOMEM        names the bytes; the other ranks get HEDDLE_ERR_PEER
  *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
- *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _INTERRUPTED
- *                           another rank failed, did not come, could not be reached; the program's interrupt said so */
+ *   errors of waiting       heddle/comm.h */
 HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
                                                const heddle_session_options *options);
 
@@ -97,8 +96,8 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *                           that shape or in the stage's layout. As with HEDDLE_ERR_ARG nothing has moved
  *   HEDDLE_ERR_UNSUPPORTED  x or dst is not host memory and no device library is there. Nothing has moved
  *   HEDDLE_ERR_NOMEM        a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
- *   HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT, _INTERRUPTED, _MISMATCH
- *                           as heddle_reshard_execute and _create; names the stage
+ *   HEDDLE_ERR_MISMATCH     on every rank, where a reshard is made: the ranks come with other layouts
+ *   errors of waiting       as heddle_reshard_execute; name the stage
  *
  * On failure x is unchanged. */
 HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
@@ -106,7 +105,8 @@ HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const cha
 
 /* What heddle_session_enter would return for the next repetition of `stage`: *like gets shape, layout, space, dense
  * strides and, as capacity_bytes, the bytes of this rank's part; data is NULL and the caller's to fill in. box (may be
- * NULL) gets the part. Changes nothing; not collective. HEDDLE_ERR_ARG as there. */
+ * NULL) gets the part. Changes nothing; not collective. HEDDLE_ERR_ARG: NULL, no such stage, or entered more often than
+ * the schedule repeats it. */
 HEDDLE_API heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *box, heddle_session *session,
                                                const char *stage);
 
@@ -150,6 +150,7 @@ typedef struct heddle_session_counters {
     int64_t workspace_bytes; /* memory the session and its plans hold on this rank */
 } heddle_session_counters;
 
+/* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session);
 
 /* Start the next pass: repetitions count from 0 again, backward from the last. Records and counters go on. Not
@@ -171,7 +172,8 @@ typedef struct heddle_session_record {
 } heddle_session_record;
 
 /* Record of the call number `index`, enters and backwards counted together from 0 over the session's life. The last
- * 4096 are kept. HEDDLE_ERR_ARG: not made yet or forgotten; the sentence gives the range. */
+ * 4096 are kept. Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes; not made yet or forgotten: the sentence gives the
+ * range. */
 HEDDLE_API heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index);
 
 #ifdef __cplusplus

@@ -32,8 +32,9 @@ typedef struct heddle_message {
 /* The table. All functions return heddle_status; on failure they describe it with heddle_set_error. Deadlines are
  * absolute CLOCK_MONOTONIC nanoseconds. All functions are called by the thread that uses the communicator, one at a
  * time; heddle passes an abort from another thread on by itself. A function that blocks looks out for an abort itself
- * and then returns HEDDLE_ERR_PEER naming the rank; after HEDDLE_ERR_TIMEOUT, _PEER or _TRANSPORT only abort_send,
- * abort_poll, exchange_destroy and destroy are called again. */
+ * and then returns HEDDLE_ERR_PEER naming the rank; it also asks options->interrupt itself, as heddle cannot meanwhile
+ * (heddle/comm.h), and on "yes" returns HEDDLE_ERR_INTERRUPTED. After an error of waiting only abort_send, abort_poll,
+ * exchange_destroy and destroy are called again. */
 typedef struct heddle_transport {
     size_t struct_bytes; /* set to sizeof(heddle_transport), see heddle/status.h */
     const char *name;    /* one word, for heddle_comm_describe; copied */

@@ -32,7 +32,7 @@ HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
  * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
                                              const heddle_adamw_options *options);
-HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
+HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
 HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);

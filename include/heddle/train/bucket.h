@@ -49,11 +49,15 @@ HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
 
 /* Collective over comm, whose size is the mesh's. Copies the list, borrows comm and the memory of the parts (any memory
  * of the process; no two parts may overlap). options may be NULL: nothing is summed. Ranks along axes in neither set
- * keep gradients of their own and may have other parts. HEDDLE_ERR_ARG: NULL, numbers out of range, another number of
- * ranks than the mesh has, an axis the mesh has not or in more than one set, a shard axis in neither.
- * HEDDLE_ERR_MISMATCH on every rank: other options, or other parts (number, elements, decay) on ranks that are summed;
- * names both ranks. HEDDLE_ERR_NOMEM. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER
- * with its sentence. The communicator stays usable after these; after HEDDLE_ERR_TRANSPORT and _TIMEOUT it is not. */
+ * keep gradients of their own and may have other parts.
+ *   HEDDLE_ERR_ARG          NULL, numbers out of range, another number of ranks than the mesh has, an axis the mesh has
+ *                           not or in more than one set, a shard axis in neither
+ *   HEDDLE_ERR_UNSUPPORTED  space is not host memory and no device library is there
+ *   HEDDLE_ERR_MISMATCH     on every rank: other options, or other parts (number, elements, decay) on ranks that are
+ *                           summed; names both ranks
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_PEER         another rank failed; its sentence
+ * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
 HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
                                               const heddle_bucket_part *parts, int nparts,
                                               const heddle_bucket_options *options);
@@ -61,7 +65,8 @@ HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal *
 /* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
  * rest is left as it was. Errors as for heddle_reshard_execute. */
 HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream);
-/* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. */
+/* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. Errors as for
+ * heddle_reshard_execute. */
 HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
@@ -77,6 +82,7 @@ typedef struct heddle_bucket_info {
     int64_t reduces, gathers;              /* finished */
     int64_t workspace_bytes;
 } heddle_bucket_info;
+/* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
 
 #ifdef __cplusplus

@@ -33,7 +33,7 @@ typedef struct heddle_dense_pair_options {
     size_t struct_bytes;
     int64_t hidden;               /* rows of W1; balanced blocks over the axis, need not divide */
     heddle_activation activation; /* default GELU (tanh form) */
-    int threads;                  /* 0 = 1 */
+    int threads;                  /* of this rank, 0 .. 256; 0 = 1 */
     int keep_gathered;   /* 1: the gathered x and the hidden layer of the last forward are kept for its backward.
                             0: backward makes both again from its x; any number of forwards before it */
     int forward_only;    /* 1: no gradients, no memory for them */
@@ -47,11 +47,15 @@ HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *option
 /* Collective over comm, which is borrowed. shape: F32 or BF16 activation, last dim the channels; layout: of x and y,
  * shards some dim other than the last over mesh axis `axis`; other axes may shard others, or the same one, or be
  * replicated. Where the axis is not the innermost of its dim the gathered rows are not those of the axis's ranks, and
- * more is sent than the formula says. Parameters are zero at first. HEDDLE_ERR_ARG: NULL, no hidden channels, an option
- * out of range, no such axis. HEDDLE_ERR_LAYOUT: shape, mesh, layout and communicator contradict one another, the
- * channels are sharded, partial sums, the axis shards nothing. HEDDLE_ERR_UNSUPPORTED: another dtype.
- * HEDDLE_ERR_MISMATCH on every rank: the ranks ask for different pairs (threads may differ). HEDDLE_ERR_NOMEM. A rank
- * that fails by itself returns its own error, the others HEDDLE_ERR_PEER. */
+ * more is sent than the formula says. Parameters are zero at first.
+ *   HEDDLE_ERR_ARG          NULL, no hidden channels, an option out of range, no such axis
+ *   HEDDLE_ERR_LAYOUT       shape, mesh, layout and communicator contradict one another, the channels are sharded,
+ *                           partial sums, the axis shards nothing
+ *   HEDDLE_ERR_UNSUPPORTED  another dtype; space is not host memory and no device library is there
+ *   HEDDLE_ERR_MISMATCH     on every rank: the ranks ask for different pairs (threads and deadline may differ)
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_PEER         another rank failed; its sentence
+ * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
 HEDDLE_API heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *comm, const heddle_shape *shape,
                                                   const heddle_mesh *mesh, const heddle_layout *layout, int axis,
                                                   const heddle_dense_pair_options *options);
@@ -65,6 +69,7 @@ HEDDLE_API void heddle_dense_pair_destroy(heddle_dense_pair *pair); /* NULL is l
 HEDDLE_API int heddle_dense_pair_nparams(const heddle_dense_pair *pair);
 HEDDLE_API heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index);
 HEDDLE_API heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index);
+/* Sets all of them to zero. NULL is legal. */
 HEDDLE_API void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair, heddle_stream stream);
 /* The rows of the whole W1 this rank holds. lo and len may be NULL; 0 and 0 for a pair that is NULL. */
 HEDDLE_API void heddle_dense_pair_rows(int64_t *lo, int64_t *len, const heddle_dense_pair *pair);
@@ -89,6 +94,7 @@ typedef struct heddle_dense_pair_info {
     int64_t saved_bytes;     /* kept between forward and backward; part of the next */
     int64_t workspace_bytes; /* everything besides parameters and gradients */
 } heddle_dense_pair_info;
+/* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
 HEDDLE_API heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair);
 
 #ifdef __cplusplus

@@ -19,7 +19,7 @@ typedef struct heddle_pipeline heddle_pipeline;
 
 /* Collective over comm: splits it along mesh axis `axis`. Borrows comm. HEDDLE_ERR_ARG: NULL, another number of ranks
  * than the mesh has, no such axis; the other ranks then get HEDDLE_ERR_PEER. HEDDLE_ERR_MISMATCH on every rank: another
- * mesh or axis. HEDDLE_ERR_NOMEM; HEDDLE_ERR_PEER, _TIMEOUT, _TRANSPORT as for heddle_comm_axis_group. */
+ * mesh or axis. HEDDLE_ERR_NOMEM and errors of waiting as for heddle_comm_axis_group. */
 HEDDLE_API heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, const heddle_mesh *mesh,
                                                 int axis);
 HEDDLE_API void heddle_pipeline_destroy(heddle_pipeline *pipeline); /* NULL is legal; before its communicator */
@@ -29,7 +29,7 @@ HEDDLE_API int heddle_pipeline_stages(const heddle_pipeline *pipeline);
 /* Blocking; the neighbour calls the matching one. A call that would leave the pipeline (send_next on the last stage,
  * ...) is HEDDLE_ERR_ARG, nothing moves. Return when the data has arrived (recv) or may be written again (send): a send
  * to a stage that is not receiving waits, so neighbours must not both send first. Memory and errors as for
- * heddle_comm_sendrecv: HEDDLE_ERR_MISMATCH on both sides when the sizes differ, HEDDLE_ERR_PEER, _TIMEOUT. */
+ * heddle_comm_sendrecv: HEDDLE_ERR_MISMATCH on both sides when the sizes differ, errors of waiting. */
 HEDDLE_API heddle_status heddle_pipeline_send_next(heddle_pipeline *pipeline, const void *data, size_t bytes,
                                                    heddle_stream stream);
 HEDDLE_API heddle_status heddle_pipeline_recv_prev(heddle_pipeline *pipeline, void *data, size_t bytes,
