@@ -3,7 +3,6 @@
 #include "runtime/attention/linear_internal.h"
 #include "runtime/base/hash.h"
 #include "runtime/device/device.h"
-#include "runtime/method/method.h"
 
 #include <string.h>
 
@@ -94,11 +93,6 @@ static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, con
                   (unsigned long long)hash_decay(p));
 }
 
-static const hd_method *method_of(const hd_linear_problem *p)
-{
-    return hd_method_find(HEDDLE_STAGE_LINEAR, heddle_linear_method_name(p->options.method));
-}
-
 heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
                                              const heddle_shape *shape, const heddle_mesh *mesh,
                                              const heddle_layout *layout,
@@ -119,7 +113,7 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     if (a->problem.nranks > 1) {
-        const int shares = method_of(&a->problem)->gathers && a->problem.options.bidirectional;
+        const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
         for (int i = 0; i < 2; i++) {
             hd_flow *twin = i == 1 && shares && a->problem.all_ones ? a->flow[0] : NULL;
             HD_TRY(hd_flow_create(&a->flow[i], comm, &a->problem, a->kernels, i, twin));
@@ -167,7 +161,7 @@ heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out
     if (p.nranks > 1 && p.state_elems > 0) {
         const hd_method_stage stage = {
             .kind = HEDDLE_STAGE_LINEAR, .causal = !p.options.bidirectional, .decays = !p.all_ones};
-        hd_method_states(&out->forward_messages, &out->backward_messages, method_of(&p), &stage, p.me, p.nranks);
+        hd_method_states(&out->forward_messages, &out->backward_messages, p.method, &stage, p.me, p.nranks);
         out->forward_bytes = out->forward_messages * p.state_bytes;
         out->backward_bytes = out->backward_messages * p.state_bytes;
     }

@@ -5,6 +5,7 @@
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/method/method.h"
 #include "runtime/move/move.h"
 #include <heddle/linear_attention.h>
 
@@ -12,6 +13,7 @@
 
 typedef struct hd_linear_problem {
     heddle_linear_attention_options options; /* decay NULL; dv and threads filled in */
+    const hd_method *method;
     heddle_shape shape;
     heddle_dtype real;                  /* F32 or F64 */
     int64_t batch, heads, rows, dk, dv; /* this rank's */

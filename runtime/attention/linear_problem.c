@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_WIDTH = 65536, MAX_CHUNK = 1024, MAX_THREADS = 256 };
+enum { MAX_CHUNK = 1024, MAX_THREADS = 256 };
 
 static const char *const method_name[] = {
 #define NAME(name, text) text,
@@ -80,7 +80,7 @@ static heddle_status take_options(hd_linear_problem *p, const heddle_linear_atte
     if ((int)o->method < 0 || o->method >= HEDDLE_LINEAR_METHOD_COUNT) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: there is no method %d", (int)o->method);
     }
-    HD_TRY(check_range("dv", o->dv, MAX_WIDTH));
+    HD_TRY(check_range("dv", o->dv, HD_LINEAR_WIDTH_MAX));
     HD_TRY(check_range("chunk_rows", o->chunk_rows, MAX_CHUNK));
     HD_TRY(check_range("threads", o->threads, MAX_THREADS));
     HD_TRY(check_range("deadline_ms", o->deadline_ms, INT64_MAX / 2000000));
@@ -97,10 +97,6 @@ static heddle_status take_shape(hd_linear_problem *p, const heddle_shape *shape)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_shape_check(shape));
-    if (shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16 && shape->dtype != HEDDLE_F64) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention of %s; f32, bf16 and f64 are supported",
-                       heddle_dtype_name(shape->dtype));
-    }
     if (shape->ndim != 4) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention wants 4 dims (batch, sequence, heads, width), not %d",
                        shape->ndim);
@@ -108,9 +104,9 @@ static heddle_status take_shape(hd_linear_problem *p, const heddle_shape *shape)
     p->dk = shape->dim[3].extent;
     p->options.dv = p->options.dv == 0 ? p->dk : p->options.dv;
     p->dv = p->options.dv;
-    if (p->dk < 1 || p->dk > MAX_WIDTH) {
+    if (p->dk < 1 || p->dk > HD_LINEAR_WIDTH_MAX) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention with heads of width %lld, not within 1 to %d",
-                       (long long)p->dk, MAX_WIDTH);
+                       (long long)p->dk, HD_LINEAR_WIDTH_MAX);
     }
     p->shape = *shape;
     heddle_shape values = *shape, states = *shape;
@@ -148,15 +144,15 @@ static heddle_status take_group(hd_linear_problem *p, const heddle_mesh *mesh, c
 {
     heddle_status st = HEDDLE_OK;
     int coords[HEDDLE_MAX_AXES];
+    char reason[HD_METHOD_REASON_BYTES];
+    st = hd_method_takes_arrays(reason, &p->shape, mesh, layout, 1);
+    if (st != HEDDLE_OK) {
+        return hd_fail(st, "linear %s", reason);
+    }
     HD_TRY(heddle_mesh_coords(coords, mesh, rank));
     p->nranks = 1;
     for (int a = 0; a < mesh->naxes; a++) {
-        int dim = layout->dim_of_axis[a];
-        if (dim == HEDDLE_PARTIAL || dim == 3) {
-            return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention of a tensor %s over mesh axis %s",
-                           dim == 3 ? "whose head width is sharded" : "of partial sums", mesh->axis[a].name);
-        }
-        if (dim == 1) {
+        if (layout->dim_of_axis[a] == 1) {
             p->me = p->me * mesh->axis[a].size + coords[a];
             p->nranks *= mesh->axis[a].size;
         }
@@ -207,12 +203,10 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     HD_TRY(take_decay(p, p->options.decay));
     HD_TRY(take_group(p, mesh, layout, rank));
+    p->method = hd_method_find(HEDDLE_STAGE_LINEAR, heddle_linear_method_name(p->options.method));
+    const hd_method_group members = {.shape = shape, .stage = {.kind = HEDDLE_STAGE_LINEAR, .dim = 1}, .n = p->nranks};
+    HD_TRY(hd_method_need(p->method, &members));
     HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
-    if (p->options.method == HEDDLE_LINEAR_LOCAL && p->nranks > 1) {
-        st = hd_fail(HEDDLE_ERR_LAYOUT, "method local wants the whole sequence on every rank; it is sharded over %d",
-                     p->nranks);
-        goto out;
-    }
     p->batch = box.len[0];
     p->rows = box.len[1];
     p->heads = box.len[2];

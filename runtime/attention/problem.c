@@ -79,10 +79,6 @@ static heddle_status take_shape(hd_attn_problem *p, const heddle_shape *shape)
         return hd_fail(HEDDLE_ERR_LAYOUT, "attention wants 4 dims (batch, sequence, heads, width), the shape has %d",
                        shape->ndim);
     }
-    if (shape->dtype != HEDDLE_F64 && shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention stores f32, bf16 or f64, not %s",
-                       heddle_dtype_name(shape->dtype));
-    }
     p->shape = *shape;
     p->dtype = shape->dtype;
     p->real = shape->dtype == HEDDLE_F64 ? HEDDLE_F64 : HEDDLE_F32;
@@ -109,30 +105,22 @@ out:
 /* Which axes shard the sequence. */
 static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout)
 {
-    p->first_axis = p->second_axis = -1;
-    for (int a = 0; a < mesh->naxes; a++) {
-        int dim = layout->dim_of_axis[a];
-        if (dim == HEDDLE_PARTIAL || dim == 3) {
-            return hd_fail(HEDDLE_ERR_LAYOUT, "attention of a tensor whose %s over mesh axis %s",
-                           dim == 3 ? "head width is sharded" : "ranks hold partial sums", mesh->axis[a].name);
-        }
-        if (dim != 1) {
-            continue;
-        }
-        if (p->second_axis >= 0) {
-            return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention over a sequence on more than two mesh axes");
-        }
-        *(p->first_axis < 0 ? &p->first_axis : &p->second_axis) = a;
-        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG && layout->nshards[a] > 0) {
-            return hd_fail(HEDDLE_ERR_LAYOUT, "zigzag placement needs balanced blocks, mesh axis %s has explicit ones",
-                           mesh->axis[a].name);
-        }
+    char reason[HD_METHOD_REASON_BYTES];
+    hd_method_group *g = &p->members;
+    heddle_status st = hd_method_takes_arrays(reason, &p->shape, mesh, layout, 1);
+    g->naxes = hd_method_axes(g->axis, mesh, layout, 1, 1);
+    if (st == HEDDLE_OK) {
+        st = hd_method_takes_axes(reason, p->shape.dim[1].name, mesh, g->axis, g->naxes);
     }
-    for (int a = p->first_axis + 1; a < p->second_axis; a++) {
-        if (mesh->axis[a].size > 1) {
-            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                           "the sequence is on mesh axes %s and %s with %s between them; put them side by side",
-                           mesh->axis[p->first_axis].name, mesh->axis[p->second_axis].name, mesh->axis[a].name);
+    if (st != HEDDLE_OK) {
+        return hd_fail(st, "%s", reason);
+    }
+    p->first_axis = g->axis[0];
+    p->second_axis = g->axis[1];
+    for (int i = 0; i < g->naxes; i++) {
+        if (p->options.placement == HEDDLE_PLACEMENT_ZIGZAG && layout->nshards[g->axis[i]] > 0) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "zigzag placement needs balanced blocks, mesh axis %s has explicit ones",
+                           mesh->axis[g->axis[i]].name);
         }
     }
     return HEDDLE_OK;
@@ -229,21 +217,6 @@ out:
     return st;
 }
 
-static heddle_status take_method(hd_attn_problem *p)
-{
-    heddle_attention_method method = p->options.method;
-    const char *name = heddle_attention_method_name(method);
-    if (method == HEDDLE_ATTENTION_LOCAL && p->nranks > 1) {
-        return hd_fail(HEDDLE_ERR_LAYOUT, "method local wants the whole sequence on every rank; it is sharded over %d",
-                       p->nranks);
-    }
-    if (method == HEDDLE_ATTENTION_USP && p->second_axis < 0) {
-        return hd_fail(HEDDLE_ERR_LAYOUT, "method %s wants the sequence on two mesh axes, ring first", name);
-    }
-    p->method = hd_method_find(HEDDLE_STAGE_ATTENTION, name);
-    return HEDDLE_OK;
-}
-
 /* The group of ranks as methods see it: over how many of them the heads are dealt, and which head is whose. */
 static heddle_status deal_heads(hd_attn_problem *p, const heddle_mesh *mesh)
 {
@@ -266,6 +239,10 @@ static heddle_status deal_heads(hd_attn_problem *p, const heddle_mesh *mesh)
     g->log_sum_exp = p->options.log_sum_exp;
     g->all_reduce = p->options.rsa_all_reduce;
     g->projected_length = p->options.projected_length;
+    g->shape = &p->shape;
+    g->stage = (hd_method_stage){.kind = HEDDLE_STAGE_ATTENTION, .dim = 1, .heads = p->heads};
+    p->method = hd_method_find(HEDDLE_STAGE_ATTENTION, heddle_attention_method_name(p->options.method));
+    HD_TRY(hd_method_need(p->method, g));
     p->spread = hd_group_spread(p->method, g);
     HD_TRY(hd_alloc((void **)&p->part, (size_t)p->spread, sizeof *p->part, "heads of an attention"));
     for (int i = 0; i < p->spread; i++) {
@@ -329,7 +306,6 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
     HD_TRY(take_axes(out, mesh, layout));
     HD_TRY(take_group(out, mesh, layout, rank));
     HD_TRY(take_box(out, mesh, layout, rank));
-    HD_TRY(take_method(out));
     HD_TRY(check_sizes(out));
     HD_TRY(deal_heads(out, mesh));
     HD_TRY(gather_rows(out));

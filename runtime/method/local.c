@@ -5,7 +5,7 @@
 
 static const char *why_not(char *reason, const hd_method_group *group)
 {
-    if (group->naxes == 0) {
+    if (group->n == 1) {
         return NULL;
     }
     snprintf(reason, HD_METHOD_REASON_BYTES, "local wants dim '%s' whole, it is sharded over %d ranks",

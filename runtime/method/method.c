@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINEAR_WIDTH_MAX = 65536 };
-
 static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_ulysses,   &hd_method_usp,
                                                    &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa};
 static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
@@ -137,33 +135,19 @@ void hd_method_group_count(hd_method_group *group)
 /* What rules out every method but local. */
 static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
-    int axes[HEDDLE_MAX_AXES] = {0};
-    int count = axes_of(axes, mesh, layout, g->stage.dim);
     const heddle_shape *shape = g->shape;
-    const char *dim = shape->dim[g->stage.dim].name;
+    int64_t channels = shape->dim[shape->ndim - 1].extent;
     size_t size = sizeof g->why_not;
-    if (count == 0) {
-        snprintf(g->why_not, size, "dim '%s' is whole on every rank", dim);
-    } else if (count > 2) {
-        snprintf(g->why_not, size, "dim '%s' is sharded over %d mesh axes; one or two can be attended over", dim,
-                 count);
-    } else if (shape->dtype != HEDDLE_F64 && shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
-        snprintf(g->why_not, size, "attention stores f32, bf16 or f64, not %s", heddle_dtype_name(shape->dtype));
-    } else if (g->stage.heads < 1 || shape->dim[shape->ndim - 1].extent % g->stage.heads != 0) {
+    if (g->naxes == 0) {
+        snprintf(g->why_not, size, "dim '%s' is whole on every rank", shape->dim[g->stage.dim].name);
+    } else if (g->stage.heads < 1 || channels % g->stage.heads != 0) {
         snprintf(g->why_not, size, "%lld heads do not divide %lld channels", (long long)g->stage.heads,
-                 (long long)shape->dim[shape->ndim - 1].extent);
-    } else if (ranks_over(mesh, layout, shape->ndim - 1) > 1) {
-        snprintf(g->why_not, size, "the channels are sharded");
-    } else if (g->stage.kind == HEDDLE_STAGE_LINEAR &&
-               shape->dim[shape->ndim - 1].extent / g->stage.heads > LINEAR_WIDTH_MAX) {
+                 (long long)channels);
+    } else if (g->stage.kind == HEDDLE_STAGE_LINEAR && channels / g->stage.heads > HD_LINEAR_WIDTH_MAX) {
         snprintf(g->why_not, size, "heads of width %lld; linear attention takes up to %d",
-                 (long long)(shape->dim[shape->ndim - 1].extent / g->stage.heads), LINEAR_WIDTH_MAX);
-    }
-    for (int a = axes[0] + 1; count == 2 && a < axes[1]; a++) {
-        if (mesh->axis[a].size > 1) {
-            snprintf(g->why_not, size, "dim '%s' is on mesh axes %s and %s with %s between them", dim,
-                     mesh->axis[axes[0]].name, mesh->axis[axes[1]].name, mesh->axis[a].name);
-        }
+                 (long long)(channels / g->stage.heads), HD_LINEAR_WIDTH_MAX);
+    } else if (hd_method_takes_axes(g->why_not, shape->dim[g->stage.dim].name, mesh, g->axis, g->naxes) == HEDDLE_OK) {
+        hd_method_takes_arrays(g->why_not, shape, mesh, layout, 2);
     }
 }
 
@@ -171,7 +155,6 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
                                    const heddle_layout *layout, const hd_method_stage *stage)
 {
     heddle_status st = HEDDLE_OK;
-    int axes[HEDDLE_MAX_AXES];
     memset(out, 0, sizeof *out);
     out->shape = shape;
     out->stage = *stage;
@@ -179,7 +162,7 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     if (stage->dim < 0) {
         return HEDDLE_OK;
     }
-    out->naxes = axes_of(axes, mesh, layout, stage->dim);
+    out->naxes = hd_method_axes(out->axis, mesh, layout, stage->dim, 2);
     out->n = ranks_over(mesh, layout, stage->dim);
     judge(out, mesh, layout);
     if (out->why_not[0] != '\0') {
@@ -190,7 +173,7 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     out->width = shape->dim[shape->ndim - 1].extent / stage->heads;
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
-    HD_TRY(hd_method_group_members(out, out->n, out->naxes == 2 ? mesh->axis[axes[1]].size : 1));
+    HD_TRY(hd_method_group_members(out, out->n, out->naxes == 2 ? mesh->axis[out->axis[1]].size : 1));
     for (int m = 0; m < out->n; m++) {
         out->rows_before[m + 1] = length_at(out, mesh, layout, stage->dim, m);
     }

@@ -12,7 +12,7 @@
 #include <heddle/block.h>
 #include <heddle/layout.h>
 
-enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 6 /* of one kind of stage */ };
+enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 6 /* of one kind of stage */, HD_LINEAR_WIDTH_MAX = 65536 };
 
 /* What an edge or a method moves. Sums saturate at INT64_MAX, which the planner refuses. */
 typedef struct hd_edge_cost {
@@ -42,7 +42,7 @@ typedef struct hd_head_part {
 typedef struct hd_method_group {
     const heddle_shape *shape;
     hd_method_stage stage;
-    int naxes;                                              /* that shard the dim, 1 or 2; 0: it is whole */
+    int naxes, axis[2];                                     /* that shard the dim; 0: it is whole */
     int n, inner;                                           /* members; of the inner axis: 1 with one axis */
     int64_t sequence, heads, width, elem_bytes, real_bytes; /* real: of sums and states */
     int64_t kv_heads;                     /* key heads of these heads; the planner's models have one for every head */
@@ -103,6 +103,17 @@ void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_gro
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
 /* How much more attention the busiest rank does than an even share of heads would be, in percent. */
 double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group);
+
+/* What all methods want (refuse.c). Axes of fewer than `smallest` ranks do not count. Else the reason is written:
+ * HEDDLE_ERR_UNSUPPORTED or HEDDLE_ERR_LAYOUT. */
+heddle_status hd_method_takes_arrays(char *reason, const heddle_shape *shape, const heddle_mesh *mesh,
+                                     const heddle_layout *layout, int smallest);
+heddle_status hd_method_takes_axes(char *reason, const char *dim, const heddle_mesh *mesh, const int axis[2],
+                                   int count);
+/* How many axes shard the dim; the first two of them, -1 where there are fewer. */
+int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, int dim, int smallest);
+/* What this one wants besides, of an object's group: HEDDLE_ERR_LAYOUT, said. */
+heddle_status hd_method_need(const hd_method *method, const hd_method_group *group);
 
 /* Rows of the members first .. first + count - 1, and how many of them have any. */
 int64_t hd_group_rows(const hd_method_group *group, int first, int count);

@@ -23,7 +23,7 @@ check 0 "as planned" verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=3]' --metho
 check 0 "12 attention problems right" verify attention --random 12 --ranks 3 --transport shm --seed 5
 check 2 "do not divide" verify attention "$line" --method ring --kv-heads 4
 check 2 "no attention method is called 'rings'" verify attention "$line" --method rings
-check 2 "wants the sequence on two mesh axes" verify attention "$line" --method usp
+check 2 "usp wants the dim sharded over two mesh axes" verify attention "$line" --method usp
 check 2 "key lengths for a batch of 2" verify attention "$line" --method ring --key-lengths 3
 check 2 "the sequence has 37 rows" verify attention "$line" --method ring --key-lengths 3,38
 check 2 "bytes on 3 ranks, available are" verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=3]' --method rsa --project 1000000000 --transport threads

@@ -55,11 +55,11 @@ done
 says "both ways" 2 "--causal and --bidirectional contradict one another" verify "$line" --causal --bidirectional
 says "decay" 2 "--decay wants a number above 0 and at most 1, or per-head, not '1.5'" verify "$line" --decay 1.5
 says "method" 2 "unknown linear attention method 'ring' (known: local, lasp, lasp2, scan)" verify "$line" --method ring
-says "local" 2 "method local wants the whole sequence on every rank; it is sharded over 4" verify "$line" --method local
+says "local" 2 "local wants dim 's' whole, it is sharded over 4 ranks" verify "$line" --method local
 says "order" 2 "receive_first is an order of causal lasp" verify "$line" --method scan --receive-first
-says "dtype" 2 "linear attention of i32" verify 'i32[b=2 s=37 h=6 d=16] on [sp=4]'
+says "dtype" 2 "linear attention stores f32, bf16 or f64, not i32" verify 'i32[b=2 s=37 h=6 d=16] on [sp=4]'
 says "dims" 2 "wants the dims batch, sequence, heads" verify 'f32[b=2 s=37 h=6] on [sp=4]'
-says "width" 2 "head width is sharded" verify 'f32[b=2 s=37 h=6 d=16] on [sp=4]: d@sp'
+says "width" 2 "dim 'd' is sharded over mesh axis sp" verify 'f32[b=2 s=37 h=6 d=16] on [sp=4]: d@sp'
 says "ranks" 2 "--ranks 3, but the mesh of the problem has 4" verify "$line" --ranks 3
 says "nothing" 2 "wants either one problem or --random" verify
 says "option" 2 "unknown option '--what'" verify "$line" --what 1
