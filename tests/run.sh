@@ -53,6 +53,7 @@ lacking() {
     in_namespace tc qdisc add dev lo root netem delay 1ms || echo netem
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
+    [ "$(uname -m)" = x86_64 ] || echo qemu
     case $preset in
     nompi) echo mpi ;;
     *san) echo sanitizer ;;

@@ -52,9 +52,14 @@ static void look_once(void) /* asking a virtual machine what it can takes micros
     here = look_here();
 }
 
+int hd_cpu_widest(void)
+{
+    pthread_once(&once, look_once);
+    return here;
+}
+
 int hd_cpu_isa(void)
 {
-    int wanted = widest_wanted();
-    pthread_once(&once, look_once);
-    return wanted < here ? wanted : here;
+    int wanted = widest_wanted(), widest = hd_cpu_widest();
+    return wanted < widest ? wanted : widest;
 }

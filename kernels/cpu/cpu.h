@@ -13,10 +13,12 @@ extern const char *const hd_isa_name[HD_ISAS]; /* as HEDDLE_CPU spells them */
 
 struct hd_kernels;
 
-/* The table of one, whether it may be used here or not. */
+/* The table of one that this CPU can (hd_cpu_widest). */
 const struct hd_kernels *hd_kernels_of(int isa);
 
-/* The widest that the CPU and the operating system can and HEDDLE_CPU leaves; -1: HEDDLE_CPU is misspelt. */
+/* The widest that the CPU and the operating system can. */
+int hd_cpu_widest(void);
+/* That, or less where HEDDLE_CPU says so; -1: HEDDLE_CPU is misspelt. */
 int hd_cpu_isa(void);
 
 #endif

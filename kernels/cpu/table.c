@@ -49,10 +49,11 @@ static void fill_avx512(hd_kernels *of)
 }
 #endif
 
-/* Pointers only: nothing of an instruction set is entered here. */
+/* The compiler may use an instruction set anywhere in its files, so even what fills in their slots runs only on CPUs that
+ * have it. */
 static void fill_all(void)
 {
-    for (int isa = 0; isa < HD_ISAS; isa++) {
+    for (int isa = 0; isa <= hd_cpu_widest(); isa++) {
         table[isa].name = hd_isa_name[isa];
         fill_reference(&table[isa]);
 #if defined(__x86_64__)
