@@ -57,10 +57,7 @@ void attention_free(attention_arrays *a)
 
 static uint64_t mix(uint64_t x)
 {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    return random_bits(&(random_source){x});
 }
 
 /* Values in -1..1 that the dtype holds exactly, different for every array. */

@@ -2,20 +2,6 @@
 
 #include <string.h>
 
-/* splitmix64 */
-uint64_t random_bits(random_source *source)
-{
-    uint64_t z = source->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-int64_t random_between(random_source *source, int64_t low, int64_t high)
-{
-    return low + (int64_t)(random_bits(source) % (uint64_t)(high - low + 1));
-}
-
 static int percent(random_source *source, int chance)
 {
     return random_between(source, 0, 99) < chance;

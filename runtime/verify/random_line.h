@@ -2,15 +2,9 @@
 #ifndef HD_VERIFY_RANDOM_LINE_H
 #define HD_VERIFY_RANDOM_LINE_H
 
+#include "runtime/verify/random.h"
+
 #include <heddle/reshard.h>
-
-typedef struct random_source {
-    uint64_t state;
-} random_source;
-
-uint64_t random_bits(random_source *source);
-/* low <= result <= high */
-int64_t random_between(random_source *source, int64_t low, int64_t high);
 
 typedef struct random_limits {
     int ranks;         /* size of the mesh */

@@ -8,6 +8,7 @@
 #include "kernels/small_float.h"
 #include "kernels/table.h"
 #include "runtime/base/base.h"
+#include "runtime/verify/random.h"
 
 #include <dnnl.h>
 #include <heddle/train/tape.h>
@@ -32,13 +33,12 @@ static double budget_s = 0.25;
 static void *filled(size_t elems, heddle_dtype dtype)
 {
     void *memory = aligned_alloc(64, (elems * heddle_dtype_bytes(dtype) + 63) / 64 * 64);
-    uint64_t state = 1;
+    random_source source = {1};
     if (memory == NULL) {
         exit(1);
     }
     for (size_t i = 0; i < elems; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        float value = (float)(int32_t)(state >> 32) * 0x1p-31f;
+        float value = (float)random_unit(&source);
         if (dtype == HEDDLE_BF16) {
             ((uint16_t *)memory)[i] = hd_bf16_from_f32(value);
         } else {

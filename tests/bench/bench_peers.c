@@ -7,6 +7,8 @@
  * slowest rank; small tensors need more than one to be seen at all. */
 #include "peers.h"
 
+#include "runtime/verify/random.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,13 +143,12 @@ typedef struct row {
 /* A new order for every iteration, the same on all ranks: nobody always runs in what another one left in the cache. */
 static void shuffle(int *order, int count, int iteration)
 {
-    uint64_t x = (uint64_t)iteration * 0x9E3779B97F4A7C15u + 1;
+    random_source source = {(uint64_t)iteration};
     for (int k = 0; k < count; k++) {
         order[k] = k;
     }
     for (int k = count - 1; k > 0; k--) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
-        int other = (int)((x >> 33) % (uint64_t)(k + 1));
+        int other = (int)random_between(&source, 0, k);
         int moved = order[k];
         order[k] = order[other];
         order[other] = moved;

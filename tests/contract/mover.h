@@ -5,6 +5,7 @@
 #include "case.h"
 
 #include "runtime/move/move.h"
+#include "runtime/verify/random.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>
@@ -14,57 +15,45 @@
 enum { RANKS = 4, SRC_BYTES = 1 << 16, REGION_BYTES = 1 << 14, DST_BYTES = RANKS * REGION_BYTES, ROUNDS = 12 };
 
 /* What every rank can work out alone. */
-static inline uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static inline uint64_t draw(uint64_t *state)
-{
-    return mix(*state += 0x9e3779b97f4a7c15u);
-}
-
 static inline unsigned char stamp(int rank, int64_t offset, int round)
 {
-    return (unsigned char)mix((uint64_t)rank * 1000003u + (uint64_t)offset * 31u + (uint64_t)round * 77777u);
+    return (unsigned char)random_at((uint64_t)round, (uint64_t)rank, (uint64_t)offset);
 }
 
 /* A random copy into the destination's region of `from`: nested strides with gaps there, any order in the source. */
 static inline hd_copy random_copy(uint64_t seed, int from, int to)
 {
-    uint64_t state = seed + (uint64_t)(from * RANKS + to) * 0x100001b3u;
+    random_source source = {random_at(seed, (uint64_t)from, (uint64_t)to)};
     hd_copy copy;
     memset(&copy, 0, sizeof copy);
-    copy.run_bytes = 1 + (int64_t)(draw(&state) % 96);
-    copy.nloops = (int)(draw(&state) % 4);
+    copy.run_bytes = random_between(&source, 1, 96);
+    copy.nloops = (int)random_between(&source, 0, 3);
     int64_t dst = copy.run_bytes, src = copy.run_bytes;
     int src_loop[3] = {0, 1, 2};
     for (int i = copy.nloops - 1; i > 0; i--) {
-        int j = (int)(draw(&state) % (uint64_t)(i + 1)), swap = src_loop[i];
+        int j = (int)random_between(&source, 0, i), swap = src_loop[i];
         src_loop[i] = src_loop[j];
         src_loop[j] = swap;
     }
     for (int i = 0; i < copy.nloops; i++) {
-        copy.count[i] = 1 + (int64_t)(draw(&state) % 5);
+        copy.count[i] = random_between(&source, 1, 5);
     }
     for (int i = copy.nloops - 1; i >= 0; i--) {
-        copy.dst_stride_bytes[i] = dst + (int64_t)(draw(&state) % 2) * 3;
+        copy.dst_stride_bytes[i] = dst + random_between(&source, 0, 1) * 3;
         dst = copy.dst_stride_bytes[i] * copy.count[i];
         int k = src_loop[i];
-        copy.src_stride_bytes[k] = src + (int64_t)(draw(&state) % 2) * 5;
+        copy.src_stride_bytes[k] = src + random_between(&source, 0, 1) * 5;
         src = copy.src_stride_bytes[k] * copy.count[k];
     }
-    copy.dst_offset_bytes = from * REGION_BYTES + (int64_t)(draw(&state) % 64);
-    copy.src_offset_bytes = (int64_t)(draw(&state) % (uint64_t)(SRC_BYTES - src));
+    copy.dst_offset_bytes = from * REGION_BYTES + random_between(&source, 0, 63);
+    copy.src_offset_bytes = random_between(&source, 0, SRC_BYTES - src - 1);
     return copy;
 }
 
 /* About one pair in four has nothing to move. */
 static inline int moves(uint64_t seed, int from, int to)
 {
-    return mix(seed ^ (uint64_t)(from * 64 + to)) % 4 != 0;
+    return random_at(~seed, (uint64_t)from, (uint64_t)to) % 4 != 0;
 }
 
 typedef void (*byte_fn)(void *ctx, int64_t src, int64_t dst);

@@ -8,6 +8,7 @@
 #include "runtime/base/base.h"
 #include "runtime/reshard/compile.h"
 #include "runtime/verify/oracle.h"
+#include "runtime/verify/random.h"
 
 #include <heddle/heddle.h>
 #include <stdio.h>
@@ -26,14 +27,6 @@ typedef struct rc_mode {
     const char *path; /* expected info.path, NULL: any */
 } rc_mode;
 
-static inline uint64_t rc_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* In every other element rank 0 has a number beside which the others vanish and rank 1 its negative: added in any other
  * order than that of the ranks, the sum has other bits, in bf16 too. */
 static inline double rc_vast(heddle_dtype dtype, size_t i, int rank)
@@ -48,9 +41,10 @@ static inline double rc_vast(heddle_dtype dtype, size_t i, int rank)
 /* Any bits where they are only moved; plain numbers where they may be added. */
 static inline void rc_fill(unsigned char *data, size_t elems, heddle_dtype dtype, int adds, int rank, uint64_t seed)
 {
+    random_source source = {seed};
     size_t bytes = heddle_dtype_bytes(dtype);
     for (size_t i = 0; i < elems; i++) {
-        uint64_t bits = rc_random(&seed);
+        uint64_t bits = random_bits(&source);
         if (adds) {
             double number = (double)(int64_t)(bits % 4001) / 16.0 - 125.0 + rc_vast(dtype, i, rank);
             float single = (float)number;

@@ -2,6 +2,8 @@
  */
 #include "case.h"
 
+#include "runtime/verify/random.h"
+
 #include <heddle/heddle.h>
 #include <heddle/sys/index.h>
 
@@ -41,7 +43,7 @@ static float widen(uint16_t half)
 
 static void make(result *r, int64_t rows, int rank)
 {
-    uint64_t seed = (uint64_t)rank + 1;
+    random_source source = {(uint64_t)rank + 1};
     r->rows = rows;
     r->elems = 2 * rows * HEADS * WIDTH;
     r->lse = calloc((size_t)(2 * HEADS * rows) + 1, sizeof(float));
@@ -49,8 +51,7 @@ static void make(result *r, int64_t rows, int rank)
         r->half[i] = calloc((size_t)r->elems + 1, sizeof(uint16_t));
         r->wide[i] = calloc((size_t)r->elems + 1, sizeof(float));
         for (int64_t e = 0; e < r->elems && i < INPUTS; e++) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            r->half[i][e] = narrow((float)(seed >> 40) * 0x1p-23f - 1);
+            r->half[i][e] = narrow((float)random_unit(&source));
             r->wide[i][e] = widen(r->half[i][e]);
         }
     }

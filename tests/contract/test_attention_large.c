@@ -5,6 +5,8 @@
  * measured against the sum of the absolute values of what is added up. */
 #include "case.h"
 
+#include "runtime/verify/random.h"
+
 #include <heddle/heddle.h>
 
 #include <float.h>
@@ -83,46 +85,40 @@ static double as_stored(double value, heddle_dtype dtype)
 
 /* --- problems ----------------------------------------------------------------------------------------------------- */
 
-static double draw(uint64_t *seed)
+static double whole_number(random_source *source, int most)
 {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (double)(*seed >> 40) / (double)(1 << 23) - 1;
-}
-
-static double whole_number(uint64_t *seed, int most)
-{
-    return rint(draw(seed) * most);
+    return rint(random_unit(source) * most);
 }
 
 /* One large product that all keys share, and small ones; `unit`: the spacing of f32 near their sum, or 1. */
 static void fill_ties(whole *x, double largest)
 {
-    uint64_t seed = 1;
+    random_source source = {1};
     double half = exp2(rint(log2(4 * largest) / 2)), unit = half * half > 0x1p22 ? half * half / 0x1p22 : 1;
     for (int64_t i = 0; i < ROWS * HEADS * x->width; i++) {
-        x->at[Q][i] = i % x->width == 0 ? half : whole_number(&seed, 1);
+        x->at[Q][i] = i % x->width == 0 ? half : whole_number(&source, 1);
     }
     for (int64_t i = 0; i < ROWS * KV_HEADS * x->width; i++) {
-        x->at[K][i] = i % x->width == 0 ? half : whole_number(&seed, 1) * unit;
+        x->at[K][i] = i % x->width == 0 ? half : whole_number(&source, 1) * unit;
     }
 }
 
 /* Query i is far nearer to key i than to any other. */
 static void fill_peaks(whole *x, double largest, heddle_dtype dtype)
 {
-    uint64_t seed = 2;
+    random_source source = {2};
     double size = sqrt(largest * 8);
     for (int array = Q; array <= K; array++) {
         for (int64_t i = 0; i < ROWS * heads_of(array) * x->width; i++) {
             int64_t row = i / x->width / heads_of(array);
-            x->at[array][i] = as_stored(size * ((i % x->width == row) + 0.05 * draw(&seed)), dtype);
+            x->at[array][i] = as_stored(size * ((i % x->width == row) + 0.05 * random_unit(&source)), dtype);
         }
     }
 }
 
 static void fill(whole *x, const job *j)
 {
-    uint64_t seed = 3;
+    random_source source = {3};
     double most = j->dtype == HEDDLE_F64 ? DBL_MAX : FLT_MAX;
     int large = j->kind == LARGE_VALUES;
     double tiny = !large ? 1 : j->dtype == HEDDLE_F64 ? 0x1p-900 : 0x1p-100; /* products with values stay in range */
@@ -132,11 +128,11 @@ static void fill(whole *x, const job *j)
         fill_ties(x, j->largest);
     }
     for (int64_t i = 0; i < ROWS * KV_HEADS * x->width; i++) {
-        double value = draw(&seed);
+        double value = random_unit(&source);
         x->at[V][i] = as_stored(large ? (value < 0 ? 0.6 : 0.9) * most * (i % 3 == 0 ? -1 : 1) : value, j->dtype);
     }
     for (int64_t i = 0; i < ROWS * HEADS * x->width; i++) {
-        x->at[DO][i] = as_stored(draw(&seed) * tiny, j->dtype);
+        x->at[DO][i] = as_stored(random_unit(&source) * tiny, j->dtype);
     }
 }
 

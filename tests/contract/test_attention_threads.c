@@ -1,6 +1,8 @@
 /* Threads of a rank: the same bits whatever their number, for every method, mask, type and sharing of heads. */
 #include "case.h"
 
+#include "runtime/verify/random.h"
+
 #include <heddle/heddle.h>
 
 #include <math.h>
@@ -23,10 +25,10 @@ typedef struct run {
 
 static void fill(char *data, size_t bytes, heddle_dtype dtype, uint64_t seed)
 {
+    random_source source = {seed};
     size_t elem = heddle_dtype_bytes(dtype);
     for (size_t i = 0; i < bytes / elem; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        double value = (double)(seed >> 40) / (double)(1 << 23) - 1;
+        double value = random_unit(&source);
         float narrow = (float)value;
         uint32_t bits;
         memcpy(&bits, &narrow, 4);

@@ -3,6 +3,7 @@
 #include "case.h"
 
 #include "kernels/small_float.h"
+#include "runtime/verify/random.h"
 
 #include <heddle/heddle.h>
 #include <heddle/train/tape.h>
@@ -28,14 +29,8 @@ typedef struct world {
     float *x, *vector; /* everything */
     int64_t elems, vector_elems;
     heddle_box all, box;
-    uint64_t state;
+    random_source source;
 } world;
-
-static float draw(world *w)
-{
-    w->state = w->state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(w->state >> 32) * 0x1p-31f;
-}
 
 static void *room(int64_t elems, size_t bytes)
 {
@@ -47,7 +42,7 @@ static void *room(int64_t elems, size_t bytes)
 static heddle_status open_world(world *w, const job *j, heddle_comm *comm)
 {
     memset(w, 0, sizeof *w);
-    w->state = 11;
+    w->source.state = 11;
     heddle_block_options_init(&w->options);
     w->options.kind = j->kind;
     w->options.mixed_dim = j->mixed_dim;
@@ -77,10 +72,10 @@ static heddle_status open_world(world *w, const job *j, heddle_comm *comm)
     w->x = room(w->elems, sizeof(float));
     w->vector = room(w->vector_elems, sizeof(float));
     for (int64_t i = 0; i < w->elems; i++) {
-        w->x[i] = hd_f32_from_bf16(hd_bf16_from_f32(2 * draw(w)));
+        w->x[i] = hd_f32_from_bf16(hd_bf16_from_f32(2 * (float)random_unit(&w->source)));
     }
     for (int64_t i = 0; i < w->vector_elems; i++) {
-        w->vector[i] = draw(w);
+        w->vector[i] = (float)random_unit(&w->source);
     }
     w->conditioning.vector = w->vector;
     return heddle_block_shard_attention(w->mine, comm, &w->mesh, &w->layout, j->method);
@@ -290,7 +285,7 @@ static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
     float *gradient = room(w->elems, sizeof *gradient), *vectors = room(2 * w->vector_elems, sizeof *vectors);
     heddle_conditioning_gradient into[2] = {{.vector = vectors}, {.vector = vectors + w->vector_elems}};
     for (int64_t i = 0; i < w->elems; i++) {
-        gradient[i] = draw(w);
+        gradient[i] = (float)random_unit(&w->source);
     }
     void *whole = to_storage(w, w->x, 0), *part = to_storage(w, w->x, 1);
     heddle_status st = HEDDLE_OK;
@@ -406,13 +401,13 @@ typedef struct drawn {
     int ranks;
 } drawn;
 
-static int within(world *dice, int low, int high)
+static int within(random_source *dice, int low, int high)
 {
-    return low + (int)((draw(dice) + 1) * 0.49999f * (float)(high - low + 1));
+    return (int)random_between(dice, low, high);
 }
 
 /* Explicit lengths of `n` blocks of `extent`, some empty, or none. */
-static void draw_blocks(char *out, size_t bytes, world *dice, int extent, int n)
+static void draw_blocks(char *out, size_t bytes, random_source *dice, int extent, int n)
 {
     *out = 0;
     if (within(dice, 0, 1) == 0) {
@@ -428,7 +423,7 @@ static void draw_blocks(char *out, size_t bytes, world *dice, int extent, int n)
 }
 
 /* A block whose dim t is on one or two axes, with b or s on another or none. */
-static job draw_problem(drawn *text, world *dice, heddle_stage_kind kind)
+static job draw_problem(drawn *text, random_source *dice, heddle_stage_kind kind)
 {
     int linear = kind == HEDDLE_STAGE_LINEAR, two = within(dice, 0, 2) == 0, other = within(dice, 0, 2);
     int t = within(dice, 0, 24), first = within(dice, 1, two ? 3 : 5), second = two ? within(dice, 1, 3) : 1;
@@ -452,7 +447,7 @@ static void random_problems(void **state)
     (void)state;
     const char *rounds = getenv("HEDDLE_TEST_ROUNDS");
     int count = rounds != NULL ? atoi(rounds) : 30;
-    world dice = {.state = 2024};
+    random_source dice = {2024};
     for (int i = 0; i < 2 * count; i++) {
         drawn text;
         job j = draw_problem(&text, &dice, i & 1 ? HEDDLE_STAGE_LINEAR : HEDDLE_STAGE_ATTENTION);

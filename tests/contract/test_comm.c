@@ -3,6 +3,7 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/verify/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -272,11 +273,10 @@ static heddle_status buffer_rank(heddle_comm *comm, void *arg)
     (void)arg;
     heddle_status st = HEDDLE_OK;
     void *buffer[40] = {NULL};
-    uint64_t random = 12345 + (uint64_t)heddle_comm_rank(comm);
+    random_source source = {12345 + (uint64_t)heddle_comm_rank(comm)};
     for (int turn = 0; turn < 400; turn++) {
-        random = random * 6364136223846793005u + 1;
-        int i = (int)((random >> 33) % 40);
-        size_t bytes = 4 + (size_t)((random >> 40) % (turn % 50 == 0 ? 3000000 : 20000));
+        int i = (int)random_between(&source, 0, 39);
+        size_t bytes = (size_t)random_between(&source, 4, turn % 50 == 0 ? 3000000 : 20000);
         if (buffer[i] != NULL) {
             CHECK(*(int *)buffer[i] == i);
             heddle_buffer_free(comm, buffer[i]);

@@ -3,6 +3,7 @@
 #include "case.h"
 
 #include "runtime/base/base.h"
+#include "runtime/verify/random.h"
 
 #include <heddle/train/adamw.h>
 #include <heddle/train/bucket.h>
@@ -33,12 +34,7 @@ typedef struct problem {
 /* What a rank brings, in [-1, 1], the same wherever it is asked for. */
 static float value(int rank, int turn, int64_t i)
 {
-    uint64_t h =
-        (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xc2b2ae3d27d4eb4fu + (uint64_t)turn * 0x165667b1u;
-    h ^= h >> 29;
-    h *= 0xbf58476d1ce4e5b9u;
-    h ^= h >> 32;
-    return (float)((double)(h & 0xffffff) / 8388608.0 - 1);
+    return (float)random_unit_of(random_at((uint64_t)rank, (uint64_t)turn, (uint64_t)i));
 }
 
 static float first_value(int64_t i)

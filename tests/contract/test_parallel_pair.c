@@ -4,6 +4,7 @@
 
 #include "kernels/small_float.h"
 #include "runtime/base/base.h"
+#include "runtime/verify/random.h"
 
 #include <heddle/train/dense_pair.h>
 #include <math.h>
@@ -29,11 +30,7 @@ typedef struct problem {
 
 static double noise(int what, int64_t i)
 {
-    uint64_t h = ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u + (uint64_t)what * 0xc2b2ae3d27d4eb4fu;
-    h ^= h >> 29;
-    h *= 0xbf58476d1ce4e5b9u;
-    h ^= h >> 32;
-    return (double)(h & 0xffff) / 32768.0 - 1; /* 16 bits, so exact in f32 */
+    return random_unit_of(random_at(0, (uint64_t)what, (uint64_t)i));
 }
 
 enum { W1, B1, W2, B2, X, DY };

@@ -352,8 +352,9 @@ static void info_says_what_happens(void **state)
 /* Small whole numbers: sums are exact in f64 as well. */
 static void fill_numbers(void *data, size_t bytes, int is_float, uint64_t seed)
 {
+    random_source source = {seed};
     for (size_t i = 0; i < bytes / 8; i++) {
-        int64_t n = (int64_t)(rc_random(&seed) % 201) - 100;
+        int64_t n = random_between(&source, -100, 100);
         double d = (double)n;
         memcpy((char *)data + i * 8, is_float ? (void *)&d : (void *)&n, 8);
     }

@@ -4,6 +4,7 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/verify/random.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -113,11 +114,11 @@ static void survivors_name_the_dead(void **state)
 {
     (void)state;
     int descriptors = entries("/proc/self/fd");
-    srand(7);
+    random_source source = {7};
     for (int turn = 0; turn < 20; turn++) {
         int victim = turn % RANKS;
         forget();
-        pid_t killer = start_killer(victim, rand() % 30000);
+        pid_t killer = start_killer(victim, (int)random_between(&source, 0, 29999));
         HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, "shm", work_rank, NULL));
         char name[32];
         snprintf(name, sizeof name, "rank %d was killed by signal 9", victim);

@@ -95,6 +95,9 @@ done | sort | uniq -d); do
     say "$name is said in $(grep -lE "^\} $name;|\b$name = |^#define $name\b" $headers | tr '\n' ' ')"
 done
 
+# One kit for tests: random numbers are those of runtime/verify/random.h (tests/support/draw.h).
+outside '6364136223846793005|bf58476d1ce4e5b9|<<=? 13;|\bs?rand(om|48)? ?\(|1103515245' 'a second random generator' '^runtime/verify/random\.h' 'tests runtime/verify'
+
 # Calls: what an object file wants and another one of the library, or of the same program, has.
 objects() {
     find "${HEDDLE_BUILD:?}/CMakeFiles" -name '*.o' | while read -r object; do

@@ -128,7 +128,7 @@ targets_of() { # regex
             grep -xE 'heddle_cli|heddle_mpi|heddle_pmpi_count|heddle_damage|training_dump|bench_longest|example_.*' \
                 <<<"$known_targets"
             ;;
-        *) echo "${test#*/}" ;;
+        *) test=${test#*/} && echo "${test%@*}" ;; # one program on several instruction sets
         esac
     done | sort -u
 }

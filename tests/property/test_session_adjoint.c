@@ -84,8 +84,7 @@ out:
 
 static int64_t hashed(uint64_t seed, uint64_t a, uint64_t b)
 {
-    random_source source = {seed ^ a * 0x2545f4914f6cdd1du ^ b * 0x9e3779b97f4a7c15u};
-    return (int64_t)(random_bits(&source) >> 8);
+    return (int64_t)(random_at(seed, a, b) >> 8);
 }
 
 /* -VALUE..VALUE */

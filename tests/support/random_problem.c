@@ -139,8 +139,7 @@ static uint64_t global_value(const heddle_shape *shape, const int64_t *at, uint6
     for (int d = 0; d < shape->ndim; d++) {
         index = index * (uint64_t)shape->dim[d].extent + (uint64_t)at[d];
     }
-    random_source source = {seed ^ index * 0x2545f4914f6cdd1du};
-    return finite_bits(random_bits(&source), shape->dtype);
+    return finite_bits(random_at(seed, index, 0), shape->dtype);
 }
 
 void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed)

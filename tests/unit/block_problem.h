@@ -3,6 +3,7 @@
 #define HD_TEST_BLOCK_PROBLEM_H
 
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/small_float.h"
 
@@ -13,26 +14,6 @@
 #include <string.h>
 
 enum { VECTOR_ROWS = 6 };
-
-static uint64_t random_state = 42;
-
-static inline uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-static inline int64_t between(int64_t low, int64_t high)
-{
-    return low + (int64_t)(next_random() % (uint64_t)(high - low + 1));
-}
-
-static inline float symmetric(void)
-{
-    return (float)(int64_t)next_random() * 0x1p-63f;
-}
 
 static inline void *must_alloc(int64_t count, size_t bytes)
 {

@@ -1,5 +1,6 @@
 /* Block kernels: every variant this CPU runs against the reference, and the same bits in whatever lane or row. */
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/small_float.h"
 #include "kernels/table.h"
@@ -8,28 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t random_state = 7;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-static int64_t between(int64_t low, int64_t high)
-{
-    return low + (int64_t)(next_random() % (uint64_t)(high - low + 1));
-}
-
 /* Canaries behind the array: reads and writes of a vector too far show under the sanitizers. */
 static void *filled(int64_t elems, heddle_dtype dtype, float size)
 {
     char *memory = malloc((size_t)elems * heddle_dtype_bytes(dtype));
     assert_non_null(memory);
     for (int64_t i = 0; i < elems; i++) {
-        float value = size * (float)(int64_t)next_random() * 0x1p-63f;
+        float value = size * symmetric();
         if (dtype == HEDDLE_BF16) {
             ((uint16_t *)(void *)memory)[i] = hd_bf16_from_f32(value);
         } else {
@@ -324,7 +310,7 @@ static void convert_case(const hd_kernels *kernels, heddle_dtype dtype)
         assert_int_equal(back[i], isnan(x[i]) ? narrow[i] | 0x40 : narrow[i]);
     }
     for (int i = 0; i < COUNT; i++) {
-        uint32_t bits = (uint32_t)next_random();
+        uint32_t bits = (uint32_t)drawn_bits();
         memcpy(&x[i], &bits, sizeof bits);
     }
     kernels->convert(back, HEDDLE_BF16, x, HEDDLE_F32, COUNT - 3);

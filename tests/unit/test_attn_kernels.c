@@ -1,5 +1,6 @@
 /* Kernels of attention on blocks against the reference: odd sizes, masks, carry, NaN behind a mask. */
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/table.h"
 
@@ -14,14 +15,6 @@ typedef struct arrays {
     float acc[MOST * WIDE], top[MOST], sum[MOST], lse[MOST], delta[MOST];
     float dq[MOST * WIDE], dk[MOST * WIDE], dv[MOST * WIDE];
 } arrays;
-
-static uint64_t state_of = 1;
-
-static float value(void)
-{
-    state_of = state_of * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(state_of >> 32) * 0x1p-31f;
-}
 
 static void *aligned(size_t bytes)
 {
@@ -71,10 +64,10 @@ static void compare(const hd_attn_kernels *kernels, int64_t nq, int64_t nk, int6
 {
     arrays *x = calloc(1, sizeof *x), *y = calloc(1, sizeof *y);
     for (int64_t i = 0; i < MOST * WIDE; i++) {
-        x->q[i] = value();
-        x->k[i] = value();
-        x->v[i] = value();
-        x->d_o[i] = value();
+        x->q[i] = symmetric();
+        x->k[i] = symmetric();
+        x->v[i] = symmetric();
+        x->d_o[i] = symmetric();
     }
     if (poison) { /* behind the mask of most queries; a score of -infinity; a NaN gradient */
         x->k[(nk - 1) * d] = NAN;
@@ -119,10 +112,10 @@ static void compare_rows(const hd_attn_kernels *kernels, int64_t nq, int64_t nk,
     arrays *x = calloc(1, sizeof *x), *y = calloc(1, sizeof *y);
     float *s = calloc(4 * MOST * (MOST + 3), sizeof *s);
     for (int64_t i = 0; i < MOST * WIDE; i++) {
-        x->q[i] = value();
-        x->k[i] = value();
-        x->v[i] = value();
-        x->d_o[i] = value();
+        x->q[i] = symmetric();
+        x->k[i] = symmetric();
+        x->v[i] = symmetric();
+        x->d_o[i] = symmetric();
     }
     if (poison) {
         x->k[(nk - 1) * d] = NAN;

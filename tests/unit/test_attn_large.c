@@ -1,6 +1,7 @@
 /* Attention kernels of every variant where numbers are large: scores that f32 resolves only coarsely, values whose sum
  * is out of range though their mean is not. */
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/small_float.h"
 #include "kernels/table.h"
@@ -14,18 +15,10 @@ enum { QUERIES = 70, KEYS = 200, WIDTH = 40 };
 
 static const char *const variants[] = {"generic", "avx2", "avx512"};
 
-static uint64_t seed_of = 1;
-
-static float draw(float size)
-{
-    seed_of = seed_of * 6364136223846793005u + 1442695040888963407u;
-    return size * (float)(int32_t)(seed_of >> 32) * 0x1p-31f;
-}
-
 static void fill(float *x, int64_t elems, float size)
 {
     for (int64_t i = 0; i < elems; i++) {
-        x[i] = hd_f32_from_bf16(hd_bf16_from_f32(draw(size))); /* the same numbers in either type */
+        x[i] = hd_f32_from_bf16(hd_bf16_from_f32(size * symmetric())); /* the same numbers in either type */
     }
 }
 
@@ -48,7 +41,8 @@ static void fill_all(inputs *x, float scores, int large)
     for (int64_t i = 0; i < KEYS * WIDTH; i++) {
         int of_half = i / WIDTH < KEYS / 2 ? 1 : 2;
         float sign = i % WIDTH % 2 == 0 ? 1 : -1;
-        x->v[i] = (large & of_half) != 0 && i % WIDTH != 3 ? sign * (0.9f + draw(0.05f)) * FLT_MAX : draw(1);
+        x->v[i] =
+            (large & of_half) != 0 && i % WIDTH != 3 ? sign * (0.9f + 0.05f * symmetric()) * FLT_MAX : symmetric();
         x->v[i] = hd_f32_from_bf16(hd_bf16_from_f32(x->v[i]));
     }
     const float *from[] = {x->q, x->k, x->v};

@@ -1,18 +1,11 @@
 #include "case.h"
+#include "draw.h"
 #include "kernels/table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ROOM_BYTES = 6 << 20, MAX_LANES = 70, CANARY = 0xa5 };
-
-static uint64_t random_state = 1;
-
-static int64_t random_below(int64_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return n > 0 ? (int64_t)((random_state >> 20) % (uint64_t)n) : 0;
-}
 
 /* Lanes with offsets in place of addresses, and the bytes they span. */
 typedef struct geometry {
@@ -32,17 +25,16 @@ static int64_t place_side(geometry *g, side_kind kind, int is_dst, int64_t unit)
     for (int l = 0; l < g->nlanes; l++) {
         all_bytes += g->lane[l].run_bytes;
     }
-    int64_t end = unit * random_below(70);
+    int64_t end = unit * below(70);
     for (int l = 0; l < g->nlanes; l++) {
         int64_t *stride = is_dst ? g->lane[l].dst_stride_bytes : g->lane[l].src_stride_bytes;
         *(is_dst ? &g->dst_at[l] : &g->src_at[l]) = end;
         int64_t span = kind == SIDE_INTERLEAVED ? all_bytes : g->lane[l].run_bytes;
         for (int k = g->nloops - 1; k >= 0; k--) {
-            stride[k] = span + (kind == SIDE_PADDED ? unit * random_below(100) : 0);
+            stride[k] = span + (kind == SIDE_PADDED ? unit * below(100) : 0);
             span = stride[k] * g->count[k];
         }
-        end += kind == SIDE_INTERLEAVED ? g->lane[l].run_bytes
-                                        : span + (kind == SIDE_PADDED ? unit * random_below(100) : 0);
+        end += kind == SIDE_INTERLEAVED ? g->lane[l].run_bytes : span + (kind == SIDE_PADDED ? unit * below(100) : 0);
     }
     int64_t steps = 1;
     for (int k = 0; k < g->nloops; k++) {
@@ -55,19 +47,19 @@ static int64_t place_side(geometry *g, side_kind kind, int is_dst, int64_t unit)
 static int make_geometry(geometry *g, int64_t min_run, int64_t max_run, int64_t unit)
 {
     memset(g, 0, sizeof(*g));
-    g->nlanes = random_below(20) == 0 ? MAX_LANES : 1 + (int)random_below(8);
-    g->nloops = (int)random_below(4);
+    g->nlanes = below(20) == 0 ? MAX_LANES : 1 + below(8);
+    g->nloops = below(4);
     for (int k = 0; k < g->nloops; k++) {
-        g->count[k] = random_below(30) == 0 ? 0 : 1 + random_below(k == g->nloops - 1 ? 12 : 4);
+        g->count[k] = below(30) == 0 ? 0 : 1 + below(k == g->nloops - 1 ? 12 : 4);
     }
-    int64_t common = min_run + random_below(max_run - min_run + 1);
-    int same = (int)random_below(2);
+    int64_t common = min_run + below(max_run - min_run + 1);
+    int same = below(2);
     for (int l = 0; l < g->nlanes; l++) {
-        int64_t run = same ? common : min_run + random_below(max_run - min_run + 1);
-        g->lane[l].run_bytes = random_below(25) == 0 ? 0 : (run + unit - 1) / unit * unit;
+        int64_t run = same ? common : min_run + below(max_run - min_run + 1);
+        g->lane[l].run_bytes = below(25) == 0 ? 0 : (run + unit - 1) / unit * unit;
     }
-    int64_t src = place_side(g, (side_kind)random_below(SIDE_KINDS), 0, unit);
-    int64_t dst = place_side(g, (side_kind)random_below(SIDE_KINDS), 1, unit);
+    int64_t src = place_side(g, (side_kind)below(SIDE_KINDS), 0, unit);
+    int64_t dst = place_side(g, (side_kind)below(SIDE_KINDS), 1, unit);
     return src <= ROOM_BYTES && dst <= ROOM_BYTES;
 }
 
@@ -214,14 +206,14 @@ static void candidates_fit_the_lanes(void **state)
     char *base = aligned_alloc(64, 64);
     assert_non_null(base);
     for (int round = 0; round < 300; round++) {
-        make_geometry(&g, 0, random_below(2) ? 5000 : 100000, random_below(2) ? 1 : 64);
+        make_geometry(&g, 0, below(2) ? 5000 : 100000, below(2) ? 1 : 64);
         for (int l = 0; l < g.nlanes; l++) {
             g.lane[l].src = base;
             g.lane[l].dst = base;
         }
-        hd_copy_hint hint = {random_below(1 << 27), 1 << 25};
+        hd_copy_hint hint = {below(1 << 27), 1 << 25};
         const hd_copy_kernel *pick[16];
-        int capacity = 1 + (int)random_below(16);
+        int capacity = 1 + below(16);
         int count = hd_copy_candidates(pick, capacity, g.lane, g.nlanes, g.nloops, g.count, &hint);
         assert_in_range(count, 1, capacity);
         for (int i = 0; i < count; i++) {

@@ -1,5 +1,6 @@
 /* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/gemm.h"
@@ -11,22 +12,12 @@
 
 enum { MOST_ROWS = 700 };
 
-static uint64_t random_state = 99;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
 static void *filled(int64_t elems, heddle_dtype dtype)
 {
     char *memory = malloc((size_t)elems * heddle_dtype_bytes(dtype));
     assert_non_null(memory);
     for (int64_t i = 0; i < elems; i++) {
-        float value = (float)(int64_t)next_random() * 0x1p-63f;
+        float value = symmetric();
         if (dtype == HEDDLE_BF16) {
             ((uint16_t *)(void *)memory)[i] = hd_bf16_from_f32(value);
         } else {
@@ -46,8 +37,8 @@ static void check_values(const void *out, heddle_dtype out_dtype, const void *x,
 {
     double tolerance = out_dtype == HEDDLE_BF16 ? 0x1p-7 : dtype == HEDDLE_BF16 ? 0x1p-8 : 1e-6;
     for (int i = 0; i < 200; i++) {
-        int64_t row = (int64_t)(next_random() % MOST_ROWS);
-        int64_t column = (int64_t)(next_random() % (uint64_t)n);
+        int64_t row = below(MOST_ROWS);
+        int64_t column = between(0, n - 1);
         double sum = (double)bias[column];
         for (int64_t j = 0; j < k; j++) {
             sum += value_at(x, dtype, row * k + j) * (double)weight[column * k + j];
@@ -79,8 +70,8 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
     HD_OK(hd_gemm_run(gemm, 0, whole, x, MOST_ROWS));
     check_values(whole, out_dtype, x, dtype, weight, bias, k, n);
     for (int i = 0; i < 12; i++) {
-        size_t first = next_random() % MOST_ROWS;
-        size_t rows = i % 3 == 0 ? 1 : 1 + next_random() % (MOST_ROWS - first);
+        size_t first = drawn_bits() % MOST_ROWS;
+        size_t rows = i % 3 == 0 ? 1 : 1 + drawn_bits() % (MOST_ROWS - first);
         memset(part, 0x55, MOST_ROWS * out_bytes);
         HD_OK(hd_gemm_run(gemm, i & 1, part, x + first * in_bytes, (int64_t)rows));
         if (memcmp(part, whole + first * out_bytes, rows * out_bytes) != 0) {

@@ -1,5 +1,6 @@
 /* Gradients of weights from bf16 rows: right, added up, the same bits on every seat. */
 #include "case.h"
+#include "draw.h"
 
 #include "kernels/gemm.h"
 #include "kernels/small_float.h"
@@ -9,14 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 7;
-
-static float symmetric(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
 
 static uint16_t *rows_of(int64_t elems)
 {

@@ -2,6 +2,7 @@
 #include "case.h"
 
 #include "kernels/table.h"
+#include "runtime/verify/random.h"
 #include <heddle/linear_attention.h>
 
 #include <math.h>
@@ -10,12 +11,6 @@
 #include <string.h>
 
 enum { ROWS = 9, DK = 4, DV = 3 };
-
-static double noise(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (double)(int64_t)(*seed >> 33) / (double)(1u << 30) - 1;
-}
 
 typedef struct arrays {
     double q[ROWS * DK], k[ROWS * DK], v[ROWS * DV], d_o[ROWS * DV];
@@ -55,13 +50,13 @@ static void judge_has_true_gradients(void **state)
 {
     (void)state;
     static const double decays[] = {1, 0.99, 0.5};
-    uint64_t seed = 3;
+    random_source source = {3};
     for (int i = 0; i < 6; i++) {
         arrays x;
         double decay = decays[i % 3], last[DK * DV];
         int both = i / 3;
         for (size_t e = 0; e < sizeof x / sizeof(double); e++) {
-            ((double *)&x)[e] = noise(&seed);
+            ((double *)&x)[e] = random_unit(&source);
         }
         heddle_linear_reference p = {.rows = ROWS,
                                      .dk = DK,
@@ -186,13 +181,13 @@ static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused,
 {
     void *memory[ARRAYS];
     double *wide[ARRAYS];
-    uint64_t seed = 17;
+    random_source source = {17};
     for (int w = 0; w < ARRAYS; w++) {
         int64_t elems = n->rows * width_of(n, w);
         memory[w] = malloc((size_t)elems * kernels->real_bytes);
         wide[w] = malloc((size_t)elems * sizeof(double));
         for (int64_t i = 0; i < elems; i++) {
-            wide[w][i] = (float)noise(&seed);
+            wide[w][i] = (float)random_unit(&source);
             store(memory[w], i, kernels, wide[w][i]);
         }
     }

@@ -1,21 +1,12 @@
 /* What attention plans to send, against a list of every transfer: blocks and sums are walked round the ring one by one,
  * heads and the key heads that they use are marked one by one. */
 #include "case.h"
+#include "draw.h"
 
 #include <heddle/attention.h>
 #include <string.h>
 
 enum { TRIALS = 4000, MAX_RANKS = 32, MAX_HEADS = 16 };
-
-static uint64_t random_state = 88172645463325252U;
-
-static int below(int n)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (int)(random_state % (uint64_t)n);
-}
 
 typedef struct problem {
     heddle_shape shape;

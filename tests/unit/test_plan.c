@@ -1,6 +1,7 @@
 /* The search with whole dims: known answers, exact costs, and random small models against every assignment there is.
  * test_plan_methods.c has the methods. */
 #include "case.h"
+#include "draw.h"
 #include "time_limit.h"
 
 #include "runtime/base/base.h"
@@ -15,16 +16,6 @@
 #include <time.h>
 
 enum { TEXT_BYTES = 8192, MAX_LAYOUTS = 64, MAX_STAGES = 8 };
-
-static uint64_t random_state = 88172645463325252U;
-
-static int below(int n)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (int)(random_state % (uint64_t)n);
-}
 
 /* A model with one attention stage per letter of `order` ('-' is an MLP), run `repeat` times. */
 static heddle_model *make_model(const char *dims, const char *tensor, const char *order, int repeat)

@@ -1,6 +1,7 @@
 /* Methods per stage: prices against the public traffic functions, known numbers, what is chosen, and random small
  * models against every assignment of layouts and methods there is. */
 #include "case.h"
+#include "draw.h"
 
 #include "runtime/base/base.h"
 #include "runtime/schedule/schedule_internal.h"
@@ -13,16 +14,6 @@
 #include <string.h>
 
 enum { TEXT_BYTES = 8192, MAX_LAYOUTS = 64, MAX_STAGES = 8 };
-
-static uint64_t random_state = 88172645463325252U;
-
-static int below(int n)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (int)(random_state % (uint64_t)n);
-}
 
 /* --- the judge: every rank by itself, by the functions that the runtime plans with -------------------------------- */
 

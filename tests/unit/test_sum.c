@@ -1,4 +1,5 @@
 #include "case.h"
+#include "draw.h"
 #include "kernels/small_float.h"
 #include "kernels/table.h"
 
@@ -7,16 +8,6 @@
 #include <string.h>
 
 enum { MAX_ELEMS = 3000, MAX_SRC = 5 };
-
-static uint64_t random_state = 1;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
 
 static int elem_bytes(heddle_dtype dtype)
 {
@@ -72,13 +63,13 @@ static void vectors_equal_the_judge(void **state)
     }
     for (int round = 0; round < 400; round++) {
         heddle_dtype dtype = (heddle_dtype)(round % HEDDLE_DTYPE_COUNT);
-        int64_t elems = (int64_t)(random_bits() % (round % 3 ? 200 : MAX_ELEMS));
-        int nsrc = 1 + (int)(random_bits() % MAX_SRC);
-        size_t shift = (size_t)elem_bytes(dtype) * (random_bits() % 5);
+        int64_t elems = below(round % 3 ? 200 : MAX_ELEMS);
+        int nsrc = 1 + below(MAX_SRC);
+        size_t shift = (size_t)(elem_bytes(dtype) * below(5));
         const void *src[MAX_SRC];
         for (int k = 0; k < nsrc; k++) {
             for (size_t i = 0; i < sizeof(store[k]); i++) {
-                store[k][i] = (char)(random_bits() >> 13);
+                store[k][i] = (char)(drawn_bits() >> 13);
             }
             src[k] = store[k] + shift;
         }
