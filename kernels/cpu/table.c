@@ -49,8 +49,8 @@ static void fill_avx512(hd_kernels *of)
 }
 #endif
 
-/* The compiler may use an instruction set anywhere in its files, so even what fills in their slots runs only on CPUs that
- * have it. */
+/* The compiler may use an instruction set anywhere in its files, so even what fills in their slots runs only on CPUs
+ * that have it. */
 static void fill_all(void)
 {
     for (int isa = 0; isa <= hd_cpu_widest(); isa++) {

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the others reach of a rank's memory, as mapped in this process: its arena, or, between threads, all; 0 bytes: none.
- * The name of a place is its offset plus one, the same in every process; 0 names nothing. */
+/* What the others reach of a rank's memory, as mapped in this process: its arena, or, between threads, all; 0 bytes:
+ * none. The name of a place is its offset plus one, the same in every process; 0 names nothing. */
 typedef struct hd_window {
     uintptr_t base;
     size_t bytes;
