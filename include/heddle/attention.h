@@ -173,6 +173,13 @@ typedef struct heddle_attention_info {
     int64_t workspace_bytes;           /* the rest of what the object holds */
     const char *kernel;                /* "reference" "avx2" "avx512" "f64" */
     const char *why;                   /* one sentence: how the method divides the work here */
+    /* The same by the formulas of the method, which the planner uses; room_bytes: what the kernels of all threads work
+     * in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes + room_bytes
+     */
+    int64_t planned_saved_bytes, planned_workspace_bytes, room_bytes;
+    /* Of the products of one call on this rank, two for a multiplication and an addition; pairs that a mask hides do
+     * not count */
+    int64_t forward_flops, backward_flops;
 } heddle_attention_info;
 
 /* A snapshot; its texts belong to the object. Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */

@@ -148,6 +148,12 @@ typedef struct heddle_linear_attention_info {
     int64_t chunk_rows;
     const char *kernel; /* "reference" "avx2" "avx512" "f64" */
     const char *why;    /* one sentence */
+    /* The same by the formulas of the method, which the planner uses; room_bytes: what the kernels of all threads work
+     * in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes + room_bytes
+     */
+    int64_t planned_saved_bytes, planned_workspace_bytes, room_bytes;
+    /* Of the products of one call on this rank, two for a multiplication and an addition; in the form of chunks */
+    int64_t forward_flops, backward_flops;
 } heddle_linear_attention_info;
 
 /* HEDDLE_ERR_ARG: a pointer is NULL; struct_bytes (heddle/status.h). */

@@ -41,6 +41,9 @@ typedef struct heddle_schedule_stage {
     int heads;  /* of the attention; 0 where a schedule from a file does not say, then so are the next */
     int causal; /* LINEAR */
     int decays; /* LINEAR, 1: some head's decay is not 1 */
+    /* What the method's object keeps from forward to backward and holds besides, without the room of the kernels, and
+     * the products of one call (heddle_attention_info); of the rank that has most; 0 when local. */
+    int64_t saved_bytes, workspace_bytes, forward_flops, backward_flops;
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

@@ -218,13 +218,15 @@ static heddle_status report(runner *r, const request *q, heddle_comm *comm)
                   "\"local_min_ms\": %.4f, \"moving_min_ms\": %.4f,\n \"backward_min_ms\": %.4f, "
                   "\"backward_median_ms\": %.4f, \"backward_local_min_ms\": %.4f, \"backward_moving_min_ms\": %.4f,\n "
                   "\"bytes_per_rank\": %lld, \"messages_per_rank\": %lld, \"backward_bytes_per_rank\": %lld, "
-                  "\"backward_messages_per_rank\": %lld,\n \"peak_bytes\": %lld, \"overlap\": %.3f, "
+                  "\"backward_messages_per_rank\": %lld,\n \"flops_per_rank\": %lld, "
+                  "\"backward_flops_per_rank\": %lld,\n \"peak_bytes\": %lld, \"overlap\": %.3f, "
                   "\"backward_overlap\": %.3f, \"samples\": %d,\n "
                   "\"times_longer_min\": %.3f, \"times_longer_median\": %.3f, \"backward_times_longer_min\": %.3f, "
                   "\"backward_times_longer_median\": %.3f}\n"
                 : "%s on %d ranks, kernel %s\nforward   min %.4f  median %.4f  local %.4f  moving %.4f ms\n"
                   "backward  min %.4f  median %.4f  local %.4f  moving %.4f ms\n"
                   "rank 0 sends forward %lld bytes in %lld messages, backward %lld in %lld\n"
+                  "rank 0 does %lld products and sums forward, %lld backward\n"
                   "%lld bytes held, overlap %.3f forward, %.3f backward, %d samples\n"
                   "times the longer: forward %.3f of minima, %.3f median; backward %.3f, %.3f\n";
     int n = r[METHOD].samples;
@@ -234,6 +236,7 @@ static heddle_status report(runner *r, const request *q, heddle_comm *comm)
     printf(format, info.method, heddle_comm_size(comm), info.kernel, f[0], f[n / 2], f_local, f_moving, b[0], b[n / 2],
            b_local, b_moving, (long long)info.planned.forward_bytes, (long long)info.planned.forward_messages,
            (long long)info.planned.backward_bytes, (long long)info.planned.backward_messages,
+           (long long)info.forward_flops, (long long)info.backward_flops,
            (long long)(info.saved_bytes + info.workspace_bytes), overlap(f[0], f_local, f_moving),
            overlap(b[0], b_local, b_moving), n, f[0] / fmax(f_local, f_moving), r->forward_ratio,
            b[0] / fmax(b_local, b_moving), r->backward_ratio);

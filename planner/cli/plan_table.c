@@ -81,6 +81,10 @@ static void print_method_row(const heddle_schedule_stage *stage)
     }
     printf("    by %-9s  %-13s %-8s %-13s %9s %9s %9s %8s\n", stage->method, "", "inside", "", sent, "", total,
            messages);
+    printf("      a rank keeps %s for backward and works in %s, %.3g GFLOP forward, %.3g backward\n",
+           cli_si(sent, sizeof sent, (double)stage->saved_bytes),
+           cli_si(total, sizeof total, (double)stage->workspace_bytes), (double)stage->forward_flops * 1e-9,
+           (double)stage->backward_flops * 1e-9);
 }
 
 static int print_repetition(const cli_plan_view *v, int repetition)

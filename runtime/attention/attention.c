@@ -267,7 +267,17 @@ heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle
                                   .workspace_bytes = a->workspace_bytes + a->core.workspace_bytes,
                                   .kernel = a->core.kernels->name,
                                   .why = a->why};
-    hd_attn_plan(&info.planned, &a->problem);
+    const hd_attn_problem *p = &a->problem;
+    hd_memory memory;
+    hd_flops flops;
+    hd_method_memory(&memory, p->method, &p->members, p->rank);
+    hd_method_flops(&flops, p->method, &p->members, p->rank, hd_attn_pairs(p));
+    info.planned_saved_bytes = (int64_t)memory.saved_bytes;
+    info.planned_workspace_bytes = (int64_t)memory.workspace_bytes;
+    info.room_bytes = a->core.room_bytes;
+    info.forward_flops = (int64_t)flops.forward;
+    info.backward_flops = (int64_t)flops.backward;
+    hd_attn_plan(&info.planned, p);
     info.measured.forward_bytes =
         a->core.moved[0].bytes + way[HD_QKV_TO_HEADS].bytes + way[HD_O_TO_ROWS].bytes + way[HD_LSE_TO_ROWS].bytes;
     info.measured.forward_messages = a->core.moved[0].messages + way[HD_QKV_TO_HEADS].messages +

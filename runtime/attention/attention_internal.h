@@ -52,6 +52,8 @@ void hd_attn_problem_free(hd_attn_problem *problem);
 
 /* What this rank is going to send, from the problem alone; never from the plans that do it. */
 void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem);
+/* Pairs of a query of this rank's part and a key that it sees, of all samples. */
+int64_t hd_attn_pairs(const hd_attn_problem *problem);
 
 typedef struct hd_moved {
     int64_t bytes, messages;
@@ -74,6 +76,7 @@ typedef struct hd_core {
     void *wide;                        /* bf16: [threads][2][largest rows][width] keys and values of one head in f32 */
     int64_t scratch_bytes, wide_bytes; /* of one thread */
     int64_t saved_bytes, workspace_bytes;
+    int64_t room_bytes;    /* of these: scratch and wide of all threads */
     hd_moved moved[2];     /* sent by the core forward, backward */
     int going_back;        /* 1 in backward */
     struct hd_hop *hop[3]; /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */

@@ -45,7 +45,8 @@ heddle_status hd_core_take_room(hd_core *core, int64_t rows)
     HD_TRY(
         hd_alloc_aligned(&core->scratch, 64, (size_t)(core->threads * core->scratch_bytes), "scratch of an attention"));
     HD_TRY(hd_alloc_aligned(&core->wide, 64, (size_t)(core->threads * core->wide_bytes), "keys of an attention"));
-    core->workspace_bytes += core->threads * (core->scratch_bytes + core->wide_bytes);
+    core->room_bytes += core->threads * (core->scratch_bytes + core->wide_bytes);
+    core->workspace_bytes += core->room_bytes;
 out:
     return st;
 }

@@ -47,13 +47,14 @@ static heddle_status take_state(hd_core *core)
     HD_TRY(join_rows(state, core));
     state->core = *core;
     state->core.scratch = state->core.wide = NULL;
-    state->core.workspace_bytes = 0;
+    state->core.workspace_bytes = state->core.room_bytes = 0;
     state->core.rows = state->rows;
     state->core.rank = 0;
     state->core.nranks = 2;
     int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
     HD_TRY(hd_core_take_room(&state->core, state->rows[1].rows));
     core->workspace_bytes += state->core.workspace_bytes;
+    core->room_bytes += state->core.room_bytes;
     if (core->comm != NULL) {
         HD_TRY(hd_core_buffer(&state->kv, core, elems * p->elem_bytes));
         core->workspace_bytes -= elems * p->elem_bytes;

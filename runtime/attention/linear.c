@@ -26,8 +26,9 @@ static heddle_status make_memory(heddle_linear_attention *a)
         }
     }
     a->scratch_bytes = (int64_t)(a->kernels->scratch_bytes(&a->dims) + 127) / 64 * 64;
-    HD_TRY(take_memory(&a->scratch, p->options.threads * a->scratch_bytes, &a->workspace_bytes));
-    HD_TRY(take_memory(&a->carry, p->options.threads * 2 * a->padded_elems * real, &a->workspace_bytes));
+    HD_TRY(take_memory(&a->scratch, p->options.threads * a->scratch_bytes, &a->room_bytes));
+    HD_TRY(take_memory(&a->carry, p->options.threads * 2 * a->padded_elems * real, &a->room_bytes));
+    a->workspace_bytes += a->room_bytes;
     HD_TRY(take_memory(&a->last, p->state_bytes, &a->workspace_bytes));
     if (p->shape.dtype == HEDDLE_BF16) {
         HD_TRY(take_memory(&a->part[0], heads * p->rows * p->dv * real, &a->workspace_bytes));
@@ -35,6 +36,14 @@ static heddle_status make_memory(heddle_linear_attention *a)
     }
 out:
     return st;
+}
+
+static void plan(heddle_attention_traffic *out, const hd_linear_problem *p)
+{
+    hd_sends s;
+    hd_method_sends(&s, p->method, &p->members, p->me);
+    *out = (heddle_attention_traffic){(int64_t)s.forward_bytes, s.forward_messages, (int64_t)s.backward_bytes,
+                                      s.backward_messages};
 }
 
 /* What can be done without the others. */
@@ -63,7 +72,8 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
                                .bidirectional = a->problem.options.bidirectional};
     a->padded_elems = a->problem.dk * a->kernels->padded(a->problem.dv);
     HD_TRY(make_memory(a));
-    HD_TRY(heddle_linear_attention_plan_traffic(&a->planned, shape, mesh, layout, options, heddle_comm_rank(comm)));
+    a->problem.members.padded_width_v = a->kernels->padded(a->problem.dv);
+    plan(&a->planned, &a->problem);
 out:
     return st;
 }
@@ -157,14 +167,7 @@ heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out
     HD_TRY(HD_NEED(mesh));
     HD_TRY(HD_NEED(layout));
     HD_TRY(hd_linear_problem_make(&p, shape, mesh, layout, options, rank));
-    memset(out, 0, sizeof *out);
-    if (p.nranks > 1 && p.state_elems > 0) {
-        const hd_method_stage stage = {
-            .kind = HEDDLE_STAGE_LINEAR, .causal = !p.options.bidirectional, .decays = !p.all_ones};
-        hd_method_states(&out->forward_messages, &out->backward_messages, p.method, &stage, p.me, p.nranks);
-        out->forward_bytes = out->forward_messages * p.state_bytes;
-        out->backward_bytes = out->backward_messages * p.state_bytes;
-    }
+    plan(out, &p);
     hd_linear_problem_free(&p);
 out:
     return st;
@@ -204,6 +207,10 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
         "every rank gathers all states and folds those before it; the products inside the chunks hide the gather",
         "exclusive scan of the states; the products inside the chunks hide its first steps"};
     const hd_flow_method *method = hd_flow_method_of(a->problem.options.method);
+    hd_memory memory;
+    hd_flops flops;
+    hd_method_memory(&memory, a->problem.method, &a->problem.members, a->problem.me);
+    hd_method_flops(&flops, a->problem.method, &a->problem.members, a->problem.me, 0);
     heddle_linear_attention_info info = {
         .method = heddle_linear_method_name(a->problem.options.method),
         .planned = a->planned,
@@ -214,6 +221,11 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
         .serial_steps = a->problem.nranks > 1 ? method->serial_steps(a->problem.nranks) : 0,
         .saved_bytes = a->saved_bytes,
         .workspace_bytes = a->workspace_bytes,
+        .planned_saved_bytes = (int64_t)memory.saved_bytes,
+        .planned_workspace_bytes = (int64_t)memory.workspace_bytes,
+        .room_bytes = a->room_bytes,
+        .forward_flops = (int64_t)flops.forward,
+        .backward_flops = (int64_t)flops.backward,
         .wait_ns = a->wait_ns,
         .chunk_rows = a->problem.chunk_rows,
         .kernel = a->kernels->name,

@@ -22,6 +22,7 @@ typedef struct hd_linear_problem {
     double *decay;                    /* [heads of the shape] */
     int all_ones;                     /* nothing decays */
     int nranks, me;                   /* of the ranks that share the sequence, in its order */
+    hd_method_group members;          /* the same ranks as methods see them */
     int *rank;                        /* [nranks] */
     int64_t *member_rows;             /* [nranks] */
     int64_t state_elems, state_bytes; /* all samples and heads of this rank */
@@ -117,6 +118,7 @@ struct heddle_linear_attention {
     unsigned char *part[2]; /* bf16: o or dv, and dk, of the first half, in f32 [batch][heads][rows][width] */
     unsigned char *last;    /* dense states behind this rank's rows */
     int64_t workspace_bytes, saved_bytes;
+    int64_t room_bytes; /* of workspace_bytes: scratch and carry */
     heddle_attention_traffic planned, measured;
     int64_t forwards, backwards, wait_ns;
     heddle_status broken; /* of an earlier call */

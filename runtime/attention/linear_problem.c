@@ -179,15 +179,31 @@ out:
     return st;
 }
 
-/* The states at all chunk borders should not need more memory than k. */
-static int64_t choose_chunk(const hd_linear_problem *p)
+/* The same ranks as methods see them, and whether the method may run. */
+static heddle_status take_members(hd_linear_problem *p)
 {
-    int64_t widest = p->dk > p->dv ? p->dk : p->dv;
-    int64_t chunk = p->options.chunk_rows > 0 ? p->options.chunk_rows : (widest + 63) / 64 * 64;
-    if (p->options.chunk_rows == 0) {
-        chunk = chunk < 128 ? 128 : chunk > 256 ? 256 : chunk;
-    }
-    return p->rows > 0 && p->rows < chunk ? p->rows : chunk;
+    heddle_status st = HEDDLE_OK;
+    hd_method_group *g = &p->members;
+    HD_TRY(hd_method_group_members(g, p->nranks, 1));
+    memcpy(g->rows_before + 1, p->member_rows, (size_t)p->nranks * sizeof *p->member_rows);
+    hd_method_group_count(g);
+    g->shape = &p->shape;
+    g->stage = (hd_method_stage){.kind = HEDDLE_STAGE_LINEAR,
+                                 .dim = 1,
+                                 .heads = p->heads,
+                                 .causal = !p->options.bidirectional,
+                                 .decays = !p->all_ones};
+    g->fibres = p->batch;
+    g->heads = p->heads;
+    g->width = p->dk;
+    g->width_v = g->padded_width_v = p->dv;
+    g->chunk_rows = p->options.chunk_rows;
+    g->elem_bytes = (int64_t)heddle_dtype_bytes(p->shape.dtype);
+    g->real_bytes = (int64_t)heddle_dtype_bytes(p->real);
+    p->method = hd_method_find(HEDDLE_STAGE_LINEAR, heddle_linear_method_name(p->options.method));
+    HD_TRY(hd_method_need(p->method, g));
+out:
+    return st;
 }
 
 heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape *shape, const heddle_mesh *mesh,
@@ -203,15 +219,13 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     HD_TRY(take_decay(p, p->options.decay));
     HD_TRY(take_group(p, mesh, layout, rank));
-    p->method = hd_method_find(HEDDLE_STAGE_LINEAR, heddle_linear_method_name(p->options.method));
-    const hd_method_group members = {.shape = shape, .stage = {.kind = HEDDLE_STAGE_LINEAR, .dim = 1}, .n = p->nranks};
-    HD_TRY(hd_method_need(p->method, &members));
     HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
     p->batch = box.len[0];
     p->rows = box.len[1];
     p->heads = box.len[2];
     p->head_lo = box.lo[2];
-    p->chunk_rows = choose_chunk(p);
+    HD_TRY(take_members(p));
+    p->chunk_rows = hd_group_chunk_rows(&p->members, p->rows);
     p->nchunks = p->rows / p->chunk_rows + (p->rows % p->chunk_rows != 0);
     /* a state per chunk; rows of vectors may be padded to 16 */
     const int64_t states[] = {8, p->batch, p->heads, p->nchunks + 1, p->dk, p->dv + 16, 8};
@@ -234,5 +248,6 @@ void hd_linear_problem_free(hd_linear_problem *problem)
     hd_free(problem->decay);
     hd_free(problem->rank);
     hd_free(problem->member_rows);
+    hd_method_group_free(&problem->members);
     memset(problem, 0, sizeof *problem);
 }

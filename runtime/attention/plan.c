@@ -9,6 +9,27 @@ void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem)
                                       s.backward_messages};
 }
 
+/* Keys seen by the queries 0 .. end-1, each of which sees those up to its own, but at most `most`. */
+static int64_t seen_before(int64_t end, int64_t most)
+{
+    return end <= most ? end * (end + 1) / 2 : most * (most + 1) / 2 + (end - most) * most;
+}
+
+int64_t hd_attn_pairs(const hd_attn_problem *problem)
+{
+    const hd_row_set *queries = &problem->held[problem->rank / problem->spread];
+    int64_t pairs = 0;
+    for (int64_t b = 0; b < problem->batch; b++) {
+        int64_t keys = problem->key_length[b];
+        for (int i = 0; i < queries->nsegs; i++) {
+            const hd_seg *q = &queries->seg[i];
+            pairs +=
+                problem->options.causal ? seen_before(q->lo + q->len, keys) - seen_before(q->lo, keys) : q->len * keys;
+        }
+    }
+    return pairs;
+}
+
 heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const heddle_shape *shape,
                                           const heddle_mesh *mesh, const heddle_layout *layout,
                                           heddle_placement placement, int rank)

@@ -238,6 +238,7 @@ static heddle_status deal_heads(hd_attn_problem *p, const heddle_mesh *mesh)
     g->real_bytes = p->real_bytes;
     g->log_sum_exp = p->options.log_sum_exp;
     g->all_reduce = p->options.rsa_all_reduce;
+    g->forward_only = p->options.forward_only;
     g->projected_length = p->options.projected_length;
     g->shape = &p->shape;
     g->stage = (hd_method_stage){.kind = HEDDLE_STAGE_ATTENTION, .dim = 1, .heads = p->heads};

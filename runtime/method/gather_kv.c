@@ -14,4 +14,16 @@ static void sends(hd_sends *out, const hd_method_group *group, int member)
     out->backward_messages += hd_group_full(group, 0, group->n) - (mine > 0);
 }
 
-const hd_method hd_method_gather_kv = {.name = "gather-kv", .kind = HEDDLE_STAGE_ATTENTION, .sends = sends};
+/* All keys and values, kept for backward; the gradients of all of them. */
+static void holds(hd_memory *out, const hd_method_group *group, int member)
+{
+    __int128 elems = (__int128)2 * group->kv_heads * group->fibres * group->sequence * group->width;
+    (void)member;
+    if (group->n > 1) {
+        out->saved_bytes += elems * group->elem_bytes;
+        out->workspace_bytes += group->forward_only ? 0 : elems * group->real_bytes;
+    }
+}
+
+const hd_method hd_method_gather_kv = {
+    .name = "gather-kv", .kind = HEDDLE_STAGE_ATTENTION, .sends = sends, .holds = holds};

@@ -123,11 +123,15 @@ out:
 void hd_method_group_count(hd_method_group *group)
 {
     for (int m = 0; m < group->n; m++) {
-        group->full_before[m + 1] = group->full_before[m] + (group->rows_before[m + 1] > 0);
+        int64_t rows = group->rows_before[m + 1];
+        group->rows_most = rows > group->rows_most ? rows : group->rows_most;
+        group->full_before[m + 1] = group->full_before[m] + (rows > 0);
         group->rows_before[m + 1] += group->rows_before[m];
     }
     for (int first = 0; first < group->n; first += group->inner) {
-        group->full_segments += hd_group_full(group, first, group->inner) > 0;
+        int64_t rows = hd_group_rows(group, first, group->inner);
+        group->segment_rows_most = rows > group->segment_rows_most ? rows : group->segment_rows_most;
+        group->full_segments += rows > 0;
     }
     group->sequence = group->rows_before[group->n];
 }
@@ -171,6 +175,7 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     out->heads = out->kv_heads = stage->heads;
     out->heads_a_kv_head = out->fibres = 1;
     out->width = shape->dim[shape->ndim - 1].extent / stage->heads;
+    out->width_v = out->padded_width_v = out->width;
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
     HD_TRY(hd_method_group_members(out, out->n, out->naxes == 2 ? mesh->axis[out->axis[1]].size : 1));
@@ -217,6 +222,39 @@ void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_gro
     }
 }
 
+static int64_t of_all_fibres(const hd_method_group *g, __int128 a_fibre)
+{
+    return saturated((__int128)g->fibres_max * saturated(a_fibre));
+}
+
+static __int128 larger(__int128 a, __int128 b)
+{
+    return a > b ? a : b;
+}
+
+/* What the busiest rank holds and does. */
+static void price_work(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
+{
+    int spread = hd_group_spread(method, group);
+    hd_memory most = {0, 0};
+    hd_flops longest = {0, 0};
+    for (int m = 0; m < group->n; m++) {
+        hd_memory memory;
+        hd_flops flops;
+        __int128 queries = hd_group_rows(group, m / spread * spread, spread);
+        hd_method_memory(&memory, method, group, m);
+        hd_method_flops(&flops, method, group, m, queries * group->sequence);
+        most.saved_bytes = larger(most.saved_bytes, memory.saved_bytes);
+        most.workspace_bytes = larger(most.workspace_bytes, memory.workspace_bytes);
+        longest.forward = larger(longest.forward, flops.forward);
+        longest.backward = larger(longest.backward, flops.backward);
+    }
+    out->saved_bytes = of_all_fibres(group, most.saved_bytes);
+    out->workspace_bytes = of_all_fibres(group, most.workspace_bytes);
+    out->forward_flops = of_all_fibres(group, longest.forward);
+    out->backward_flops = of_all_fibres(group, longest.backward);
+}
+
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
 {
     hd_sends most = {0, 0, 0, 0};
@@ -237,6 +275,7 @@ void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_meth
     }
     add(&out->forward, group, most.forward_bytes, all.forward_bytes, all.forward_messages);
     add(&out->backward, group, most.backward_bytes, all.backward_bytes, all.backward_messages);
+    price_work(out, method, group);
 }
 
 int hd_group_spread(const hd_method *method, const hd_method_group *group)

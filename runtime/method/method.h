@@ -1,4 +1,5 @@
-/* How a mixing stage may run when the dim it mixes is sharded: one file per method, and what it sends.
+/* How a mixing stage may run when the dim it mixes is sharded: one file per method: whether it may and why not, what it
+ * sends, what it holds, and the products it takes.
  *
  * A stage over dim t of x[b, t, s, c] attends along every fibre of t. The ranks that share all coordinates but those of
  * the axes that shard t form a group; a group works on [its fibres, t, heads, c / heads], so what a rank sends is the
@@ -22,6 +23,8 @@ typedef struct hd_edge_cost {
 
 typedef struct hd_method_cost {
     hd_edge_cost forward, backward; /* of one call */
+    /* of the rank that has most */
+    int64_t saved_bytes, workspace_bytes, forward_flops, backward_flops;
 } hd_method_cost;
 
 /* What a method has to know of a stage. */
@@ -50,15 +53,30 @@ typedef struct hd_method_group {
     int64_t heads_a_kv_head;              /* of the whole problem */
     int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
     int log_sum_exp, all_reduce;          /* heddle_attention_options */
+    int forward_only;                     /* likewise */
+    int64_t width_v, padded_width_v;      /* LINEAR: of v and o; of a state's row in memory */
+    int64_t chunk_rows;                   /* LINEAR: wanted; 0: chosen */
     int64_t projected_length;             /* likewise */
     int64_t *rows_before;                 /* [n + 1] rows of the members 0 .. m-1 */
     int *full_before;                     /* [n + 1] how many of them have any */
+    int64_t rows_most, segment_rows_most; /* of a member; of a segment of `inner` members */
     int full_segments;                    /* segments of `inner` members that have rows */
     int64_t fibres_max;                   /* of one group */
     __int128 fibres_total;                /* of all groups; replicas count each */
     int64_t busy_groups;                  /* that have fibres */
     char why_not[HD_METHOD_REASON_BYTES]; /* no method but local may run in this layout; "" */
 } hd_method_group;
+
+/* What an object holds on one member, for the group's `fibres`: from forward to backward; the rest. Without the room
+ * that kernels work in, which is theirs to say. */
+typedef struct hd_memory {
+    __int128 saved_bytes, workspace_bytes;
+} hd_memory;
+
+/* Of the products of one call on one member: two for a multiplication and an addition. */
+typedef struct hd_flops {
+    __int128 forward, backward;
+} hd_flops;
 
 /* What one member sends per call for the group's `fibres`. */
 typedef struct hd_sends {
@@ -79,6 +97,12 @@ typedef struct hd_method {
      * towards the beginning. */
     int64_t (*states)(int member, int n);
     int gathers; /* LINEAR: without decay what is sent one way serves the other, too */
+    int64_t (*held)(
+        int n);        /* LINEAR: states that a flow holds besides its own, the one that comes and the one that goes */
+    int keeps_weights; /* ATTENTION: backward takes them from memory, it does not make them anew */
+    void (*holds)(hd_memory *out, const hd_method_group *group, int member); /* ATTENTION: adds; NULL: nothing more */
+    /* ATTENTION; NULL: scores and values, in backward five products. */
+    void (*works)(hd_flops *out, const hd_method_group *group, int member, __int128 pairs);
 } hd_method;
 
 extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_method_ring, hd_method_gather_kv,
@@ -99,6 +123,9 @@ void hd_method_group_count(hd_method_group *group);
 /* NULL when the method may run in the group's layout, else why not. `reason`: HD_METHOD_REASON_BYTES. */
 const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group);
 void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member);
+void hd_method_memory(hd_memory *out, const hd_method *method, const hd_method_group *group, int member);
+/* pairs: of a query of the member's segment and a key that it sees, per head, of all `fibres`; ATTENTION. */
+void hd_method_flops(hd_flops *out, const hd_method *method, const hd_method_group *group, int member, __int128 pairs);
 /* What one call costs; the method may run. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
 /* How much more attention the busiest rank does than an even share of heads would be, in percent. */
@@ -120,6 +147,10 @@ int64_t hd_group_rows(const hd_method_group *group, int first, int count);
 int hd_group_full(const hd_method_group *group, int first, int count);
 /* What member `index` of `spread` that share the heads gets. One alone has all key heads, used or not. */
 hd_head_part hd_group_part(const hd_method_group *group, int spread, int index);
+/* Heads of q, k and v that all members of a segment get together. */
+int64_t hd_group_packed_heads(const hd_method_group *group, int spread);
+/* LINEAR: of a member with so many rows. */
+int64_t hd_group_chunk_rows(const hd_method_group *group, int64_t rows);
 /* Ranks that the method deals the heads to. */
 int hd_group_spread(const hd_method *method, const hd_method_group *group);
 
@@ -133,9 +164,8 @@ void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int 
 void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member);
 /* The method's states, one per fibre and message. */
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method);
-/* How many of them a forward and a backward call send: what the planner prices is what the runtime plans. */
-void hd_method_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
-                      int member, int n);
+/* Blocks of `arrays` arrays on their way round the ring, and sums of them. */
+void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int spread, int arrays);
 
 int64_t hd_add_saturated(int64_t a, int64_t b);
 

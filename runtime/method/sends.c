@@ -40,6 +40,11 @@ static int64_t kv_heads_dealt(const hd_method_group *group, int spread)
     return sum;
 }
 
+int64_t hd_group_packed_heads(const hd_method_group *group, int spread)
+{
+    return group->heads + 2 * kv_heads_dealt(group, spread);
+}
+
 static int at_most(int64_t count, int ranks)
 {
     return count < ranks ? (int)count : ranks;
@@ -105,8 +110,8 @@ void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member)
     out->backward_messages += messages;
 }
 
-void hd_method_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
-                      int member, int n)
+static void count_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
+                         int member, int n)
 {
     const int64_t right = method->states(member, n), left = method->states(n - 1 - member, n);
     const int64_t both = right + (method->gathers && !stage->decays ? 0 : left);
@@ -116,8 +121,11 @@ void hd_method_states(int64_t *forward, int64_t *backward, const hd_method *meth
 
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method)
 {
-    const __int128 state = (__int128)group->heads * group->width * group->width * group->real_bytes * group->fibres;
-    hd_method_states(&out->forward_messages, &out->backward_messages, method, &group->stage, member, group->n);
+    const __int128 state = (__int128)group->heads * group->width * group->width_v * group->real_bytes * group->fibres;
+    if (state == 0) {
+        return;
+    }
+    count_states(&out->forward_messages, &out->backward_messages, method, &group->stage, member, group->n);
     out->forward_bytes = state * out->forward_messages;
     out->backward_bytes = state * out->backward_messages;
 }

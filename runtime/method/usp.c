@@ -18,5 +18,14 @@ static void sends(hd_sends *out, const hd_method_group *group, int member)
     hd_sends_ring(out, group, member, group->inner, 1);
 }
 
-const hd_method hd_method_usp = {
-    .name = "usp", .kind = HEDDLE_STAGE_ATTENTION, .heads_over = heads_over, .why_not = why_not, .sends = sends};
+static void holds(hd_memory *out, const hd_method_group *group, int member)
+{
+    hd_hold_ring(out, group, member, group->inner, 2);
+}
+
+const hd_method hd_method_usp = {.name = "usp",
+                                 .kind = HEDDLE_STAGE_ATTENTION,
+                                 .heads_over = heads_over,
+                                 .why_not = why_not,
+                                 .sends = sends,
+                                 .holds = holds};

@@ -265,6 +265,10 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     made.backward_bytes_per_rank_max = run->cost.backward.bytes_per_rank_max;
     made.backward_bytes_total = run->cost.backward.bytes_total;
     made.backward_messages = run->cost.backward.messages;
+    made.saved_bytes = run->cost.saved_bytes;
+    made.workspace_bytes = run->cost.workspace_bytes;
+    made.forward_flops = run->cost.forward_flops;
+    made.backward_flops = run->cost.backward_flops;
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_stage, name));
 out:
     return st;

@@ -164,7 +164,8 @@ static int try_price(int trial)
             HD_OK(judge(&theirs, method->name, &stage, &shape, &mesh, &layout));
             priced++;
         }
-        if (memcmp(&mine, &theirs, sizeof mine) != 0) {
+        if (memcmp(&mine.forward, &theirs.forward, sizeof mine.forward) != 0 ||
+            memcmp(&mine.backward, &theirs.backward, sizeof mine.backward) != 0) {
             char text[512];
             HD_OK(heddle_layout_format(text, sizeof text, &layout, &shape, &mesh));
             fail_msg(
