@@ -165,7 +165,8 @@ HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data
  * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
  * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is ignored
  * (heddle/space.h). Collective between the ranks that name each other. HEDDLE_ERR_MISMATCH, on both sides: the sizes
- * differ. HEDDLE_ERR_ARG: no such rank, NULL with bytes to move. Errors of waiting. */
+ * differ. HEDDLE_ERR_ARG: no such rank, only one of the two is this rank itself, NULL with bytes to move. Errors of
+ * waiting; all ranks are told of those, as by heddle_comm_abort. */
 HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
                                               void *recv, size_t recv_bytes, int from, heddle_stream stream);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all

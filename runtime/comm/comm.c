@@ -100,10 +100,9 @@ heddle_status hd_hub_arrays(heddle_comm *comm)
     heddle_status st = HEDDLE_OK;
     size_t n = (size_t)comm->size;
     HD_TRY(hd_alloc((void **)&comm->hub.of, n, sizeof(hd_hub_memory *), "a communicator"));
-    HD_TRY(hd_alloc((void **)&comm->pair_sent, n, sizeof(uint64_t), "a communicator"));
-    HD_TRY(hd_alloc((void **)&comm->pair_received, n, sizeof(uint64_t), "a communicator"));
+    comm->pair.half_bytes = HD_OUTBOX_BYTES;
     if (comm->group->team == NULL && comm->size > 1) {
-        HD_TRY(hd_group_alloc(comm->group, (void **)&comm->pair_stage, 2 * HD_OUTBOX_BYTES));
+        HD_TRY(hd_group_alloc(comm->group, (void **)&comm->pair.stage, 2 * HD_OUTBOX_BYTES));
     }
 out:
     return st;
@@ -138,7 +137,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
         for (int r = 0; r < comm->size; r++) {
             comm->hub.of[r] = &comm->group->control[comm->member[r]]->hub;
         }
-        HD_TRY(hd_link_create_all(&comm->pair, comm));
+        HD_TRY(hd_link_create_all(&comm->pair.link, comm));
     }
     comm->ctx = parts->ctx;
     *out = comm;
@@ -172,8 +171,6 @@ static void take_apart(heddle_comm *comm)
 static void free_arrays(heddle_comm *comm)
 {
     hd_free(comm->hub.of);
-    hd_free(comm->pair_sent);
-    hd_free(comm->pair_received);
     hd_free(comm->parent_rank);
     hd_free(comm->member);
     hd_free(comm->local);
@@ -195,7 +192,10 @@ void heddle_comm_destroy(heddle_comm *comm)
     if (comm == NULL || comm->closed) {
         return;
     }
-    hd_link_destroy(comm->pair);
+    if (comm->pair.pairs != NULL) {
+        comm->pair.pairs->destroy(comm->pair.pairs);
+    }
+    hd_link_destroy(comm->pair.link);
     if (comm->parent == NULL) {
         take_apart(comm);
         if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
@@ -205,7 +205,7 @@ void heddle_comm_destroy(heddle_comm *comm)
         hd_group_destroy(comm->group);
     } else {
         hd_group_keep(comm->group, comm->hub.block);
-        hd_group_release(comm->group, comm->pair_stage);
+        hd_group_release(comm->group, comm->pair.stage);
     }
     free_arrays(comm);
     hd_free(comm);

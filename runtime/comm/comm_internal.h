@@ -62,9 +62,29 @@ heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence,
  * it closed its communicator. */
 heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int *arrived);
+/* hd_comm_import of what a linked peer exported. */
+void *hd_link_import(const hd_link *link, int peer, uint64_t name);
 /* Spin while ranks fit the cores, then yield, then futex. HEDDLE_ERR_TIMEOUT names rank, peer and `what`. */
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int64_t deadline_ns, const char *what);
+/* What sends between any two ranks of one host stand on (runtime/move/pair.c). */
+typedef struct hd_pairs {
+    void (*destroy)(struct hd_pairs *pairs);
+} hd_pairs;
+typedef struct hd_pair_ground {
+    hd_link *link;        /* between all ranks; NULL: some are elsewhere, so the transport carries what is sent */
+    unsigned char *stage; /* two halves, for memory that peers cannot reach; NULL: they reach all */
+    size_t half_bytes;
+    hd_pairs *pairs; /* of whoever sends, NULL at first; ends with the communicator */
+} hd_pair_ground;
+hd_pair_ground *hd_comm_pair_ground(heddle_comm *comm);
+heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                        size_t recv_bytes, int from);
+
+/* Where an operation begins: HEDDLE_ERR_ARG in a fork, HEDDLE_ERR_PEER when somebody has given up. `call`: its name,
+ * for those who break it on purpose. */
+heddle_status hd_comm_begin(heddle_comm *comm, const char *call);
+
 /* Let others run for a moment inside a polling loop; `round` counts the loop's turns without progress. Sleeps, in the
  * end, until a post to this rank or for a few milliseconds. */
 void hd_comm_relax(heddle_comm *comm, int round);

@@ -16,7 +16,8 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 
 /* --- communicator ------------------------------------------------------------------------------------------------- */
 
-/* What differs between transports; no slot but relax is NULL. `exchange` is the transport's own object. */
+/* What differs between transports; no slot is NULL but relax, and sendrecv where all ranks are in the group. `exchange`
+ * is the transport's own object. */
 typedef struct hd_comm_ops {
     const char *name;
     heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -45,8 +46,6 @@ typedef struct hd_comm_calls {
     heddle_status (*barrier)(heddle_comm *comm);
     heddle_status (*gather)(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
     heddle_status (*sum)(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
-    heddle_status (*sendrecv)(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
-                              size_t recv_bytes, int from);
 } hd_comm_calls;
 extern const hd_comm_calls hd_hub_calls;
 extern const hd_comm_calls hd_envelope_calls;
@@ -109,19 +108,16 @@ struct heddle_comm {
     heddle_comm_options options;
     int64_t asked_ns; /* when options.interrupt was last called */
     hd_hub hub;
-    hd_link *pair;       /* sendrecv between members of the group; only with a hub */
-    uint64_t *pair_sent; /* by rank */
-    uint64_t *pair_received;
-    unsigned char *pair_stage; /* two halves of HD_OUTBOX_BYTES, for memory that peers cannot reach; NULL: threads */
-    hd_record *records;        /* one per rank */
-    hd_envelope *envelopes;    /* one per rank; NULL: there is a hub */
-    hd_breaker *breaker;       /* NULL: nobody */
-    void *in_flight;           /* of the reshards: hd_comm_in_flight */
-    hd_exchange *exchanges;    /* all of this communicator and its parts; of the communicator without parent */
-    int next_tag;              /* of the communicator without parent */
-    int broken;                /* heddle_status of a group operation that failed half way */
-    int closed;                /* destroyed, but for the buffers that are out */
-    int bound;                 /* cpus_before is to be restored */
+    hd_pair_ground pair;    /* only with a hub */
+    hd_record *records;     /* one per rank */
+    hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
+    hd_breaker *breaker;    /* NULL: nobody */
+    void *in_flight;        /* of the reshards: hd_comm_in_flight */
+    hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
+    int next_tag;           /* of the communicator without parent */
+    int broken;             /* heddle_status of a group operation that failed half way */
+    int closed;             /* destroyed, but for the buffers that are out */
+    int bound;              /* cpus_before is to be restored */
     cpu_set_t cpus_before;
     const char *name; /* "shm", for the description */
     char describe[1024];
@@ -182,15 +178,9 @@ static inline int hd_wait_looks(const hd_group *group, int round)
 }
 heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 
-/* links over all ranks of a communicator with hub, whatever the options say about reaching */
+/* A link over all ranks of a communicator with hub, whatever the options say about reaching. It is part of other calls:
+ * its posts and waits do not count as calls (faults). */
 heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm);
-
-/* A post between linked ranks, not counted as a call of its own (faults). */
-void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords);
-/* Memory of threads is gone when its owner gave up and freed it, so a reader claims a message before it reads, and a
- * sender that gives up revokes it. Each returns 1 on success: exactly one of the two succeeds per sequence number. */
-int hd_link_claim(hd_link *link, int sender, uint64_t sequence);
-int hd_link_revoke(hd_link *link, int reader, uint64_t sequence);
 
 /* Group operations (gather.c), with hub or without. HEDDLE_ERR_PEER when somebody has given up, HEDDLE_ERR_MISMATCH on
  * every rank when they do not all do the same. `bytes` in a call's word are those of the whole operation. */
@@ -215,8 +205,6 @@ void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int ra
 
 /* hub */
 heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
-heddle_status hd_pair_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
-                               size_t recv_bytes, int from);
 
 /* Taken apart although buffers are out: they go as well. */
 void hd_comm_end(heddle_comm *comm);

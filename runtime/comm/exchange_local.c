@@ -144,7 +144,7 @@ static heddle_status progress_sends(heddle_comm *comm, local_exchange *x, int *l
         if (f->busy) {
             walk_flow(x, r, 1, f->stage);
             uint64_t words[2] = {hd_group_export(comm->group, f->stage, f->bytes), f->bytes};
-            hd_link_put(x->link, r, SLOT_DATA, x->execution, words, 2);
+            HD_TRY(hd_link_post(x->link, r, SLOT_DATA, x->execution, words, 2));
             f->busy = 0;
             f->unread = 1;
         }
@@ -182,7 +182,7 @@ static heddle_status progress_receives(heddle_comm *comm, local_exchange *x, int
         }
         walk_flow(x, r, 0, hd_group_import(comm->group, comm->member[r], words[0]));
         f->busy = 0;
-        hd_link_put(x->link, r, SLOT_ACK, x->execution, NULL, 0);
+        HD_TRY(hd_link_post(x->link, r, SLOT_ACK, x->execution, NULL, 0));
     }
 out:
     return st;
@@ -284,7 +284,6 @@ static void local_destroy(heddle_comm *comm)
 const hd_comm_ops hd_local_ops = {
     .name = "local",
     .allgather = local_allgather,
-    .sendrecv = hd_pair_sendrecv,
     .exchange_create = local_exchange_create,
     .exchange_start = local_exchange_start,
     .exchange_test = local_exchange_test,

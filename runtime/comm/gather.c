@@ -111,15 +111,8 @@ out:
     return st;
 }
 
-static heddle_status envelope_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
-                                       size_t recv_bytes, int from)
-{
-    return comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
-}
-
 const hd_comm_calls hd_envelope_calls = {
     .barrier = envelope_barrier,
     .gather = envelope_gather,
     .sum = envelope_sum,
-    .sendrecv = envelope_sendrecv,
 };

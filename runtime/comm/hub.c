@@ -229,5 +229,4 @@ const hd_comm_calls hd_hub_calls = {
     .barrier = hub_barrier,
     .gather = hd_hub_gather,
     .sum = hub_sum,
-    .sendrecv = hd_pair_sendrecv,
 };

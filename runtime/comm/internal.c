@@ -73,6 +73,27 @@ int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks)
     return comm->nlocal;
 }
 
+heddle_status hd_comm_begin(heddle_comm *comm, const char *call)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_group_owned(comm->group, call));
+    HD_TRY(hd_fault_point(comm, call));
+    st = hd_comm_enter(comm);
+out:
+    return st;
+}
+
+hd_pair_ground *hd_comm_pair_ground(heddle_comm *comm)
+{
+    return &comm->pair;
+}
+
+heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                        size_t recv_bytes, int from)
+{
+    return comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
+}
+
 void **hd_comm_in_flight(heddle_comm *comm)
 {
     return &comm->in_flight;

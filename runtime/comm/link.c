@@ -11,7 +11,6 @@ enum { GENERATION_SHIFT = 40 };
 typedef struct cell {
     _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint64_t sequence;
     _Atomic uint64_t word[HD_LINK_WORDS];
-    _Atomic uint64_t claim; /* of slot 0: hd_link_claim; above an older generation's like the sequence */
 } cell;
 
 /* What a cell holds already, as its writer knows. Words that stay the same are not stored again: a peer that spins on
@@ -29,6 +28,7 @@ struct hd_link {
     cell **out;         /* by rank: the cells that this rank writes */
     uint64_t *out_base; /* by rank */
     known *known;       /* by rank and slot: of the cells that this rank writes */
+    int is_inner;       /* part of other calls: posts and waits do not count */
 };
 
 static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
@@ -41,7 +41,6 @@ static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
     for (size_t i = 0; i < bytes / sizeof(cell) && fresh; i++) {
         cell *c = (cell *)(*out)->memory + i; /* arena memory may have been used before */
         atomic_store(&c->sequence, 0);
-        atomic_store(&c->claim, 0);
     }
     return HEDDLE_OK;
 }
@@ -112,7 +111,8 @@ heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
     for (int i = 0; i < comm->size; i++) {
         ranks[i] = i;
     }
-    st = link_make(out, comm, ranks, comm->size);
+    HD_TRY(link_make(out, comm, ranks, comm->size));
+    (*out)->is_inner = 1;
 out:
     hd_free(ranks);
     return st;
@@ -143,8 +143,16 @@ static heddle_status check_peer(const hd_link *link, int peer, int slot, int nwo
     return HEDDLE_OK;
 }
 
-void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
+static heddle_status count_call(const hd_link *link, const char *call)
 {
+    return link->is_inner ? HEDDLE_OK : hd_fault_point(link->comm, call);
+}
+
+heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_peer(link, peer, slot, nwords));
+    HD_TRY(count_call(link, "link post"));
     cell *c = &link->out[peer][slot];
     known *k = &link->known[peer * HD_LINK_SLOTS + slot];
     for (int i = 0; i < nwords; i++) {
@@ -159,14 +167,6 @@ void hd_link_put(hd_link *link, int peer, int slot, uint64_t sequence, const uin
     if (peer != link->comm->rank) {
         hd_group_ring(link->comm->group, link->comm->member[peer]);
     }
-}
-
-heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(check_peer(link, peer, slot, nwords));
-    HD_TRY(hd_fault_point(link->comm, "link post"));
-    hd_link_put(link, peer, slot, sequence, words, nwords);
 out:
     return st;
 }
@@ -198,25 +198,9 @@ out:
     return st;
 }
 
-static int settle(_Atomic uint64_t *word, uint64_t sequence, uint64_t outcome)
+void *hd_link_import(const hd_link *link, int peer, uint64_t name)
 {
-    uint64_t seen = atomic_load(word);
-    while (seen < 2 * sequence) {
-        if (atomic_compare_exchange_weak(word, &seen, 2 * sequence + outcome)) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-int hd_link_claim(hd_link *link, int sender, uint64_t sequence)
-{
-    return settle(&link->out[sender]->claim, link->out_base[sender] + sequence, 0);
-}
-
-int hd_link_revoke(hd_link *link, int reader, uint64_t sequence)
-{
-    return settle(&link->in[reader]->claim, link->in_base + sequence, 1);
+    return link->out[peer] != NULL ? hd_group_import(link->comm->group, link->comm->member[peer], name) : NULL;
 }
 
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
@@ -227,7 +211,7 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
     hd_group *group = comm->group;
     int late = 0;
     HD_TRY(check_peer(link, peer, slot, nwords));
-    HD_TRY(hd_fault_point(comm, "link wait"));
+    HD_TRY(count_call(link, "link wait"));
     for (int round = 0;; round++) {
         if (has_arrived(link, peer, slot, sequence, words, nwords)) {
             st = HEDDLE_OK;

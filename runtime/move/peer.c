@@ -140,7 +140,7 @@ heddle_status hd_transfer_use_direction(hd_transfer *t, int push, int walk_src)
 
 static int slot_of(const hd_channel *c, int kind)
 {
-    return kind + (int)(c->epoch & 1);
+    return kind + (c->alternates ? (int)(c->epoch & 1) : c->half);
 }
 
 heddle_status hd_peer_post(hd_channel *c, int kind, int peer, const uint64_t *words, int nwords)
@@ -193,7 +193,7 @@ heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
         }
     }
     for (int i = 0; i < p->ntell; i++) {
-        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->dst_name};
+        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->flow != NULL ? t->offer : t->dst_name};
         if (reach == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)leg->src;
         } else if (reach == HD_REACH_STAGED) {
@@ -227,11 +227,14 @@ void hd_peer_take(hd_transfer *t, int i, const uint64_t *words)
         c->refused_by = 1 + peer; /* collect the others first: all are told alike */
         c->refusal = (int)(words[0] & 255);
     } else if (t->peers.uses[i] && t->push) {
-        c->dst_at[peer] = hd_comm_import(c->comm, peer, words[2]);
+        c->dst_at[peer] = hd_link_import(c->link, peer, words[2]);
     } else if (t->peers.uses[i]) {
         c->reach_of[peer] = (unsigned char)(words[0] >> 8);
         c->src_at[peer] = c->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
-                                                              : hd_comm_import(c->comm, peer, words[1]);
+                                                              : hd_link_import(c->link, peer, words[1]);
+        if (t->flow != NULL) {
+            hd_flow_take(t, words[2]);
+        }
     }
 }
 
@@ -260,7 +263,7 @@ heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
     }
     for (int i = 0; i < p->nserved; i++) {
         int peer = p->served[i];
-        uint64_t bytes = (uint64_t)c->moved[peer];
+        uint64_t bytes = (uint64_t)(t->refuses ? HD_REFUSED : c->moved[peer]);
         c->sent[peer] += t->push ? c->moved[peer] : 0;
         HD_TRY(hd_peer_post(c, HD_SLOT_DONE, peer, &bytes, 1));
     }

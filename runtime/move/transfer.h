@@ -66,6 +66,10 @@ typedef struct hd_peers {
     int *movers, nmovers; /* ranks whose DONE I wait for */
 } hd_peers;
 
+/* --- messages between two ranks, of sizes that are not agreed on before (pair.c) ---------------------------------- */
+
+typedef struct hd_flow hd_flow;
+
 struct hd_transfer {
     hd_channel *channel;
     hd_parts send, recv;
@@ -88,6 +92,9 @@ struct hd_transfer {
     hd_mail mail, spare; /* spare: while two ways are compared */
     hd_private own;
     hd_reach reach; /* of a private source */
+    hd_flow *flow;  /* NULL: sizes are agreed on */
+    uint64_t offer; /* of a flow: what READY says of it */
+    int refuses;    /* of a flow: the message that has come is of another size */
     char *stage;    /* peers can reach it */
     int64_t stage_bytes;
     int64_t bytes_near, bytes_messages, messages;
@@ -104,6 +111,8 @@ struct hd_channel {
     int rank, nranks;
     hd_channel_options options;
     hd_link *link;
+    int reaches_all;          /* its link does, whatever the options say about reaching */
+    int alternates, half;     /* slots: executions alternate, or always use one of the two */
     hd_transfer *guard;       /* refusals go where its READY goes; NULL: none */
     int any_mail;             /* on any rank, in any transfer */
     unsigned char *component; /* [nranks] 1: connected with this rank by copies, over any number of ranks */
@@ -136,7 +145,7 @@ struct hd_channel {
 /* Reached by loads and stores, itself included. */
 static inline int hd_channel_near(const hd_channel *channel, int peer)
 {
-    return peer == channel->rank || heddle_comm_reaches(channel->comm, peer);
+    return peer == channel->rank || channel->reaches_all || heddle_comm_reaches(channel->comm, peer);
 }
 
 /* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
@@ -159,6 +168,9 @@ heddle_status hd_peer_await(hd_channel *channel, int kind, int peer, uint64_t *w
 void hd_peer_take(hd_transfer *transfer, int i, const uint64_t *words); /* READY of peers.hear[i] */
 /* Everything but what stays on this rank, then DONE, then that. */
 heddle_status hd_peer_move(hd_transfer *transfer, const hd_leg *leg);
+
+enum { HD_REFUSED = -1 }; /* bytes of a DONE: nothing was copied, because the sizes differ */
+void hd_flow_take(hd_transfer *transfer, uint64_t offer);
 
 heddle_status hd_sums_build(hd_transfer *transfer);
 void hd_sums_run(hd_transfer *transfer, void *dst);

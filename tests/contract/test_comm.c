@@ -182,6 +182,40 @@ static void rings(void **state)
     everywhere(ring_rank, NULL);
 }
 
+/* From rank 0 to rank 1: nothing where something is expected, and the other way round; then a message that fits. */
+static heddle_status sizes_rank(heddle_comm *comm, void *arg)
+{
+    static const size_t sizes[][2] = {{0, 5}, {5, 0}, {70000, 40000}, {40000, 70000}, {70000, 70000}};
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    int n = heddle_comm_size(comm), me = heddle_comm_rank(comm);
+    int to = n > 1 && me == 0 ? 1 : -1, from = me == 1 ? 0 : -1;
+    unsigned char *own = malloc(70000), *got = malloc(70000);
+    for (size_t turn = 0; turn < sizeof sizes / sizeof sizes[0]; turn++) {
+        int fits = sizes[turn][0] == sizes[turn][1];
+        memset(own, stamp(me, turn), 70000);
+        memset(got, 0xee, 70000);
+        st = heddle_comm_sendrecv(comm, own, sizes[turn][0], to, got, sizes[turn][1], from, HEDDLE_NO_STREAM);
+        CHECK(st == (fits || (to < 0 && from < 0) ? HEDDLE_OK : HEDDLE_ERR_MISMATCH));
+        CHECK(got[0] == (fits && from == 0 ? stamp(0, turn) : 0xee) && got[69999] == got[0]);
+    }
+    if (n > 1) {
+        CHECK(heddle_comm_sendrecv(comm, own, 1, me, got, 1, (me + 1) % n, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        CHECK(heddle_comm_sendrecv(comm, NULL, 0, -1, got, 1, me, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    }
+    st = HEDDLE_OK;
+out:
+    free(own);
+    free(got);
+    return st;
+}
+
+static void sizes_differ(void **state)
+{
+    (void)state;
+    everywhere(sizes_rank, NULL);
+}
+
 static heddle_status sum_rank(heddle_comm *comm, void *arg)
 {
     enum { ELEMS = 10007 };
@@ -349,10 +383,11 @@ static void names(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(barriers),   cmocka_unit_test(barrier_orders_memory),
-        cmocka_unit_test(allgathers), cmocka_unit_test(rings),
-        cmocka_unit_test(sums),       cmocka_unit_test(links),
-        cmocka_unit_test(buffers),    cmocka_unit_test(names),
+        cmocka_unit_test(barriers),     cmocka_unit_test(barrier_orders_memory),
+        cmocka_unit_test(allgathers),   cmocka_unit_test(rings),
+        cmocka_unit_test(sizes_differ), cmocka_unit_test(sums),
+        cmocka_unit_test(links),        cmocka_unit_test(buffers),
+        cmocka_unit_test(names),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -137,38 +137,6 @@ out:
     return st;
 }
 
-heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
-                                   size_t recv_bytes, int from, heddle_stream stream)
-{
-    (void)stream; /* host memory: done on return */
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(comm));
-    if (to >= 0 && send_bytes > 0) {
-        HD_TRY(HD_NEED(send));
-    }
-    if (from >= 0 && recv_bytes > 0) {
-        HD_TRY(HD_NEED(recv));
-    }
-    if (to < -1 || to >= comm->size || from < -1 || from >= comm->size) {
-        return hd_fail(HEDDLE_ERR_ARG, "sendrecv to rank %d and from rank %d of %d (-1: none)", to, from, comm->size);
-    }
-    HD_TRY(begin(comm, "sendrecv"));
-    HD_TRY(hd_comm_enter(comm));
-    if (to == comm->rank && from == comm->rank) {
-        if (send_bytes != recv_bytes) {
-            return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d sends itself %zu bytes and expects %zu", comm->rank,
-                           send_bytes, recv_bytes);
-        }
-        if (send_bytes > 0) {
-            memmove(recv, send, send_bytes);
-        }
-        return HEDDLE_OK;
-    }
-    st = comm->calls->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
-out:
-    return st;
-}
-
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
 {
     heddle_status st = HD_NEED(comm);
