@@ -83,7 +83,7 @@ typedef struct heddle_attention_options {
     int64_t deadline_ms;        /* every wait; 0: the communicator's */
     int threads;                /* of this rank, 0..256; 0 = 1. Any number gives the same bits */
     heddle_space space; /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;         /* of that space; 0 on the host */
+    int device;         /* of that space, this rank's own; 0 on the host */
 } heddle_attention_options;
 
 HEDDLE_API void heddle_attention_options_init(heddle_attention_options *options);

@@ -69,7 +69,7 @@ typedef struct heddle_linear_attention_options {
     int threads;         /* of this rank, 0..256; 0 = 1. Samples and heads are divided among them */
     int64_t deadline_ms; /* every wait; 0: the communicator's */
     heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;          /* of that space; 0 on the host */
+    int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_linear_attention_options;
 
 HEDDLE_API void heddle_linear_attention_options_init(heddle_linear_attention_options *options);

@@ -74,7 +74,7 @@ typedef struct heddle_reshard_options {
     const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
     int64_t deadline_ms; /* 0: the communicator's */
     heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;          /* of that space; 0 on the host */
+    int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_reshard_options;
 
 HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);
@@ -88,7 +88,7 @@ typedef struct heddle_reshard heddle_reshard;
  *                           negative or, of dst, let elements share memory
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
  *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
- *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but the strides and the deadline is
+ *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but strides, deadline and device is
  *                           compared); names the first rank and field that differ, with both values
  *   HEDDLE_ERR_NOMEM        names the bytes
  * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */

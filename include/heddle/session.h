@@ -43,7 +43,7 @@ typedef struct heddle_session_options {
     int backward;       /* 1: heddle_session_backward will be called: its reshards are made on creation too */
     int dry_run;        /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
     heddle_space space; /* of its buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;         /* of that space; 0 on the host */
+    int device;         /* of that space, this rank's own; 0 on the host */
 } heddle_session_options;
 
 HEDDLE_API void heddle_session_options_init(heddle_session_options *options);

@@ -46,6 +46,7 @@ static void describe(hd_fields *fields, const heddle_shape *shape, const heddle_
     hd_fields_add(fields, "forward-only option", "%d", o->forward_only != 0);
     hd_fields_add(fields, "all-reduce option", "%d", o->rsa_all_reduce != 0);
     hd_fields_add(fields, "projected length", "%lld", (long long)o->projected_length);
+    hd_fields_add(fields, "space", "%d", (int)o->space);
 }
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
@@ -141,6 +142,7 @@ static heddle_status take_all_memory(heddle_attention *a)
     int64_t own_rows = p->batch * p->member_rows[p->rank].rows;
     int64_t part_rows = p->batch * p->held[p->rank / p->spread].rows;
     int64_t *saved = &a->saved_bytes, *workspace = &a->workspace_bytes;
+    HD_TRY(hd_device_need(p->options.space, p->options.device, "attention", hd_comm_transport_name(a->comm)));
     a->row_elems = part->nq * part_rows;
     a->q_elems = a->row_elems * p->width;
     a->kv_elems = part->nkv * part_rows * p->width;
@@ -257,9 +259,6 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     heddle_attention_options_init(&taken);
     if (mine == HEDDLE_OK) {
         mine = hd_struct_take(&taken, options, HD_STRUCT(heddle_attention_options, method));
-    }
-    if (mine == HEDDLE_OK) {
-        mine = hd_device_need(taken.space, taken.device, "attention", hd_comm_transport_name(comm));
     }
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");

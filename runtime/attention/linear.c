@@ -57,8 +57,6 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
     HD_TRY(hd_alloc((void **)&a, 1, sizeof *a, "a linear attention"));
     *out = a;
     HD_TRY(hd_linear_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm)));
-    HD_TRY(hd_device_need(a->problem.options.space, a->problem.options.device, "linear attention",
-                          hd_comm_transport_name(comm)));
     if (heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention: the mesh has %d ranks, the communicator %d",
                        heddle_mesh_size(mesh), heddle_comm_size(comm));
@@ -101,6 +99,7 @@ static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, con
     hd_fields_add(fields, "order", "%s", p->options.receive_first ? "receive first" : "own work first");
     hd_fields_add(fields, "decay", "%g ... (fingerprint %016llx)", p->shape.dim[2].extent > 0 ? p->decay[0] : 1,
                   (unsigned long long)hash_decay(p));
+    hd_fields_add(fields, "space", "%d", (int)p->options.space);
 }
 
 heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
@@ -122,6 +121,8 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
         tell_fields(&fields, a, mesh, layout);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
+    const heddle_linear_attention_options *o = &a->problem.options;
+    HD_TRY(hd_comm_agree(comm, hd_device_need(o->space, o->device, "linear attention", hd_comm_transport_name(comm))));
     if (a->problem.nranks > 1) {
         const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
         for (int i = 0; i < 2; i++) {

@@ -44,7 +44,7 @@ const char *hd_comm_transport_name(const heddle_comm *comm)
 typedef struct told {
     int64_t team;
     uint64_t hash;
-    char text[HD_FIELD_BYTES];
+    char text[HD_FIELD_BYTES]; /* empty while only the fingerprints are compared */
 } told;
 
 /* The first rank that differs from the first one of its team (*first); -1: none. */
@@ -64,12 +64,6 @@ static int find_other(const told *all, int nranks, int *first)
     return -1;
 }
 
-static heddle_status gather(heddle_comm *comm, const told *own, told *all)
-{
-    heddle_status st = hd_fault_point(comm, "allgather");
-    return st == HEDDLE_OK ? hd_comm_gather(comm, HD_CALL_ALLGATHER, own, all, sizeof *own) : st;
-}
-
 /* Only after a difference: every rank goes through as many fields, however many it has, up to the first that differs.
  */
 static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told *all)
@@ -82,7 +76,8 @@ static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told
             own.hash = fields->field[f].hash;
             memcpy(own.text, fields->field[f].text, sizeof own.text);
         }
-        HD_TRY(gather(comm, &own, all));
+        HD_TRY(hd_fault_point(comm, "allgather"));
+        HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, all, sizeof own));
         int other = find_other(all, comm->size, &first);
         if (other >= 0) {
             st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another %s: its %s is '%s', rank %d's is '%s'",
@@ -101,13 +96,18 @@ heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddl
 {
     heddle_status st = HEDDLE_OK;
     told *all = NULL;
-    told own = {.team = fields->team, .hash = hd_fields_hash(fields)};
+    hd_record own = {.name = hd_fields_hash(fields), .extra = (uint64_t)fields->team};
     int first = 0;
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what all ranks ask for");
     }
-    HD_TRY(hd_comm_agree(comm, mine));
-    HD_TRY(gather(comm, &own, all));
+    if (mine == HEDDLE_OK) {
+        mine = hd_fault_point(comm, "allgather");
+    }
+    HD_TRY(hd_comm_agree_with(comm, mine, &own));
+    for (int r = 0; r < comm->size; r++) {
+        all[r] = (told){.team = (int64_t)comm->records[r].extra, .hash = comm->records[r].name};
+    }
     if (find_other(all, comm->size, &first) >= 0) {
         HD_TRY(name_field(comm, fields, all));
     }
@@ -128,6 +128,21 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
     why = why != NULL ? why : "no reason given";
     hd_group_raise(root->group, why);
     return root->ops->abort(root, why);
+}
+
+heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st)
+{
+    char why[HD_WHY_BYTES];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    hd_comm_abort(comm, why);
+    return hd_fail(st, "%s", why);
+}
+
+heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    heddle_status st = hd_fault_point(comm, "allgather");
+    st = st == HEDDLE_OK ? hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes) : st;
+    return st == HEDDLE_OK ? st : hd_comm_abort_with(comm, st);
 }
 
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)

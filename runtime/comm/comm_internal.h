@@ -22,6 +22,12 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
  * field that does, and both texts. Before any data moves. */
 heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
 
+/* heddle_comm_allgather that aborts when it fails: nobody waits for the rank it failed on. */
+heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* heddle_comm_abort with the sentence of the moment; returns `st` with that sentence. */
+heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st);
+
 /* This rank cannot go on, and whoever waits for it shall not: tells all ranks, takes the callers' memory back from the
  * transport, and returns `st` with the sentence of the moment, which it leaves in `why`. */
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes);

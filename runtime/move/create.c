@@ -2,20 +2,7 @@
  */
 #include "runtime/move/transfer.h"
 
-#include <stdio.h>
 #include <string.h>
-
-heddle_status hd_gather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
-{
-    heddle_status st = heddle_comm_allgather(comm, send, recv, bytes);
-    if (st != HEDDLE_OK) {
-        char why[240];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
-        heddle_comm_abort(comm, why);
-        hd_fail(st, "%s", why);
-    }
-    return st;
-}
 
 int64_t hd_transfer_reserve(hd_transfer *t, int64_t bytes)
 {
@@ -256,7 +243,7 @@ heddle_status hd_transfers_create(hd_transfer **out, hd_channel *c, const hd_tra
     for (int i = 0; i < n; i++) {
         describe(geometry(s.own, i), near_words(&s, s.own), out[i], spec[i].footprint_bytes);
     }
-    HD_TRY(hd_gather(c->comm, s.own, s.all, s.record_bytes));
+    HD_TRY(hd_comm_allgather_or_abort(c->comm, s.own, s.all, s.record_bytes));
     HD_TRY(hd_comm_agree(c->comm, build_all(out, n, c, &s)));
     HD_TRY(hd_comm_agree(c->comm, open_ways(out, n, c)));
 out:

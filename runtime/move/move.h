@@ -126,7 +126,4 @@ heddle_status hd_transfer_open_spare(hd_transfer *transfer);
 void hd_transfer_use_packed(hd_transfer *transfer, int packed);
 void hd_transfer_drop_spare(hd_transfer *transfer);
 
-/* An allgather that tells the others when this rank cannot take part. */
-heddle_status hd_gather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
-
 #endif

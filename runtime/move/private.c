@@ -181,7 +181,7 @@ heddle_status hd_channel_probe_readv(hd_channel *c, int *works)
     uint64_t mine = (uint64_t)(uintptr_t)&word;
     void *all = NULL;
     HD_TRY(hd_alloc(&all, (size_t)c->nranks, sizeof mine, "probe of process_vm_readv"));
-    HD_TRY(hd_gather(c->comm, &mine, all, sizeof mine));
+    HD_TRY(hd_comm_allgather_or_abort(c->comm, &mine, all, sizeof mine));
     *works = 1;
     for (int r = 0; r < c->nranks && *works; r++) {
         if (r != c->rank && hd_channel_near(c, r)) {

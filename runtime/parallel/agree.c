@@ -1,16 +1,12 @@
 /* Small helpers of creation. */
 #include "runtime/parallel/parallel_internal.h"
 
-#include <stdio.h>
 #include <string.h>
 
 heddle_status hd_creation_end(heddle_comm *comm, heddle_status mine)
 {
     if (mine == HEDDLE_ERR_TRANSPORT || mine == HEDDLE_ERR_TIMEOUT) {
-        char why[400];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
-        heddle_comm_abort(comm, why);
-        return hd_fail(mine, "%s", why);
+        return hd_comm_abort_with(comm, mine);
     }
     return hd_comm_agree(comm, mine);
 }

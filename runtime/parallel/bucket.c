@@ -83,7 +83,6 @@ static heddle_status take(heddle_bucket *bucket, const heddle_mesh *mesh, const 
     heddle_bucket_options *o = &bucket->options;
     heddle_bucket_options_init(o);
     HD_TRY(hd_struct_take(o, options, HD_STRUCT(heddle_bucket_options, average_axes)));
-    HD_TRY(hd_device_need(o->space, o->device, "a bucket", hd_comm_transport_name(bucket->comm)));
     HD_TRY(hd_kernels_cpu(&bucket->kernels));
     HD_TRY(heddle_mesh_check(mesh));
     int nranks = heddle_comm_size(bucket->comm);
@@ -153,12 +152,14 @@ static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddl
     hd_fields_add(&asked, "set of averaged axes", "0x%x", o->average_axes);
     hd_fields_add(&asked, "shard axis", "%d", o->shard_axis);
     hd_fields_add(&asked, "set of norm axes", "0x%x", o->norm_axes);
+    hd_fields_add(&asked, "space", "%d", (int)o->space);
     HD_TRY(hd_comm_agree_on(bucket->comm, &asked, mine));
     parts.team = team_of(mesh, o->sum_axes | o->average_axes, heddle_comm_rank(bucket->comm));
     hd_fields_add(&parts, "number of elements", "%lld", (long long)bucket->elems);
     hd_fields_add(&parts, "number of parts", "%d", bucket->nparts);
     hd_fields_add(&parts, "sizes and decays", "%016llx", (unsigned long long)hash_parts(bucket));
-    HD_TRY(hd_comm_agree_on(bucket->comm, &parts, HEDDLE_OK));
+    mine = hd_device_need(o->space, o->device, "a bucket", hd_comm_transport_name(bucket->comm));
+    HD_TRY(hd_comm_agree_on(bucket->comm, &parts, mine));
 out:
     return st;
 }
@@ -170,6 +171,8 @@ static heddle_status add_reshard(heddle_reshard **out, heddle_bucket *bucket, co
     heddle_shape shape = {.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
     heddle_reshard_options_init(&options);
     options.deadline_ms = bucket->options.deadline_ms;
+    options.space = bucket->options.space;
+    options.device = bucket->options.device;
     return heddle_reshard_create(out, bucket->group, &shape, &bucket->mesh, from, to, &options);
 }
 

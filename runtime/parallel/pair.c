@@ -72,8 +72,6 @@ static heddle_status take(heddle_dense_pair *pair, const heddle_shape *shape, co
     heddle_dense_pair_options_init(&pair->options);
     HD_TRY(hd_struct_take(&pair->options, options, HD_STRUCT(heddle_dense_pair_options, hidden)));
     HD_TRY(check_options(&pair->options));
-    HD_TRY(
-        hd_device_need(pair->options.space, pair->options.device, "a dense pair", hd_comm_transport_name(pair->comm)));
     HD_TRY(check_layout(shape, mesh, layout, axis));
     if (heddle_mesh_size(mesh) != nranks) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh), nranks);
@@ -184,6 +182,8 @@ static heddle_status make_reshards(heddle_dense_pair *pair, const heddle_shape *
     heddle_reshard_options_init(&options);
     options.memory = HEDDLE_MEMORY_ANY; /* the caller's side */
     options.deadline_ms = pair->options.deadline_ms;
+    options.space = pair->options.space;
+    options.device = pair->options.device;
     HD_TRY(heddle_reshard_create(&pair->gather, pair->comm, shape, mesh, layout, &gathered, &options));
     HD_TRY(heddle_reshard_create(&pair->scatter, pair->comm, shape, mesh, &partial, layout, &options));
 out:
@@ -214,7 +214,9 @@ heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *com
     hd_fields_add(&asked, "activation", "%d", (int)o->activation);
     hd_fields_add(&asked, "keep-gathered option", "%d", o->keep_gathered != 0);
     hd_fields_add(&asked, "forward-only option", "%d", o->forward_only != 0);
+    hd_fields_add(&asked, "space", "%d", (int)o->space);
     HD_TRY(hd_comm_agree_on(comm, &asked, st));
+    HD_TRY(hd_comm_agree(comm, hd_device_need(o->space, o->device, "a dense pair", hd_comm_transport_name(comm))));
     HD_TRY(make_reshards(pair, shape, mesh, layout, axis)); /* compares shape, mesh and layout */
     st = make_params(pair);
     st = st == HEDDLE_OK ? make_buffers(pair) : st;

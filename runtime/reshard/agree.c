@@ -1,127 +1,71 @@
-/* Ranks compare what they ask for before anything else happens. */
+/* Ranks compare what they ask for before anything else happens, and tell one another what may differ. */
+#include "runtime/base/fields.h"
 #include "runtime/reshard/plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SENTENCE_BYTES = 240 };
-
-static const char *const field_name[HD_NFIELDS] = {
-    "library version", "dtype",      "dims",     "extents",       "mesh",          "from layout",
-    "to layout",       "from order", "to order", "memory option", "tuning option", "kernel"};
-
-static void text_of_order(char *out, size_t bytes, const heddle_order *order)
+static void add_order(hd_fields *fields, const char *name, const heddle_order *order)
 {
+    char text[HEDDLE_MAX_DIMS * 12] = "";
     size_t at = 0;
-    out[0] = 0;
-    for (int i = 0; i < order->ndim && at < bytes; i++) {
-        at += (size_t)snprintf(out + at, bytes - at, "%s%d", i > 0 ? "," : "", order->dim[i]);
+    for (int i = 0; i < order->ndim; i++) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%d", i > 0 ? "," : "", order->dim[i]);
     }
+    hd_fields_add(fields, name, "%s", text);
 }
 
-static void text_of_dims(char *out, size_t bytes, const heddle_shape *shape, int extents)
+static void add_dims(hd_fields *fields, const heddle_shape *shape)
 {
-    size_t at = 0;
-    out[0] = 0;
-    for (int i = 0; i < shape->ndim && at < bytes; i++) {
+    char names[HEDDLE_LINE_BYTES] = "", extents[HEDDLE_LINE_BYTES] = "";
+    size_t n = 0, e = 0;
+    for (int i = 0; i < shape->ndim; i++) {
+        const heddle_dim *dim = &shape->dim[i];
         const char *gap = i > 0 ? " " : "";
-        at += (size_t)(extents ? snprintf(out + at, bytes - at, "%s%s=%lld", gap, shape->dim[i].name,
-                                          (long long)shape->dim[i].extent)
-                               : snprintf(out + at, bytes - at, "%s%s", gap, shape->dim[i].name));
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", gap, dim->name);
+        e += (size_t)snprintf(extents + e, sizeof extents - e, "%s%s=%lld", gap, dim->name, (long long)dim->extent);
     }
+    hd_fields_add(fields, "list of dims", "%s", names);
+    hd_fields_add(fields, "list of extents", "%s", extents);
 }
 
-/* A field as text: what is compared (by its hash), and what a mismatch prints. */
-static void text_of_field(char *out, size_t bytes, const hd_request *request, int field)
+static void describe(hd_fields *fields, const hd_request *request)
 {
     const heddle_reshard_line *line = &request->line;
-    out[0] = 0;
-    switch (field) {
-    case 0:
-        snprintf(out, bytes, "%zu %zu", sizeof(hd_facts), sizeof(hd_transfer_spec));
-        break;
-    case 1:
-        snprintf(out, bytes, "%s", heddle_dtype_name(line->shape.dtype));
-        break;
-    case 2:
-    case 3:
-        text_of_dims(out, bytes, &line->shape, field == 3);
-        break;
-    case 4:
-        heddle_mesh_format(out, bytes, &line->mesh);
-        break;
-    case 5:
-    case 6:
-        heddle_layout_format(out, bytes, field == 5 ? &line->from : &line->to, &line->shape, &line->mesh);
-        break;
-    case 7:
-    case 8:
-        text_of_order(out, bytes, field == 7 ? &line->from_order : &line->to_order);
-        break;
-    case 9:
-        snprintf(out, bytes, "%s", request->options.memory == HEDDLE_MEMORY_ANY ? "any" : "peer");
-        break;
-    case 10:
-        snprintf(out, bytes, "%s", request->options.tuning == HEDDLE_TUNING_RULES ? "rules" : "trials");
-        break;
-    default:
-        snprintf(out, bytes, "%s", request->kernel != NULL ? request->kernel->name : "chosen");
-        break;
-    }
+    const heddle_reshard_options *o = &request->options;
+    char text[HEDDLE_LINE_BYTES] = "";
+    hd_fields_add(fields, "library version", "%zu %zu", sizeof(hd_facts), sizeof(hd_transfer_spec));
+    hd_fields_add(fields, "dtype", "%s", heddle_dtype_name(line->shape.dtype));
+    add_dims(fields, &line->shape);
+    heddle_mesh_format(text, sizeof text, &line->mesh);
+    hd_fields_add(fields, "mesh", "%s", text);
+    heddle_layout_format(text, sizeof text, &line->from, &line->shape, &line->mesh);
+    hd_fields_add(fields, "from layout", "%s", text);
+    heddle_layout_format(text, sizeof text, &line->to, &line->shape, &line->mesh);
+    hd_fields_add(fields, "to layout", "%s", text);
+    add_order(fields, "from order", &line->from_order);
+    add_order(fields, "to order", &line->to_order);
+    hd_fields_add(fields, "memory option", "%s", o->memory == HEDDLE_MEMORY_ANY ? "any" : "peer");
+    hd_fields_add(fields, "tuning option", "%s", o->tuning == HEDDLE_TUNING_RULES ? "rules" : "trials");
+    hd_fields_add(fields, "kernel", "%s", request->kernel != NULL ? request->kernel->name : "chosen");
+    hd_fields_add(fields, "space", "%d", (int)o->space);
 }
 
-static uint64_t hash_text(const char *text)
-{
-    uint64_t h = 1469598103934665603u;
-    for (; *text != 0; text++) {
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
-    }
-    return h;
-}
-
-static heddle_status tell_mismatch(heddle_comm *comm, const hd_request *request, int rank, int field)
+heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
-    char full[HEDDLE_LINE_BYTES], text[SENTENCE_BYTES / 2] = "";
-    void *all = NULL;
-    text_of_field(full, sizeof full, request, field);
-    snprintf(text, sizeof text, "%s", full);
-    st = hd_alloc(&all, (size_t)heddle_comm_size(comm), sizeof text, "fields of all ranks");
-    if (st != HEDDLE_OK) {
-        heddle_comm_abort(comm, "out of memory while telling of a mismatch");
-        return st;
-    }
-    HD_TRY(hd_gather(comm, text, all, sizeof text));
-    st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another reshard: %s '%s', rank 0 has '%s'", rank,
-                 field_name[field], (char *)all + (size_t)rank * sizeof text, (char *)all);
-out:
-    hd_free(all);
-    return st;
-}
-
-heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request)
-{
-    heddle_status st = HEDDLE_OK;
-    char text[HEDDLE_LINE_BYTES];
+    hd_fields fields = {.what = "reshard"};
     hd_facts own;
-    memset(&own, 0, sizeof own);
-    for (int f = 0; f < HD_NFIELDS; f++) {
-        text_of_field(text, sizeof text, request, f);
-        own.field[f] = hash_text(text);
+    if (mine == HEDDLE_OK) {
+        describe(&fields, request);
     }
+    HD_TRY(hd_comm_agree_on(comm, &fields, mine));
+    memset(&own, 0, sizeof own);
     memcpy(own.src_stride_elems, request->src_stride_elems, sizeof own.src_stride_elems);
     memcpy(own.dst_stride_elems, request->dst_stride_elems, sizeof own.dst_stride_elems);
     own.src_bytes = request->src_bytes;
     own.dst_bytes = request->dst_bytes;
-    HD_TRY(hd_gather(comm, &own, facts, sizeof own));
-    for (int r = 1; r < heddle_comm_size(comm); r++) {
-        for (int f = 0; f < HD_NFIELDS; f++) {
-            if (facts[r].field[f] != facts[0].field[f]) {
-                st = tell_mismatch(comm, request, r, f);
-                goto out;
-            }
-        }
-    }
+    HD_TRY(hd_comm_allgather_or_abort(comm, &own, facts, sizeof own));
 out:
     return st;
 }

@@ -1,7 +1,7 @@
 /* Making a plan. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting. */
+#include "runtime/device/device.h"
 #include "runtime/reshard/plan.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request)
@@ -107,6 +107,8 @@ out:
 static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
+    const heddle_reshard_options *o = &plan->request.options;
+    HD_TRY(hd_device_need(o->space, o->device, "a reshard", hd_comm_transport_name(plan->comm)));
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
     plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {
@@ -146,8 +148,7 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
     if (own == HEDDLE_OK) {
         own = alloc_plan(&plan, comm, request);
     }
-    HD_TRY(hd_comm_agree(comm, own));
-    HD_TRY(hd_facts_agree(plan->facts, comm, request));
+    HD_TRY(hd_facts_agree(plan != NULL ? plan->facts : NULL, comm, request, own));
     HD_TRY(make_transfers(plan));
     HD_TRY(hd_plan_tune(plan));
     hd_plan_explain(plan);
@@ -155,10 +156,7 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
     plan = NULL;
 out:
     if (st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_TIMEOUT) { /* the others may wait for what will not come */
-        char why[256];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
-        heddle_comm_abort(comm, why);
-        hd_fail(st, "%s", why);
+        hd_comm_abort_with(comm, st);
     }
     heddle_reshard_destroy(plan);
     return st;

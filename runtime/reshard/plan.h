@@ -9,10 +9,8 @@
 
 /* --- what every rank tells every other at creation (agree.c) ------------------------------------------------------ */
 
-enum { HD_NFIELDS = 12 };
-
+/* What may differ between ranks. */
 typedef struct hd_facts {
-    uint64_t field[HD_NFIELDS];
     int64_t src_stride_elems[HEDDLE_MAX_DIMS], dst_stride_elems[HEDDLE_MAX_DIMS];
     int64_t src_bytes, dst_bytes;
 } hd_facts;
@@ -30,8 +28,9 @@ typedef struct hd_request {
 heddle_status hd_reshard_options_take(heddle_reshard_options *out, const heddle_reshard_options *options);
 heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
                               const heddle_reshard_options *options);
-/* Collective: facts[nranks]. HEDDLE_ERR_MISMATCH on every rank names the first rank and field that differ. */
-heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request);
+/* Collective: facts[nranks]. Returns `mine` when that failed; HEDDLE_ERR_MISMATCH on every rank names the first rank
+ * and field that differ. */
+heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine);
 
 /* --- the plan ----------------------------------------------------------------------------------------------------- */
 

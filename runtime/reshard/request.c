@@ -1,5 +1,4 @@
 /* This rank's arguments, checked before the others are asked. */
-#include "runtime/device/device.h"
 #include "runtime/reshard/plan.h"
 
 #include <stdio.h>
@@ -120,7 +119,6 @@ heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const he
     out->line = *line;
     HD_TRY(hd_kernels_cpu(&out->kernels));
     HD_TRY(take_options(out, options));
-    HD_TRY(hd_device_need(out->options.space, out->options.device, "a reshard", hd_comm_transport_name(comm)));
     HD_TRY(take_line(out, comm));
 out:
     out->options.src_stride_elems = out->options.dst_stride_elems = NULL; /* the caller's; copied above */

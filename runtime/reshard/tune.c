@@ -142,7 +142,7 @@ static heddle_status slowest(heddle_reshard *plan, int64_t *value, int n)
     heddle_status st = HEDDLE_OK;
     void *all = NULL;
     HD_TRY(hd_comm_agree(plan->comm, hd_alloc(&all, (size_t)plan->nranks * MAX_WAYS, sizeof(int64_t), "trial times")));
-    HD_TRY(hd_gather(plan->comm, value, all, (size_t)n * sizeof *value));
+    HD_TRY(hd_comm_allgather_or_abort(plan->comm, value, all, (size_t)n * sizeof *value));
     for (int r = 0; r < plan->nranks; r++) {
         for (int i = 0; i < n; i++) {
             int64_t theirs = ((int64_t *)all)[r * n + i];

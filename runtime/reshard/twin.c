@@ -68,7 +68,7 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
     void *all = NULL;
     hd_request request = plan->request;
     HD_TRY(hd_comm_agree(plan->comm, hd_alloc(&all, (size_t)plan->nranks, sizeof(int64_t), "trials of a reshard")));
-    HD_TRY(hd_gather(plan->comm, &mine, all, sizeof mine));
+    HD_TRY(hd_comm_allgather_or_abort(plan->comm, &mine, all, sizeof mine));
     for (int r = 0; r < plan->nranks; r++) {
         limit = ((int64_t *)all)[r] < limit ? ((int64_t *)all)[r] : limit;
         int64_t of_rank = plan->facts[r].src_bytes + plan->facts[r].dst_bytes;

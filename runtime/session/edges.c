@@ -70,6 +70,7 @@ static heddle_status make_reshard(hd_session_edge *edge, heddle_session *session
     heddle_reshard_options_init(&options);
     options.memory = HEDDLE_MEMORY_PEER; /* hd_session_source and _result see to it */
     options.space = session->space;
+    options.device = session->device;
     HD_TRY(heddle_reshard_create(&edge->reshard, session->comm, &session->info.shape, &session->info.mesh,
                                  &edge->from.layout, &edge->to.layout, &options));
     HD_TRY(heddle_reshard_get_info(&info, edge->reshard));

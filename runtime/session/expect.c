@@ -16,6 +16,7 @@ static heddle_status expect(heddle_tensor *like, heddle_box *box, heddle_session
     like->shape = session->info.shape;
     like->layout = side.layout;
     like->space = session->space;
+    like->device = session->device;
     like->capacity_bytes = side.bytes;
     memcpy(like->stride_elems, side.stride_elems, sizeof(like->stride_elems));
     if (box != NULL) {

@@ -45,14 +45,14 @@ static heddle_status add_fields(hd_fields *fields, const heddle_session *session
     hd_fields_add(fields, "number of edges", "%d", info->nedges);
     hd_fields_add(fields, "dry_run", "%d", session->dry_run);
     hd_fields_add(fields, "backward", "%d", session->backward);
+    hd_fields_add(fields, "space", "%d", (int)session->space);
     HD_TRY(add_schedule(fields, session));
 out:
     return st;
 }
 
-heddle_status hd_session_compare(heddle_session *session)
+heddle_status hd_session_compare(const heddle_session *session, heddle_comm *comm, heddle_status mine)
 {
     hd_fields fields = {.what = "session"};
-    heddle_status mine = add_fields(&fields, session);
-    return hd_comm_agree_on(session->comm, &fields, mine);
+    return hd_comm_agree_on(comm, &fields, mine == HEDDLE_OK ? add_fields(&fields, session) : mine);
 }

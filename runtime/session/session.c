@@ -133,7 +133,6 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     }
     heddle_session_options_init(&taken);
     HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_session_options, backward)));
-    HD_TRY(hd_device_need(taken.space, taken.device, "a session", hd_comm_transport_name(comm)));
     HD_TRY(hd_alloc((void **)made, 1, sizeof(**made), "a session"));
     heddle_session *session = *made;
     session->comm = comm;
@@ -142,6 +141,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     session->dry_run = taken.dry_run != 0;
     session->backward = taken.backward != 0;
     session->space = taken.space;
+    session->device = taken.device;
     session->any_memory = hd_comm_local_ranks(comm, &local) < 2 || hd_comm_shares_address_space(comm);
     session->counters.struct_bytes = sizeof(session->counters);
     HD_TRY(start(session));
@@ -157,8 +157,10 @@ heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, con
     if (st != HEDDLE_OK) {
         return st; /* there is nobody to tell */
     }
-    HD_TRY(hd_comm_agree(comm, take(&session, out, comm, schedule, options)));
-    HD_TRY(hd_session_compare(session));
+    st = take(&session, out, comm, schedule, options);
+    HD_TRY(hd_session_compare(session, comm, st));
+    HD_TRY(hd_comm_agree(comm,
+                         hd_device_need(session->space, session->device, "a session", hd_comm_transport_name(comm))));
     HD_TRY(prepare_edges(session));
     HD_TRY(hd_comm_agree(comm, prepare_buffers(session)));
     *out = session;

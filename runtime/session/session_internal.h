@@ -63,6 +63,7 @@ struct heddle_session {
     int rank;
     int dry_run;
     heddle_space space; /* of its buffers */
+    int device;         /* of that space */
     int backward;       /* plans of both directions are made on creation */
     int last_left;      /* index of the stage that backward left last, nstages when none */
     hd_session_name *names;
@@ -96,8 +97,9 @@ void hd_session_edges_free(heddle_session *session);
 heddle_status hd_session_side_make(hd_session_side *out, const heddle_session *session, const heddle_layout *layout);
 
 /* same.c */
-/* Every rank's schedule is the same, else HEDDLE_ERR_MISMATCH everywhere. Collective. */
-heddle_status hd_session_compare(heddle_session *session);
+/* Every rank's schedule and options are the same, else HEDDLE_ERR_MISMATCH everywhere; mine: the status of what this
+ * rank has done so far. Collective. */
+heddle_status hd_session_compare(const heddle_session *session, heddle_comm *comm, heddle_status mine);
 
 /* buffers.c */
 /* Memory to write a switch's result to: dst's own where dst is dense and peers can reach it; without dst a buffer that

@@ -86,7 +86,7 @@ static void describe(heddle_tensor *x, const heddle_session *session, const hd_s
         x->data = data;
         x->capacity_bytes = side->bytes;
         x->space = session->space;
-        x->device = 0;
+        x->device = session->device;
     }
 }
 

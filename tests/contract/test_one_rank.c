@@ -1,5 +1,6 @@
 /* A NULL, or options of a size that no header ever had, on one rank of a collective creation: it hears which argument
- * of which function, the others hear of it at once and with its words, and the communicator goes on working. */
+ * of which function, the others hear of it at once and with its words, and the communicator goes on working. Where one
+ * rank asks for another space than the others, all of them are told. */
 #include "case.h"
 
 #include "runtime/base/base.h"
@@ -39,11 +40,17 @@ static const void *given(const call *c, const char *name, const void *pointer)
     return strcmp(c->missing, name) == 0 ? NULL : pointer;
 }
 
+static heddle_space space_of(const call *c)
+{
+    return strcmp(c->missing, "space") == 0 ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+}
+
 static heddle_status make_session(const call *c)
 {
     heddle_session *made = NULL;
     heddle_session_options options;
     heddle_session_options_init(&options);
+    options.space = space_of(c);
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_session_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
                                              given(c, "schedule", c->schedule), &options);
@@ -56,6 +63,7 @@ static heddle_status make_reshard(const call *c)
     heddle_reshard *made = NULL;
     heddle_reshard_options options;
     heddle_reshard_options_init(&options);
+    options.space = space_of(c);
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_reshard_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
                                              given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
@@ -84,6 +92,7 @@ static heddle_status make_bucket(const call *c)
     const heddle_bucket_part part[2] = {{numbers, grad ? NULL : numbers, 2, 0},
                                         {numbers + 2, numbers + 2, long_ago ? INT64_MAX - 1 : 2, 0}};
     heddle_bucket_options_init(&options);
+    options.space = space_of(c);
     options.sum_axes = 1;
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_bucket_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
@@ -97,6 +106,7 @@ static heddle_status make_pair(const call *c)
     heddle_dense_pair *made = NULL;
     heddle_dense_pair_options options;
     heddle_dense_pair_options_init(&options);
+    options.space = space_of(c);
     options.hidden = 5;
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_dense_pair_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
@@ -120,6 +130,7 @@ static heddle_status make_attention(const call *c)
     heddle_attention *made = NULL;
     heddle_attention_options options;
     heddle_attention_options_init(&options);
+    options.space = space_of(c);
     options.method = HEDDLE_ATTENTION_RING;
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_attention_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
@@ -134,6 +145,7 @@ static heddle_status make_linear(const call *c)
     heddle_linear_attention *made = NULL;
     heddle_linear_attention_options options;
     heddle_linear_attention_options_init(&options);
+    options.space = space_of(c);
     options.method = HEDDLE_LINEAR_LASP;
     options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
     heddle_status st = heddle_linear_attention_create(
@@ -165,14 +177,14 @@ static const struct {
     const char *function, *arguments; /* what the wrong rank lacks in turn */
     heddle_status (*make)(const call *c);
 } plan[] = {
-    {"heddle_session_create", "out schedule struct_bytes", make_session},
-    {"heddle_reshard_create", "out shape mesh from to struct_bytes", make_reshard},
+    {"heddle_session_create", "out schedule struct_bytes space", make_session},
+    {"heddle_reshard_create", "out shape mesh from to struct_bytes space", make_reshard},
     {"heddle_bench_reshard", "out line struct_bytes", run_bench},
-    {"heddle_bucket_create", "out mesh parts grad overflow struct_bytes", make_bucket},
-    {"heddle_dense_pair_create", "out shape mesh layout struct_bytes", make_pair},
+    {"heddle_bucket_create", "out mesh parts grad overflow struct_bytes space", make_bucket},
+    {"heddle_dense_pair_create", "out shape mesh layout struct_bytes space", make_pair},
     {"heddle_pipeline_create", "out mesh", make_pipeline},
-    {"heddle_attention_create", "out shape mesh layout struct_bytes", make_attention},
-    {"heddle_linear_attention_create", "out shape mesh layout struct_bytes", make_linear},
+    {"heddle_attention_create", "out shape mesh layout struct_bytes space", make_attention},
+    {"heddle_linear_attention_create", "out shape mesh layout struct_bytes space", make_linear},
     {"heddle_comm_axes_group", "out mesh", make_group},
     {"heddle_comm_axis_group", "out mesh axis", make_axis_group},
 };
@@ -187,6 +199,8 @@ static void words_of(char *out, size_t out_bytes, const char *function, const ch
                  (long long)INT64_MAX - 1, WRONG);
     } else if (strcmp(missing, "grad") == 0) {
         snprintf(out, out_bytes, "%s: parts[0].grad is NULL on rank %d", function, WRONG);
+    } else if (strcmp(missing, "space") == 0) {
+        snprintf(out, out_bytes, "its space is '1', rank 0's is '0'");
     } else if (strcmp(missing, "axis") == 0) {
         snprintf(out, out_bytes, "axis 7 of a mesh with 1 axes");
     } else {
@@ -199,8 +213,10 @@ static heddle_status check(const char *function, const char *missing, int is_wro
     char words[160], why[1024];
     snprintf(why, sizeof why, "%s", heddle_last_error());
     words_of(words, sizeof words, function, missing);
-    int named = is_wrong || strncmp(why, "rank 1: ", 8) == 0;
-    if (got == (is_wrong ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) && named && strstr(why, words) != NULL && ms < PROMPT_MS) {
+    int differs = strcmp(missing, "space") == 0;
+    int named = is_wrong || strncmp(why, differs ? "rank 1 asks for another " : "rank 1: ", differs ? 24 : 8) == 0;
+    heddle_status wanted = differs ? HEDDLE_ERR_MISMATCH : is_wrong ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
+    if (got == wanted && named && strstr(why, words) != NULL && ms < PROMPT_MS) {
         return HEDDLE_OK;
     }
     return hd_fail(HEDDLE_ERR_INTERNAL, "%s without %s: %s after %lld ms, wanted words '%s': %s", function, missing,
@@ -230,6 +246,13 @@ static heddle_status each_creation(heddle_comm *comm, void *arg)
         }
         c.missing = "";
         HD_TRY(plan[i].make(&c)); /* nothing is broken */
+        c.missing = "space";
+        heddle_status got = strstr(plan[i].arguments, "space") != NULL ? plan[i].make(&c) : HEDDLE_ERR_UNSUPPORTED;
+        if (got != HEDDLE_ERR_UNSUPPORTED) { /* all ask for the same, and no device library is there */
+            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s on a device: %s: %.300s", plan[i].function, heddle_status_name(got),
+                         heddle_last_error());
+            goto out;
+        }
     }
 out:
     heddle_schedule_destroy(schedule);

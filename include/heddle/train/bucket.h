@@ -42,7 +42,7 @@ typedef struct heddle_bucket_options {
     unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
                               blocks of a tensor axis): heddle_bucket_norm covers theirs too. None of the axes above */
     heddle_space space;    /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;            /* of that space; 0 on the host */
+    int device;            /* of that space, this rank's own; 0 on the host */
 } heddle_bucket_options;
 
 HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);

@@ -39,7 +39,7 @@ typedef struct heddle_dense_pair_options {
     int forward_only;    /* 1: no gradients, no memory for them */
     int64_t deadline_ms; /* 0: the communicator's */
     heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;          /* of that space; 0 on the host */
+    int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_dense_pair_options;
 
 HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *options);
