@@ -9,22 +9,33 @@
 /* Exit codes, the same for every sub-command. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_BAD_INPUT = 2, CLI_INFEASIBLE = 3, CLI_MISMATCH = 5 };
 
+typedef struct cli_arguments cli_arguments; /* options.h */
+
+/* Which sub-commands an option is for. */
+enum {
+    CLI_PLAN = 1 << 0,
+    CLI_RUN = 1 << 1,
+    CLI_BENCH = 1 << 2,
+    CLI_BENCH_ATTENTION = 1 << 3,
+    CLI_BENCH_LINEAR = 1 << 4,
+    CLI_VERIFY = 1 << 5,
+    CLI_VERIFY_ATTENTION = 1 << 6,
+    CLI_VERIFY_LINEAR = 1 << 7,
+    CLI_VOLUME = 1 << 8
+};
+
 typedef struct cli_command {
-    const char *name;
-    const char *summary;               /* one line for `heddle help` */
-    int (*run)(int argc, char **argv); /* argv[0] is the sub-command's name; returns an exit code */
-    int has_ranks;                     /* 0: what a launcher left in the environment is of no interest */
+    const char *name; /* "verify", "verify attention" */
+    unsigned bit;
+    int has_ranks;                        /* 0: what a launcher left in the environment is of no interest */
+    const char *operand;                  /* what it wants one of: "reshard line" */
+    const char *synopsis, *notes;         /* of its usage, before and behind the options; notes may be "" */
+    int (*run)(const cli_arguments *all); /* returns an exit code */
 } cli_command;
 
-int cli_plan(int argc, char **argv);
-int cli_run(int argc, char **argv);
-int cli_verify(int argc, char **argv);
-int cli_verify_attention(int argc, char **argv); /* argv[1] is "attention" */
-int cli_bench_attention(int argc, char **argv);  /* likewise */
-int cli_verify_linear(int argc, char **argv);    /* argv[1] is "linear-attention" */
-int cli_bench_linear(int argc, char **argv);     /* likewise */
-int cli_volume(int argc, char **argv);
-int cli_bench(int argc, char **argv);
+extern const cli_command cli_plan, cli_run, cli_volume;
+extern const cli_command cli_bench, cli_bench_attention, cli_bench_linear;
+extern const cli_command cli_verify, cli_verify_attention, cli_verify_linear;
 
 /* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */
 int cli_exit_code(heddle_status status);
@@ -53,11 +64,5 @@ static inline const char *cli_s(long long count)
 {
     return count == 1 ? "" : "s";
 }
-
-/* Whole number within low..high, nothing behind it; CLI_OK or CLI_BAD_INPUT (complained). */
-int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high);
-
-/* Bytes, "512M" (K, M, G, T: powers of 1024); CLI_OK or CLI_BAD_INPUT (complained). */
-int cli_parse_bytes(long long *out, const char *option, const char *text);
 
 #endif

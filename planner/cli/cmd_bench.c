@@ -1,5 +1,6 @@
 /* heddle bench: one reshard against the machine's contiguous copy, in the same run. */
 #include "launch.h"
+#include "options.h"
 
 #include <heddle/sys/bench.h>
 #include <stdio.h>
@@ -11,23 +12,6 @@ typedef struct bench_request {
     heddle_bench_options options;
     int json;
 } bench_request;
-
-static const char usage[] =
-    "usage: heddle bench 'RESHARD LINE' [--ranks N] [--transport threads|shm|mpi|auto] [--iterations N]\n"
-    "                    [--seconds S] [--kernel NAME] [--memory peer|any] [--tuning trials|rules] [--messages]\n"
-    "                    [--hosts K] [--arena BYTES] [--json]\n"
-    "       heddle bench --list-kernels\n"
-    "       heddle bench attention|linear-attention --help\n"
-    "\n"
-    "  heddle bench 'bf16[t=32 s=1024 c=1152] on [sp=2]: t@sp -> s@sp' --ranks 2 --transport shm\n"
-    "\n"
-    "  --iterations  executions timed, at least 30 rounds of 4 by default, and until --seconds (3) are over\n"
-    "  --kernel      this copy kernel instead of the chosen one\n"
-    "  --memory any  private buffers, which peers cannot reach\n"
-    "  --messages    boxes travel as messages even between ranks of one host; --hosts pretends K hosts "
-    "(mpi)\n" CLI_ARENA_TEXT "\n"
-    "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, all\n"
-    "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n";
 
 static void print_string(const char *key, const char *text)
 {
@@ -138,138 +122,45 @@ static int check_kernel(const char *name)
     return cli_usage_error("unknown copy kernel '%s' on this CPU (heddle bench --list-kernels)", name);
 }
 
-/* One of two words. */
-static int parse_choice(int *out, const char *option, const char *text, const char *zero, const char *one)
+static int run(const cli_arguments *a)
 {
-    if (strcmp(text, zero) != 0 && strcmp(text, one) != 0) {
-        return cli_usage_error("%s wants '%s' or '%s', not '%s'", option, zero, one, text);
+    bench_request request = {.json = a->json};
+    int ranks = 0;
+    if (a->list_kernels) {
+        return list_kernels();
     }
-    *out = strcmp(text, one) == 0;
-    return CLI_OK;
-}
-
-typedef struct command_line {
-    const char *line, *transport;
-    long long ranks, iterations, seconds, hosts;
-    int memory, tuning, messages, json, list, help;
-    const char *kernel;
-} command_line;
-
-static int parse_value(command_line *c, const char *option, const char *value)
-{
-    if (strcmp(option, "--ranks") == 0) {
-        return cli_parse_int(&c->ranks, option, value, 1, 4096);
-    }
-    if (strcmp(option, "--iterations") == 0) {
-        return cli_parse_int(&c->iterations, option, value, 1, 400000);
-    }
-    if (strcmp(option, "--seconds") == 0) {
-        return cli_parse_int(&c->seconds, option, value, 0, 86400);
-    }
-    if (strcmp(option, "--hosts") == 0) {
-        return cli_parse_int(&c->hosts, option, value, 1, 4096);
-    }
-    if (strcmp(option, "--memory") == 0) {
-        return parse_choice(&c->memory, option, value, "peer", "any");
-    }
-    if (strcmp(option, "--tuning") == 0) {
-        return parse_choice(&c->tuning, option, value, "trials", "rules");
-    }
-    if (strcmp(option, "--transport") == 0) {
-        c->transport = value;
-        return cli_check_transport(value);
-    }
-    if (strcmp(option, "--arena") == 0) {
-        return cli_take_arena(value);
-    }
-    if (strcmp(option, "--kernel") == 0) {
-        c->kernel = value;
-        return check_kernel(value);
-    }
-    return cli_usage_error("heddle bench: unknown option '%s' (try: heddle bench --help)", option);
-}
-
-static int parse_arguments(command_line *c, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i];
-        if (strcmp(a, "--json") == 0) {
-            c->json = 1;
-        } else if (strcmp(a, "--messages") == 0) {
-            c->messages = 1;
-        } else if (strcmp(a, "--list-kernels") == 0) {
-            c->list = 1;
-        } else if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
-            c->help = 1;
-        } else if (a[0] == '-' && a[1] == '-') {
-            if (i + 1 == argc) {
-                return cli_usage_error("heddle bench: '%s' is unknown or wants a value (try: heddle bench --help)", a);
-            }
-            int code = parse_value(c, a, argv[++i]);
-            if (code != CLI_OK) {
-                return code;
-            }
-        } else if (c->line != NULL) {
-            return cli_usage_error("heddle bench wants one reshard line in quotes, got '%s' after it", a);
-        } else {
-            c->line = a;
-        }
-    }
-    if (c->line == NULL && !c->list && !c->help) {
-        return cli_usage_error("heddle bench wants a reshard line (try: heddle bench --help)");
-    }
-    return CLI_OK;
-}
-
-static int mesh_ranks(const heddle_mesh *mesh)
-{
-    int ranks = 1;
-    for (int a = 0; a < mesh->naxes; a++) {
-        ranks *= mesh->axis[a].size;
-    }
-    return ranks;
-}
-
-int cli_bench(int argc, char **argv)
-{
-    if (argc > 1 && strcmp(argv[1], "linear-attention") == 0) {
-        return cli_bench_linear(argc, argv);
-    }
-    if (argc > 1 && strcmp(argv[1], "attention") == 0) {
-        return cli_bench_attention(argc, argv);
-    }
-    command_line c = {.transport = "auto", .seconds = 3};
-    int code = parse_arguments(&c, argc, argv);
+    int code = a->kernel != NULL ? check_kernel(a->kernel) : CLI_OK;
+    code = code == CLI_OK ? cli_report(heddle_reshard_parse(&request.line, a->operand)) : code;
+    code = code == CLI_OK ? cli_mesh_ranks(&ranks, a, &request.line.mesh) : code;
     if (code != CLI_OK) {
         return code;
     }
-    if (c.help) {
-        fputs(usage, stdout);
-        return CLI_OK;
-    }
-    if (c.list) {
-        return list_kernels();
-    }
-    bench_request request = {.json = c.json};
-    heddle_status st = heddle_reshard_parse(&request.line, c.line);
-    if (st != HEDDLE_OK) {
-        return cli_report(st);
-    }
-    int ranks = mesh_ranks(&request.line.mesh);
-    if (c.ranks != 0 && c.ranks != ranks) {
-        return cli_usage_error("--ranks %lld, but the mesh of the reshard has %d", c.ranks, ranks);
-    }
     heddle_reshard_options_init(&request.reshard);
-    request.reshard.memory = (heddle_memory)c.memory;
-    request.reshard.tuning = (heddle_tuning)c.tuning;
-    request.reshard.kernel = c.kernel;
+    request.reshard.memory = a->memory == CLI_SECOND ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
+    request.reshard.tuning = a->tuning == CLI_SECOND ? HEDDLE_TUNING_RULES : HEDDLE_TUNING_TRIALS;
+    request.reshard.kernel = a->kernel;
     heddle_bench_options_init(&request.options);
-    request.options.budget_ms = c.seconds * 1000;
-    if (c.iterations > 0) { /* four to a round */
-        request.options.min_rounds = (c.iterations + 3) / 4;
+    request.options.budget_ms = a->seconds * 1000;
+    if (a->iterations > 0) { /* four to a round */
+        request.options.min_rounds = (a->iterations + 3) / 4;
         request.options.max_rounds = request.options.min_rounds;
     }
-    heddle_comm_options options;
-    cli_comm_options(&options, c.messages, c.hosts, 0);
-    return cli_with_ranks(c.transport, ranks, argc, argv, &options, bench_main, &request);
+    return cli_with_ranks(a, ranks, bench_main, &request);
 }
+
+const cli_command cli_bench = {
+    .name = "bench",
+    .bit = CLI_BENCH,
+    .has_ranks = 1,
+    .operand = "reshard line",
+    .synopsis = "usage: heddle bench 'RESHARD LINE' [options]\n"
+                "       heddle bench --list-kernels\n"
+                "       heddle bench attention|linear-attention --help\n"
+                "\n"
+                "  heddle bench 'bf16[t=32 s=1024 c=1152] on [sp=2]: t@sp -> s@sp' --ranks 2 --transport shm\n",
+    .notes =
+        "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, "
+        "all\n"
+        "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n",
+    .run = run,
+};

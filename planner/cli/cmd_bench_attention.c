@@ -1,6 +1,6 @@
 /* heddle bench attention: a method against the same work without communication, by turns in one run. */
-#include "attention_cli.h"
 #include "launch.h"
+#include "problem.h"
 
 #include <heddle/heddle.h>
 #include <math.h>
@@ -9,27 +9,12 @@
 #include <string.h>
 #include <time.h>
 
-static const char usage[] =
-    "usage: heddle bench attention 'bf16[b=1 s=8192 h=16 d=72] on [sp=2]' --method M [options]\n"
-    "\n"
-    "  --transport T --messages --arena BYTES   as for heddle bench;  --ranks N must be the mesh's\n"
-    "  --seconds S                time to spend, default 3;  --json\n"
-    "  --method, --kv-heads, --causal, --zigzag, --key-lengths, --all-reduce, --threads as for heddle verify "
-    "attention\n"
-    "\n"
-    "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank some whole "
-    "heads,\n"
-    "so that nothing moves. moving: the method with no key to see, so that it only moves. overlap = the share of the\n"
-    "shorter of the two that is hidden behind the other. times the longer: the method / the longer of the two, of the\n"
-    "fastest samples and as the median over rounds in which each had its turn.\n";
-
 enum { KINDS = 3, METHOD = 0, LOCAL = 1, MOVING = 2, MOST_SAMPLES = 100000 };
 
 typedef struct request {
     attention_case problem;
-    const char *line, *transport;
-    long long ranks, seconds;
-    int messages, json, help;
+    double seconds;
+    int json;
 } request;
 
 /* One of the three things that take turns. */
@@ -252,7 +237,7 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
     for (int kind = 0; kind < KINDS && st == HEDDLE_OK; kind++) {
         st = make_runner(&r[kind], comm, &q->problem, kind);
     }
-    st = st != HEDDLE_OK ? st : run_turns(r, KINDS, comm, (double)q->seconds);
+    st = st != HEDDLE_OK ? st : run_turns(r, KINDS, comm, q->seconds);
     st = st != HEDDLE_OK ? st : report(r, q, comm);
     st = st != HEDDLE_OK ? st : heddle_comm_barrier(comm);
     for (int kind = 0; kind < KINDS; kind++) {
@@ -261,86 +246,28 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
     return st;
 }
 
-static int take_value(request *r, const char *option, const char *value)
+static int run(const cli_arguments *a)
 {
-    int taken;
-    if (attention_option_kind(option) == 0) {
-        return attention_take_option(&r->problem, &taken, option, value);
-    }
-    if (strcmp(option, "--ranks") == 0) {
-        return cli_parse_int(&r->ranks, option, value, 1, 4096);
-    }
-    if (strcmp(option, "--seconds") == 0) {
-        return cli_parse_int(&r->seconds, option, value, 0, 86400);
-    }
-    if (strcmp(option, "--arena") == 0) {
-        return cli_take_arena(value);
-    }
-    if (strcmp(option, "--transport") == 0) {
-        r->transport = value;
-        return cli_check_transport(value);
-    }
-    return cli_usage_error("heddle bench attention: unknown option '%s' (try: heddle bench attention --help)", option);
-}
-
-static int parse(request *r, int argc, char **argv)
-{
-    int taken;
-    for (int i = 2; i < argc; i++) {
-        const char *a = argv[i];
-        int code = CLI_OK;
-        if (strcmp(a, "--json") == 0) {
-            r->json = 1;
-        } else if (strcmp(a, "--messages") == 0) {
-            r->messages = 1;
-        } else if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
-            r->help = 1;
-            return CLI_OK;
-        } else if (attention_option_kind(a) == 1) {
-            code = attention_take_option(&r->problem, &taken, a, NULL);
-        } else if (a[0] == '-' && a[1] == '-') {
-            if (i + 1 == argc) {
-                return cli_usage_error("heddle bench attention: '%s' is unknown or wants a value", a);
-            }
-            code = take_value(r, a, argv[++i]);
-        } else if (r->line != NULL) {
-            code = cli_usage_error("heddle bench attention wants one problem in quotes, got '%s' after it", a);
-        } else {
-            r->line = a;
-        }
-        if (code != CLI_OK) {
-            return code;
-        }
-    }
-    return r->line != NULL
-               ? CLI_OK
-               : cli_usage_error("heddle bench attention wants a problem (try: heddle bench attention --help)");
-}
-
-int cli_bench_attention(int argc, char **argv)
-{
-    request r = {.transport = "auto", .seconds = 3};
-    heddle_comm_options options;
-    heddle_attention_options_init(&r.problem.options);
-    int code = parse(&r, argc, argv);
-    if (code != CLI_OK || r.help) {
-        fputs(code == CLI_OK ? usage : "", stdout);
-        return code;
-    }
-    if (attention_parse_line(&r.problem, r.line) != HEDDLE_OK) {
-        return CLI_BAD_INPUT;
-    }
-    if (r.problem.options.projected_length > 0) {
+    request r = {.seconds = (double)a->seconds, .json = a->json};
+    if (a->projected > 0) {
         return cli_usage_error("heddle bench attention times no projected keys");
     }
-    code = attention_check_options(&r.problem);
-    int ranks = heddle_mesh_size(&r.problem.mesh);
-    if (code == CLI_OK && r.ranks != 0 && r.ranks != ranks) {
-        code = cli_usage_error("--ranks %lld, but the mesh of the problem has %d", r.ranks, ranks);
-    }
-    if (code != CLI_OK) {
-        return code;
-    }
-    cli_comm_options(&options, r.messages, 0, 0);
-    return cli_with_ranks(r.transport, ranks, argc, argv, &options, bench_main, &r);
+    int ranks = 0, code = cli_attention_problem(&r.problem, &ranks, a);
+    return code == CLI_OK ? cli_with_ranks(a, ranks, bench_main, &r) : code;
 }
+
+const cli_command cli_bench_attention = {
+    .name = "bench attention",
+    .bit = CLI_BENCH_ATTENTION,
+    .has_ranks = 1,
+    .operand = "problem",
+    .synopsis = "usage: heddle bench attention 'bf16[b=1 s=8192 h=16 d=72] on [sp=2]' --method M [options]\n",
+    .notes = "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank some "
+             "whole\n"
+             "heads, so that nothing moves. moving: the method with no key to see, so that it only moves. overlap = "
+             "the share\n"
+             "of the shorter of the two that is hidden behind the other. times the longer: the method / the longer of "
+             "the two,\n"
+             "of the fastest samples and as the median over rounds in which each had its turn.\n",
+    .run = run,
+};

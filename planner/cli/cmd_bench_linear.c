@@ -1,6 +1,6 @@
 /* heddle bench linear-attention: a method on real ranks against the same work on one rank with as many threads. */
 #include "launch.h"
-#include "linear_cli.h"
+#include "problem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,17 +10,11 @@
 
 enum { MAX_SAMPLES = 100000, MIN_SAMPLES = 10 };
 
-static const char usage[] =
-    "usage: heddle bench linear-attention 'f32[b=1 s=8192 h=4 d=128] on [sp=2]' --method M [--backward] [--json]\n"
-    "                                     [--iterations N] [--seconds S] [options]\n"
-    "\n" LINEAR_OPTIONS_TEXT "  --backward         time backward instead of forward\n"
-    "  --iterations N     calls timed; by default as many as fit --seconds (3), at least 10\n"
-    "\n"
-    "A call's time is that of the slowest rank. local: the same total work on one rank with as many threads as there\n"
-    "are ranks. overlap: the part of a call in which the rank that waited longest did not wait. gflops counts what "
-    "the\n"
-    "chunked form needs (half of a chunk's square when causal). bytes and messages\n"
-    "are those of the rank that sends most; peak_bytes: resident size of rank 0's process.\n";
+typedef struct request {
+    linear_case problem;
+    int ranks, backward, json;
+    int64_t iterations, seconds;
+} request;
 
 static double now_ms(void)
 {
@@ -88,7 +82,7 @@ typedef struct bench_result {
 } bench_result;
 
 /* Rank 0 says how many calls there are to be. */
-static heddle_status count_samples(int *out, heddle_comm *comm, const linear_request *r, double first_ms)
+static heddle_status count_samples(int *out, heddle_comm *comm, const request *r, double first_ms)
 {
     int n = heddle_comm_size(comm);
     int64_t fits = (int64_t)((double)r->seconds * 1e3 / (first_ms > 1e-3 ? first_ms : 1e-3));
@@ -102,7 +96,7 @@ static heddle_status count_samples(int *out, heddle_comm *comm, const linear_req
 }
 
 static heddle_status time_calls(bench_result *out, heddle_comm *comm, heddle_linear_attention *a, bench_arrays *x,
-                                const linear_request *r)
+                                const request *r)
 {
     int n = heddle_comm_size(comm);
     double *sample = NULL, *all = calloc((size_t)n, sizeof *all);
@@ -139,7 +133,7 @@ static heddle_status time_calls(bench_result *out, heddle_comm *comm, heddle_lin
     return st;
 }
 
-static heddle_status bench_problem(bench_result *out, heddle_comm *comm, const linear_case *c, const linear_request *r)
+static heddle_status bench_problem(bench_result *out, heddle_comm *comm, const linear_case *c, const request *r)
 {
     heddle_linear_attention *a = NULL;
     heddle_box box;
@@ -161,7 +155,7 @@ static heddle_status bench_problem(bench_result *out, heddle_comm *comm, const l
 }
 
 /* One rank, as many threads as there were ranks. */
-static heddle_status bench_local(bench_result *out, const linear_request *r)
+static heddle_status bench_local(bench_result *out, const request *r)
 {
     heddle_comm *self = NULL;
     linear_case c = r->problem;
@@ -178,7 +172,7 @@ static heddle_status bench_local(bench_result *out, const linear_request *r)
     return st;
 }
 
-static double flops_of(const linear_request *r, int64_t chunk)
+static double flops_of(const request *r, int64_t chunk)
 {
     const heddle_shape *s = &r->problem.shape;
     double rows = (double)(s->dim[0].extent * s->dim[1].extent * s->dim[2].extent), dk = (double)s->dim[3].extent;
@@ -189,7 +183,7 @@ static double flops_of(const linear_request *r, int64_t chunk)
                        : rows * (2 * seen * (dk + dv) + both * 4 * dk * dv);
 }
 
-static void print_result(const linear_request *r, const heddle_comm *comm, const bench_result *ranks,
+static void print_result(const request *r, const heddle_comm *comm, const bench_result *ranks,
                          const bench_result *local, double overlap)
 {
     char text[2048];
@@ -236,7 +230,7 @@ static void print_result(const linear_request *r, const heddle_comm *comm, const
 
 static heddle_status bench_main(heddle_comm *comm, void *arg)
 {
-    const linear_request *r = arg;
+    const request *r = arg;
     bench_result ranks, local;
     double waited = 0, *all = calloc((size_t)heddle_comm_size(comm), sizeof *all);
     heddle_status st = all == NULL ? HEDDLE_ERR_NOMEM : bench_problem(&ranks, comm, &r->problem, r);
@@ -257,21 +251,26 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
     return st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
 }
 
-int cli_bench_linear(int argc, char **argv)
+static int run(const cli_arguments *a)
 {
-    linear_request r = {.command = "heddle bench linear-attention", .transport = "auto", .seed = 1, .seconds = 3};
-    heddle_comm_options options;
-    int code = linear_parse(&r, argc, argv);
-    if (code == CLI_OK && r.help) {
-        fputs(usage, stdout);
-        return CLI_OK;
-    }
-    if (code == CLI_OK && r.line == NULL) {
-        return cli_usage_error("heddle bench linear-attention wants a problem (try: %s --help)", r.command);
-    }
-    if (code != CLI_OK) {
-        return code;
-    }
-    cli_comm_options(&options, r.messages, r.hosts, r.deadline_s);
-    return cli_with_ranks(r.transport, (int)r.ranks, argc, argv, &options, bench_main, &r);
+    request r = {.backward = a->backward, .json = a->json, .iterations = a->iterations, .seconds = a->seconds};
+    int code = cli_linear_problem(&r.problem, &r.ranks, a);
+    return code == CLI_OK ? cli_with_ranks(a, r.ranks, bench_main, &r) : code;
 }
+
+const cli_command cli_bench_linear = {
+    .name = "bench linear-attention",
+    .bit = CLI_BENCH_LINEAR,
+    .has_ranks = 1,
+    .operand = "problem",
+    .synopsis = "usage: heddle bench linear-attention 'f32[b=1 s=8192 h=4 d=128] on [sp=2]' --method M [options]\n",
+    .notes =
+        "A call's time is that of the slowest rank. local: the same total work on one rank with as many threads as "
+        "there\n"
+        "are ranks. overlap: the part of a call in which the rank that waited longest did not wait. gflops counts "
+        "what\n"
+        "the chunked form needs (half of a chunk's square when causal). bytes and messages are those of the rank "
+        "that\n"
+        "sends most; peak_bytes: resident size of rank 0's process.\n",
+    .run = run,
+};

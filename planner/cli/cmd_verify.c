@@ -1,123 +1,14 @@
 /* heddle verify: run reshards on real ranks and check every element, canary and byte count. */
 #include "launch.h"
+#include "options.h"
 #include "runtime/verify/reshard_check.h"
 #include "verify_share.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_RANKS = 4 };
-
-static const char usage[] =
-    "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
-    "       heddle verify --random COUNT [--ranks N] [--seed S] [options]\n"
-    "       heddle verify attention|linear-attention --help\n"
-    "\n"
-    "  --transport T    threads, shm, mpi, auto or fault(SPEC):T; default auto\n"
-    "  --memory M       peer (default), any: private buffers, which peers cannot reach\n"
-    "  --messages       boxes travel as messages even between ranks of one host (mpi)\n"
-    "  --hosts K        pretend that the ranks sit on K hosts (mpi)\n"
-    "  --deadline S     seconds a rank waits for another, default 60\n" CLI_ARENA_TEXT
-    "  --input X.npy    the global array; without it element i has the value i modulo 2^n, what the dtype holds "
-    "exactly\n"
-    "                   (n = 53 f64, 24 f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is\n"
-    "                   checked in as many rounds as the whole index needs; the first is the one that is saved\n"
-    "  --save DIR       writes DIR/from-RANK.npy and DIR/to-RANK.npy, the local arrays in their memory order\n"
-    "\n"
-    "Every rank checks each of its elements against the global index, canaries around and between them, that its\n"
-    "source is unchanged, and that bytes planned and measured agree with one another and with the layouts, per peer.\n"
-    "Exit code 5 and the first wrong coordinate when anything differs.\n";
-
-typedef struct command_line {
-    const char *line, *transport, *input, *save;
-    long long ranks, random, seed, hosts, deadline_s;
-    int memory_any, messages, help;
-} command_line;
-
-static int take_option(command_line *c, int option)
-{
-    switch (option) {
-    case 'n':
-        return cli_parse_int(&c->ranks, "--ranks", optarg, 1, 4096);
-    case 'r':
-        return cli_parse_int(&c->random, "--random", optarg, 1, 100000000);
-    case 's':
-        return cli_parse_int(&c->seed, "--seed", optarg, 0, INT64_MAX);
-    case 'k':
-        return cli_parse_int(&c->hosts, "--hosts", optarg, 1, 4096);
-    case 'd':
-        return cli_parse_int(&c->deadline_s, "--deadline", optarg, 1, 86400);
-    case 't':
-        c->transport = optarg;
-        return cli_check_transport(optarg);
-    case 'a':
-        return cli_take_arena(optarg);
-    case 'm':
-        c->memory_any = strcmp(optarg, "any") == 0;
-        return c->memory_any || strcmp(optarg, "peer") == 0
-                   ? CLI_OK
-                   : cli_usage_error("--memory wants 'peer' or 'any', not '%s'", optarg);
-    case 'M':
-        c->messages = 1;
-        return CLI_OK;
-    case 'i':
-        c->input = optarg;
-        return CLI_OK;
-    case 'o':
-        c->save = optarg;
-        return CLI_OK;
-    case 'h':
-        c->help = 1;
-        return CLI_OK;
-    default:
-        return CLI_BAD_INPUT;
-    }
-}
-
-static int parse_command(command_line *c, int argc, char **argv)
-{
-    static const struct option options[] = {
-        {"ranks", required_argument, NULL, 'n'},
-        {"random", required_argument, NULL, 'r'},
-        {"seed", required_argument, NULL, 's'},
-        {"transport", required_argument, NULL, 't'},
-        {"memory", required_argument, NULL, 'm'},
-        {"messages", no_argument, NULL, 'M'},
-        {"hosts", required_argument, NULL, 'k'},
-        {"deadline", required_argument, NULL, 'd'},
-        {"input", required_argument, NULL, 'i'},
-        {"save", required_argument, NULL, 'o'},
-        {"arena", required_argument, NULL, 'a'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    optind = 0;
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
-        if (option == '?' || option == ':') {
-            return cli_usage_error("verify: '%s': %s (heddle verify --help)", argv[optind - 1],
-                                   option == ':' ? "this option wants a value" : "unknown option or unwanted value");
-        }
-        int code = take_option(c, option);
-        if (code != CLI_OK) {
-            return code;
-        }
-    }
-    if (c->help) {
-        return CLI_OK;
-    }
-    if (argc - optind != (c->random > 0 ? 0 : 1)) {
-        return cli_usage_error("verify wants either one reshard line or --random, found %d line%s%s", argc - optind,
-                               argc - optind == 1 ? "" : "s", c->random > 0 ? " and --random" : "");
-    }
-    c->line = c->random > 0 ? NULL : argv[optind];
-    if (c->line == NULL && (c->input != NULL || c->save != NULL)) {
-        return cli_usage_error("--input and --save need a reshard line, not --random");
-    }
-    return CLI_OK;
-}
 
 /* Type and extents of the file must be those of the line. */
 static int check_input(const npy_array *input, const heddle_shape *shape, const char *path)
@@ -198,60 +89,55 @@ static heddle_status verify_main(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static int verify_ranks(int *ranks, const command_line *c, const request *asks)
+static int count_ranks(int *ranks, const cli_arguments *a, const request *asks)
 {
-    int asked = (int)c->ranks, launched = 0;
-    if (asks->random > 0) {
-        int code = cli_rank_count(&launched, c->transport, asked);
-        *ranks = asked > 0 ? asked : launched > 1 || cli_launcher(NULL, NULL) != NULL ? launched : DEFAULT_RANKS;
-        return code;
+    int launched = 0;
+    if (asks->random == 0) {
+        return cli_mesh_ranks(ranks, a, &asks->line.mesh);
     }
-    *ranks = heddle_mesh_size(&asks->line.mesh);
-    return asked == 0 || asked == *ranks
-               ? CLI_OK
-               : cli_usage_error("--ranks %d, but the mesh of the reshard line has %d", asked, *ranks);
+    int code = cli_rank_count(&launched, a->transport, (int)a->ranks);
+    *ranks = a->ranks > 0 ? (int)a->ranks : launched > 1 || cli_launcher(NULL, NULL) != NULL ? launched : DEFAULT_RANKS;
+    return code;
 }
 
-static int run_verify(const command_line *c, int argc, char **argv)
+static int run(const cli_arguments *a)
 {
-    request asks = {.random = (int)c->random,
-                    .seed = (uint64_t)c->seed,
-                    .memory = c->memory_any ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
-                    .save = c->save};
+    request asks = {.random = (int)a->random,
+                    .seed = (uint64_t)a->seed,
+                    .memory = a->memory == CLI_SECOND ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
+                    .save = a->save};
     npy_array input = {.data = NULL};
-    heddle_comm_options options;
     int ranks = 0, code = CLI_OK;
-    if (c->line != NULL) {
-        code = cli_report(heddle_reshard_parse(&asks.line, c->line));
+    if (a->operand == NULL && (a->input != NULL || a->save != NULL)) {
+        return cli_usage_error("--input and --save need a reshard line, not --random");
     }
-    if (code == CLI_OK && c->input != NULL) {
-        code = cli_report(npy_read(&input, c->input));
-        code = code != CLI_OK ? code : check_input(&input, &asks.line.shape, c->input);
+    if (a->operand != NULL) {
+        code = cli_report(heddle_reshard_parse(&asks.line, a->operand));
+    }
+    if (code == CLI_OK && a->input != NULL) {
+        code = cli_report(npy_read(&input, a->input));
+        code = code != CLI_OK ? code : check_input(&input, &asks.line.shape, a->input);
         asks.input = &input;
     }
-    code = code == CLI_OK ? cli_make_directory(c->save) : code;
-    code = code == CLI_OK ? verify_ranks(&ranks, c, &asks) : code;
-    if (code == CLI_OK) {
-        cli_comm_options(&options, c->messages, c->hosts, c->deadline_s);
-        code = cli_with_ranks(c->transport, ranks, argc, argv, &options, verify_main, &asks);
-    }
+    code = code == CLI_OK ? cli_make_directory(a->save) : code;
+    code = code == CLI_OK ? count_ranks(&ranks, a, &asks) : code;
+    code = code == CLI_OK ? cli_with_ranks(a, ranks, verify_main, &asks) : code;
     npy_free(&input);
     return code;
 }
 
-int cli_verify(int argc, char **argv)
-{
-    if (argc > 1 && strcmp(argv[1], "attention") == 0) {
-        return cli_verify_attention(argc, argv);
-    }
-    if (argc > 1 && strcmp(argv[1], "linear-attention") == 0) {
-        return cli_verify_linear(argc, argv);
-    }
-    command_line c = {.transport = "auto", .seed = 1};
-    int code = parse_command(&c, argc, argv);
-    if (code == CLI_OK && c.help) {
-        fputs(usage, stdout);
-        return CLI_OK;
-    }
-    return code == CLI_OK ? run_verify(&c, argc, argv) : code;
-}
+const cli_command cli_verify = {
+    .name = "verify",
+    .bit = CLI_VERIFY,
+    .has_ranks = 1,
+    .operand = "reshard line",
+    .synopsis = "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
+                "       heddle verify --random COUNT [--ranks N] [--seed S] [options]\n"
+                "       heddle verify attention|linear-attention --help\n",
+    .notes = "Every rank checks each of its elements against the global index, canaries around and between them, that "
+             "its\n"
+             "source is unchanged, and that bytes planned and measured agree with one another and with the layouts, "
+             "per peer.\n"
+             "Exit code 5 and the first wrong coordinate when anything differs.\n",
+    .run = run,
+};

@@ -1,24 +1,20 @@
 /* heddle verify linear-attention: outputs, gradients and states on real ranks against the recurrence on one. */
 #include "launch.h"
-#include "linear_cli.h"
+#include "problem.h"
 #include "verify_share.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char usage[] =
-    "usage: heddle verify linear-attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
-    "       heddle verify linear-attention --random COUNT --ranks N [--seed S] [options]\n"
-    "\n" LINEAR_OPTIONS_TEXT "  --save DIR         writes q k v do o dq dk dv .npy, [b s h d]\n"
-    "\n"
-    "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). Checked: o,\n"
-    "dq, dk, dv and the state behind the last row in both conventions, each element to a few roundings of the terms "
-    "that\n"
-    "make it; <do, o> = <q, dq> = <k, dk> = <v, dv>; bytes and messages measured = planned. Exit code 5 when anything\n"
-    "differs.\n";
+typedef struct request {
+    linear_case problem;
+    int random; /* problems to draw; 0: `problem` */
+    uint64_t seed;
+    const char *save;
+} request;
 
-static heddle_status save_all(const linear_request *r, const linear_arrays *x)
+static heddle_status save_all(const request *r, const linear_arrays *x)
 {
     int64_t dk = r->problem.shape.dim[3].extent, dv = r->problem.options.dv > 0 ? r->problem.options.dv : dk;
     const struct {
@@ -57,9 +53,9 @@ static heddle_status print_result(const linear_case *c, const linear_errors *e, 
 
 static heddle_status verify_main(heddle_comm *comm, void *arg)
 {
-    const linear_request *r = arg;
-    random_source source = {(uint64_t)r->seed};
-    int count = r->random > 0 ? (int)r->random : 1, failed = 0;
+    const request *r = arg;
+    random_source source = {r->seed};
+    int count = r->random > 0 ? r->random : 1, failed = 0;
     heddle_status st = HEDDLE_OK;
     linear_case c = r->problem;
     linear_errors errors;
@@ -95,19 +91,30 @@ static heddle_status verify_main(heddle_comm *comm, void *arg)
     return st;
 }
 
-int cli_verify_linear(int argc, char **argv)
+static int run(const cli_arguments *a)
 {
-    linear_request r = {.command = "heddle verify linear-attention", .transport = "auto", .seed = 1};
-    heddle_comm_options options;
-    int code = linear_parse(&r, argc, argv);
-    if (code == CLI_OK && r.help) {
-        fputs(usage, stdout);
-        return CLI_OK;
+    request r = {.random = (int)a->random, .seed = (uint64_t)a->seed, .save = a->save};
+    int ranks = 0, code = cli_linear_problem(&r.problem, &ranks, a);
+    if (code == CLI_OK && a->operand == NULL && a->save != NULL) {
+        return cli_usage_error("--save needs a problem, not --random");
     }
-    code = code == CLI_OK ? cli_make_directory(r.save) : code;
-    if (code != CLI_OK) {
-        return code;
-    }
-    cli_comm_options(&options, r.messages, r.hosts, r.deadline_s);
-    return cli_with_ranks(r.transport, r.ranks > 0 ? (int)r.ranks : 4, argc, argv, &options, verify_main, &r);
+    code = code == CLI_OK ? cli_make_directory(a->save) : code;
+    return code == CLI_OK ? cli_with_ranks(a, ranks, verify_main, &r) : code;
 }
+
+const cli_command cli_verify_linear = {
+    .name = "verify linear-attention",
+    .bit = CLI_VERIFY_LINEAR,
+    .has_ranks = 1,
+    .operand = "problem",
+    .synopsis = "usage: heddle verify linear-attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
+                "       heddle verify linear-attention --random COUNT --ranks N [--seed S] [options]\n",
+    .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). "
+             "Checked: o,\n"
+             "dq, dk, dv and the state behind the last row in both conventions, each element to a few roundings of the "
+             "terms\n"
+             "that make it; <do, o> = <q, dq> = <k, dk> = <v, dv>; bytes and messages measured = planned. Exit code 5 "
+             "when\n"
+             "anything differs.\n",
+    .run = run,
+};

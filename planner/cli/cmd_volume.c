@@ -1,21 +1,11 @@
 /* heddle volume: what a reshard moves between which ranks. Nothing is run. */
-#include "cli.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TABLE_RANKS = 16, CHUNK_BYTES = 1 << 20 };
-
-static const char usage[] =
-    "usage: heddle volume 'RESHARD LINE' [--json]\n"
-    "\n"
-    "  heddle volume 'bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp'\n"
-    "\n"
-    "Bytes that every rank sends to every other, what it sends to itself not counted. Up to 16 ranks as a table.\n"
-    "JSON: bytes[from][to], messages, bytes_total, bytes_per_rank_max (sent by the busiest rank),\n"
-    "bytes_received_max.\n";
 
 /* Large matrices have millions of numbers: printf is too slow for them. */
 typedef struct output {
@@ -200,30 +190,24 @@ static int print_volume(const heddle_reshard_line *line, int json)
     return code;
 }
 
-int cli_volume(int argc, char **argv)
+static int run(const cli_arguments *a)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     heddle_reshard_line line;
-    int json = 0;
-    optind = 0;
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 'j':
-            json = 1;
-            break;
-        case 'h':
-            fputs(usage, stdout);
-            return CLI_OK;
-        default:
-            return cli_usage_error("volume: '%s': unknown option or unwanted value (heddle volume --help)",
-                                   argv[optind - 1]);
-        }
-    }
-    if (argc - optind != 1) {
-        return cli_usage_error("volume wants one reshard line, found %d (heddle volume --help)", argc - optind);
-    }
-    heddle_status st = heddle_reshard_parse(&line, argv[optind]);
-    return st == HEDDLE_OK ? print_volume(&line, json) : cli_report(st);
+    heddle_status st = heddle_reshard_parse(&line, a->operand);
+    return st == HEDDLE_OK ? print_volume(&line, a->json) : cli_report(st);
 }
+
+const cli_command cli_volume = {
+    .name = "volume",
+    .bit = CLI_VOLUME,
+    .operand = "reshard line",
+    .synopsis = "usage: heddle volume 'RESHARD LINE' [--json]\n"
+                "\n"
+                "  heddle volume 'bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp'\n"
+                "\n"
+                "Bytes that every rank sends to every other, what it sends to itself not counted. Up to 16 ranks as a "
+                "table.\n",
+    .notes = "JSON: bytes[from][to], messages, bytes_total, bytes_per_rank_max (sent by the busiest rank),\n"
+             "bytes_received_max.\n",
+    .run = run,
+};

@@ -1,5 +1,7 @@
 #include "launch.h"
 
+#include "options.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,8 +23,6 @@ static struct {
     int rank, size;
     char why[512]; /* status != HEDDLE_OK */
 } job = {.size = 1};
-
-static long long arena_bytes; /* 0: the library's default */
 
 void cli_read_job(int has_ranks)
 {
@@ -57,19 +57,18 @@ int cli_speaks(void)
     return job.rank == 0;
 }
 
-void cli_comm_options(heddle_comm_options *out, int messages, long long hosts, long long deadline_s)
+static heddle_comm_options comm_options(const cli_arguments *a)
 {
-    heddle_comm_options_init(out);
-    out->force_messages = messages;
-    out->pretend_hosts = (int)hosts;
-    if (deadline_s > 0) {
-        out->deadline_ms = deadline_s * 1000;
+    heddle_comm_options out;
+    heddle_comm_options_init(&out);
+    out.force_messages = a->messages;
+    out.pretend_hosts = (int)a->hosts;
+    out.deadline_ms = a->deadline_s > 0 ? a->deadline_s * 1000 : out.deadline_ms;
+    out.arena_bytes = a->arena_bytes;
+    if (a->command == &cli_run && a->threads > 1) {
+        out.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
     }
-}
-
-int cli_take_arena(const char *value)
-{
-    return cli_parse_bytes(&arena_bytes, "--arena", value);
+    return out;
 }
 
 /* Do the launcher's ranks find one another through MPI? */
@@ -172,7 +171,7 @@ void cli_verdict(int exit_code)
 }
 
 /* Replace this process by mpirun of itself. Returns only when that fails. */
-static int become_mpirun(int nranks, int argc, char **argv)
+static int become_mpirun(int nranks, const cli_arguments *a)
 {
     char self[PATH_MAX], count[16];
     ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -184,7 +183,7 @@ static int become_mpirun(int nranks, int argc, char **argv)
     const char *const front[] = {
         "mpirun", "--quiet", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", count, self};
     const int nfront = (int)(sizeof(front) / sizeof(front[0]));
-    char **all = calloc((size_t)(nfront + argc + 1), sizeof(*all));
+    char **all = calloc((size_t)(nfront + a->argc + 1), sizeof(*all));
     if (all == NULL) {
         cli_say("no memory to start mpirun");
         return CLI_FAILED;
@@ -192,7 +191,7 @@ static int become_mpirun(int nranks, int argc, char **argv)
     for (int i = 0; i < nfront; i++) {
         all[i] = (char *)front[i];
     }
-    memcpy(all + nfront, argv, (size_t)argc * sizeof(*all));
+    memcpy(all + nfront, a->argv, (size_t)a->argc * sizeof(*all));
     /* the ranks are mpirun's alone */
     static const char *const others[] = {"HEDDLE_RANK", "HEDDLE_SIZE",      "HEDDLE_KEY",         "RANK",
                                          "WORLD_SIZE",  "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"};
@@ -230,16 +229,15 @@ static heddle_status call_rank(heddle_comm *comm, void *arg)
 }
 
 /* --messages and --hosts mean something only where ranks can send messages. */
-static int check_messages(const char *transport, const heddle_comm_options *options)
+static int check_messages(const cli_arguments *a)
 {
-    const char *found = joins(transport) ? cli_launcher(NULL, NULL) : NULL;
-    const int is_plugin = !is_known(plain_transport(transport));
-    if (options == NULL || (!options->force_messages && options->pretend_hosts == 0) || cli_will_exec(transport) ||
-        (found != NULL && by_mpi(found)) || is_plugin) {
+    const char *found = joins(a->transport) ? cli_launcher(NULL, NULL) : NULL;
+    if ((!a->messages && a->hosts == 0) || cli_will_exec(a->transport) || (found != NULL && by_mpi(found)) ||
+        !is_known(plain_transport(a->transport))) {
         return CLI_OK;
     }
     return cli_usage_error("%s needs --transport mpi, ranks of %s do not send messages",
-                           options->force_messages ? "--messages" : "--hosts", transport);
+                           a->messages ? "--messages" : "--hosts", a->transport);
 }
 
 /* A rank of a launcher's job, or the only one. */
@@ -265,24 +263,21 @@ static int join_ranks(const char *transport, int nranks, const heddle_comm_optio
     return code;
 }
 
-int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, const heddle_comm_options *options,
-                   heddle_rank_main fn, void *arg)
+int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void *arg)
 {
-    int code = cli_check_transport(transport);
-    if (code == CLI_OK) {
-        code = cli_rank_count(&nranks, transport, nranks);
-    }
+    const char *transport = a->transport;
+    int code = cli_rank_count(&nranks, transport, nranks);
     if (code == CLI_OK && (nranks < 1 || nranks > MAX_RANKS)) {
         code = cli_usage_error("the number of ranks must be 1 to %d, not %d", (int)MAX_RANKS, nranks);
     }
     if (code == CLI_OK) {
-        code = check_messages(transport, options);
+        code = check_messages(a);
     }
     if (code != CLI_OK) {
         return code;
     }
     if (cli_will_exec(transport)) {
-        return become_mpirun(nranks, argc, argv);
+        return become_mpirun(nranks, a);
     }
     if (verdict == NULL) {
         void *page = mmap(NULL, sizeof(*verdict), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -293,10 +288,7 @@ int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, con
         verdict = page;
     }
     *verdict = CLI_OK;
-    heddle_comm_options chosen;
-    heddle_comm_options_init(&chosen);
-    chosen = options != NULL ? *options : chosen;
-    chosen.arena_bytes = arena_bytes;
+    const heddle_comm_options chosen = comm_options(a);
     rank_call call = {.fn = fn, .arg = arg};
     if (joins(transport) || transport_is(transport, "self")) {
         code = join_ranks(transport, nranks, &chosen, call_rank, &call);

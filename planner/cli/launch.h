@@ -28,20 +28,12 @@ void cli_linger(void);
 /* 0 on the ranks of a launched job but rank 0, 1 everywhere else: what is no error is told by one. */
 int cli_speaks(void);
 
-/* The defaults with --messages, --hosts and --deadline; 0: not given. */
-void cli_comm_options(heddle_comm_options *out, int messages, long long hosts, long long deadline_s);
-
-/* --arena BYTES, for cli_with_ranks. CLI_OK or CLI_BAD_INPUT (complained). */
-int cli_take_arena(const char *value);
-#define CLI_ARENA_TEXT                                                                                                 \
-    "  --arena BYTES    address space reserved per rank for what its peers reach, 512M say; default: the machine's\n"  \
-    "                   memory, less where a limit (ulimit -v, ulimit -f) says so\n"
-
 /* Is `transport` one of "auto", "threads", "shm", "mpi", "self", or, when a launcher started this process, the name of
  * a plug-in; perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_check_transport(const char *transport);
 
-/* Run fn(comm, arg) on the ranks that `transport` means, and return the command's exit code; errors are printed.
+/* Run fn(comm, arg) on the ranks that --transport means, with --messages, --hosts, --deadline, --arena and --threads
+ * for each, and return the command's exit code; errors are printed.
  *
  *   "threads", "shm"   starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" joins the ranks that are
  *                      there
@@ -54,9 +46,8 @@ int cli_check_transport(const char *transport);
  * nranks 0 means: as many as the launcher started, or 1. A launched job of another size than nranks is bad input, and
  * so is starting ranks in each of a launcher's processes.
  * With threads `arg` is shared, with shm every rank has a copy as of the call, with mpi every rank made its own: only
- * what cli_verdict says, and what ranks print, comes back. options may be NULL. */
-int cli_with_ranks(const char *transport, int nranks, int argc, char **argv, const heddle_comm_options *options,
-                   heddle_rank_main fn, void *arg);
+ * what cli_verdict says, and what ranks print, comes back. */
+int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void *arg);
 
 /* How many ranks cli_with_ranks would run; CLI_OK or CLI_BAD_INPUT (complained: contradicts the launcher). */
 int cli_rank_count(int *out, const char *transport, int nranks);

@@ -1,23 +1,27 @@
 #include "launch.h"
+#include "options.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command commands[] = {
-    {"plan", "layout and method of every stage of a model, and what each of them moves", cli_plan, 0},
-    {"run", "run a model's blocks on several ranks, switching between stages", cli_run, 1},
-    {"bench", "time a reshard against a contiguous copy of the same bytes, or an attention method", cli_bench, 1},
-    {"verify", "run a reshard or an attention method, or random ones, and check every element and byte count",
-     cli_verify, 1},
-    {"volume", "bytes that every rank sends to every other, nothing is run", cli_volume, 0},
-    {NULL, NULL, NULL, 0},
-};
+/* Longer names first: "verify attention" is no "verify". */
+static const cli_command *const commands[] = {
+    &cli_verify_attention, &cli_verify_linear, &cli_bench_attention, &cli_bench_linear, &cli_plan, &cli_run, &cli_bench,
+    &cli_verify,           &cli_volume};
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+static const char help_text[] =
+    "usage: heddle COMMAND ...   (heddle COMMAND --help for each)\n\n"
+    "  plan     layout and method of every stage of a model, and what each of them moves\n"
+    "  run      run a model's blocks on several ranks, switching between stages\n"
+    "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
+    "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
+    "  volume   bytes that every rank sends to every other, nothing is run\n"
+    "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch\n";
 
 int cli_exit_code(heddle_status status)
 {
@@ -37,42 +41,9 @@ int cli_exit_code(heddle_status status)
     }
 }
 
-int cli_parse_int(long long *out, const char *option, const char *text, long long low, long long high)
-{
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (((*text < '0' || *text > '9') && *text != '-') || end == text || *end != '\0' || errno != 0 || value < low ||
-        value > high) {
-        return cli_usage_error("%s wants a whole number from %lld to %lld, not '%s'", option, low, high, text);
-    }
-    *out = value;
-    return CLI_OK;
-}
-
-int cli_parse_bytes(long long *out, const char *option, const char *text)
-{
-    static const char letters[] = "KMGT";
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    const char *letter = end == text || *end == '\0' ? NULL : strchr(letters, *end);
-    const int shift = letter == NULL ? 0 : 10 * (int)(letter - letters + 1);
-    if (end == text || *(end + (letter != NULL)) != '\0' || errno != 0 || value < 1 || value > LLONG_MAX >> shift) {
-        return cli_usage_error("%s wants a number of bytes, perhaps with K, M, G or T behind it, not '%s'", option,
-                               text);
-    }
-    *out = value << shift;
-    return CLI_OK;
-}
-
 static int help(FILE *to)
 {
-    fprintf(to, "usage: heddle COMMAND ...   (heddle COMMAND --help for each)\n\n");
-    for (const cli_command *c = commands; c->name != NULL; c++) {
-        fprintf(to, "  %-8s %s\n", c->name, c->summary);
-    }
-    fprintf(to, "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch\n");
+    fputs(help_text, to);
     return to == stdout ? cli_printed(CLI_OK) : CLI_BAD_INPUT;
 }
 
@@ -88,15 +59,34 @@ static void keep_standard_numbers(void)
     }
 }
 
+/* How many of the words are the command's name; 0: it is another. */
+static int names(const cli_command *command, int count, char **word)
+{
+    const char *rest = strchr(command->name, ' ');
+    const size_t length = rest == NULL ? strlen(command->name) : (size_t)(rest - command->name);
+    if (strncmp(word[0], command->name, length) != 0 || word[0][length] != '\0') {
+        return 0;
+    }
+    return rest == NULL ? 1 : count > 1 && strcmp(word[1], rest + 1) == 0 ? 2 : 0;
+}
+
 static int run_command(int argc, char **argv)
 {
-    for (const cli_command *c = commands; c->name != NULL; c++) {
-        if (strcmp(argv[1], c->name) == 0) {
-            cli_read_job(c->has_ranks);
-            return cli_printed(c->run(argc - 1, argv + 1));
+    for (int i = 0; i < COMMANDS; i++) {
+        const int words = names(commands[i], argc, argv);
+        if (words > 0) {
+            cli_arguments arguments;
+            cli_read_job(commands[i]->has_ranks);
+            int code = cli_parse(&arguments, commands[i], words - 1, argc, argv);
+            if (code == CLI_OK && arguments.help) {
+                cli_print_usage(commands[i]);
+            } else if (code == CLI_OK) {
+                code = commands[i]->run(&arguments);
+            }
+            return cli_printed(code);
         }
     }
-    return cli_usage_error("unknown command '%s' (try: heddle help)", argv[1]);
+    return cli_usage_error("unknown command '%s' (try: heddle help)", argv[0]);
 }
 
 int main(int argc, char **argv)
@@ -113,7 +103,7 @@ int main(int argc, char **argv)
         printf("heddle %s\n", heddle_version());
         return cli_printed(CLI_OK);
     }
-    const int code = run_command(argc, argv);
+    const int code = run_command(argc - 1, argv + 1);
     cli_linger();
     return code;
 }

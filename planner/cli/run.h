@@ -4,19 +4,10 @@
 #define HD_CLI_RUN_H
 
 #include "launch.h"
-#include "methods.h"
+#include "options.h"
 #include "runtime/files/npy.h"
 #include "runtime/files/safetensors.h"
 #include "runtime/files/y4m.h"
-
-typedef struct run_options {
-    const char *model, *schedule, *input, *output, *weights, *transport, *mesh, *sizes;
-    long long ranks, layers, seed, threads, passes, deadline_s, hosts;
-    int dtype; /* -1: the model's */
-    int check, json, messages, help;
-    int backward, recompute;
-    char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
-} run_options;
 
 /* How a clip is cut into tokens. Patches that would stick out of the clip are left away. */
 typedef struct run_patches {
@@ -33,7 +24,7 @@ typedef struct run_file {
 } run_file;
 
 typedef struct run_job {
-    const run_options *options;
+    const cli_arguments *options;
     heddle_model *model;
     heddle_model_info info;
     heddle_mesh mesh;
@@ -88,7 +79,7 @@ typedef struct run_result {
 
 /* run_prepare.c: exit codes, complained */
 /* --ranks, else the ranks of the mesh or the schedule, else the launcher's. */
-int run_count_ranks(int *ranks, const run_options *options);
+int run_count_ranks(int *ranks, const cli_arguments *options);
 int run_prepare(run_job *job, int ranks); /* run_release_job afterwards in any case */
 void run_release_job(run_job *job);
 

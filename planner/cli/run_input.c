@@ -219,8 +219,9 @@ static int fit_array(run_job *job)
 int run_fit_model(run_job *job)
 {
     int code = cli_report(heddle_model_resize(job->model, job->options->sizes, (int)job->options->layers));
-    if (code == CLI_OK && job->options->dtype >= 0) {
-        code = cli_report(heddle_model_set_dtype(job->model, (heddle_dtype)job->options->dtype));
+    if (code == CLI_OK && job->options->dtype != 0) {
+        const heddle_dtype dtype = job->options->dtype == CLI_FIRST ? HEDDLE_F32 : HEDDLE_BF16;
+        code = cli_report(heddle_model_set_dtype(job->model, dtype));
     }
     if (code == CLI_OK && job->input == RUN_CLIP) {
         code = fit_clip(job);

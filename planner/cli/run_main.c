@@ -9,7 +9,7 @@
 /* The same job on a communicator of one. */
 static heddle_status run_reference(run_result *out, const run_job *job)
 {
-    run_options options = *job->options;
+    cli_arguments options = *job->options;
     run_job alone = *job;
     heddle_comm *self = NULL;
     heddle_schedule *schedule = NULL;

@@ -121,7 +121,7 @@ static int make_schedule(run_job *job, int ranks)
 }
 
 /* The number of ranks: --ranks, else the mesh's or the schedule's, else the launcher's. */
-int run_count_ranks(int *ranks, const run_options *o)
+int run_count_ranks(int *ranks, const cli_arguments *o)
 {
     int asked = (int)o->ranks;
     if (asked == 0 && o->mesh != NULL) {
@@ -150,7 +150,7 @@ int run_count_ranks(int *ranks, const run_options *o)
 int run_prepare(run_job *job, int ranks)
 {
     job->info.struct_bytes = sizeof(job->info);
-    int code = cli_report(heddle_model_load(&job->model, job->options->model));
+    int code = cli_report(heddle_model_load(&job->model, job->options->operand));
     if (code == CLI_OK) {
         code = cli_report(heddle_model_get_info(&job->info, job->model));
     }

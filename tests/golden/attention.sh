@@ -35,7 +35,7 @@ check 2 "not i32" verify attention 'i32[b=2 s=37 h=6 d=16] on [sp=4]' --method r
 check 0 "as planned" verify attention "$line" --method ring --causal --threads 3
 check 2 "1 to 256" verify attention "$line" --method ring --threads 0
 check 0 '"overlap"' bench attention 'f32[b=1 s=256 h=4 d=32] on [sp=2]' --method ring --transport threads --seconds 0 --json
-check 2 "wants a problem" bench attention --method ring
+check 2 "wants one problem, found 0" bench attention --method ring
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

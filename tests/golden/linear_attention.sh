@@ -62,7 +62,7 @@ says "dims" 2 "wants the dims batch, sequence, heads" verify 'f32[b=2 s=37 h=6] 
 says "width" 2 "dim 'd' is sharded over mesh axis sp" verify 'f32[b=2 s=37 h=6 d=16] on [sp=4]: d@sp'
 says "ranks" 2 "--ranks 3, but the mesh of the problem has 4" verify "$line" --ranks 3
 says "nothing" 2 "wants either one problem or --random" verify
-says "option" 2 "unknown option '--what'" verify "$line" --what 1
+says "option" 2 "'--what': unknown option" verify "$line" --what 1
 says "help" 0 "usage: heddle verify linear-attention" verify --help
 says "bench help" 0 "usage: heddle bench linear-attention" bench --help
 says "bench nothing" 2 "wants" bench

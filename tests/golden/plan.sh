@@ -76,6 +76,8 @@ says "no model" 2 "wants one model file" --mesh sp=4
 says "no mesh" 2 "wants --mesh" "$xl"
 says "unknown option" 2 "'--bogus': unknown option" "$xl" --mesh sp=4 --bogus
 says "missing value" 2 "'--mesh': this option wants a value" "$xl" --mesh
+says "unwanted value" 2 "'--json=3': this option takes no value" "$xl" --mesh sp=4 --json=3
+says "value in one word" 0 "sp=4" "$xl" --mesh=sp=4
 says "missing file" 2 "$folder/none.yaml: cannot be opened" "$folder/none.yaml" --mesh sp=4
 says "a folder" 2 "Is a directory" "$folder" --mesh sp=4
 says "bad mesh" 2 "heddle: mesh" "$xl" --mesh sp=x

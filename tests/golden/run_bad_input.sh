@@ -23,14 +23,14 @@ refuses() {
 refuses 2 'one model file, found 0'
 refuses 2 'one model file, found 2' "$model" "$model"
 refuses 2 "'--rank" "$model" --rankz 4
-refuses 2 'a value is missing' "$model" --ranks
+refuses 2 'this option wants a value' "$model" --ranks
 refuses 2 "not '0'" "$model" --ranks 0
 refuses 2 "not 'four'" "$model" --ranks four
 refuses 2 "not '2x'" "$model" --ranks 2x
 refuses 2 "not ' 2'" "$model" --ranks ' 2'
 refuses 2 "not '+2'" "$model" --ranks +2
 refuses 2 "unknown transport 'smoke'" "$model" --transport smoke
-refuses 2 'f32 or bf16' "$model" --dtype f16
+refuses 2 "'f32' or 'bf16'" "$model" --dtype f16
 refuses 2 '.npy or .y4m' "$model" --output y.png
 refuses 2 'when --input is one' "$model" --output y.y4m
 refuses 2 "3 ranks, but 2" "$model" --ranks 2 --mesh sp=3

@@ -1,0 +1,44 @@
+/* What the command line says: one table has every option of every sub-command, and one struct what they set. */
+#ifndef HD_CLI_OPTIONS_H
+#define HD_CLI_OPTIONS_H
+
+#include "cli.h"
+
+enum { CLI_METHODS_BYTES = 4096 };
+
+/* Two words to choose from; 0: nothing was said. */
+enum { CLI_FIRST = 1, CLI_SECOND = 2 };
+
+/* Numbers that were not given are 0, texts NULL, unless the table has a default. */
+struct cli_arguments {
+    const cli_command *command;
+    int argc; /* from the sub-command's name on, for mpirun, whose ranks read them again */
+    char **argv;
+    const char *operand; /* the model, reshard line or problem; NULL with --random */
+    /* ranks */
+    long long ranks, hosts, deadline_s, arena_bytes;
+    const char *transport;
+    int messages;
+    /* models */
+    const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
+    char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
+    long long layers, slack_percent, max_waste_percent, passes;
+    int dtype, backward, recompute, check;
+    /* problems */
+    const char *method, *key_lengths, *decay, *save, *kernel;
+    long long random, seed, threads, kv_heads, projected, dv, chunk, iterations, seconds;
+    int causal, zigzag, all_reduce, bidirectional, receive_first;
+    int memory, tuning, list_kernels;
+    int json, help;
+};
+
+/* Options and the operand of argv[first..]; argc and argv are left to the arguments. CLI_OK or CLI_BAD_INPUT
+ * (complained). Nothing more is checked where help was asked for. */
+int cli_parse(cli_arguments *out, const cli_command *command, int first, int argc, char **argv);
+/* How the sub-command is used: its synopsis, its options as the table has them, its notes. */
+void cli_print_usage(const cli_command *command);
+
+/* *ranks: the mesh's, which --ranks, where it is given, must not contradict. CLI_OK or CLI_BAD_INPUT (complained). */
+int cli_mesh_ranks(int *ranks, const cli_arguments *a, const heddle_mesh *mesh);
+
+#endif
