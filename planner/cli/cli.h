@@ -39,8 +39,7 @@ extern const cli_command cli_verify, cli_verify_attention, cli_verify_linear;
 
 /* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */
 int cli_exit_code(heddle_status status);
-/* say.c. Texts from files and arguments may hold anything, and a terminal obeys control bytes: in sentences and tables
- * they are shown as \xNN, and so is what is no UTF-8. */
+/* say.c. Sentences quote texts that may hold anything: planner/report/text.h makes them fit for a terminal. */
 /* Prints "heddle: SENTENCE" to standard error. In a launcher's job with the rank in front, and only the first of the
  * ranks that have the same sentence. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -50,19 +49,8 @@ int cli_report(heddle_status status);
 int cli_report_written(heddle_status status);
 /* The same for the command's own complaints; returns CLI_BAD_INPUT. */
 int cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* `text` made fit for a table, cut to fit; returns `out`. */
-const char *cli_shown(char *out, size_t out_bytes, const char *text);
-/* `text` as a JSON string in its quotes. */
-void cli_put_json_text(FILE *to, const char *text);
-
 /* At the end of what prints to standard output: CLI_FAILED (complained, once) when it could not be written, else
  * `code`. */
 int cli_printed(int code);
-
-/* "" or "s" behind a counted word. */
-static inline const char *cli_s(long long count)
-{
-    return count == 1 ? "" : "s";
-}
 
 #endif

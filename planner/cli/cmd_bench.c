@@ -1,6 +1,7 @@
 /* heddle bench: one reshard against the machine's contiguous copy, in the same run. */
 #include "launch.h"
 #include "options.h"
+#include "planner/report/text.h"
 
 #include <heddle/sys/bench.h>
 #include <stdio.h>
@@ -12,12 +13,6 @@ typedef struct bench_request {
     heddle_bench_options options;
     int json;
 } bench_request;
-
-static void print_string(const char *key, const char *text)
-{
-    printf("\"%s\": ", key);
-    cli_put_json_text(stdout, text);
-}
 
 static double ratio(double a, double b)
 {
@@ -36,9 +31,9 @@ static void print_json(const bench_request *request, const heddle_comm *comm, co
         line[0] = '\0';
     }
     printf("{");
-    print_string("line", line);
+    report_json_string("line", line, "");
     printf(", \"ranks\": %d, ", heddle_comm_size(comm));
-    print_string("comm", heddle_comm_describe(comm));
+    report_json_string("comm", heddle_comm_describe(comm), "");
     printf(",\n \"min_ms\": %.6f, \"median_ms\": %.6f, \"roofline_min_ms\": %.6f, \"roofline_median_ms\": %.6f,\n",
            r->min_ms, r->median_ms, r->roofline_min_ms, r->roofline_median_ms);
     printf(" \"roofline_ratio\": %.4f, \"roofline_ratio_median\": %.4f, \"roofline_is_local\": %s,\n",
@@ -49,15 +44,11 @@ static void print_json(const bench_request *request, const heddle_comm *comm, co
            gb_per_s(r->bytes_total, r->min_ms));
     printf(" \"samples\": %lld, \"rounds\": %lld, \"repeats\": %lld, ", (long long)r->samples, (long long)r->rounds,
            (long long)r->repeats);
-    print_string("path", r->path);
-    printf(", ");
-    print_string("kernel", r->kernel);
-    printf(",\n ");
-    print_string("roofline_kernel", r->roofline_kernel);
-    printf(", ");
-    print_string("roofline_way", r->roofline_way);
-    printf(",\n ");
-    print_string("why", r->why);
+    report_json_string("path", r->path, ", ");
+    report_json_string("kernel", r->kernel, ",\n ");
+    report_json_string("roofline_kernel", r->roofline_kernel, ", ");
+    report_json_string("roofline_way", r->roofline_way, ",\n ");
+    report_json_string("why", r->why, "");
     printf("}\n");
 }
 

@@ -1,5 +1,6 @@
 /* heddle bench linear-attention: a method on real ranks against the same work on one rank with as many threads. */
 #include "launch.h"
+#include "planner/report/text.h"
 #include "problem.h"
 
 #include <stdio.h>
@@ -198,10 +199,10 @@ static void print_result(const request *r, const heddle_comm *comm, const bench_
     linear_describe(text, sizeof text, &r->problem);
     if (r->json) {
         printf("{\"problem\": ");
-        cli_put_json_text(stdout, text);
+        report_json_text(stdout, text);
         printf(", \"pass\": \"%s\", \"ranks\": %d, \"comm\": ", r->backward ? "backward" : "forward",
                heddle_comm_size(comm));
-        cli_put_json_text(stdout, heddle_comm_describe(comm));
+        report_json_text(stdout, heddle_comm_describe(comm));
         printf(",\n");
         printf(" \"min_ms\": %.6f, \"median_ms\": %.6f, \"local_min_ms\": %.6f, \"local_median_ms\": %.6f,\n",
                ranks->min_ms, ranks->median_ms, local->min_ms, local->median_ms);
@@ -212,7 +213,7 @@ static void print_result(const request *r, const heddle_comm *comm, const bench_
                (long long)ranks->info.saved_bytes, (long long)ranks->info.workspace_bytes, overlap, gflops);
         printf(" \"samples\": %d, \"chunk_rows\": %lld, \"kernel\": \"%s\", \"why\": ", ranks->samples,
                (long long)ranks->info.chunk_rows, ranks->info.kernel);
-        cli_put_json_text(stdout, ranks->info.why);
+        report_json_text(stdout, ranks->info.why);
         printf("}\n");
     } else {
         printf("%s\n%s, %s\n", text, heddle_comm_describe(comm), r->backward ? "backward" : "forward");

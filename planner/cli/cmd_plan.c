@@ -1,6 +1,6 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
 #include "options.h"
-#include "plan_table.h"
+#include "planner/report/schedule_table.h"
 #include "runtime/files/output.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static heddle_schedule *plan_long_run(const heddle_plan_options *options, heddle
                                       const heddle_schedule_info *info)
 {
     heddle_schedule *schedule = NULL;
-    if (heddle_model_resize(model, NULL, CLI_LONG_RUN) != HEDDLE_OK ||
+    if (heddle_model_resize(model, NULL, REPORT_LONG_RUN) != HEDDLE_OK ||
         heddle_plan(&schedule, model, &info->mesh, options) != HEDDLE_OK) {
         return NULL;
     }
@@ -42,7 +42,7 @@ static int saves(const cli_arguments *a)
 static int show(const cli_arguments *a, const heddle_plan_options *options, heddle_model *model,
                 const heddle_schedule *schedule)
 {
-    cli_plan_view v = {.model = model, .schedule = schedule, .info.struct_bytes = sizeof v.info};
+    schedule_view v = {.model = model, .schedule = schedule, .info.struct_bytes = sizeof v.info};
     const int prints_json = a->json || (a->output != NULL && !saves(a));
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
     if (st == HEDDLE_OK && saves(a)) {
@@ -61,9 +61,9 @@ static int show(const cli_arguments *a, const heddle_plan_options *options, hedd
         v.elems *= (double)v.info.shape.dim[d].extent;
     }
     v.bytes = v.elems * (double)heddle_dtype_bytes(v.info.shape.dtype);
-    heddle_schedule *long_run = v.info.repeat < CLI_LONG_RUN ? plan_long_run(options, model, &v.info) : NULL;
-    v.long_run = v.info.repeat < CLI_LONG_RUN ? long_run : schedule;
-    cli_print_plan(&v);
+    heddle_schedule *long_run = v.info.repeat < REPORT_LONG_RUN ? plan_long_run(options, model, &v.info) : NULL;
+    v.long_run = v.info.repeat < REPORT_LONG_RUN ? long_run : schedule;
+    report_schedule(&v);
     heddle_schedule_destroy(long_run);
     return CLI_OK;
 }

@@ -1,4 +1,5 @@
 #include "options.h"
+#include "planner/report/text.h"
 
 #include "launch.h"
 
@@ -253,7 +254,7 @@ static int take_operand(cli_arguments *out, int count, char **operand)
     }
     if (row_of(command, "random") >= 0) {
         return cli_usage_error("heddle %s wants either one %s or --random, found %d %s%s%s (try: heddle %s --help)",
-                               command->name, command->operand, count, command->operand, cli_s(count),
+                               command->name, command->operand, count, command->operand, report_s(count),
                                out->random > 0 ? " and --random" : "", command->name);
     }
     return cli_usage_error("heddle %s wants one %s, found %d (try: heddle %s --help)", command->name, command->operand,

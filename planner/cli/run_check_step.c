@@ -1,5 +1,6 @@
 /* --check of a training step: bytes as integers, the input's gradient bit for bit where only data moved, the
  * parameters' gradients, which are sums over ranks, within a tolerance. */
+#include "planner/report/text.h"
 #include "run.h"
 
 #include <inttypes.h>
@@ -202,6 +203,6 @@ int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_re
     snprintf(sentence, sentence_bytes,
              "backward: bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64
              " bytes) and the gradients (%" PRId64 " bytes)",
-             r->nranks, cli_s(r->nranks), nsteps, cli_s(nsteps), moved, reduced);
+             r->nranks, report_s(r->nranks), nsteps, report_s(nsteps), moved, reduced);
     return CLI_OK;
 }

@@ -1,4 +1,5 @@
 /* What comes out: files, and the two comparisons of --check. */
+#include "planner/report/text.h"
 #include "run.h"
 #include "runtime/files/output.h"
 
@@ -161,7 +162,7 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_job *job, i
         moved += total;
     }
     snprintf(sentence, sentence_bytes, "bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64 " bytes)",
-             nranks, cli_s(nranks), nsteps, cli_s(nsteps), moved);
+             nranks, report_s(nranks), nsteps, report_s(nsteps), moved);
     return CLI_OK;
 }
 

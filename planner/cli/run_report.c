@@ -1,4 +1,5 @@
 /* The report of a run: stages of the same name and layout in one line. */
+#include "planner/report/text.h"
 #include "run_rows.h"
 
 #include <inttypes.h>
@@ -147,7 +148,7 @@ void run_print_table(const run_report *report)
     heddle_shape_format(shape, sizeof(shape), &job->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
     printf("%s: %s on %s, %d layer%s of %d stage%s\n%s\n\n", job->info.name, shape, mesh, job->info.repeat,
-           cli_s(job->info.repeat), job->info.nstages, cli_s(job->info.nstages), report->comm);
+           report_s(job->info.repeat), job->info.nstages, report_s(job->info.nstages), report->comm);
     printf("%-10s %4s %-12s %-9s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
            "measured", "switch ms", "block ms", "path");
     for (int i = 0; i < count && rows != NULL; i++) {
@@ -166,19 +167,12 @@ void run_print_table(const run_report *report)
         printf(" (the fastest of %lld passes)", job->options->passes);
     }
     printf(", %lld thread%s per rank; times are of the slowest rank\n", job->options->threads,
-           cli_s(job->options->threads));
+           report_s(job->options->threads));
     free(rows);
     if (report->back != NULL) {
         run_print_step_table(report);
     }
     print_peaks(report);
-}
-
-void run_print_string(const char *key, const char *text, const char *behind)
-{
-    printf("\"%s\": ", key);
-    cli_put_json_text(stdout, text);
-    printf("%s", behind);
 }
 
 void run_print_json(const run_report *report, const run_verdict *verdict)
@@ -191,10 +185,10 @@ void run_print_json(const run_report *report, const run_verdict *verdict)
     heddle_shape_format(shape, sizeof(shape), &job->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &job->mesh);
     printf("{");
-    run_print_string("model", job->info.name, ", ");
-    run_print_string("shape", shape, ", ");
-    run_print_string("mesh", mesh, ",\n ");
-    run_print_string("comm", report->comm, ",\n ");
+    report_json_string("model", job->info.name, ", ");
+    report_json_string("shape", shape, ", ");
+    report_json_string("mesh", mesh, ",\n ");
+    report_json_string("comm", report->comm, ",\n ");
     printf("\"layers\": %d, \"ranks\": %d, \"threads\": %lld, \"passes\": %lld, \"forward_ms\": %.6f,\n",
            job->info.repeat, report->nranks, job->options->threads, job->options->passes, ms(t.forward_ns));
     printf(" \"bytes_planned_per_rank_max\": %" PRId64 ", \"bytes_sent_per_rank_max\": %" PRId64
@@ -208,10 +202,10 @@ void run_print_json(const run_report *report, const run_verdict *verdict)
     for (int i = 0; i < count && rows != NULL; i++) {
         const run_row *r = &rows[i];
         printf("%s\n  {", i > 0 ? "," : "");
-        run_print_string("stage", r->name, ", ");
-        run_print_string("layout", r->layout, ", ");
-        run_print_string("method", r->method, ", ");
-        run_print_string("path", r->path, ", ");
+        report_json_string("stage", r->name, ", ");
+        report_json_string("layout", r->layout, ", ");
+        report_json_string("method", r->method, ", ");
+        report_json_string("path", r->path, ", ");
         printf("\"runs\": %d, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
                ", \"switch_ms\": %.6f, \"block_ms\": %.6f}",
                r->runs, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns));
@@ -222,8 +216,8 @@ void run_print_json(const run_report *report, const run_verdict *verdict)
     }
     if (verdict->bytes[0] != '\0') {
         printf(",\n \"check\": %s, ", verdict->code == CLI_OK ? "true" : "false");
-        run_print_string("check_bytes", verdict->bytes, ", ");
-        run_print_string("check_values", verdict->values, "");
+        report_json_string("check_bytes", verdict->bytes, ", ");
+        report_json_string("check_values", verdict->values, "");
     }
     printf("}\n");
     free(rows);

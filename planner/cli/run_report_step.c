@@ -1,4 +1,5 @@
 /* The report of a training step: what comes behind that of its forward pass. */
+#include "planner/report/text.h"
 #include "run_rows.h"
 
 #include <inttypes.h>
@@ -109,10 +110,10 @@ void run_print_step_json(const run_report *report, const run_verdict *verdict)
     for (int i = count - 1; i >= 0 && rows != NULL; i--) {
         const run_row *r = &rows[i];
         printf("%s\n   {", i + 1 < count ? "," : "");
-        run_print_string("stage", r->name, ", ");
-        run_print_string("layout", r->layout, ", ");
-        run_print_string("method", r->method, ", ");
-        run_print_string("path", r->path, ", ");
+        report_json_string("stage", r->name, ", ");
+        report_json_string("layout", r->layout, ", ");
+        report_json_string("method", r->method, ", ");
+        report_json_string("path", r->path, ", ");
         printf("\"runs\": %d, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
                ", \"switch_ms\": %.6f, \"block_ms\": %.6f}",
                r->runs, r->planned, r->sent, ms(r->switch_ns), ms(r->compute_ns));
@@ -120,9 +121,9 @@ void run_print_step_json(const run_report *report, const run_verdict *verdict)
     printf("]");
     if (verdict->back_bytes[0] != '\0') {
         printf(",\n  ");
-        run_print_string("check_bytes", verdict->back_bytes, ", ");
-        run_print_string("check_input_gradient", verdict->dx, ", ");
-        run_print_string("check_gradients", verdict->gradients, ", ");
+        report_json_string("check_bytes", verdict->back_bytes, ", ");
+        report_json_string("check_input_gradient", verdict->dx, ", ");
+        report_json_string("check_gradients", verdict->gradients, ", ");
         printf("\"gradient_error\": %.6g", verdict->gradient_error);
     }
     printf("}");

@@ -26,6 +26,5 @@ typedef struct run_sum {
 /* Rows in the order in which they first appear; *count of them. The caller frees. */
 run_row *run_make_rows(int *count, const run_report *report);
 run_sum run_sum_all(const run_report *report);
-void run_print_string(const char *key, const char *text, const char *behind); /* "key": "text" */
 
 #endif

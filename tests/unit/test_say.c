@@ -1,22 +1,11 @@
 /* What reaches a terminal, and what reaches JSON. */
 #include "case.h"
-#include "launch.h"
+
+#include "planner/report/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-const char *cli_own_say(char *own, size_t own_bytes, const char *sentence)
-{
-    (void)own_bytes;
-    own[0] = '\0';
-    return sentence;
-}
-
-int cli_exit_code(heddle_status status)
-{
-    return (int)status;
-}
 
 static void shows_no_control_bytes(void **state)
 {
@@ -38,10 +27,10 @@ static void shows_no_control_bytes(void **state)
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         char out[256];
-        assert_string_equal(cli_shown(out, sizeof(out), known[i][0]), known[i][1]);
+        assert_string_equal(report_shown(out, sizeof(out), known[i][0]), known[i][1]);
         for (size_t room = 1; room < sizeof(out); room++) { /* cut to fit, between characters */
             char *exact = malloc(room);
-            const size_t n = strlen(cli_shown(exact, room, known[i][0]));
+            const size_t n = strlen(report_shown(exact, room, known[i][0]));
             assert_true(n < room && strncmp(exact, known[i][1], n) == 0);
             assert_true(n == strlen(known[i][1]) || n + 4 >= room);
             free(exact);
@@ -62,7 +51,7 @@ static void writes_json_strings(void **state)
         char *text = NULL;
         size_t bytes = 0;
         FILE *file = open_memstream(&text, &bytes);
-        cli_put_json_text(file, known[i][0]);
+        report_json_text(file, known[i][0]);
         fclose(file);
         assert_string_equal(text, known[i][1]);
         free(text);

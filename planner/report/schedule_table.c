@@ -1,5 +1,6 @@
 /* A schedule as a table: equal repetitions folded, totals, published methods beside it. */
-#include "plan_table.h"
+#include "planner/report/schedule_table.h"
+#include "planner/report/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,21 +8,7 @@
 
 enum { CYCLE_MAX = 8, TEXT_BYTES = 512 };
 
-/* Three figures and an SI unit; whole bytes below 1 kB. */
-const char *cli_si(char *out, size_t out_bytes, double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-    int unit = 0;
-    while (bytes >= 999.5 && unit < 6) {
-        bytes /= 1000.0;
-        unit++;
-    }
-    int places = unit == 0 || bytes >= 99.95 ? 0 : (bytes >= 9.995 ? 1 : 2);
-    snprintf(out, out_bytes, "%.*f %s", places, bytes, units[unit]);
-    return out;
-}
-
-static const char *layout_text(char *out, size_t out_bytes, const cli_plan_view *v, const heddle_layout *layout)
+static const char *layout_text(char *out, size_t out_bytes, const schedule_view *v, const heddle_layout *layout)
 {
     if (heddle_layout_format(out, out_bytes, layout, &v->info.shape, &v->info.mesh) != HEDDLE_OK) {
         snprintf(out, out_bytes, "...");
@@ -30,7 +17,7 @@ static const char *layout_text(char *out, size_t out_bytes, const cli_plan_view 
 }
 
 /* What the ranks together do more than an even split would. */
-static double waste_percent(const cli_plan_view *v, const heddle_layout *layout)
+static double waste_percent(const schedule_view *v, const heddle_layout *layout)
 {
     heddle_box box;
     if (v->elems <= 0 || heddle_layout_box(&box, &v->info.shape, &v->info.mesh, layout, 0) != HEDDLE_OK) {
@@ -39,7 +26,7 @@ static double waste_percent(const cli_plan_view *v, const heddle_layout *layout)
     return ((double)heddle_box_elems(&box) * v->nranks / v->elems - 1.0) * 100.0;
 }
 
-static void print_edge(const cli_plan_view *v, const char *stage, const heddle_layout *layout,
+static void print_edge(const schedule_view *v, const char *stage, const heddle_layout *layout,
                        const heddle_schedule_edge *edge, int with_waste)
 {
     char to[TEXT_BYTES];
@@ -51,9 +38,9 @@ static void print_edge(const cli_plan_view *v, const char *stage, const heddle_l
     char waste[16] = "";
     int moves = edge->bytes_total > 0;
     if (moves) {
-        cli_si(sent, sizeof sent, (double)edge->bytes_per_rank_max);
-        cli_si(received, sizeof received, (double)edge->bytes_received_max);
-        cli_si(total, sizeof total, (double)edge->bytes_total);
+        report_si(sent, sizeof sent, (double)edge->bytes_per_rank_max);
+        report_si(received, sizeof received, (double)edge->bytes_received_max);
+        report_si(total, sizeof total, (double)edge->bytes_total);
         snprintf(messages, sizeof messages, "%" PRId64, edge->messages);
     }
     if (with_waste) {
@@ -75,19 +62,19 @@ static void print_method_row(const heddle_schedule_stage *stage)
         return;
     }
     if (stage->forward_bytes_total > 0) {
-        cli_si(sent, sizeof sent, (double)stage->forward_bytes_per_rank_max);
-        cli_si(total, sizeof total, (double)stage->forward_bytes_total);
+        report_si(sent, sizeof sent, (double)stage->forward_bytes_per_rank_max);
+        report_si(total, sizeof total, (double)stage->forward_bytes_total);
         snprintf(messages, sizeof messages, "%" PRId64, stage->forward_messages);
     }
     printf("    by %-9s  %-13s %-8s %-13s %9s %9s %9s %8s\n", stage->method, "", "inside", "", sent, "", total,
            messages);
     printf("      a rank keeps %s for backward and works in %s, %.3g GFLOP forward, %.3g backward\n",
-           cli_si(sent, sizeof sent, (double)stage->saved_bytes),
-           cli_si(total, sizeof total, (double)stage->workspace_bytes), (double)stage->forward_flops * 1e-9,
+           report_si(sent, sizeof sent, (double)stage->saved_bytes),
+           report_si(total, sizeof total, (double)stage->workspace_bytes), (double)stage->forward_flops * 1e-9,
            (double)stage->backward_flops * 1e-9);
 }
 
-static int print_repetition(const cli_plan_view *v, int repetition)
+static int print_repetition(const schedule_view *v, int repetition)
 {
     for (int i = 0; i < v->info.period; i++) {
         heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
@@ -104,7 +91,7 @@ static int print_repetition(const cli_plan_view *v, int repetition)
 }
 
 /* Same layouts, methods and incoming edges? */
-static int same_repetition(const cli_plan_view *v, int a, int b)
+static int same_repetition(const schedule_view *v, int a, int b)
 {
     for (int i = 0; i < v->info.period; i++) {
         heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
@@ -125,7 +112,7 @@ static int same_repetition(const cli_plan_view *v, int a, int b)
 }
 
 /* How often the `cycle` repetitions from `first` on follow one another. */
-static int count_cycles(const cli_plan_view *v, int first, int cycle)
+static int count_cycles(const schedule_view *v, int first, int cycle)
 {
     int count = 1;
     for (int r = first + cycle; r < v->info.repeat; r++) {
@@ -139,7 +126,7 @@ static int count_cycles(const cli_plan_view *v, int first, int cycle)
     return first + cycle <= v->info.repeat ? count : 0;
 }
 
-void cli_find_cycle(int *cycle, int *count, const cli_plan_view *v, int first)
+void report_find_cycle(int *cycle, int *count, const schedule_view *v, int first)
 {
     int covered = 1;
     *cycle = 1;
@@ -154,7 +141,7 @@ void cli_find_cycle(int *cycle, int *count, const cli_plan_view *v, int first)
     }
 }
 
-static void print_table(const cli_plan_view *v)
+static void print_table(const schedule_view *v)
 {
     heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     printf("  %-14s %-13s %-8s %-13s %9s %9s %9s %8s %6s\n", "stage", "layout", "incoming", "from", "sent max",
@@ -162,7 +149,7 @@ static void print_table(const cli_plan_view *v)
     for (int r = 0; r < v->info.repeat;) {
         int cycle = 1;
         int count = 1;
-        cli_find_cycle(&cycle, &count, v, r);
+        report_find_cycle(&cycle, &count, v, r);
         if (count > 1) {
             printf("repetitions %d to %d: %sx %d\n", r + 1, r + cycle * count, cycle > 1 ? "these, " : "", count);
         } else {
@@ -184,7 +171,7 @@ static void print_table(const cli_plan_view *v)
 
 /* Changes of layout that no schedule with one sequence dim sharded at a time avoids: a layout lasts until every
  * sequence dim has been mixed once (Belady's rule; exact for equal costs). */
-static int forced_changes(const cli_plan_view *v)
+static int forced_changes(const schedule_view *v)
 {
     heddle_model_info model = {.struct_bytes = sizeof model};
     int changes = 0;
@@ -211,7 +198,7 @@ static int forced_changes(const cli_plan_view *v)
 }
 
 /* Interior edges that move bytes. */
-static int interior_switches(const cli_plan_view *v)
+static int interior_switches(const schedule_view *v)
 {
     int count = 0;
     for (int i = 1; i + 1 < v->info.nedges; i++) {
@@ -221,7 +208,7 @@ static int interior_switches(const cli_plan_view *v)
     return count;
 }
 
-static int count_methods(const cli_plan_view *v)
+static int count_methods(const schedule_view *v)
 {
     int count = 0;
     for (int i = 0; i < v->info.nstages; i++) {
@@ -231,7 +218,7 @@ static int count_methods(const cli_plan_view *v)
     return count;
 }
 
-static void print_footer(const cli_plan_view *v)
+static void print_footer(const schedule_view *v)
 {
     char max[16];
     char total[16];
@@ -239,13 +226,14 @@ static void print_footer(const cli_plan_view *v)
     int ends = v->info.switches - interior;
     printf("\nforward pass: %d switch%s", interior, interior == 1 ? "" : "es");
     if (ends > 0) {
-        printf(" and %d move%s at the ends", ends, cli_s(ends));
+        printf(" and %d move%s at the ends", ends, report_s(ends));
     }
-    printf("; the busiest ranks send %s, all ranks %s\n", cli_si(max, sizeof max, (double)v->info.bytes_per_rank_max),
-           cli_si(total, sizeof total, (double)v->info.bytes_total));
+    printf("; the busiest ranks send %s, all ranks %s\n",
+           report_si(max, sizeof max, (double)v->info.bytes_per_rank_max),
+           report_si(total, sizeof total, (double)v->info.bytes_total));
     printf("backward pass: the busiest ranks send %s, all ranks %s\n",
-           cli_si(max, sizeof max, (double)v->info.backward_bytes_per_rank_max),
-           cli_si(total, sizeof total, (double)v->info.backward_bytes_total));
+           report_si(max, sizeof max, (double)v->info.backward_bytes_per_rank_max),
+           report_si(total, sizeof total, (double)v->info.backward_bytes_total));
     int methods = count_methods(v);
     if (methods > 0) {
         printf("%d of %d stage%s by a method over a sharded dim; heddle run compares %s within a tolerance\n", methods,
@@ -267,7 +255,7 @@ static void print_footer(const cli_plan_view *v)
     }
 }
 
-void cli_print_plan(const cli_plan_view *v)
+void report_schedule(const schedule_view *v)
 {
     char shape[HEDDLE_LINE_BYTES] = "";
     char mesh[TEXT_BYTES] = "";
@@ -275,9 +263,10 @@ void cli_print_plan(const cli_plan_view *v)
     heddle_shape_format(shape, sizeof shape, &v->info.shape);
     heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh);
     printf("%s: %s on %s\n", v->info.model, shape, mesh);
-    printf("%d stage%s x %d; the activation has %s, an even part of it %s\n\n", v->info.period, cli_s(v->info.period),
-           v->info.repeat, cli_si(bytes, sizeof bytes, v->bytes), cli_si(mesh, sizeof mesh, v->bytes / v->nranks));
+    printf("%d stage%s x %d; the activation has %s, an even part of it %s\n\n", v->info.period,
+           report_s(v->info.period), v->info.repeat, report_si(bytes, sizeof bytes, v->bytes),
+           report_si(mesh, sizeof mesh, v->bytes / v->nranks));
     print_table(v);
     print_footer(v);
-    cli_print_comparison(v);
+    report_comparison(v);
 }

@@ -1,11 +1,12 @@
 /* A schedule beside published methods: bytes of one repetition within a long run of them. A single layer is no measure:
  * its schedule begins in the layout it likes and never pays for the way back to it, which the next layer needs. */
-#include "plan_table.h"
+#include "planner/report/schedule_table.h"
+#include "planner/report/text.h"
 
 #include <stdio.h>
 
 /* The longest run of equal cycles. */
-static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
+static void steady_cycle(int *first, int *cycle, const schedule_view *v)
 {
     int most = 0;
     *first = 0;
@@ -13,7 +14,7 @@ static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
     for (int r = 0; r < v->info.repeat;) {
         int c = 1;
         int n = 1;
-        cli_find_cycle(&c, &n, v, r);
+        report_find_cycle(&c, &n, v, r);
         if (c * n >= most) { /* of equal ones the later: the first repetition has the free choice of where to begin */
             most = c * n;
             *first = r;
@@ -25,7 +26,7 @@ static void steady_cycle(int *first, int *cycle, const cli_plan_view *v)
 
 /* Mean bytes that a rank sends in one repetition of the steady part. *ranks: how many share one sequence there, over
  * all axes but those that only ever shard the batch; the published methods have no more to share it. */
-static double steady_bytes(int *ranks, const cli_plan_view *v)
+static double steady_bytes(int *ranks, const schedule_view *v)
 {
     heddle_model_info model = {.struct_bytes = sizeof model};
     unsigned sequence_axes = 0;
@@ -56,7 +57,7 @@ static double steady_bytes(int *ranks, const cli_plan_view *v)
 }
 
 /* Two attention stages over different dims: the form that the published formulas are for. *heads: of the first. */
-static int is_pair_model(const cli_plan_view *v, int *heads)
+static int is_pair_model(const schedule_view *v, int *heads)
 {
     int dims[2] = {-1, -1};
     int count = 0;
@@ -76,7 +77,7 @@ static int is_pair_model(const cli_plan_view *v, int *heads)
 static void print_method(const char *name, double bytes, double own, const char *remark)
 {
     char text[16];
-    cli_si(text, sizeof text, bytes);
+    report_si(text, sizeof text, bytes);
     printf("  %-42s %10s", name, text);
     if (own > 0) {
         printf(" %7.2fx", bytes / own);
@@ -84,9 +85,9 @@ static void print_method(const char *name, double bytes, double own, const char 
     printf("%s%s\n", remark[0] != '\0' ? "  " : "", remark);
 }
 
-void cli_print_comparison(const cli_plan_view *v)
+void report_comparison(const schedule_view *v)
 {
-    cli_plan_view steady = *v;
+    schedule_view steady = *v;
     int heads = 0;
     int ranks = 1;
     char remark[64] = "";
