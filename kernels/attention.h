@@ -46,7 +46,7 @@ typedef struct hd_attn_matrix {
 } hd_attn_matrix;
 
 typedef struct hd_attn_kernels {
-    const char *name; /* "reference" "avx2" "avx512" "f64" */
+    const char *name; /* "generic" "avx2" "avx512" "f64" */
     size_t real_bytes;
     /* 64-byte aligned, for any block of width d */
     size_t (*scratch_bytes)(int64_t d);

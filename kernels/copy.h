@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HD_MAX_LOOPS = HEDDLE_MAX_DIMS };
+enum { HD_MAX_LOOPS = HEDDLE_MAX_DIMS, HD_LINE_BYTES = 64 /* of a cache */ };
 
 /* One stream of rows of a strided copy. Several lanes share the loops: for each step of the outer loops every lane
  * copies one run, so that the interleaved side is walked in row order (lane = peer). */

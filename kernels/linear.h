@@ -40,7 +40,7 @@ typedef struct hd_linear_chunk {
 } hd_linear_chunk;
 
 typedef struct hd_linear_kernels {
-    const char *name; /* "reference" "avx2" "avx512" "f64" */
+    const char *name; /* "generic" "avx2" "avx512" "f64" */
     size_t real_bytes;
     int64_t (*padded)(int64_t columns);
     size_t (*scratch_bytes)(const hd_linear_dims *dims);

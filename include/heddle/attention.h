@@ -171,7 +171,7 @@ typedef struct heddle_attention_info {
     int64_t forwards, backwards;       /* finished */
     int64_t saved_bytes;               /* kept from forward to backward */
     int64_t workspace_bytes;           /* the rest of what the object holds */
-    const char *kernel;                /* "reference" "avx2" "avx512" "f64" */
+    const char *kernel;                /* "generic" "avx2" "avx512" "f64" */
     const char *why;                   /* one sentence: how the method divides the work here */
     /* The same by the formulas of the method, which the planner uses; room_bytes: what the kernels of all threads work
      * in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes + room_bytes

@@ -146,7 +146,7 @@ typedef struct heddle_linear_attention_info {
     int64_t workspace_bytes;           /* the rest of what the object holds */
     int64_t wait_ns;                   /* waited for other ranks, all calls together */
     int64_t chunk_rows;
-    const char *kernel; /* "reference" "avx2" "avx512" "f64" */
+    const char *kernel; /* "generic" "avx2" "avx512" "f64" */
     const char *why;    /* one sentence */
     /* The same by the formulas of the method, which the planner uses; room_bytes: what the kernels of all threads work
      * in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes + room_bytes

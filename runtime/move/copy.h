@@ -29,8 +29,13 @@ void hd_copy_make_dense(hd_copy *copy, hd_side side, int64_t offset_bytes);
 /* One side of a copy as a message. */
 heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
 
-/* Carry it out within this process, by the kernel that the rule of thumb gives. */
-void hd_copy_execute(const hd_copy *copy, void *dst, const void *src, int64_t shared_cache_bytes);
+/* The kernels that the rule of thumb gives a copy: chosen once, before it is carried out. */
+typedef struct hd_copy_by {
+    hd_copy_fn lines, ragged; /* for a destination at the start of a cache line; elsewhere */
+} hd_copy_by;
+hd_copy_by hd_copy_choose(const hd_copy *copy, int64_t shared_cache_bytes);
+/* Carry it out within this process. */
+void hd_copy_execute(const hd_copy *copy, const hd_copy_by *by, void *dst, const void *src);
 /* Zeros in the place of its destination. */
 void hd_copy_clear(const hd_kernels *kernels, const hd_copy *copy, void *dst);
 

@@ -75,6 +75,8 @@ static heddle_status plan_dense_copy(hd_copy *out, int64_t *offset, heddle_resha
     hd_piece piece = {plan->rank, caller.box};
     hd_piece_copy(out, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
     hd_copy_walk(out, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
+    *(is_dst ? &plan->work.dst_by : &plan->work.src_by) =
+        hd_copy_choose(out, (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
 out:
     return st;
 }

@@ -80,8 +80,8 @@ static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
 static void fill_src(const heddle_reshard *plan)
 {
     if (plan->work.src_offset >= 0) {
-        hd_copy_execute(&plan->work.src_dense, plan->work.memory + plan->work.src_offset, plan->src,
-                        (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
+        hd_copy_execute(&plan->work.src_dense, &plan->work.src_by, plan->work.memory + plan->work.src_offset,
+                        plan->src);
     }
 }
 
@@ -89,8 +89,8 @@ static heddle_status finish(heddle_reshard *plan, heddle_status st)
 {
     if (st == HEDDLE_OK && plan->is_unfinished) {
         if (plan->work.dst_offset >= 0) {
-            hd_copy_execute(&plan->work.dst_dense, plan->dst, plan->work.memory + plan->work.dst_offset,
-                            (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
+            hd_copy_execute(&plan->work.dst_dense, &plan->work.dst_by, plan->dst,
+                            plan->work.memory + plan->work.dst_offset);
         }
         plan->executions++;
     }

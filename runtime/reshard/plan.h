@@ -40,6 +40,7 @@ typedef struct hd_work {
     int64_t bytes, offset[2];
     int64_t src_offset, dst_offset; /* of the dense copies; -1: flat phases read src and write dst as they are */
     hd_copy src_dense, dst_dense;
+    hd_copy_by src_by, dst_by;
 } hd_work;
 
 struct heddle_reshard {

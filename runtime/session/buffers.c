@@ -94,7 +94,8 @@ static void copy_part(const heddle_session *session, const hd_session_side *side
         to.stride_elems[d] = dst_stride[d];
     }
     hd_piece_copy(&copy, &piece, &from, &to, heddle_dtype_bytes(session->info.shape.dtype));
-    hd_copy_execute(&copy, dst, src, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
+    const hd_copy_by by = hd_copy_choose(&copy, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
+    hd_copy_execute(&copy, &by, dst, src);
 }
 
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,

@@ -28,6 +28,27 @@ INLINE int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* sum[r][.] += sum_i x[r * row + i * step] y[i][.] */
+INLINE void add_products(vec (*sum)[VEC_COLUMNS], const float *x, int64_t row, int64_t step, const float *y, int64_t n,
+                         int rows, int nz)
+{
+    for (int64_t i = 0; i < n; i++) {
+        vec right[VEC_COLUMNS];
+#pragma GCC unroll 4
+        for (int z = 0; z < nz; z++) {
+            right[z] = vec_load(y + i * QUERY_BLOCK + z * VEC);
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            vec left = vec_set1(x[r * row + i * step]);
+#pragma GCC unroll 4
+            for (int z = 0; z < nz; z++) {
+                sum[r][z] = vec_fma(left, right[z], sum[r][z]);
+            }
+        }
+    }
+}
+
 /* s[r][.] = sum_i k[r][i] qt[i][.] for `rows` keys; top = max(top, s). */
 INLINE void score_tile(float *s, float *top, const float *k, int64_t stride, const float *qt, int64_t d, int rows,
                        int nz)
@@ -40,21 +61,7 @@ INLINE void score_tile(float *s, float *top, const float *k, int64_t stride, con
             sum[r][z] = vec_set1(0);
         }
     }
-    for (int64_t i = 0; i < d; i++) {
-        vec q[VEC_COLUMNS];
-#pragma GCC unroll 4
-        for (int z = 0; z < nz; z++) {
-            q[z] = vec_load(qt + i * QUERY_BLOCK + z * VEC);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            vec key = vec_set1(k[r * stride + i]);
-#pragma GCC unroll 4
-            for (int z = 0; z < nz; z++) {
-                sum[r][z] = vec_fma(key, q[z], sum[r][z]);
-            }
-        }
-    }
+    add_products(sum, k, stride, 1, qt, d, rows, nz);
 #pragma GCC unroll 4
     for (int z = 0; z < nz; z++) {
         vec higher = vec_load(top + z * VEC);
@@ -80,21 +87,7 @@ INLINE void mix_tile(float *o, const float *shrink, const float *v, int64_t stri
             sum[r][z] = shrink != NULL ? vec_mul(vec_load(o + r * QUERY_BLOCK + z * VEC), factor) : factor;
         }
     }
-    for (int64_t j = 0; j < keys; j++) {
-        vec weight[VEC_COLUMNS];
-#pragma GCC unroll 4
-        for (int z = 0; z < nz; z++) {
-            weight[z] = vec_load(s + j * QUERY_BLOCK + z * VEC);
-        }
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            vec value = vec_set1(v[j * stride + r]);
-#pragma GCC unroll 4
-            for (int z = 0; z < nz; z++) {
-                sum[r][z] = vec_fma(value, weight[z], sum[r][z]);
-            }
-        }
-    }
+    add_products(sum, v, 1, stride, s, keys, rows, nz);
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
@@ -103,6 +96,13 @@ INLINE void mix_tile(float *o, const float *shrink, const float *v, int64_t stri
         }
     }
 }
+
+/* X(1) .. X(VEC_COLUMNS) */
+#if HD_VEC_COLUMNS > 2
+#define FOR_COLUMNS(X) X(1) X(2) X(3) X(4)
+#else
+#define FOR_COLUMNS(X) X(1) X(2)
+#endif
 
 /* Rows of a full tile: as many accumulators as fit the registers; more rows where a row has fewer vectors. */
 #define SCORE_ROWS(nz) ((nz) > 2 || VEC_COLUMNS == 2 ? 6 : 8)

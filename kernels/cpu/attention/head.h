@@ -155,24 +155,14 @@ INLINE void attend(const hd_attention_head *head, const flash *f, const attentio
     {                                                                                                                  \
         attend(head, f, source, nz);                                                                                   \
     }
-ATTEND(1)
-ATTEND(2)
-#if HD_VEC_COLUMNS > 2
-ATTEND(3)
-ATTEND(4)
-#endif
+FOR_COLUMNS(ATTEND)
 #undef ATTEND
 
 typedef void (*attend_fn)(const hd_attention_head *, const flash *, const attention_source *);
 
-static const attend_fn attend_columns[] = {
-    attend_1,
-    attend_2,
-#if HD_VEC_COLUMNS > 2
-    attend_3,
-    attend_4,
-#endif
-};
+#define ATTEND(nz) attend_##nz,
+static const attend_fn attend_columns[] = {FOR_COLUMNS(ATTEND)};
+#undef ATTEND
 
 INLINE void copy_rows(float *dst, const void *src, int bf16, int64_t rows, int64_t d, int64_t stride)
 {

@@ -15,7 +15,7 @@
 void hd_attn_fill(hd_kernels *table)
 {
     table->attn_f32 = (hd_attn_kernels){
-        .name = "reference",
+        .name = "generic",
         .real_bytes = sizeof(float),
         .scratch_bytes = f32_scratch_bytes,
         .forward = f32_forward,

@@ -172,24 +172,14 @@ INLINE void attend(const flash *f, const hd_attn_block *b, int64_t end, int mask
     {                                                                                                                  \
         attend(f, b, end, masked, nz);                                                                                 \
     }
-ATTEND(1)
-ATTEND(2)
-#if HD_VEC_COLUMNS > 2
-ATTEND(3)
-ATTEND(4)
-#endif
+FOR_COLUMNS(ATTEND)
 #undef ATTEND
 
 typedef void (*attend_fn)(const flash *, const hd_attn_block *, int64_t, int);
 
-static const attend_fn attend_columns[] = {
-    attend_1,
-    attend_2,
-#if HD_VEC_COLUMNS > 2
-    attend_3,
-    attend_4,
-#endif
-};
+#define ATTEND(nz) attend_##nz,
+static const attend_fn attend_columns[] = {FOR_COLUMNS(ATTEND)};
+#undef ATTEND
 
 static void load_carry(const scratch_parts *x, const hd_attn_carry *carry, int64_t q0, int64_t count, int64_t d)
 {

@@ -4,16 +4,8 @@
 
 #include "kernels/cpu/vec_avx512.h"
 
-#include "kernels/cpu/block/back_body.h"
+#define BLOCK_BACK_FILL hd_block_back_fill_avx512
 
-void hd_block_back_fill_avx512(hd_kernels *table)
-{
-    table->scale_rows = scale_rows;
-    table->norm_back = norm_back;
-    table->gelu_back = gelu_back;
-    table->norm_rotate_back = norm_rotate_back;
-    table->add_columns = add_columns;
-    table->add_scaled = add_scaled;
-}
+#include "kernels/cpu/block/back_body.h"
 
 #endif

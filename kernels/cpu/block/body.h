@@ -2,6 +2,8 @@
 #include "kernels/cpu/block/internal.h"
 #include "kernels/cpu/block/row.h"
 
+#include <string.h>
+
 INLINE void norm_rows(void *dst, const void *src, int bf16, int64_t rows, int64_t c, const float *shift,
                       const float *scale)
 {
@@ -121,4 +123,13 @@ static void convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_d
     } else {
         convert_elems(dst, 0, src, 1, elems);
     }
+}
+
+void BLOCK_FILL(hd_kernels *table)
+{
+    table->norm_modulate = norm_modulate;
+    table->gate_residual = gate_residual;
+    table->gelu = gelu;
+    table->norm_rotate = norm_rotate;
+    table->convert = convert;
 }

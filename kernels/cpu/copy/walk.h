@@ -18,8 +18,7 @@ void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count);
 enum {
     HD_WALK_LANES = 64,       /* lanes walked together; more are walked in groups */
     HD_PREFETCH_BYTES = 1024, /* how far ahead of the read */
-    HD_PAGE_BYTES = 4096,
-    HD_LINE_BYTES = 64
+    HD_PAGE_BYTES = 4096
 };
 
 /* Copies one run. `ahead` is where this lane reads next (see hd_walk); kernels without prefetch ignore it. */

@@ -13,6 +13,6 @@
 
 #define LINEAR_FILL hd_linear_fill
 #define LINEAR_SLOT linear_f32
-#define LINEAR_NAME "reference"
+#define LINEAR_NAME "generic"
 
 #include "kernels/cpu/linear/body.h"

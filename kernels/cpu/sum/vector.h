@@ -1,5 +1,8 @@
-/* Vector sums, included once per instruction set with the types and operations of SUM_VECTOR's uses defined before.
- * The rest after the last whole vector goes through a padded copy, so that it takes the same instructions. */
+/* Vector sums for one instruction set: after vec_*.h, with SUM_FILL, the vector of doubles `dvec` and its operations,
+ * load_f16 and store_f16 defined before. The rest after the last whole vector goes through a padded copy, so that it
+ * takes the same instructions. */
+#include "kernels/cpu/fill.h"
+
 #include <string.h>
 
 #define SUM_VECTOR(name, type, lanes, vec, load, add, store)                                                           \
@@ -30,3 +33,16 @@
             memcpy(out + i, part, bytes);                                                                              \
         }                                                                                                              \
     }
+
+SUM_VECTOR(f64, double, VEC / 2, dvec, dvec_load, dvec_add, dvec_store)
+SUM_VECTOR(f32, float, VEC, vec, vec_load, vec_add, vec_store)
+SUM_VECTOR(bf16, uint16_t, VEC, vec, vec_load_bf16, vec_add, vec_store_bf16)
+SUM_VECTOR(f16, uint16_t, VEC, vec, load_f16, vec_add, store_f16)
+
+void SUM_FILL(hd_kernels *table)
+{
+    table->sum[HEDDLE_F64] = sum_f64;
+    table->sum[HEDDLE_F32] = sum_f32;
+    table->sum[HEDDLE_BF16] = sum_bf16;
+    table->sum[HEDDLE_F16] = sum_f16;
+}
