@@ -14,7 +14,7 @@
 enum { HALVES = 2, QUICK_ROUNDS = 64 /* that ask neither who gave up nor how late it is */ };
 
 /* What goes from one rank to another, at one of the two. */
-struct hd_flow {
+struct hd_oneway {
     int peer, is_send;
     const hd_pair_ground *ground;
     hd_channel *channel[HALVES];
@@ -33,13 +33,13 @@ struct hd_flow {
 typedef struct pairs {
     hd_pairs base; /* first: what the communicator has is this */
     heddle_comm *comm;
-    hd_flow *flow[]; /* [2 * size]: to every rank, from every rank; NULL: they have not met */
+    hd_oneway *way[]; /* [2 * size]: to every rank, from every rank; NULL: they have not met */
 } pairs;
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
 /* A part without a size: its parts, peers and lanes are those of any other transfer. */
-static heddle_status make_half(hd_flow *f, heddle_comm *comm, int half)
+static heddle_status make_half(hd_oneway *f, heddle_comm *comm, int half)
 {
     heddle_status st = HEDDLE_OK;
     hd_channel *c = NULL;
@@ -53,7 +53,7 @@ static heddle_status make_half(hd_flow *f, heddle_comm *comm, int half)
     HD_TRY(hd_alloc((void **)&f->transfer[half], 1, sizeof *t, "a transfer"));
     t = f->transfer[half];
     t->channel = c;
-    t->flow = f;
+    t->oneway = f;
     t->any_near = 1;
     t->hint.shared_cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(comm);
     hd_parts *parts = f->is_send ? &t->send : &t->recv;
@@ -65,7 +65,7 @@ out:
     return st;
 }
 
-static void destroy_flow(hd_flow *f)
+static void destroy_oneway(hd_oneway *f)
 {
     for (int half = 0; f != NULL && half < HALVES; half++) {
         hd_transfer_destroy(f->transfer[half]);
@@ -81,7 +81,7 @@ static void destroy_pairs(hd_pairs *base)
 {
     pairs *p = (pairs *)base;
     for (int i = 0; i < 2 * heddle_comm_size(p->comm); i++) {
-        destroy_flow(p->flow[i]);
+        destroy_oneway(p->way[i]);
     }
     hd_free(p);
 }
@@ -89,8 +89,8 @@ static void destroy_pairs(hd_pairs *base)
 static heddle_status make_pairs(heddle_comm *comm, hd_pair_ground *ground)
 {
     pairs *p = NULL;
-    size_t flows = 2 * (size_t)heddle_comm_size(comm);
-    heddle_status st = hd_alloc((void **)&p, 1, sizeof *p + flows * sizeof(hd_flow *), "pairs of ranks");
+    size_t ways = 2 * (size_t)heddle_comm_size(comm);
+    heddle_status st = hd_alloc((void **)&p, 1, sizeof *p + ways * sizeof(hd_oneway *), "pairs of ranks");
     if (st == HEDDLE_OK) {
         p->base.destroy = destroy_pairs;
         p->comm = comm;
@@ -99,16 +99,16 @@ static heddle_status make_pairs(heddle_comm *comm, hd_pair_ground *ground)
     return st;
 }
 
-static heddle_status meet(hd_flow **out, heddle_comm *comm, int peer, int is_send)
+static heddle_status meet(hd_oneway **out, heddle_comm *comm, int peer, int is_send)
 {
     heddle_status st = HEDDLE_OK;
     hd_pair_ground *ground = hd_comm_pair_ground(comm);
-    hd_flow *f = NULL;
+    hd_oneway *f = NULL;
     char why[240];
     if (ground->pairs == NULL) {
         HD_TRY(make_pairs(comm, ground));
     }
-    hd_flow **known = &((pairs *)ground->pairs)->flow[2 * peer + is_send];
+    hd_oneway **known = &((pairs *)ground->pairs)->way[2 * peer + is_send];
     if (*known == NULL) {
         HD_TRY(hd_alloc((void **)&f, 1, sizeof *f, "a pair of ranks"));
         f->peer = peer;
@@ -122,13 +122,13 @@ static heddle_status meet(hd_flow **out, heddle_comm *comm, int peer, int is_sen
     }
     *out = *known;
 out:
-    destroy_flow(f);
+    destroy_oneway(f);
     return st == HEDDLE_OK ? st : hd_comm_give_up(comm, st, why, sizeof why); /* the other one waits */
 }
 
 /* --- one message -------------------------------------------------------------------------------------------------- */
 
-static void load(hd_flow *f, const void *src, void *dst, size_t bytes)
+static void load(hd_oneway *f, const void *src, void *dst, size_t bytes)
 {
     f->src = src;
     f->dst = dst;
@@ -139,18 +139,18 @@ static void load(hd_flow *f, const void *src, void *dst, size_t bytes)
 }
 
 /* Of the next part: the half it goes through, and its bytes. */
-static int next_half(const hd_flow *f)
+static int next_half(const hd_oneway *f)
 {
     return f->channel[1] != NULL ? f->parts % HALVES : 0;
 }
 
-static size_t next_bytes(const hd_flow *f)
+static size_t next_bytes(const hd_oneway *f)
 {
     size_t left = f->offered - f->begun;
     return f->is_staged && left > f->ground->half_bytes ? f->ground->half_bytes : left;
 }
 
-static heddle_status begin_send(hd_flow *f)
+static heddle_status begin_send(hd_oneway *f)
 {
     int half = next_half(f);
     hd_transfer *t = f->transfer[half];
@@ -171,7 +171,7 @@ static heddle_status begin_send(hd_flow *f)
     return hd_channel_start(t->channel, &(hd_leg){.transfer = t, .src = src}, 1);
 }
 
-static heddle_status begin_receive(hd_flow *f)
+static heddle_status begin_receive(hd_oneway *f)
 {
     int half = next_half(f);
     hd_transfer *t = f->transfer[half];
@@ -180,9 +180,9 @@ static heddle_status begin_receive(hd_flow *f)
 }
 
 /* READY has come: what the sender still has, and whether all of it lies there. */
-void hd_flow_take(hd_transfer *t, uint64_t offer)
+void hd_oneway_take(hd_transfer *t, uint64_t offer)
 {
-    hd_flow *f = t->flow;
+    hd_oneway *f = t->oneway;
     f->is_staged = (int)(offer & 1);
     f->offered = f->begun + (size_t)(offer >> 1);
     f->is_wrong = f->offered != f->bytes;
@@ -199,7 +199,7 @@ void hd_flow_take(hd_transfer *t, uint64_t offer)
 }
 
 /* As far as it goes without waiting. */
-static heddle_status step(hd_flow *f, int quick, int *moved)
+static heddle_status step(hd_oneway *f, int quick, int *moved)
 {
     heddle_status st = HEDDLE_OK;
     int under_way = 0;
@@ -226,7 +226,7 @@ out:
     return st;
 }
 
-static heddle_status exchange(heddle_comm *comm, hd_flow *out, hd_flow *in)
+static heddle_status exchange(heddle_comm *comm, hd_oneway *out, hd_oneway *in)
 {
     heddle_status st = HEDDLE_OK;
     for (int round = 0; (out != NULL && !out->is_done) || (in != NULL && !in->is_done);) {
@@ -245,14 +245,14 @@ out:
 }
 
 /* After a failure: nobody helps on what is left of a message. */
-static void leave(hd_flow *f)
+static void leave(hd_oneway *f)
 {
     for (int half = 0; f != NULL && half < HALVES && f->channel[half] != NULL; half++) {
         hd_channel_leave(f->channel[half]);
     }
 }
 
-static heddle_status compare(const heddle_comm *comm, const hd_flow *out, const hd_flow *in)
+static heddle_status compare(const heddle_comm *comm, const hd_oneway *out, const hd_oneway *in)
 {
     int me = hd_comm_rank_name(comm, heddle_comm_rank(comm));
     if (in != NULL && in->is_wrong) {
@@ -270,7 +270,7 @@ static heddle_status send_and_receive(heddle_comm *comm, const void *send, size_
                                       size_t recv_bytes, int from)
 {
     heddle_status st = HEDDLE_OK;
-    hd_flow *out = NULL, *in = NULL;
+    hd_oneway *out = NULL, *in = NULL;
     if (to >= 0) {
         HD_TRY(meet(&out, comm, to, 1));
         load(out, send, NULL, send_bytes);

@@ -193,7 +193,7 @@ heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
         }
     }
     for (int i = 0; i < p->ntell; i++) {
-        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->flow != NULL ? t->offer : t->dst_name};
+        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->oneway != NULL ? t->offer : t->dst_name};
         if (reach == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)leg->src;
         } else if (reach == HD_REACH_STAGED) {
@@ -232,8 +232,8 @@ void hd_peer_take(hd_transfer *t, int i, const uint64_t *words)
         c->reach_of[peer] = (unsigned char)(words[0] >> 8);
         c->src_at[peer] = c->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
                                                               : hd_link_import(c->link, peer, words[1]);
-        if (t->flow != NULL) {
-            hd_flow_take(t, words[2]);
+        if (t->oneway != NULL) {
+            hd_oneway_take(t, words[2]);
         }
     }
 }

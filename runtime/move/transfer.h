@@ -68,7 +68,7 @@ typedef struct hd_peers {
 
 /* --- messages between two ranks, of sizes that are not agreed on before (pair.c) ---------------------------------- */
 
-typedef struct hd_flow hd_flow;
+typedef struct hd_oneway hd_oneway;
 
 struct hd_transfer {
     hd_channel *channel;
@@ -91,11 +91,11 @@ struct hd_transfer {
     hd_sums sum;
     hd_mail mail, spare; /* spare: while two ways are compared */
     hd_private own;
-    hd_reach reach; /* of a private source */
-    hd_flow *flow;  /* NULL: sizes are agreed on */
-    uint64_t offer; /* of a flow: what READY says of it */
-    int refuses;    /* of a flow: the message that has come is of another size */
-    char *stage;    /* peers can reach it */
+    hd_reach reach;    /* of a private source */
+    hd_oneway *oneway; /* NULL: sizes are agreed on */
+    uint64_t offer;    /* of a one-way: what READY says of it */
+    int refuses;       /* of a one-way: the message that has come is of another size */
+    char *stage;       /* peers can reach it */
     int64_t stage_bytes;
     int64_t bytes_near, bytes_messages, messages;
     /* names of the arrays of the last execution, for the next */
@@ -170,7 +170,7 @@ void hd_peer_take(hd_transfer *transfer, int i, const uint64_t *words); /* READY
 heddle_status hd_peer_move(hd_transfer *transfer, const hd_leg *leg);
 
 enum { HD_REFUSED = -1 }; /* bytes of a DONE: nothing was copied, because the sizes differ */
-void hd_flow_take(hd_transfer *transfer, uint64_t offer);
+void hd_oneway_take(hd_transfer *transfer, uint64_t offer);
 
 heddle_status hd_sums_build(hd_transfer *transfer);
 void hd_sums_run(hd_transfer *transfer, void *dst);
