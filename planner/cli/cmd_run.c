@@ -1,5 +1,8 @@
 /* heddle run: plan a model, run its blocks on several ranks, compare with one rank. */
 #include "run.h"
+
+#include "launch.h"
+#include "planner/report/run.h"
 #include "runtime/files/output.h"
 
 #include <errno.h>
@@ -45,11 +48,11 @@ static int stage_standard_input(run_job *job, int argc, char **argv)
     if (fd < 0 || ftruncate(fd, 0) != 0) {
         return cli_usage_error("cannot pass standard input on to mpirun's ranks: %s", strerror(errno));
     }
-    for (size_t at = 0; at < job->clip_file.size;) {
-        const ssize_t wrote = write(fd, job->clip_file.bytes + at, job->clip_file.size - at);
+    for (size_t at = 0; at < job->feed.clip_file.size;) {
+        const ssize_t wrote = write(fd, job->feed.clip_file.bytes + at, job->feed.clip_file.size - at);
         if (wrote < 0) {
             return cli_usage_error("cannot pass %zu bytes of standard input on to mpirun's ranks: %s",
-                                   job->clip_file.size, strerror(errno));
+                                   job->feed.clip_file.size, strerror(errno));
         }
         at += (size_t)wrote;
     }
@@ -76,30 +79,89 @@ static void say_place(const run_job *job, int ranks)
     const char *sentence = heddle_last_error();
     const char *named = strstr(sentence, "rank ");
     const int rank = named == NULL ? -1 : atoi(named + 5);
-    if (job->place == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
+    if (job->task.place == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
         strstr(sentence, "entering '") != NULL || strstr(sentence, "backward from '") != NULL || rank < 0 ||
         rank >= ranks) {
         return;
     }
-    const int step = job->place[rank] - 1;
+    const int step = job->task.place[rank] - 1;
     if (step < 0) {
         snprintf(name, sizeof(name), "before the first stage");
     } else {
-        run_step_name(name, sizeof(name), job, step);
+        run_step_name(name, sizeof(name), &job->task, step);
     }
     cli_say("rank %d was last seen at: %s", rank, name);
+}
+
+/* Rank 0: the table, the checks, the files. */
+static heddle_status conclude(const run_job *job, const run_report *all)
+{
+    const cli_arguments *a = job->options;
+    run_verdict verdict = {.differs = 0};
+    double reference_ms = 0;
+    if (!a->json) {
+        report_run(all);
+        fflush(stdout);
+    }
+    heddle_status st = a->check ? run_check(&verdict, &reference_ms, all) : HEDDLE_OK;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (a->json) {
+        report_run_json(all, &verdict);
+    } else if (a->check) {
+        report_run_check(&verdict, reference_ms);
+    }
+    int code = verdict.differs ? CLI_MISMATCH : CLI_OK;
+    if (a->output != NULL) {
+        const int written = cli_report_written(feed_write(&job->feed, a->output, all->mine.output));
+        code = code != CLI_OK ? code : written;
+    }
+    fflush(stdout);
+    cli_verdict(code);
+    return HEDDLE_OK;
+}
+
+static heddle_status run_main(heddle_comm *comm, void *arg)
+{
+    const run_job *job = arg;
+    run_report all;
+    heddle_status st = run_task_run(&all, &job->task, comm, job->options->check || job->options->output != NULL);
+    if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
+        st = conclude(job, &all);
+    }
+    run_report_free(&all);
+    return st;
+}
+
+/* For a terminal: the stage that rank 0 is in, over the one before. */
+static void show_step(const run_task *task, int pass, int step)
+{
+    const int nstages = task->info.nstages * task->info.repeat;
+    heddle_stage_info stage = {.struct_bytes = sizeof stage, .name = "end"};
+    fprintf(stderr, "\r\033[K");
+    if (step < 0 || (step < nstages && heddle_model_stage(&stage, task->model, step % task->info.nstages))) {
+        return;
+    }
+    if (task->passes > 1) {
+        fprintf(stderr, "pass %d/%lld  ", pass + 1, (long long)task->passes);
+    }
+    fprintf(stderr, "layer %d/%d  %s", (step < nstages ? step : nstages - 1) / task->info.nstages + 1,
+            task->info.repeat, stage.name);
+    fflush(stderr);
 }
 
 static int run_ranks(run_job *job, int ranks)
 {
     const size_t bytes = (size_t)ranks * sizeof(int);
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    job->place = place == MAP_FAILED ? NULL : place;
+    job->task.place = place == MAP_FAILED ? NULL : place;
+    job->task.watch = isatty(STDERR_FILENO) ? show_step : NULL;
     const int code = cli_with_ranks(job->options, ranks, run_main, job);
     if (code == CLI_FAILED) {
         say_place(job, ranks);
     }
-    if (job->place != NULL) {
+    if (job->task.place != NULL) {
         munmap(place, bytes);
     }
     return code;

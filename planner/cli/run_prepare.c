@@ -1,6 +1,8 @@
 /* From options to a job: model, input, schedule, weights; everything that can be wrong is found first. */
 #include "run.h"
 
+#include "launch.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +26,9 @@ static int make_mesh(run_job *job, int ranks)
     char text[32];
     snprintf(text, sizeof(text), "sp=%d", ranks);
     const char *mesh = job->options->mesh != NULL ? job->options->mesh : text;
-    int code = read_mesh(&job->mesh, mesh);
-    if (code == CLI_OK && heddle_mesh_size(&job->mesh) != ranks) {
-        return cli_usage_error("--mesh %s has %d ranks, but %d run", mesh, heddle_mesh_size(&job->mesh), ranks);
+    int code = read_mesh(&job->task.mesh, mesh);
+    if (code == CLI_OK && heddle_mesh_size(&job->task.mesh) != ranks) {
+        return cli_usage_error("--mesh %s has %d ranks, but %d run", mesh, heddle_mesh_size(&job->task.mesh), ranks);
     }
     return code;
 }
@@ -56,19 +58,19 @@ static int check_schedule(run_job *job, int ranks)
         return cli_report(st);
     }
     heddle_shape_format(has, sizeof(has), &info.shape);
-    heddle_shape_format(wants, sizeof(wants), &job->info.shape);
+    heddle_shape_format(wants, sizeof(wants), &job->task.info.shape);
     if (strcmp(has, wants) != 0) {
         return cli_usage_error("%s is for %s, the model is %s", path, has, wants);
     }
-    if (info.nstages != job->info.nstages * job->info.repeat) {
+    if (info.nstages != job->task.info.nstages * job->task.info.repeat) {
         return cli_usage_error("%s has %d stages, the model runs %d stages %d times", path, info.nstages,
-                               job->info.nstages, job->info.repeat);
+                               job->task.info.nstages, job->task.info.repeat);
     }
     for (int i = 0; i < info.nstages; i++) {
         heddle_schedule_stage planned = {.struct_bytes = sizeof planned};
         heddle_stage_info stage = {.struct_bytes = sizeof stage};
         heddle_schedule_stage_at(&planned, job->schedule, i);
-        heddle_model_stage(&stage, job->model, i % job->info.nstages);
+        heddle_model_stage(&stage, job->model, i % job->task.info.nstages);
         if (strcmp(planned.name, stage.name) != 0) {
             return cli_usage_error("%s: stage %d is '%s', the model's is '%s'", path, i, planned.name, stage.name);
         }
@@ -94,7 +96,7 @@ static int check_schedule(run_job *job, int ranks)
     if (heddle_mesh_size(&info.mesh) != ranks) {
         return cli_usage_error("%s is for %d ranks, but %d run", path, heddle_mesh_size(&info.mesh), ranks);
     }
-    job->mesh = info.mesh;
+    job->task.mesh = info.mesh;
     return CLI_OK;
 }
 
@@ -117,7 +119,7 @@ static int make_schedule(run_job *job, int ranks)
     heddle_plan_options_init(&options);
     options.methods = job->options->methods;
     options.backward = job->options->backward;
-    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->mesh, &options));
+    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->task.mesh, &options));
 }
 
 /* The number of ranks: --ranks, else the mesh's or the schedule's, else the launcher's. */
@@ -147,36 +149,64 @@ int run_count_ranks(int *ranks, const cli_arguments *o)
     return cli_rank_count(ranks, o->transport, asked);
 }
 
+/* Every tensor that will be read is there and has the right shape. */
+static int open_weights(run_job *job)
+{
+    const run_task *task = &job->task;
+    heddle_status st = HEDDLE_OK;
+    if (job->options->weights == NULL) {
+        return CLI_OK;
+    }
+    st = feed_open_weights(&job->feed, job->options->weights);
+    for (int stage = 0; stage < task->info.nstages && st == HEDDLE_OK; stage++) {
+        heddle_stage_info info = {.struct_bytes = sizeof info};
+        heddle_block_options options;
+        heddle_block *block = NULL;
+        st = heddle_model_stage(&info, job->model, stage);
+        st = st == HEDDLE_OK ? run_block_options(&options, task, stage) : st;
+        st = st == HEDDLE_OK ? heddle_block_create(&block, &options) : st;
+        for (int r = 0; r < task->info.repeat && st == HEDDLE_OK; r++) {
+            st = feed_check_weights(&job->feed, block, info.name, r);
+        }
+        heddle_block_destroy(block);
+    }
+    return cli_report(st);
+}
+
 int run_prepare(run_job *job, int ranks)
 {
-    job->info.struct_bytes = sizeof(job->info);
-    int code = cli_report(heddle_model_load(&job->model, job->options->operand));
+    const cli_arguments *a = job->options;
+    run_task *task = &job->task;
+    task->info.struct_bytes = sizeof(task->info);
+    int code = cli_report(heddle_model_load(&job->model, a->operand));
     if (code == CLI_OK) {
-        code = cli_report(heddle_model_get_info(&job->info, job->model));
+        code = cli_report(heddle_model_get_info(&task->info, job->model));
     }
-    if (code == CLI_OK && (job->info.batch_dim != 0 || job->info.channel_dim != job->info.shape.ndim - 1)) {
+    if (code == CLI_OK && (task->info.batch_dim != 0 || task->info.channel_dim != task->info.shape.ndim - 1)) {
         return cli_usage_error("model '%s': heddle run wants the batch first and the channels last among the "
                                "activation's %d dims; they are number %d and %d (from 0)",
-                               job->info.name, job->info.shape.ndim, job->info.batch_dim, job->info.channel_dim);
+                               task->info.name, task->info.shape.ndim, task->info.batch_dim, task->info.channel_dim);
     }
     code = code != CLI_OK ? code : run_open_input(job);
     code = code != CLI_OK ? code : run_fit_model(job);
     code = code != CLI_OK ? code : make_schedule(job, ranks);
-    code = code != CLI_OK ? code : run_open_weights(job);
-    return code != CLI_OK ? code : run_make_embedding(job);
+    task->model = job->model;
+    task->schedule = job->schedule;
+    task->feed = &job->feed;
+    task->passes = a->passes;
+    task->threads = (int)a->threads;
+    task->backward = a->backward;
+    task->recompute = a->recompute;
+    job->feed.shape = task->info.shape;
+    job->feed.seed = (uint64_t)a->seed;
+    job->feed.threads = task->threads;
+    code = code != CLI_OK ? code : open_weights(job);
+    return code != CLI_OK ? code : cli_report(feed_make_embedding(&job->feed));
 }
 
 void run_release_job(run_job *job)
 {
     heddle_schedule_destroy(job->schedule);
     heddle_model_destroy(job->model);
-    y4m_close(&job->clip);
-    npy_free(&job->array);
-    safetensors_close(&job->weights);
-    run_release_file(&job->clip_file);
-    run_release_file(&job->weights_file);
-    free(job->embed_weight);
-    free(job->final_weight);
-    free(job->embed_bias);
-    free(job->final_bias);
+    feed_close(&job->feed);
 }

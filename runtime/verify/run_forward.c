@@ -1,12 +1,11 @@
 /* One rank's passes through an executor. The one-rank reference is the same code on a communicator of one.
  * run_backward.c has what a training step does besides. */
-#include "run_backward.h"
+#include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SEED_VECTOR = 201, SEED_TEXT = 202, VECTOR_ROWS = 6 };
 
@@ -35,10 +34,10 @@ static int64_t peak_bytes(void)
 
 static heddle_status make_conditioning(run_pass *f)
 {
-    const run_job *job = f->job;
-    const int64_t batch = job->info.shape.dim[0].extent;
-    const int64_t channels = job->info.shape.dim[job->info.channel_dim].extent, tokens = job->info.text_tokens;
-    const uint64_t seed = (uint64_t)job->options->seed;
+    const run_task *task = f->task;
+    const int64_t batch = task->info.shape.dim[0].extent;
+    const int64_t channels = task->info.shape.dim[task->info.channel_dim].extent, tokens = task->info.text_tokens;
+    const uint64_t seed = task->feed->seed;
     int64_t text_bytes = 0, vector_bytes = 0;
     if (__builtin_mul_overflow(tokens, (int64_t)sizeof(float), &text_bytes) ||
         __builtin_mul_overflow(batch * channels, text_bytes, &text_bytes) ||
@@ -53,10 +52,10 @@ static heddle_status make_conditioning(run_pass *f)
         return run_no_memory("conditioning", vector_bytes > text_bytes ? vector_bytes : text_bytes);
     }
     for (int64_t i = 0; i < batch * VECTOR_ROWS * channels; i++) {
-        f->vector[i] = 0.5F * run_uniform(seed + SEED_VECTOR, (uint64_t)i);
+        f->vector[i] = 0.5F * feed_uniform(seed + SEED_VECTOR, (uint64_t)i);
     }
     for (int64_t i = 0; i < batch * tokens * channels; i++) {
-        f->text[i] = run_uniform(seed + SEED_TEXT, (uint64_t)i);
+        f->text[i] = feed_uniform(seed + SEED_TEXT, (uint64_t)i);
     }
     for (int64_t b = 0; b < batch; b++) { /* captions of different lengths */
         f->text_lengths[b] = tokens - (b * 7 + 3) % (tokens / 2 + 1);
@@ -70,7 +69,7 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 {
     heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_box box;
-    const heddle_shape *shape = &f->job->info.shape;
+    const heddle_shape *shape = &f->task->info.shape;
     const int rank = heddle_comm_rank(f->comm);
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = heddle_schedule_get_info(&info, schedule);
@@ -88,40 +87,60 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
         st = heddle_buffer_alloc(&f->first, f->comm, bytes + 1, HEDDLE_SPACE_HOST);
     }
     if (st == HEDDLE_OK) {
-        st = run_fill(f->first, f->job, &box);
+        st = feed_fill(f->first, f->task->feed, &box);
     }
     return st != HEDDLE_OK ? st : heddle_tensor_init(&f->x, f->first, shape, &info.mesh, &edge.from, NULL, rank);
 }
 
+heddle_status run_block_options(heddle_block_options *options, const run_task *task, int stage)
+{
+    heddle_stage_info info = {.struct_bytes = sizeof info};
+    heddle_status st = heddle_model_stage(&info, task->model, stage);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    heddle_block_options_init(options);
+    options->kind = info.kind;
+    options->shape = task->info.shape;
+    options->mixed_dim = info.mixed_dim;
+    options->heads = info.heads;
+    options->mlp_channels = info.mlp_channels;
+    options->text_tokens = task->info.text_tokens;
+    options->modulate = info.modulate;
+    options->rope = info.rope;
+    options->qk_norm = info.qk_norm;
+    options->causal = info.causal;
+    options->decay = info.decay;
+    options->threads = task->threads;
+    return HEDDLE_OK;
+}
+
 /* --- running --- */
 
-/* Told by the executor: where this rank is, for the sentence about one that cannot speak any more, and for a terminal.
+/* Told by the executor: where this rank is, for the sentence about one that cannot speak any more, and for who watches.
  */
 static void begin_step(void *ctx, int step, int backward)
 {
     const run_pass *f = ctx;
-    const run_job *job = f->job;
-    const int nstages = job->info.nstages * job->info.repeat;
-    heddle_stage_info stage = {.struct_bytes = sizeof stage, .name = "end"};
-    if (job->place != NULL) {
-        __atomic_store_n(&job->place[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
+    const run_task *task = f->task;
+    const int nstages = task->info.nstages * task->info.repeat;
+    if (task->place != NULL) {
+        __atomic_store_n(&task->place[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
                          __ATOMIC_RELAXED);
     }
-    if (!f->progress || (step < nstages && heddle_model_stage(&stage, job->model, step % job->info.nstages))) {
-        return;
+    if (f->is_watched) {
+        task->watch(task, f->pass, step);
     }
-    fprintf(stderr, "\r\033[K");
-    if (job->options->passes > 1) {
-        fprintf(stderr, "pass %d/%lld  ", f->pass + 1, job->options->passes);
-    }
-    fprintf(stderr, "layer %d/%d  %s", (step < nstages ? step : nstages - 1) / job->info.nstages + 1, job->info.repeat,
-            stage.name);
-    fflush(stderr);
 }
 
 static heddle_status make_weights(void *ctx, heddle_block *block, int stage, int repetition)
 {
-    return run_set_weights(block, ((const run_pass *)ctx)->job, stage, repetition);
+    const run_task *task = ((const run_pass *)ctx)->task;
+    heddle_stage_info info = {.struct_bytes = sizeof info};
+    heddle_status st = heddle_model_stage(&info, task->model, stage);
+    return st != HEDDLE_OK
+               ? st
+               : feed_set_weights(task->feed, block, info.name, repetition, repetition * task->info.nstages + stage);
 }
 
 heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward)
@@ -140,7 +159,7 @@ heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const
 
 heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh)
 {
-    const heddle_shape *shape = &f->job->info.shape;
+    const heddle_shape *shape = &f->task->info.shape;
     const heddle_layout whole = heddle_layout_replicated();
     heddle_reshard *reshard = NULL;
     heddle_box box;
@@ -171,19 +190,19 @@ heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, 
 
 static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
 {
-    const run_job *job = f->job;
+    const run_task *task = f->task;
     heddle_executor_options options;
-    heddle_block_options *stages = calloc((size_t)job->info.nstages, sizeof(*stages));
+    heddle_block_options *stages = calloc((size_t)task->info.nstages, sizeof(*stages));
     if (stages == NULL) {
-        return run_no_memory("stages", job->info.nstages * (int64_t)sizeof(*stages));
+        return run_no_memory("stages", task->info.nstages * (int64_t)sizeof(*stages));
     }
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < job->info.nstages && st == HEDDLE_OK; i++) {
-        st = run_block_options(&stages[i], job, i);
+    for (int i = 0; i < task->info.nstages && st == HEDDLE_OK; i++) {
+        st = run_block_options(&stages[i], task, i);
     }
     heddle_executor_options_init(&options);
-    options.backward = job->options->backward;
-    options.recompute = job->options->recompute;
+    options.backward = task->backward;
+    options.recompute = task->recompute;
     options.timed = 1;
     options.weights = make_weights;
     options.before = begin_step;
@@ -245,13 +264,13 @@ static void hash_wholes(run_result *out, const heddle_shape *shape)
     }
 }
 
-heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm, const heddle_schedule *schedule,
+heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *comm, const heddle_schedule *schedule,
                           int want_output)
 {
-    run_pass f = {.job = job, .comm = comm};
+    run_pass f = {.task = task, .comm = comm};
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     memset(out, 0, sizeof(*out));
-    f.progress = heddle_comm_rank(comm) == 0 && isatty(STDERR_FILENO);
+    f.is_watched = heddle_comm_rank(comm) == 0 && task->watch != NULL;
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     out->nsteps = info.nstages + 1;
     if (st == HEDDLE_OK) {
@@ -263,15 +282,15 @@ heddle_status run_forward(run_result *out, const run_job *job, heddle_comm *comm
     if (st == HEDDLE_OK) {
         st = make_executor(&f, schedule);
     }
-    if (st == HEDDLE_OK && job->options->backward) {
+    if (st == HEDDLE_OK && task->backward) {
         st = run_backward_prepare(&f, schedule, out);
     }
-    for (; f.pass < job->options->passes && st == HEDDLE_OK; f.pass++) {
-        const int keep = want_output && f.pass + 1 == job->options->passes;
+    for (; f.pass < task->passes && st == HEDDLE_OK; f.pass++) {
+        const int keep = want_output && f.pass + 1 == task->passes;
         st = one_pass(out, &f, schedule, keep ? &info.mesh : NULL);
     }
-    if (f.progress) {
-        fprintf(stderr, "\r\033[K");
+    if (f.is_watched) {
+        task->watch(task, f.pass, -1);
     }
     if (st == HEDDLE_OK && want_output && f.back != NULL) {
         st = run_backward_result(out, &f, &info.mesh);

@@ -1,6 +1,6 @@
 /* One rank's way back: from a seeded gradient of the output through all stages in reverse, and the sum of the
  * parameters' gradients over the ranks. */
-#include "run_backward.h"
+#include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,13 +26,13 @@ static void store(void *x, int64_t index, float value, heddle_dtype dtype)
 
 static int64_t vector_elems(const run_pass *f)
 {
-    return f->job->info.shape.dim[0].extent * VECTOR_ROWS * f->job->info.shape.dim[f->job->info.channel_dim].extent;
+    return f->task->info.shape.dim[0].extent * VECTOR_ROWS * f->task->info.shape.dim[f->task->info.channel_dim].extent;
 }
 
 static int64_t text_elems(const run_pass *f)
 {
-    return f->job->info.shape.dim[0].extent * f->job->info.text_tokens *
-           f->job->info.shape.dim[f->job->info.channel_dim].extent;
+    return f->task->info.shape.dim[0].extent * f->task->info.text_tokens *
+           f->task->info.shape.dim[f->task->info.channel_dim].extent;
 }
 
 /* The parameters of all blocks, then the two parts of the conditioning, whose gradients are sums over rows too. */
@@ -107,8 +107,7 @@ static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, con
             rest /= box.len[d];
             step *= shape->dim[d].extent;
         }
-        store(f->back->loss, i, run_uniform((uint64_t)f->job->options->seed + SEED_LOSS, (uint64_t)global),
-              shape->dtype);
+        store(f->back->loss, i, feed_uniform(f->task->feed->seed + SEED_LOSS, (uint64_t)global), shape->dtype);
     }
     return st != HEDDLE_OK ? st
                            : heddle_tensor_init(&f->back->dx, f->back->loss, shape, &info->mesh, &edge.to, NULL, rank);
@@ -152,8 +151,8 @@ static int64_t now_ns(void)
 static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 {
     heddle_bucket_info before = {.struct_bytes = sizeof(before)}, after = {.struct_bytes = sizeof(after)};
-    if (f->job->place != NULL) { /* behind all steps, forward and back */
-        __atomic_store_n(&f->job->place[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
+    if (f->task->place != NULL) { /* behind all steps, forward and back */
+        __atomic_store_n(&f->task->place[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
     }
     heddle_status st = heddle_bucket_get_info(&before, f->back->bucket);
     const int64_t start_ns = now_ns();

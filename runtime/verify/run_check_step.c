@@ -1,7 +1,6 @@
 /* --check of a training step: bytes as integers, the input's gradient bit for bit where only data moved, the
  * parameters' gradients, which are sums over ranks, within a tolerance. */
-#include "planner/report/text.h"
-#include "run.h"
+#include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,15 +17,15 @@
 
 /* 1 when every rank computes the very rows that one rank does: no method, nothing replicated, whose gradient would be
  * in parts. */
-static int only_moves(const run_job *job)
+static int only_moves(const run_task *task)
 {
     heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-    for (int i = 0; heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK; i++) {
+    for (int i = 0; heddle_schedule_stage_at(&stage, task->schedule, i) == HEDDLE_OK; i++) {
         if (strcmp(stage.method, "local") != 0) {
             return 0;
         }
-        for (int a = 0; a < job->mesh.naxes; a++) {
-            if (stage.layout.dim_of_axis[a] < 0 && job->mesh.axis[a].size > 1) {
+        for (int a = 0; a < task->mesh.naxes; a++) {
+            if (stage.layout.dim_of_axis[a] < 0 && task->mesh.axis[a].size > 1) {
                 return 0;
             }
         }
@@ -34,9 +33,9 @@ static int only_moves(const run_job *job)
     return 1;
 }
 
-static double tolerance_of(const run_job *job, double of_f32)
+static double tolerance_of(const run_task *task, double of_f32)
 {
-    return !only_moves(job) && job->info.shape.dtype == HEDDLE_BF16 ? TOLERANCE_BF16 : of_f32;
+    return !only_moves(task) && task->info.shape.dtype == HEDDLE_BF16 ? TOLERANCE_BF16 : of_f32;
 }
 
 /* Largest difference of two arrays and the largest of the second. A NaN must stand where the other has one. */
@@ -58,26 +57,26 @@ static double relative(const span *s)
     return s->worst == 0 ? 0 : s->largest > 0 ? s->worst / s->largest : (double)INFINITY;
 }
 
-int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_job *job, const void *dx,
+int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_task *task, const void *dx,
                              const void *reference)
 {
-    const heddle_shape *shape = &job->info.shape;
+    const heddle_shape *shape = &task->info.shape;
     int64_t elems = 1;
     span s = {0};
     for (int d = 0; d < shape->ndim; d++) {
         elems *= shape->dim[d].extent;
     }
-    if (only_moves(job)) {
-        return run_check_values(sentence, sentence_bytes, job, dx, reference);
+    if (only_moves(task)) {
+        return run_check_values(sentence, sentence_bytes, task, dx, reference);
     }
     for (int64_t i = 0; i < elems; i++) {
-        take(&s, (double)run_load(dx, i, shape->dtype), (double)run_load(reference, i, shape->dtype));
+        take(&s, (double)feed_load(dx, i, shape->dtype), (double)feed_load(reference, i, shape->dtype));
     }
-    const double tolerance = tolerance_of(job, TOLERANCE_INPUT);
-    const int code = relative(&s) <= tolerance ? CLI_OK : CLI_MISMATCH;
+    const double tolerance = tolerance_of(task, TOLERANCE_INPUT);
+    const int code = relative(&s) <= tolerance ? 0 : 1;
     snprintf(sentence, sentence_bytes,
              "%s one rank: the largest difference of %" PRId64 " values is %.3g of the largest, the tolerance %g",
-             code == CLI_OK ? "equal within the tolerance to" : "differs from", elems, relative(&s), tolerance);
+             code == 0 ? "equal within the tolerance to" : "differs from", elems, relative(&s), tolerance);
     return code;
 }
 
@@ -98,20 +97,22 @@ static double noise_floor(const run_result *reference)
 }
 
 /* "fc1.weight of stage 's.mlp' of layer 0" */
-static void part_name(char *out, size_t out_bytes, const run_job *job, int part)
+static void part_name(char *out, size_t out_bytes, const run_task *task, int part)
 {
-    const int nstages = job->info.nstages * job->info.repeat;
+    const int nstages = task->info.nstages * task->info.repeat;
     for (int i = 0; i < nstages; i++) {
         heddle_block *block = NULL;
+        heddle_block_options options;
         heddle_param param = {.struct_bytes = sizeof param, .name = "?"};
         int count = 0;
         char stage[128];
-        if (run_make_block(&block, job, i % job->info.nstages) == HEDDLE_OK) {
+        if (run_block_options(&options, task, i % task->info.nstages) == HEDDLE_OK &&
+            heddle_block_create(&block, &options) == HEDDLE_OK) {
             count = heddle_block_nparams(block);
         }
         if (part < count) {
             heddle_block_param(&param, block, part);
-            run_step_name(stage, sizeof(stage), job, i);
+            run_step_name(stage, sizeof(stage), task, i);
             snprintf(out, out_bytes, "%s of %s", param.name, stage);
         }
         heddle_block_destroy(block);
@@ -123,10 +124,10 @@ static void part_name(char *out, size_t out_bytes, const run_job *job, int part)
     snprintf(out, out_bytes, "the conditioning's %s", part == 0 ? "vector" : "text");
 }
 
-int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_job *job,
+int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_task *task,
                         const run_result *mine, const run_result *reference)
 {
-    const double tolerance = tolerance_of(job, TOLERANCE_PARAMETER);
+    const double tolerance = tolerance_of(task, TOLERANCE_PARAMETER);
     const float *a = mine->gradient, *b = reference->gradient;
     const double least = noise_floor(reference);
     char name[256];
@@ -142,25 +143,31 @@ int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, co
             worst = p;
         }
     }
-    const int code = *error <= tolerance ? CLI_OK : CLI_MISMATCH;
-    part_name(name, sizeof(name), job, worst);
+    const int code = *error <= tolerance ? 0 : 1;
+    part_name(name, sizeof(name), task, worst);
     snprintf(sentence, sentence_bytes,
              "gradients of %d parameters %s one rank: the largest difference is %.3g of a tensor's largest gradient "
              "(%s), the tolerance %g",
-             mine->nparts, code == CLI_OK ? "equal within the tolerance to" : "differ from", *error, name, tolerance);
+             mine->nparts, code == 0 ? "equal within the tolerance to" : "differ from", *error, name, tolerance);
     return code;
 }
 
+/* "" or "s" behind a counted word. */
+static const char *plural(long long count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* What the schedule says: with --recompute methods run forward once more. -1: it cannot be asked. */
-static int64_t scheduled_bytes(const run_job *job)
+static int64_t scheduled_bytes(const run_task *task)
 {
     heddle_schedule_info info = {.struct_bytes = sizeof(info)};
     heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-    if (heddle_schedule_get_info(&info, job->schedule) != HEDDLE_OK) {
+    if (heddle_schedule_get_info(&info, task->schedule) != HEDDLE_OK) {
         return -1;
     }
-    for (int i = 0; i < info.nstages && job->options->recompute; i++) {
-        if (heddle_schedule_stage_at(&stage, job->schedule, i) == HEDDLE_OK) {
+    for (int i = 0; i < info.nstages && task->recompute; i++) {
+        if (heddle_schedule_stage_at(&stage, task->schedule, i) == HEDDLE_OK) {
             info.backward_bytes_total += stage.forward_bytes_total;
         }
     }
@@ -169,9 +176,9 @@ static int64_t scheduled_bytes(const run_job *job)
 
 int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_report *r)
 {
-    const run_job *job = r->job;
-    const int nsteps = r->mine->nsteps;
-    const int64_t scheduled = scheduled_bytes(job);
+    const run_task *task = r->task;
+    const int nsteps = r->mine.nsteps;
+    const int64_t scheduled = scheduled_bytes(task);
     char name[128];
     int64_t moved = 0, reduced = 0;
     for (int rank = 0; rank < r->nranks; rank++) {
@@ -180,11 +187,11 @@ int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_re
             const run_step *s = &r->back[rank * nsteps + i];
             moved += s->sent;
             if (s->sent != s->planned) {
-                run_step_name(name, sizeof(name), job, i);
+                run_step_name(name, sizeof(name), task, i);
                 snprintf(sentence, sentence_bytes,
                          "backward: rank %d sent %" PRId64 " bytes at %s, planned were %" PRId64, rank, s->sent, name,
                          s->planned);
-                return CLI_MISMATCH;
+                return 1;
             }
         }
         reduced += total[RUN_TOTAL_REDUCE_SENT];
@@ -192,17 +199,17 @@ int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_re
             snprintf(sentence, sentence_bytes,
                      "rank %d sent %" PRId64 " bytes of parameter gradients, planned were %" PRId64, rank,
                      total[RUN_TOTAL_REDUCE_SENT], total[RUN_TOTAL_REDUCE_PLANNED]);
-            return CLI_MISMATCH;
+            return 1;
         }
     }
     if (moved != scheduled) {
         snprintf(sentence, sentence_bytes, "backward: the ranks sent %" PRId64 " bytes, the schedule says %" PRId64,
                  moved, scheduled);
-        return CLI_MISMATCH;
+        return 1;
     }
     snprintf(sentence, sentence_bytes,
              "backward: bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64
              " bytes) and the gradients (%" PRId64 " bytes)",
-             r->nranks, report_s(r->nranks), nsteps, report_s(nsteps), moved, reduced);
-    return CLI_OK;
+             r->nranks, plural(r->nranks), nsteps, plural(nsteps), moved, reduced);
+    return 0;
 }

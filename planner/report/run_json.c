@@ -1,0 +1,90 @@
+/* A run as JSON. */
+#include "planner/report/run_rows.h"
+#include "planner/report/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void print_row(const run_row *r, const char *front)
+{
+    printf("%s{", front);
+    report_json_string("stage", r->name, ", ");
+    report_json_string("layout", r->layout, ", ");
+    report_json_string("method", r->method, ", ");
+    report_json_string("path", r->path, ", ");
+    printf("\"runs\": %d, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
+           ", \"switch_ms\": %.6f, \"block_ms\": %.6f}",
+           r->runs, r->planned, r->sent, run_ms(r->switch_ns), run_ms(r->compute_ns));
+}
+
+static void print_sum(const run_sum *t, const char *front)
+{
+    printf("%s\"bytes_planned_per_rank_max\": %" PRId64 ", \"bytes_sent_per_rank_max\": %" PRId64
+           ", \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64 ", \"bytes_messages\": %" PRId64 ",\n",
+           front, t->planned_max, t->sent_max, t->planned, t->sent, t->messages);
+}
+
+static void print_back(const run_report *report, const run_sum *forward, const run_verdict *verdict)
+{
+    run_way way = run_way_of(report, 1);
+    const run_sum *t = &way.sum;
+    const run_step_sum s = run_sum_step(report);
+    printf(",\n \"backward\": {\"backward_ms\": %.6f, \"reduce_ms\": %.6f, \"recompute\": %s, "
+           "\"kept_bytes_max\": %" PRId64 ", \"parameters\": %" PRId64 ",\n",
+           run_ms(s.backward_ns), run_ms(s.reduce_ns), report->task->recompute ? "true" : "false", forward->kept_max,
+           report->mine.reduction.elems);
+    print_sum(t, "  ");
+    printf("  \"gradient_bytes_planned\": %" PRId64 ", \"gradient_bytes_sent\": %" PRId64
+           ", \"step_bytes_planned\": %" PRId64 ", \"step_bytes_sent\": %" PRId64 ",\n  \"stages\": [",
+           s.reduce_planned, s.reduce_sent, forward->planned + t->planned + s.reduce_planned,
+           forward->sent + t->sent + s.reduce_sent);
+    for (int i = way.rows - 1; i >= 0; i--) {
+        print_row(&way.row[i], i + 1 < way.rows ? ",\n   " : "\n   ");
+    }
+    printf("]");
+    if (verdict->back_bytes[0] != '\0') {
+        printf(",\n  ");
+        report_json_string("check_bytes", verdict->back_bytes, ", ");
+        report_json_string("check_input_gradient", verdict->dx, ", ");
+        report_json_string("check_gradients", verdict->gradients, ", ");
+        printf("\"gradient_error\": %.6g", verdict->gradient_error);
+    }
+    printf("}");
+    run_way_free(&way);
+}
+
+void report_run_json(const run_report *report, const run_verdict *verdict)
+{
+    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
+    const run_task *task = report->task;
+    run_way way = run_way_of(report, 0);
+    heddle_shape_format(shape, sizeof(shape), &task->info.shape);
+    heddle_mesh_format(mesh, sizeof(mesh), &task->mesh);
+    printf("{");
+    report_json_string("model", task->info.name, ", ");
+    report_json_string("shape", shape, ", ");
+    report_json_string("mesh", mesh, ",\n ");
+    report_json_string("comm", report->comm, ",\n ");
+    printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64 ", \"forward_ms\": %.6f,\n",
+           task->info.repeat, report->nranks, task->threads, task->passes, run_ms(way.sum.forward_ns));
+    print_sum(&way.sum, " ");
+    printf(" \"peak_bytes\": [");
+    for (int rank = 0; rank < report->nranks; rank++) {
+        printf("%s%" PRId64, rank > 0 ? ", " : "", report->totals[rank * RUN_TOTALS + RUN_TOTAL_PEAK_BYTES]);
+    }
+    printf("],\n \"stages\": [");
+    for (int i = 0; i < way.rows; i++) {
+        print_row(&way.row[i], i > 0 ? ",\n  " : "\n  ");
+    }
+    printf("]");
+    if (report->back != NULL) {
+        print_back(report, &way.sum, verdict);
+    }
+    if (verdict->bytes[0] != '\0') {
+        printf(",\n \"check\": %s, ", verdict->differs ? "false" : "true");
+        report_json_string("check_bytes", verdict->bytes, ", ");
+        report_json_string("check_values", verdict->values, "");
+    }
+    printf("}\n");
+    run_way_free(&way);
+}

@@ -1,0 +1,103 @@
+/* A run as a table. */
+#include "planner/report/run_rows.h"
+#include "planner/report/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void print_peaks(const run_report *report)
+{
+    int shared = report->nranks > 1;
+    for (int rank = 1; rank < report->nranks; rank++) {
+        shared = shared && report->totals[rank * RUN_TOTALS + RUN_TOTAL_PID] == report->totals[RUN_TOTAL_PID];
+    }
+    if (shared) {
+        printf("peak memory: %.1f MB in one process of %d ranks\n", (double)report->totals[RUN_TOTAL_PEAK_BYTES] * 1e-6,
+               report->nranks);
+        return;
+    }
+    printf("peak memory per rank:");
+    for (int rank = 0; rank < report->nranks && rank < 16; rank++) {
+        printf(" %.1f", (double)report->totals[rank * RUN_TOTALS + RUN_TOTAL_PEAK_BYTES] * 1e-6);
+    }
+    printf("%s MB\n", report->nranks > 16 ? " ..." : "");
+}
+
+static void print_forward(const run_report *report, const run_way *way)
+{
+    const run_task *task = report->task;
+    const run_sum *t = &way->sum;
+    printf("%-10s %4s %-12s %-9s %13s %13s %10s %10s  %s\n", "stage", "runs", "layout", "method", "sent, planned",
+           "measured", "switch ms", "block ms", "path");
+    for (int i = 0; i < way->rows; i++) {
+        const run_row *r = &way->row[i];
+        printf("%-10s %4d %-12s %-9s %13" PRId64 " %13" PRId64 " %10.3f %10.3f%s%s\n", r->name, r->runs, r->layout,
+               r->method, r->planned, r->sent, run_ms(r->switch_ns), run_ms(r->compute_ns), r->path[0] != 0 ? "  " : "",
+               r->path);
+    }
+    printf("%-10s %4d %-12s %-9s %13" PRId64 " %13" PRId64 " %10.3f %10.3f\n\n", "total", report->mine.nsteps, "", "",
+           t->planned_max, t->sent_max, run_ms(t->switch_ns), run_ms(t->compute_ns));
+    printf("bytes are of the rank that sends most; all ranks: %" PRId64 " planned, %" PRId64 " measured, %" PRId64
+           " in switch messages\n",
+           t->planned, t->sent, t->messages);
+    printf("forward %.3f ms", run_ms(t->forward_ns));
+    if (task->passes > 1) {
+        printf(" (the fastest of %" PRId64 " passes)", task->passes);
+    }
+    printf(", %d thread%s per rank; times are of the slowest rank\n", task->threads, report_s(task->threads));
+}
+
+static void print_back(const run_report *report, const run_way *forward, const run_way *way)
+{
+    const run_sum *t = &way->sum, *f = &forward->sum;
+    const run_step_sum s = run_sum_step(report);
+    printf("\n%-10s %4s %-12s %-7s %13s %13s %10s %10s %10s\n", "backward", "runs", "layout", "method", "sent, planned",
+           "measured", "switch ms", "block ms", "kept MB");
+    for (int i = way->rows - 1; i >= 0 && forward->row != NULL; i--) {
+        const run_row *r = &way->row[i];
+        printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f %10.3f\n", r->name, r->runs, r->layout,
+               r->method, r->planned, r->sent, run_ms(r->switch_ns), run_ms(r->compute_ns),
+               (double)forward->row[i].kept_bytes * 1e-6);
+    }
+    printf("%-10s %4s %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f\n", "gradients", "", "", "", s.reduce_plan_max,
+           s.reduce_max, run_ms(s.reduce_ns));
+    printf("%-10s %4d %-12s %-7s %13" PRId64 " %13" PRId64 " %10.3f %10.3f %10.3f\n\n", "total", report->mine.nsteps,
+           "", "", t->planned_max + s.reduce_plan_max, t->sent_max + s.reduce_max, run_ms(t->switch_ns + s.reduce_ns),
+           run_ms(t->compute_ns), (double)f->kept_max * 1e-6);
+    printf("step, all ranks: %" PRId64 " bytes planned, %" PRId64 " measured: forward %" PRId64 ", backward %" PRId64
+           ", gradients %" PRId64 "\n",
+           f->planned + t->planned + s.reduce_planned, f->sent + t->sent + s.reduce_sent, f->sent, t->sent,
+           s.reduce_sent);
+    printf("backward %.3f ms, %.2f of forward; gradients of %" PRId64 " parameters added up in %.3f ms\n",
+           run_ms(s.backward_ns), f->forward_ns > 0 ? (double)s.backward_ns / (double)f->forward_ns : 0.0,
+           report->mine.reduction.elems, run_ms(s.reduce_ns));
+    printf("activations kept for the backward: %.3f MB on the rank that keeps most%s\n", (double)f->kept_max * 1e-6,
+           report->task->recompute ? " (inputs of the stages; the rest is computed again)" : "");
+}
+
+void report_run(const run_report *report)
+{
+    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
+    const run_task *task = report->task;
+    run_way forward = run_way_of(report, 0);
+    heddle_shape_format(shape, sizeof(shape), &task->info.shape);
+    heddle_mesh_format(mesh, sizeof(mesh), &task->mesh);
+    printf("%s: %s on %s, %d layer%s of %d stage%s\n%s\n\n", task->info.name, shape, mesh, task->info.repeat,
+           report_s(task->info.repeat), task->info.nstages, report_s(task->info.nstages), report->comm);
+    print_forward(report, &forward);
+    if (report->back != NULL) {
+        run_way back = run_way_of(report, 1);
+        print_back(report, &forward, &back);
+        run_way_free(&back);
+    }
+    run_way_free(&forward);
+    print_peaks(report);
+}
+
+void report_run_check(const run_verdict *v, double reference_ms)
+{
+    printf("check: %s\ncheck: %s; one rank took %.3f ms\n", v->bytes, v->values, reference_ms);
+    if (v->back_bytes[0] != '\0') {
+        printf("check: %s\ncheck: gradient of the input: %s\ncheck: %s\n", v->back_bytes, v->dx, v->gradients);
+    }
+}

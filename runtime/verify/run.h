@@ -1,0 +1,106 @@
+/* A model run on the ranks of a communicator and measured, and the same run on one rank, against which it is checked:
+ * bytes as integers, values bit for bit where only data moved. */
+#ifndef HD_VERIFY_RUN_H
+#define HD_VERIFY_RUN_H
+
+#include "runtime/files/feed.h"
+
+#include <heddle/train/executor.h>
+
+/* What is run. */
+typedef struct run_task run_task;
+struct run_task {
+    const heddle_model *model;
+    heddle_model_info info;
+    heddle_mesh mesh;
+    const heddle_schedule *schedule;
+    const feed *feed;
+    int64_t passes; /* the fastest counts */
+    int threads, backward, recompute;
+    int *place; /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
+    /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */
+    void (*watch)(const run_task *task, int pass, int step);
+};
+
+/* One entered stage on this rank, or the epilogue. All int64_t, so that ranks exchange them as they are. */
+typedef struct run_step {
+    int64_t planned, sent, messages; /* bytes */
+    int64_t switch_ns, compute_ns;
+    int64_t kept_bytes; /* for the backward, by the block of this step */
+} run_step;
+
+enum { RUN_PATH_BYTES = 24 };
+
+/* The sum of the parameters' gradients over the ranks. */
+typedef struct run_reduction {
+    int64_t elems, planned, sent, ns; /* bytes of this rank */
+} run_reduction;
+
+/* What every rank has all of in the end. */
+enum { RUN_WHOLE_OUTPUT, RUN_WHOLE_DX, RUN_WHOLE_GRADIENT, RUN_WHOLES };
+
+typedef struct run_result {
+    int nsteps;                   /* stages and the epilogue */
+    run_step *step;               /* [nsteps] of the fastest pass */
+    char (*path)[RUN_PATH_BYTES]; /* [nsteps] how this rank moved; "" where nothing did */
+    int64_t forward_ns;           /* of the fastest pass */
+    void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
+    int64_t peak_bytes; /* of this process */
+    /* The rest with backward only. */
+    run_step *back;                    /* [nsteps] the way back through a stage and its edge */
+    char (*back_path)[RUN_PATH_BYTES]; /* [nsteps] */
+    int64_t backward_ns;               /* of the fastest pass, without the reduction */
+    run_reduction reduction;
+    void *dx;                  /* whole gradient of the input, in the model's dtype; NULL where it was not asked for */
+    int nparts;                /* parameters of all stages, then the conditioning's vector and text */
+    int64_t *part_elems;       /* [nparts] */
+    float *gradient;           /* part after part; on rank 0 */
+    uint64_t hash[RUN_WHOLES]; /* of this rank's bytes; 0 where it has none */
+} run_result;
+
+enum {
+    RUN_TOTAL_FORWARD_NS,
+    RUN_TOTAL_PEAK_BYTES,
+    RUN_TOTAL_PID,
+    RUN_TOTAL_BACKWARD_NS,
+    RUN_TOTAL_REDUCE_NS,
+    RUN_TOTAL_REDUCE_PLANNED,
+    RUN_TOTAL_REDUCE_SENT,
+    RUN_TOTAL_HASH, /* RUN_WHOLES of them */
+    RUN_TOTAL_LAST_HASH = RUN_TOTAL_HASH + RUN_WHOLES - 1,
+    RUN_TOTALS
+};
+
+/* What the ranks know of one another. */
+typedef struct run_report {
+    const run_task *task;
+    run_result mine;
+    const char *comm; /* heddle_comm_describe */
+    int nranks;
+    run_step *steps; /* all ranks' steps, rank after rank */
+    run_step *back;  /* likewise of the way back, NULL without */
+    int64_t *totals; /* [nranks][RUN_TOTALS] */
+} run_report;
+
+/* Collective. want_output: every rank gets the whole output (and the input's gradient). run_report_free in any case. */
+heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *comm, int want_output);
+void run_report_free(run_report *report);
+
+/* What was found, as sentences; "" where nobody looked. */
+typedef struct run_verdict {
+    int differs;
+    char bytes[256], values[512];
+    char back_bytes[256], dx[512], gradients[512];
+    double gradient_error; /* relative to the largest gradient of the same tensor */
+} run_verdict;
+
+/* On one rank that has all of the output: the task again on a communicator of one, and everything compared.
+ * *reference_ms is what that took. */
+heddle_status run_check(run_verdict *out, double *reference_ms, const run_report *report);
+
+/* "stage 's.attn' of layer 3", "backward of the epilogue": how sentences call a step. */
+void run_step_name(char *out, size_t out_bytes, const run_task *task, int step);
+/* Options of the model's stage for its block. */
+heddle_status run_block_options(heddle_block_options *options, const run_task *task, int stage);
+
+#endif

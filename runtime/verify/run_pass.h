@@ -1,0 +1,69 @@
+/* One rank's passes and their checks: what the files of a run share. */
+#ifndef HD_VERIFY_RUN_PASS_H
+#define HD_VERIFY_RUN_PASS_H
+
+#include "runtime/verify/run.h"
+
+#include <heddle/train/bucket.h>
+#include <heddle/train/tape.h>
+
+/* What one rank has for the way back. */
+typedef struct run_back {
+    heddle_bucket_part *part;
+    int nparts; /* parameters of all blocks, then the conditioning's vector and text */
+    heddle_bucket *bucket;
+    float *dvector, *dtext; /* gradients of the conditioning */
+    void *loss;             /* this rank's part of the output's gradient */
+    heddle_tensor dx;
+} run_back;
+
+typedef struct run_pass {
+    const run_task *task;
+    heddle_comm *comm;
+    heddle_executor *executor;
+    heddle_conditioning conditioning; /* of memory in the next three */
+    float *vector, *text;
+    int64_t *text_lengths;
+    void *first; /* this rank's part of the input */
+    heddle_tensor x;
+    run_back *back; /* NULL: forward only */
+    int pass;
+    int is_watched;
+} run_pass;
+
+/* run_forward.c */
+heddle_status run_no_memory(const char *what, int64_t bytes);
+/* The whole tensor, row-major, from any layout, in memory of its own (free). Collective. */
+heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh);
+/* What the executor noted of the last pass. */
+heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward);
+
+heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *comm, const heddle_schedule *schedule,
+                          int want_output);
+void run_release(run_result *result);
+
+/* run_backward.c */
+/* Collective, after the executor was made. run_backward_release in any case. */
+heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule, run_result *out);
+void run_backward_release(run_pass *f);
+/* All the way from the output's gradient to the sum over the ranks. */
+heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction);
+/* The input's gradient, whole, on every rank, and the parameters' on rank 0. Collective. */
+heddle_status run_backward_result(run_result *out, run_pass *f, const heddle_mesh *mesh);
+
+/* run_check.c and run_check_step.c: sentences, and 1 where something differs. */
+/* The first step where some rank sent other bytes than planned. */
+int run_check_bytes(char *sentence, size_t sentence_bytes, const run_task *task, int nranks, int nsteps,
+                    const run_step *steps);
+int run_check_values(char *sentence, size_t sentence_bytes, const run_task *task, const void *output,
+                     const void *reference);
+/* Has every rank the bytes that rank 0 has? Where it has, the sentence stays. */
+int run_check_copies(char *sentence, size_t sentence_bytes, const run_report *r, int whole);
+uint64_t run_hash(uint64_t hash, const void *data, size_t bytes); /* goes on from `hash`, at first 0 */
+int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_report *r);
+int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_task *task, const void *dx,
+                             const void *reference);
+int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_task *task,
+                        const run_result *mine, const run_result *reference);
+
+#endif
