@@ -2,7 +2,7 @@
 # Installs what is missing, builds and runs the tests.
 #
 #     tests/run.sh                        all tiers but the long one, optimised build
-#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli hosts long (docs/testing.md)
+#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts long (docs/testing.md)
 #     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
 #
@@ -18,7 +18,7 @@ if [ "${1:-}" = --preset ]; then
 fi
 folder=build
 [ "$preset" = release ] || folder=build-$preset
-[ $# -gt 0 ] || set -- quick ranks fault cli hosts
+[ $# -gt 0 ] || set -- quick ranks fault cli house hosts
 tiers=$(IFS='|' && echo "$*")
 
 wanted="build test"
@@ -29,8 +29,11 @@ heddle_packages $wanted
 mkdir -p "$folder"
 log=$folder/build.log
 launcher=""
-targets=""
-[ "$preset" != fuzz ] || targets="--target fuzzers"
+case $preset in # this one everything; the others what they run
+release) targets="" ;;
+fuzz) targets="--target fuzzers" ;;
+*) targets="--target$(printf ' tier_%s' "$@")" ;;
+esac
 command -v ccache >/dev/null && launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
 if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2
@@ -68,6 +71,7 @@ export HEDDLE_TEST_TIME_SCALE=${HEDDLE_TEST_TIME_SCALE:-1}
 case $preset in
 *san | fuzz)
     export HEDDLE_TEST_TIME_SCALE=5
+    export HEDDLE_TEST_ROUNDS=${HEDDLE_TEST_ROUNDS:-25} # of random draws; shapes, methods and faults are all tried
     export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
     export TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PWD/tests/support/tsan.supp
     export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp

@@ -47,7 +47,7 @@ static heddle_status random_cases(heddle_comm *comm, void *arg)
 
 static void run_random(int ranks, const char *transport, int method, int count)
 {
-    job j = {.method = method, .count = count, .seed = 100 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
+    job j = {.method = method, .count = hd_rounds(count), .seed = 100 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
     HD_OK(heddle_run_ranks(ranks, transport, random_cases, &j));
 }
 

@@ -445,10 +445,8 @@ static job draw_problem(drawn *text, random_source *dice, heddle_stage_kind kind
 static void random_problems(void **state)
 {
     (void)state;
-    const char *rounds = getenv("HEDDLE_TEST_ROUNDS");
-    int count = rounds != NULL ? atoi(rounds) : 30;
     random_source dice = {2024};
-    for (int i = 0; i < 2 * count; i++) {
+    for (int i = 0; i < 2 * hd_rounds(30); i++) {
         drawn text;
         job j = draw_problem(&text, &dice, i & 1 ? HEDDLE_STAGE_LINEAR : HEDDLE_STAGE_ATTENTION);
         run(text.ranks, "threads", i % 3 == 0 ? forward_case : backward_case, j);

@@ -308,7 +308,7 @@ static heddle_status buffer_rank(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     void *buffer[40] = {NULL};
     random_source source = {12345 + (uint64_t)heddle_comm_rank(comm)};
-    for (int turn = 0; turn < 400; turn++) {
+    for (int turn = 0; turn < hd_rounds(400); turn++) {
         int i = (int)random_between(&source, 0, 39);
         size_t bytes = (size_t)random_between(&source, 4, turn % 50 == 0 ? 3000000 : 20000);
         if (buffer[i] != NULL) {

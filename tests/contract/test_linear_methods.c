@@ -48,7 +48,7 @@ static void random_on_threads(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 8; ranks++) {
-        job j = {.count = 25, .seed = 40 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
+        job j = {.count = hd_rounds(25), .seed = 40 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
         HD_OK(heddle_run_ranks(ranks, "threads", random_cases, &j));
     }
 }
@@ -57,7 +57,7 @@ static void random_on_shm(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 5; ranks++) {
-        job j = {.count = 15, .seed = 60 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
+        job j = {.count = hd_rounds(15), .seed = 60 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
         HD_OK(heddle_run_ranks(ranks, "shm", random_cases, &j));
     }
 }

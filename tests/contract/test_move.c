@@ -28,7 +28,7 @@ out:
 static void random_parts(void **state)
 {
     (void)state;
-    for (how h = {.seed = 1}; h.seed <= ROUNDS; h.seed++) {
+    for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", moves_once, &h));
         HD_OK(heddle_run_ranks(RANKS, "shm", moves_once, &h));
     }
@@ -37,7 +37,7 @@ static void random_parts(void **state)
 static void private_sources(void **state)
 {
     (void)state;
-    for (how h = {.seed = 1, .is_private = 1}; h.seed <= ROUNDS; h.seed++) {
+    for (how h = {.seed = 1, .is_private = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "shm", moves_once, &h));
     }
 }
@@ -45,7 +45,7 @@ static void private_sources(void **state)
 static void messages_and_both(void **state)
 {
     (void)state;
-    for (how h = {.seed = 1}; h.seed <= ROUNDS; h.seed++) {
+    for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = h.seed % 2 == 0;
@@ -86,7 +86,7 @@ out:
 static void two_in_flight(void **state)
 {
     (void)state;
-    for (how h = {.seed = 1}; h.seed <= ROUNDS; h.seed++) {
+    for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", two_at_once, &h));
         HD_OK(heddle_run_ranks(RANKS, "shm", two_at_once, &h));
     }

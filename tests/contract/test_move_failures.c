@@ -31,7 +31,7 @@ out:
 static void refusals_reach_all(void **state)
 {
     (void)state;
-    for (how h = {.seed = 1}; h.seed <= ROUNDS; h.seed++) {
+    for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", one_refuses, &h));
         HD_OK(heddle_run_ranks(RANKS, "shm", one_refuses, &h));
     }

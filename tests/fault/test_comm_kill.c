@@ -115,7 +115,7 @@ static void survivors_name_the_dead(void **state)
     (void)state;
     int descriptors = entries("/proc/self/fd");
     random_source source = {7};
-    for (int turn = 0; turn < 20; turn++) {
+    for (int turn = 0; turn < hd_rounds(20); turn++) {
         int victim = turn % RANKS;
         forget();
         pid_t killer = start_killer(victim, (int)random_between(&source, 0, 29999));
@@ -176,7 +176,7 @@ static void killed_at_every_call(void **state)
 static void killed_while_meeting(void **state)
 {
     (void)state;
-    for (int turn = 0; turn < 40; turn++) {
+    for (int turn = 0; turn < hd_rounds(40); turn++) {
         forget();
         int64_t start_ns = hd_now_ns();
         pid_t run = fork();

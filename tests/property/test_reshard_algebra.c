@@ -24,7 +24,7 @@ static void equals_oracle(void **state)
 {
     (void)state;
     random_source source = {1};
-    for (int round = 0; round < 1500; round++) {
+    for (int round = 0; round < hd_rounds(1500); round++) {
         heddle_reshard_line line;
         random_problem(&line, &source, round, 2);
         hd_parts src, got, wanted;
@@ -128,7 +128,7 @@ static void sends_mirror_receives(void **state)
 {
     (void)state;
     random_source source = {2};
-    for (int round = 0; round < 1500; round++) {
+    for (int round = 0; round < hd_rounds(1500); round++) {
         heddle_reshard_line line;
         hd_problem problem;
         random_problem(&line, &source, round, 2);
@@ -144,7 +144,7 @@ static void sends_add_up(void **state)
 {
     (void)state;
     random_source source = {3};
-    for (int round = 0; round < 500; round++) {
+    for (int round = 0; round < hd_rounds(500); round++) {
         heddle_reshard_line line;
         hd_problem problem;
         random_problem(&line, &source, round, 2);
@@ -182,7 +182,7 @@ static void there_and_back(void **state)
 {
     (void)state;
     random_source source = {4};
-    for (int round = 0; round < 800; round++) {
+    for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line line, back;
         random_problem(&line, &source, round, 0);
         back = line;
@@ -212,7 +212,7 @@ static void composition(void **state)
 {
     (void)state;
     random_source source = {5};
-    for (int round = 0; round < 800; round++) {
+    for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line ab, bc, ac;
         random_problem(&ab, &source, round, round % 2 ? 2 : 0);
         bc = ac = ab;
@@ -260,7 +260,7 @@ static void adjoint_is_transpose(void **state)
 {
     (void)state;
     random_source source = {6};
-    for (int round = 0; round < 800; round++) {
+    for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line line, adjoint;
         random_problem(&line, &source, round, 2);
         line.shape.dtype = HEDDLE_I64;

@@ -372,7 +372,7 @@ static heddle_status random_passes(heddle_comm *comm, void *arg)
 {
     random_source source = {*(const uint64_t *)arg};
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < DRAWS && st == HEDDLE_OK; i++) {
+    for (int i = 0; i < hd_rounds(DRAWS) && st == HEDDLE_OK; i++) {
         problem p = {.source = {random_bits(&source)}};
         st = draw(&p, heddle_comm_size(comm));
         st = st == HEDDLE_OK ? one_problem(&p, comm) : st;

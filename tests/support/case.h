@@ -37,6 +37,9 @@ void hd_expect(int status, int wanted, const char *expression, const char *file,
  * the case; after hd_not_here it goes on with what does run here. Not from ranks: only the case's own process. */
 void hd_skip(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3), noreturn));
 void hd_not_here(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3)));
+/* How many of `n` rounds of one kind to go: HEDDLE_TEST_ROUNDS percent of them (all), but one at the least. For random
+ * draws and repetitions only: what each round tries must not depend on how many there are. */
+int hd_rounds(int n);
 #undef skip /* cmocka's says neither what is missing nor that it is */
 
 #endif

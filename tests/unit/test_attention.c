@@ -75,7 +75,7 @@ static void run_attention(const hd_kernels *kernels, const hd_attention_head *he
 
 static void attention_case(const hd_kernels *kernels, heddle_dtype dtype)
 {
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < hd_rounds(60); i++) {
         hd_attention_head head = {.dtype = dtype, .nq = between(1, 150), .nk = between(1, 250), .d = between(1, 140)};
         if (i % 3 == 0) {
             head.nq = head.nk = between(1, 70);

@@ -205,7 +205,7 @@ static void candidates_fit_the_lanes(void **state)
     geometry g;
     char *base = aligned_alloc(64, 64);
     assert_non_null(base);
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < hd_rounds(300); round++) {
         make_geometry(&g, 0, below(2) ? 5000 : 100000, below(2) ? 1 : 64);
         for (int l = 0; l < g.nlanes; l++) {
             g.lane[l].src = base;

@@ -61,7 +61,7 @@ static void vectors_equal_the_judge(void **state)
             hd_not_here(variants[v], "this CPU has no %s", variants[v]);
         }
     }
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < hd_rounds(400); round++) {
         heddle_dtype dtype = (heddle_dtype)(round % HEDDLE_DTYPE_COUNT);
         int64_t elems = below(round % 3 ? 200 : MAX_ELEMS);
         int nsrc = 1 + below(MAX_SRC);
