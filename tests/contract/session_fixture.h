@@ -2,6 +2,8 @@
 #ifndef SESSION_FIXTURE_H
 #define SESSION_FIXTURE_H
 
+#include "check.h"
+
 #include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
@@ -26,21 +28,6 @@ static const char model_text[] = "model: small\n"
                                  "  - {name: t.mlp, kind: mlp, ratio: 2}\n";
 static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
 enum { STAGES = 4, REPEAT = 3 };
-
-/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s (last: %s)", __LINE__, #condition, last_copy());          \
-        }                                                                                                              \
-    } while (0)
-
-static inline const char *last_copy(void)
-{
-    static _Thread_local char text[512];
-    snprintf(text, sizeof(text), "%s", heddle_last_error());
-    return text;
-}
 
 typedef struct fixture {
     heddle_model *model;
@@ -111,12 +98,12 @@ static inline heddle_status check_stamps(const heddle_tensor *x, const fixture *
 {
     heddle_box box;
     heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
-    CHECK(st == HEDDLE_OK);
-    CHECK(x->capacity_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
+    CHECK_OR_RETURN(st == HEDDLE_OK);
+    CHECK_OR_RETURN(x->capacity_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
         int64_t at = 0, global = 0;
         locate(&at, &global, x, &box, i);
-        CHECK(((const float *)x->data)[at] == (float)global + 0.5F + bias);
+        CHECK_OR_RETURN(((const float *)x->data)[at] == (float)global + 0.5F + bias);
     }
     return HEDDLE_OK;
 }

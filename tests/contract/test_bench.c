@@ -1,6 +1,7 @@
 /* What the benchmark of reshards measures: the roofline copies every byte once, and times are those of one execution on
  * the slowest rank. Linked so that the table of copy kernels and heddle_reshard_execute are this file's (--wrap). */
 #include "case.h"
+#include "check.h"
 
 #include "kernels/copy.h"
 #include "runtime/base/base.h"
@@ -87,14 +88,6 @@ heddle_status __wrap_heddle_reshard_execute(heddle_reshard *reshard, const void 
 }
 
 /* --- the roofline ------------------------------------------------------------------------------------------------- */
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 /* Each rank's source is filled with its number from 1: how many bytes of `dst` came from rank p? */
 static int64_t count_of(const unsigned char *dst, size_t bytes, int p)

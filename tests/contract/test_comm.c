@@ -1,5 +1,6 @@
 /* What every communicator promises, on threads and shm with several rank counts, and on self. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
@@ -11,14 +12,6 @@
 #include <unistd.h>
 
 /* Ranks do not assert (they are threads or other processes): they return a sentence. */
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
-
 static const char *const transports[] = {"threads", "shm"};
 static const int counts[] = {1, 2, 3, 4, 8};
 

@@ -1,6 +1,7 @@
 /* Ranks that do not all call the same, that go on after an abort, and messages of one pair: on threads, shm, and with
  * messages forced. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
@@ -11,16 +12,6 @@
 #include <unistd.h>
 
 enum { RANKS = 3 };
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            char why[400];                                                                                             \
-            snprintf(why, sizeof why, "%.399s", heddle_last_error());                                                  \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s (%s)", __FILE__, __LINE__, #condition, why);                  \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 static const char *const transports[] = {"threads", "shm"};
 

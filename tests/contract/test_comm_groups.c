@@ -1,5 +1,6 @@
 /* Groups along mesh axes, forced messages and pretended hosts, many ranks, opening from the environment. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
@@ -9,14 +10,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 static const char *const transports[] = {"threads", "shm"};
 

@@ -1,6 +1,7 @@
 /* An executor on threads, forward and back, against one rank: the same bits, the schedule's bytes; and what it refuses.
  */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 
@@ -28,14 +29,6 @@ static const char model_text[] = "model: small\n"
                                  "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
                                  "  - {name: mlp, kind: mlp, ratio: 2}\n";
 enum { RANKS = 3, STAGES = 4, STEPS = 8, CHANNELS = 12, ELEMS = 5 * 7 * CHANNELS, TEXT = 3 };
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s", __LINE__, #condition);                                    \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 typedef struct bench {
     heddle_comm *comm;

@@ -1,6 +1,7 @@
 /* Training over pipeline, data, sequence and tensor axes against one rank: the example's trainer on many meshes. Losses
  * and every parameter to a tolerance, bits where only data moves, and the bytes of all four axes as planned. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "trainer.h"
@@ -14,14 +15,6 @@ enum { TURNS = 2 };
 /* Sums over rows and hidden channels are cut elsewhere than on one rank; two steps of AdamW with rate 0.01 later that
  * is what parameters of size 1 may differ by. */
 static const double LOSS_TOLERANCE = 1e-6, PARAM_TOLERANCE = 2e-6;
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 static heddle_status compare_layer(double *most, layer *many, layer *one)
 {

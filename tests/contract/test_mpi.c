@@ -1,6 +1,7 @@
 /* The MPI adapter under mpirun: group operations, reshards over every mix of peer memory and messages, a borrowed part
  * of the world, deadlines, and what MPI was asked to move against what was planned. */
 #include "case.h"
+#include "check.h"
 #include "mpirun.h"
 #include "pmpi_count.h"
 #include "switch_check.h"
@@ -13,15 +14,6 @@
 #include <unistd.h>
 
 enum { PASSED = 0, FAILED = 1, AS_WANTED = 42, MAX_RANKS = 8 };
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
-            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
-            return FAILED;                                                                                             \
-        }                                                                                                              \
-    } while (0)
 
 /* --- as a rank ---------------------------------------------------------------------------------------------------- */
 
@@ -48,13 +40,14 @@ static int axes_groups(heddle_comm *comm)
         int all[MAX_RANKS];
         int inner = mesh.axis[2].size;
         int wanted = (axes & 1 ? mesh.axis[0].size : 1) * (axes & 4 ? inner : 1);
-        CHECK(heddle_comm_axes_group(&group, comm, &mesh, axes) == HEDDLE_OK);
-        CHECK(heddle_comm_size(group) == wanted);
-        CHECK(heddle_comm_allgather(group, &rank, all, sizeof rank) == HEDDLE_OK);
-        CHECK(all[heddle_comm_rank(group)] == rank);
+        CHECK_OR_ABORT(heddle_comm_axes_group(&group, comm, &mesh, axes) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_size(group) == wanted);
+        CHECK_OR_ABORT(heddle_comm_allgather(group, &rank, all, sizeof rank) == HEDDLE_OK);
+        CHECK_OR_ABORT(all[heddle_comm_rank(group)] == rank);
         for (int i = 0; i < wanted; i++) {
-            CHECK((axes & 1 || all[i] / inner == rank / inner) && (axes & 4 || all[i] % inner == rank % inner));
-            CHECK(i == 0 || all[i] > all[i - 1]);
+            CHECK_OR_ABORT((axes & 1 || all[i] / inner == rank / inner) &&
+                           (axes & 4 || all[i] % inner == rank % inner));
+            CHECK_OR_ABORT(i == 0 || all[i] > all[i - 1]);
         }
         heddle_comm_destroy(group);
     }
@@ -68,24 +61,24 @@ static int group_operations(heddle_comm *comm)
     enum { LARGE = 3 << 20 };
     unsigned char *out = malloc(LARGE);
     unsigned char *in = malloc(LARGE);
-    CHECK(strstr(heddle_comm_describe(comm), "mpi") != NULL && out != NULL && in != NULL);
+    CHECK_OR_ABORT(strstr(heddle_comm_describe(comm), "mpi") != NULL && out != NULL && in != NULL);
     for (int turn = 0; turn < 10; turn++) {
         int64_t mine[2] = {rank, turn};
         int64_t all[2 * MAX_RANKS];
         int64_t sum = rank + turn;
         int from = (rank + size - 1) % size;
         size_t bytes = turn % 2 ? LARGE : 5;
-        CHECK(heddle_comm_barrier(comm) == HEDDLE_OK);
-        CHECK(heddle_comm_allgather(comm, mine, all, sizeof(mine)) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_barrier(comm) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_allgather(comm, mine, all, sizeof(mine)) == HEDDLE_OK);
         for (int r = 0; r < size; r++) {
-            CHECK(all[2 * r] == r && all[2 * r + 1] == turn);
+            CHECK_OR_ABORT(all[2 * r] == r && all[2 * r + 1] == turn);
         }
-        CHECK(heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_I64) == HEDDLE_OK);
-        CHECK(sum == (int64_t)size * (size - 1) / 2 + (int64_t)size * turn);
+        CHECK_OR_ABORT(heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_I64) == HEDDLE_OK);
+        CHECK_OR_ABORT(sum == (int64_t)size * (size - 1) / 2 + (int64_t)size * turn);
         memset(out, rank + turn, bytes);
-        CHECK(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from, HEDDLE_NO_STREAM) ==
-              HEDDLE_OK);
-        CHECK(in[0] == from + turn && in[bytes - 1] == from + turn);
+        CHECK_OR_ABORT(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from, HEDDLE_NO_STREAM) ==
+                       HEDDLE_OK);
+        CHECK_OR_ABORT(in[0] == from + turn && in[bytes - 1] == from + turn);
     }
     free(out);
     free(in);
@@ -111,12 +104,12 @@ static int as_world(const char *what)
 {
     heddle_comm *comm = NULL;
     heddle_comm_options options = mode_options(what);
-    CHECK(heddle_comm_open(&comm, "mpi", &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_open(&comm, "mpi", &options) == HEDDLE_OK);
     int size = heddle_comm_size(comm);
     for (int r = 0; r < size; r++) {
         int apart = options.force_messages ||
                     (options.pretend_hosts == 2 && (r < (size + 1) / 2) != (heddle_comm_rank(comm) < (size + 1) / 2));
-        CHECK(heddle_comm_reaches(comm, r) == (r == heddle_comm_rank(comm) || !apart));
+        CHECK_OR_ABORT(heddle_comm_reaches(comm, r) == (r == heddle_comm_rank(comm) || !apart));
     }
     int result = group_operations(comm);
     result = result == PASSED ? reshards(comm, NULL) : result;
@@ -137,13 +130,13 @@ static int as_split(const char *what)
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
-    CHECK(heddle_comm_from_mpi(&world, MPI_COMM_WORLD, &options) == HEDDLE_OK);
-    CHECK(heddle_comm_from_mpi(&comm, half, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&world, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, half, &options) == HEDDLE_OK);
     int half_rank = 0;
     MPI_Comm_rank(half, &half_rank);
-    CHECK(heddle_comm_rank(comm) == half_rank);
-    CHECK(group_operations(comm) == PASSED && reshards(comm, NULL) == PASSED);
-    CHECK(group_operations(world) == PASSED && reshards(world, NULL) == PASSED);
+    CHECK_OR_ABORT(heddle_comm_rank(comm) == half_rank);
+    CHECK_OR_ABORT(group_operations(comm) == PASSED && reshards(comm, NULL) == PASSED);
+    CHECK_OR_ABORT(group_operations(world) == PASSED && reshards(world, NULL) == PASSED);
     heddle_comm_destroy(comm);
     heddle_comm_destroy(world);
     /* the borrowed communicator still works, with its own error handler */
@@ -166,9 +159,9 @@ static int as_counted(const char *what)
     void *found = dlsym(RTLD_DEFAULT, "pmpi_count_read");
     memcpy(&read_counts, &found, sizeof(found));
     MPI_Init(NULL, NULL);
-    CHECK(read_counts != NULL);
-    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
-    CHECK(group_operations(comm) == PASSED && reshards(comm, total) == PASSED);
+    CHECK_OR_ABORT(read_counts != NULL);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(group_operations(comm) == PASSED && reshards(comm, total) == PASSED);
     int size = heddle_comm_size(comm);
     int rank = heddle_comm_rank(comm);
     int seen = read_counts("heddle exchange", bytes, messages, size) == 0;
@@ -180,8 +173,8 @@ static int as_counted(const char *what)
             MPI_Abort(MPI_COMM_WORLD, FAILED);
         }
     }
-    CHECK(seen || !options.force_messages || size == 1);
-    CHECK(!options.force_messages || size == 1 || total[(rank + 1) % size] > 0);
+    CHECK_OR_ABORT(seen || !options.force_messages || size == 1);
+    CHECK_OR_ABORT(!options.force_messages || size == 1 || total[(rank + 1) % size] > 0);
     heddle_comm_destroy(comm);
     MPI_Finalize();
     return PASSED;
@@ -222,7 +215,7 @@ static int as_missing(const char *what)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int later = strstr(what, "later") != NULL;
     if (later) {
-        CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     }
     if (rank == size - 1) {
         sleep(20);
@@ -230,8 +223,8 @@ static int as_missing(const char *what)
     }
     double begin = MPI_Wtime();
     heddle_status st = later ? heddle_comm_barrier(comm) : heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options);
-    CHECK(st == HEDDLE_ERR_TIMEOUT);
-    CHECK(MPI_Wtime() - begin < 5);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_TIMEOUT);
+    CHECK_OR_ABORT(MPI_Wtime() - begin < 5);
     return all_saw_it(size - 1);
 }
 
@@ -241,31 +234,32 @@ static int as_abort(const char *what)
     heddle_comm *comm = NULL;
     heddle_comm_options options = mode_options(what);
     MPI_Init(NULL, NULL);
-    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     int rank = heddle_comm_rank(comm);
     int in = 0;
     if (rank == 0) {
         usleep(100000);
-        CHECK(heddle_comm_abort(comm, "the oven is off") == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_abort(comm, "the oven is off") == HEDDLE_OK);
         return all_saw_it(-1);
     }
     double begin = MPI_Wtime();
     heddle_status st = rank == 1
                            ? heddle_comm_barrier(comm)
                            : heddle_comm_sendrecv(comm, &rank, sizeof(rank), -1, &in, sizeof(in), 0, HEDDLE_NO_STREAM);
-    CHECK(st == HEDDLE_ERR_PEER);
-    CHECK(strstr(heddle_last_error(), "rank 0") != NULL && strstr(heddle_last_error(), "the oven is off") != NULL);
-    CHECK(MPI_Wtime() - begin < 5);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_PEER);
+    CHECK_OR_ABORT(strstr(heddle_last_error(), "rank 0") != NULL &&
+                   strstr(heddle_last_error(), "the oven is off") != NULL);
+    CHECK_OR_ABORT(MPI_Wtime() - begin < 5);
     return all_saw_it(-1);
 }
 
 static int as_wrong_use(void)
 {
     heddle_comm *comm = NULL;
-    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
     MPI_Init(NULL, NULL);
-    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_NULL, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_comm_from_mpi(NULL, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_NULL, NULL) == HEDDLE_ERR_ARG);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(NULL, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG);
     MPI_Finalize();
     int refused = heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, NULL) == HEDDLE_ERR_ARG &&
                   heddle_comm_open(&comm, "mpi", NULL) == HEDDLE_ERR_UNSUPPORTED;

@@ -1,6 +1,7 @@
 /* Over MPI: groups along an axis that spans hosts, ranks that do not call the same, and an abort between quick
  * operations. */
 #include "case.h"
+#include "check.h"
 #include "mpirun.h"
 #include "switch_check.h"
 
@@ -14,15 +15,6 @@
 
 enum { PASSED = 0, FAILED = 1, GROUP = 3 };
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
-            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
-            return FAILED;                                                                                             \
-        }                                                                                                              \
-    } while (0)
-
 /* --- as a rank ---------------------------------------------------------------------------------------------------- */
 
 static int open_world(heddle_comm **out, const char *what)
@@ -34,7 +26,7 @@ static int open_world(heddle_comm **out, const char *what)
     options.force_messages = strstr(what, "forced") != NULL;
     options.pretend_hosts = strstr(what, "hosts") != NULL ? 3 : 0;
     MPI_Init(NULL, NULL);
-    CHECK(heddle_comm_from_mpi(out, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(out, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     return PASSED;
 }
 
@@ -46,9 +38,9 @@ static int as_groups(heddle_comm *world)
     int rank = heddle_comm_rank(world), first = rank / GROUP * GROUP;
     heddle_comm *group = NULL;
     char room[SWITCH_TEXT_BYTES], text[SWITCH_TEXT_BYTES];
-    CHECK(heddle_comm_axis_group(&group, world, &mesh, 1) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_axis_group(&group, world, &mesh, 1) == HEDDLE_OK);
     int me = heddle_comm_rank(group);
-    CHECK(heddle_comm_size(group) == GROUP && first + me == rank);
+    CHECK_OR_ABORT(heddle_comm_size(group) == GROUP && first + me == rank);
     for (int turn = 0; turn < 3; turn++) {
         int mine[200], all[GROUP * 200], got = -1;
         double sum = rank;
@@ -56,15 +48,15 @@ static int as_groups(heddle_comm *world)
         for (int i = 0; i < n; i++) {
             mine[i] = rank * 1000 + i;
         }
-        CHECK(heddle_comm_allgather(group, mine, all, (size_t)n * sizeof(int)) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_allgather(group, mine, all, (size_t)n * sizeof(int)) == HEDDLE_OK);
         for (int i = 0; i < GROUP * n; i++) {
-            CHECK(all[i] == (first + i / n) * 1000 + i % n);
+            CHECK_OR_ABORT(all[i] == (first + i / n) * 1000 + i % n);
         }
-        CHECK(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_F64) == HEDDLE_OK && sum == 3 * first + 3);
-        CHECK(heddle_comm_sendrecv(group, &rank, sizeof(rank), (me + 1) % GROUP, &got, sizeof(got),
-                                   (me + GROUP - 1) % GROUP, HEDDLE_NO_STREAM) == HEDDLE_OK);
-        CHECK(got == first + (me + GROUP - 1) % GROUP);
-        CHECK(heddle_comm_barrier(group) == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_allreduce_sum(group, &sum, 1, HEDDLE_F64) == HEDDLE_OK && sum == 3 * first + 3);
+        CHECK_OR_ABORT(heddle_comm_sendrecv(group, &rank, sizeof(rank), (me + 1) % GROUP, &got, sizeof(got),
+                                            (me + GROUP - 1) % GROUP, HEDDLE_NO_STREAM) == HEDDLE_OK);
+        CHECK_OR_ABORT(got == first + (me + GROUP - 1) % GROUP);
+        CHECK_OR_ABORT(heddle_comm_barrier(group) == HEDDLE_OK);
     }
     for (int i = 0; switch_line(i, GROUP, room) != NULL; i++) {
         if (switch_check(group, room, NULL, text) != 0) {
@@ -92,26 +84,27 @@ static int as_differ(heddle_comm *world)
             break;
         }
         heddle_status wanted = one == other ? HEDDLE_OK : HEDDLE_ERR_MISMATCH;
-        CHECK((odd ? heddle_comm_sendrecv(world, NULL, 0, -1, data, other, 0, HEDDLE_NO_STREAM)
-                   : heddle_comm_sendrecv(world, data, one, 1, NULL, 0, -1, HEDDLE_NO_STREAM)) == wanted);
+        CHECK_OR_ABORT((odd ? heddle_comm_sendrecv(world, NULL, 0, -1, data, other, 0, HEDDLE_NO_STREAM)
+                            : heddle_comm_sendrecv(world, data, one, 1, NULL, 0, -1, HEDDLE_NO_STREAM)) == wanted);
         char text[24];
         snprintf(text, sizeof(text), "%zu bytes", odd ? other : one);
-        CHECK(wanted == HEDDLE_OK || strstr(heddle_last_error(), text) != NULL);
+        CHECK_OR_ABORT(wanted == HEDDLE_OK || strstr(heddle_last_error(), text) != NULL);
     }
-    CHECK(heddle_pipeline_create(&pipeline, world, &mesh, 0) == HEDDLE_OK);
-    CHECK(rank > 1 ||
-          (odd ? heddle_pipeline_recv_prev(pipeline, data, 70000, HEDDLE_NO_STREAM)
-               : heddle_pipeline_send_next(pipeline, data, 80000, HEDDLE_NO_STREAM)) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(heddle_pipeline_create(&pipeline, world, &mesh, 0) == HEDDLE_OK);
+    CHECK_OR_ABORT(rank > 1 ||
+                   (odd ? heddle_pipeline_recv_prev(pipeline, data, 70000, HEDDLE_NO_STREAM)
+                        : heddle_pipeline_send_next(pipeline, data, 80000, HEDDLE_NO_STREAM)) == HEDDLE_ERR_MISMATCH);
     heddle_pipeline_destroy(pipeline);
-    CHECK(heddle_comm_allgather(world, data, all, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
-    CHECK(strstr(heddle_last_error(), "rank 1 comes with an allgather of 8 bytes") != NULL);
-    CHECK(heddle_comm_allgather(world, data, all, odd ? 8 : 1000) == HEDDLE_ERR_MISMATCH);
-    CHECK(heddle_comm_allreduce_sum(world, all, odd ? 1 : 2, HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
-    CHECK(heddle_comm_allreduce_sum(world, all, 2, odd ? HEDDLE_I64 : HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
-    CHECK((odd ? heddle_comm_barrier(world) : heddle_comm_allgather(world, data, all, 4)) == HEDDLE_ERR_MISMATCH);
-    CHECK(heddle_comm_axes_group(&group, world, &mesh, odd ? 0 : 1) == HEDDLE_ERR_MISMATCH);
-    CHECK(strstr(heddle_last_error(), "rank 1 asks for the group along no axis") != NULL);
-    CHECK(heddle_comm_barrier(world) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_allgather(world, data, all, odd ? 8 : 16) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(strstr(heddle_last_error(), "rank 1 comes with an allgather of 8 bytes") != NULL);
+    CHECK_OR_ABORT(heddle_comm_allgather(world, data, all, odd ? 8 : 1000) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(heddle_comm_allreduce_sum(world, all, odd ? 1 : 2, HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(heddle_comm_allreduce_sum(world, all, 2, odd ? HEDDLE_I64 : HEDDLE_F64) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT((odd ? heddle_comm_barrier(world) : heddle_comm_allgather(world, data, all, 4)) ==
+                   HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(heddle_comm_axes_group(&group, world, &mesh, odd ? 0 : 1) == HEDDLE_ERR_MISMATCH);
+    CHECK_OR_ABORT(strstr(heddle_last_error(), "rank 1 asks for the group along no axis") != NULL);
+    CHECK_OR_ABORT(heddle_comm_barrier(world) == HEDDLE_OK);
     heddle_comm_destroy(world);
     return PASSED;
 }
@@ -124,18 +117,18 @@ static int as_abort(heddle_comm *world)
     for (int i = 0; i < 100 && st == HEDDLE_OK; i++) {
         st = heddle_comm_barrier(world);
     }
-    CHECK(st == HEDDLE_OK);
+    CHECK_OR_ABORT(st == HEDDLE_OK);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 1) {
-        CHECK(heddle_comm_abort(world, "the oven is off") == HEDDLE_OK);
-        CHECK(heddle_comm_barrier(world) == HEDDLE_ERR_PEER);
+        CHECK_OR_ABORT(heddle_comm_abort(world, "the oven is off") == HEDDLE_OK);
+        CHECK_OR_ABORT(heddle_comm_barrier(world) == HEDDLE_ERR_PEER);
     }
     MPI_Barrier(MPI_COMM_WORLD);
     while (more < 1000 && (st = heddle_comm_barrier(world)) == HEDDLE_OK) {
         more++;
     }
-    CHECK(st == HEDDLE_ERR_PEER && more == 0);
-    CHECK(strstr(heddle_last_error(), "the oven is off") != NULL);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_PEER && more == 0);
+    CHECK_OR_ABORT(strstr(heddle_last_error(), "the oven is off") != NULL);
     heddle_comm_destroy(world);
     return PASSED;
 }

@@ -1,6 +1,7 @@
 /* Buckets over every kind of axes, and AdamW: against a reference in f64, sharded against not sharded bit for bit,
  * bytes against the formula, and what ranks say that ask for different things. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/verify/random.h"
@@ -11,14 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 enum { PARTS = 5, MAX_ELEMS = 512, STEPS = 4 };
 

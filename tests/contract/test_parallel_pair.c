@@ -1,6 +1,7 @@
 /* Dense pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, the
  * adjoint identity, and wrong use. */
 #include "case.h"
+#include "check.h"
 
 #include "kernels/small_float.h"
 #include "runtime/base/base.h"
@@ -11,14 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 enum { MAX_HIDDEN = 24, MAX_C = 16, MAX_ROWS = 700 };
 

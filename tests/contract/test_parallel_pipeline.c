@@ -1,19 +1,12 @@
 /* Transfers along a pipeline axis: who gets what, both ways, sizes and memory of every kind, wrong use. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 
 #include <heddle/train/pipeline.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 enum { LARGE = 300000 };
 

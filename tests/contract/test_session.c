@@ -18,8 +18,8 @@ static heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bi
             if (st != HEDDLE_OK) {
                 return st;
             }
-            CHECK(heddle_schedule_stage_at(&wanted, f->schedule, r * STAGES + i) == HEDDLE_OK);
-            CHECK(heddle_layout_equal(&x->layout, &wanted.layout, &f->info.mesh));
+            CHECK_OR_RETURN(heddle_schedule_stage_at(&wanted, f->schedule, r * STAGES + i) == HEDDLE_OK);
+            CHECK_OR_RETURN(heddle_layout_equal(&x->layout, &wanted.layout, &f->info.mesh));
             st = check_stamps(x, f, rank, *bias);
             if (st != HEDDLE_OK) {
                 return st;

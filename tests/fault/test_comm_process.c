@@ -1,6 +1,7 @@
 /* What the process that a rank runs in does to it: limits of its memory and files, closed standard streams, forks,
  * buffers that outlive the communicator. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_private.h"
@@ -13,14 +14,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 enum { MIB = 1 << 20 };
 

@@ -1,6 +1,7 @@
 /* Memory after a failed call over MPI: whoever got an error back owns its arrays again, whatever MPI does afterwards.
  */
 #include "case.h"
+#include "check.h"
 #include "mpirun.h"
 
 #include <heddle/heddle.h>
@@ -14,15 +15,6 @@
 #include <unistd.h>
 
 enum { PASSED = 0, FAILED = 1, DEADLINE_MS = 1000, LATE_US = 2000000, REFILL = 0x5a };
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, heddle_last_error());                  \
-            MPI_Abort(MPI_COMM_WORLD, FAILED);                                                                         \
-            return FAILED;                                                                                             \
-        }                                                                                                              \
-    } while (0)
 
 /* Eager and rendezvous messages, contiguous and strided on either side. */
 static const char *const lines[] = {
@@ -60,18 +52,18 @@ static int begin(job *j, const char *text, int64_t deadline_ms)
     reshard.memory = HEDDLE_MEMORY_ANY;
     reshard.tuning = HEDDLE_TUNING_RULES;
     reshard.deadline_ms = deadline_ms;
-    CHECK(heddle_comm_from_mpi(&j->comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
-    CHECK(heddle_reshard_parse(&line, text) == HEDDLE_OK);
-    CHECK(heddle_reshard_create_line(&j->reshard, j->comm, &line, &reshard) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&j->comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_reshard_parse(&line, text) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_reshard_create_line(&j->reshard, j->comm, &line, &reshard) == HEDDLE_OK);
     j->info = (heddle_reshard_info){.struct_bytes = sizeof(j->info)};
-    CHECK(heddle_reshard_get_info(&j->info, j->reshard) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_reshard_get_info(&j->info, j->reshard) == HEDDLE_OK);
     j->rank = heddle_comm_rank(j->comm);
     j->size = heddle_comm_size(j->comm);
     j->src = pages(j->info.src_bytes);
     j->dst = pages(j->info.dst_bytes);
-    CHECK(j->src != NULL && j->dst != NULL);
+    CHECK_OR_ABORT(j->src != NULL && j->dst != NULL);
     memset(j->src, 1 + j->rank, j->info.src_bytes);
-    CHECK(heddle_reshard_execute(j->reshard, j->src, j->dst, HEDDLE_NO_STREAM) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_reshard_execute(j->reshard, j->src, j->dst, HEDDLE_NO_STREAM) == HEDDLE_OK);
     MPI_Barrier(MPI_COMM_WORLD);
     return PASSED;
 }
@@ -115,8 +107,8 @@ static int as_late(const char *what)
         usleep(LATE_US);
     }
     heddle_status st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
-    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
-    CHECK(j.rank == j.size - 1 || strstr(heddle_last_error(), "half way") == NULL);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    CHECK_OR_ABORT(j.rank == j.size - 1 || strstr(heddle_last_error(), "half way") == NULL);
     memset(j.dst, REFILL, j.info.dst_bytes);
     memset(j.src, REFILL, j.info.src_bytes);
     if (gone) {
@@ -151,13 +143,13 @@ static int as_abort(const char *what)
         return FAILED;
     }
     if (j.rank == 1) {
-        CHECK(pthread_create(&thread, NULL, abort_later, j.comm) == 0);
+        CHECK_OR_ABORT(pthread_create(&thread, NULL, abort_later, j.comm) == 0);
     }
     heddle_status st = HEDDLE_OK;
     while (st == HEDDLE_OK) {
         st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
     }
-    CHECK(st == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "the oven is off") != NULL);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "the oven is off") != NULL);
     if (j.rank == 1) {
         pthread_join(thread, NULL);
     }
@@ -196,15 +188,15 @@ static int as_stopped(const char *what)
     while (st == HEDDLE_OK) {
         st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
     }
-    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
     int half_way = strstr(heddle_last_error(), "half way") != NULL;
-    CHECK(!half_way || strstr(heddle_last_error(), "rank ") != NULL);
+    CHECK_OR_ABORT(!half_way || strstr(heddle_last_error(), "rank ") != NULL);
     if (!half_way) {
         memset(j.dst, REFILL, j.info.dst_bytes);
         memset(j.src, REFILL, j.info.src_bytes);
     }
     use_mpi(&j);
-    CHECK(half_way || changed(&j) == 0);
+    CHECK_OR_ABORT(half_way || changed(&j) == 0);
     end(&j);
     MPI_Finalize();
     return PASSED;
@@ -219,7 +211,7 @@ static int as_sendrecv(const char *what)
     options.bind = HEDDLE_BIND_NONE;
     options.force_messages = 1;
     options.deadline_ms = DEADLINE_MS;
-    CHECK(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
+    CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     size_t bytes = what[0] == '0' ? 500 : what[0] == '1' ? 20000 : 8000000;
     job j = {.comm = comm, .rank = heddle_comm_rank(comm), .size = heddle_comm_size(comm)};
     j.src = pages(bytes);
@@ -232,12 +224,12 @@ static int as_sendrecv(const char *what)
     }
     heddle_status st = heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes,
                                             (j.rank + j.size - 1) % j.size, HEDDLE_NO_STREAM);
-    CHECK(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    CHECK_OR_ABORT(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
     munmap(j.src, bytes + 1);
     memset(j.dst, REFILL, bytes);
     heddle_comm_destroy(comm);
     use_mpi(&j);
-    CHECK(changed(&j) == 0);
+    CHECK_OR_ABORT(changed(&j) == 0);
     MPI_Finalize();
     return PASSED;
 }

@@ -1,5 +1,6 @@
 /* Buckets, dense pairs and pipelines when a rank runs out of memory, dies, or stops coming: everybody is told. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 
@@ -14,14 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            st = hd_fail(HEDDLE_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                            \
-            goto out;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
 
 enum { BUCKET, PAIR, PIPELINE, KINDS, RANKS = 4, MOST_ALLOCATIONS = 3000 };
 static const char *const kinds[] = {"bucket", "pair", "pipeline"};

@@ -96,8 +96,10 @@ done | sort | uniq -d); do
     say "$name is said in $(grep -lE "^\} $name;|\b$name = |^#define $name\b" $headers | tr '\n' ' ')"
 done
 
-# One kit for tests: random numbers are those of runtime/verify/random.h (tests/support/draw.h).
+# One kit for tests: random numbers are those of runtime/verify/random.h (tests/support/draw.h),
+# checks in functions of ranks those of tests/support/check.h.
 outside '6364136223846793005|bf58476d1ce4e5b9|<<=? 13;|\bs?rand(om|48)? ?\(|1103515245' 'a second random generator' '^runtime/verify/random\.h' 'tests runtime/verify'
+outside '^#define CHECK\w*\(' 'a second macro of checks' '^tests/support/check\.h' tests
 
 # Calls: what an object file wants and another one of the library, or of the same program, has.
 objects() {
@@ -168,8 +170,6 @@ longer="
 460 tests/unit/test_block_backward_calls.c
 440 tests/unit/test_block_backward_rows.c
 440 tests/unit/test_model.c
-660 tests/unit/test_plan.c
-900 tests/unit/test_plan_methods.c
 "
 code=$(find include kernels runtime planner examples -name '*.[ch]' -o -name '*.cu')
 tests=$(find tests -name '*.[ch]')

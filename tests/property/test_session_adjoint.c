@@ -1,6 +1,7 @@
 /* Whole passes through random schedules: backward is the exact transpose of forward. All values are small integers and
  * every sum stays within a bf16's eight bits, so that everything here is compared bit for bit. */
 #include "case.h"
+#include "check.h"
 
 #include "runtime/base/base.h"
 #include "runtime/schedule/schedule_internal.h"
@@ -12,14 +13,6 @@
 #include <string.h>
 
 enum { DRAWS = 12, MAX_PERIOD = 4, MAX_REPEAT = 3, MAX_ELEMS = 300, VALUE = 2, GIVEN = 4 };
-
-/* Ranks of other processes cannot use cmocka's asserts: they return a status, and this sentence is printed. */
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            return hd_fail(HEDDLE_ERR_INTERNAL, "line %d: %s", __LINE__, #condition);                                  \
-        }                                                                                                              \
-    } while (0)
 
 typedef struct problem {
     random_source source; /* the same on every rank */
@@ -214,7 +207,7 @@ static heddle_status backward(const problem *p, heddle_session *session, heddle_
         HD_TRY(compute(p, dx, i, rank));
         HD_TRY(heddle_session_backward(session, stage.name, dx, NULL, HEDDLE_NO_STREAM));
         const heddle_layout wanted = heddle_layout_dual(&edge.from);
-        CHECK(heddle_layout_equal(&dx->layout, &wanted, &p->info.mesh));
+        CHECK_OR_RETURN(heddle_layout_equal(&dx->layout, &wanted, &p->info.mesh));
     }
 out:
     return st;
