@@ -210,12 +210,6 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
                : HEDDLE_ERR_INTERNAL;
 }
 
-static void bad_input_is_refused_on_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", refusals, NULL));
-}
-
 /* A mistake of one rank in a call ends the call on all of them. */
 static heddle_status one_rank_forgets_q(heddle_comm *comm, void *arg)
 {
@@ -238,12 +232,6 @@ static heddle_status one_rank_forgets_q(heddle_comm *comm, void *arg)
         heddle_attention_forward(attention, rank == 1 ? &nothing : &x, &x, &x, &x, NULL, HEDDLE_NO_STREAM);
     heddle_attention_destroy(attention);
     return st == (rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
-}
-
-static void a_mistake_of_one_rank_ends_the_call_of_all(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", one_rank_forgets_q, NULL));
 }
 
 /* --- NaN ---------------------------------------------------------------------------------------------------------- */
@@ -282,8 +270,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(any_method_on_processes),
         cmocka_unit_test(every_variant_of_one_problem),
         cmocka_unit_test(traffic_is_that_of_the_papers),
-        cmocka_unit_test(bad_input_is_refused_on_every_rank),
-        cmocka_unit_test(a_mistake_of_one_rank_ends_the_call_of_all),
+        HD_RANK_CASE(bad_input_is_refused_on_every_rank, refusals, "3 threads"),
+        HD_RANK_CASE(a_mistake_of_one_rank_ends_the_call_of_all, one_rank_forgets_q, "3 threads"),
         cmocka_unit_test(nan_goes_where_one_process_puts_it),
     };
     return HD_RUN_CASES(cases, argc, argv);

@@ -95,13 +95,6 @@ static heddle_status by_all(heddle_comm *comm, void *unused)
     return HEDDLE_OK;
 }
 
-static void softmax_refused_on_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(1, "threads", by_all, NULL));
-    HD_OK(heddle_run_ranks(2, "threads", by_all, NULL));
-}
-
 /* One rank: whatever is wrong. */
 static heddle_status alone(heddle_comm *comm, void *unused)
 {
@@ -128,12 +121,6 @@ static heddle_status alone(heddle_comm *comm, void *unused)
     same_gradients(&x, &wanted);
     heddle_attention_destroy(a);
     return HEDDLE_OK;
-}
-
-static void softmax_refused_on_one_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(1, "threads", alone, NULL));
 }
 
 /* --- linear attention --------------------------------------------------------------------------------------------- */
@@ -177,13 +164,6 @@ static heddle_status linear(heddle_comm *comm, void *unused)
     return HEDDLE_OK;
 }
 
-static void linear_attention_refused(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(1, "threads", linear, NULL));
-    HD_OK(heddle_run_ranks(2, "threads", linear, NULL));
-}
-
 /* --- extents whose products pass 64 bits -------------------------------------------------------------------------- */
 
 static void planned(const char *shape_text, int64_t projected, int64_t kv_heads)
@@ -225,9 +205,9 @@ static void products_beyond_64_bits(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(softmax_refused_on_every_rank),
-        cmocka_unit_test(softmax_refused_on_one_rank),
-        cmocka_unit_test(linear_attention_refused),
+        HD_RANK_CASE(softmax_refused_on_every_rank, by_all, "1 threads", "2 threads"),
+        HD_RANK_CASE(softmax_refused_on_one_rank, alone, "1 threads"),
+        HD_RANK_CASE(linear_attention_refused, linear, "1 threads", "2 threads"),
         cmocka_unit_test(products_beyond_64_bits),
     };
     return HD_RUN_CASES(cases, argc, argv);

@@ -200,19 +200,13 @@ static heddle_status refuse(heddle_comm *comm, void *unused)
     return HEDDLE_OK;
 }
 
-static void numbers_out_of_range(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(1, "threads", refuse, NULL));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(f32_same_bits),
         cmocka_unit_test(bf16_same_bits),
         cmocka_unit_test(f64_same_bits),
-        cmocka_unit_test(numbers_out_of_range),
+        HD_RANK_CASE(numbers_out_of_range, refuse, "1 threads"),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

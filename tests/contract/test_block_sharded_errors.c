@@ -112,12 +112,6 @@ static heddle_status disagreement(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void ranks_that_disagree_say_so(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", disagreement, NULL));
-}
-
 /* A mistake of one rank in a call must not let the others wait. */
 static heddle_status wrong_box(heddle_comm *comm, void *arg)
 {
@@ -132,12 +126,6 @@ static heddle_status wrong_box(heddle_comm *comm, void *arg)
     assert_non_null(strstr(heddle_last_error(), "2..3 of dim t"));
     heddle_block_destroy(block);
     return HEDDLE_OK;
-}
-
-static void a_wrong_box_is_an_error_everywhere(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", wrong_box, NULL));
 }
 
 /* Rank 1 has no forward on its tape, or has committed since. The sentence of the others is its. */
@@ -342,8 +330,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(bad_requests_are_refused_on_every_rank),
-        cmocka_unit_test(ranks_that_disagree_say_so),
-        cmocka_unit_test(a_wrong_box_is_an_error_everywhere),
+        HD_RANK_CASE(ranks_that_disagree_say_so, disagreement, "3 threads"),
+        HD_RANK_CASE(a_wrong_box_is_an_error_everywhere, wrong_box, "3 threads"),
         cmocka_unit_test(a_wrong_backward_is_an_error_everywhere),
         cmocka_unit_test(traffic_of_a_plain_block_is_nothing),
         cmocka_unit_test(a_rank_dies_amid_its_calls),

@@ -151,12 +151,6 @@ out:
     return st;
 }
 
-static void empty_ranks_pass_states_on(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(5, "threads", explicit_blocks, NULL));
-}
-
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static heddle_status different_decays(heddle_comm *comm, void *arg)
@@ -274,22 +268,16 @@ out:
     return st;
 }
 
-static void deadlines_name_the_late_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", late_rank, NULL));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(random_on_threads),
         cmocka_unit_test(random_on_shm),
         cmocka_unit_test(methods_decays_and_traffic),
-        cmocka_unit_test(empty_ranks_pass_states_on),
+        HD_RANK_CASE(empty_ranks_pass_states_on, explicit_blocks, "5 threads"),
         cmocka_unit_test(refusals_reach_every_rank),
         cmocka_unit_test(a_rank_dies_mid_ring),
-        cmocka_unit_test(deadlines_name_the_late_rank),
+        HD_RANK_CASE(deadlines_name_the_late_rank, late_rank, "2 threads"),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -521,18 +521,12 @@ static void mistakes(void **state)
     heddle_dense_pair_zero_gradients(NULL, HEDDLE_NO_STREAM);
 }
 
-static void mistakes_of_processes(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "shm", mistakes_rank, NULL));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(pairs_of_threads),  cmocka_unit_test(pairs_of_processes),
         cmocka_unit_test(pairs_by_messages), cmocka_unit_test(adjoint),
-        cmocka_unit_test(mistakes),          cmocka_unit_test(mistakes_of_processes),
+        cmocka_unit_test(mistakes),          HD_RANK_CASE(mistakes_of_processes, mistakes_rank, "2 shm"),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

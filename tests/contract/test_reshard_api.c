@@ -65,13 +65,6 @@ static heddle_status ask_differently(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void mismatch_reaches_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", ask_differently, NULL));
-    HD_OK(heddle_run_ranks(3, "shm", ask_differently, NULL));
-}
-
 static heddle_status ask_badly(heddle_comm *comm, void *arg)
 {
     static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1};
@@ -100,13 +93,6 @@ static heddle_status ask_badly(heddle_comm *comm, void *arg)
         }
     }
     return HEDDLE_OK;
-}
-
-static void bad_arguments_reach_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", ask_badly, NULL));
-    HD_OK(heddle_run_ranks(3, "shm", ask_badly, NULL));
 }
 
 static heddle_status too_few_ranks(heddle_comm *comm, void *arg)
@@ -139,13 +125,6 @@ static heddle_status on_a_device(heddle_comm *comm, void *arg)
                  : wrong("a reshard on a device", st);
     }
     return st;
-}
-
-static void devices_want_a_library(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", on_a_device, NULL));
-    HD_OK(heddle_run_ranks(2, "shm", on_a_device, NULL));
 }
 
 static void mesh_must_have_all_ranks(void **state)
@@ -239,13 +218,6 @@ static heddle_status overlaps(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void overlap_is_refused_on_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", overlaps, NULL));
-    HD_OK(heddle_run_ranks(3, "shm", overlaps, NULL));
-}
-
 static heddle_status private_to_peer(heddle_comm *comm, void *arg)
 {
     setup s;
@@ -257,12 +229,6 @@ static heddle_status private_to_peer(heddle_comm *comm, void *arg)
         st = st == HEDDLE_OK ? try_refusals(comm, &s, bad, s.src, mine) : st;
     }
     return tear_down(&s, comm, st);
-}
-
-static void unreachable_memory_is_refused_on_every_rank(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "shm", private_to_peer, NULL));
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
@@ -338,13 +304,6 @@ static heddle_status look_at_info(heddle_comm *comm, void *arg)
         st = tear_down(&s, comm, st);
     }
     return st;
-}
-
-static void info_says_what_happens(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", look_at_info, NULL));
-    HD_OK(heddle_run_ranks(2, "shm", look_at_info, NULL));
 }
 
 /* --- adjoint ------------------------------------------------------------------------------------------------------ */
@@ -434,25 +393,18 @@ static heddle_status check_adjoints(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void adjoints_are_exact(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(4, "threads", check_adjoints, NULL));
-    HD_OK(heddle_run_ranks(4, "shm", check_adjoints, NULL));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(mismatch_reaches_every_rank),
-        cmocka_unit_test(bad_arguments_reach_every_rank),
+        HD_RANK_CASE(mismatch_reaches_every_rank, ask_differently, "3 threads", "3 shm"),
+        HD_RANK_CASE(bad_arguments_reach_every_rank, ask_badly, "3 threads", "3 shm"),
         cmocka_unit_test(mesh_must_have_all_ranks),
-        cmocka_unit_test(devices_want_a_library),
-        cmocka_unit_test(overlap_is_refused_on_every_rank),
-        cmocka_unit_test(unreachable_memory_is_refused_on_every_rank),
+        HD_RANK_CASE(devices_want_a_library, on_a_device, "2 threads", "2 shm"),
+        HD_RANK_CASE(overlap_is_refused_on_every_rank, overlaps, "3 threads", "3 shm"),
+        HD_RANK_CASE(unreachable_memory_is_refused_on_every_rank, private_to_peer, "3 shm"),
         cmocka_unit_test(plans_are_independent),
-        cmocka_unit_test(info_says_what_happens),
-        cmocka_unit_test(adjoints_are_exact),
+        HD_RANK_CASE(info_says_what_happens, look_at_info, "2 threads", "2 shm"),
+        HD_RANK_CASE(adjoints_are_exact, check_adjoints, "4 threads", "4 shm"),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

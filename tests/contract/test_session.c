@@ -133,13 +133,6 @@ out:
     return st;
 }
 
-static void takes_any_strides(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", strided, NULL));
-    HD_OK(heddle_run_ranks(3, "shm", strided, NULL));
-}
-
 /* A result lives until the second next switch, also when it is what the second next switch reads. */
 static heddle_status lifetimes(heddle_comm *comm, void *arg)
 {
@@ -166,13 +159,6 @@ static heddle_status lifetimes(heddle_comm *comm, void *arg)
 out:
     tear_down(&f);
     return st;
-}
-
-static void results_stay_valid(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", lifetimes, NULL));
-    HD_OK(heddle_run_ranks(4, "shm", lifetimes, NULL));
 }
 
 static heddle_status refusals(heddle_comm *comm, void *arg)
@@ -224,12 +210,6 @@ out:
     return st;
 }
 
-static void refuses_clearly(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", refusals, NULL));
-}
-
 /* The dry run plans what the real one moves, and touches nothing. */
 static heddle_status dry(heddle_comm *comm, void *arg)
 {
@@ -257,12 +237,6 @@ static heddle_status dry(heddle_comm *comm, void *arg)
 out:
     tear_down(&f);
     return st;
-}
-
-static void dry_run_counts(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", dry, NULL));
 }
 
 /* Rank 2 has another schedule; and a schedule for another number of ranks. */
@@ -418,10 +392,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(follows_schedule),
-        cmocka_unit_test(takes_any_strides),
-        cmocka_unit_test(results_stay_valid),
-        cmocka_unit_test(refuses_clearly),
-        cmocka_unit_test(dry_run_counts),
+        HD_RANK_CASE(takes_any_strides, strided, "3 threads", "3 shm"),
+        HD_RANK_CASE(results_stay_valid, lifetimes, "2 threads", "4 shm"),
+        HD_RANK_CASE(refuses_clearly, refusals, "2 threads"),
+        HD_RANK_CASE(dry_run_counts, dry, "3 threads"),
         cmocka_unit_test(schedules_must_agree),
         cmocka_unit_test(names_the_dead),
         cmocka_unit_test(an_overdue_switch_says_which),

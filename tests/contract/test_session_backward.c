@@ -119,12 +119,6 @@ out:
     return st;
 }
 
-static void is_made_on_creation(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "shm", ready, NULL));
-}
-
 /* Memory: what is there already is left alone; strides; results live until the second next switch of either kind. */
 static heddle_status memory(heddle_comm *comm, void *arg)
 {
@@ -172,13 +166,6 @@ static heddle_status memory(heddle_comm *comm, void *arg)
 out:
     tear_down(&f);
     return st;
-}
-
-static void keeps_memory(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", memory, NULL));
-    HD_OK(heddle_run_ranks(4, "shm", memory, NULL));
 }
 
 #define REFUSED(call, status, words)                                                                                   \
@@ -240,12 +227,6 @@ out:
     return st;
 }
 
-static void refuses_clearly(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", refusals, NULL));
-}
-
 /* A dry run plans what the real one moves, backward as forward, and touches nothing. */
 static heddle_status dry(heddle_comm *comm, void *arg)
 {
@@ -275,12 +256,6 @@ out:
     return st;
 }
 
-static void dry_run_counts(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", dry, NULL));
-}
-
 static heddle_status disagree(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
@@ -295,12 +270,6 @@ static heddle_status disagree(heddle_comm *comm, void *arg)
 out:
     tear_down(&f);
     return st;
-}
-
-static void options_must_agree(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "threads", disagree, NULL));
 }
 
 /* --- faults --- */
@@ -396,10 +365,14 @@ static void survives_failed_allocations(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(goes_back),      cmocka_unit_test(is_made_on_creation),
-        cmocka_unit_test(keeps_memory),   cmocka_unit_test(refuses_clearly),
-        cmocka_unit_test(dry_run_counts), cmocka_unit_test(options_must_agree),
-        cmocka_unit_test(names_the_dead), cmocka_unit_test(survives_failed_allocations),
+        cmocka_unit_test(goes_back),
+        HD_RANK_CASE(is_made_on_creation, ready, "3 shm"),
+        HD_RANK_CASE(keeps_memory, memory, "2 threads", "4 shm"),
+        HD_RANK_CASE(refuses_clearly, refusals, "2 threads"),
+        HD_RANK_CASE(dry_run_counts, dry, "3 threads"),
+        HD_RANK_CASE(options_must_agree, disagree, "3 threads"),
+        cmocka_unit_test(names_the_dead),
+        cmocka_unit_test(survives_failed_allocations),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

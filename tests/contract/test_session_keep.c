@@ -238,13 +238,6 @@ out:
     return st;
 }
 
-static void pointers_do_not_keep(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", pointers, NULL));
-    HD_OK(heddle_run_ranks(2, "shm", pointers, NULL));
-}
-
 /* What cannot be written to is refused before anything moves, and the right tensor may follow. */
 static heddle_status refusals(heddle_comm *comm, void *arg)
 {
@@ -288,19 +281,12 @@ out:
     return st;
 }
 
-static void refuses_what_it_cannot_write(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", refusals, NULL));
-    HD_OK(heddle_run_ranks(3, "shm", refusals, NULL));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(keeps_all_activations),
-        cmocka_unit_test(pointers_do_not_keep),
-        cmocka_unit_test(refuses_what_it_cannot_write),
+        HD_RANK_CASE(pointers_do_not_keep, pointers, "2 threads", "2 shm"),
+        HD_RANK_CASE(refuses_what_it_cannot_write, refusals, "2 threads", "3 shm"),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

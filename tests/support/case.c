@@ -99,6 +99,20 @@ static int judge_notes(const char *name, char *notes, int result)
     return result;
 }
 
+void hd_run_rank_case(void **state)
+{
+    const hd_rank_case *c = *state;
+    for (const char *const *where = c->where; *where != NULL; where++) {
+        char *transport = NULL;
+        int ranks = (int)strtol(*where, &transport, 10);
+        heddle_status st = heddle_run_ranks(ranks, transport + 1, c->function, NULL);
+        if (st != HEDDLE_OK) {
+            print_error("on %s\n", *where);
+        }
+        HD_OK(st);
+    }
+}
+
 int hd_rounds(int n)
 {
     const char *percent = getenv("HEDDLE_TEST_ROUNDS");

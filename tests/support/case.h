@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <heddle/comm.h>
 
 enum { HD_CASE_SECONDS = 60 };
 
@@ -27,6 +28,23 @@ int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int arg
 
 #define HD_RUN_CASES(cases, argc, argv)                                                                                \
     hd_run_cases((cases), (int)(sizeof(cases) / sizeof((cases)[0])), HD_CASE_SECONDS, (argc), (argv))
+
+/* A case that is a function of ranks: HD_RANK_CASE(name, function, "2 threads", "4 shm") runs it on each, in this order. */
+typedef struct hd_rank_case {
+    heddle_rank_main function;
+    const char *const *where; /* up to NULL */
+} hd_rank_case;
+void hd_run_rank_case(void **state);
+#define HD_RANK_CASE(name, function, ...)                                                                              \
+    {                                                                                                                  \
+#name, hd_run_rank_case, NULL, NULL, &(hd_rank_case)                                                           \
+        {                                                                                                              \
+            function, (const char *const[])                                                                            \
+            {                                                                                                          \
+                __VA_ARGS__, NULL                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
 
 /* Fails the case with heddle_last_error() when `expression` is not HEDDLE_OK / not `wanted`. */
 #define HD_OK(expression) hd_expect((expression), HEDDLE_OK, #expression, __FILE__, __LINE__)
