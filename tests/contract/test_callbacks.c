@@ -1,5 +1,5 @@
-/* heddle_comm_from_callbacks over a transport without MPI: every kind of reach,
- * every way to fail. */
+/* heddle_comm_from_callbacks over a transport without MPI: every kind of reach, giving up, deadlines. */
+#include "callbacks_run.h"
 #include "case.h"
 #include "fake_transport.h"
 #include "switch_check.h"
@@ -14,28 +14,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define EXPECT(condition)                                                                                              \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            print_error("%s:%d: rank %d: %s (%s)\n", __FILE__, __LINE__, rank, #condition, heddle_last_error());       \
-            return 1;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
-
-enum { PLAIN, FORCED, TWO_HOSTS, MODES };
-
-static fake_run run_with(fake_world *world, int mode, int64_t deadline_ms)
-{
-    fake_run run = {.world = world};
-    heddle_comm_options_init(&run.options);
-    run.options.bind = HEDDLE_BIND_NONE;
-    run.options.arena_bytes = 64 << 20;
-    run.options.deadline_ms = deadline_ms;
-    run.options.force_messages = mode == FORCED;
-    run.options.pretend_hosts = mode == TWO_HOSTS ? 2 : 0;
-    return run;
-}
 
 /* --- group operations --------------------------------------------------------------------------------------------- */
 
@@ -238,13 +216,6 @@ static void an_abort_reaches_everybody(void **state)
     }
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static int one_is_missing(heddle_comm *comm, heddle_status opened, int rank, void *arg)
 {
     (void)arg;
@@ -291,187 +262,12 @@ static void a_rank_that_never_comes(void **state)
     fake_world_destroy(world);
 }
 
-/* --- wrong use and failures --------------------------------------------------------------------------------------- */
-
-static void other_options_on_rank_1(void *ctx, int rank, heddle_comm_options *options)
-{
-    (void)ctx;
-    options->pretend_hosts = rank == 1 ? 2 : 0;
-}
-
-static int mismatch_named(heddle_comm *comm, heddle_status opened, int rank, void *arg)
-{
-    (void)comm, (void)arg;
-    EXPECT(opened == HEDDLE_ERR_MISMATCH);
-    EXPECT(strstr(heddle_last_error(), "rank 1") != NULL && strstr(heddle_last_error(), "pretend_hosts") != NULL);
-    return 0;
-}
-
-static void options_must_agree(void **state)
-{
-    (void)state;
-    fake_world *world = fake_world_create(3);
-    fake_run run = run_with(world, PLAIN, 20000);
-    run.fn = mismatch_named;
-    run.before = other_options_on_rank_1;
-    assert_int_equal(fake_run_ranks(&run, 3), 0);
-    assert_int_equal(fake_alive(world), 0);
-    fake_world_destroy(world);
-}
-
-static heddle_status not_there(void *ctx)
-{
-    (void)ctx;
-    abort();
-}
-
-static void the_table_is_checked(void **state)
-{
-    (void)state;
-    fake_world *world = fake_world_create(1);
-    heddle_transport table;
-    heddle_comm *comm = NULL;
-    void *ctx = fake_rank(world, 0, &table);
-    heddle_transport bad = table;
-    bad.sendrecv = NULL;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
-    assert_non_null(strstr(heddle_last_error(), "sendrecv"));
-    bad = table;
-    bad.struct_bytes--;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
-    bad = table;
-    bad.rank = 1;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
-    bad = table;
-    bad.spaces = 1u << HEDDLE_SPACE_DEVICE;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
-    assert_non_null(strstr(heddle_last_error(), "spaces 0x2"));
-    bad = table;
-    bad.latency_ns = -1;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, &bad, ctx, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(&comm, NULL, ctx, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_from_callbacks(NULL, &table, ctx, NULL));
-    table.struct_bytes = offsetof(heddle_transport, withdraw); /* of an older header */
-    table.withdraw = not_there;
-    HD_OK(heddle_comm_from_callbacks(&comm, &table, ctx, NULL));
-    heddle_reshard *reshard = NULL;
-    heddle_reshard_line line;
-    HD_OK(heddle_reshard_parse(&line, "u8[t=4 s=4] on [sp=1]: t@sp -> s@sp"));
-    HD_OK(heddle_reshard_create_line(&reshard, comm, &line, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_execute(reshard, NULL, NULL, HEDDLE_NO_STREAM));
-    heddle_reshard_destroy(reshard);
-    heddle_comm_destroy(comm);
-    assert_int_equal(fake_alive(world), 0);
-    fake_world_destroy(world);
-}
-
-typedef struct failure {
-    const char *slot;
-    int n;
-} failure;
-
-static failure failing;
-
-static void fail_on_rank_1(void *ctx, int rank, heddle_comm_options *options)
-{
-    (void)options;
-    if (rank == 1) {
-        fake_fail_at(ctx, failing.slot, failing.n);
-    }
-}
-
-/* A user's program gives up when a call fails; then nobody may hang. */
-static int fails_somewhere(heddle_comm *comm, heddle_status opened, int rank, void *arg)
-{
-    char room[SWITCH_TEXT_BYTES];
-    char text[SWITCH_TEXT_BYTES];
-    int *told = arg;
-    int64_t begin = now_ms();
-    int failed = opened != HEDDLE_OK;
-    for (int i = 0; !failed && switch_line(i, heddle_comm_size(comm), room) != NULL; i++) {
-        if (switch_check(comm, room, NULL, text) != 0) {
-            heddle_comm_abort(comm, text);
-            failed = 1;
-        }
-    }
-    EXPECT(now_ms() - begin < 8000);
-    __atomic_fetch_add(told, failed, __ATOMIC_RELAXED);
-    return 0;
-}
-
-static void a_failing_transport_ends_every_rank(void **state)
-{
-    (void)state;
-    static const failure plan[] = {{"allgather", 1},       {"allgather", 2},      {"allgather", 5},
-                                   {"exchange_create", 1}, {"exchange_start", 1}, {"exchange_start", 3},
-                                   {"exchange_test", 1},   {"exchange_test", 4}};
-    for (size_t i = 0; i < sizeof(plan) / sizeof(plan[0]); i++) {
-        fake_world *world = fake_world_create(3);
-        fake_run run = run_with(world, FORCED, 3000);
-        int told = 0;
-        failing = plan[i];
-        run.fn = fails_somewhere;
-        run.before = fail_on_rank_1;
-        run.arg = &told;
-        assert_int_equal(fake_run_ranks(&run, 3), 0);
-        if (told != 3) {
-            print_error("%s %d: %d of 3 ranks noticed\n", failing.slot, failing.n, told);
-        }
-        assert_int_equal(told, 3);
-        assert_int_equal(fake_alive(world), 0);
-        fake_world_destroy(world);
-    }
-}
-
-/* --- memory of their own ------------------------------------------------------------------------------------------ */
-
-static int opens_without_memory(heddle_comm *comm, heddle_status opened, int rank, void *arg)
-{
-    int *short_of_it = arg;
-    (void)comm;
-    EXPECT(opened == HEDDLE_OK || opened == HEDDLE_ERR_NOMEM || opened == HEDDLE_ERR_PEER);
-    EXPECT(opened == HEDDLE_OK || strstr(heddle_last_error(), "out of memory") != NULL);
-    EXPECT(opened != HEDDLE_ERR_PEER || strstr(heddle_last_error(), "rank ") != NULL);
-    __atomic_fetch_add(short_of_it, opened == HEDDLE_ERR_NOMEM, __ATOMIC_RELAXED);
-    return 0;
-}
-
-/* The n-th allocation of all ranks together fails, for every n. */
-static void a_rank_short_of_memory_is_told_to_all(void **state)
-{
-    (void)state;
-    for (int mode = 0; mode < MODES; mode++) {
-        int short_of_it = 1;
-        long n = 0;
-        while (short_of_it > 0 && n < 300) {
-            fake_world *world = fake_world_create(3);
-            fake_run run = run_with(world, mode, 20000);
-            int64_t begin = now_ms();
-            run.fn = opens_without_memory;
-            run.arg = &short_of_it;
-            short_of_it = 0;
-            hd_alloc_fail_at(++n);
-            assert_int_equal(fake_run_ranks(&run, 3), 0);
-            hd_alloc_fail_at(0);
-            assert_true(now_ms() - begin < 15000);
-            fake_world_destroy(world);
-        }
-        assert_true(n > 10 && n < 300);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_table_is_checked),
-        cmocka_unit_test(group_operations_in_all_modes),
-        cmocka_unit_test(reshards_in_all_modes),
-        cmocka_unit_test(an_abort_reaches_everybody),
-        cmocka_unit_test(a_wait_ends_at_its_deadline),
+        cmocka_unit_test(group_operations_in_all_modes), cmocka_unit_test(reshards_in_all_modes),
+        cmocka_unit_test(an_abort_reaches_everybody),    cmocka_unit_test(a_wait_ends_at_its_deadline),
         cmocka_unit_test(a_rank_that_never_comes),
-        cmocka_unit_test(options_must_agree),
-        cmocka_unit_test(a_failing_transport_ends_every_rank),
-        cmocka_unit_test(a_rank_short_of_memory_is_told_to_all),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

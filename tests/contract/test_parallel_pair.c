@@ -1,7 +1,8 @@
-/* Dense pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, the
- * adjoint identity, and wrong use. */
+/* Dense pairs over a tensor axis: outputs and all gradients against one rank in f64, bytes against the formula, and
+ * the adjoint identity. */
 #include "case.h"
 #include "check.h"
+#include "pair_model.h"
 
 #include "kernels/small_float.h"
 #include "runtime/base/base.h"
@@ -12,103 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_HIDDEN = 24, MAX_C = 16, MAX_ROWS = 700 };
-
-typedef struct problem {
-    const char *shape, *mesh, *layout;
-    int axis, aligned; /* aligned: gathered rows are those of the axis's ranks, in equal parts */
-    int64_t hidden;
-} problem;
-
-static double noise(int what, int64_t i)
-{
-    return random_unit_of(random_at(0, (uint64_t)what, (uint64_t)i));
-}
-
-enum { W1, B1, W2, B2, X, DY };
-
-/* Everything of one rank, in f64: the whole tensor. */
-typedef struct whole {
-    heddle_shape shape;
-    heddle_mesh mesh;
-    heddle_layout layout, gathered;
-    int64_t rows, c, hidden;
-    int gelu, bf16;
-    double x[MAX_ROWS * MAX_C], dy[MAX_ROWS * MAX_C], y[MAX_ROWS * MAX_C], dx[MAX_ROWS * MAX_C];
-    double u[MAX_ROWS * MAX_HIDDEN], a[MAX_ROWS * MAX_HIDDEN], du[MAX_ROWS * MAX_HIDDEN];
-} whole;
-
-static double held(const whole *w, double value)
-{
-    return w->bf16 ? (double)hd_f32_from_bf16(hd_bf16_from_f32((float)value)) : (double)(float)value;
-}
-
-static double gelu(double x, double *slope)
-{
-    double inner = 0.7978845608028654 * (x + 0.044715 * x * x * x), t = tanh(inner);
-    *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
-    return 0.5 * x * (1 + t);
-}
-
-static double weight(int what, int64_t i)
-{
-    return (double)(float)(0.4 * noise(what, i));
-}
-
-static void compute_row(whole *w, int64_t r)
-{
-    int64_t c = w->c, h = w->hidden;
-    for (int64_t j = 0; j < h; j++) {
-        double slope = 1, sum = weight(B1, j), back = 0;
-        for (int64_t i = 0; i < c; i++) {
-            sum += weight(W1, j * c + i) * w->x[r * c + i];
-            back += weight(W2, i * h + j) * w->dy[r * c + i];
-        }
-        w->u[r * h + j] = sum;
-        w->a[r * h + j] = w->gelu ? gelu(sum, &slope) : sum;
-        w->du[r * h + j] = back * slope;
-    }
-    for (int64_t i = 0; i < c; i++) {
-        double sum = weight(B2, i), back = 0;
-        for (int64_t j = 0; j < h; j++) {
-            sum += weight(W2, i * h + j) * w->a[r * h + j];
-            back += weight(W1, j * c + i) * w->du[r * h + j];
-        }
-        w->y[r * c + i] = sum;
-        w->dx[r * c + i] = back;
-    }
-}
-
-static heddle_status whole_make(whole *w, const problem *p, int gelu_on, int bf16)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_shape_parse(&w->shape, p->shape));
-    HD_TRY(heddle_mesh_parse(&w->mesh, p->mesh));
-    HD_TRY(heddle_layout_parse(&w->layout, p->layout, &w->shape, &w->mesh));
-    w->shape.dtype = bf16 ? HEDDLE_BF16 : HEDDLE_F32;
-    w->gelu = gelu_on;
-    w->bf16 = bf16;
-    w->hidden = p->hidden;
-    w->c = w->shape.dim[w->shape.ndim - 1].extent;
-    w->rows = 1;
-    for (int d = 0; d < w->shape.ndim - 1; d++) {
-        w->rows *= w->shape.dim[d].extent;
-    }
-    w->gathered = w->layout;
-    w->gathered.dim_of_axis[p->axis] = HEDDLE_REPLICATED;
-    memset(w->gathered.nshards, 0, sizeof w->gathered.nshards); /* explicit lengths are on that axis only here */
-    CHECK(w->rows <= MAX_ROWS && w->c <= MAX_C && w->hidden <= MAX_HIDDEN);
-    for (int64_t i = 0; i < w->rows * w->c; i++) {
-        w->x[i] = held(w, noise(X, i));
-        w->dy[i] = held(w, noise(DY, i));
-    }
-    for (int64_t r = 0; r < w->rows; r++) {
-        compute_row(w, r);
-    }
-out:
-    return st;
-}
 
 /* The rows of a box, in its order, as row numbers of the whole. */
 static int64_t rows_of(int64_t *out, const whole *w, const heddle_layout *layout, int rank)
@@ -417,116 +321,13 @@ static void adjoint(void **state)
     }
 }
 
-static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, const heddle_mesh *mesh,
-                                 const heddle_layout *layout)
-{
-    heddle_status st = HEDDLE_OK;
-    heddle_dense_pair_options options;
-    heddle_dense_pair *pair = NULL, *kept = NULL;
-    heddle_param param = {.struct_bytes = sizeof param};
-    float x[64] = {0};
-    heddle_dense_pair_options_init(&options);
-    options.hidden = 4;
-    options.forward_only = 1;
-    HD_TRY(heddle_dense_pair_create(&pair, comm, shape, mesh, layout, 0, &options));
-    options.forward_only = 0;
-    options.keep_gathered = 1;
-    HD_TRY(heddle_dense_pair_create(&kept, comm, shape, mesh, layout, 0, &options));
-    CHECK(heddle_dense_pair_forward(pair, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG); /* not committed */
-    HD_TRY(heddle_dense_pair_commit(pair));
-    HD_TRY(heddle_dense_pair_commit(kept));
-    CHECK(heddle_dense_pair_forward(pair, x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_forward(NULL, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_backward(pair, x, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_backward(kept, x, x, x, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG); /* nothing kept */
-    CHECK(heddle_dense_pair_gradient(&param, pair, 0) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_param(&param, pair, 4) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_param(&param, pair, -1) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_get_info(NULL, pair) == HEDDLE_ERR_ARG);
-    HD_TRY(heddle_dense_pair_forward(pair, x, x, HEDDLE_NO_STREAM));
-    HD_TRY(heddle_dense_pair_forward(kept, x, x, HEDDLE_NO_STREAM));
-    CHECK(heddle_dense_pair_forward(kept, x, (char *)x + 1, HEDDLE_NO_STREAM) ==
-          HEDDLE_ERR_ARG);                                                  /* no float lies there */
-    HD_TRY(heddle_dense_pair_backward(kept, x, x, NULL, HEDDLE_NO_STREAM)); /* of the forward before */
-    HD_TRY(heddle_dense_pair_forward(kept, x, x, HEDDLE_NO_STREAM));
-    HD_TRY(heddle_dense_pair_commit(kept)); /* what it kept is of the old weights */
-    CHECK(heddle_dense_pair_backward(kept, x, x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    heddle_dense_pair_zero_gradients(pair, HEDDLE_NO_STREAM);
-out:
-    heddle_dense_pair_destroy(pair);
-    heddle_dense_pair_destroy(kept);
-    return st;
-}
-
-/* Rank 1 asks for something else; everybody hears of it, and the communicator works on. */
-static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
-{
-    (void)arg;
-    heddle_status st = HEDDLE_OK;
-    int odd = heddle_comm_rank(comm) == 1;
-    heddle_dense_pair *pair = NULL;
-    for (int kind = 0; kind < 14; kind++) {
-        heddle_shape shape;
-        heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
-        heddle_layout layout;
-        heddle_dense_pair_options options;
-        heddle_status wanted = kind < 5 ? HEDDLE_ERR_MISMATCH : odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
-        wanted = kind > 8 && odd ? HEDDLE_ERR_LAYOUT : wanted;
-        wanted = kind == 13 && odd ? HEDDLE_ERR_UNSUPPORTED : wanted;
-        HD_TRY(heddle_shape_parse(&shape, odd && kind == 0 ? "f32[n=9 c=4]" : "f32[n=8 c=4]"));
-        HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
-        heddle_dense_pair_options_init(&options);
-        options.hidden = 4;
-        if (odd) {
-            options.hidden = kind == 1 ? 5 : kind == 5 ? 0 : 4;
-            options.keep_gathered = kind == 2;
-            options.forward_only = kind == 3;
-            options.activation = kind == 4   ? HEDDLE_ACTIVATION_NONE
-                                 : kind == 6 ? (heddle_activation)7
-                                             : HEDDLE_ACTIVATION_GELU;
-            options.threads = kind == 7 ? -1 : 0;
-            mesh.axis[0].size = kind == 9 ? 3 : 2;
-            layout.dim_of_axis[0] = kind == 10 ? 1 : kind == 11 ? HEDDLE_PARTIAL : kind == 12 ? HEDDLE_REPLICATED : 0;
-            shape.dtype = kind == 13 ? HEDDLE_F64 : HEDDLE_F32;
-        }
-        CHECK(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, odd && kind == 8 ? 1 : 0, &options) ==
-              wanted);
-        CHECK(pair == NULL && heddle_last_error()[0] != 0);
-    }
-    heddle_shape shape;
-    const heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
-    heddle_layout layout;
-    HD_TRY(heddle_shape_parse(&shape, "f32[n=8 c=4]"));
-    HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
-    CHECK(heddle_dense_pair_create(NULL, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_create(&pair, NULL, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG);
-    CHECK(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, 0, NULL) == HEDDLE_ERR_ARG); /* no hidden */
-    heddle_dense_pair_options options;
-    heddle_shape wide;
-    heddle_dense_pair_options_init(&options);
-    options.hidden = INT32_MAX;
-    HD_TRY(heddle_shape_parse(&wide, "f32[n=8 c=4096]"));
-    CHECK(heddle_dense_pair_create(&pair, comm, &wide, &mesh, &layout, 0, &options) == HEDDLE_ERR_NOMEM);
-    HD_TRY(wrong_calls(comm, &shape, &mesh, &layout));
-out:
-    heddle_dense_pair_destroy(pair);
-    return st;
-}
-
-static void mistakes(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", mistakes_rank, NULL));
-    heddle_dense_pair_destroy(NULL);
-    heddle_dense_pair_zero_gradients(NULL, HEDDLE_NO_STREAM);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(pairs_of_threads),  cmocka_unit_test(pairs_of_processes),
-        cmocka_unit_test(pairs_by_messages), cmocka_unit_test(adjoint),
-        cmocka_unit_test(mistakes),          HD_RANK_CASE(mistakes_of_processes, mistakes_rank, "2 shm"),
+        cmocka_unit_test(pairs_of_threads),
+        cmocka_unit_test(pairs_of_processes),
+        cmocka_unit_test(pairs_by_messages),
+        cmocka_unit_test(adjoint),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

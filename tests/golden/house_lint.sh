@@ -155,20 +155,16 @@ longer="
 440 kernels/cpu/attention/head.h
 401 runtime/comm/transport/callbacks.c
 437 runtime/reshard/bench.c
-560 tests/bench/bench_block.c
-540 tests/contract/test_block_sharded.c
-520 tests/contract/test_callbacks.c
-460 tests/contract/test_comm_groups.c
-480 tests/contract/test_parallel_gradient.c
-580 tests/contract/test_parallel_pair.c
-460 tests/contract/test_reshard_api.c
-460 tests/contract/test_session.c
-440 tests/contract/test_session_backward.c
-440 tests/property/test_session_adjoint.c
-440 tests/support/fake_transport.c
-500 tests/unit/block_back_model.h
+530 tests/bench/bench_block.c
+508 tests/contract/test_block_sharded.c
+430 tests/contract/test_comm_groups.c
+445 tests/contract/test_parallel_gradient.c
+410 tests/contract/test_session.c
+410 tests/property/test_session_adjoint.c
+413 tests/support/fake_transport.c
+470 tests/unit/block_back_model.h
 460 tests/unit/test_block_backward_calls.c
-440 tests/unit/test_block_backward_rows.c
+420 tests/unit/test_block_backward_rows.c
 440 tests/unit/test_model.c
 "
 code=$(find include kernels runtime planner examples -name '*.[ch]' -o -name '*.cu')

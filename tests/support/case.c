@@ -99,7 +99,7 @@ static int judge_notes(const char *name, char *notes, int result)
     return result;
 }
 
-void hd_run_rank_case(void **state)
+static void run_rank_case(void **state)
 {
     const hd_rank_case *c = *state;
     for (const char *const *where = c->where; *where != NULL; where++) {
@@ -111,6 +111,11 @@ void hd_run_rank_case(void **state)
         }
         HD_OK(st);
     }
+}
+
+struct CMUnitTest hd_case_of_ranks(const char *name, hd_rank_case *what)
+{
+    return (struct CMUnitTest){.name = name, .test_func = run_rank_case, .initial_state = what};
 }
 
 int hd_rounds(int n)

@@ -29,22 +29,14 @@ int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int arg
 #define HD_RUN_CASES(cases, argc, argv)                                                                                \
     hd_run_cases((cases), (int)(sizeof(cases) / sizeof((cases)[0])), HD_CASE_SECONDS, (argc), (argv))
 
-/* A case that is a function of ranks: HD_RANK_CASE(name, function, "2 threads", "4 shm") runs it on each, in this order. */
+/* A case that is a function of ranks: HD_RANK_CASE(name, function, "2 threads", "4 shm") runs it on each of these. */
 typedef struct hd_rank_case {
     heddle_rank_main function;
     const char *const *where; /* up to NULL */
 } hd_rank_case;
-void hd_run_rank_case(void **state);
+struct CMUnitTest hd_case_of_ranks(const char *name, hd_rank_case *what);
 #define HD_RANK_CASE(name, function, ...)                                                                              \
-    {                                                                                                                  \
-#name, hd_run_rank_case, NULL, NULL, &(hd_rank_case)                                                           \
-        {                                                                                                              \
-            function, (const char *const[])                                                                            \
-            {                                                                                                          \
-                __VA_ARGS__, NULL                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-    }
+    hd_case_of_ranks(#name, &(hd_rank_case){function, (const char *const[]){__VA_ARGS__, NULL}})
 
 /* Fails the case with heddle_last_error() when `expression` is not HEDDLE_OK / not `wanted`. */
 #define HD_OK(expression) hd_expect((expression), HEDDLE_OK, #expression, __FILE__, __LINE__)
