@@ -36,7 +36,7 @@ int64_t hd_flow_rows(const hd_flow *flow, int position)
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes)
 {
     flow->allocated_bytes += bytes;
-    return heddle_buffer_alloc(out, flow->comm, (size_t)bytes + 64, HEDDLE_SPACE_HOST); /* peers read it */
+    return heddle_buffer_alloc(out, flow->comm, (size_t)bytes + 64, flow->problem->options.space); /* peers read it */
 }
 
 heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_problem *problem,
@@ -138,6 +138,7 @@ heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_sp
                                         .what = "transfer of a state"};
     HD_TRY(hd_comm_agree(flow->comm, hd_channel_create(&flow->channel[channel], flow->comm, &options)));
     for (int i = 0; i < ntransfers; i++) {
+        spec[i].space = flow->problem->options.space;
         spec[i].send.count = flow->problem->state_bytes > 0 ? spec[i].send.count : 0;
         spec[i].recv.count = flow->problem->state_bytes > 0 ? spec[i].recv.count : 0;
         spec[i].footprint_bytes = flow->problem->state_bytes * (spec[i].send.count + spec[i].recv.count);

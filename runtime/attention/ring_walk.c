@@ -67,6 +67,7 @@ static void describe_step(hd_transfer_spec *spec, hd_part *send, hd_part *recv, 
     *recv = (hd_part){.peer = (r + n - 1) % n, .copy = {.run_bytes = recv_bytes}};
     spec->send = (hd_parts){send, send_bytes > 0};
     spec->recv = (hd_parts){recv, recv_bytes > 0};
+    spec->space = core->problem->options.space;
     spec->src_bytes = (size_t)send_bytes;
     spec->dst_bytes = (size_t)recv_bytes;
     spec->footprint_bytes = send_bytes + recv_bytes;

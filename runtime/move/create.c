@@ -129,11 +129,17 @@ static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_trans
 {
     heddle_status st = HEDDLE_OK;
     hd_transfer *t = NULL;
+    if (spec->space != HEDDLE_SPACE_HOST) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "a %s of memory in space %d: ways between ranks lead from host memory (%d)",
+                       channel->options.what, (int)spec->space, (int)HEDDLE_SPACE_HOST);
+    }
     HD_TRY(hd_alloc((void **)&t, 1, sizeof *t, "a transfer"));
     *out = t;
     t->channel = channel;
     t->src_bytes = spec->src_bytes;
     t->dst_bytes = spec->dst_bytes;
+    t->space = spec->space;
     t->kernels = spec->kernels;
     t->add = spec->add;
     t->adds = spec->adds;
@@ -180,7 +186,7 @@ static heddle_status build(hd_transfer *t)
     }
     HD_TRY(hd_private_build(t));
     if (t->stage_bytes > 0) {
-        HD_TRY(heddle_buffer_alloc((void **)&t->stage, t->channel->comm, (size_t)t->stage_bytes, HEDDLE_SPACE_HOST));
+        HD_TRY(heddle_buffer_alloc((void **)&t->stage, t->channel->comm, (size_t)t->stage_bytes, t->space));
     }
 out:
     return st;

@@ -53,6 +53,7 @@ typedef struct hd_transfer_spec {
      * for disjoint ones. Their copies have one loop per dim, in the order of the destination's strides (largest first),
      * over runs of one element. */
     int adds;
+    heddle_space space; /* of both arrays, and of staging between them */
     const hd_kernels *kernels;
     hd_sum_fn add;                /* adds runs of elements */
     const hd_copy *clear;         /* its destination is zeroed first; NULL: the parts cover it */
@@ -63,7 +64,8 @@ typedef struct hd_transfer_spec {
 
 typedef struct hd_transfer hd_transfer;
 
-/* Collective; mine: the status of what this rank has done so far. All or none. */
+/* Collective; mine: the status of what this rank has done so far. All or none. HEDDLE_ERR_UNSUPPORTED: no way leads
+ * from and to memory of that space. */
 heddle_status hd_transfers_create(hd_transfer **out, hd_channel *channel, const hd_transfer_spec *spec, int ntransfers,
                                   heddle_status mine);
 /* Not collective. NULL is legal. */

@@ -74,6 +74,7 @@ struct hd_transfer {
     hd_channel *channel;
     hd_parts send, recv;
     size_t src_bytes, dst_bytes;
+    heddle_space space;
     const hd_kernels *kernels;
     hd_sum_fn add;
     int adds, any_adds, any_mail, any_near, any_src, any_dst;

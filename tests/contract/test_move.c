@@ -25,6 +25,33 @@ out:
     return st;
 }
 
+/* Memory that no way leads to is refused by all, before anything is built; the communicator stays usable. */
+static heddle_status other_spaces(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    hd_channel *channel = NULL;
+    hd_transfer *transfer = NULL;
+    hd_transfer_spec spec = {.space = HEDDLE_SPACE_DEVICE};
+    HD_TRY(hd_channel_create(&channel, comm, &(hd_channel_options){.what = "test"}));
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_transfers_create(&transfer, channel, &spec, 1, HEDDLE_OK));
+    assert_non_null(strstr(heddle_last_error(), "a test of memory in space 1"));
+    assert_null(transfer);
+    spec.space = HEDDLE_SPACE_HOST;
+    HD_TRY(hd_transfers_create(&transfer, channel, &spec, 1, HEDDLE_OK));
+out:
+    hd_transfer_destroy(transfer);
+    hd_channel_destroy(channel);
+    return st;
+}
+
+static void spaces(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "threads", other_spaces, NULL));
+    HD_OK(heddle_run_ranks(RANKS, "shm", other_spaces, NULL));
+}
+
 static void random_parts(void **state)
 {
     (void)state;
@@ -179,11 +206,8 @@ static void sums(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(random_parts),
-        cmocka_unit_test(private_sources),
-        cmocka_unit_test(messages_and_both),
-        cmocka_unit_test(two_in_flight),
-        cmocka_unit_test(sums),
+        cmocka_unit_test(random_parts),      cmocka_unit_test(spaces),        cmocka_unit_test(private_sources),
+        cmocka_unit_test(messages_and_both), cmocka_unit_test(two_in_flight), cmocka_unit_test(sums),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
