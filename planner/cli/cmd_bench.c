@@ -1,7 +1,7 @@
 /* heddle bench: one reshard against the machine's contiguous copy, in the same run. */
 #include "launch.h"
 #include "options.h"
-#include "planner/report/text.h"
+#include "planner/report/bench.h"
 
 #include <heddle/sys/bench.h>
 #include <stdio.h>
@@ -14,61 +14,6 @@ typedef struct bench_request {
     int json;
 } bench_request;
 
-static double ratio(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
-static double gb_per_s(int64_t bytes, double ms)
-{
-    return ms > 0 ? (double)bytes / ms * 1e-6 : 0;
-}
-
-static void print_json(const bench_request *request, const heddle_comm *comm, const heddle_bench_result *r)
-{
-    char line[HEDDLE_LINE_BYTES];
-    if (heddle_reshard_format(line, sizeof(line), &request->line) != HEDDLE_OK) {
-        line[0] = '\0';
-    }
-    printf("{");
-    report_json_string("line", line, "");
-    printf(", \"ranks\": %d, ", heddle_comm_size(comm));
-    report_json_string("comm", heddle_comm_describe(comm), "");
-    printf(",\n \"min_ms\": %.6f, \"median_ms\": %.6f, \"roofline_min_ms\": %.6f, \"roofline_median_ms\": %.6f,\n",
-           r->min_ms, r->median_ms, r->roofline_min_ms, r->roofline_median_ms);
-    printf(" \"roofline_ratio\": %.4f, \"roofline_ratio_median\": %.4f, \"roofline_is_local\": %s,\n",
-           ratio(r->roofline_min_ms, r->min_ms), ratio(r->roofline_median_ms, r->median_ms),
-           r->roofline_is_local ? "true" : "false");
-    printf(" \"bytes_per_rank\": %lld, \"bytes_sent_per_rank\": %lld, \"bytes_total\": %lld, \"gb_per_s\": %.3f,\n",
-           (long long)r->bytes_per_rank, (long long)r->bytes_sent_per_rank, (long long)r->bytes_total,
-           gb_per_s(r->bytes_total, r->min_ms));
-    printf(" \"samples\": %lld, \"rounds\": %lld, \"repeats\": %lld, ", (long long)r->samples, (long long)r->rounds,
-           (long long)r->repeats);
-    report_json_string("path", r->path, ", ");
-    report_json_string("kernel", r->kernel, ",\n ");
-    report_json_string("roofline_kernel", r->roofline_kernel, ", ");
-    report_json_string("roofline_way", r->roofline_way, ",\n ");
-    report_json_string("why", r->why, "");
-    printf("}\n");
-}
-
-static void print_table(const heddle_comm *comm, const heddle_bench_result *r)
-{
-    printf("%s\n", heddle_comm_describe(comm));
-    printf("%-10s %12s %12s %9s  %s\n", "", "min ms", "median ms", "GB/s", "how");
-    printf("%-10s %12.5f %12.5f %9.2f  %s, %s\n", "reshard", r->min_ms, r->median_ms,
-           gb_per_s(r->bytes_total, r->min_ms), r->path, r->kernel);
-    printf("%-10s %12.5f %12.5f %9.2f  %s, %s%s\n", "roofline", r->roofline_min_ms, r->roofline_median_ms,
-           gb_per_s(r->bytes_total, r->roofline_min_ms), r->roofline_kernel, r->roofline_way,
-           r->roofline_is_local ? " (part of it inside own memory: ranks are out of reach)" : "");
-    printf("%-10s %12.3f %12.3f\n", "ratio", ratio(r->roofline_min_ms, r->min_ms),
-           ratio(r->roofline_median_ms, r->median_ms));
-    printf("%lld bytes per rank, %lld of them sent; %lld samples of %lld executions each\n",
-           (long long)r->bytes_per_rank, (long long)r->bytes_sent_per_rank, (long long)r->samples,
-           (long long)r->repeats);
-    printf("why: %s\n", r->why);
-}
-
 static heddle_status bench_main(heddle_comm *comm, void *arg)
 {
     bench_request request = *(const bench_request *)arg;
@@ -76,11 +21,7 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
     heddle_bench_result result = {.struct_bytes = sizeof(result)};
     heddle_status st = heddle_bench_reshard(&result, comm, &request.line, &request.options);
     if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
-        if (request.json) {
-            print_json(&request, comm, &result);
-        } else {
-            print_table(comm, &result);
-        }
+        report_bench_reshard(&request.line, comm, &result, request.json);
         fflush(stdout);
     }
     return st;

@@ -1,7 +1,7 @@
 /* A judge that runs out of memory says so: a status without a sentence would show an older one. */
 #include "case.h"
 
-#include "runtime/verify/linear_check.h"
+#include "runtime/verify/attention_bench.h"
 #include "runtime/verify/reshard_check.h"
 
 #include <dlfcn.h>
@@ -96,9 +96,37 @@ static void first_problem(void **state)
     starve(share_problem, 1);
 }
 
+static heddle_status time_attention(heddle_comm *comm)
+{
+    attention_case c = {.seed = 1};
+    attention_bench bench;
+    heddle_attention_options_init(&c.options);
+    heddle_status st = heddle_shape_parse(&c.shape, "f32[b=1 s=3 h=2 d=4]");
+    st = st == HEDDLE_OK ? heddle_mesh_parse(&c.mesh, "[sp=1]") : st;
+    c.layout = heddle_layout_replicated();
+    return st == HEDDLE_OK ? attention_time(&bench, comm, &c, 0) : st;
+}
+
+static heddle_status time_linear(heddle_comm *comm)
+{
+    const linear_bench_options o = {.ranks = 1, .iterations = 1};
+    random_source source = {0};
+    linear_case c;
+    linear_bench bench;
+    linear_draw(&c, &source, 1, HEDDLE_F64);
+    return linear_time(&bench, comm, &c, &o);
+}
+
+static void benches(void **state)
+{
+    (void)state;
+    starve(time_attention, 6);
+    starve(time_linear, 6);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {cmocka_unit_test(linear_attention), cmocka_unit_test(reshard),
-                                       cmocka_unit_test(first_problem)};
+                                       cmocka_unit_test(first_problem), cmocka_unit_test(benches)};
     return HD_RUN_CASES(cases, argc, argv);
 }
