@@ -142,6 +142,11 @@ xargs nm -A -g <"$work/objects" 2>/dev/null | awk -v table="$work/table" '
 while read -r _ _ _ name from to; do
     say "$from: may not call $name of $to"
 done < <(grep '^bad' "$work/calls" | sort)
+# What programs are made of calls what public headers declare, and nothing else of the library.
+while read -r name from; do
+    say "$from: $name is in no public header"
+done < <(awk '$2 ~ /^(planner\/(cli|report)|runtime\/(files|verify)|examples)/ && $3 !~ /^(planner\/(cli|report)|runtime\/(files|verify)|examples)/ { print $4, $5 }' "$work/calls" |
+    sort -u | grep -vwFf <(grep -rhoE '\bheddle_[a-z0-9_]+' include | sort -u))
 awk '{ print $2, $3 }' "$work/calls" >>"$work/arrows"
 sort -u -o "$work/arrows" "$work/arrows"
 # No room is above itself. (A transport may open the one that it wraps, as any program would; kernels/cpu has the table
