@@ -6,22 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT_BYTES = 512 };
-
-/* "sp=4" and "node=2,gpu=4" as well as the text form in brackets. */
-static heddle_status parse_mesh(heddle_mesh *out, const char *text)
-{
-    char bracketed[TEXT_BYTES];
-    if (text[0] == '[' || strlen(text) + 3 > sizeof bracketed) {
-        return heddle_mesh_parse(out, text);
-    }
-    snprintf(bracketed, sizeof bracketed, "[%s]", text);
-    for (char *p = bracketed; *p != '\0'; p++) {
-        *p = *p == ',' ? ' ' : *p;
-    }
-    return heddle_mesh_parse(out, bracketed);
-}
-
 /* The model repeated often enough for a steady state; NULL where that is more than the planner takes. */
 static heddle_schedule *plan_long_run(const heddle_plan_options *options, heddle_model *model,
                                       const heddle_schedule_info *info)
@@ -90,7 +74,7 @@ static int run(const cli_arguments *a)
     options.backward = a->backward;
     heddle_status st = heddle_model_load(&model, a->operand);
     st = st == HEDDLE_OK ? heddle_model_resize(model, a->sizes, (int)a->layers) : st;
-    st = st == HEDDLE_OK ? parse_mesh(&mesh, a->mesh) : st;
+    st = st == HEDDLE_OK ? cli_parse_mesh(&mesh, a->mesh) : st;
     st = st == HEDDLE_OK ? heddle_plan(&schedule, model, &mesh, &options) : st;
     code = st == HEDDLE_OK ? show(a, &options, model, schedule) : cli_report(st);
     heddle_schedule_destroy(schedule);

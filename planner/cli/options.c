@@ -338,3 +338,16 @@ int cli_mesh_ranks(int *ranks, const cli_arguments *a, const heddle_mesh *mesh)
                ? CLI_OK
                : cli_usage_error("--ranks %lld, but the mesh of the %s has %d", a->ranks, a->command->operand, *ranks);
 }
+
+heddle_status cli_parse_mesh(heddle_mesh *out, const char *text)
+{
+    char bracketed[HEDDLE_LINE_BYTES];
+    if (text[0] == '[' || strlen(text) + 3 > sizeof bracketed) {
+        return heddle_mesh_parse(out, text);
+    }
+    snprintf(bracketed, sizeof bracketed, "[%s]", text);
+    for (char *p = bracketed; *p != '\0'; p++) {
+        *p = *p == ',' ? ' ' : *p;
+    }
+    return heddle_mesh_parse(out, bracketed);
+}

@@ -38,6 +38,8 @@ int cli_parse(cli_arguments *out, const cli_command *command, int first, int arg
 /* How the sub-command is used: its synopsis, its options as the table has them, its notes. */
 void cli_print_usage(const cli_command *command);
 
+/* "sp=4" and "node=2,gpu=4" as well as the text form in brackets. */
+heddle_status cli_parse_mesh(heddle_mesh *out, const char *text);
 /* *ranks: the mesh's, which --ranks, where it is given, must not contradict. CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_mesh_ranks(int *ranks, const cli_arguments *a, const heddle_mesh *mesh);
 

@@ -7,17 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "sp=4", "node=2,gpu=2" or "[node=2 gpu=2]" */
 static int read_mesh(heddle_mesh *out, const char *mesh)
 {
-    char text[256];
-    if (snprintf(text, sizeof(text), mesh[0] == '[' ? "%s" : "[%s]", mesh) >= (int)sizeof(text)) {
-        return cli_usage_error("--mesh has %zu characters; a mesh fits in %zu", strlen(mesh), sizeof(text) - 3);
-    }
-    for (char *comma = strchr(text, ','); comma != NULL && mesh[0] != '['; comma = strchr(comma, ',')) {
-        *comma = ' ';
-    }
-    heddle_status st = heddle_mesh_parse(out, text);
+    heddle_status st = cli_parse_mesh(out, mesh);
     return st == HEDDLE_OK ? CLI_OK : cli_usage_error("--mesh %s: %s", mesh, heddle_last_error());
 }
 
