@@ -126,34 +126,36 @@ static int count_methods(const run_task *task)
     return count;
 }
 
-/* Largest difference against the largest value of one rank. A NaN must stand where one rank has one. */
+void run_span_take(run_span *s, double mine, double theirs, int64_t at)
+{
+    const double difference = mine == theirs || (isnan(mine) && isnan(theirs)) ? 0
+                              : isfinite(mine) && isfinite(theirs)             ? fabs(mine - theirs)
+                                                                               : (double)INFINITY;
+    s->largest = isfinite(theirs) && fabs(theirs) > s->largest ? fabs(theirs) : s->largest;
+    if (difference > s->worst) {
+        s->worst = difference;
+        s->at = at;
+    }
+}
+
+/* Largest difference against the largest value of one rank. */
 static int check_within(char *sentence, size_t sentence_bytes, const run_task *task, const void *output,
                         const void *reference, int methods)
 {
     const heddle_shape *shape = &task->info.shape;
     const int64_t elems = elems_of(shape);
-    double largest = 0, worst = 0;
-    int64_t at = 0;
+    run_span s = {0};
     char place[256];
     for (int64_t i = 0; i < elems; i++) {
-        const double mine = (double)feed_load(output, i, shape->dtype);
-        const double theirs = (double)feed_load(reference, i, shape->dtype);
-        const double difference = mine == theirs || (isnan(mine) && isnan(theirs)) ? 0
-                                  : isfinite(mine) && isfinite(theirs)             ? fabs(mine - theirs)
-                                                                                   : (double)INFINITY;
-        largest = isfinite(theirs) && fabs(theirs) > largest ? fabs(theirs) : largest;
-        if (difference > worst) {
-            worst = difference;
-            at = i;
-        }
+        run_span_take(&s, (double)feed_load(output, i, shape->dtype), (double)feed_load(reference, i, shape->dtype), i);
     }
-    const double tolerance = (shape->dtype == HEDDLE_F32 ? TOLERANCE_F32 : TOLERANCE_BF16) * largest;
-    const int within = worst <= tolerance;
-    place_of(place, sizeof(place), shape, at);
+    const double tolerance = (shape->dtype == HEDDLE_F32 ? TOLERANCE_F32 : TOLERANCE_BF16) * s.largest;
+    const int within = s.worst <= tolerance;
+    place_of(place, sizeof(place), shape, s.at);
     snprintf(sentence, sentence_bytes,
              "%s one rank: the largest difference of %" PRId64 " values is %.3g at [%s], the tolerance %.3g (%g of the "
              "largest value; %d stage%s by a method)",
-             within ? "equal within the tolerance to" : "differs from", elems, worst, place, tolerance,
+             within ? "equal within the tolerance to" : "differs from", elems, s.worst, place, tolerance,
              shape->dtype == HEDDLE_F32 ? TOLERANCE_F32 : TOLERANCE_BF16, methods, methods == 1 ? " runs" : "s run");
     return within ? 0 : 1;
 }

@@ -38,21 +38,7 @@ static double tolerance_of(const run_task *task, double of_f32)
     return !only_moves(task) && task->info.shape.dtype == HEDDLE_BF16 ? TOLERANCE_BF16 : of_f32;
 }
 
-/* Largest difference of two arrays and the largest of the second. A NaN must stand where the other has one. */
-typedef struct span {
-    double worst, largest;
-} span;
-
-static void take(span *s, double mine, double theirs)
-{
-    const double difference = mine == theirs || (isnan(mine) && isnan(theirs)) ? 0
-                              : isfinite(mine) && isfinite(theirs)             ? fabs(mine - theirs)
-                                                                               : (double)INFINITY;
-    s->worst = difference > s->worst ? difference : s->worst;
-    s->largest = isfinite(theirs) && fabs(theirs) > s->largest ? fabs(theirs) : s->largest;
-}
-
-static double relative(const span *s)
+static double relative(const run_span *s)
 {
     return s->worst == 0 ? 0 : s->largest > 0 ? s->worst / s->largest : (double)INFINITY;
 }
@@ -62,7 +48,7 @@ int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_ta
 {
     const heddle_shape *shape = &task->info.shape;
     int64_t elems = 1;
-    span s = {0};
+    run_span s = {0};
     for (int d = 0; d < shape->ndim; d++) {
         elems *= shape->dim[d].extent;
     }
@@ -70,7 +56,7 @@ int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_ta
         return run_check_values(sentence, sentence_bytes, task, dx, reference);
     }
     for (int64_t i = 0; i < elems; i++) {
-        take(&s, (double)feed_load(dx, i, shape->dtype), (double)feed_load(reference, i, shape->dtype));
+        run_span_take(&s, (double)feed_load(dx, i, shape->dtype), (double)feed_load(reference, i, shape->dtype), i);
     }
     const double tolerance = tolerance_of(task, TOLERANCE_INPUT);
     const int code = relative(&s) <= tolerance ? 0 : 1;
@@ -87,10 +73,10 @@ static const double noise = 1e-3;
 static double noise_floor(const run_result *reference)
 {
     const float *b = reference->gradient;
-    span s = {0};
+    run_span s = {0};
     for (int p = 0; p < reference->nparts; p++) {
         for (int64_t i = 0; i < reference->part_elems[p]; i++, b++) {
-            take(&s, (double)*b, (double)*b);
+            run_span_take(&s, (double)*b, (double)*b, i);
         }
     }
     return noise * s.largest;
@@ -134,9 +120,9 @@ int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, co
     int worst = 0;
     *error = 0;
     for (int p = 0; p < mine->nparts; p++) {
-        span s = {.largest = least};
+        run_span s = {.largest = least};
         for (int64_t i = 0; i < mine->part_elems[p]; i++) {
-            take(&s, (double)*a++, (double)*b++);
+            run_span_take(&s, (double)*a++, (double)*b++, i);
         }
         if (relative(&s) > *error) {
             *error = relative(&s);

@@ -51,6 +51,15 @@ heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, ru
 /* The input's gradient, whole, on every rank, and the parameters' on rank 0. Collective. */
 heddle_status run_backward_result(run_result *out, run_pass *f, const heddle_mesh *mesh);
 
+/* Largest difference of two arrays, where it is, and the largest of the second. A NaN must stand where the other has
+ * one. */
+typedef struct run_span {
+    double worst, largest;
+    int64_t at;
+} run_span;
+
+void run_span_take(run_span *s, double mine, double theirs, int64_t at);
+
 /* run_check.c and run_check_step.c: sentences, and 1 where something differs. */
 /* The first step where some rank sent other bytes than planned. */
 int run_check_bytes(char *sentence, size_t sentence_bytes, const run_task *task, int nranks, int nsteps,
