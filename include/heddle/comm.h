@@ -43,8 +43,9 @@ typedef struct heddle_comm_options {
     const char *module_folder;
     /* Asked in every wait for other ranks, by the thread that waits, at most every 10 ms or so; so that Ctrl-C works in
      * a host language. Not 0: the wait returns HEDDLE_ERR_INTERRUPTED and this rank gives up as by heddle_comm_abort,
-     * so that the others return HEDDLE_ERR_PEER. It must not call heddle. NULL: waits end by themselves. Not all waits
-     * ask while a communicator is opened. */
+     * so that the others return HEDDLE_ERR_PEER; while a communicator is opened those that this one has met by then,
+     * the others wait for it until their deadline. It must not call heddle. NULL: waits end by themselves. MPI's own
+     * start does not ask; a plug-in asks as its author says. */
     int (*interrupt)(void *interrupt_arg);
     void *interrupt_arg;
 } heddle_comm_options;
@@ -73,12 +74,17 @@ HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, 
  *             never from the current folder or the loader's search path; docs/extending.md writes one
  *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
  * Collective. options may be NULL. May bind the calling thread to cores (options->bind); heddle_comm_destroy undoes it.
- * HEDDLE_ERR_UNSUPPORTED: transport not available (the sentence says why and what to install), or MPI found another
- * number of ranks than the environment says; HEDDLE_ERR_TIMEOUT: not all ranks came, or a process of another user holds
- * the name they meet under (the sentence says who); HEDDLE_ERR_ARG, HEDDLE_ERR_PARSE: where, options or the environment
- * are not understood; HEDDLE_ERR_PEER: a rank ended meanwhile; HEDDLE_ERR_MISMATCH: a process came that says another
- * number of ranks, or two say the same rank (all who came are told which); HEDDLE_ERR_NOMEM; HEDDLE_ERR_TRANSPORT: no
- * sockets or too few file descriptors (three per rank of the host while opening). */
+ *   HEDDLE_ERR_ARG, _PARSE  where, options or the environment are not understood
+ *   HEDDLE_ERR_UNSUPPORTED  transport not available (the sentence says why and what to install), or MPI found another
+ *                           number of ranks than the environment says
+ *   HEDDLE_ERR_MISMATCH     a process came that says another number of ranks, or two say the same rank (all who came
+ *                           are told which)
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_TIMEOUT      not all ranks came, or a process of another user holds the name they meet under (the
+ *                           sentence says who)
+ *   HEDDLE_ERR_PEER         a rank ended or was interrupted meanwhile
+ *   HEDDLE_ERR_TRANSPORT    no sockets, too few file descriptors (three per rank of the host while opening), MPI failed
+ *   HEDDLE_ERR_INTERRUPTED  options->interrupt of this rank asked for the end */
 HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
 /* Leaves, and frees the communicator. Not collective; NULL is legal. Plans and sessions made with it must be destroyed
@@ -128,8 +134,8 @@ typedef struct heddle_peer {
     heddle_link_class link;
     unsigned spaces;     /* bit 1 << heddle_space: where what moves may lie */
     int stream_ordered;  /* 1: moves in the order of a device's stream, 0: when the host gets to it */
-    int64_t latency_ns;  /* 0: nobody measured it */
-    int64_t bytes_per_s; /* 0: nobody measured it */
+    int64_t latency_ns;  /* 0: not known; heddle measures neither, a transport may say them (heddle/sys/transport.h) */
+    int64_t bytes_per_s; /* likewise; `heddle bench` times whole reshards */
     char why[160];       /* why it is reached, or why only by messages */
 } heddle_peer;
 

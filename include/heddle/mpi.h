@@ -27,6 +27,9 @@ extern "C" {
  * After a time-out or an abort MPI can neither be freed nor finalised without waiting for ranks that are gone:
  * heddle_comm_destroy then leaves both out, and mpirun ends the job when the process exits.
  *
+ * heddle_comm_get_peer of a rank that is reached over MPI: link unknown, latency_ns and bytes_per_s 0. MPI does not
+ * tell what lies below it, and nothing is measured while opening; heddle/sys/bench.h times whole reshards.
+ *
  * heddle_comm_open("mpi", ...) loads this library and takes MPI_COMM_WORLD; if it has to initialise MPI itself, it
  * finalises it on destruction. MPI's own start has no deadline: mpirun ends the job when a rank dies before. */
 HEDDLE_API heddle_status heddle_comm_from_mpi(heddle_comm **out, MPI_Comm mpi, const heddle_comm_options *options);

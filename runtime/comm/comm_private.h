@@ -106,7 +106,7 @@ struct heddle_comm {
     int nlocal;
     int *local_index; /* by rank: position in local, -1: messages only */
     heddle_comm_options options;
-    int64_t asked_ns; /* when options.interrupt was last called */
+    hd_interrupt interrupt;
     hd_hub hub;
     hd_pair_ground pair;    /* only with a hub */
     hd_record *records;     /* one per rank */
@@ -143,6 +143,10 @@ heddle_status hd_hub_arrays(heddle_comm *comm);
 void hd_comm_find_local(heddle_comm *comm);
 int hd_comm_all_members(const heddle_comm *comm);
 heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *options);
+static inline hd_interrupt hd_options_interrupt(const heddle_comm_options *options)
+{
+    return (hd_interrupt){.ask = options->interrupt, .arg = options->interrupt_arg};
+}
 
 extern const hd_comm_ops hd_local_ops; /* all ranks in the group; ctx unused */
 extern const hd_comm_ops hd_part_ops;  /* axis group of a communicator without hub */

@@ -8,22 +8,15 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { INTERRUPT_NS = 10000000 };
-
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
     return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
 }
 
-/* "Yes" is this rank giving up. */
+/* An interrupt is this rank giving up. */
 static heddle_status ask_interrupt(heddle_comm *root)
 {
-    const int64_t now_ns = hd_now_ns();
-    if (now_ns - root->asked_ns < INTERRUPT_NS) {
-        return HEDDLE_OK;
-    }
-    root->asked_ns = now_ns;
-    if (root->options.interrupt(root->options.interrupt_arg) == 0) {
+    if (!hd_interrupted(&root->interrupt)) {
         return HEDDLE_OK;
     }
     hd_group_raise(root->group, "interrupted");
@@ -36,7 +29,7 @@ heddle_status hd_comm_check(heddle_comm *comm)
     heddle_comm *root = hd_comm_root(comm);
     heddle_status st = hd_group_check(root->group);
     st = st != HEDDLE_OK ? st : root->ops->check(root);
-    return st != HEDDLE_OK || root->options.interrupt == NULL ? st : ask_interrupt(root);
+    return st != HEDDLE_OK || root->interrupt.ask == NULL ? st : ask_interrupt(root);
 }
 
 void hd_comm_relax(heddle_comm *comm, int round)

@@ -156,6 +156,15 @@ static void forget(void)
     memset(outcomes, 0, MOST * sizeof *outcomes);
 }
 
+/* Of one process: "yes" when it has been asked so often. */
+enum { ASKED = 50, NO_PROCESS = -1 };
+static int interrupted = NO_PROCESS;
+
+static int ask(void *times)
+{
+    return ++*(int *)times >= ASKED;
+}
+
 static pid_t start_rank(int process, const char *words, int64_t deadline_ms)
 {
     pid_t pid = fork();
@@ -165,6 +174,9 @@ static pid_t start_rank(int process, const char *words, int64_t deadline_ms)
         outcome *o = &outcomes[process];
         heddle_comm_options_init(&options);
         options.deadline_ms = deadline_ms;
+        int times = 0;
+        options.interrupt = process == interrupted ? ask : NULL;
+        options.interrupt_arg = &times;
         environment(words);
         int64_t start_ns = hd_now_ns();
         o->status = heddle_comm_open(&comm, "auto", &options);
@@ -261,6 +273,34 @@ static void two_processes_of_one_rank(void **state)
     same_rank_twice(2, (const int[]){1, 1}, 2, 1); /* and rank 0 never comes */
 }
 
+/* One of two ranks that wait for a third: it ends at once, and so does who has met it. */
+static void opening_can_be_interrupted(void **state)
+{
+    (void)state;
+    char words[128];
+    pid_t pid[2];
+    for (int process = 0; process < 2; process++) { /* rank 1 waits for rank 0, which never comes; both are there */
+        forget();
+        interrupted = process;
+        for (int i = 0; i <= process; i++) {
+            snprintf(words, sizeof words, "HEDDLE_RANK=%d HEDDLE_SIZE=3 HEDDLE_KEY=interrupt.%d.%d", 1 - i,
+                     (int)getpid(), process);
+            pid[i] = start_rank(i, words, 60000);
+        }
+        wait_for(pid, process + 1);
+        interrupted = NO_PROCESS;
+        for (int i = 0; i <= process; i++) {
+            const outcome *o = &outcomes[i];
+            char says[64];
+            snprintf(says, sizeof says, "rank %d was interrupted while the ranks were meeting", 1 - process);
+            if (o->status != (i == process ? HEDDLE_ERR_INTERRUPTED : HEDDLE_ERR_PEER) || o->seconds > 30 ||
+                strstr(o->sentence, says) == NULL) {
+                fail_msg("rank %d: %s after %.1f s: %s", 1 - i, heddle_status_name(o->status), o->seconds, o->sentence);
+            }
+        }
+    }
+}
+
 /* Another user sits on the name under which the ranks meet: lets everybody in, or nobody. */
 static pid_t start_squatter(const char *key, int backlog, int ready)
 {
@@ -337,6 +377,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(contradictions_are_errors),
         cmocka_unit_test(long_keys_stay_apart),
         cmocka_unit_test(two_processes_of_one_rank),
+        cmocka_unit_test(opening_can_be_interrupted),
         cmocka_unit_test(another_user_on_the_name),
     };
     return HD_RUN_CASES(cases, argc, argv);

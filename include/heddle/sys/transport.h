@@ -85,7 +85,8 @@ typedef struct heddle_transport {
      * Returns how many. */
     int (*exchange_missing)(void *ctx, void *exchange, int *peers, int capacity);
 
-    /* What the messages of exchanges can do, for heddle_comm_get_peer; 0: not known. */
+    /* What the messages of exchanges can do, for heddle_comm_get_peer; 0: not known. Figures are the author's: heddle
+     * measures none, and chooses nothing by them. */
     heddle_link_class link;
     unsigned spaces; /* bit 1 << heddle_space: where src and dst may lie; 0: host memory. Without it: refused */
     int stream_ordered;

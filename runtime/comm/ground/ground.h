@@ -96,6 +96,13 @@ typedef struct hd_group {
     int dead;           /* 1 + index of a member that died; 0 */
 } hd_group;
 
+/* What ends a wait because the program says so (heddle_comm_options.interrupt). */
+typedef struct hd_interrupt {
+    int (*ask)(void *arg); /* NULL: nobody */
+    void *arg;
+    int64_t asked_ns; /* when it was last asked */
+} hd_interrupt;
+
 typedef struct hd_join {
     const char *key; /* the same on all members, of nobody else on this host; shorter than HD_KEY_BYTES */
     int n;
@@ -104,6 +111,7 @@ typedef struct hd_join {
     int64_t deadline_ns;     /* absolute */
     int64_t arena_bytes;     /* 0: physical memory */
     const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
+    hd_interrupt *interrupt; /* while the members meet */
     /* Asked before the members meet, with what this one's own memory came to: whether all are able to. NULL: nobody to
      * ask. */
     heddle_status (*agree)(void *agree_ctx, heddle_status mine);
@@ -149,6 +157,8 @@ heddle_status hd_group_check(hd_group *group);
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
+/* 1: the wait is to end. Asks at most every 10 ms. */
+int hd_interrupted(hd_interrupt *interrupt);
 /* A fork of the process that made the group? Asks the kernel. */
 int hd_group_is_fork(const hd_group *group);
 /* HEDDLE_ERR_ARG in a fork, and when this rank has left. Costs a read. */

@@ -40,10 +40,13 @@ heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
     if (dead != 0) {
         return hd_fail(HEDDLE_ERR_PEER, "rank %d died while the ranks were meeting", hd_meeting_name(join, dead - 1));
     }
+    int me = hd_meeting_name(join, join->me);
+    if (hd_interrupted(join->interrupt)) {
+        return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while the ranks were meeting", me);
+    }
     if (hd_now_ns() <= join->deadline_ns) {
         return HEDDLE_OK;
     }
-    int me = hd_meeting_name(join, join->me);
     pid_t twin = find_twin(m);
     return twin == 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: %s before the deadline", me, what)
                      : hd_fail(HEDDLE_ERR_MISMATCH,

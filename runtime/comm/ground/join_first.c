@@ -212,7 +212,7 @@ heddle_status hd_meet_as_first(hd_meeting *m)
 out:
     for (int i = 1; i < m->join->n && st != HEDDLE_OK; i++) {
         if (m->socket[i] >= 0) {
-            refuse(m->socket[i], st, heddle_last_error());
+            refuse(m->socket[i], st == HEDDLE_ERR_INTERRUPTED ? HEDDLE_ERR_PEER : st, heddle_last_error());
         }
     }
     return st;

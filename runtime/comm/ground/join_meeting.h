@@ -42,7 +42,7 @@ typedef struct hd_meeting {
 
 /* The rank that member `index` is to the caller, for sentences. */
 int hd_meeting_name(const hd_join *join, int index);
-/* HEDDLE_ERR_TIMEOUT past the deadline, HEDDLE_ERR_PEER when a rank is known to be dead. */
+/* HEDDLE_ERR_TIMEOUT past the deadline, HEDDLE_ERR_PEER when a rank is known to be dead, HEDDLE_ERR_INTERRUPTED. */
 heddle_status hd_meeting_waits(const hd_meeting *m, const char *what);
 heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what);
 /* Fails: the file descriptors ran out when `came` ranks had come. */

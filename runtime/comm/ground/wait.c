@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256, QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2 };
+enum { INTERRUPT_NS = 10000000 };
 enum { WHY_FREE, WHY_IN_WRITING, WHY_READABLE }; /* hd_control.why_state */
 
 static inline void pause_cpu(void)
@@ -191,4 +192,14 @@ void hd_group_quiesce(hd_group *group)
             sched_yield();
         }
     }
+}
+
+int hd_interrupted(hd_interrupt *interrupt)
+{
+    const int64_t now_ns = hd_now_ns();
+    if (interrupt->ask == NULL || now_ns - interrupt->asked_ns < INTERRUPT_NS) {
+        return 0;
+    }
+    interrupt->asked_ns = now_ns;
+    return interrupt->ask(interrupt->arg) != 0;
 }

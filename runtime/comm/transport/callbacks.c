@@ -235,8 +235,7 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
                                 const heddle_comm_options *options, int64_t deadline_ns)
 {
     char key[40];
-    int *ranks = NULL;
-    int n = 0;
+    int *ranks = NULL, n = 0;
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_alloc((void **)&ranks, (size_t)c->table.size, sizeof *ranks, "ranks of this host"));
     for (int r = 0; r < c->table.size; r++) {
@@ -248,6 +247,7 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
     }
     snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[ranks[0]].word[2],
              (unsigned long long)all[ranks[0]].word[3]);
+    hd_interrupt interrupt = hd_options_interrupt(options);
     hd_join join = {
         .key = key,
         .n = n,
@@ -255,6 +255,7 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
         .ranks = ranks,
         .deadline_ns = deadline_ns,
         .arena_bytes = options->arena_bytes,
+        .interrupt = &interrupt,
     };
     HD_TRY(join_together(group, &join, c));
 out:
@@ -356,8 +357,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     const heddle_transport *transport = &table;
     int others_wait = 0;
     callbacks *c = NULL;
-    hd_introduction *all = NULL;
-    hd_introduction mine;
+    hd_introduction *all = NULL, mine;
     int *member = NULL;
     hd_group *group = NULL;
     HD_TRY(HD_NEED(out));

@@ -12,15 +12,20 @@ enum { SPIN_TURNS = 256, ABORT_LOOK_TURNS = 64, INTERRUPT_NS = 10000000 };
 
 /* --- control traffic ---------------------------------------------------------------------------------------------- */
 
-/* As the rest of heddle does in its waits: "yes" is this rank giving up. */
-static heddle_status ask_interrupt(mpi_transport *t)
+static int is_interrupted(mpi_transport *t)
 {
     const int64_t now_ns = mpi_now_ns();
     if (t->interrupt == NULL || now_ns - t->asked_ns < INTERRUPT_NS) {
-        return HEDDLE_OK;
+        return 0;
     }
     t->asked_ns = now_ns;
-    if (t->interrupt(t->interrupt_arg) == 0) {
+    return t->interrupt(t->interrupt_arg) != 0;
+}
+
+/* As the rest of heddle does in its waits: "yes" is this rank giving up. */
+static heddle_status ask_interrupt(mpi_transport *t)
+{
+    if (!is_interrupted(t)) {
         return HEDDLE_OK;
     }
     mpi_abort_send(t, "interrupted");
@@ -217,6 +222,11 @@ static heddle_status duplicate(mpi_transport *t, MPI_Comm from, MPI_Comm *out, c
         }
         if (done) {
             break;
+        }
+        if (is_interrupted(t)) {
+            t->broken = 1;
+            return heddle_set_error(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while the ranks were meeting",
+                                    t->rank);
         }
         if (mpi_now_ns() > deadline_ns) {
             t->broken = 1;
