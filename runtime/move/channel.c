@@ -45,11 +45,6 @@ void hd_channel_destroy(hd_channel *c)
     hd_free(c);
 }
 
-int64_t *hd_channel_sent(hd_channel *c)
-{
-    return c->sent;
-}
-
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 int64_t hd_channel_deadline(hd_channel *c)

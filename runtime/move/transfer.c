@@ -309,3 +309,8 @@ heddle_status hd_channel_wait(hd_channel *c)
 {
     return drive(c, 1);
 }
+
+int64_t *hd_channel_sent(hd_channel *c)
+{
+    return c->sent;
+}

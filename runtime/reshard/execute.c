@@ -131,6 +131,16 @@ heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
     return st == HEDDLE_OK ? finish(plan, hd_channel_run(plan->channel, leg, plan->nphases)) : st;
 }
 
+int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
+{
+    const int64_t *sent = hd_channel_sent(plan->channel);
+    int64_t measured = 0;
+    for (int r = 0; r < plan->nranks; r++) {
+        measured += sent[r];
+    }
+    return measured;
+}
+
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     if (reshard == NULL) {

@@ -95,16 +95,6 @@ void hd_plan_explain(heddle_reshard *plan)
              plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
-int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
-{
-    const int64_t *sent = hd_channel_sent(plan->channel);
-    int64_t measured = 0;
-    for (int r = 0; r < plan->nranks; r++) {
-        measured += sent[r];
-    }
-    return measured;
-}
-
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
 {
     heddle_status st = HEDDLE_OK;

@@ -93,7 +93,7 @@ static void copy_part(const heddle_session *session, const hd_session_side *side
         from.stride_elems[d] = src_stride[d];
         to.stride_elems[d] = dst_stride[d];
     }
-    hd_piece_copy(&copy, &piece, &from, &to, heddle_dtype_bytes(session->info.shape.dtype));
+    hd_piece_copy(&copy, &piece, &from, &to, session->elem_bytes);
     const hd_copy_by by = hd_copy_choose(&copy, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
     hd_copy_execute(&copy, &by, dst, src);
 }

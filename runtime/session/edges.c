@@ -40,7 +40,7 @@ heddle_status hd_session_side_make(hd_session_side *out, const heddle_session *s
     HD_TRY(heddle_layout_box(&out->box, shape, &session->info.mesh, layout, session->rank));
     heddle_box_strides(out->stride_elems, &out->box, NULL);
     out->elems = heddle_box_elems(&out->box);
-    out->bytes = (size_t)out->elems * heddle_dtype_bytes(shape->dtype);
+    out->bytes = (size_t)out->elems * session->elem_bytes;
 out:
     return st;
 }

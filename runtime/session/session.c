@@ -20,6 +20,7 @@ static heddle_status check_schedule(heddle_session *session)
     if (st != HEDDLE_OK) {
         return st;
     }
+    session->elem_bytes = heddle_dtype_bytes(session->info.shape.dtype);
     const int wanted = heddle_mesh_size(&session->info.mesh), size = heddle_comm_size(session->comm);
     if (wanted != size) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "the schedule is for a mesh of %d ranks, the communicator has %d", wanted,

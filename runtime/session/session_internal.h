@@ -60,6 +60,7 @@ struct heddle_session {
     heddle_comm *comm;
     const heddle_schedule *schedule;
     heddle_schedule_info info;
+    size_t elem_bytes; /* of its dtype */
     int rank;
     int dry_run;
     heddle_space space; /* of its buffers */

@@ -69,7 +69,7 @@ static heddle_status check_memory(const passage *p, const heddle_tensor *x, cons
                            (long long)x->stride_elems[d], x->shape.dim[d].name);
         }
     }
-    const size_t elem_bytes = heddle_dtype_bytes(x->shape.dtype);
+    const size_t elem_bytes = p->session->elem_bytes;
     if ((uint64_t)last >= x->capacity_bytes / elem_bytes) {
         return hd_fail(
             HEDDLE_ERR_ARG, "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
