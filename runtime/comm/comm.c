@@ -90,6 +90,7 @@ heddle_status hd_comm_arrays(heddle_comm *comm)
     HD_TRY(hd_alloc((void **)&comm->local, n, sizeof(int), "a communicator"));
     HD_TRY(hd_alloc((void **)&comm->local_index, n, sizeof(int), "a communicator"));
     HD_TRY(hd_alloc((void **)&comm->records, n, sizeof(hd_record), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->terms, n, sizeof(void *), "a communicator"));
 out:
     return st;
 }
@@ -177,6 +178,7 @@ static void free_arrays(heddle_comm *comm)
     hd_free(comm->local);
     hd_free(comm->local_index);
     hd_free(comm->records);
+    hd_free(comm->terms);
     hd_free(comm->envelopes);
 }
 

@@ -22,6 +22,10 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
  * field that does, and both texts. Before any data moves. */
 heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddle_status mine);
 
+/* Element-wise sum over the ranks, in place. add: dst[i] = src[0][i] + src[1][i] + ... of elements of the dtype. */
+typedef void (*hd_comm_add)(void *dst, const void *const *src, int nsrc, int64_t elems);
+heddle_status hd_comm_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add);
+
 /* heddle_comm_allgather that aborts when it fails: nobody waits for the rank it failed on. */
 heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, void *recv, size_t bytes);
 

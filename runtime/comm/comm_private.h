@@ -45,7 +45,7 @@ typedef struct hd_comm_ops {
 typedef struct hd_comm_calls {
     heddle_status (*barrier)(heddle_comm *comm);
     heddle_status (*gather)(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
-    heddle_status (*sum)(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype);
+    heddle_status (*sum)(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add);
 } hd_comm_calls;
 extern const hd_comm_calls hd_hub_calls;
 extern const hd_comm_calls hd_envelope_calls;
@@ -110,6 +110,7 @@ struct heddle_comm {
     hd_hub hub;
     hd_pair_ground pair;    /* only with a hub */
     hd_record *records;     /* one per rank */
+    const void **terms;     /* [size] of a sum */
     hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
     hd_breaker *breaker;    /* NULL: nobody */
     void *in_flight;        /* of the reshards: hd_comm_in_flight */

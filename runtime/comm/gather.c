@@ -79,17 +79,8 @@ out:
     return st;
 }
 
-#define ADD(type)                                                                                                      \
-    for (size_t i = 0; i < n; i++) {                                                                                   \
-        type value = ((const type *)(const void *)comm->envelopes[0].data)[i];                                         \
-        for (int r = 1; r < comm->size; r++) {                                                                         \
-            value += ((const type *)(const void *)comm->envelopes[r].data)[i];                                         \
-        }                                                                                                              \
-        ((type *)data)[i] = value;                                                                                     \
-    }
-
 /* As much as fits envelopes at a time. */
-static heddle_status envelope_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype)
+static heddle_status envelope_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype, hd_comm_add add)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
@@ -99,13 +90,10 @@ static heddle_status envelope_sum(heddle_comm *comm, void *all_data, size_t elem
         size_t n = elems - at < room ? elems - at : room;
         void *data = (unsigned char *)all_data + at * elem_bytes;
         HD_TRY(swap_envelopes(comm, call, data, n * elem_bytes));
-        if (dtype == HEDDLE_F64) {
-            ADD(double)
-        } else if (dtype == HEDDLE_F32) {
-            ADD(float)
-        } else {
-            ADD(uint64_t)
+        for (int r = 0; r < comm->size; r++) {
+            comm->terms[r] = comm->envelopes[r].data;
         }
+        add(data, comm->terms, comm->size, (int64_t)n);
     }
 out:
     return st;

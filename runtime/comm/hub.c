@@ -187,30 +187,7 @@ out:
     return st;
 }
 
-#define SUM(type)                                                                                                      \
-    do {                                                                                                               \
-        type *sum = (type *)data;                                                                                      \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            type value = ((const type *)(const void *)outbox(comm, 0, comm->hub.round)->data)[i];                      \
-            for (int r = 1; r < comm->size; r++) {                                                                     \
-                value += ((const type *)(const void *)outbox(comm, r, comm->hub.round)->data)[i];                      \
-            }                                                                                                          \
-            sum[i] = value;                                                                                            \
-        }                                                                                                              \
-    } while (0)
-
-static void sum_outboxes(const heddle_comm *comm, unsigned char *data, size_t n, heddle_dtype dtype)
-{
-    if (dtype == HEDDLE_F64) {
-        SUM(double);
-    } else if (dtype == HEDDLE_F32) {
-        SUM(float);
-    } else {
-        SUM(uint64_t); /* wraps like two's complement */
-    }
-}
-
-static heddle_status hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype)
+static heddle_status hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add)
 {
     heddle_status st = HEDDLE_OK;
     size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
@@ -219,7 +196,10 @@ static heddle_status hub_sum(heddle_comm *comm, void *data, size_t elems, heddle
     for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
         size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
         HD_TRY(swap_outboxes(comm, hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, bytes), own + at, part, "allreduce"));
-        sum_outboxes(comm, own + at, part / elem_bytes, dtype);
+        for (int r = 0; r < comm->size; r++) {
+            comm->terms[r] = outbox(comm, r, comm->hub.round)->data;
+        }
+        add(own + at, comm->terms, comm->size, (int64_t)(part / elem_bytes));
     }
 out:
     return st;

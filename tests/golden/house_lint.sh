@@ -40,7 +40,7 @@ allowed() {
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule | runtime/reshard/sends.c" ;;
     runtime/files) echo "runtime/files | runtime/base runtime/layout runtime/block" ;;
-    runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
+    runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
     planner/report) echo "runtime/files runtime/verify planner/report | runtime planner/model" ;;
     planner/cli) echo "runtime/files runtime/verify planner/report | runtime planner/model planner/search" ;;
     examples | examples/*) echo "| runtime planner" ;;

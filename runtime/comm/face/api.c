@@ -118,25 +118,6 @@ out:
     return st;
 }
 
-heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype)
-{
-    heddle_status st = HEDDLE_OK;
-    if (dtype != HEDDLE_F64 && dtype != HEDDLE_F32 && dtype != HEDDLE_I64) {
-        return hd_fail(HEDDLE_ERR_ARG, "allreduce of dtype %d, wanted f64, f32 or i64", (int)dtype);
-    }
-    if (elems < 0 || elems > INT64_MAX / 8) {
-        return hd_fail(HEDDLE_ERR_ARG, "allreduce of %lld elements", (long long)elems);
-    }
-    HD_TRY(HD_NEED(comm));
-    if (elems > 0) {
-        HD_TRY(HD_NEED(data));
-    }
-    HD_TRY(begin(comm, "allreduce"));
-    st = comm->calls->sum(comm, data, (size_t)elems, dtype);
-out:
-    return st;
-}
-
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
 {
     heddle_status st = HD_NEED(comm);
