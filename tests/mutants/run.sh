@@ -15,7 +15,8 @@
 #     new: what stands there instead; may be empty
 #     test: ctest regex of the tests of which one must fail
 #
-# Exit 1 when a mutant survives or does not apply. MUTANTS_PRESET (release) chooses the build.
+# Exit 1 when a mutant survives or does not apply. MUTANTS_PRESET (release) chooses the build. On a machine that does
+# other work tests run out of time without any mutant; a longer HEDDLE_TEST_TIME_SCALE lets those live that are only slow.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 list=0
