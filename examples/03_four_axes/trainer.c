@@ -214,7 +214,7 @@ static heddle_status forward(trainer *t, int m, int step)
         for (int k = 0; k < 2; k++) {
             st = st ? st : heddle_session_enter(t->session, stage_name[k], &x, NULL, HEDDLE_NO_STREAM);
             st = st ? st : heddle_layout_box(&box, &t->shape, &t->inner_mesh, &x.layout, rank);
-            st = st ? st : heddle_block_forward_tape(l->block[k], x.data, &box, &none, l->tape[k][m], HEDDLE_NO_STREAM);
+            st = st ? st : heddle_block_forward_tape(l->block[k], &x, &box, &none, l->tape[k][m], HEDDLE_NO_STREAM);
         }
         st = st ? st : heddle_session_enter(t->session, "pair", &x, NULL, HEDDLE_NO_STREAM);
         if (st != HEDDLE_OK) {
@@ -270,7 +270,7 @@ static heddle_status backward(trainer *t, int m)
         }
         st = st ? st : heddle_session_backward(t->session, "pair", &dx, NULL, HEDDLE_NO_STREAM);
         for (int k = 1; k >= 0; k--) {
-            st = st ? st : heddle_block_backward(l->block[k], dx.data, &none, NULL, l->tape[k][m], HEDDLE_NO_STREAM);
+            st = st ? st : heddle_block_backward(l->block[k], &dx, &none, NULL, l->tape[k][m], HEDDLE_NO_STREAM);
             st = st ? st : heddle_session_backward(t->session, stage_name[k], &dx, NULL, HEDDLE_NO_STREAM);
         }
     }

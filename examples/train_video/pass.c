@@ -29,8 +29,8 @@ static heddle_status run_stage(network *net, stage *s, heddle_tensor *x, int kee
     if (st != HEDDLE_OK) {
         return st;
     }
-    st = keep ? heddle_block_forward_tape(s->block, x->data, &box, &given, s->tape, HEDDLE_NO_STREAM)
-              : heddle_block_forward(s->block, x->data, &box, &given, HEDDLE_NO_STREAM);
+    st = keep ? heddle_block_forward_tape(s->block, x, &box, &given, s->tape, HEDDLE_NO_STREAM)
+              : heddle_block_forward(s->block, x, &box, &given, HEDDLE_NO_STREAM);
     net->tape_bytes += keep ? heddle_tape_bytes(s->tape) : 0;
     return st;
 }
@@ -72,7 +72,7 @@ static heddle_status run_stage_backward(network *net, stage *s, heddle_tensor *d
 {
     const heddle_conditioning given = {.vector = vector_of(net, net->cond.vector, s->table)};
     const heddle_conditioning_gradient wanted = {.vector = vector_of(net, net->cond.dvector, s->table)};
-    heddle_status st = heddle_block_backward(s->block, dx->data, &given, &wanted, s->tape, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_block_backward(s->block, dx, &given, &wanted, s->tape, HEDDLE_NO_STREAM);
     return st ? st : heddle_session_backward(net->session, s->plan.name, dx, NULL, HEDDLE_NO_STREAM);
 }
 

@@ -20,6 +20,7 @@
 
 #include <heddle/comm.h>
 #include <heddle/layout.h>
+#include <heddle/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -95,13 +96,16 @@ typedef struct heddle_conditioning {
                                     0: the stage leaves the sample as it is */
 } heddle_conditioning;
 
-/* In place on the local box of x; returns when x is done. Not collective. The block holds its workspace and grows it on
- * the first call for a larger box; after that nothing is allocated. An empty box is legal (x may be NULL). NaN and
- * infinity spread to what depends on them and no further.
- * HEDDLE_ERR_LAYOUT: mixed_dim or the channels are not whole in `box`, or the box is not within the shape.
- * HEDDLE_ERR_ARG: weights not committed, conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an
- * error x may be partly done. */
-HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
+/* In place on x, of which this rank holds `box`: its elements lie dense at x->data, in the shape's order, in host
+ * memory. (A block knows no mesh, so the box says what x->layout means here: heddle_layout_box.) Returns when x is
+ * done. Not collective. The block holds its workspace and grows it on the first call for a larger box; after that
+ * nothing is allocated. An empty box is legal (x may be NULL). NaN and infinity spread to what depends on them and no
+ * further.
+ * HEDDLE_ERR_LAYOUT: mixed_dim or the channels are not whole in `box`, or the box is not within the shape; x has
+ * other extents or another dtype than the block, or is not dense. HEDDLE_ERR_UNSUPPORTED: x is not in host memory.
+ * HEDDLE_ERR_ARG: x is NULL, or its capacity_bytes are fewer than the box has; weights not committed, conditioning
+ * missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done. */
+HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                               const heddle_conditioning *conditioning, heddle_stream stream);
 /* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows
  * (destroy the block first, when no rank is in a call of it): from now on the block works on this rank's box of

@@ -112,8 +112,8 @@ typedef struct hd_call_names {
 
 /* Checks of a call on x, and its view. *idle: the box is empty and nobody waits for this rank, so that nothing is to be
  * done. After an error of an API call, here or later, return hd_sharded_give_up(block, st). */
-heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, void *x, const heddle_box *box,
-                             const heddle_conditioning *conditioning, hd_call_names names);
+heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, const heddle_tensor *x,
+                             const heddle_box *box, const heddle_conditioning *conditioning, hd_call_names names);
 
 /* Attention over a sharded mixed dim (sharded.c). */
 void hd_sharded_destroy(hd_block_sharded *sharded);

@@ -148,8 +148,54 @@ out:
     return st;
 }
 
-heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, void *x, const heddle_box *box,
-                             const heddle_conditioning *conditioning, hd_call_names names)
+static int same_extents(const heddle_shape *a, const heddle_shape *b)
+{
+    int same = a->dtype == b->dtype && a->ndim == b->ndim;
+    for (int d = 0; same && d < a->ndim; d++) {
+        same = a->dim[d].extent == b->dim[d].extent;
+    }
+    return same;
+}
+
+/* The box of it lies as kernels want it. */
+static heddle_status check_tensor(const heddle_block *block, const heddle_tensor *x, const heddle_box *box,
+                                  hd_call_names names)
+{
+    const heddle_shape *shape = &block->options.shape;
+    const size_t bytes = (size_t)heddle_box_elems(box) * heddle_dtype_bytes(shape->dtype);
+    int64_t dense[HEDDLE_MAX_DIMS];
+    if (x == NULL || x->data == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL, the box has %lld elements", names.function, names.rows,
+                       (long long)heddle_box_elems(box));
+    }
+    if (x->space != HEDDLE_SPACE_HOST) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: %s is in the memory of device %d; blocks work in host memory",
+                       names.function, names.rows, x->device);
+    }
+    if (!same_extents(&x->shape, shape)) {
+        char theirs[HEDDLE_LINE_BYTES], ours[HEDDLE_LINE_BYTES];
+        heddle_shape_format(theirs, sizeof theirs, &x->shape);
+        heddle_shape_format(ours, sizeof ours, shape);
+        return hd_fail(HEDDLE_ERR_LAYOUT, "%s: %s is %s, the block works on %s", names.function, names.rows, theirs,
+                       ours);
+    }
+    heddle_box_strides(dense, box, NULL);
+    for (int d = 0; d < box->ndim; d++) {
+        if (box->len[d] > 1 && x->stride_elems[d] != dense[d]) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "%s: elements of %s along dim %s lie %lld apart, dense is %lld",
+                           names.function, names.rows, shape->dim[d].name, (long long)x->stride_elems[d],
+                           (long long)dense[d]);
+        }
+    }
+    if (x->capacity_bytes < bytes) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s has room for %zu bytes, the box has %zu", names.function, names.rows,
+                       x->capacity_bytes, bytes);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, const heddle_tensor *x,
+                             const heddle_box *box, const heddle_conditioning *conditioning, hd_call_names names)
 {
     heddle_status st = HEDDLE_OK;
     if (!block->committed) {
@@ -157,20 +203,17 @@ heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block 
     }
     HD_TRY(check_parts(block, box));
     *idle = heddle_box_elems(box) == 0;
-    if (!*idle && x == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL, the box has %lld elements", names.function, names.rows,
-                       (long long)heddle_box_elems(box));
-    }
     if (!*idle) {
+        HD_TRY(check_tensor(block, x, box, names));
         HD_TRY(check_conditioning(block, box, conditioning, names.function));
     }
-    *view = make_view(block, x, box, conditioning);
+    *view = make_view(block, x != NULL ? x->data : NULL, box, conditioning);
     *idle = *idle && (block->mixer == NULL || !block->mixer->collective);
 out:
     return st;
 }
 
-heddle_status heddle_block_forward(heddle_block *block, void *x, const heddle_box *box,
+heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                    const heddle_conditioning *conditioning, heddle_stream stream)
 {
     (void)stream; /* host memory: done on return */

@@ -79,7 +79,7 @@ out:
     return st;
 }
 
-heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
+heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                         const heddle_conditioning *conditioning, heddle_tape *tape,
                                         heddle_stream stream)
 {
@@ -107,7 +107,8 @@ out:
     return st == HEDDLE_OK || block == NULL ? st : hd_sharded_give_up(block, st);
 }
 
-heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
+heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx,
+                                    const heddle_conditioning *conditioning,
                                     const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
                                     heddle_stream stream)
 {

@@ -63,10 +63,10 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
     if (takes_part(&st, &box, e, x, step)) {
         const int64_t sent_before = traffic_of(e->block[step]).measured_bytes;
         if (e->tape != NULL) {
-            st = heddle_block_forward_tape(e->block[step], x->data, &box, conditioning, e->tape[step], stream);
+            st = heddle_block_forward_tape(e->block[step], x, &box, conditioning, e->tape[step], stream);
             e->step[step].kept_bytes = heddle_tape_bytes(e->tape[step]);
         } else {
-            st = heddle_block_forward(e->block[step], x->data, &box, conditioning, stream);
+            st = heddle_block_forward(e->block[step], x, &box, conditioning, stream);
         }
         const heddle_block_traffic traffic = traffic_of(e->block[step]);
         e->step[step].planned += traffic.planned_forward_bytes;
@@ -160,7 +160,7 @@ static heddle_status back_through(heddle_executor *e, heddle_tensor *dx, const h
     tell_of(e, step, 1);
     const int64_t start_ns = hd_now_ns();
     if (takes_part(&st, &box, e, dx, step)) {
-        st = heddle_block_backward(block, dx->data, conditioning, dconditioning, e->tape[step], stream);
+        st = heddle_block_backward(block, dx, conditioning, dconditioning, e->tape[step], stream);
     }
     out->block_ns = hd_now_ns() - start_ns;
     /* With recompute the forward once more, its attention's messages too. */

@@ -9,6 +9,7 @@
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/verify/random.h"
+#include "tests/support/block_calls.h"
 
 #include <dnnl.h>
 #include <heddle/train/tape.h>
@@ -368,7 +369,7 @@ typedef struct stage_case {
 static void run_stage(void *arg)
 {
     stage_case *s = arg;
-    must(heddle_block_forward(s->block, s->x, &s->box, &s->conditioning, HEDDLE_NO_STREAM));
+    must(forward_on(s->block, s->x, &s->box, &s->conditioning));
 }
 
 static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dtype)
@@ -424,14 +425,13 @@ typedef struct train_case {
 static void run_tape(void *arg)
 {
     train_case *t = arg;
-    must(heddle_block_forward_tape(t->stage.block, t->stage.x, &t->stage.box, &t->stage.conditioning, t->tape,
-                                   HEDDLE_NO_STREAM));
+    must(forward_tape_on(t->stage.block, t->stage.x, &t->stage.box, &t->stage.conditioning, t->tape));
 }
 
 static void run_backward(void *arg)
 {
     train_case *t = arg;
-    must(heddle_block_backward(t->stage.block, t->dx, &t->stage.conditioning, &t->wanted, t->tape, HEDDLE_NO_STREAM));
+    must(backward_on(t->stage.block, t->dx, &t->stage.conditioning, &t->wanted, t->tape));
 }
 
 /* 1024 tokens of one fibre: forward, forward with a tape, backward, which counts twice the forward's operations. */

@@ -316,13 +316,13 @@ static heddle_status run_blocks(heddle_comm *comm, probe *p, float **memory)
         TRY(heddle_tape_create(&tape[i], block[i], NULL));
         TRY(heddle_session_enter(session, names[i], &x, NULL, HEDDLE_NO_STREAM));
         TRY(heddle_layout_box(&box[i], &options.shape, &mesh, &x.layout, rank));
-        TRY(heddle_block_forward_tape(block[i], x.data, &box[i], &none, tape[i], HEDDLE_NO_STREAM));
+        TRY(heddle_block_forward_tape(block[i], &x, &box[i], &none, tape[i], HEDDLE_NO_STREAM));
     }
     TRY(take(&memory[1], comm, box[1].len[1] * box[1].len[2] * box[1].len[3], 1));
     back = heddle_layout_dual(&x.layout);
     TRY(heddle_tensor_init(&dx, memory[1], &options.shape, &mesh, &back, NULL, rank));
     for (int i = 1; i >= 0; i--) {
-        TRY(heddle_block_backward(block[i], dx.data, &none, NULL, tape[i], HEDDLE_NO_STREAM));
+        TRY(heddle_block_backward(block[i], &dx, &none, NULL, tape[i], HEDDLE_NO_STREAM));
         TRY(heddle_session_backward(session, names[i], &dx, NULL, HEDDLE_NO_STREAM));
     }
     TRY(heddle_comm_barrier(comm));

@@ -1,5 +1,6 @@
 /* Blocks whose mixed dim is sharded, by every method: the part of every rank is that of a block that holds everything,
  * and what is sent is what was planned. */
+#include "block_calls.h"
 #include "case.h"
 
 #include "kernels/small_float.h"
@@ -193,8 +194,8 @@ static heddle_status forward_case(heddle_comm *comm, void *arg)
     if (st == HEDDLE_OK) {
         void *whole = to_storage(&w, w.x, 0), *part = to_storage(&w, w.x, 1);
         for (int twice = 0; twice < 2 && st == HEDDLE_OK; twice++) {
-            st = heddle_block_forward(w.whole, whole, &w.all, &w.conditioning, HEDDLE_NO_STREAM);
-            st = st != HEDDLE_OK ? st : heddle_block_forward(w.mine, part, &w.box, &w.conditioning, HEDDLE_NO_STREAM);
+            st = forward_on(w.whole, whole, &w.all, &w.conditioning);
+            st = st != HEDDLE_OK ? st : forward_on(w.mine, part, &w.box, &w.conditioning);
             st = st != HEDDLE_OK ? st : compare(&w, "forward", part, whole, FORWARD);
             st = st != HEDDLE_OK ? st : expect_bytes(w.mine, 1 + twice, 0);
         }
@@ -295,10 +296,8 @@ static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
         st = heddle_tape_create(&tape[i], i & 1 ? w->whole : w->mine, &options);
     }
     for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
-        st = heddle_block_forward_tape(w->mine, part, &w->box, &w->conditioning, tape[2 * i], HEDDLE_NO_STREAM);
-        st = st != HEDDLE_OK ? st
-                             : heddle_block_forward_tape(w->whole, whole, &w->all, &w->conditioning, tape[2 * i + 1],
-                                                         HEDDLE_NO_STREAM);
+        st = forward_tape_on(w->mine, part, &w->box, &w->conditioning, tape[2 * i]);
+        st = st != HEDDLE_OK ? st : forward_tape_on(w->whole, whole, &w->all, &w->conditioning, tape[2 * i + 1]);
         st = st != HEDDLE_OK ? st : compare(w, "forward with a tape", part, whole, FORWARD);
     }
     free(whole);
@@ -307,10 +306,8 @@ static heddle_status both_ways(heddle_comm *comm, world *w, int recompute)
     for (int i = recompute; i < 3 && st == HEDDLE_OK; i++) {
         whole = to_storage(w, gradient, 0);
         part = to_storage(w, gradient, 1);
-        st = heddle_block_backward(w->mine, part, &w->conditioning, &into[0], tape[2 * order[i]], HEDDLE_NO_STREAM);
-        st = st != HEDDLE_OK ? st
-                             : heddle_block_backward(w->whole, whole, &w->conditioning, &into[1],
-                                                     tape[2 * order[i] + 1], HEDDLE_NO_STREAM);
+        st = backward_on(w->mine, part, &w->conditioning, &into[0], tape[2 * order[i]]);
+        st = st != HEDDLE_OK ? st : backward_on(w->whole, whole, &w->conditioning, &into[1], tape[2 * order[i] + 1]);
         st = st != HEDDLE_OK ? st : compare(w, "gradient of x", part, whole, OF_X);
         free(whole);
         free(part);

@@ -1,4 +1,5 @@
 /* Requests that contradict themselves or one another, and ranks that die, in blocks with a sharded mixed dim. */
+#include "block_calls.h"
 #include "case.h"
 
 #include "runtime/base/base.h"
@@ -121,7 +122,7 @@ static heddle_status wrong_box(heddle_comm *comm, void *arg)
     heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
     HD_OK(ask(comm, block, "[sp=3]", "t@sp", "ring"));
     heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, rank == 1 ? 1 : 2, 3, 8}};
-    heddle_status st = heddle_block_forward(block, x, &box, NULL, HEDDLE_NO_STREAM);
+    heddle_status st = forward_on(block, x, &box, NULL);
     assert_int_equal(st, rank == 1 ? HEDDLE_ERR_LAYOUT : HEDDLE_ERR_PEER);
     assert_non_null(strstr(heddle_last_error(), "2..3 of dim t"));
     heddle_block_destroy(block);
@@ -141,12 +142,12 @@ static heddle_status wrong_backward(heddle_comm *comm, void *arg)
     heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, 2, 3, 8}};
     HD_OK(heddle_tape_create(&tape, block, NULL));
     HD_OK(heddle_tape_create(&other, block, NULL));
-    HD_OK(heddle_block_forward_tape(block, x, &box, NULL, tape, HEDDLE_NO_STREAM));
+    HD_OK(forward_tape_on(block, x, &box, NULL, tape));
     if (rank == 1 && !forgets) {
         HD_OK(heddle_block_commit(block));
     }
     HD_FAILS(rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER,
-             heddle_block_backward(block, x, NULL, NULL, rank == 1 && forgets ? other : tape, HEDDLE_NO_STREAM));
+             backward_on(block, x, NULL, NULL, rank == 1 && forgets ? other : tape));
     assert_non_null(strstr(heddle_last_error(), word));
     heddle_tape_destroy(other);
     heddle_tape_destroy(tape);
@@ -211,7 +212,7 @@ static heddle_status until_it_fails(heddle_comm *comm, void *arg)
     }
     heddle_status st = HEDDLE_OK;
     for (int i = 0; st == HEDDLE_OK && (rank != 2 || a->kills || i < 3); i++) {
-        st = heddle_block_forward(block, x, &box, NULL, HEDDLE_NO_STREAM);
+        st = forward_on(block, x, &box, NULL);
     }
     if (st != HEDDLE_OK) {
         strncpy((char *)a->why[rank], heddle_last_error(), sizeof a->why[rank] - 1);
@@ -280,8 +281,8 @@ static heddle_status short_of_memory(heddle_comm *comm, void *arg)
     HD_OK(heddle_layout_parse(&layout, "t@sp", &shape, &mesh));
     hd_alloc_fail_at(rank == 1 ? s->nth : 0);
     heddle_status st = heddle_block_shard_attention(block, comm, &mesh, &layout, s->method);
-    st = st != HEDDLE_OK ? st : heddle_block_forward_tape(block, x, &box, NULL, tape, HEDDLE_NO_STREAM);
-    st = st != HEDDLE_OK ? st : heddle_block_backward(block, x, NULL, NULL, tape, HEDDLE_NO_STREAM);
+    st = st != HEDDLE_OK ? st : forward_tape_on(block, x, &box, NULL, tape);
+    st = st != HEDDLE_OK ? st : backward_on(block, x, NULL, NULL, tape);
     hd_alloc_fail_at(0);
     s->status[rank] = (int)st;
     heddle_tape_destroy(tape);

@@ -187,7 +187,7 @@ static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
         TRY(heddle_session_enter(t->session, stage.name, x, NULL, HEDDLE_NO_STREAM));
         TRY(heddle_layout_box(&box, &t->info.shape, &t->mesh, &x->layout, rank));
-        TRY(heddle_block_forward_tape(t->block[i], x->data, &box, &t->conditioning, t->tape[i], HEDDLE_NO_STREAM));
+        TRY(heddle_block_forward_tape(t->block[i], x, &box, &t->conditioning, t->tape[i], HEDDLE_NO_STREAM));
     }
     TRY(heddle_session_enter(t->session, "end", x, NULL, HEDDLE_NO_STREAM));
     t->loss = 0;
@@ -203,8 +203,7 @@ static heddle_status backward(trainer *t, heddle_tensor *dx)
     TRY(heddle_session_backward(t->session, "end", dx, NULL, HEDDLE_NO_STREAM));
     for (int i = t->info.nstages - 1; i >= 0; i--) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
-        TRY(heddle_block_backward(t->block[i], dx->data, &t->conditioning, &t->dconditioning, t->tape[i],
-                                  HEDDLE_NO_STREAM));
+        TRY(heddle_block_backward(t->block[i], dx, &t->conditioning, &t->dconditioning, t->tape[i], HEDDLE_NO_STREAM));
         TRY(heddle_session_backward(t->session, stage.name, dx, NULL, HEDDLE_NO_STREAM));
     }
     return heddle_bucket_reduce(t->bucket, HEDDLE_NO_STREAM);

@@ -3,6 +3,7 @@
 #ifndef API_OBJECTS_H
 #define API_OBJECTS_H
 
+#include "block_calls.h"
 #include "case.h"
 
 #include <heddle/heddle.h>
@@ -73,7 +74,7 @@ static inline void api_make_blocks(api_objects *a)
     HD_OK(heddle_block_create(&a->block, &block));
     HD_OK(heddle_block_seed(a->block, 1));
     HD_OK(heddle_tape_create(&a->tape, a->block, NULL));
-    HD_OK(heddle_block_forward_tape(a->block, a->x, &a->box, &a->conditioning, a->tape, HEDDLE_NO_STREAM));
+    HD_OK(forward_tape_on(a->block, a->x, &a->box, &a->conditioning, a->tape));
     HD_OK(heddle_bucket_create(&a->bucket, a->comm, &a->line.mesh, &a->part, 1, NULL));
     HD_OK(heddle_adamw_create(&a->adamw, a->bucket, NULL));
     HD_OK(heddle_pipeline_create(&a->pipeline, a->comm, &a->line.mesh, 0));

@@ -1,4 +1,5 @@
 /* Blocks against a naive fp64 model of the same formulas, odd values and wrong arguments. */
+#include "block_calls.h"
 #include "block_problem.h"
 
 #include "runtime/base/base.h"
@@ -23,7 +24,7 @@ static void check_against_model(problem *p)
                                          : p->options.kind == HEDDLE_STAGE_CROSS   ? model_cross
                                                                                    : model_mlp;
     model(p, wanted);
-    HD_OK(heddle_block_forward(p->block, x, &box, &p->conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p->block, x, &box, &p->conditioning));
     double largest = 1;
     double worst = 0;
     for (int64_t i = 0; i < p->elems; i++) {
@@ -126,7 +127,7 @@ static void nan_stays_in_its_fibre(void **state)
             p.x[bad * 32 + 1] = NAN;
             void *x = stored(p.x, p.elems, dtypes[i]);
             heddle_box box = whole_box(&options.shape);
-            HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+            HD_OK(forward_on(p.block, x, &box, &p.conditioning));
             for (int64_t e = 0; e < p.elems; e++) {
                 int64_t row = e / 32;
                 int reached = kind == HEDDLE_STAGE_ATTENTION ? row % 5 == 3 : row == bad;
@@ -152,7 +153,7 @@ static void huge_scores_stay_finite(void **state)
     }
     HD_OK(heddle_block_commit(p.block));
     heddle_box box = whole_box(&options.shape);
-    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p.block, p.x, &box, &p.conditioning));
     for (int64_t i = 0; i < p.elems; i++) {
         assert_true(isfinite(p.x[i]));
     }
@@ -225,27 +226,59 @@ static void wrong_calls_are_refused(void **state)
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     box.len[1] = 3;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
     expect_sentence("0..3 of 6");
     box = whole_box(&options.shape);
     box.len[3] = 16;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
     box = whole_box(&options.shape);
     box.lo[2] = 1;
-    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
     box = whole_box(&options.shape);
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, NULL, HEDDLE_NO_STREAM));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, NULL, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, forward_on(p.block, p.x, &box, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, forward_on(p.block, NULL, &box, &p.conditioning));
     box.len[2] = 0;
-    HD_OK(heddle_block_forward(p.block, NULL, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p.block, NULL, &box, &p.conditioning));
     heddle_block *fresh = NULL;
     heddle_param param = {.struct_bytes = sizeof param};
     HD_OK(heddle_block_create(&fresh, &options));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(fresh, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, forward_on(fresh, p.x, &box, &p.conditioning));
     expect_sentence("heddle_block_commit");
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_param(&param, fresh, heddle_block_nparams(fresh)));
     heddle_block_destroy(fresh);
     heddle_block_destroy(NULL);
+    close_problem(&p);
+}
+
+static void wrong_tensors_are_refused(void **state)
+{
+    (void)state;
+    static const int64_t extent[] = {2, 6, 5, 32};
+    problem p;
+    heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
+    open_problem(&p, &options);
+    heddle_box box = whole_box(&options.shape);
+    const heddle_tensor right = box_tensor(p.block, p.x, &box);
+    heddle_tensor x = right;
+    x.space = HEDDLE_SPACE_DEVICE;
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_block_forward(p.block, &x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    expect_sentence("x is in the memory of device 0");
+    x = right;
+    x.capacity_bytes--;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, &x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    expect_sentence("room for 7679 bytes, the box has 7680");
+    x = right;
+    x.stride_elems[1]++;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, &x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    expect_sentence("lie 161 apart, dense is 160");
+    x = right;
+    x.shape.dtype = HEDDLE_BF16;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_block_forward(p.block, &x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    expect_sentence("the block works on f32");
+    x = right;
+    x.data = NULL;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, &x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_OK(heddle_block_forward(p.block, &right, &box, &p.conditioning, HEDDLE_NO_STREAM));
     close_problem(&p);
 }
 
@@ -261,9 +294,9 @@ static void wrong_text_lengths_are_refused(void **state)
     p.conditioning.text_lengths = (free((void *)(uintptr_t)p.conditioning.text_lengths), NULL);
     heddle_conditioning bad = p.conditioning;
     bad.text_lengths = lengths;
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(p.block, p.x, &box, &bad, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, forward_on(p.block, p.x, &box, &bad));
     expect_sentence("text length 12 of sample 1");
-    HD_OK(heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM)); /* NULL: all tokens */
+    HD_OK(forward_on(p.block, p.x, &box, &p.conditioning)); /* NULL: all tokens */
     close_problem(&p);
 }
 
@@ -277,11 +310,11 @@ static void steady_state_keeps_the_workspace(void **state)
         open_problem(&p, &options);
         void *x = stored(p.x, p.elems, HEDDLE_BF16);
         heddle_box box = whole_box(&options.shape);
-        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+        HD_OK(forward_on(p.block, x, &box, &p.conditioning));
         int64_t bytes = heddle_block_workspace_bytes(p.block);
         assert_true(bytes > 0);
         box.len[2] = 7;
-        HD_OK(heddle_block_forward(p.block, x, &box, &p.conditioning, HEDDLE_NO_STREAM));
+        HD_OK(forward_on(p.block, x, &box, &p.conditioning));
         assert_int_equal(heddle_block_workspace_bytes(p.block), bytes);
         free(x);
         close_problem(&p);
@@ -307,7 +340,7 @@ static void lost_allocations_are_reported(void **state)
             hd_alloc_fail_at(n);
             heddle_status st = heddle_block_create(&block, &options);
             st = st == HEDDLE_OK ? heddle_block_seed(block, 1) : st;
-            st = st == HEDDLE_OK ? heddle_block_forward(block, x, &box, &conditioning, HEDDLE_NO_STREAM) : st;
+            st = st == HEDDLE_OK ? forward_on(block, x, &box, &conditioning) : st;
             hd_alloc_fail_at(0);
             failed = st != HEDDLE_OK;
             if (failed) {
@@ -315,7 +348,7 @@ static void lost_allocations_are_reported(void **state)
             }
             if (block != NULL) {
                 HD_OK(heddle_block_commit(block));
-                HD_OK(heddle_block_forward(block, x, &box, &conditioning, HEDDLE_NO_STREAM));
+                HD_OK(forward_on(block, x, &box, &conditioning));
             }
             heddle_block_destroy(block);
         }
@@ -334,6 +367,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(huge_scores_stay_finite),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(wrong_tensors_are_refused),
         cmocka_unit_test(wrong_text_lengths_are_refused),
         cmocka_unit_test(steady_state_keeps_the_workspace),
         cmocka_unit_test(lost_allocations_are_reported),

@@ -1,5 +1,6 @@
 /* Gradients of blocks against an f64 model, which is itself checked by finite differences. */
 #include "block_back_model.h"
+#include "block_calls.h"
 
 #include "runtime/base/base.h"
 
@@ -133,10 +134,10 @@ static void check_against_model(const heddle_block_options *options, int recompu
     tape_options.recompute = recompute;
     HD_OK(heddle_tape_create(&tape, p.block, &tape_options));
     assert_int_equal(heddle_tape_bytes(tape), 0);
-    HD_OK(heddle_block_forward(p.block, plain, &box, &p.conditioning, HEDDLE_NO_STREAM));
-    HD_OK(heddle_block_forward_tape(p.block, x, &box, &p.conditioning, tape, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p.block, plain, &box, &p.conditioning));
+    HD_OK(forward_tape_on(p.block, x, &box, &p.conditioning, tape));
     assert_memory_equal(x, plain, (size_t)m.x_elems * heddle_dtype_bytes(dtype));
-    HD_OK(heddle_block_backward(p.block, dx, &p.conditioning, &dc, tape, HEDDLE_NO_STREAM));
+    HD_OK(backward_on(p.block, dx, &p.conditioning, &dc, tape));
     compare("dx", g.x, dx, dtype, m.x_elems, dtype);
     compare("vector", g.vector, dc.vector, HEDDLE_F32, m.vector_elems, dtype);
     compare("text", g.text, dc.text, HEDDLE_F32, m.text_elems, dtype);

@@ -1,5 +1,6 @@
 /* Backward of blocks: odd values, wrong calls, memory; and the gradient kernels of every instruction set. */
 #include "block_back_model.h"
+#include "block_calls.h"
 #include "kernels/table.h"
 
 #include "runtime/base/base.h"
@@ -38,12 +39,12 @@ static void close_training(training *t)
 
 static heddle_status forward(training *t)
 {
-    return heddle_block_forward_tape(t->p.block, t->x, &t->box, &t->p.conditioning, t->tape, HEDDLE_NO_STREAM);
+    return forward_tape_on(t->p.block, t->x, &t->box, &t->p.conditioning, t->tape);
 }
 
 static heddle_status backward(training *t)
 {
-    return heddle_block_backward(t->p.block, t->dx, &t->p.conditioning, &t->wanted, t->tape, HEDDLE_NO_STREAM);
+    return backward_on(t->p.block, t->dx, &t->p.conditioning, &t->wanted, t->tape);
 }
 
 static void expect_sentence(const char *part)
@@ -98,8 +99,8 @@ static void no_text_changes_nothing(void **state)
         size_t bytes = (size_t)t.p.elems * heddle_dtype_bytes(dtypes[i]);
         void *before = must_alloc(1, bytes);
         memcpy(before, t.dx, bytes);
-        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(forward_tape_on(t.p.block, t.x, &t.box, &conditioning, t.tape));
+        HD_OK(backward_on(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
         assert_memory_equal(before, t.x, bytes);
         assert_memory_equal(before, t.dx, bytes);
         for (int p = 0; p < heddle_block_nparams(t.p.block); p++) {
@@ -110,8 +111,8 @@ static void no_text_changes_nothing(void **state)
             }
         }
         conditioning.text_lengths = NULL; /* all tokens */
-        HD_OK(heddle_block_forward_tape(t.p.block, t.x, &t.box, &conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_OK(heddle_block_backward(t.p.block, t.dx, &conditioning, &t.wanted, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(forward_tape_on(t.p.block, t.x, &t.box, &conditioning, t.tape));
+        HD_OK(backward_on(t.p.block, t.dx, &conditioning, &t.wanted, t.tape));
         free(before);
         close_training(&t);
     }
@@ -141,7 +142,7 @@ static void backward_is_the_adjoint_of_forward(void **state)
             for (int64_t i = 0; i < t.p.elems; i++) {
                 ((float *)t.x)[i] = t.p.x[i] + (float)sign * step * direction[i];
             }
-            HD_OK(heddle_block_forward(t.p.block, t.x, &t.box, &t.p.conditioning, HEDDLE_NO_STREAM));
+            HD_OK(forward_on(t.p.block, t.x, &t.box, &t.p.conditioning));
             for (int64_t i = 0; i < t.p.elems; i++) {
                 measured += sign * (double)dy[i] * (double)((float *)t.x)[i] / (2 * (double)step);
             }
@@ -187,34 +188,26 @@ static void wrong_calls_are_refused(void **state)
         wrong_tapes_are_refused(t.p.block);
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
         expect_sentence("holds no forward");
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(t.p.block, t.x, &t.box, &t.p.conditioning, NULL, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(t.p.block, t.x, NULL, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(NULL, t.x, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward_tape(t.p.block, t.x, &t.box, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(t.p.block, t.x, &t.box, &t.p.conditioning, NULL));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(t.p.block, t.x, NULL, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(NULL, t.x, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(t.p.block, t.x, &t.box, NULL, t.tape));
         t.box.len[3] = 16;
         HD_FAILS(HEDDLE_ERR_LAYOUT, forward(&t));
         t.box = whole_box(&options.shape);
         HD_OK(forward(&t));
         assert_true(heddle_tape_bytes(t.tape) > 0);
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_backward(t.p.block, NULL, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(t.p.block, t.dx, NULL, NULL, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(NULL, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, NULL, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, backward_on(t.p.block, NULL, &t.p.conditioning, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, backward_on(t.p.block, t.dx, NULL, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, backward_on(NULL, t.dx, &t.p.conditioning, NULL, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, backward_on(t.p.block, t.dx, &t.p.conditioning, NULL, NULL));
         HD_OK(heddle_block_create(&block, &options));
         HD_OK(heddle_block_seed(block, 1));
-        HD_FAILS(HEDDLE_ERR_ARG, heddle_block_backward(block, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, backward_on(block, t.dx, &t.p.conditioning, NULL, t.tape));
         expect_sentence("another block");
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(block, t.x, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
-        HD_FAILS(HEDDLE_ERR_ARG,
-                 heddle_block_forward_tape(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape, HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(block, t.x, &t.box, &t.p.conditioning, t.tape));
+        HD_FAILS(HEDDLE_ERR_ARG, forward_tape_on(t.p.block, NULL, &t.box, &t.p.conditioning, t.tape));
         HD_OK(backward(&t)); /* of the forward before all that */
         HD_OK(heddle_block_commit(t.p.block));
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
@@ -242,9 +235,9 @@ static void an_empty_box_is_legal(void **state)
         open_training(&t, &options, kind & 1);
         HD_OK(forward(&t));
         t.box.len[2] = 0;
-        HD_OK(heddle_block_forward_tape(t.p.block, NULL, &t.box, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(forward_tape_on(t.p.block, NULL, &t.box, NULL, t.tape));
         assert_int_equal(heddle_tape_bytes(t.tape), 0);
-        HD_OK(heddle_block_backward(t.p.block, NULL, NULL, NULL, t.tape, HEDDLE_NO_STREAM));
+        HD_OK(backward_on(t.p.block, NULL, NULL, NULL, t.tape));
         close_training(&t);
     }
 }
@@ -264,7 +257,7 @@ static void gradients_add_up(void **state)
         HD_OK(forward(&t));
         for (int i = 0; i < 2; i++) {
             memcpy(t.dx, t.p.x, (size_t)t.p.elems * sizeof(float));
-            HD_OK(heddle_block_backward(t.p.block, t.dx, &t.p.conditioning, NULL, t.tape, HEDDLE_NO_STREAM));
+            HD_OK(backward_on(t.p.block, t.dx, &t.p.conditioning, NULL, t.tape));
             for (int j = 0; j < 32; j++) {
                 assert_true(i == 0 || fabsf(gradient.data[j] - 2 * once[j]) <= 1e-5f * (1 + fabsf(once[j])));
             }

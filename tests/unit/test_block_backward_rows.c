@@ -1,5 +1,6 @@
 /* Backward of blocks: parts of the activation give the bits of the whole, threads and recomputing change nothing. */
 #include "block_back_model.h"
+#include "block_calls.h"
 
 /* All that one backward gives. */
 typedef struct outcome {
@@ -73,8 +74,8 @@ static outcome train(const problem *p, heddle_block *block, const float *dy, con
         HD_OK(heddle_tape_create(&tape, block, &options));
         char *part = part_of(p, &box[i], x, must_alloc(p->elems, elem), 0);
         char *dpart = part_of(p, &box[i], o.dx, must_alloc(p->elems, elem), 0);
-        HD_OK(heddle_block_forward_tape(block, part, &box[i], &p->conditioning, tape, HEDDLE_NO_STREAM));
-        HD_OK(heddle_block_backward(block, dpart, &p->conditioning, &o.wanted, tape, HEDDLE_NO_STREAM));
+        HD_OK(forward_tape_on(block, part, &box[i], &p->conditioning, tape));
+        HD_OK(backward_on(block, dpart, &p->conditioning, &o.wanted, tape));
         part_of(p, &box[i], o.dx, dpart, 1);
         free(part);
         free(dpart);
@@ -256,13 +257,13 @@ static void tapes_in_flight_do_not_mix(void **state)
         for (int i = 0; i < parts; i++) {
             char *x = part_of(&p, &box[i], whole, must_alloc(p.elems, 4), 0);
             HD_OK(heddle_tape_create(&tape[i], p.block, NULL));
-            HD_OK(heddle_block_forward_tape(p.block, x, &box[i], &p.conditioning, tape[i], HEDDLE_NO_STREAM));
-            HD_OK(heddle_block_forward(p.block, x, &box[i], &p.conditioning, HEDDLE_NO_STREAM)); /* disturbs nothing */
+            HD_OK(forward_tape_on(p.block, x, &box[i], &p.conditioning, tape[i]));
+            HD_OK(forward_on(p.block, x, &box[i], &p.conditioning)); /* disturbs nothing */
             free(x);
         }
         for (int i = 0; i < parts; i++) {
             dx[i] = part_of(&p, &box[i], whole_dy, must_alloc(p.elems, 4), 0);
-            HD_OK(heddle_block_backward(p.block, dx[i], &p.conditioning, NULL, tape[i], HEDDLE_NO_STREAM));
+            HD_OK(backward_on(p.block, dx[i], &p.conditioning, NULL, tape[i]));
             part_of(&p, &box[i], got, dx[i], 1);
             heddle_tape_destroy(tape[i]);
             free(dx[i]);

@@ -1,4 +1,5 @@
 /* The LINEAR stage on whole fibres: against a naive fp64 model, and rows that do not know of other fibres. */
+#include "block_calls.h"
 #include "block_problem.h"
 
 #include <heddle/linear_attention.h>
@@ -97,7 +98,7 @@ static void follows_the_model(void **state)
         }
         model_linear_stage(&p, wanted);
         void *x = stored(p.x, p.elems, dtype);
-        HD_OK(heddle_block_forward(p.block, x, &whole, &p.conditioning, HEDDLE_NO_STREAM));
+        HD_OK(forward_on(p.block, x, &whole, &p.conditioning));
         for (int64_t i = 0; i < p.elems; i++) {
             double off = fabs(value_at(x, dtype, i) - wanted[i]) / (1 + fabs(wanted[i]));
             worst = off > worst || isnan(off) ? off : worst;
@@ -192,8 +193,8 @@ static void gradients_are_slopes_of_the_model(void **state)
             weight[i] = (double)(dx[i] = symmetric());
         }
         HD_OK(heddle_tape_create(&tape, p.block, NULL));
-        HD_OK(heddle_block_forward_tape(p.block, y, &whole, &p.conditioning, tape, HEDDLE_NO_STREAM));
-        HD_OK(heddle_block_backward(p.block, dx, &p.conditioning, NULL, tape, HEDDLE_NO_STREAM));
+        HD_OK(forward_tape_on(p.block, y, &whole, &p.conditioning, tape));
+        HD_OK(backward_on(p.block, dx, &p.conditioning, NULL, tape));
         for (int i = -1; i < heddle_block_nparams(p.block); i++) {
             heddle_param param = {.struct_bytes = sizeof param};
             heddle_param gradient = {
@@ -232,7 +233,7 @@ static void fibres_are_independent(void **state)
         heddle_box whole = whole_box(&options.shape), part = whole;
         size_t elem = heddle_dtype_bytes(dtype);
         char *x = stored(p.x, p.elems, dtype), *own = stored(p.x, p.elems, dtype);
-        HD_OK(heddle_block_forward(p.block, x, &whole, &p.conditioning, HEDDLE_NO_STREAM));
+        HD_OK(forward_on(p.block, x, &whole, &p.conditioning));
         for (int64_t t = 0; t < extent[1]; t += part.len[1]) {
             part.lo[0] = t % 2;
             part.len[0] = 1 + t % 2;
@@ -243,7 +244,7 @@ static void fibres_are_independent(void **state)
                 one.lo[0] = b;
                 one.len[0] = 1;
                 size_t at = (size_t)((b * extent[1] + t) * extent[2] * extent[3]) * elem;
-                HD_OK(heddle_block_forward(p.block, own + at, &one, &p.conditioning, HEDDLE_NO_STREAM));
+                HD_OK(forward_on(p.block, own + at, &one, &p.conditioning));
                 assert_memory_equal(own + at, x + at, (size_t)(part.len[1] * extent[2] * extent[3]) * elem);
             }
         }

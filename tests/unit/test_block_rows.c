@@ -1,4 +1,5 @@
 /* Rows do not know of one another: parts of the activation give the bits of the whole. */
+#include "block_calls.h"
 #include "block_problem.h"
 
 #include <pthread.h>
@@ -34,7 +35,7 @@ static void check_part(problem *p, heddle_block *block, const heddle_box *box, c
     for (int64_t r = 0; r < rows; r++) {
         memcpy(part + (size_t)r * row_bytes, whole + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes);
     }
-    HD_OK(heddle_block_forward(block, part, box, &p->conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(block, part, box, &p->conditioning));
     for (int64_t r = 0; r < rows; r++) {
         if (memcmp(part + (size_t)r * row_bytes, wanted + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes)) {
             fail_msg("row %lld of %lld differs from the whole tensor's", (long long)r, (long long)rows);
@@ -51,7 +52,7 @@ static void check_parts(const heddle_block_options *options, int parts)
     const heddle_shape *shape = &options->shape;
     char *wanted = stored(p.x, p.elems, shape->dtype);
     heddle_box whole = whole_box(shape);
-    HD_OK(heddle_block_forward(p.block, wanted, &whole, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p.block, wanted, &whole, &p.conditioning));
     heddle_block *threaded = NULL;
     heddle_block_options more = *options;
     more.threads = 3;
@@ -164,7 +165,7 @@ static void *rank_main(void *arg)
         (*out)[i] = (float)(i % 97) * 0.01f;
     }
     if (heddle_block_create(&block, &options) != HEDDLE_OK || heddle_block_seed(block, 3) != HEDDLE_OK ||
-        heddle_block_forward(block, *out, &box, NULL, HEDDLE_NO_STREAM) != HEDDLE_OK) {
+        forward_on(block, *out, &box, NULL) != HEDDLE_OK) {
         free(*out);
         *out = NULL;
     }
@@ -200,10 +201,10 @@ static void a_fork_keeps_the_block(void **state)
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     float *mine = stored(p.x, p.elems, HEDDLE_F32);
-    HD_OK(heddle_block_forward(p.block, mine, &box, &p.conditioning, HEDDLE_NO_STREAM));
+    HD_OK(forward_on(p.block, mine, &box, &p.conditioning));
     pid_t child = fork();
     if (child == 0) {
-        heddle_status st = heddle_block_forward(p.block, p.x, &box, &p.conditioning, HEDDLE_NO_STREAM);
+        heddle_status st = forward_on(p.block, p.x, &box, &p.conditioning);
         _exit(st != HEDDLE_OK || memcmp(p.x, mine, (size_t)p.elems * sizeof *mine) != 0);
     }
     int result = -1;

@@ -1,5 +1,6 @@
 /* Weights change between steps, as they do in training: nothing of the old ones may be left in what a block packed,
  * kept or computed before. A block whose weights came late is held against one that never had others, bit for bit. */
+#include "block_calls.h"
 #include "block_problem.h"
 
 #include <heddle/train/tape.h>
@@ -37,12 +38,12 @@ static void forward(step *s, problem *p)
     memcpy(s->x, start, s->bytes);
     memcpy(s->dx, start, s->bytes);
     free(start);
-    HD_OK(heddle_block_forward_tape(p->block, s->x, &box, &p->conditioning, s->tape, HEDDLE_NO_STREAM));
+    HD_OK(forward_tape_on(p->block, s->x, &box, &p->conditioning, s->tape));
 }
 
 static heddle_status backward(step *s, problem *p)
 {
-    return heddle_block_backward(p->block, s->dx, &p->conditioning, NULL, s->tape, HEDDLE_NO_STREAM);
+    return backward_on(p->block, s->dx, &p->conditioning, NULL, s->tape);
 }
 
 static void same_gradients(heddle_block *a, heddle_block *b)

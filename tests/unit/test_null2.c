@@ -89,7 +89,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
-      heddle_block_forward(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM))       \
+      heddle_block_forward(P(0, a->block), P(1, &a->tensor), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM)) \
     X(heddle_block_shard_attention, "block comm mesh layout method", NULL_STATUS,                                      \
       heddle_block_shard_attention(P(0, a->block), P(1, a->comm), P(2, MESH), P(3, LAYOUT), P(4, "local")))            \
     X(heddle_block_get_traffic, "out block", NULL_STATUS,                                                              \
@@ -121,10 +121,10 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_executor_step_at(P(0, &(heddle_executor_step){.struct_bytes = sizeof(heddle_executor_step)}),             \
                               P(1, a->executor), 0, 0))                                                                \
     X(heddle_block_forward_tape, "block x box conditioning tape", NULL_STATUS,                                         \
-      heddle_block_forward_tape(P(0, a->block), P(1, out1), P(2, &a->box), P(3, &a->conditioning), P(4, a->tape),      \
-                                HEDDLE_NO_STREAM))                                                                     \
+      heddle_block_forward_tape(P(0, a->block), P(1, &a->tensor), P(2, &a->box), P(3, &a->conditioning),               \
+                                P(4, a->tape), HEDDLE_NO_STREAM))                                                      \
     X(heddle_block_backward, "block dx conditioning dconditioning? tape", NULL_STATUS,                                 \
-      heddle_block_backward(P(0, a->block), P(1, out1), P(2, &a->conditioning),                                        \
+      heddle_block_backward(P(0, a->block), P(1, &a->tensor), P(2, &a->conditioning),                                  \
                             P(3, &(heddle_conditioning_gradient){0}), P(4, a->tape), HEDDLE_NO_STREAM))                \
     X(heddle_block_gradient, "out block", NULL_STATUS,                                                                 \
       heddle_block_gradient(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->block), 0))           \

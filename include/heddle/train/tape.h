@@ -45,7 +45,7 @@ HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
 /* heddle_block_forward that also fills the tape, with the same bits in x; grows the tape on the first call for a larger
  * box and replaces what it held. Collective where heddle_block_forward is. Errors as there; HEDDLE_ERR_ARG also: a
  * NULL, or the tape is of another block. After an error the tape holds nothing. */
-HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, void *x, const heddle_box *box,
+HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                                    const heddle_conditioning *conditioning, heddle_tape *tape,
                                                    heddle_stream stream);
 
@@ -65,7 +65,8 @@ typedef struct heddle_conditioning_gradient {
  * HEDDLE_ERR_ARG: a NULL; the tape is of another block or holds no forward; weights were committed since it;
  * conditioning missing. HEDDLE_ERR_NOMEM: workspace of the first call of a box; nothing is allocated afterwards. After
  * an error dx and the gradients may be partly done. */
-HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, void *dx, const heddle_conditioning *conditioning,
+HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx,
+                                               const heddle_conditioning *conditioning,
                                                const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
                                                heddle_stream stream);
 
