@@ -70,11 +70,17 @@ static int64_t place_of(const hd_attn_problem *p, int i, int which, int64_t h, i
     return h >= first && h < first + count ? base + before + h - first : -1;
 }
 
+/* Of an element: storage or arithmetic. */
+static int64_t bytes_of(const hd_attn_problem *p, heddle_dtype dtype)
+{
+    return dtype == p->dtype ? p->elem_bytes : p->real_bytes;
+}
+
 static void unpack_parts(heddle_attention *a, const heddle_attention_array *const *x, const char *dense,
                          heddle_dtype dtype, const void **src)
 {
     const hd_attn_problem *p = &a->problem;
-    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * (int64_t)heddle_dtype_bytes(dtype);
+    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * bytes_of(p, dtype);
     for (int which = 0; which < 3; which++) {
         int64_t heads = which == 0 ? p->heads : p->kv_heads;
         for (int64_t h = 0; h < heads; h++) {
@@ -118,7 +124,7 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     }
     int64_t rows = p->batch * p->member_rows[p->rank].rows;
     for (int64_t h = 0; h < p->heads; h++) {
-        const void *src = o + h * rows * p->width * (int64_t)heddle_dtype_bytes(type);
+        const void *src = o + h * rows * p->width * bytes_of(p, type);
         hd_attn_unpack_head(a->core.table, x[3], &src, 1, type, p, h, p->heads);
     }
     int64_t own = p->member_rows[p->rank].rows * p->real_bytes;

@@ -22,7 +22,7 @@ static hd_linear_rows rows_of(const heddle_linear_attention *a, const heddle_att
     }
     int64_t at = sample_head / p->heads * stride[0] + row * stride[1] + sample_head % p->heads * stride[2];
     unsigned char *data = array->data;
-    return (hd_linear_rows){.data = data == NULL ? NULL : data + at * (int64_t)heddle_dtype_bytes(p->shape.dtype),
+    return (hd_linear_rows){.data = data == NULL ? NULL : data + at * p->members.elem_bytes,
                             .row = stride[1],
                             .column = stride[3],
                             .dtype = p->shape.dtype};

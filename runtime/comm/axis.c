@@ -306,7 +306,7 @@ static heddle_status part_abort(heddle_comm *comm, const char *why)
 
 static heddle_status part_check(heddle_comm *comm)
 {
-    return comm->parent->ops->check(comm->parent);
+    return hd_comm_check_outside(comm->parent);
 }
 
 static void part_destroy(heddle_comm *comm)

@@ -34,7 +34,7 @@ typedef struct hd_comm_ops {
      */
     heddle_status (*withdraw)(heddle_comm *comm);
     heddle_status (*abort)(heddle_comm *comm, const char *why); /* ranks outside the group; any thread */
-    heddle_status (*check)(heddle_comm *comm);                  /* did a rank outside the group give up? cheap */
+    heddle_status (*check)(heddle_comm *comm); /* did a rank outside the group give up? cheap; NULL: none is */
     /* Between two looks at an exchange; NULL: hd_group_relax. Transports whose messages ring no bell must not sleep. */
     void (*relax)(heddle_comm *comm, int round);
     void (*destroy)(heddle_comm *comm); /* comm->ctx only */
@@ -158,6 +158,11 @@ static inline heddle_comm *hd_comm_root(heddle_comm *comm)
         comm = comm->parent;
     }
     return comm;
+}
+
+static inline heddle_status hd_comm_check_outside(heddle_comm *comm)
+{
+    return comm->ops->check != NULL ? comm->ops->check(comm) : HEDDLE_OK;
 }
 
 /* The rank's number in the communicator that the user opened: what sentences name. */

@@ -270,12 +270,6 @@ static heddle_status local_abort(heddle_comm *comm, const char *why)
     return HEDDLE_OK;
 }
 
-static heddle_status local_check(heddle_comm *comm)
-{
-    (void)comm;
-    return HEDDLE_OK;
-}
-
 static void local_destroy(heddle_comm *comm)
 {
     (void)comm;
@@ -291,6 +285,5 @@ const hd_comm_ops hd_local_ops = {
     .exchange_missing = local_exchange_missing,
     .withdraw = local_withdraw,
     .abort = local_abort,
-    .check = local_check,
     .destroy = local_destroy,
 };

@@ -11,7 +11,7 @@ heddle_status hd_comm_enter(heddle_comm *comm)
     if (__builtin_expect(atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire) != 0, 0)) {
         return hd_group_check(group);
     }
-    return root->ops->check(root);
+    return hd_comm_check_outside(root);
 }
 
 static void say_call(char *text, size_t bytes, uint64_t call)

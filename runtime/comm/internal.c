@@ -28,7 +28,7 @@ heddle_status hd_comm_check(heddle_comm *comm)
 {
     heddle_comm *root = hd_comm_root(comm);
     heddle_status st = hd_group_check(root->group);
-    st = st != HEDDLE_OK ? st : root->ops->check(root);
+    st = st != HEDDLE_OK ? st : hd_comm_check_outside(root);
     return st != HEDDLE_OK || root->interrupt.ask == NULL ? st : ask_interrupt(root);
 }
 
