@@ -156,6 +156,9 @@ HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const voi
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
 HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
+/* What is put into `stream` from now on comes after the execution in flight. Host memory: `stream` is ignored, and the
+ * call returns when dst is complete, as heddle_reshard_wait does. Errors as for wait. */
+HEDDLE_API heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
 
 #ifdef __cplusplus
 }

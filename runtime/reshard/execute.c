@@ -181,3 +181,10 @@ heddle_status heddle_reshard_wait(heddle_reshard *reshard)
     heddle_status st = HD_NEED(reshard);
     return st == HEDDLE_OK ? finish(reshard, hd_channel_wait(reshard->channel)) : st;
 }
+
+heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream)
+{
+    (void)stream; /* host memory: done on return */
+    heddle_status st = HD_NEED(reshard);
+    return st == HEDDLE_OK ? heddle_reshard_wait(reshard) : st;
+}

@@ -226,7 +226,8 @@ static heddle_status several_in_flight(heddle_comm *comm, void *arg)
             st = heddle_reshard_test(s[turn % PLANS].reshard, &done);
         }
         for (int i = PLANS - 1; i >= 0 && st == HEDDLE_OK && work > 0; i--) { /* waits in another order */
-            st = heddle_reshard_wait(s[(i + heddle_comm_rank(comm)) % PLANS].reshard);
+            heddle_reshard *next = s[(i + heddle_comm_rank(comm)) % PLANS].reshard;
+            st = round % 2 == 0 ? heddle_reshard_wait(next) : heddle_reshard_wait_on(next, HEDDLE_NO_STREAM);
         }
     }
     for (int i = 0; i < made; i++) {

@@ -100,6 +100,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       heddle_reshard_start(P(0, a->reshard), P(1, a->x), P(2, floats), HEDDLE_NO_STREAM))                              \
     X(heddle_reshard_test, "!reshard done", NULL_STATUS, heddle_reshard_test(P(0, a->reshard), P(1, coords)))          \
     X(heddle_reshard_wait, "!reshard", NULL_STATUS, heddle_reshard_wait(P(0, a->reshard)))                             \
+    X(heddle_reshard_wait_on, "!reshard", NULL_STATUS, heddle_reshard_wait_on(P(0, a->reshard), HEDDLE_NO_STREAM))     \
     X(heddle_bench_options_init, "options", NULL_NOTHING,                                                              \
       (heddle_bench_options_init(P(0, &(heddle_bench_options){0})), 0))                                                \
     X(heddle_bench_reshard, "out comm line options?", NULL_STATUS,                                                     \
