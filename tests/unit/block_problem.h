@@ -2,6 +2,7 @@
 #ifndef HD_TEST_BLOCK_PROBLEM_H
 #define HD_TEST_BLOCK_PROBLEM_H
 
+#include "block_calls.h"
 #include "case.h"
 #include "draw.h"
 

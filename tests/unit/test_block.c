@@ -1,5 +1,4 @@
 /* Blocks against a naive fp64 model of the same formulas, odd values and wrong arguments. */
-#include "block_calls.h"
 #include "block_problem.h"
 
 #include "runtime/base/base.h"

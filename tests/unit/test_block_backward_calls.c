@@ -1,6 +1,5 @@
 /* Backward of blocks: odd values, wrong calls, memory; and the gradient kernels of every instruction set. */
 #include "block_back_model.h"
-#include "block_calls.h"
 #include "kernels/table.h"
 
 #include "runtime/base/base.h"

@@ -1,6 +1,5 @@
 /* Backward of blocks: parts of the activation give the bits of the whole, threads and recomputing change nothing. */
 #include "block_back_model.h"
-#include "block_calls.h"
 
 /* All that one backward gives. */
 typedef struct outcome {

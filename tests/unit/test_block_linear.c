@@ -1,5 +1,4 @@
 /* The LINEAR stage on whole fibres: against a naive fp64 model, and rows that do not know of other fibres. */
-#include "block_calls.h"
 #include "block_problem.h"
 
 #include <heddle/linear_attention.h>

@@ -1,5 +1,4 @@
 /* Rows do not know of one another: parts of the activation give the bits of the whole. */
-#include "block_calls.h"
 #include "block_problem.h"
 
 #include <pthread.h>

@@ -1,6 +1,5 @@
 /* Weights change between steps, as they do in training: nothing of the old ones may be left in what a block packed,
  * kept or computed before. A block whose weights came late is held against one that never had others, bit for bit. */
-#include "block_calls.h"
 #include "block_problem.h"
 
 #include <heddle/train/tape.h>
