@@ -54,7 +54,7 @@ static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
     hd_record own = {.name = 0};
     hd_block *block = comm->hub.block;
     if (mine == HEDDLE_OK && block != NULL) {
-        own.name = hd_group_export(comm->group, block->memory, block->bytes);
+        own.name = hd_window_name(comm->group->window[comm->group->me], block->memory, block->bytes);
     }
     HD_TRY(hd_comm_agree_with(parent, mine, &own));
     if (block != NULL) {
@@ -63,7 +63,8 @@ static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
         atomic_store(&hub->counter[1], 0);
         atomic_store(&hub->arrived, 0);
         for (int r = 0; r < comm->size; r++) {
-            comm->hub.of[r] = hd_group_import(comm->group, comm->member[r], parent->records[comm->parent_rank[r]].name);
+            comm->hub.of[r] =
+                hd_window_at(comm->group->window[comm->member[r]], parent->records[comm->parent_rank[r]].name);
         }
     }
     HD_TRY(hd_comm_agree(parent, HEDDLE_OK));
@@ -304,11 +305,6 @@ static heddle_status part_abort(heddle_comm *comm, const char *why)
     return comm->parent->ops->abort(comm->parent, why);
 }
 
-static heddle_status part_check(heddle_comm *comm)
-{
-    return hd_comm_check_outside(comm->parent);
-}
-
 static void part_destroy(heddle_comm *comm)
 {
     (void)comm;
@@ -325,6 +321,5 @@ const hd_comm_ops hd_part_ops = {
     .exchange_missing = part_exchange_missing,
     .withdraw = part_withdraw,
     .abort = part_abort,
-    .check = part_check,
     .destroy = part_destroy,
 };

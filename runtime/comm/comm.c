@@ -64,9 +64,9 @@ void hd_comm_find_local(heddle_comm *comm)
     int me = hd_comm_root_rank(comm, comm->rank);
     comm->nlocal = 0;
     for (int r = 0; r < comm->size; r++) {
-        comm->local_index[r] = -1;
+        comm->window[r] = (hd_window){0, 0};
         if (comm->member[r] >= 0 && reached(comm, me, hd_comm_root_rank(comm, r), root->size)) {
-            comm->local_index[r] = comm->nlocal;
+            comm->window[r] = comm->group->window[comm->member[r]];
             comm->local[comm->nlocal++] = r;
         }
     }
@@ -88,7 +88,7 @@ heddle_status hd_comm_arrays(heddle_comm *comm)
     size_t n = (size_t)comm->size;
     HD_TRY(hd_alloc((void **)&comm->member, n, sizeof(int), "a communicator"));
     HD_TRY(hd_alloc((void **)&comm->local, n, sizeof(int), "a communicator"));
-    HD_TRY(hd_alloc((void **)&comm->local_index, n, sizeof(int), "a communicator"));
+    HD_TRY(hd_alloc((void **)&comm->window, n, sizeof(hd_window), "a communicator"));
     HD_TRY(hd_alloc((void **)&comm->records, n, sizeof(hd_record), "a communicator"));
     HD_TRY(hd_alloc((void **)&comm->terms, n, sizeof(void *), "a communicator"));
 out:
@@ -176,7 +176,7 @@ static void free_arrays(heddle_comm *comm)
     hd_free(comm->parent_rank);
     hd_free(comm->member);
     hd_free(comm->local);
-    hd_free(comm->local_index);
+    hd_free(comm->window);
     hd_free(comm->records);
     hd_free(comm->terms);
     hd_free(comm->envelopes);

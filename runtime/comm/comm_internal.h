@@ -4,6 +4,7 @@
 #define HD_COMM_INTERNAL_H
 
 #include "runtime/base/fields.h"
+#include "runtime/comm/ground/window.h"
 
 #include <heddle/comm.h>
 #include <heddle/sys/transport.h>
@@ -36,9 +37,6 @@ heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st);
  * transport, and returns `st` with the sentence of the moment, which it leaves in `why`. */
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes);
 
-/* A place of the communicator where transfers keep the list of those in flight; NULL at first. */
-void **hd_comm_in_flight(heddle_comm *comm);
-
 /* How sentences call a rank of comm: its number in the communicator that the user opened. */
 int hd_comm_rank_name(const heddle_comm *comm, int rank);
 /* "threads": how sentences call what carries the bytes. */
@@ -49,6 +47,14 @@ int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */
 int hd_comm_shares_address_space(const heddle_comm *comm);
 pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
+
+/* What executions read and write in place; it stays while the communicator does. */
+typedef struct hd_comm_view {
+    void **in_flight;    /* the transfers in flight; NULL at first */
+    _Atomic int *moving; /* this rank copies to or from its peers' memory */
+    _Atomic int *alarm;  /* not 0: somebody has given up (hd_comm_check says who) */
+} hd_comm_view;
+void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm);
 
 /* A name for [memory, memory+bytes) that peers of this host can turn into an address; 0: they cannot reach it. Never
  * allocates. Zero bytes give a valid name. */
@@ -61,7 +67,8 @@ void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t byte
 
 /* A link: for every ordered pair of local ranks and each of HD_LINK_SLOTS slots a flag with a small payload, alone on
  * its cache lines. Sequence numbers only grow; posting publishes everything written before (non-temporal stores
- * included, if their kernel fenced). */
+ * included, if their kernel fenced). Peers, slots and words are the caller's to get right: nothing is looked up here
+ * that an execution would pay for. */
 enum { HD_LINK_SLOTS = 4, HD_LINK_WORDS = 6 };
 typedef struct hd_link hd_link;
 
@@ -72,8 +79,8 @@ heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence,
  * it closed its communicator. */
 heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int *arrived);
-/* hd_comm_import of what a linked peer exported. */
-void *hd_link_import(const hd_link *link, int peer, uint64_t name);
+/* By rank, of this one and of those that it is linked with; they stay while the link does. */
+const hd_window *hd_link_windows(const hd_link *link);
 /* Spin while ranks fit the cores, then yield, then futex. HEDDLE_ERR_TIMEOUT names rank, peer and `what`. */
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int64_t deadline_ns, const char *what);
@@ -100,10 +107,9 @@ heddle_status hd_comm_begin(heddle_comm *comm, const char *call);
 void hd_comm_relax(heddle_comm *comm, int round);
 
 /* A rank that gives up must not return while a peer copies from or to its memory. So whoever copies says so before
- * (followed by a full fence, which every hd_link_post has), then asks whether anybody has given up, and only then
- * copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies any more. */
-void hd_comm_set_moving(heddle_comm *comm, int moving);
-int hd_comm_is_aborted(const heddle_comm *comm);
+ * (hd_comm_view.moving, followed by a full fence, which every hd_link_post has), then asks whether anybody has given
+ * up (.alarm), and only then copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies
+ * any more. */
 void hd_comm_quiesce(heddle_comm *comm);
 
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages). Collective creation. */

@@ -16,8 +16,8 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 
 /* --- communicator ------------------------------------------------------------------------------------------------- */
 
-/* What differs between transports; no slot is NULL but relax, and sendrecv where all ranks are in the group. `exchange`
- * is the transport's own object. */
+/* What differs between transports; no slot is NULL but check and relax, and sendrecv where all ranks are in the group.
+ * `exchange` is the transport's own object. */
 typedef struct hd_comm_ops {
     const char *name;
     heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -34,7 +34,8 @@ typedef struct hd_comm_ops {
      */
     heddle_status (*withdraw)(heddle_comm *comm);
     heddle_status (*abort)(heddle_comm *comm, const char *why); /* ranks outside the group; any thread */
-    heddle_status (*check)(heddle_comm *comm); /* did a rank outside the group give up? cheap; NULL: none is */
+    /* Did a rank outside the group give up? Cheap; asked of a communicator without parent; NULL: there are none. */
+    heddle_status (*check)(heddle_comm *comm);
     /* Between two looks at an exchange; NULL: hd_group_relax. Transports whose messages ring no bell must not sleep. */
     void (*relax)(heddle_comm *comm, int round);
     void (*destroy)(heddle_comm *comm); /* comm->ctx only */
@@ -104,7 +105,7 @@ struct heddle_comm {
     int *member;         /* by rank: group index, -1: not on this host */
     int *local;          /* ranks that reach one another, ascending */
     int nlocal;
-    int *local_index; /* by rank: position in local, -1: messages only */
+    hd_window *window; /* by rank; no bytes: messages only */
     heddle_comm_options options;
     hd_interrupt interrupt;
     hd_hub hub;
@@ -113,7 +114,7 @@ struct heddle_comm {
     const void **terms;     /* [size] of a sum */
     hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
     hd_breaker *breaker;    /* NULL: nobody */
-    void *in_flight;        /* of the reshards: hd_comm_in_flight */
+    void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
     int broken;             /* heddle_status of a group operation that failed half way */

@@ -19,7 +19,7 @@ void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int ra
 {
     if (rank == comm->rank) {
         snprintf(text, bytes, "it is this rank");
-    } else if (comm->local_index[rank] >= 0) {
+    } else if (comm->window[rank].bytes > 0) {
         snprintf(text, bytes, "%s", comm->group->team != NULL ? "a thread of this process" : "memory of this host");
     } else if (comm->options.force_messages) {
         snprintf(text, bytes, "messages by %s: they are forced (force_messages)", comm->name);

@@ -143,7 +143,7 @@ static heddle_status progress_sends(heddle_comm *comm, local_exchange *x, int *l
         flow *f = &x->send[r];
         if (f->busy) {
             walk_flow(x, r, 1, f->stage);
-            uint64_t words[2] = {hd_group_export(comm->group, f->stage, f->bytes), f->bytes};
+            uint64_t words[2] = {hd_window_name(comm->group->window[comm->group->me], f->stage, f->bytes), f->bytes};
             HD_TRY(hd_link_post(x->link, r, SLOT_DATA, x->execution, words, 2));
             f->busy = 0;
             f->unread = 1;
@@ -180,7 +180,7 @@ static heddle_status progress_receives(heddle_comm *comm, local_exchange *x, int
                          (unsigned long long)words[1]);
             goto out;
         }
-        walk_flow(x, r, 0, hd_group_import(comm->group, comm->member[r], words[0]));
+        walk_flow(x, r, 0, hd_window_at(comm->group->window[comm->member[r]], words[0]));
         f->busy = 0;
         HD_TRY(hd_link_post(x->link, r, SLOT_ACK, x->execution, NULL, 0));
     }

@@ -92,19 +92,10 @@ heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, siz
     return comm->ops->sendrecv(comm, send, send_bytes, to, recv, recv_bytes, from);
 }
 
-void **hd_comm_in_flight(heddle_comm *comm)
+void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm)
 {
-    return &comm->in_flight;
-}
-
-void hd_comm_set_moving(heddle_comm *comm, int moving)
-{
-    atomic_store_explicit(&comm->group->control[comm->group->me]->moving, moving, memory_order_release);
-}
-
-int hd_comm_is_aborted(const heddle_comm *comm)
-{
-    return atomic_load(&comm->group->control[comm->group->me]->alarm) != 0;
+    hd_control *own = comm->group->control[comm->group->me];
+    *out = (hd_comm_view){.in_flight = &comm->in_flight, .moving = &own->moving, .alarm = &own->alarm};
 }
 
 void hd_comm_quiesce(heddle_comm *comm)
@@ -124,12 +115,12 @@ pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank)
 
 uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes)
 {
-    return hd_group_export(comm->group, memory, bytes);
+    return hd_window_name(comm->window[comm->rank], memory, bytes);
 }
 
 void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name)
 {
-    return comm->local_index[rank] >= 0 ? hd_group_import(comm->group, comm->member[rank], name) : NULL;
+    return hd_window_at(comm->window[rank], name);
 }
 
 /* A page of a peer's arena costs a fault on first use here too; populating does not change the contents. */

@@ -27,6 +27,7 @@ struct hd_link {
     cell **in;          /* by rank: HD_LINK_SLOTS cells that it writes; NULL: not linked */
     cell **out;         /* by rank: the cells that this rank writes */
     uint64_t *out_base; /* by rank */
+    hd_window *window;  /* by rank; no bytes: not linked */
     known *known;       /* by rank and slot: of the cells that this rank writes */
     int is_inner;       /* part of other calls: posts and waits do not count */
 };
@@ -55,6 +56,7 @@ static heddle_status link_parts(hd_link **out, heddle_comm *comm, int n)
     HD_TRY(hd_alloc((void **)&link->in, (size_t)comm->size, sizeof(cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out, (size_t)comm->size, sizeof(cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out_base, (size_t)comm->size, sizeof(uint64_t), "a link"));
+    HD_TRY(hd_alloc((void **)&link->window, (size_t)comm->size, sizeof(hd_window), "a link"));
     HD_TRY(hd_alloc((void **)&link->known, (size_t)comm->size * HD_LINK_SLOTS, sizeof(known), "a link"));
     HD_TRY(take_inbox(comm->group, &link->inbox, (size_t)n * HD_LINK_SLOTS * sizeof(cell)));
     link->in_base = link->inbox->generation << GENERATION_SHIFT;
@@ -78,13 +80,14 @@ static heddle_status link_make(hd_link **out, heddle_comm *comm, const int *rank
     heddle_status mine = link_parts(&link, comm, n);
     hd_record own = {.name = 0};
     if (mine == HEDDLE_OK) {
-        own.name = hd_group_export(comm->group, link->inbox->memory, link->inbox->bytes);
+        own.name = hd_window_name(comm->group->window[comm->group->me], link->inbox->memory, link->inbox->bytes);
         own.extra = link->in_base;
     }
     HD_TRY(hd_comm_agree_with(comm, mine, &own));
     for (int i = 0; i < n; i++) {
         const hd_record *peer = &comm->records[ranks[i]];
-        cell *theirs = hd_group_import(comm->group, comm->member[ranks[i]], peer->name);
+        link->window[ranks[i]] = comm->group->window[comm->member[ranks[i]]];
+        cell *theirs = hd_window_at(link->window[ranks[i]], peer->name);
         link->in[ranks[i]] = (cell *)link->inbox->memory + (size_t)i * HD_LINK_SLOTS;
         link->out[ranks[i]] = theirs + (size_t)me * HD_LINK_SLOTS;
         link->out_base[ranks[i]] = peer->extra;
@@ -127,20 +130,9 @@ void hd_link_destroy(hd_link *link)
     hd_free(link->in);
     hd_free(link->out);
     hd_free(link->out_base);
+    hd_free(link->window);
     hd_free(link->known);
     hd_free(link);
-}
-
-static heddle_status check_peer(const hd_link *link, int peer, int slot, int nwords)
-{
-    if (peer < 0 || peer >= link->comm->size || link->out[peer] == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "rank %d has no link to rank %d", link->comm->rank, peer);
-    }
-    if (slot < 0 || slot >= HD_LINK_SLOTS || nwords < 0 || nwords > HD_LINK_WORDS) {
-        return hd_fail(HEDDLE_ERR_ARG, "slot %d of %d, %d words of at most %d", slot, HD_LINK_SLOTS, nwords,
-                       HD_LINK_WORDS);
-    }
-    return HEDDLE_OK;
 }
 
 static heddle_status count_call(const hd_link *link, const char *call)
@@ -151,7 +143,6 @@ static heddle_status count_call(const hd_link *link, const char *call)
 heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_peer(link, peer, slot, nwords));
     HD_TRY(count_call(link, "link post"));
     cell *c = &link->out[peer][slot];
     known *k = &link->known[peer * HD_LINK_SLOTS + slot];
@@ -188,19 +179,17 @@ heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence,
 {
     const heddle_comm *comm = link->comm;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_peer(link, peer, slot, nwords));
     *arrived = has_arrived(link, peer, slot, sequence, words, nwords);
     if (!*arrived && __builtin_expect(hd_group_left(comm->group, comm->member[peer]), 0)) {
         *arrived = has_arrived(link, peer, slot, sequence, words, nwords); /* what it posted before it left counts */
         st = *arrived ? HEDDLE_OK : hd_group_closed(comm->group, comm->member[peer], "looking for a flag");
     }
-out:
     return st;
 }
 
-void *hd_link_import(const hd_link *link, int peer, uint64_t name)
+const hd_window *hd_link_windows(const hd_link *link)
 {
-    return link->out[peer] != NULL ? hd_group_import(link->comm->group, link->comm->member[peer], name) : NULL;
+    return link->window;
 }
 
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
@@ -210,7 +199,6 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
     heddle_comm *comm = link->comm;
     hd_group *group = comm->group;
     int late = 0;
-    HD_TRY(check_peer(link, peer, slot, nwords));
     HD_TRY(count_call(link, "link wait"));
     for (int round = 0;; round++) {
         if (has_arrived(link, peer, slot, sequence, words, nwords)) {

@@ -10,6 +10,7 @@ heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_ch
     size_t n = (size_t)heddle_comm_size(comm);
     HD_TRY(hd_alloc((void **)&c, 1, sizeof *c, "a channel"));
     c->comm = comm;
+    hd_comm_get_view(&c->view, comm);
     c->rank = heddle_comm_rank(comm);
     c->nranks = (int)n;
     c->options = *options;
@@ -43,6 +44,12 @@ void hd_channel_destroy(hd_channel *c)
     hd_free(c->sent);
     hd_free(c->reach_of);
     hd_free(c);
+}
+
+void hd_channel_set_link(hd_channel *c, hd_link *link)
+{
+    c->link = link;
+    c->window = link != NULL ? hd_link_windows(link) : NULL;
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
@@ -97,7 +104,7 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
     snprintf(c->broken_why, sizeof c->broken_why, "%s%s", heddle_last_error(), more);
     c->broken = st;
     hd_channel_leave(c);
-    hd_comm_set_moving(c->comm, 0);
+    atomic_store(c->view.moving, 0);
     st = hd_fail(st, "%s", c->broken_why);
     return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
 }
@@ -160,7 +167,8 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
     uint64_t words[3] = {(uint64_t)reason, 0, 0};
     const hd_peers *peers = &c->guard->peers;
     HD_TRY(hd_channel_check_free(c));
-    c->leg[0] = (hd_leg){.transfer = c->guard};
+    c->kept[0] = (hd_leg){.transfer = c->guard};
+    c->leg = c->kept;
     c->at = 0;
     c->deadline_ns = 0;
     if (c->any_mail) { /* messages carry no marks */

@@ -221,7 +221,9 @@ static heddle_status open_ways(hd_transfer **transfer, int n, hd_channel *c)
         any_near |= transfer[i]->any_near;
     }
     if (any_near && c->link == NULL) {
-        HD_TRY(hd_link_create(&c->link, c->comm));
+        hd_link *link = NULL;
+        HD_TRY(hd_link_create(&link, c->comm));
+        hd_channel_set_link(c, link);
     }
     for (int i = 0; i < n; i++) {
         hd_mail *mail = &transfer[i]->mail;

@@ -160,8 +160,8 @@ static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
     if (src == t->named_src && dst == t->named_dst && (src != NULL || dst != NULL)) {
         return HEDDLE_OK;
     }
-    t->src_name = hd_comm_export(c->comm, src, t->src_bytes);
-    t->dst_name = hd_comm_export(c->comm, dst, t->dst_bytes);
+    t->src_name = hd_window_name(c->window[c->rank], src, t->src_bytes);
+    t->dst_name = hd_window_name(c->window[c->rank], dst, t->dst_bytes);
     if (t->peers.nmovers > 0 && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
         t->named_src = t->named_dst = NULL;
         return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)", c->rank,
@@ -172,19 +172,12 @@ static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
     return HEDDLE_OK;
 }
 
-/* Post where this rank's arrays lie. */
-heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
+static heddle_status post_ready(hd_transfer *t, const hd_leg *leg)
 {
     heddle_status st = HEDDLE_OK;
     hd_channel *c = t->channel;
     const hd_peers *p = &t->peers;
     hd_reach reach = HD_REACH_DIRECT;
-    c->src_at[c->rank] = leg->src;
-    c->dst_at[c->rank] = leg->dst;
-    c->reach_of[c->rank] = HD_REACH_DIRECT;
-    if (p->ntell == 0) {
-        return HEDDLE_OK;
-    }
     HD_TRY(name_arrays(t, leg->src, leg->dst));
     if (t->own.used && t->src_name == 0) {
         reach = t->reach;
@@ -197,11 +190,25 @@ heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
         if (reach == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)leg->src;
         } else if (reach == HD_REACH_STAGED) {
-            words[1] = hd_comm_export(c->comm, t->stage + t->own.piece_offset[p->tell[i]], 1);
+            words[1] = hd_window_name(c->window[c->rank], t->stage + t->own.piece_offset[p->tell[i]], 1);
         }
         HD_TRY(hd_peer_post(c, HD_SLOT_READY, p->tell[i], words, 3));
     }
 out:
+    return st;
+}
+
+/* Post where this rank's arrays lie; while the flags travel, make ready what is needed when they have come. */
+heddle_status hd_peer_announce(hd_transfer *t, const hd_leg *leg)
+{
+    hd_channel *c = t->channel;
+    heddle_status st = t->peers.ntell > 0 ? post_ready(t, leg) : HEDDLE_OK;
+    c->src_at[c->rank] = leg->src;
+    c->dst_at[c->rank] = leg->dst;
+    c->reach_of[c->rank] = HD_REACH_DIRECT;
+    for (int i = 0; i < t->peers.nserved; i++) {
+        c->moved[t->peers.served[i]] = 0;
+    }
     return st;
 }
 
@@ -219,7 +226,8 @@ heddle_status hd_peer_await(hd_channel *c, int kind, int peer, uint64_t *words, 
                         kind == HD_SLOT_READY ? "waiting until it is ready" : "waiting until it has moved its part");
 }
 
-void hd_peer_take(hd_transfer *t, int i, const uint64_t *words)
+/* READY of peers.hear[i]. */
+static void take(hd_transfer *t, int i, const uint64_t *words)
 {
     hd_channel *c = t->channel;
     int peer = t->peers.hear[i];
@@ -227,15 +235,51 @@ void hd_peer_take(hd_transfer *t, int i, const uint64_t *words)
         c->refused_by = 1 + peer; /* collect the others first: all are told alike */
         c->refusal = (int)(words[0] & 255);
     } else if (t->peers.uses[i] && t->push) {
-        c->dst_at[peer] = hd_link_import(c->link, peer, words[2]);
+        c->dst_at[peer] = hd_window_at(c->window[peer], words[2]);
     } else if (t->peers.uses[i]) {
         c->reach_of[peer] = (unsigned char)(words[0] >> 8);
         c->src_at[peer] = c->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
-                                                              : hd_link_import(c->link, peer, words[1]);
+                                                              : hd_window_at(c->window[peer], words[1]);
         if (t->oneway != NULL) {
             hd_oneway_take(t, words[2]);
         }
     }
+}
+
+heddle_status hd_peer_collect(hd_transfer *t, int block, int *stuck)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *c = t->channel;
+    for (; c->waited < t->peers.nhear; c->waited++) {
+        uint64_t words[3];
+        int here;
+        HD_TRY(hd_peer_await(c, HD_SLOT_READY, t->peers.hear[c->waited], words, 3, block, &here));
+        if (!here) {
+            *stuck = 1;
+            return HEDDLE_OK;
+        }
+        take(t, c->waited, words);
+    }
+out:
+    return st;
+}
+
+heddle_status hd_peer_finish(hd_transfer *t, int block, int *stuck)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *c = t->channel;
+    for (; c->waited < t->peers.nmovers; c->waited++) {
+        uint64_t bytes;
+        int here, peer = t->peers.movers[c->waited];
+        HD_TRY(hd_peer_await(c, HD_SLOT_DONE, peer, &bytes, 1, block, &here));
+        if (!here) {
+            *stuck = 1;
+            return HEDDLE_OK;
+        }
+        c->sent[peer] += t->push ? 0 : (int64_t)bytes;
+    }
+out:
+    return st;
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
@@ -251,9 +295,6 @@ heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
                       .dst_at = t->push ? c->dst_at : NULL,
                       .moved = c->moved};
     int by_lanes = !t->adds && (!t->own.used || hd_private_all_direct(t));
-    for (int i = 0; i < p->nserved; i++) {
-        c->moved[p->served[i]] = 0;
-    }
     if (by_lanes) {
         hd_lanes_run_groups(&t->lanes, &bases, t->own_groups, t->lanes.ngroups);
     } else if (t->adds) {

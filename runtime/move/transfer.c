@@ -1,17 +1,14 @@
 /* One execution is a small state machine, one function per state; who drives it, and who helps. */
 #include "runtime/move/transfer.h"
 
-#include <stdatomic.h>
-
 /* --- in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several in
  * different orders ------------------------------------------------------------------------------------------------- */
 
 static void enter(hd_channel *c)
 {
-    void **list = hd_comm_in_flight(c->comm);
-    c->next = *list;
+    c->next = *c->view.in_flight;
     c->is_listed = 1;
-    *list = c;
+    *c->view.in_flight = c;
 }
 
 void hd_channel_leave(hd_channel *c)
@@ -20,10 +17,10 @@ void hd_channel_leave(hd_channel *c)
     if (!c->is_listed) {
         return;
     }
-    hd_channel *first = *hd_comm_in_flight(c->comm);
+    hd_channel *first = *c->view.in_flight;
     c->is_listed = 0;
     if (first == c) {
-        *hd_comm_in_flight(c->comm) = c->next;
+        *c->view.in_flight = c->next;
         return;
     }
     for (; first != NULL; first = first->next) {
@@ -43,7 +40,7 @@ static hd_transfer *current(const hd_channel *c)
 /* Whoever copies says so before, then asks whether anybody has given up; a full fence lies between. */
 static void mark(hd_channel *c, int moving)
 {
-    hd_comm_set_moving(c->comm, moving);
+    atomic_store_explicit(c->view.moving, moving, memory_order_release);
     c->is_marked = moving;
 }
 
@@ -52,7 +49,6 @@ static heddle_status begin(hd_channel *c)
     heddle_status st = HEDDLE_OK;
     const hd_leg *leg = &c->leg[c->at];
     c->sequence++;
-    c->waited = 0;
     if (c->is_whole && leg->transfer->mail.exchange == NULL) {
         mark(c, 1); /* the READYs are its fence, and nothing but them is waited for */
     }
@@ -61,6 +57,7 @@ static heddle_status begin(hd_channel *c)
     if (!c->mail_done) {
         HD_TRY(hd_mail_begin(leg->transfer, leg));
     }
+    c->waited = 0;
     c->state = HD_COLLECT;
 out:
     return st;
@@ -78,17 +75,10 @@ static heddle_status launch(hd_channel *c)
 
 static heddle_status collect(hd_channel *c, int block, int *stuck)
 {
-    hd_transfer *t = current(c);
     heddle_status st = HEDDLE_OK;
-    for (; c->waited < t->peers.nhear; c->waited++) {
-        uint64_t words[3];
-        int here;
-        HD_TRY(hd_peer_await(c, HD_SLOT_READY, t->peers.hear[c->waited], words, 3, block && c->mail_done, &here));
-        if (!here) {
-            *stuck = 1;
-            return HEDDLE_OK;
-        }
-        hd_peer_take(t, c->waited, words);
+    HD_TRY(hd_peer_collect(current(c), block && c->mail_done, stuck));
+    if (*stuck) {
+        return HEDDLE_OK;
     }
     if (__builtin_expect(c->refused_by > 0, 0)) {
         mark(c, 0);
@@ -121,7 +111,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         mark(c, 1);
         atomic_thread_fence(memory_order_seq_cst);
     }
-    if (__builtin_expect(hd_comm_is_aborted(c->comm), 0)) {
+    if (__builtin_expect(atomic_load(c->view.alarm) != 0, 0)) {
         HD_TRY(hd_comm_check(c->comm));
     }
     if (t->clears && t->mail.exchange == NULL) {
@@ -137,17 +127,10 @@ out:
 
 static heddle_status finish(hd_channel *c, int block, int *stuck)
 {
-    const hd_transfer *t = current(c);
     heddle_status st = HEDDLE_OK;
-    for (; c->waited < t->peers.nmovers; c->waited++) {
-        uint64_t bytes;
-        int here, peer = t->peers.movers[c->waited];
-        HD_TRY(hd_peer_await(c, HD_SLOT_DONE, peer, &bytes, 1, block, &here));
-        if (!here) {
-            *stuck = 1;
-            return HEDDLE_OK;
-        }
-        c->sent[peer] += t->push ? 0 : (int64_t)bytes;
+    HD_TRY(hd_peer_finish(current(c), block, stuck));
+    if (*stuck) {
+        return HEDDLE_OK;
     }
     if (++c->at < c->nlegs) {
         return begin(c);
@@ -189,7 +172,7 @@ static heddle_status advance(hd_channel *c, int block, int *stuck)
 
 static int is_alone(const hd_channel *c)
 {
-    const hd_channel *first = *hd_comm_in_flight(c->comm);
+    const hd_channel *first = *c->view.in_flight;
     return first == NULL || (first == c && c->next == NULL);
 }
 
@@ -197,7 +180,7 @@ static int is_alone(const hd_channel *c)
  * that is waited for here ends with the reason, not with the alarm that its own rank has raised. */
 static heddle_status help_others(hd_channel *c)
 {
-    hd_channel *other = *hd_comm_in_flight(c->comm);
+    hd_channel *other = *c->view.in_flight;
     while (other != NULL) {
         hd_channel *next = other->next;
         int stuck;
@@ -251,19 +234,15 @@ static heddle_status drive(hd_channel *c, int block)
     }
 }
 
-static void load(hd_channel *c, const hd_leg *legs, int nlegs)
-{
-    for (int i = 0; i < nlegs; i++) {
-        c->leg[i] = legs[i];
-    }
-    c->nlegs = nlegs;
-}
-
 heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(check_free(c));
-    load(c, legs, nlegs);
+    for (int i = 0; i < nlegs; i++) {
+        c->kept[i] = legs[i];
+    }
+    c->leg = c->kept;
+    c->nlegs = nlegs;
     c->is_whole = 0;
     enter(c);
     st = launch(c);
@@ -275,11 +254,16 @@ out:
 heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
 {
     heddle_status st = HEDDLE_OK;
+    int stuck = 1;
     HD_TRY(check_free(c));
-    load(c, legs, nlegs);
-    c->is_whole = *hd_comm_in_flight(c->comm) == NULL;
+    c->leg = legs;
+    c->nlegs = nlegs;
+    c->is_whole = *c->view.in_flight == NULL;
     HD_TRY(launch(c));
-    st = drive(c, 1);
+    if (c->is_whole) {
+        st = advance(c, 1, &stuck);
+    }
+    return st == HEDDLE_OK && stuck ? drive(c, 1) : st;
 out:
     return st;
 }

@@ -4,6 +4,8 @@
 
 #include "runtime/move/move.h"
 
+#include <stdatomic.h>
+
 /* --- sums (sum.c): terms are read where they lie and added in rank order ------------------------------------------ */
 
 typedef struct hd_sum_term {
@@ -109,6 +111,8 @@ typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH } hd_st
 
 struct hd_channel {
     heddle_comm *comm;
+    hd_comm_view view;
+    const hd_window *window; /* by rank; of the link */
     int rank, nranks;
     hd_channel_options options;
     hd_link *link;
@@ -120,7 +124,8 @@ struct hd_channel {
 
     /* one execution */
     hd_state state;
-    hd_leg leg[HD_MAX_LEGS];
+    const hd_leg *leg; /* [nlegs] the caller's, or kept */
+    hd_leg kept[HD_MAX_LEGS];
     int nlegs, at;
     int waited; /* next rank of the present wait */
     int mail_done;
@@ -166,7 +171,9 @@ void hd_peer_free(hd_transfer *transfer);
 heddle_status hd_peer_announce(hd_transfer *transfer, const hd_leg *leg);
 heddle_status hd_peer_post(hd_channel *channel, int kind, int peer, const uint64_t *words, int nwords);
 heddle_status hd_peer_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block, int *here);
-void hd_peer_take(hd_transfer *transfer, int i, const uint64_t *words); /* READY of peers.hear[i] */
+/* The READYs of all that it hears from, the DONEs of all that move for it; *stuck: one has not come yet. */
+heddle_status hd_peer_collect(hd_transfer *transfer, int block, int *stuck);
+heddle_status hd_peer_finish(hd_transfer *transfer, int block, int *stuck);
 /* Everything but what stays on this rank, then DONE, then that. */
 heddle_status hd_peer_move(hd_transfer *transfer, const hd_leg *leg);
 
@@ -192,6 +199,7 @@ void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
 /* Reserves bytes of transfer->stage, before it is allocated, and returns their offset. */
 int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
+void hd_channel_set_link(hd_channel *channel, hd_link *link); /* taken over */
 int64_t hd_channel_deadline(hd_channel *channel);
 void hd_channel_leave(hd_channel *channel); /* those in flight */
 /* Says so to everybody who waits, and returns `st` with its sentence. */

@@ -53,11 +53,11 @@ static const void *place(const heddle_reshard *plan, hd_place where)
     }
 }
 
-static void list_legs(hd_leg *leg, const heddle_reshard *plan)
+static void list_legs(heddle_reshard *plan)
 {
     for (int p = 0; p < plan->nphases; p++) {
-        leg[p] = (hd_leg){plan->transfer[p], place(plan, plan->problem.phase[p].src),
-                          (void *)(uintptr_t)place(plan, plan->problem.phase[p].dst)};
+        plan->leg[p] = (hd_leg){plan->transfer[p], place(plan, plan->problem.phase[p].src),
+                                (void *)(uintptr_t)place(plan, plan->problem.phase[p].dst)};
     }
 }
 
@@ -74,6 +74,7 @@ static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
     plan->src = src;
     plan->dst = dst;
     plan->is_checked = 1;
+    list_legs(plan);
     return HEDDLE_OK;
 }
 
@@ -112,13 +113,12 @@ static heddle_status check_free(heddle_reshard *plan)
     return HEDDLE_OK;
 }
 
-static heddle_status prepare(hd_leg *leg, heddle_reshard *plan, const void *src, void *dst)
+static heddle_status prepare(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(check_free(plan));
     HD_TRY(accept(plan, src, dst));
     fill_src(plan);
-    list_legs(leg, plan);
     plan->is_unfinished = 1;
 out:
     return st;
@@ -126,9 +126,8 @@ out:
 
 heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
 {
-    hd_leg leg[HD_MAX_LEGS];
-    heddle_status st = prepare(leg, plan, src, dst);
-    return st == HEDDLE_OK ? finish(plan, hd_channel_run(plan->channel, leg, plan->nphases)) : st;
+    heddle_status st = prepare(plan, src, dst);
+    return st == HEDDLE_OK ? finish(plan, hd_channel_run(plan->channel, plan->leg, plan->nphases)) : st;
 }
 
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
@@ -153,11 +152,10 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    hd_leg leg[HD_MAX_LEGS];
     (void)stream;
     HD_TRY(HD_NEED(reshard));
-    HD_TRY(prepare(leg, reshard, src, dst));
-    st = hd_channel_start(reshard->channel, leg, reshard->nphases);
+    HD_TRY(prepare(reshard, src, dst));
+    st = hd_channel_start(reshard->channel, reshard->leg, reshard->nphases);
     reshard->is_unfinished = st == HEDDLE_OK;
 out:
     return st;

@@ -59,6 +59,7 @@ struct heddle_reshard {
     /* one execution */
     const void *src; /* accepted when is_checked */
     void *dst;
+    hd_leg leg[HD_MAX_LEGS]; /* on them */
     int is_checked;
     int is_unfinished; /* dst is still to be filled from its dense copy */
 

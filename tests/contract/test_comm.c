@@ -279,9 +279,6 @@ static heddle_status ping_rank(heddle_comm *comm, void *arg)
             }
         }
         CHECK(!arrived);
-        uint64_t word = 0;
-        CHECK(hd_link_post(link, n, 0, 1, &word, 1) == HEDDLE_ERR_ARG);
-        CHECK(hd_link_post(link, 0, HD_LINK_SLOTS, 1, &word, 1) == HEDDLE_ERR_ARG);
         hd_link_destroy(link);
         HD_TRY(st);
     }

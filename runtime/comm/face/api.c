@@ -21,7 +21,7 @@ const char *heddle_comm_describe(const heddle_comm *comm)
 
 int heddle_comm_reaches(const heddle_comm *comm, int rank)
 {
-    return comm != NULL && rank >= 0 && rank < comm->size && comm->local_index[rank] >= 0;
+    return comm != NULL && rank >= 0 && rank < comm->size && comm->window[rank].bytes > 0;
 }
 
 heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank)
@@ -33,7 +33,7 @@ heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, in
     if (rank < 0 || rank >= comm->size) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_get_peer: rank %d of %d", rank, comm->size);
     }
-    heddle_peer made = {.reaches = comm->local_index[rank] >= 0};
+    heddle_peer made = {.reaches = comm->window[rank].bytes > 0};
     const hd_traits *way = made.reaches ? &hd_memory_traits : &comm->messages;
     made.link = rank == comm->rank ? HEDDLE_LINK_SELF : way->link;
     made.spaces = way->spaces;

@@ -70,8 +70,7 @@ heddle_status hd_arena_map(hd_group *group, int index, int fd)
                        group->rank[index], (long long)bytes, strerror(error), limit);
     }
     madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* a wish */
-    group->base[index] = base;
-    group->arena_bytes[index] = (size_t)bytes;
+    group->window[index] = (hd_window){(uintptr_t)base, (size_t)bytes};
     group->control[index] = base;
     return HEDDLE_OK;
 }
@@ -92,8 +91,8 @@ heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes)
         goto out;
     }
     HD_TRY(hd_arena_map(group, group->me, group->arena_fd));
-    touch(group->base[group->me], control_bytes);
-    group->blocks->memory = group->base[group->me] + control_bytes;
+    touch((void *)group->window[group->me].base, control_bytes);
+    group->blocks->memory = (unsigned char *)group->window[group->me].base + control_bytes;
     group->blocks->bytes = bytes - control_bytes;
     /* Peers that cannot watch this process otherwise see this lock go. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
@@ -104,9 +103,9 @@ out:
 
 static void unmap(hd_group *group, int index)
 {
-    if (group->base != NULL && group->base[index] != NULL) {
-        munmap(group->base[index], group->arena_bytes[index]);
-        group->base[index] = NULL;
+    if (group->window != NULL && group->window[index].bytes > 0) {
+        munmap((void *)group->window[index].base, group->window[index].bytes);
+        group->window[index] = (hd_window){0, 0};
         group->control[index] = NULL;
     }
 }
@@ -186,7 +185,7 @@ static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
     heddle_status st = HEDDLE_OK;
     size_t alignment = bytes >= HD_HUGE_PAGE ? HD_HUGE_PAGE : HD_PAGE;
     size_t rounded = bytes > 0 ? (bytes + HD_PAGE - 1) / HD_PAGE * HD_PAGE : HD_PAGE;
-    unsigned char *base = group->base[group->me];
+    unsigned char *base = (unsigned char *)group->window[group->me].base;
     hd_block *b = group->blocks;
     size_t skip = 0;
     for (; b != NULL; b = b->next) {
@@ -198,7 +197,7 @@ static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
     if (b == NULL || rounded < bytes) {
         return hd_fail(HEDDLE_ERR_NOMEM,
                        "out of memory: a buffer of %zu bytes does not fit the rank's arena of %zu bytes%s", bytes,
-                       group->arena_bytes[group->me], group->arena_why);
+                       group->window[group->me].bytes, group->arena_why);
     }
     unsigned char *memory = b->memory + skip;
     HD_TRY(hd_check_available(rounded));
@@ -216,8 +215,8 @@ out:
 static void arena_release(hd_group *group, hd_block *b)
 {
     if (b->bytes >= PUNCHED_FROM) {
-        fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->memory - group->base[group->me],
-                  (off_t)b->bytes);
+        fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  b->memory - (unsigned char *)group->window[group->me].base, (off_t)b->bytes);
     }
     b->used = HD_BLOCK_FREE;
     join_free(group->blocks);

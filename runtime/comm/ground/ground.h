@@ -6,6 +6,7 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/ground/arena_limits.h"
+#include "runtime/comm/ground/window.h"
 
 #include <heddle/comm.h>
 #include <poll.h>
@@ -79,8 +80,7 @@ typedef struct hd_group {
     int me;               /* index of this rank */
     int *rank;            /* rank in the communicator the group was made for (for sentences) */
     hd_control **control; /* of every member, as mapped here */
-    unsigned char **base; /* arenas as mapped here; NULL: threads */
-    size_t *arena_bytes;  /* of every member */
+    hd_window *window;    /* of every member; threads: the whole address space */
     pid_t *pid;
     struct pollfd *life;                /* pidfd of every member, -1: not watched */
     int *lock_fd;                       /* members without pidfd: their arena, whose record lock ends with them; -1 */
@@ -139,8 +139,6 @@ void hd_arena_leave(hd_group *group); /* keeps this rank's own mapped */
 void hd_arena_destroy(hd_group *group);
 heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes);
 int hd_group_release(hd_group *group, void *memory); /* 0: no such buffer is out */
-uint64_t hd_group_export(const hd_group *group, const void *memory, size_t bytes);
-void *hd_group_import(const hd_group *group, int index, uint64_t name);
 /* Memory that a peer may still touch a little later is not freed but kept for the next user of the same size. */
 heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh);
 void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */

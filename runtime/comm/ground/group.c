@@ -58,8 +58,7 @@ heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
     HD_TRY(stay_awake(g));
     HD_TRY(hd_alloc((void **)&g->rank, (size_t)n, sizeof(int), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->control, (size_t)n, sizeof(hd_control *), "the ranks of a host"));
-    HD_TRY(hd_alloc((void **)&g->base, (size_t)n, sizeof(unsigned char *), "the ranks of a host"));
-    HD_TRY(hd_alloc((void **)&g->arena_bytes, (size_t)n, sizeof(size_t), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->window, (size_t)n, sizeof(hd_window), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->pid, (size_t)n, sizeof(pid_t), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->life, (size_t)n, sizeof(struct pollfd), "the ranks of a host"));
     for (int i = 0; i < n; i++) {
@@ -110,8 +109,7 @@ void hd_group_free(hd_group *g)
     hd_free(g->lock_fd);
     hd_free(g->life);
     hd_free(g->pid);
-    hd_free(g->arena_bytes);
-    hd_free(g->base);
+    hd_free(g->window);
     hd_free(g->control);
     hd_free(g->rank);
     hd_free(g);
@@ -225,6 +223,7 @@ heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me)
     for (int i = 0; i < team->n; i++) {
         g->control[i] = &team->control[i];
         g->pid[i] = getpid();
+        g->window[i] = (hd_window){0, SIZE_MAX};
     }
     g->team = team;
     atomic_fetch_add(&team->holders, 1);
