@@ -309,7 +309,7 @@ static void equals_exhaustive_search(void **state)
 {
     (void)state;
     int with_methods = 0;
-    for (int trial = 0; trial < 600; trial++) {
+    for (int trial = 0; trial < 1500; trial++) {
         with_methods += try_one(trial);
     }
     assert_true(with_methods > 100);
