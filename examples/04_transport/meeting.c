@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RETRY_NS = 2000000 };
+enum { RETRY_NS = 2000000, STEP_MS = 20, DEADLINE_MS = 60000 };
 
 static heddle_status address_of(struct sockaddr_un *address, int rank)
 {
@@ -38,7 +38,8 @@ static heddle_status call_rank(sockets *s, int r, int64_t deadline_ns)
     while (st == HEDDLE_OK && connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         const struct timespec moment = {.tv_nsec = RETRY_NS};
         nanosleep(&moment, NULL);
-        if (post_now_ns() > deadline_ns) {
+        st = post_interrupted(s);
+        if (st == HEDDLE_OK && post_now_ns() > deadline_ns) {
             st = heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come to %s", s->rank, r,
                                   address.sun_path);
         }
@@ -57,10 +58,15 @@ static heddle_status call_rank(sockets *s, int r, int64_t deadline_ns)
 static heddle_status be_called(sockets *s, int listener, int64_t deadline_ns)
 {
     struct pollfd ready = {.fd = listener, .events = POLLIN};
-    int64_t left_ms = (deadline_ns - post_now_ns()) / 1000000;
     int32_t who = -1;
-    if (left_ms <= 0 || poll(&ready, 1, (int)left_ms) != 1) {
-        return heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank %d: not all of %d ranks came", s->rank, s->size);
+    while (poll(&ready, 1, STEP_MS) != 1) {
+        heddle_status st = post_interrupted(s);
+        if (st == HEDDLE_OK && post_now_ns() > deadline_ns) {
+            st = heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank %d: not all of %d ranks came", s->rank, s->size);
+        }
+        if (st != HEDDLE_OK) {
+            return st;
+        }
     }
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0 || recv(fd, &who, sizeof who, MSG_WAITALL) != sizeof who || who <= s->rank || who >= s->size ||
@@ -97,8 +103,9 @@ static heddle_status meet(sockets *s, int64_t deadline_ns)
     return st;
 }
 
-heddle_status post_open(sockets **out, int64_t deadline_ns)
+heddle_status post_open(sockets **out, const heddle_comm_options *options)
 {
+    int64_t deadline_ms = options != NULL && options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
     const char *launcher = NULL;
     sockets *s = calloc(1, sizeof *s);
     heddle_status st = s == NULL ? heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for sockets")
@@ -108,6 +115,8 @@ heddle_status post_open(sockets **out, int64_t deadline_ns)
     }
     if (st == HEDDLE_OK) {
         s->aborted_by = -1;
+        s->interrupt = options != NULL ? options->interrupt : NULL;
+        s->interrupt_arg = options != NULL ? options->interrupt_arg : NULL;
         s->peer = calloc((size_t)s->size, sizeof *s->peer);
         st = s->peer == NULL ? heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %d ranks", s->size) : HEDDLE_OK;
     }
@@ -116,7 +125,7 @@ heddle_status post_open(sockets **out, int64_t deadline_ns)
         s->peer[r].out_end = &s->peer[r].out;
         s->peer[r].in_end = &s->peer[r].in;
     }
-    st = st == HEDDLE_OK ? meet(s, deadline_ns) : st;
+    st = st == HEDDLE_OK ? meet(s, post_now_ns() + deadline_ms * 1000000) : st;
     if (st != HEDDLE_OK && s != NULL) {
         s->aborted_by = s->rank;
         post_close(s);

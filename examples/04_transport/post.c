@@ -20,7 +20,7 @@ struct parcel {
     unsigned char data[];
 };
 
-enum { LETTER_MAX_BYTES = 1 << 30, SLEEP_MS = 5 };
+enum { LETTER_MAX_BYTES = 1 << 30, SLEEP_MS = 5, ASK_NS = 10000000 };
 
 int64_t post_now_ns(void)
 {
@@ -259,6 +259,18 @@ void post_turn(sockets *s)
         while (s->peer[r].fd >= 0 && read_some(s, r)) {
         }
     }
+}
+
+heddle_status post_interrupted(sockets *s)
+{
+    int64_t now_ns = post_now_ns();
+    if (s->interrupt == NULL || now_ns - s->asked_ns < ASK_NS) {
+        return HEDDLE_OK;
+    }
+    s->asked_ns = now_ns;
+    return s->interrupt(s->interrupt_arg) == 0
+               ? HEDDLE_OK
+               : heddle_set_error(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited", s->rank);
 }
 
 void post_sleep(sockets *s)

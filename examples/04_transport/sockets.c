@@ -34,6 +34,7 @@ static heddle_status wait_letter(sockets *s, letter **out, int from, int kind, i
         if (st == HEDDLE_OK && s->peer[from].fd < 0 && from != s->rank) {
             st = heddle_set_error(HEDDLE_ERR_PEER, "rank %d has closed its communicator", from);
         }
+        st = st == HEDDLE_OK ? post_interrupted(s) : st;
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -242,8 +243,7 @@ __attribute__((visibility("default"))) heddle_status heddle_transport_open_v1(he
                                                                               const heddle_comm_options *options)
 {
     sockets *s = NULL;
-    int64_t deadline_ms = options != NULL && options->deadline_ms > 0 ? options->deadline_ms : 60000;
-    heddle_status st = post_open(&s, post_now_ns() + deadline_ms * 1000000);
+    heddle_status st = post_open(&s, options);
     if (st != HEDDLE_OK) {
         return st;
     }

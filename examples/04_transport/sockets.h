@@ -36,13 +36,16 @@ typedef struct peer {
 
 typedef struct sockets {
     int rank, size;
+    int (*interrupt)(void *arg); /* heddle_comm_options.interrupt; NULL: nobody asks for the end */
+    void *interrupt_arg;
+    int64_t asked_ns; /* when it was last asked */
     peer *peer;
     int aborted_by; /* -1: nobody */
     char why[WHY_BYTES];
 } sockets;
 
 /* Meet all ranks. */
-heddle_status post_open(sockets **out, int64_t deadline_ns);
+heddle_status post_open(sockets **out, const heddle_comm_options *options);
 /* Says goodbye, unless a rank gave up, and frees everything. */
 void post_close(sockets *s);
 
@@ -60,6 +63,9 @@ int parcel_is_out(const parcel *p); /* still being sent; NULL: no */
 void post_parcel(sockets *s, int to, int kind, int tag, parcel *p);
 /* Takes a parcel back, wherever it is, and frees it. NULL is legal. */
 void post_forget(sockets *s, parcel *p);
+
+/* Between two turns of a wait: HEDDLE_ERR_INTERRUPTED when the program wants its end. Asks every 10 ms at most. */
+heddle_status post_interrupted(sockets *s);
 
 int64_t post_now_ns(void);
 

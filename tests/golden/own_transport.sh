@@ -39,10 +39,14 @@ C
 cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$HEDDLE_SOURCE" -I"$HEDDLE_SOURCE/include" -I"$HEDDLE_BUILD/include" \
     "$work/main.c" "$work/meet.c" "$work/registry.c" "$HEDDLE_BUILD/libheddle_internal.a" \
     $(pkg-config --libs hwloc yaml-0.1) -ldnnl -lm -ldl -lpthread -o "$work/program"
-MEET=1/2/$$ timeout 60 "$work/program" >"$work/1" &
-MEET=0/2/$$ timeout 60 "$work/program" >"$work/0" || { cat "$work/0"; exit 1; }
-wait $! || { cat "$work/1"; exit 1; }
-grep -q '^meet: 2 ranks' "$work/0" || { cat "$work/0"; exit 1; }
+# Whoever comes first waits for the other.
+for first in 0 1; do
+    MEET=$first/2/$$ timeout 60 "$work/program" >"$work/$first" &
+    sleep 0.3
+    MEET=$((1 - first))/2/$$ timeout 60 "$work/program" >"$work/$((1 - first))" || { cat "$work/$((1 - first))"; exit 1; }
+    wait $! || { cat "$work/$first"; exit 1; }
+    grep -q '^meet: 2 ranks' "$work/0" || { cat "$work/0"; exit 1; }
+done
 ! MEET=nonsense "$work/program" >"$work/0"
 grep -q "MEET is 'nonsense', wanted RANK/SIZE/WORD" "$work/0"
 echo "a transport of one file and one line: passed"

@@ -84,4 +84,45 @@ grep -hq 'rank 1' "$work"/[0-2] || fail "nobody names the one that was killed"
 ranks 3 verify "$line" --transport 'fault(delay=4000ms@1):sockets' --messages --deadline 1
 ! grep -qw 0 <<<"$codes" || fail "a rank was too late"
 grep -hq 'rank 1 did not come in time' "$work"/[0-2] || fail "nobody says that a rank was late"
+
+# Rank 0 is interrupted, alone at the meeting, then in a wait for rank 1, which hears of it.
+cat >"$work/interrupt.c" <<'C'
+#include <heddle/heddle.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int asked;
+static int ask(void *arg)
+{
+    return ++asked > *(int *)arg;
+}
+int main(int n, char **word)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    int patience = n > 1 ? atoi(word[1]) : 0, all[2], mine = atoi(getenv("HEDDLE_RANK"));
+    heddle_comm_options_init(&options);
+    options.interrupt = mine == 0 ? ask : NULL;
+    options.interrupt_arg = &patience;
+    heddle_status st = heddle_comm_open(&comm, "sockets", &options);
+    if (st == HEDDLE_OK) {
+        patience = asked + 2;
+        sleep(mine == 1);
+        st = heddle_comm_allgather(comm, &mine, all, sizeof mine);
+    }
+    printf("%s: %s\n", heddle_status_name(st), heddle_last_error());
+    heddle_comm_destroy(comm);
+    return 0;
+}
+C
+cc -std=c17 -Wall -Wextra -Werror "$work/interrupt.c" $(pkg-config --cflags --libs heddle) -o "$work/interrupt"
+export LD_LIBRARY_PATH=$(dirname "$(find "$work/heddle" -name libheddle.so)") HEDDLE_SIZE=2 HEDDLE_KEY=plugin
+mkdir "$work/alone" "$work/both"
+SOCKETS_FOLDER=$work/alone HEDDLE_RANK=0 timeout $((30 * scale)) "$work/interrupt" 2 >"$work/0"
+grep -q 'HEDDLE_ERR_INTERRUPTED: rank 0 was interrupted' "$work/0" || fail "an interrupt at the meeting"
+SOCKETS_FOLDER=$work/both HEDDLE_RANK=1 timeout $((30 * scale)) "$work/interrupt" >"$work/1" &
+SOCKETS_FOLDER=$work/both HEDDLE_RANK=0 timeout $((30 * scale)) "$work/interrupt" 1000000 >"$work/0"
+wait $!
+grep -q 'HEDDLE_ERR_INTERRUPTED: rank 0 was interrupted' "$work/0" || fail "an interrupt in a wait"
+grep -q 'HEDDLE_ERR_PEER: rank 0' "$work/1" || fail "the other rank of an interrupt"
 echo "a transport from outside: passed"

@@ -111,7 +111,7 @@ typedef struct hd_join {
     int64_t deadline_ns;     /* absolute */
     int64_t arena_bytes;     /* 0: physical memory */
     const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
-    hd_interrupt *interrupt; /* while the members meet */
+    hd_interrupt interrupt;  /* while the members meet */
     /* Asked before the members meet, with what this one's own memory came to: whether all are able to. NULL: nobody to
      * ask. */
     heddle_status (*agree)(void *agree_ctx, heddle_status mine);

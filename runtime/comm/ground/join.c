@@ -33,7 +33,7 @@ static pid_t find_twin(const hd_meeting *m)
     return known ? who.pid : 0;
 }
 
-heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
+heddle_status hd_meeting_waits(hd_meeting *m, const char *what)
 {
     const hd_join *join = m->join;
     int dead = join->dead != NULL ? atomic_load(join->dead) : 0;
@@ -41,7 +41,7 @@ heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
         return hd_fail(HEDDLE_ERR_PEER, "rank %d died while the ranks were meeting", hd_meeting_name(join, dead - 1));
     }
     int me = hd_meeting_name(join, join->me);
-    if (hd_interrupted(join->interrupt)) {
+    if (hd_interrupted(&m->interrupt)) {
         return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while the ranks were meeting", me);
     }
     if (hd_now_ns() <= join->deadline_ns) {
@@ -54,7 +54,7 @@ heddle_status hd_meeting_waits(const hd_meeting *m, const char *what)
                                me, (int)getpid(), (int)twin, what);
 }
 
-heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what)
+heddle_status hd_meeting_readable(hd_meeting *m, int fd, const char *what)
 {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -319,7 +319,7 @@ static void meeting_close(hd_meeting *m)
 heddle_status hd_group_join(hd_group **out, const hd_join *join)
 {
     heddle_status st = HEDDLE_OK;
-    hd_meeting m = {.join = join, .listener = -1};
+    hd_meeting m = {.join = join, .interrupt = join->interrupt, .listener = -1};
     st = meeting_open(&m);
     HD_TRY(join->agree != NULL ? join->agree(join->agree_ctx, st) : st);
     if (join->n > 1) {

@@ -167,7 +167,7 @@ out:
 }
 
 /* All members' descriptors to one member, which acknowledges every batch: few are under way at a time. */
-static heddle_status tell(const hd_meeting *m, int index)
+static heddle_status tell(hd_meeting *m, int index)
 {
     heddle_status st = HEDDLE_OK;
     for (int first = 0; first < m->join->n; first += HD_JOIN_BATCH) {

@@ -30,6 +30,7 @@ typedef struct hd_batch {
 
 typedef struct hd_meeting {
     const hd_join *join;
+    hd_interrupt interrupt; /* join->interrupt, and when it was last asked */
     hd_group *group;
     int *arena_fd;           /* of every member, -1 */
     int *socket;             /* member 0: of every member, -1 */
@@ -43,8 +44,8 @@ typedef struct hd_meeting {
 /* The rank that member `index` is to the caller, for sentences. */
 int hd_meeting_name(const hd_join *join, int index);
 /* HEDDLE_ERR_TIMEOUT past the deadline, HEDDLE_ERR_PEER when a rank is known to be dead, HEDDLE_ERR_INTERRUPTED. */
-heddle_status hd_meeting_waits(const hd_meeting *m, const char *what);
-heddle_status hd_meeting_readable(const hd_meeting *m, int fd, const char *what);
+heddle_status hd_meeting_waits(hd_meeting *m, const char *what);
+heddle_status hd_meeting_readable(hd_meeting *m, int fd, const char *what);
 /* Fails: the file descriptors ran out when `came` ranks had come. */
 heddle_status hd_meeting_crowded(const hd_meeting *m, int came);
 /* Come to member 0 over the connected socket, be told of everybody. *again: it hung up without a word (it was still

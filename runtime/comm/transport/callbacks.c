@@ -247,7 +247,6 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
     }
     snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[ranks[0]].word[2],
              (unsigned long long)all[ranks[0]].word[3]);
-    hd_interrupt interrupt = hd_options_interrupt(options);
     hd_join join = {
         .key = key,
         .n = n,
@@ -255,7 +254,7 @@ static heddle_status make_group(hd_group **group, int *member, const callbacks *
         .ranks = ranks,
         .deadline_ns = deadline_ns,
         .arena_bytes = options->arena_bytes,
-        .interrupt = &interrupt,
+        .interrupt = hd_options_interrupt(options),
     };
     HD_TRY(join_together(group, &join, c));
 out:

@@ -44,14 +44,13 @@ static void child_main(hd_run *run, int rank, const char *key, pid_t parent)
         _exit(1);
     }
     hd_group *group = NULL;
-    hd_interrupt interrupt = hd_options_interrupt(&run->options);
     const hd_join join = {.key = key,
                           .n = run->nranks,
                           .me = rank,
                           .deadline_ns = hd_now_ns() + run->options.deadline_ms * 1000000,
                           .arena_bytes = run->options.arena_bytes,
                           .dead = &run->shared->dead,
-                          .interrupt = &interrupt};
+                          .interrupt = hd_options_interrupt(&run->options)};
     heddle_status st = hd_group_join(&group, &join);
     if (st == HEDDLE_OK) {
         hd_run_rank_main(run, group, rank);

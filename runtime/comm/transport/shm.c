@@ -20,13 +20,12 @@ heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options,
                        "shm: %d of %d ranks are on this host, shared memory needs all of them (mpi spans hosts)",
                        l.here, l.size);
     }
-    hd_interrupt interrupt = hd_options_interrupt(&checked);
     const hd_join join = {.key = l.key,
                           .n = l.size,
                           .me = l.rank,
                           .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
                           .arena_bytes = checked.arena_bytes,
-                          .interrupt = &interrupt};
+                          .interrupt = hd_options_interrupt(&checked)};
     HD_TRY(hd_group_join(&group, &join));
     const hd_comm_parts parts = {.name = "shm",
                                  .why = why,
