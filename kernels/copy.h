@@ -24,8 +24,7 @@ typedef void (*hd_copy_fn)(const hd_lane *lane, int nlanes, int nloops, const in
 typedef struct hd_copy_kernel {
     const char *name; /* "rows_nt_avx512" */
     hd_copy_fn copy;
-    int64_t min_run_bytes;
-    int64_t alignment; /* run, strides and bases must be multiples; 1 = any */
+    int64_t min_run_bytes; /* of every lane; addresses and strides may be any */
 } hd_copy_kernel;
 
 /* Kernels this CPU can run; index 0 is the reference (scalar). Never empty. */

@@ -126,18 +126,12 @@ void hd_lanes_free(hd_lanes *lanes)
 
 static int fits(const hd_copy_kernel *kernel, const hd_lanes *lanes, const hd_lane_group *group)
 {
-    int64_t bits = 0;
     for (int i = group->first; i < group->first + group->nlanes; i++) {
-        const hd_lane *lane = &lanes->lane[i];
-        if (lane->run_bytes < kernel->min_run_bytes) {
+        if (lanes->lane[i].run_bytes < kernel->min_run_bytes) {
             return 0;
         }
-        bits |= lane->run_bytes | lanes->at[i].src_offset_bytes | lanes->at[i].dst_offset_bytes;
-        for (int k = 0; k < group->nloops; k++) {
-            bits |= lane->src_stride_bytes[k] | lane->dst_stride_bytes[k];
-        }
     }
-    return kernel->alignment <= 1 || bits % kernel->alignment == 0;
+    return 1;
 }
 
 static int group_candidates(const hd_lanes *lanes, const hd_lane_group *group, const hd_copy_kernel **out, int capacity,
@@ -167,10 +161,6 @@ void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_cop
         const hd_copy_kernel *candidate[8];
         int n = group_candidates(lanes, group, candidate, 8, hint);
         group->kernel = kernel != NULL && fits(kernel, lanes, group) ? kernel : n > 0 ? candidate[0] : reference;
-        group->fallback = reference;
-        for (int i = n - 1; i >= 0; i--) {
-            group->fallback = candidate[i]->alignment <= 1 ? candidate[i] : group->fallback;
-        }
     }
 }
 
@@ -222,19 +212,15 @@ void hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int 
         hd_lane_group *group = &lanes->group[g];
         hd_lane *lane = lanes->lane + group->first;
         const hd_lane_at *at = lanes->at + group->first;
-        uintptr_t bits = 0;
         for (int i = 0; i < group->nlanes; i++) {
             const void *src = bases->src_at != NULL ? bases->src_at[at[i].peer] : bases->src;
             void *dst = bases->dst_at != NULL ? bases->dst_at[at[i].peer] : bases->dst;
             lane[i].src = (const char *)src + at[i].src_offset_bytes;
             lane[i].dst = (char *)dst + at[i].dst_offset_bytes;
-            bits |= (uintptr_t)lane[i].src | (uintptr_t)lane[i].dst;
             if (bases->moved != NULL) {
                 bases->moved[at[i].peer] += at[i].bytes;
             }
         }
-        const hd_copy_kernel *kernel =
-            bits & (uintptr_t)(group->kernel->alignment - 1) ? group->fallback : group->kernel;
-        kernel->copy(lane, group->nlanes, group->nloops, group->count);
+        group->kernel->copy(lane, group->nlanes, group->nloops, group->count);
     }
 }

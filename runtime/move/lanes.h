@@ -15,7 +15,7 @@ typedef struct hd_lane_at {
 typedef struct hd_lane_group {
     int first, nlanes, nloops;
     int64_t count[HD_MAX_LOOPS];
-    const hd_copy_kernel *kernel, *fallback; /* fallback: when a base address is not aligned for kernel */
+    const hd_copy_kernel *kernel;
 } hd_lane_group;
 
 typedef struct hd_lanes {

@@ -12,8 +12,8 @@ enum {
     MAX_ROUNDS = 200,
     MAX_REPEATS = 64,
     MAX_WAYS = 5,
-    MARGIN_PERCENT = 10, /* the rule's choice stays unless another is so much faster */
-    WARM_CACHES = 2      /* up to so many shared caches a sample starts with an execution that does not count */
+    MARGIN_PERCENT = 5, /* the rule's choice stays unless another is so much faster */
+    WARM_CACHES = 2     /* up to so many shared caches a sample starts with an execution that does not count */
 };
 
 /* One thing to decide: `ways` alternatives, way 0 by rule. */
@@ -98,7 +98,7 @@ static heddle_status use_direction(heddle_reshard *plan, heddle_reshard *twin, i
     hd_copy_hint hint = info_of(plan, 0).hint;
     heddle_status st = hd_transfer_use_direction(twin->transfer[0], direction & 1, direction >> 1);
     if (st == HEDDLE_OK) {
-        choose_everywhere(twin, NULL, &hint);
+        choose_everywhere(twin, plan->request.kernel, &hint);
     }
     return hd_comm_agree(plan->comm, st);
 }

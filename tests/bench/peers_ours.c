@@ -119,8 +119,8 @@ static int roof_make(peers_method *m, const peers_problem *p, void *src, void *d
     const hd_copy_kernel *best = NULL;
     for (int i = 0; i < count; i++) {
         s->kernel = &kernels[i];
-        /* alignment and run rules are per rank, but all ranks must time the same kernel */
-        int fits = (int64_t)s->bytes >= kernels[i].min_run_bytes && s->bytes % (size_t)kernels[i].alignment == 0;
+        /* how long runs must be is a rule per rank, but all ranks must time the same kernel */
+        int fits = (int64_t)s->bytes >= kernels[i].min_run_bytes;
         MPI_Allreduce(MPI_IN_PLACE, &fits, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
         double seconds = fits ? roof_time(m) : 1e30;
         if (seconds < least) {

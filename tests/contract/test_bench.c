@@ -65,7 +65,7 @@ static void counting_copy(const hd_lane *lane, int nlanes, int nloops, const int
 }
 
 /* The second wants longer runs than there are: the first is taken instead. */
-static const hd_copy_kernel kernels[] = {{"counting", counting_copy, 0, 1}, {"long runs", counting_copy, 1 << 30, 1}};
+static const hd_copy_kernel kernels[] = {{"counting", counting_copy, 0}, {"long runs", counting_copy, 1 << 30}};
 
 const hd_copy_kernel *__wrap_hd_copy_kernels(int *count);
 const hd_copy_kernel *__wrap_hd_copy_kernels(int *count)

@@ -234,6 +234,31 @@ static void every_kernel(void **state)
     }
 }
 
+/* Runs are long on both sides: who moves is timed, and may not undo what was asked for. */
+static heddle_status create_with_memcpy(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_reshard *plan = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_options_init(&options);
+    options.kernel = "memcpy";
+    HD_OK(heddle_reshard_parse(&line, "bf16[t=4 s=64 c=2048] on [sp=2]: t@sp -> s@sp"));
+    HD_OK(heddle_reshard_create(&plan, comm, &line.shape, &line.mesh, &line.from, &line.to, &options));
+    HD_OK(heddle_reshard_get_info(&info, plan));
+    assert_string_equal(info.kernel, "memcpy");
+    assert_non_null(strstr(info.why, "timed"));
+    heddle_reshard_destroy(plan);
+    return HEDDLE_OK;
+}
+
+static void forced_kernel_stays(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", create_with_memcpy, NULL));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -241,7 +266,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(trials_change_nothing), cmocka_unit_test(split_phase_moves_exactly),
         cmocka_unit_test(strided_arrays),        cmocka_unit_test(messages_between_all),
         cmocka_unit_test(pretended_hosts_mix),   cmocka_unit_test(private_memory),
-        cmocka_unit_test(every_kernel),
+        cmocka_unit_test(every_kernel),          cmocka_unit_test(forced_kernel_stays),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

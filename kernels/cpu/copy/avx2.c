@@ -109,9 +109,9 @@ HD_INLINE void stream_append(stream *s, char *dst, const char *src, int64_t byte
 void hd_copy_fill_avx2(hd_kernels *table)
 {
     static const hd_copy_kernel family[] = {
-        {"avx2", copy_plain, 1, 1},       {"avx2_pf", copy_plain_pf, 1, 1}, {"avx2_nt", copy_nt, 1, 1},
-        {"avx2_nt_pf", copy_nt_pf, 1, 1}, {"avx2_nt8", copy_nt8, 32768, 1}, {"avx2_nt8_pf", copy_nt8_pf, 32768, 1},
-        {"avx2_nt2", copy_nt2, 8192, 1},  {"avx2_merge", copy_merge, 1, 1}, {"avx2_merge_pf", copy_merge_pf, 1, 1},
+        {"avx2", copy_plain, 1},       {"avx2_pf", copy_plain_pf, 1}, {"avx2_nt", copy_nt, 1},
+        {"avx2_nt_pf", copy_nt_pf, 1}, {"avx2_nt8", copy_nt8, 32768}, {"avx2_nt8_pf", copy_nt8_pf, 32768},
+        {"avx2_nt2", copy_nt2, 8192},  {"avx2_merge", copy_merge, 1}, {"avx2_merge_pf", copy_merge_pf, 1},
     };
     hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
 }

@@ -51,9 +51,9 @@ void hd_copy_fill(hd_kernels *table)
 {
     table->clear = clear;
     static const hd_copy_kernel family[] = {
-        {"memcpy", copy_memcpy, 1, 1},
+        {"memcpy", copy_memcpy, 1},
 #if HD_X86
-        {"movsb", copy_movsb, 1, 1},
+        {"movsb", copy_movsb, 1},
 #endif
     };
     hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
