@@ -1,0 +1,36 @@
+/* What the emulated CUDA runtime does on request, and the real one has not.
+ *
+ * How it works. A stream is a host thread with a queue; a launch puts a grid into the queue; the threads of a block are
+ * fibres of the stream's thread, and blocks run one after another. Kernels of different streams run at the same time,
+ * blocks of one kernel do not: a block must not wait for another one of its grid, and on a GPU it must not either.
+ *
+ * Memory of a device has two views. Its address, which cudaMalloc returns, cannot be touched (PROT_NONE): host code
+ * that loads or stores there ends with SIGSEGV in every build. Kernels (kernels/cuda/lang.h) and copies go through the
+ * second view. Behind the end of each piece is poison for AddressSanitizer, and pages that are not allocated cannot be
+ * touched in the second view either. A kernel that touches host memory which was neither allocated nor registered ends
+ * the program with a sentence.
+ *
+ * Environment, read at the first call: HEDDLE_CUDASIM_DEVICES (default 2; 0: "no device", -1: "no driver"),
+ * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at).
+ */
+#ifndef HD_CUDASIM_H
+#define HD_CUDASIM_H
+
+#include <stdint.h>
+
+/* Found by dlsym, wherever it was linked into. */
+#define HD_SIM_EXPORT __attribute__((visibility("default")))
+
+/* The n-th call from now on (1: the next one) of any thread fails with `error` and does nothing; 0: none. A launch is a
+ * call, too; GetLastError, PeekAtLastError, GetErrorName and GetErrorString are none. */
+HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
+/* Calls since the program's start. */
+HD_SIM_EXPORT int64_t hd_sim_calls(void);
+/* Bytes of device memory that are out, all devices together. */
+HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
+/* Kernels that ran, and the blocks of the last one that ended. */
+HD_SIM_EXPORT int64_t hd_sim_kernels(void);
+/* The address through which host code may look at device memory: tests only. */
+HD_SIM_EXPORT void *hd_sim_view(const void *device_memory, uint64_t bytes);
+
+#endif

@@ -1,0 +1,236 @@
+/* Devices, errors, and calls that fail on purpose. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int devices;
+static int64_t memory_bytes;
+static pid_t owner;
+static _Atomic int64_t calls, fail_at;
+static _Atomic int fail_with;
+
+static _Thread_local int current;
+static _Thread_local cudaError_t last_error;
+
+void hd_sim_fail_at(int64_t n, int error)
+{
+    atomic_store(&fail_with, error);
+    atomic_store(&fail_at, n > 0 ? atomic_load(&calls) + n : 0);
+}
+
+int64_t hd_sim_calls(void)
+{
+    return atomic_load(&calls);
+}
+
+static int64_t number(const char *variable, int64_t missing)
+{
+    const char *text = getenv(variable);
+    return text != NULL && text[0] != '\0' ? strtoll(text, NULL, 10) : missing;
+}
+
+static void begin(void)
+{
+    owner = getpid();
+    devices = (int)number("HEDDLE_CUDASIM_DEVICES", 2);
+    if (devices > HD_SIM_MAX_DEVICES) {
+        hd_sim_die("HEDDLE_CUDASIM_DEVICES is %d, at most %d", devices, HD_SIM_MAX_DEVICES);
+    }
+    memory_bytes = number("HEDDLE_CUDASIM_MEMORY", 4096) << 20;
+    int64_t n = number("HEDDLE_CUDASIM_FAIL", 0);
+    if (n > 0) {
+        const char *colon = strchr(getenv("HEDDLE_CUDASIM_FAIL"), ':');
+        hd_sim_fail_at(n, colon != NULL ? atoi(colon + 1) : cudaErrorUnknown);
+    }
+    hd_sim_memory_begin();
+}
+
+cudaError_t hd_sim_begin(void)
+{
+    pthread_once(&once, begin);
+    int64_t call = atomic_fetch_add(&calls, 1) + 1;
+    if (getpid() != owner) { /* as the real one: a child cannot go on with its parent's */
+        return hd_sim_result(cudaErrorInitializationError);
+    }
+    if (call == atomic_load(&fail_at)) {
+        return hd_sim_result((cudaError_t)atomic_load(&fail_with));
+    }
+    if (devices < 0) {
+        return hd_sim_result(cudaErrorInsufficientDriver);
+    }
+    return devices == 0 ? hd_sim_result(cudaErrorNoDevice) : cudaSuccess;
+}
+
+cudaError_t hd_sim_result(cudaError_t error)
+{
+    if (error != cudaSuccess) {
+        last_error = error;
+    }
+    return error;
+}
+
+int hd_sim_device(void)
+{
+    return current;
+}
+
+int hd_sim_devices(void)
+{
+    return devices;
+}
+
+int64_t hd_sim_memory_bytes(void)
+{
+    return memory_bytes;
+}
+
+static int is_device(int device)
+{
+    return device >= 0 && device < devices;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 0;
+    HD_SIM_CALL();
+    *count = devices;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    HD_SIM_CALL();
+    *device = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    HD_SIM_CALL();
+    if (!is_device(device)) {
+        return hd_sim_result(cudaErrorInvalidDevice);
+    }
+    current = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
+{
+    HD_SIM_CALL();
+    if (!is_device(device)) {
+        return hd_sim_result(cudaErrorInvalidDevice);
+    }
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "emulated device");
+    out->totalGlobalMem = (size_t)memory_bytes;
+    out->major = 9;
+    out->multiProcessorCount = 4;
+    out->l2CacheSize = 1 << 20;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int device)
+{
+    HD_SIM_CALL();
+    if (!is_device(device)) {
+        return hd_sim_result(cudaErrorInvalidDevice);
+    }
+    switch (what) {
+    case cudaDevAttrMultiProcessorCount:
+        *value = 4;
+        return cudaSuccess;
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrUnifiedAddressing:
+        *value = 1;
+        return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+        *value = 1 << 20;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = 9;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        return cudaSuccess;
+    }
+    return hd_sim_result(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
+{
+    HD_SIM_CALL();
+    if (!is_device(device)) {
+        return hd_sim_result(cudaErrorInvalidDevice);
+    }
+    return hd_sim_result(snprintf(id, (size_t)bytes, "0000:%02x:00.0", device + 1) < bytes ? cudaSuccess
+                                                                                           : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+    HD_SIM_CALL();
+    *total = (size_t)memory_bytes;
+    *available = (size_t)(memory_bytes - hd_sim_device_bytes());
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    HD_SIM_CALL();
+    hd_sim_lock();
+    hd_sim_finish_device(current);
+    hd_sim_unlock();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    HD_SIM_CALL();
+    if (!is_device(device) || !is_device(peer)) {
+        return hd_sim_result(cudaErrorInvalidDevice);
+    }
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
+{
+    static _Atomic unsigned enabled[HD_SIM_MAX_DEVICES];
+    HD_SIM_CALL();
+    if (flags != 0 || !is_device(peer) || peer == current) {
+        return hd_sim_result(flags != 0 ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
+    }
+    unsigned before = atomic_fetch_or(&enabled[current], 1u << peer);
+    return hd_sim_result((before >> peer & 1u) != 0 ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+}
+
+static cudaError_t version(int *out)
+{
+    HD_SIM_CALL();
+    *out = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *out)
+{
+    return version(out);
+}
+
+cudaError_t cudaRuntimeGetVersion(int *out)
+{
+    return version(out);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}

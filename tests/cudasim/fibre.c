@@ -1,0 +1,273 @@
+/* A block of threads on one host thread: fibres that give way at barriers and naps. */
+#include "sim.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#ifdef HD_SIM_ASAN
+#include <sanitizer/common_interface_defs.h>
+#define LEAVE(keep, bottom, bytes) __sanitizer_start_switch_fiber(keep, bottom, bytes)
+#define ARRIVE(kept, bottom, bytes) __sanitizer_finish_switch_fiber(kept, bottom, bytes)
+#else
+#define LEAVE(keep, bottom, bytes) ((void)(keep), (void)(bottom), (void)(bytes))
+#define ARRIVE(kept, bottom, bytes) ((void)(kept), (void)(bottom), (void)(bytes))
+#endif
+
+#ifdef HD_SIM_TSAN
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+enum { NO_SYNC = 1 };
+#endif
+
+enum { STACK_BYTES = 128 << 10, MAX_THREADS = 1024, SHARED_BYTES = 64 << 10, SHARED_TURNS = 4, MAX_SHARED = 16 };
+
+typedef enum state { READY, AT_BARRIER, DONE } state;
+
+typedef struct fibre {
+    void *top; /* of its stack, while it is not running */
+    char *stack;
+    hd_sim_thread self;
+    state state;
+    void *kept, *detector;
+} fibre;
+
+/* Of a stream's thread. */
+typedef struct engine {
+    fibre fibre[MAX_THREADS];
+    int nfibres;
+    fibre *now;
+    void *home, *home_kept, *home_detector;
+    const void *home_bottom;
+    size_t home_bytes;
+    const hd_sim_op *op;
+    char begin, end, barrier; /* edges */
+    /* Memory of blocks: each piece in a place of its own, so that the detector takes no block's for another's. */
+    char *shared;
+    size_t shared_used;
+    unsigned turn;
+    int npieces;
+    struct {
+        const char *file;
+        int line;
+        void *at;
+    } piece[MAX_SHARED];
+} engine;
+
+static _Thread_local engine *mine;
+static _Atomic int64_t kernels;
+
+int64_t hd_sim_kernels(void)
+{
+    return atomic_load(&kernels);
+}
+
+/* Not inlined: a fibre never changes its thread, but the compiler should not have to know. */
+static __attribute__((noinline)) engine *my(void)
+{
+    return mine;
+}
+
+/* Keeps what a function must keep, and goes on where `load` left off. */
+void hd_sim_switch(void **save, void *load);
+__asm__(".text\n"
+        ".globl hd_sim_switch\n"
+        ".hidden hd_sim_switch\n"
+        ".type hd_sim_switch,@function\n"
+        "hd_sim_switch:\n"
+        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\n"
+        "ret\n"
+        ".size hd_sim_switch,.-hd_sim_switch\n");
+
+static void go_home(void)
+{
+    engine *e = my();
+    fibre *f = e->now;
+#ifdef HD_SIM_TSAN
+    __tsan_switch_to_fiber(e->home_detector, NO_SYNC);
+#endif
+    LEAVE(f->state == DONE ? NULL : &f->kept, e->home_bottom, e->home_bytes);
+    hd_sim_switch(&f->top, e->home);
+    ARRIVE(f->kept, &my()->home_bottom, &my()->home_bytes);
+}
+
+static void go_to(engine *e, fibre *f)
+{
+    e->now = f;
+#ifdef HD_SIM_TSAN
+    __tsan_switch_to_fiber(f->detector, NO_SYNC);
+#endif
+    LEAVE(&e->home_kept, f->stack, STACK_BYTES);
+    hd_sim_switch(&e->home, f->top);
+    ARRIVE(e->home_kept, NULL, NULL);
+}
+
+static void fibre_main(void)
+{
+    engine *e = my();
+    ARRIVE(NULL, &e->home_bottom, &e->home_bytes);
+    hd_sim_acquire(&e->begin);
+    e->op->u.kernel.body(e->op->u.kernel.args);
+    e = my();
+    hd_sim_release(&e->end);
+    e->now->state = DONE;
+    go_home();
+    hd_sim_die("a thread of %s goes on behind its end", e->op->u.kernel.name);
+}
+
+const hd_sim_thread *hd_sim_self(void)
+{
+    return &my()->now->self;
+}
+
+void hd_sim_sync(void)
+{
+    engine *e = my();
+    hd_sim_release(&e->barrier);
+    e->now->state = AT_BARRIER;
+    go_home();
+    hd_sim_acquire(&my()->barrier);
+}
+
+void hd_sim_nap(void)
+{
+    go_home();
+    sched_yield();
+}
+
+uint64_t hd_sim_time_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+#ifdef HD_SIM_TSAN
+void AnnotateNewMemory(const char *file, int line, const volatile void *memory, size_t bytes);
+#endif
+
+void *hd_sim_shared(const char *file, int line, uint64_t bytes)
+{
+    engine *e = my();
+    for (int i = 0; i < e->npieces; i++) {
+        if (e->piece[i].line == line && strcmp(e->piece[i].file, file) == 0) {
+            return e->piece[i].at;
+        }
+    }
+    char *area = e->shared + e->turn % SHARED_TURNS * SHARED_BYTES;
+#ifdef HD_SIM_TSAN
+    if (e->npieces == 0) {
+        AnnotateNewMemory(__FILE__, __LINE__, area, SHARED_BYTES);
+    }
+#endif
+    if (e->npieces == MAX_SHARED || e->shared_used + bytes > SHARED_BYTES) {
+        hd_sim_die("%s wants more than %d bytes or %d pieces for a block", e->op->u.kernel.name, SHARED_BYTES,
+                   MAX_SHARED);
+    }
+    void *at = area + e->shared_used;
+    e->piece[e->npieces].file = file;
+    e->piece[e->npieces].line = line;
+    e->piece[e->npieces++].at = at;
+    e->shared_used += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+static void *pages(size_t bytes)
+{
+    void *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (out == MAP_FAILED) {
+        hd_sim_die("no memory for %zu bytes of a block", bytes);
+    }
+    return out;
+}
+
+static engine *need_engine(unsigned threads)
+{
+    if (mine == NULL) {
+        mine = pages(sizeof *mine);
+        mine->shared = pages((size_t)SHARED_TURNS * SHARED_BYTES);
+    }
+    while (mine->nfibres < (int)threads) {
+        fibre *f = &mine->fibre[mine->nfibres++];
+        f->stack = pages(STACK_BYTES);
+#ifdef HD_SIM_TSAN
+        f->detector = __tsan_create_fiber(0);
+#endif
+    }
+    return mine;
+}
+
+/* The stack as hd_sim_switch leaves it. */
+static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_op *op)
+{
+    f->self = (hd_sim_thread){thread, block, op->u.kernel.threads, op->u.kernel.blocks};
+    f->state = READY;
+    f->kept = NULL;
+    void **top = (void **)(f->stack + STACK_BYTES - 64);
+    *--top = NULL;
+    *--top = (void *)(uintptr_t)fibre_main;
+    top -= 6;
+    memset(top, 0, 6 * sizeof *top);
+    f->top = top;
+}
+
+/* One turn of all fibres; how many have not ended. */
+static unsigned turn(engine *e, unsigned threads)
+{
+    unsigned live = 0, waiting = 0;
+    for (unsigned i = 0; i < threads; i++) {
+        fibre *f = &e->fibre[i];
+        if (f->state == READY) {
+            go_to(e, f);
+        }
+        live += f->state != DONE;
+        waiting += f->state == AT_BARRIER;
+    }
+    for (unsigned i = 0; i < threads && waiting == live; i++) {
+        fibre *f = &e->fibre[i];
+        f->state = f->state == AT_BARRIER ? READY : f->state;
+    }
+    return live;
+}
+
+void hd_sim_run_kernel(hd_sim_op *op)
+{
+    unsigned threads = op->u.kernel.threads;
+    engine *e = need_engine(threads);
+    e->op = op;
+#ifdef HD_SIM_TSAN
+    e->home_detector = __tsan_get_current_fiber();
+#endif
+    hd_sim_release(&e->begin);
+    for (unsigned block = 0; block < op->u.kernel.blocks; block++) {
+        e->turn++;
+        e->npieces = 0;
+        e->shared_used = 0;
+        for (unsigned i = 0; i < threads; i++) { /* another fibre in every block: nothing is ordered by chance */
+            make_ready(&e->fibre[(i + block * 7 + 1) % threads], i, block, op);
+        }
+        while (turn(e, threads) > 0) {
+        }
+    }
+    hd_sim_acquire(&e->end);
+    atomic_fetch_add(&kernels, 1);
+}
+
+void hd_sim_end_fibres(void)
+{
+    for (int i = 0; mine != NULL && i < mine->nfibres; i++) {
+        munmap(mine->fibre[i].stack, STACK_BYTES);
+#ifdef HD_SIM_TSAN
+        __tsan_destroy_fiber(mine->fibre[i].detector);
+#endif
+    }
+    if (mine != NULL) {
+        munmap(mine->shared, (size_t)SHARED_TURNS * SHARED_BYTES);
+        munmap(mine, sizeof *mine);
+        mine = NULL;
+    }
+}

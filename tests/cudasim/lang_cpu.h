@@ -1,0 +1,112 @@
+/* The language of kernels/cuda as the emulator understands it: a CUDA thread is a fibre. See kernels/cuda/lang.h
+ * for what the names mean. */
+#ifndef HD_CUDASIM_LANG_H
+#define HD_CUDASIM_LANG_H
+
+#include <cuda_runtime_api.h>
+
+#include <stdint.h>
+
+typedef struct hd_sim_thread {
+    unsigned thread, block, threads, blocks;
+} hd_sim_thread;
+
+typedef void (*hd_sim_body)(const void *args);
+
+const hd_sim_thread *hd_sim_self(void);
+void hd_sim_sync(void);
+void hd_sim_nap(void);
+/* The block's memory of that place in the source. */
+void *hd_sim_shared(const char *file, int line, uint64_t bytes);
+/* The view of `bytes` at an address of a kernel; ends the program when the kernel may not touch them. */
+void *hd_sim_at(const void *address, uint64_t bytes);
+void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
+                   const void *args, uint64_t bytes);
+uint64_t hd_sim_time_ns(void);
+
+/* A relaxed flag, a missing barrier: defects that tests plant to see them reported. */
+#ifndef HD_SIM_RELEASE
+#define HD_SIM_RELEASE __ATOMIC_RELEASE
+#endif
+#ifndef HD_SIM_ACQUIRE
+#define HD_SIM_ACQUIRE __ATOMIC_ACQUIRE
+#endif
+
+#define HD_DEV static inline
+#define HD_KERNEL(name, args_type, args)                                                                               \
+    static void name##_of(args_type args);                                                                             \
+    static void name(const void *args_)                                                                                \
+    {                                                                                                                  \
+        name##_of(*(const args_type *)args_);                                                                          \
+    }                                                                                                                  \
+    static void name##_of(const args_type args)
+#define HD_LAUNCH(name, blocks, threads, stream, args)                                                                 \
+    hd_sim_launch(#name, name, (unsigned)(blocks), (unsigned)(threads), (cudaStream_t)(stream), (args), sizeof *(args))
+#define HD_KERNEL_ADDRESS(name) ((const void *)(uintptr_t)(name))
+#define HD_SHARED(type, name) type *const name = (type *)hd_sim_shared(__FILE__, __LINE__, sizeof(type))
+#define HD_UNROLL
+#define HD_THREAD (hd_sim_self()->thread)
+#define HD_BLOCK (hd_sim_self()->block)
+#define HD_THREADS (hd_sim_self()->threads)
+#define HD_BLOCKS (hd_sim_self()->blocks)
+
+HD_DEV void hd_sync(void)
+{
+    hd_sim_sync();
+}
+
+HD_DEV void hd_nap(void)
+{
+    hd_sim_nap();
+}
+
+HD_DEV uint64_t hd_timer_ns(void)
+{
+    return hd_sim_time_ns();
+}
+
+HD_DEV uint32_t hd_high_product(uint32_t a, uint32_t b)
+{
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+
+typedef struct __attribute__((aligned(16))) hd_v16 {
+    uint64_t low, high;
+} hd_v16;
+
+#define HD_SIM_ACCESS(bytes, type)                                                                                     \
+    HD_DEV type hd_load_##bytes(const void *at)                                                                        \
+    {                                                                                                                  \
+        return *(const type *)hd_sim_at(at, bytes);                                                                    \
+    }                                                                                                                  \
+    HD_DEV type hd_load_constant_##bytes(const void *at)                                                               \
+    {                                                                                                                  \
+        return *(const type *)hd_sim_at(at, bytes);                                                                    \
+    }                                                                                                                  \
+    HD_DEV void hd_store_##bytes(void *at, type value)                                                                 \
+    {                                                                                                                  \
+        *(type *)hd_sim_at(at, bytes) = value;                                                                         \
+    }
+
+HD_SIM_ACCESS(16, hd_v16)
+HD_SIM_ACCESS(8, uint64_t)
+HD_SIM_ACCESS(4, uint32_t)
+HD_SIM_ACCESS(2, uint16_t)
+HD_SIM_ACCESS(1, uint8_t)
+
+HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
+{
+    return __atomic_load_n((const uint64_t *)hd_sim_at(at, 8), HD_SIM_ACQUIRE);
+}
+
+HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, HD_SIM_RELEASE);
+}
+
+HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)
+{
+    return __atomic_fetch_add((uint32_t *)hd_sim_at(at, 4), value, __ATOMIC_ACQ_REL);
+}
+
+#endif

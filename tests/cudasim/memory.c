@@ -1,0 +1,339 @@
+/* What memory the device knows, and its two views. */
+#include "sim.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef HD_SIM_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define __asan_poison_memory_region(at, bytes) ((void)(at), (void)(bytes))
+#define __asan_unpoison_memory_region(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
+/* Addresses are used in turn, so that a stale one is seen; the race detector, which keeps something for every address
+ * ever used, gets fewer. */
+#ifdef HD_SIM_TSAN
+static const size_t SPAN = (size_t)1 << 32;
+#else
+static const size_t SPAN = (size_t)1 << 36;
+#endif
+enum { PAGE = 4096, ALIGNMENT = 256, PATTERN = 0xcb };
+
+static char *untouchable; /* SPAN bytes; the view lies SPAN bytes further */
+static int file;          /* what lies behind the view: page at offset x of both */
+static size_t turn;       /* where the next search begins */
+static char given_edge;   /* freed here, allocated there */
+
+static hd_sim_area *area;
+static int nareas, capacity;
+static _Atomic uint64_t generation = 1;
+static _Atomic int64_t device_bytes;
+
+void hd_sim_memory_begin(void)
+{
+    untouchable = mmap(NULL, 2 * SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    file = memfd_create("cudasim", MFD_CLOEXEC);
+    if (untouchable == MAP_FAILED || file < 0 || ftruncate(file, (off_t)SPAN) != 0) {
+        hd_sim_die("no addresses for the memory of devices");
+    }
+}
+
+int64_t hd_sim_device_bytes(void)
+{
+    return atomic_load(&device_bytes);
+}
+
+int hd_sim_is_device_range(const void *pointer)
+{
+    return (const char *)pointer >= untouchable && (const char *)pointer < untouchable + SPAN;
+}
+
+const hd_sim_area *hd_sim_find(const void *pointer)
+{
+    for (int i = 0; i < nareas; i++) {
+        if ((const char *)pointer >= area[i].base && (const char *)pointer < area[i].base + area[i].bytes) {
+            return &area[i];
+        }
+    }
+    return NULL;
+}
+
+void hd_sim_add_area(const hd_sim_area *what)
+{
+    if (nareas == capacity) {
+        capacity = capacity > 0 ? 2 * capacity : 16;
+        area = realloc(area, (size_t)capacity * sizeof *area);
+        if (area == NULL) {
+            hd_sim_die("no memory for %d areas", capacity);
+        }
+    }
+    area[nareas++] = *what;
+    atomic_fetch_add(&generation, 1);
+}
+
+void hd_sim_remove_area(const hd_sim_area *what)
+{
+    area[what - area] = area[--nareas];
+    atomic_fetch_add(&generation, 1);
+}
+
+static char *view_of(const hd_sim_area *a, const void *pointer)
+{
+    return (char *)pointer + (a->page_bytes > 0 ? SPAN : 0);
+}
+
+/* Pages that nobody has, searched from behind those given last. */
+char *hd_sim_take_pages(size_t bytes)
+{
+    for (size_t at = turn, tried = 0; tried < 2 * SPAN;) {
+        if (at + bytes > SPAN) {
+            tried += SPAN - at + 1;
+            at = 0;
+        }
+        const hd_sim_area *other = NULL;
+        for (int i = 0; i < nareas && other == NULL; i++) {
+            const hd_sim_area *a = &area[i];
+            other =
+                a->page_bytes > 0 && a->pages < untouchable + at + bytes && untouchable + at < a->pages + a->page_bytes
+                    ? a
+                    : NULL;
+        }
+        if (other == NULL) {
+            turn = at + bytes;
+            return untouchable + at;
+        }
+        tried += (size_t)(other->pages + other->page_bytes - untouchable) - at;
+        at = (size_t)(other->pages + other->page_bytes - untouchable);
+    }
+    return NULL;
+}
+
+static int is_room(size_t bytes, int device)
+{
+    int64_t used = 0;
+    for (int i = 0; i < nareas; i++) {
+        used += area[i].kind == HD_SIM_DEVICE && area[i].device == device ? (int64_t)area[i].bytes : 0;
+    }
+    return used + (int64_t)bytes <= hd_sim_memory_bytes();
+}
+
+/* Its end lies as near to that of its last page as the alignment lets it. */
+static cudaError_t take(void **out, size_t bytes)
+{
+    size_t aligned = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    hd_sim_area a = {.bytes = bytes, .kind = HD_SIM_DEVICE, .device = hd_sim_device()};
+    a.page_bytes = (aligned + PAGE - 1) / PAGE * PAGE;
+    a.pages = is_room(bytes, a.device) ? hd_sim_take_pages(a.page_bytes) : NULL;
+    if (a.pages == NULL || mmap(a.pages + SPAN, a.page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+                                (off_t)(a.pages - untouchable)) == MAP_FAILED) {
+        return cudaErrorMemoryAllocation;
+    }
+    hd_sim_acquire(&given_edge);
+    a.base = a.pages + a.page_bytes - aligned;
+    memset(a.base + SPAN, PATTERN, bytes);
+    __asan_poison_memory_region(a.pages + SPAN, a.page_bytes - aligned);
+    __asan_poison_memory_region(a.base + SPAN + bytes, aligned - bytes);
+    hd_sim_add_area(&a);
+    atomic_fetch_add(&device_bytes, (int64_t)bytes);
+    *out = a.base;
+    return cudaSuccess;
+}
+
+void hd_sim_give_pages(const hd_sim_area *a)
+{
+    __asan_unpoison_memory_region(a->pages + SPAN, a->page_bytes);
+    if (mmap(a->pages + SPAN, a->page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+             0) == MAP_FAILED) {
+        hd_sim_die("%zu bytes of a device cannot be given back", a->page_bytes);
+    }
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    HD_SIM_CALL();
+    *out = NULL;
+    if (bytes == 0) {
+        return cudaSuccess;
+    }
+    hd_sim_lock();
+    cudaError_t error = take(out, bytes);
+    hd_sim_unlock();
+    return hd_sim_result(error);
+}
+
+/* As on a GPU, it waits for all that the device has been given to do. */
+cudaError_t cudaFree(void *memory)
+{
+    HD_SIM_CALL();
+    if (memory == NULL) {
+        return cudaSuccess;
+    }
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(memory);
+    cudaError_t error = cudaErrorInvalidValue;
+    if (a != NULL && a->base == memory && a->kind == HD_SIM_DEVICE) {
+        error = cudaSuccess;
+        hd_sim_finish_device(a->device);
+        a = hd_sim_find(memory); /* the lock was open */
+        hd_sim_release(&given_edge);
+        hd_sim_give_pages(a);
+        (void)fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(a->pages - untouchable),
+                        (off_t)a->page_bytes);
+        atomic_fetch_sub(&device_bytes, (int64_t)a->bytes);
+        hd_sim_remove_area(a);
+    }
+    hd_sim_unlock();
+    return hd_sim_result(error);
+}
+
+cudaError_t hd_sim_check(const void *pointer, size_t bytes, void **view, int *is_pageable, int *is_device)
+{
+    const hd_sim_area *a = hd_sim_find(pointer);
+    *view = (void *)(uintptr_t)pointer;
+    *is_pageable = a == NULL;
+    *is_device = 0;
+    if (a == NULL) {
+        return hd_sim_is_device_range(pointer) ? cudaErrorInvalidValue : cudaSuccess;
+    }
+    *view = view_of(a, pointer);
+    *is_device = a->page_bytes > 0;
+    int is_within = (const char *)pointer + bytes <= a->base + a->bytes;
+    return is_within || !*is_device ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* The last piece that a thread touched is remembered for as long as no piece comes or goes. */
+void *hd_sim_at(const void *address, uint64_t bytes)
+{
+    static _Thread_local struct {
+        uint64_t generation;
+        const char *base, *end;
+        char *view;
+    } last;
+    const char *at = address;
+    if (last.generation != atomic_load_explicit(&generation, memory_order_relaxed) || at < last.base ||
+        at + bytes > last.end) {
+        hd_sim_lock();
+        const hd_sim_area *a = hd_sim_find(address);
+        last.generation = atomic_load(&generation);
+        last.base = a != NULL ? a->base : NULL;
+        last.end = a != NULL ? a->base + a->bytes : NULL;
+        last.view = a != NULL ? view_of(a, a->base) : NULL;
+        hd_sim_unlock();
+        if (a == NULL) {
+            hd_sim_die("a kernel touches %llu bytes at %p, which no device knows", (unsigned long long)bytes, address);
+        }
+    }
+    if ((uintptr_t)address % bytes != 0) {
+        hd_sim_die("a kernel touches %llu bytes at %p: not aligned", (unsigned long long)bytes, address);
+    }
+    return last.view + (at - last.base);
+}
+
+void *hd_sim_view(const void *device_memory, uint64_t bytes)
+{
+    void *view = NULL;
+    int is_pageable = 0, is_device = 0;
+    hd_sim_lock();
+    cudaError_t error = hd_sim_check(device_memory, bytes, &view, &is_pageable, &is_device);
+    hd_sim_unlock();
+    return error == cudaSuccess && is_device ? view : NULL;
+}
+
+/* --- host memory that devices know */
+
+static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind)
+{
+    hd_sim_area a = {.base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device()};
+    hd_sim_lock();
+    int is_known = hd_sim_find(memory) != NULL || hd_sim_find((char *)memory + bytes - 1) != NULL;
+    if (!is_known) {
+        hd_sim_add_area(&a);
+    }
+    hd_sim_unlock();
+    return is_known ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess;
+}
+
+static cudaError_t remove_host(void *memory, hd_sim_kind kind, cudaError_t otherwise)
+{
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(memory);
+    int is_it = a != NULL && a->base == memory && a->kind == kind;
+    if (is_it) {
+        hd_sim_finish_device(a->device);
+        hd_sim_remove_area(hd_sim_find(memory));
+    }
+    hd_sim_unlock();
+    return is_it ? cudaSuccess : otherwise;
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+    (void)flags;
+    HD_SIM_CALL();
+    *out = NULL;
+    if (bytes == 0) {
+        return cudaSuccess;
+    }
+    if (posix_memalign(out, PAGE, bytes) != 0) {
+        *out = NULL;
+        return hd_sim_result(cudaErrorMemoryAllocation);
+    }
+    return hd_sim_result(add_host(*out, bytes, HD_SIM_PINNED));
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    HD_SIM_CALL();
+    if (memory == NULL) {
+        return cudaSuccess;
+    }
+    cudaError_t error = remove_host(memory, HD_SIM_PINNED, cudaErrorInvalidValue);
+    if (error == cudaSuccess) {
+        free(memory);
+    }
+    return hd_sim_result(error);
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned int flags)
+{
+    (void)flags;
+    HD_SIM_CALL();
+    if (memory == NULL || bytes == 0 || hd_sim_is_device_range(memory)) {
+        return hd_sim_result(cudaErrorInvalidValue);
+    }
+    return hd_sim_result(add_host(memory, bytes, HD_SIM_REGISTERED));
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+    HD_SIM_CALL();
+    return hd_sim_result(remove_host(memory, HD_SIM_REGISTERED, cudaErrorHostMemoryNotRegistered));
+}
+
+cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned int flags)
+{
+    (void)flags;
+    HD_SIM_CALL();
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(host);
+    *out = a != NULL && a->page_bytes == 0 ? host : NULL;
+    hd_sim_unlock();
+    return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer)
+{
+    HD_SIM_CALL();
+    void *address = (void *)(uintptr_t)pointer;
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(pointer);
+    memset(out, 0, sizeof *out);
+    out->type = a == NULL ? cudaMemoryTypeUnregistered : a->page_bytes == 0 ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+    out->device = a != NULL ? a->device : -1;
+    out->devicePointer = a != NULL ? address : NULL;
+    out->hostPointer = a == NULL || a->page_bytes == 0 ? address : NULL;
+    hd_sim_unlock();
+    return cudaSuccess;
+}

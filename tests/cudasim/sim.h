@@ -1,0 +1,144 @@
+/* Inside of the emulator. One lock, one place to wait: whoever changes something wakes everybody.
+ *
+ * The race detector must see what CUDA orders and nothing else, or a missing event would go unnoticed. So the emulator
+ * itself is built without it, its lock is one that the detector does not know, and the edges that CUDA promises are
+ * said by hand (hd_sim_release, hd_sim_acquire): enqueue -> run, record -> wait, run -> synchronize.
+ */
+#ifndef HD_CUDASIM_INTERNAL_H
+#define HD_CUDASIM_INTERNAL_H
+
+#include "cuda_runtime_api.h"
+#include "cudasim.h"
+#include "lang_cpu.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HD_SIM_MAX_DEVICES = 16 };
+
+/* --- lock.c */
+
+void hd_sim_lock(void);
+void hd_sim_unlock(void);
+void hd_sim_wait(void);    /* with the lock: until something changes */
+void hd_sim_changed(void); /* with the lock */
+void hd_sim_release(void *edge);
+void hd_sim_acquire(void *edge);
+_Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --- device.c */
+
+/* The beginning of every call: set up, counted, made to fail. Not for error queries. */
+#define HD_SIM_CALL()                                                                                                  \
+    do {                                                                                                               \
+        cudaError_t early = hd_sim_begin();                                                                            \
+        if (early != cudaSuccess) {                                                                                    \
+            return early;                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+cudaError_t hd_sim_begin(void);
+/* Remembers it for cudaGetLastError. */
+cudaError_t hd_sim_result(cudaError_t error);
+int hd_sim_device(void);
+int hd_sim_devices(void);
+int64_t hd_sim_memory_bytes(void);
+
+/* --- memory.c */
+
+typedef enum hd_sim_kind { HD_SIM_DEVICE, HD_SIM_PINNED, HD_SIM_REGISTERED, HD_SIM_IMPORTED } hd_sim_kind;
+
+typedef struct hd_sim_area {
+    char *base; /* as the program knows it */
+    size_t bytes;
+    hd_sim_kind kind;
+    int device;
+    char *pages; /* in the untouchable view */
+    size_t page_bytes;
+} hd_sim_area;
+
+void hd_sim_memory_begin(void);
+/* With the lock, these five; pages: of the view that cannot be touched. */
+void hd_sim_add_area(const hd_sim_area *area);
+void hd_sim_remove_area(const hd_sim_area *area);
+char *hd_sim_take_pages(size_t bytes);
+void hd_sim_give_pages(const hd_sim_area *area);
+/* With the lock. NULL: memory the device does not know. */
+const hd_sim_area *hd_sim_find(const void *pointer);
+int hd_sim_is_device_range(const void *pointer);
+/* cudaErrorInvalidValue: not within one piece of memory. Host memory that is not known is its own view. */
+cudaError_t hd_sim_check(const void *pointer, size_t bytes, void **view, int *is_pageable, int *is_device);
+
+/* --- stream.c, event.c */
+
+typedef struct hd_sim_op hd_sim_op;
+struct hd_sim_op {
+    hd_sim_op *next;
+    void (*run)(hd_sim_op *op);  /* on the stream's thread, without the lock */
+    void (*drop)(hd_sim_op *op); /* what it holds; may be NULL */
+    union {
+        struct {
+            void *dst;
+            const void *src;
+            size_t dst_pitch, src_pitch, width, height;
+        } copy;
+        struct {
+            void *dst;
+            int value;
+            size_t bytes;
+        } set;
+        struct {
+            cudaEvent_t event;
+            uint64_t ticket;
+        } event;
+        struct {
+            cudaStream_t stream;
+            uint64_t ticket;
+        } after;
+        struct {
+            cudaHostFn_t function;
+            void *user;
+        } host;
+        struct {
+            const char *name;
+            hd_sim_body body;
+            unsigned blocks, threads;
+            void *args;
+        } kernel;
+    } u;
+};
+
+struct CUstream_st {
+    int device, references, is_legacy, is_blocking, is_closing;
+    uint64_t enqueued, finished;
+    hd_sim_op *first, *last;
+    cudaStream_t next;
+    char edge;
+};
+
+struct CUevent_st {
+    int references, is_timed;
+    uint64_t recorded, done;
+    uint64_t time_ns;
+    char edge;
+};
+
+/* With the lock; the stream that a handle means, NULL: none. */
+cudaStream_t hd_sim_stream(cudaStream_t handle);
+/* Takes the operation over. Without the lock. */
+cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what);
+/* With the lock: behind what is in the stream now. */
+void hd_sim_finish(cudaStream_t stream);
+void hd_sim_finish_device(int device);
+void hd_sim_stream_unref(cudaStream_t stream);
+void hd_sim_event_unref(cudaEvent_t event);
+
+/* --- fibre.c */
+
+void hd_sim_run_kernel(hd_sim_op *op);
+void hd_sim_end_fibres(void); /* of this thread */
+
+#endif

@@ -1,0 +1,327 @@
+/* Streams: a thread and a queue each. The legacy default stream of a device and its blocking streams wait for one
+ * another; streams made with cudaStreamNonBlocking do not. */
+#include "sim.h"
+
+#include <signal.h>
+
+static cudaStream_t streams; /* all, newest first */
+
+void hd_sim_stream_unref(cudaStream_t stream)
+{
+    if (--stream->references == 0) {
+        free(stream);
+    }
+}
+
+static void run_and_free(cudaStream_t stream, hd_sim_op *op)
+{
+    hd_sim_unlock();
+    hd_sim_acquire(op);
+    op->run(op);
+    hd_sim_release(&stream->edge);
+    hd_sim_lock();
+    if (op->drop != NULL) {
+        op->drop(op);
+    }
+    free(op);
+    stream->finished++;
+    hd_sim_changed();
+}
+
+static void *stream_main(void *argument)
+{
+    cudaStream_t stream = argument;
+    hd_sim_lock();
+    for (;;) {
+        hd_sim_op *op = stream->first;
+        if (op == NULL && stream->is_closing) {
+            break;
+        }
+        if (op == NULL) {
+            hd_sim_wait();
+            continue;
+        }
+        stream->first = op->next;
+        run_and_free(stream, op);
+    }
+    hd_sim_stream_unref(stream);
+    hd_sim_unlock();
+    hd_sim_end_fibres();
+    return NULL;
+}
+
+static int start_thread(cudaStream_t stream)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    int failed = pthread_create(&thread, NULL, stream_main, stream);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) {
+        pthread_detach(thread);
+    }
+    return failed;
+}
+
+/* With the lock. */
+static cudaStream_t make(int device, int is_legacy, int is_blocking)
+{
+    cudaStream_t stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return NULL;
+    }
+    *stream = (struct CUstream_st){
+        .device = device, .references = 2, .is_legacy = is_legacy, .is_blocking = is_blocking, .next = streams};
+    if (start_thread(stream) != 0) {
+        free(stream);
+        return NULL;
+    }
+    streams = stream;
+    return stream;
+}
+
+static cudaStream_t legacy(int device)
+{
+    for (cudaStream_t s = streams; s != NULL; s = s->next) {
+        if (s->is_legacy && s->device == device) {
+            return s;
+        }
+    }
+    return make(device, 1, 1);
+}
+
+cudaStream_t hd_sim_stream(cudaStream_t handle)
+{
+    if (handle == NULL || handle == cudaStreamLegacy) {
+        return legacy(hd_sim_device());
+    }
+    for (cudaStream_t s = streams; s != NULL; s = s->next) {
+        if (s == handle) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+static int append(cudaStream_t stream, const hd_sim_op *what)
+{
+    hd_sim_op *op = malloc(sizeof *op);
+    if (op == NULL) {
+        return 0;
+    }
+    *op = *what;
+    op->next = NULL;
+    if (stream->first == NULL) {
+        stream->first = op;
+    } else {
+        stream->last->next = op;
+    }
+    stream->last = op;
+    stream->enqueued++;
+    hd_sim_release(op);
+    return 1;
+}
+
+static void run_after(hd_sim_op *op)
+{
+    hd_sim_lock();
+    while (op->u.after.stream->finished < op->u.after.ticket) {
+        hd_sim_wait();
+    }
+    hd_sim_unlock();
+    hd_sim_acquire(&op->u.after.stream->edge);
+}
+
+static void drop_after(hd_sim_op *op)
+{
+    hd_sim_stream_unref(op->u.after.stream);
+}
+
+static int append_after(cudaStream_t stream, cudaStream_t other)
+{
+    if (other->enqueued == 0) {
+        return 1;
+    }
+    hd_sim_op op = {.run = run_after, .drop = drop_after, .u.after = {other, other->enqueued}};
+    other->references++;
+    return append(stream, &op);
+}
+
+/* What the legacy stream and the blocking ones owe one another. */
+static int append_order(cudaStream_t stream)
+{
+    if (!stream->is_blocking) {
+        return 1;
+    }
+    for (cudaStream_t s = streams; s != NULL; s = s->next) {
+        if (s != stream && s->device == stream->device && s->is_blocking && (stream->is_legacy || s->is_legacy) &&
+            !append_after(stream, s)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what)
+{
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    cudaError_t error = stream == NULL ? cudaErrorInvalidResourceHandle : cudaSuccess;
+    if (stream != NULL && !(append_order(stream) && append(stream, what))) {
+        error = cudaErrorMemoryAllocation;
+    }
+    if (error != cudaSuccess && what->drop != NULL) {
+        what->drop(what);
+    }
+    hd_sim_changed();
+    hd_sim_unlock();
+    return error;
+}
+
+void hd_sim_finish(cudaStream_t stream)
+{
+    uint64_t ticket = stream->enqueued;
+    stream->references++;
+    while (stream->finished < ticket) {
+        hd_sim_wait();
+    }
+    hd_sim_acquire(&stream->edge);
+    hd_sim_stream_unref(stream);
+}
+
+/* One after another; a stream that is destroyed meanwhile is gone from the list, so the list is begun again. */
+void hd_sim_finish_device(int device)
+{
+    cudaStream_t s = streams;
+    while (s != NULL) {
+        if (s->device == device && s->finished < s->enqueued) {
+            hd_sim_finish(s);
+            s = streams;
+            continue;
+        }
+        if (s->device == device) {
+            hd_sim_acquire(&s->edge);
+        }
+        s = s->next;
+    }
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
+{
+    HD_SIM_CALL();
+    if (flags > cudaStreamNonBlocking) {
+        return hd_sim_result(cudaErrorInvalidValue);
+    }
+    hd_sim_lock();
+    *out = make(hd_sim_device(), 0, flags != cudaStreamNonBlocking);
+    hd_sim_unlock();
+    return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+/* What is in it is still done. */
+cudaError_t cudaStreamDestroy(cudaStream_t handle)
+{
+    HD_SIM_CALL();
+    cudaError_t error = cudaErrorInvalidResourceHandle;
+    hd_sim_lock();
+    for (cudaStream_t *at = &streams; *at != NULL; at = &(*at)->next) {
+        cudaStream_t s = *at;
+        if (s == handle && !s->is_legacy) {
+            *at = s->next;
+            s->is_closing = 1;
+            hd_sim_stream_unref(s);
+            hd_sim_changed();
+            error = cudaSuccess;
+            break;
+        }
+    }
+    hd_sim_unlock();
+    return hd_sim_result(error);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle)
+{
+    HD_SIM_CALL();
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    if (stream != NULL) {
+        if (!append_order(stream)) { /* the legacy stream: what its next operation would wait for */
+            hd_sim_die("no memory for a wait");
+        }
+        hd_sim_changed();
+        hd_sim_finish(stream);
+    }
+    hd_sim_unlock();
+    return hd_sim_result(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+    HD_SIM_CALL();
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    cudaError_t error = cudaErrorInvalidResourceHandle;
+    if (stream != NULL) {
+        error = stream->finished == stream->enqueued ? cudaSuccess : cudaErrorNotReady;
+    }
+    if (error == cudaSuccess) {
+        hd_sim_acquire(&stream->edge);
+    }
+    hd_sim_unlock();
+    return hd_sim_result(error);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status)
+{
+    HD_SIM_CALL();
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    hd_sim_unlock();
+    *status = cudaStreamCaptureStatusNone;
+    return hd_sim_result(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+
+static void run_host(hd_sim_op *op)
+{
+    op->u.host.function(op->u.host.user);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user)
+{
+    HD_SIM_CALL();
+    hd_sim_op op = {.run = run_host, .u.host = {function, user}};
+    return hd_sim_result(hd_sim_enqueue(stream, &op));
+}
+
+static void drop_kernel(hd_sim_op *op)
+{
+    free(op->u.kernel.args);
+}
+
+void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
+                   const void *args, uint64_t bytes)
+{
+    if (hd_sim_begin() != cudaSuccess) {
+        return;
+    }
+    if (blocks == 0 || threads == 0 || threads > 1024) {
+        hd_sim_result(cudaErrorInvalidConfiguration);
+        return;
+    }
+    void *copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (copy == NULL) {
+        hd_sim_result(cudaErrorMemoryAllocation);
+        return;
+    }
+    memcpy(copy, args, bytes);
+    hd_sim_op op = {.run = hd_sim_run_kernel, .drop = drop_kernel, .u.kernel = {name, body, blocks, threads, copy}};
+    hd_sim_result(hd_sim_enqueue(stream, &op));
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function)
+{
+    HD_SIM_CALL();
+    *out = (struct cudaFuncAttributes){.maxThreadsPerBlock = 1024, .numRegs = 32};
+    return hd_sim_result(function != NULL ? cudaSuccess : cudaErrorInvalidValue);
+}
