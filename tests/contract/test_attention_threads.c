@@ -138,6 +138,9 @@ static void try_all(const char *dtype)
     char shape[96];
     for (int m = 0; m < HEDDLE_ATTENTION_METHOD_COUNT; m++) {
         for (int variant = 0; variant < 6; variant++) {
+            if (variant != m % 6 && !hd_goes("%s %d %d", dtype, m, variant)) {
+                continue;
+            }
             int local = m == HEDDLE_ATTENTION_LOCAL, usp = m == HEDDLE_ATTENTION_USP;
             job j = {.shape = shape,
                      .mesh = usp ? "[a=2 b=2]" : "[sp=2]",

@@ -343,6 +343,13 @@ static void run(int ranks, const char *transport, heddle_rank_main fn, job j)
     }
 }
 
+static void run_share(int ranks, const char *transport, heddle_rank_main fn, job j)
+{
+    if (hd_goes("%s %s %s %s %s %d %d", j.shape, j.mesh, j.layout, j.method, transport, fn == backward_case, j.flags)) {
+        run(ranks, transport, fn, j);
+    }
+}
+
 static const char *const softmax_methods[] = {"ulysses", "ring", "rsa", "gather-kv"};
 static const char *const linear_methods[] = {"lasp", "lasp2", "scan"};
 
@@ -357,6 +364,7 @@ static void over_few_problems(heddle_rank_main fn, heddle_stage_kind kind, const
     }
 }
 
+/* Every method at least once; where fewer rounds are wanted the rest by its share. */
 static void over_all_problems(heddle_rank_main fn, heddle_stage_kind kind, const char *transport)
 {
     int linear = kind == HEDDLE_STAGE_LINEAR, flags = 0;
@@ -366,29 +374,33 @@ static void over_all_problems(heddle_rank_main fn, heddle_stage_kind kind, const
             char mesh[32];
             snprintf(mesh, sizeof mesh, "[sp=%d]", ranks);
             const char *shape = flags & 1 ? "f32[b=2 t=13 s=5 c=24]" : "f32[b=1 t=3 s=150 c=32]";
-            run(ranks, transport, fn,
+            (ranks == 2 + m ? run : run_share)(
+                ranks, transport, fn,
                 (job){kind, shape, mesh, flags & 1 ? "t@sp" : "s@sp", method, flags & 1 ? 1 : 2, 4, flags});
             flags++;
         }
-        run(3, transport, fn, (job){kind, "bf16[b=2 t=13 s=5 c=24]", "[sp=3]", "t@sp", method, 1, 2, flags});
-        run(4, transport, fn, (job){kind, "f32[b=2 t=9 s=3 c=24]", "[sp=4]", "t@sp(0 4 0 5)", method, 1, 3, flags});
-        run(5, transport, fn, (job){kind, "f32[b=2 t=3 s=4 c=16]", "[sp=5]", "t@sp", method, 1, 2, flags});
-        run(4, transport, fn, (job){kind, "f32[b=3 t=7 s=4 c=16]", "[dp=2 sp=2]", "b@dp,t@sp", method, 1, 2, flags});
-        run(4, transport, fn, (job){kind, "f32[b=2 t=7 s=5 c=16]", "[sp=2 x=2]", "t@sp,s@x", method, 2, 2, flags});
-        run(4, transport, fn, (job){kind, "f32[b=1 t=7 s=5 c=16]", "[x=2 sp=2]", "s@sp", method, 2, 2, flags});
-        run(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=16]", "[u=2 v=2]", "t@u,t@v", method, 1, 2, flags});
+        run_share(3, transport, fn, (job){kind, "bf16[b=2 t=13 s=5 c=24]", "[sp=3]", "t@sp", method, 1, 2, flags});
+        run_share(4, transport, fn,
+                  (job){kind, "f32[b=2 t=9 s=3 c=24]", "[sp=4]", "t@sp(0 4 0 5)", method, 1, 3, flags});
+        run_share(5, transport, fn, (job){kind, "f32[b=2 t=3 s=4 c=16]", "[sp=5]", "t@sp", method, 1, 2, flags});
+        run_share(4, transport, fn,
+                  (job){kind, "f32[b=3 t=7 s=4 c=16]", "[dp=2 sp=2]", "b@dp,t@sp", method, 1, 2, flags});
+        run_share(4, transport, fn,
+                  (job){kind, "f32[b=2 t=7 s=5 c=16]", "[sp=2 x=2]", "t@sp,s@x", method, 2, 2, flags});
+        run_share(4, transport, fn, (job){kind, "f32[b=1 t=7 s=5 c=16]", "[x=2 sp=2]", "s@sp", method, 2, 2, flags});
+        run_share(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=16]", "[u=2 v=2]", "t@u,t@v", method, 1, 2, flags});
     }
     if (!linear) {
-        run(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[u=2 v=2]", "t@u(4 7),t@v", "usp", 1, 3, 3});
-        run(6, transport, fn, (job){kind, "f32[b=3 t=11 s=3 c=24]", "[u=2 dp=1 v=3]", "t@u,t@v", "usp", 1, 3, 0});
-        run(4, transport, fn, (job){kind, "bf16[b=3 t=5 s=11 c=24]", "[t=1 u=2 v=2]", "s@u,s@v", "usp", 2, 3, 1});
+        run_share(4, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[u=2 v=2]", "t@u(4 7),t@v", "usp", 1, 3, 3});
+        run_share(6, transport, fn, (job){kind, "f32[b=3 t=11 s=3 c=24]", "[u=2 dp=1 v=3]", "t@u,t@v", "usp", 1, 3, 0});
+        run_share(4, transport, fn, (job){kind, "bf16[b=3 t=5 s=11 c=24]", "[t=1 u=2 v=2]", "s@u,s@v", "usp", 2, 3, 1});
     }
-    run(2, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[sp=2]", "s@sp", "local", 1, 3, 3});
-    run(3, transport, fn, (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3]", "*", "local", 1, 2, 1});
-    run(3, transport, fn,
-        (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3 sp=1]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
-    run(6, transport, fn,
-        (job){kind, "f32[b=2 t=5 s=4 c=16]", "[dp=3 sp=2]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
+    run_share(2, transport, fn, (job){kind, "f32[b=2 t=11 s=3 c=24]", "[sp=2]", "s@sp", "local", 1, 3, 3});
+    run_share(3, transport, fn, (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3]", "*", "local", 1, 2, 1});
+    run_share(3, transport, fn,
+              (job){kind, "f32[b=1 t=5 s=4 c=16]", "[dp=3 sp=1]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
+    run_share(6, transport, fn,
+              (job){kind, "f32[b=2 t=5 s=4 c=16]", "[dp=3 sp=2]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
 }
 
 /* --- random problems ---------------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include "reshard_check.h"
 
 #include "kernels/copy.h"
-#include "runtime/base/hash.h"
 
 static const char *const lines[] = {
     /* 1 rank */
@@ -95,14 +94,9 @@ static int ranks_of(const char *text)
 /* Every line goes by every mode; where fewer rounds are wanted, by its share of them, always the same. */
 static int goes(const job *j, const char *line)
 {
-    const int flags[] = {j->mode.split_phase, j->mode.padded, j->mode.private_src, j->mode.private_dst,
-                         (int)j->mode.tuning};
-    const char *kernel = j->mode.kernel != NULL ? j->mode.kernel : "";
-    uint64_t hash = hd_hash(HD_HASH_BASIS, line, strlen(line));
-    hash = hd_hash(hash, j->transport, strlen(j->transport));
-    hash = hd_hash(hash, kernel, strlen(kernel));
-    hash = hd_hash(hash, flags, sizeof flags);
-    return (uint64_t)hd_rounds(100) > (hash >> 32) % 100;
+    const rc_mode *m = &j->mode;
+    return hd_goes("%s %s %s %d %d %d %d %d", line, j->transport, m->kernel != NULL ? m->kernel : "", m->split_phase,
+                   m->padded, m->private_src, m->private_dst, (int)m->tuning);
 }
 
 static heddle_status check_all(heddle_comm *comm, void *arg)

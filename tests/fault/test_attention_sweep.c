@@ -189,6 +189,9 @@ static void sweep(int linear, const char *kind, const char *where)
 {
     int methods = linear ? HEDDLE_LINEAR_METHOD_COUNT : HEDDLE_ATTENTION_METHOD_COUNT, hit = 0;
     for (int i = 0; i < 2 * methods; i++) {
+        if (i % 2 == 0 && !hd_goes("%s %s %d %d", kind, where, linear, i)) {
+            continue; /* both ways is the longer half */
+        }
         job *j = shared_job(linear, i / 2, i % 2);
         heddle_status st = HEDDLE_ERR_PEER;
         for (int n = 1, before = 1; st != HEDDLE_OK; n += before, before = n - before) {

@@ -240,7 +240,7 @@ static void every_transport_call_may_fail(void **state)
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i >= 4;
-        int n = 1, step = i >= 4 ? 3 : 1;
+        int n = 1, step = (i >= 4 ? 3 : 1) * hd_step();
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         for (; n < 1000 && st != HEDDLE_OK; n += step) {
             char transport[64];
@@ -293,7 +293,7 @@ static void nobody_copies_after_a_failure(void **state)
     for (int i = 0; i < 3; i++) {
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         int n = 1;
-        for (; n < 300 && st != HEDDLE_OK; n++) {
+        for (; n < 300 && st != HEDDLE_OK; n += hd_step()) {
             char transport[64];
             snprintf(transport, sizeof transport, "fault(fail=%d@1):threads", n);
             st = heddle_run_ranks(RANKS, transport, unmap_after_failure, lines[i]);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <heddle/status.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,11 +119,36 @@ struct CMUnitTest hd_case_of_ranks(const char *name, hd_rank_case *what)
     return (struct CMUnitTest){.name = name, .test_func = run_rank_case, .initial_state = what};
 }
 
-int hd_rounds(int n)
+static int percent_of_rounds(void)
 {
     const char *percent = getenv("HEDDLE_TEST_ROUNDS");
-    int rounds = percent != NULL ? (int)((int64_t)n * atoi(percent) / 100) : n;
+    return percent == NULL ? 100 : atoi(percent) > 0 ? atoi(percent) : 1;
+}
+
+int hd_rounds(int n)
+{
+    int rounds = (int)((int64_t)n * percent_of_rounds() / 100);
     return rounds > 0 ? rounds : 1;
+}
+
+int hd_goes(const char *name, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, name);
+    vsnprintf(text, sizeof text, name, arguments);
+    va_end(arguments);
+    uint64_t hash = 5381; /* Bernstein's: no code of what is tested */
+    for (const char *c = text; *c != 0; c++) {
+        hash = hash * 33 + (unsigned char)*c;
+    }
+    return (hash * 0x9e3779b97f4a7c15u >> 32) % 100 < (uint64_t)percent_of_rounds();
+}
+
+int hd_step(void)
+{
+    int percent = percent_of_rounds();
+    return percent >= 25 ? 1 : 25 / percent;
 }
 
 static double seconds_now(void)
