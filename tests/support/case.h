@@ -50,7 +50,7 @@ void hd_not_here(const char *tag, const char *reason, ...) __attribute__((format
 /* How many of `n` rounds of one kind to go: HEDDLE_TEST_ROUNDS percent of them (all), but one at the least. For random
  * draws and repetitions only: what each round tries must not depend on how many there are. */
 int hd_rounds(int n);
-/* Does this case of a list go? Of cases that have a name (as of printf) HEDDLE_TEST_ROUNDS percent do, always the same. */
+/* Does this case of a list go? HEDDLE_TEST_ROUNDS percent of them do, by name (as of printf), always the same. */
 int hd_goes(const char *name, ...) __attribute__((format(printf, 1, 2)));
 /* How far a sweep over the n-th call steps: every call from a quarter of the rounds on, else fewer. */
 int hd_step(void);
