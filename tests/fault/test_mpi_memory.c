@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PASSED = 0, FAILED = 1, DEADLINE_MS = 1000, LATE_US = 2000000, REFILL = 0x5a };
+enum { PASSED = 0, FAILED = 1, DEADLINE_MS = 500, LATE_US = 1000000, REFILL = 0x5a };
 
 /* Eager and rendezvous messages, contiguous and strided on either side. */
 static const char *const lines[] = {
@@ -210,7 +210,7 @@ static int as_sendrecv(const char *what)
     heddle_comm_options_init(&options);
     options.bind = HEDDLE_BIND_NONE;
     options.force_messages = 1;
-    options.deadline_ms = DEADLINE_MS;
+    options.deadline_ms = 2 * DEADLINE_MS; /* opening, too */
     CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     size_t bytes = what[0] == '0' ? 500 : what[0] == '1' ? 20000 : 8000000;
     job j = {.comm = comm, .rank = heddle_comm_rank(comm), .size = heddle_comm_size(comm)};
@@ -220,7 +220,7 @@ static int as_sendrecv(const char *what)
     memset(j.src, 7, bytes);
     MPI_Barrier(MPI_COMM_WORLD);
     if (j.rank == j.size - 1) {
-        usleep(LATE_US);
+        usleep(2 * LATE_US);
     }
     heddle_status st = heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes,
                                             (j.rank + j.size - 1) % j.size, HEDDLE_NO_STREAM);
@@ -252,6 +252,9 @@ static void run_lines(const char *how, size_t first, size_t step)
     for (size_t i = first; i < sizeof(lines) / sizeof(lines[0]); i += step) {
         char what[64];
         snprintf(what, sizeof(what), "%zu %s", i, how);
+        if (i != first + step && !hd_goes("%s", what)) {
+            continue;
+        }
         mpirun_case(3, what, PASSED, NULL);
     }
 }
