@@ -1,22 +1,20 @@
 /* heddle verify attention: outputs and gradients of a method on real ranks against double precision on one. */
-#include "launch.h"
 #include "problem.h"
 #include "verify_share.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-typedef struct request {
+typedef struct trial {
     attention_case problem;
-    int random; /* problems to draw; 0: `problem` */
-    uint64_t seed;
-    const char *save;
-} request;
+    attention_errors errors;
+} trial;
 
-static heddle_status save_all(const request *r, const attention_arrays *x)
+_Static_assert((int)ATTENTION_JUDGED <= (int)CLI_JUDGED_MAX && (int)ATTENTION_PROBLEM_BYTES <= (int)CLI_PROBLEM_BYTES,
+               "what a kind of problem may have");
+
+static heddle_status save_all(const attention_case *c, const attention_arrays *x, const char *save)
 {
-    attention_extents n = attention_extents_of(&r->problem);
+    attention_extents n = attention_extents_of(c);
     const int64_t q[4] = {n.batch, n.sequence, n.heads, n.width}, k[4] = {n.batch, n.sequence, n.kv_heads, n.width};
     const int64_t lse[3] = {n.batch, n.heads, n.sequence}, e[2] = {n.projected, n.sequence};
     const struct {
@@ -30,78 +28,69 @@ static heddle_status save_all(const request *r, const attention_arrays *x)
                {"df", x->df, 2, e}};
     heddle_status st = HEDDLE_OK;
     for (size_t i = 0; i < (n.projected > 0 ? sizeof all / sizeof all[0] : 9) && st == HEDDLE_OK; i++) {
-        st = cli_save_array(r->save, all[i].name, r->problem.shape.dtype, all[i].data, all[i].ndim, all[i].extent);
+        st = cli_save_array(save, all[i].name, c->shape.dtype, all[i].data, all[i].ndim, all[i].extent);
     }
     return st;
 }
 
-static void print_result(const attention_case *c, const attention_errors *e, const heddle_comm *comm)
+static void draw(void *out, random_source *source, int ranks)
 {
-    char text[2048];
-    attention_describe(text, sizeof text, c);
-    printf("%s\n", text);
-    judge_list(text, sizeof text, e->of, ATTENTION_JUDGED);
-    printf("errors in roundings: %s\n", text);
+    trial *t = out;
+    attention_draw(&t->problem, source, ranks, HEDDLE_DTYPE_COUNT);
+}
+
+static heddle_status check(void *out, heddle_comm *comm, char *problem, const char *save)
+{
+    trial *t = out;
+    attention_arrays global = {NULL};
+    heddle_status st = attention_check(comm, &t->problem, problem, &t->errors, save != NULL ? &global : NULL);
+    if (st == HEDDLE_OK && save != NULL && heddle_comm_rank(comm) == 0) {
+        st = save_all(&t->problem, &global, save);
+    }
+    attention_free(&global);
+    return st;
+}
+
+static void describe(char *out, size_t bytes, const void *of)
+{
+    const trial *t = of;
+    attention_describe(out, bytes, &t->problem);
+}
+
+static const judge_error *errors(heddle_dtype *dtype, const void *of)
+{
+    const trial *t = of;
+    *dtype = t->problem.shape.dtype;
+    return t->errors.of;
+}
+
+static heddle_status print_sent(const void *of)
+{
+    const heddle_attention_traffic *planned = &((const trial *)of)->errors.planned;
     printf("rank 0 sends forward %lld bytes in %lld messages, backward %lld bytes in %lld messages, as planned\n",
-           (long long)e->planned.forward_bytes, (long long)e->planned.forward_messages,
-           (long long)e->planned.backward_bytes, (long long)e->planned.backward_messages);
-    printf("right on %s\n", heddle_comm_describe(comm));
-    fflush(stdout);
+           (long long)planned->forward_bytes, (long long)planned->forward_messages, (long long)planned->backward_bytes,
+           (long long)planned->backward_messages);
+    return HEDDLE_OK;
 }
 
-static heddle_status verify_main(heddle_comm *comm, void *arg)
-{
-    const request *r = arg;
-    random_source source = {r->seed};
-    int count = r->random > 0 ? r->random : 1, failed = 0;
-    heddle_status st = HEDDLE_OK;
-    attention_case c = r->problem;
-    attention_errors errors;
-    judge_error worst[HEDDLE_DTYPE_COUNT][ATTENTION_JUDGED] = {0};
-    for (int i = 0; i < count && st == HEDDLE_OK && !failed; i++) {
-        char problem[ATTENTION_PROBLEM_BYTES] = "", which[2048];
-        attention_arrays global = {NULL};
-        if (r->random > 0) {
-            attention_draw(&c, &source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
-        }
-        st = attention_check(comm, &c, problem, &errors, r->save != NULL ? &global : NULL);
-        snprintf(which, sizeof which, ": ");
-        attention_describe(which + 2, sizeof which - 2, &c);
-        st = st != HEDDLE_OK ? st : cli_first_problem(&failed, comm, which, problem);
-        if (st == HEDDLE_OK && r->save != NULL && heddle_comm_rank(comm) == 0) {
-            st = save_all(r, &global);
-        }
-        attention_free(&global);
-        if (st == HEDDLE_OK) {
-            judge_gather(worst[c.shape.dtype], errors.of, ATTENTION_JUDGED);
-        }
-    }
-    if (st == HEDDLE_OK && failed) {
-        cli_verdict(CLI_MISMATCH);
-    } else if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
-        if (r->random > 0) {
-            printf("%d attention problems right on %s\n", count, heddle_comm_describe(comm));
-            cli_print_worst(&worst[0][0], ATTENTION_JUDGED);
-        } else {
-            print_result(&c, &errors, comm);
-        }
-    }
-    return st;
-}
+static const cli_trial_kind kind = {.name = "attention",
+                                    .trial_bytes = sizeof(trial),
+                                    .judged = ATTENTION_JUDGED,
+                                    .draw = draw,
+                                    .check = check,
+                                    .describe = describe,
+                                    .errors = errors,
+                                    .print_sent = print_sent};
 
 static int run(const cli_arguments *a)
 {
-    request r = {.random = (int)a->random, .seed = (uint64_t)a->seed, .save = a->save};
-    int ranks = 0, code = cli_attention_problem(&r.problem, &ranks, a);
-    if (code == CLI_OK && a->operand == NULL && a->save != NULL) {
-        return cli_usage_error("--save needs a problem, not --random");
-    }
-    r.problem.options.log_sum_exp = 1;
-    code = code == CLI_OK ? cli_make_directory(a->save) : code;
+    trial first = {.errors = {.planned = {0}}};
+    int ranks = 0, code = cli_attention_problem(&first.problem, &ranks, a);
+    first.problem.options.log_sum_exp = 1;
     if (code == CLI_OK && a->operand != NULL) {
-        code = cli_report(attention_check_memory(&r.problem));
+        code = cli_report(attention_check_memory(&first.problem));
     }
-    return code == CLI_OK ? cli_with_ranks(a, ranks, verify_main, &r) : code;
+    return code == CLI_OK ? cli_verify_trials(a, ranks, &kind, &first) : code;
 }
 
 const cli_command cli_verify_attention = {

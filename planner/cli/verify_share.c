@@ -52,18 +52,6 @@ int cli_make_directory(const char *path)
     return CLI_OK;
 }
 
-void cli_print_worst(const judge_error *worst, int count)
-{
-    for (int dtype = 0; dtype < HEDDLE_DTYPE_COUNT; dtype++, worst += count) {
-        char text[1024];
-        if (worst->name != NULL) {
-            judge_list(text, sizeof text, worst, count);
-            printf("%s, errors in roundings: %s\n", heddle_dtype_name((heddle_dtype)dtype), text);
-        }
-    }
-    fflush(stdout);
-}
-
 heddle_status cli_first_problem(int *failed, heddle_comm *comm, const char *which, const char *problem)
 {
     int speaks = 0;
@@ -73,4 +61,99 @@ heddle_status cli_first_problem(int *failed, heddle_comm *comm, const char *whic
         cli_say("%s", problem);
     }
     return st;
+}
+
+typedef struct request {
+    const cli_arguments *arguments;
+    const cli_trial_kind *kind;
+    const void *first;
+} request;
+
+static heddle_status try_once(void *trial, const request *r, heddle_comm *comm, int *failed)
+{
+    char problem[CLI_PROBLEM_BYTES] = "", which[2048] = ": ";
+    heddle_status st = r->kind->check(trial, comm, problem, r->arguments->save);
+    r->kind->describe(which + 2, sizeof which - 2, trial);
+    return st != HEDDLE_OK ? st : cli_first_problem(failed, comm, which, problem);
+}
+
+/* Of every dtype, of which there are `count` errors each, what random problems were off by at most. */
+static void print_worst(const judge_error *worst, int count)
+{
+    for (int dtype = 0; dtype < HEDDLE_DTYPE_COUNT; dtype++, worst += count) {
+        char text[1024];
+        if (worst->name != NULL) {
+            judge_list(text, sizeof text, worst, count);
+            printf("%s, errors in roundings: %s\n", heddle_dtype_name((heddle_dtype)dtype), text);
+        }
+    }
+}
+
+static heddle_status print_trial(const void *trial, const cli_trial_kind *kind, const heddle_comm *comm)
+{
+    char text[2048];
+    heddle_dtype dtype;
+    kind->describe(text, sizeof text, trial);
+    printf("%s\n", text);
+    judge_list(text, sizeof text, kind->errors(&dtype, trial), kind->judged);
+    printf("errors in roundings: %s\n", text);
+    heddle_status st = kind->print_sent(trial);
+    printf("right on %s\n", heddle_comm_describe(comm));
+    return st;
+}
+
+/* All problems of the request, the same on every rank, up to the first that any rank finds wrong. */
+static heddle_status try_all(void *trial, const request *r, heddle_comm *comm)
+{
+    judge_error worst[HEDDLE_DTYPE_COUNT * CLI_JUDGED_MAX] = {0};
+    random_source source = {(uint64_t)r->arguments->seed};
+    int random = (int)r->arguments->random, count = random > 0 ? random : 1, failed = 0;
+    for (int i = 0; i < count && !failed; i++) {
+        if (random > 0) {
+            r->kind->draw(trial, &source, heddle_comm_size(comm));
+        }
+        heddle_status st = try_once(trial, r, comm, &failed);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        heddle_dtype dtype;
+        const judge_error *errors = r->kind->errors(&dtype, trial);
+        judge_gather(&worst[(int)dtype * r->kind->judged], errors, r->kind->judged);
+    }
+    heddle_status st = HEDDLE_OK;
+    if (failed) {
+        cli_verdict(CLI_MISMATCH);
+    } else if (heddle_comm_rank(comm) == 0) {
+        if (random > 0) {
+            printf("%d %s problems right on %s\n", count, r->kind->name, heddle_comm_describe(comm));
+            print_worst(worst, r->kind->judged);
+        } else {
+            st = print_trial(trial, r->kind, comm);
+        }
+        fflush(stdout);
+    }
+    return st;
+}
+
+static heddle_status verify_main(heddle_comm *comm, void *arg)
+{
+    const request *r = arg;
+    void *trial = malloc(r->kind->trial_bytes);
+    if (trial == NULL) {
+        return judge_no_memory("a problem", (double)r->kind->trial_bytes);
+    }
+    memcpy(trial, r->first, r->kind->trial_bytes);
+    heddle_status st = try_all(trial, r, comm);
+    free(trial);
+    return st;
+}
+
+int cli_verify_trials(const cli_arguments *a, int ranks, const cli_trial_kind *kind, const void *first)
+{
+    request r = {.arguments = a, .kind = kind, .first = first};
+    if (a->operand == NULL && a->save != NULL) {
+        return cli_usage_error("--save needs a problem, not --random");
+    }
+    int code = cli_make_directory(a->save);
+    return code == CLI_OK ? cli_with_ranks(a, ranks, verify_main, &r) : code;
 }

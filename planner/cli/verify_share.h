@@ -2,8 +2,9 @@
 #ifndef HD_CLI_VERIFY_SHARE_H
 #define HD_CLI_VERIFY_SHARE_H
 
-#include "cli.h"
+#include "options.h"
 #include "runtime/verify/judge.h"
+#include "runtime/verify/random.h"
 
 /* DIR/NAME.npy in f64 for F64, in f32 for the others; a file that cannot be written becomes the verdict. */
 heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dtype, const double *data, int ndim,
@@ -11,11 +12,29 @@ heddle_status cli_save_array(const char *dir, const char *name, heddle_dtype dty
 /* Makes the directory of --save unless it is there; NULL: none is wanted. CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_make_directory(const char *path);
 
-/* Of every dtype, of which there are `count` errors each, what random problems were off by at most. */
-void cli_print_worst(const judge_error *worst, int count);
-
 /* Collective: every rank hears whether any found a problem, one whose sentence is not "". The lowest that did says
  * "mismatch" and `which`, then the sentence. */
 heddle_status cli_first_problem(int *failed, heddle_comm *comm, const char *which, const char *problem);
+
+enum { CLI_JUDGED_MAX = 16, CLI_PROBLEM_BYTES = 512 };
+
+/* A kind of problem whose results are held against a reference. `trial`: one problem and what came of it, a struct of
+ * the kind's own, of which every rank has a copy. */
+typedef struct cli_trial_kind {
+    const char *name; /* "attention": of the problems, in what is printed */
+    size_t trial_bytes;
+    int judged; /* errors of a trial */
+    void (*draw)(void *trial, random_source *source, int ranks);
+    /* Collective. problem[0] stays 0 when all is right on this rank; else it gets a sentence, CLI_PROBLEM_BYTES at the
+     * most. save: NULL, or where rank 0 puts the arrays. */
+    heddle_status (*check)(void *trial, heddle_comm *comm, char *problem, const char *save);
+    void (*describe)(char *out, size_t bytes, const void *trial);
+    const judge_error *(*errors)(heddle_dtype *dtype, const void *trial);
+    heddle_status (*print_sent)(const void *trial); /* what the ranks sent, as planned */
+} cli_trial_kind;
+
+/* Ranks, and on them the problem of `first`, or as many drawn ones as --random says; what was found is printed. The
+ * command's exit code. */
+int cli_verify_trials(const cli_arguments *a, int ranks, const cli_trial_kind *kind, const void *first);
 
 #endif
