@@ -160,8 +160,6 @@ longer="
 440 kernels/cpu/attention/head.h
 437 runtime/reshard/bench.c
 530 tests/bench/bench_block.c
-430 tests/contract/test_comm_groups.c
-445 tests/contract/test_parallel_gradient.c
 410 tests/contract/test_session.c
 410 tests/property/test_session_adjoint.c
 413 tests/support/fake_transport.c
