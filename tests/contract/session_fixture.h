@@ -123,4 +123,31 @@ out:
     return st;
 }
 
+/* Every stage of a pass: where the schedule says, and a module that adds 1, which *bias counts. */
+static inline heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bias)
+{
+    for (int r = 0; r < REPEAT; r++) {
+        for (int i = 0; i < STAGES; i++) {
+            heddle_schedule_stage wanted = {.struct_bytes = sizeof wanted};
+            heddle_box box;
+            heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, HEDDLE_NO_STREAM);
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+            CHECK_OR_RETURN(heddle_schedule_stage_at(&wanted, f->schedule, r * STAGES + i) == HEDDLE_OK);
+            CHECK_OR_RETURN(heddle_layout_equal(&x->layout, &wanted.layout, &f->info.mesh));
+            st = check_stamps(x, f, rank, *bias);
+            if (st != HEDDLE_OK) {
+                return st;
+            }
+            heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+            for (int64_t e = 0; e < heddle_box_elems(&box); e++) { /* a module that works in place */
+                ((float *)x->data)[e] += 1.0F;
+            }
+            *bias += 1.0F;
+        }
+    }
+    return HEDDLE_OK;
+}
+
 #endif

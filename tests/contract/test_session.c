@@ -1,38 +1,10 @@
 /* Sessions: every element is where the schedule says after every enter, whatever memory and layout x came in. */
 #include "case.h"
 #include "session_fixture.h"
-#include "time_limit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, float *bias)
-{
-    for (int r = 0; r < REPEAT; r++) {
-        for (int i = 0; i < STAGES; i++) {
-            heddle_schedule_stage wanted = {.struct_bytes = sizeof wanted};
-            heddle_box box;
-            heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, HEDDLE_NO_STREAM);
-            if (st != HEDDLE_OK) {
-                return st;
-            }
-            CHECK_OR_RETURN(heddle_schedule_stage_at(&wanted, f->schedule, r * STAGES + i) == HEDDLE_OK);
-            CHECK_OR_RETURN(heddle_layout_equal(&x->layout, &wanted.layout, &f->info.mesh));
-            st = check_stamps(x, f, rank, *bias);
-            if (st != HEDDLE_OK) {
-                return st;
-            }
-            heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
-            for (int64_t e = 0; e < heddle_box_elems(&box); e++) { /* a module that works in place */
-                ((float *)x->data)[e] += 1.0F;
-            }
-            *bias += 1.0F;
-        }
-    }
-    return HEDDLE_OK;
-}
 
 /* Two passes from private memory, counters and records. */
 static heddle_status passes(heddle_comm *comm, void *arg)
@@ -269,125 +241,6 @@ static void schedules_must_agree(void **state)
     heddle_session_destroy(NULL);
 }
 
-/* The n-th allocation of rank 1 fails: it says so, and nobody waits for it. */
-static heddle_status starved(heddle_comm *comm, void *arg)
-{
-    fixture f = {0};
-    heddle_tensor x = {0};
-    float bias = 0;
-    const int rank = heddle_comm_rank(comm);
-    heddle_status st = make_schedule(&f, heddle_comm_size(comm), "t=5");
-    if (st == HEDDLE_OK && rank == 1) {
-        hd_alloc_fail_at(*(const long *)arg);
-    }
-    HD_TRY(heddle_session_create(&f.session, comm, f.schedule, NULL));
-    HD_TRY(make_x(&x, &f, "*", rank));
-    HD_TRY(enter_all(&f, &x, rank, &bias));
-out:
-    hd_alloc_fail_at(0);
-    if (f.session != NULL || st == HEDDLE_OK) {
-        free(bias == 0 ? x.data : NULL);
-    }
-    tear_down(&f);
-    return st;
-}
-
-static void survives_failed_allocations(void **state)
-{
-    (void)state;
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.deadline_ms = 5000;
-    int failed = 0;
-    for (long n = 1; n < 200; n += n < 12 ? 1 : 7) {
-        const int64_t start_ns = hd_now_ns();
-        heddle_status st = heddle_run_ranks_with(3, "shm", &options, starved, &n);
-        failed += st != HEDDLE_OK;
-        assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM || st == HEDDLE_ERR_PEER);
-        assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4)); /* nobody waited for the deadline */
-        if (st == HEDDLE_OK) {
-            break;
-        }
-    }
-    assert_true(failed > 5);
-}
-
-static _Atomic int overdue; /* ranks whose wait has ended */
-
-/* Rank 1 enters only when the others have given up: their sentences name the stage, the reshard and the rank. */
-static heddle_status comes_late(heddle_comm *comm, void *arg)
-{
-    fixture f = {0};
-    heddle_tensor x = {0};
-    float bias = 0;
-    const int rank = heddle_comm_rank(comm);
-    heddle_status st;
-    (void)arg;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
-    HD_TRY(enter_all(&f, &x, rank, &bias));
-    HD_TRY(heddle_session_rewind(f.session));
-    while (rank == 1 && overdue < heddle_comm_size(comm) - 1) {
-        usleep(1000);
-    }
-    st = enter_all(&f, &x, rank, &bias);
-    overdue++;
-    CHECK(st == (rank == 1 ? HEDDLE_ERR_PEER : st) && (st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER));
-    CHECK(strstr(heddle_last_error(), "entering '") != NULL && strstr(heddle_last_error(), "; reshard ") != NULL);
-    CHECK(strstr(heddle_last_error(), "missing: rank 1;") != NULL ||
-          strstr(heddle_last_error(), "under way with rank 1;") != NULL);
-    st = HEDDLE_OK;
-out:
-    tear_down(&f);
-    return st;
-}
-
-static void an_overdue_switch_says_which(void **state)
-{
-    (void)state;
-    for (int messages = 0; messages < 2; messages++) {
-        heddle_comm_options options;
-        heddle_comm_options_init(&options);
-        options.deadline_ms = 2000;
-        options.force_messages = messages;
-        overdue = 0;
-        HD_OK(heddle_run_ranks_with(3, "threads", &options, comes_late, NULL));
-    }
-}
-
-/* A rank that dies between two switches is named by the others. */
-static heddle_status dies(heddle_comm *comm, void *arg)
-{
-    fixture f = {0};
-    heddle_tensor x = {0};
-    float bias = 0;
-    const int rank = heddle_comm_rank(comm);
-    heddle_status st;
-    (void)arg;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
-    for (int pass = 0; pass < 1000; pass++) {
-        if (rank == 1 && pass == 3) {
-            _exit(9);
-        }
-        HD_TRY(heddle_session_rewind(f.session));
-        HD_TRY(enter_all(&f, &x, rank, &bias));
-    }
-out:
-    tear_down(&f);
-    return st;
-}
-
-static void names_the_dead(void **state)
-{
-    (void)state;
-    const int64_t start_ns = hd_now_ns();
-    heddle_status st = heddle_run_ranks(3, "shm", dies, NULL);
-    assert_int_equal(st, HEDDLE_ERR_PEER);
-    assert_non_null(strstr(heddle_last_error(), "rank 1"));
-    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4));
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -397,9 +250,6 @@ int main(int argc, char **argv)
         HD_RANK_CASE(refuses_clearly, refusals, "2 threads"),
         HD_RANK_CASE(dry_run_counts, dry, "3 threads"),
         cmocka_unit_test(schedules_must_agree),
-        cmocka_unit_test(names_the_dead),
-        cmocka_unit_test(an_overdue_switch_says_which),
-        cmocka_unit_test(survives_failed_allocations),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -160,13 +160,9 @@ longer="
 440 kernels/cpu/attention/head.h
 437 runtime/reshard/bench.c
 530 tests/bench/bench_block.c
-410 tests/contract/test_session.c
-410 tests/property/test_session_adjoint.c
-413 tests/support/fake_transport.c
 470 tests/unit/block_back_model.h
 460 tests/unit/test_block_backward_calls.c
 420 tests/unit/test_block_backward_rows.c
-440 tests/unit/test_model.c
 "
 code=$(find include kernels runtime planner examples -name '*.[ch]' -o -name '*.cu')
 tests=$(find tests -name '*.[ch]')

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_RANKS = 16, KIND_EXCHANGE = 0, KIND_SENDRECV = 1, KIND_GATHER = 2, WHY_BYTES = 256 };
+enum { KIND_EXCHANGE = 0, KIND_SENDRECV = 1, KIND_GATHER = 2, WHY_BYTES = 256 };
 
 typedef struct letter {
     struct letter *next;
@@ -19,11 +19,11 @@ typedef struct letter {
 struct fake_world {
     int size;
     pthread_mutex_t lock;
-    letter *queue[MAX_RANKS]; /* oldest first */
+    letter *queue[FAKE_RANKS]; /* oldest first */
     int aborted_by;
     char why[WHY_BYTES];
     int alive;
-    int64_t moved[MAX_RANKS][MAX_RANKS];
+    int64_t moved[FAKE_RANKS][FAKE_RANKS];
 };
 
 typedef struct fake {
@@ -366,48 +366,4 @@ int64_t fake_bytes(const fake_world *world, int from, int to)
 int fake_alive(const fake_world *world)
 {
     return world->alive;
-}
-
-typedef struct fake_thread {
-    const fake_run *run;
-    int rank;
-    int result;
-} fake_thread;
-
-static void *thread_main(void *arg)
-{
-    fake_thread *t = arg;
-    heddle_transport table;
-    heddle_comm *comm = NULL;
-    heddle_comm_options options = t->run->options;
-    void *ctx = fake_rank(t->run->world, t->rank, &table);
-    if (t->run->before != NULL) {
-        t->run->before(ctx, t->rank, &options);
-    }
-    heddle_status opened = heddle_comm_from_callbacks(&comm, &table, ctx, &options);
-    t->result = t->run->fn(opened == HEDDLE_OK ? comm : NULL, opened, t->rank, t->run->arg);
-    if (opened == HEDDLE_OK) {
-        heddle_comm_destroy(comm);
-    } else {
-        fake_destroy(ctx);
-    }
-    return NULL;
-}
-
-int fake_run_ranks(const fake_run *run, int size)
-{
-    pthread_t thread[MAX_RANKS];
-    fake_thread each[MAX_RANKS];
-    int failed = 0;
-    for (int r = 0; r < size; r++) {
-        each[r] = (fake_thread){run, r, 0};
-        if (pthread_create(&thread[r], NULL, thread_main, &each[r]) != 0) {
-            abort();
-        }
-    }
-    for (int r = 0; r < size; r++) {
-        pthread_join(thread[r], NULL);
-        failed += each[r].result != 0;
-    }
-    return failed;
 }

@@ -5,6 +5,8 @@
 
 #include <heddle/sys/transport.h>
 
+enum { FAKE_RANKS = 16 }; /* at most */
+
 typedef struct fake_world fake_world;
 
 fake_world *fake_world_create(int size);
