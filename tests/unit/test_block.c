@@ -1,5 +1,5 @@
 /* Blocks against a naive fp64 model of the same formulas, odd values and wrong arguments. */
-#include "block_problem.h"
+#include "block_model.h"
 
 #include "runtime/base/base.h"
 
@@ -13,16 +13,12 @@ static double tolerance(heddle_dtype dtype)
 static void check_against_model(problem *p)
 {
     heddle_dtype dtype = p->options.shape.dtype;
+    model_values v;
+    model m = model_of(p, &v);
     double *wanted = must_alloc(p->elems, sizeof *wanted);
     void *x = stored(p->x, p->elems, dtype);
     heddle_box box = whole_box(&p->options.shape);
-    for (int64_t i = 0; i < p->elems; i++) {
-        wanted[i] = (double)p->x[i];
-    }
-    void (*model)(problem *, double *) = p->options.kind == HEDDLE_STAGE_ATTENTION ? model_self
-                                         : p->options.kind == HEDDLE_STAGE_CROSS   ? model_cross
-                                                                                   : model_mlp;
-    model(p, wanted);
+    model_run(&m, &v, wanted, NULL, NULL);
     HD_OK(forward_on(p->block, x, &box, &p->conditioning));
     double largest = 1;
     double worst = 0;
@@ -38,6 +34,7 @@ static void check_against_model(problem *p)
     }
     free(wanted);
     free(x);
+    model_free(&m, &v);
 }
 
 static void check_options_against_model(const heddle_block_options *options)

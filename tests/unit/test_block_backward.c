@@ -1,5 +1,5 @@
 /* Gradients of blocks against an f64 model, which is itself checked by finite differences. */
-#include "block_back_model.h"
+#include "block_model.h"
 
 #include "runtime/base/base.h"
 

@@ -1,73 +1,65 @@
 /* The LINEAR stage on whole fibres: against a naive fp64 model, and rows that do not know of other fibres. */
-#include "block_problem.h"
+#include "block_model.h"
 
 #include <heddle/linear_attention.h>
 #include <heddle/train/tape.h>
 
-static double decay_of(const problem *p, int64_t head)
+static double decay_of(const model *m, int64_t head)
 {
     double slopes[64];
-    if (p->options.decay > 0) {
-        return p->options.decay;
+    if (m->options.decay > 0) {
+        return m->options.decay;
     }
-    HD_OK(heddle_linear_attention_slopes(slopes, p->options.heads));
+    HD_OK(heddle_linear_attention_slopes(slopes, m->options.heads));
     return slopes[head];
 }
 
-/* One head's result of query i of a fibre of t rows, `stride` apart; q is scaled here. */
-static void model_linear_row(double *out, const problem *p, const double *fibre, int64_t i, int64_t t, int64_t stride,
-                             int64_t h)
+/* One head's result of query i of a fibre, whose rows are `stride` apart; q is scaled here. */
+static void linear_row(double *out, const model *m, const double *fibre, int64_t i, int64_t stride, int64_t h)
 {
-    int64_t d = p->c / p->options.heads;
-    double decay = decay_of(p, h), squares = 0;
+    int64_t d = m->d;
+    double decay = decay_of(m, h), inverse;
     memset(out, 0, (size_t)d * sizeof *out);
-    for (int64_t j = 0; j < (p->options.causal ? i + 1 : t); j++) {
-        const double *q = fibre + i * stride, *k = fibre + j * stride + p->c;
+    for (int64_t j = 0; j < (m->options.causal ? i + 1 : m->t); j++) {
+        const double *q = fibre + i * stride, *k = fibre + j * stride + m->c;
         double weight = 0;
         for (int64_t e = 0; e < d; e++) {
             weight += q[e] * k[e] / sqrt((double)d);
         }
         weight *= pow(decay, (double)(i > j ? i - j : j - i));
         for (int64_t e = 0; e < d; e++) {
-            out[e] += weight * k[p->c + e];
+            out[e] += weight * k[m->c + e];
         }
     }
+    inverse = rms_of(out, d);
     for (int64_t e = 0; e < d; e++) {
-        squares += out[e] * out[e];
-    }
-    for (int64_t e = 0; e < d; e++) {
-        out[e] /= sqrt(squares / (double)d + 1e-6);
+        out[e] *= inverse;
     }
 }
 
-static void model_linear_stage(problem *p, double *x)
+static void stage_linear(const model *m, const model_values *v, double *y)
 {
-    const heddle_shape *shape = &p->options.shape;
-    int64_t c = p->c, d = c / p->options.heads, rows = p->elems / c, inner = 1;
-    for (int i = p->options.mixed_dim + 1; i < shape->ndim - 1; i++) {
-        inner *= shape->dim[i].extent;
-    }
-    int64_t t = shape->dim[p->options.mixed_dim].extent, sample_rows = rows / shape->dim[0].extent;
-    double *qkv = must_alloc(rows * 3 * c, sizeof *qkv);
-    double *row = must_alloc(c, sizeof *row), *change = must_alloc(c, sizeof *change);
-    for (int64_t r = 0; r < rows; r++) {
-        model_norm(row, p, x + r * c, r / sample_rows, 0);
-        linear(qkv + r * 3 * c, row, named(p, "qkv.weight"), named(p, "qkv.bias"), c, 3 * c);
-        for (int64_t h = 0; h < 2 * p->options.heads; h++) {
-            model_head(qkv + r * 3 * c + h * d, d, NULL, p->options.rope, r / inner % t);
+    int64_t c = m->c, wide = 3 * c;
+    double *qkv = must_alloc(m->rows * wide, sizeof *qkv), *raw = must_alloc(wide, sizeof *raw);
+    double *row = must_alloc(c, sizeof *row);
+    for (int64_t r = 0; r < m->rows; r++) {
+        modulated(row, m, v, v->x + r * c, r / m->sample_rows, 0);
+        line(raw, row, v->param[0], v->param[1], c, wide);
+        memcpy(qkv + r * wide, raw, (size_t)wide * sizeof *qkv);
+        for (int64_t h = 0; h < 2 * m->options.heads; h++) {
+            head_of(qkv + r * wide + h * m->d, m, raw + h * m->d, NULL, r / m->inner % m->t);
         }
     }
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t i = r / inner % t, first = r - i * inner;
-        for (int64_t h = 0; h < p->options.heads; h++) {
-            model_linear_row(row + h * d, p, qkv + first * 3 * c + h * d, i, t, inner * 3 * c, h);
+    for (int64_t r = 0; r < m->rows; r++) {
+        int64_t i = r / m->inner % m->t, first = r - i * m->inner;
+        for (int64_t h = 0; h < m->options.heads; h++) {
+            linear_row(row + h * m->d, m, qkv + first * wide + h * m->d, i, m->inner * wide, h);
         }
-        linear(change, row, named(p, "proj.weight"), named(p, "proj.bias"), c, c);
-        add_gated(p, x + r * c, change, r / sample_rows, 2);
+        out_of(m, v, y, row, v->param[2], v->param[3], c, r, 2);
     }
     free(qkv);
+    free(raw);
     free(row);
-    free(change);
 }
 
 static heddle_block_options linear_options(heddle_dtype dtype, const int64_t extent[4], int flags)
@@ -92,10 +84,10 @@ static void follows_the_model(void **state)
         open_problem(&p, &options);
         heddle_box whole = whole_box(&options.shape);
         double *wanted = must_alloc(p.elems, sizeof *wanted), worst = 0, squares = 0;
-        for (int64_t i = 0; i < p.elems; i++) {
-            wanted[i] = (double)p.x[i];
-        }
-        model_linear_stage(&p, wanted);
+        model_values v;
+        model m = model_of(&p, &v);
+        stage_linear(&m, &v, wanted);
+        model_free(&m, &v);
         void *x = stored(p.x, p.elems, dtype);
         HD_OK(forward_on(p.block, x, &whole, &p.conditioning));
         for (int64_t i = 0; i < p.elems; i++) {
@@ -116,20 +108,23 @@ static void follows_the_model(void **state)
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-static double loss_of(problem *p, const double *x, const double *weight)
+static double loss_of(const problem *p, const double *x, const double *weight)
 {
+    model_values v;
+    model m = model_of(p, &v);
     double *y = must_alloc(p->elems, sizeof *y), loss = 0;
-    memcpy(y, x, (size_t)p->elems * sizeof *y);
-    model_linear_stage(p, y);
+    memcpy(v.x, x, (size_t)p->elems * sizeof *x);
+    stage_linear(&m, &v, y);
     for (int64_t i = 0; i < p->elems; i++) {
         loss += weight[i] * y[i];
     }
     free(y);
+    model_free(&m, &v);
     return loss;
 }
 
 /* Moves x (all of it) or one parameter a little along `way`, by the same step forth and back. */
-static double derivative(problem *p, double *x, heddle_param *param, const float *way, const double *weight)
+static double derivative(const problem *p, double *x, heddle_param *param, const float *way, const double *weight)
 {
     const double step = 0x1p-22;
     double loss[2];
