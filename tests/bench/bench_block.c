@@ -4,11 +4,9 @@
  *
  * Times are the best of many calls in CPU time of the one thread, so that other processes disturb them less.
  */
+#include "block_kit.h"
 #include "kernels/gemm.h"
-#include "kernels/small_float.h"
-#include "kernels/table.h"
 #include "runtime/base/base.h"
-#include "runtime/verify/random.h"
 #include "tests/support/block_calls.h"
 
 #include <dnnl.h>
@@ -17,77 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-enum {
-    HEADS = 16,
-    WIDTH = 72,
-    C = HEADS * WIDTH,
-    LONG = 1024,
-    SHORT = 16,
-    FIBRES = 16,
-    /* of T = 16: what a block works on at a time */ CHUNK = 1024
-};
-
-static double budget_s = 0.25;
-
-static void *filled(size_t elems, heddle_dtype dtype)
-{
-    void *memory = aligned_alloc(64, (elems * heddle_dtype_bytes(dtype) + 63) / 64 * 64);
-    random_source source = {1};
-    if (memory == NULL) {
-        exit(1);
-    }
-    for (size_t i = 0; i < elems; i++) {
-        float value = (float)random_unit(&source);
-        if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)memory)[i] = hd_bf16_from_f32(value);
-        } else {
-            ((float *)memory)[i] = value;
-        }
-    }
-    return memory;
-}
-
-static void must(heddle_status status)
-{
-    if (status != HEDDLE_OK) {
-        fprintf(stderr, "%s\n", heddle_last_error());
-        exit(1);
-    }
-}
-
-static int64_t cpu_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* On a busy machine the best of three calls of 0.1 s can be half as fast as the best of twelve. */
-enum { LEAST_CALLS = 12 };
-
-/* Best time of one call, in seconds. */
-static double best_of(void (*fn)(void *), void *arg)
-{
-    double best = 1e30;
-    int64_t end = hd_now_ns() + (int64_t)(budget_s * 1e9);
-    fn(arg);
-    for (int call = 0; call < LEAST_CALLS || hd_now_ns() < end; call++) {
-        int64_t start = cpu_now_ns();
-        fn(arg);
-        double spent = (double)(cpu_now_ns() - start) * 1e-9;
-        best = spent < best ? spent : best;
-    }
-    return best;
-}
-
-static double report(const char *what, double flops, double seconds)
-{
-    double rate = flops / seconds * 1e-9;
-    printf("%-58s %9.3f ms %8.1f GFLOP/s\n", what, seconds * 1e3, rate);
-    return rate;
-}
 
 /* --- oneDNN ------------------------------------------------------------------------------------------------------- */
 
@@ -150,214 +77,9 @@ static double bench_linear(int64_t k, int64_t n, heddle_dtype dtype)
     return rate;
 }
 
-/* --- attention ---------------------------------------------------------------------------------------------------- */
-
-/* Fused qkv rows, [fibre][t][3c] as the blocks gather them, or [t][fibre][3c] as the activation lies. */
-typedef struct attention_case {
-    const hd_kernels *kernels;
-    heddle_dtype dtype;
-    int64_t t;
-    int64_t fibres;
-    int64_t token_rows; /* rows from a token to the next, and from a fibre to the next */
-    int64_t fibre_rows;
-    char *qkv;
-    char *out;
-    void *scratch;
-    float *scores;
-} attention_case;
-
-static void run_attention(void *arg)
-{
-    attention_case *a = arg;
-    size_t elem = heddle_dtype_bytes(a->dtype);
-    hd_attention_head head = {.dtype = a->dtype,
-                              .nq = a->t,
-                              .nk = a->t,
-                              .d = WIDTH,
-                              .q_stride = a->token_rows * 3 * C,
-                              .kv_stride = a->token_rows * 3 * C,
-                              .out_stride = a->token_rows * C,
-                              .scale = 1.0f / sqrtf(WIDTH)};
-    for (int64_t fibre = 0; fibre < a->fibres; fibre++) {
-        for (int64_t h = 0; h < HEADS; h++) {
-            head.q = a->qkv + (size_t)(fibre * a->fibre_rows * 3 * C + h * WIDTH) * elem;
-            head.k = (const char *)head.q + C * elem;
-            head.v = (const char *)head.k + C * elem;
-            head.out = a->out + (size_t)(fibre * a->fibre_rows * C + h * WIDTH) * elem;
-            a->kernels->attention(&head, a->scratch);
-        }
-    }
-}
-
-/* The usual way, softmax left out: both products of every fibre and head by strided sgemm. */
-static void run_strided_sgemm(void *arg)
-{
-    attention_case *a = arg;
-    dnnl_dim_t ld = a->token_rows * 3 * C;
-    for (int64_t fibre = 0; fibre < a->fibres; fibre++) {
-        for (int64_t h = 0; h < HEADS; h++) {
-            const float *q = (const float *)a->qkv + fibre * a->fibre_rows * 3 * C + h * WIDTH;
-            float *out = (float *)a->out + fibre * a->fibre_rows * C + h * WIDTH;
-            dnnl_sgemm('N', 'T', a->t, a->t, WIDTH, 0.1f, q, ld, q + C, ld, 0, a->scores, a->t);
-            dnnl_sgemm('N', 'N', a->t, WIDTH, a->t, 1, a->scores, a->t, q + 2 * C, ld, 0, out, a->token_rows * C);
-        }
-    }
-}
-
-typedef struct batched_case {
-    dnnl_stream_t stream;
-    int softmax; /* counted? */
-    dnnl_primitive_t soft;
-    dnnl_memory_t scores;
-    dnnl_primitive_t product[2];
-    dnnl_memory_t memory[2][3];
-} batched_case;
-
-static void run_batched(void *arg)
-{
-    batched_case *b = arg;
-    for (int i = 0; i < 2; i++) {
-        dnnl_exec_arg_t arguments[] = {
-            {DNNL_ARG_SRC, b->memory[i][0]}, {DNNL_ARG_WEIGHTS, b->memory[i][1]}, {DNNL_ARG_DST, b->memory[i][2]}};
-        dnnl_primitive_execute(b->product[i], b->stream, 3, arguments);
-        if (i == 0 && b->softmax) {
-            dnnl_exec_arg_t in_place[] = {{DNNL_ARG_SRC, b->scores}, {DNNL_ARG_DST, b->scores}};
-            dnnl_primitive_execute(b->soft, b->stream, 2, in_place);
-        }
-    }
-}
-
-static void make_softmax(batched_case *b, const dnnl_memory_desc_t *scores, dnnl_engine_t engine, float *data)
-{
-    dnnl_softmax_desc_t softmax;
-    dnnl_primitive_desc_t descriptor;
-    dnnl_softmax_forward_desc_init(&softmax, dnnl_forward_inference, scores, 3);
-    dnnl_primitive_desc_create(&descriptor, &softmax, NULL, engine, NULL);
-    dnnl_primitive_create(&b->soft, descriptor);
-    dnnl_primitive_desc_destroy(descriptor);
-    dnnl_memory_create(&b->scores, scores, engine, data);
-}
-
-/* The same as two batched matmuls [fibre][head] of oneDNN over the strided tensors, without and with oneDNN's softmax
- * between them. Returns the rate without. */
-static double bench_batched(const attention_case *a, double flops)
-{
-    batched_case b;
-    dnnl_engine_t engine;
-    dnnl_engine_create(&engine, dnnl_cpu, 0);
-    dnnl_stream_create(&b.stream, engine, dnnl_stream_default_flags);
-    const dnnl_dim_t t = a->t;
-    const dnnl_dim_t row = a->token_rows * 3 * C;
-    const dnnl_dim_t next = a->fibre_rows;
-    const dnnl_dims_t tall = {a->fibres, HEADS, t, WIDTH}, wide = {a->fibres, HEADS, WIDTH, t};
-    const dnnl_dims_t square = {a->fibres, HEADS, t, t};
-    const dnnl_dims_t rows = {next * 3 * C, WIDTH, row, 1}, columns = {next * 3 * C, WIDTH, 1, row};
-    const dnnl_dims_t dense = {HEADS * t * t, t * t, t, 1}, out = {next * C, WIDTH, row / 3, 1};
-    dnnl_memory_desc_t q, k, s, v, o;
-    dnnl_memory_desc_init_by_strides(&q, 4, tall, dnnl_f32, rows);
-    dnnl_memory_desc_init_by_strides(&k, 4, wide, dnnl_f32, columns);
-    dnnl_memory_desc_init_by_strides(&s, 4, square, dnnl_f32, dense);
-    dnnl_memory_desc_init_by_strides(&v, 4, tall, dnnl_f32, rows);
-    dnnl_memory_desc_init_by_strides(&o, 4, tall, dnnl_f32, out);
-    const dnnl_memory_desc_t *desc[2][3] = {{&q, &k, &s}, {&s, &v, &o}};
-    float *qkv = (float *)a->qkv;
-    float *data[2][3] = {{qkv, qkv + C, a->scores}, {a->scores, qkv + 2 * C, (float *)a->out}};
-    for (int i = 0; i < 2; i++) {
-        dnnl_matmul_desc_t matmul;
-        dnnl_primitive_desc_t descriptor;
-        dnnl_matmul_desc_init(&matmul, desc[i][0], desc[i][1], NULL, desc[i][2]);
-        if (dnnl_primitive_desc_create(&descriptor, &matmul, NULL, engine, NULL) != dnnl_success) {
-            printf("    batched strided matmul: not available\n");
-            return 0;
-        }
-        dnnl_primitive_create(&b.product[i], descriptor);
-        dnnl_primitive_desc_destroy(descriptor);
-        for (int j = 0; j < 3; j++) {
-            dnnl_memory_create(&b.memory[i][j], desc[i][j], engine, data[i][j]);
-        }
-    }
-    make_softmax(&b, &s, engine, a->scores);
-    b.softmax = 0;
-    double rate = report("    batched strided matmul, softmax not counted", flops, best_of(run_batched, &b));
-    b.softmax = 1;
-    report("    the same with oneDNN's softmax", flops, best_of(run_batched, &b));
-    dnnl_memory_destroy(b.scores);
-    dnnl_primitive_destroy(b.soft);
-    for (int i = 0; i < 2; i++) {
-        dnnl_primitive_destroy(b.product[i]);
-        for (int j = 0; j < 3; j++) {
-            dnnl_memory_destroy(b.memory[i][j]);
-        }
-    }
-    dnnl_stream_destroy(b.stream);
-    dnnl_engine_destroy(engine);
-    return rate;
-}
-
-static attention_case attention_of(const hd_kernels *kernels, heddle_dtype dtype, int64_t t, int64_t fibres,
-                                   int gathered)
-{
-    attention_case a = {.kernels = kernels, .dtype = dtype, .t = t, .fibres = fibres};
-    a.token_rows = gathered ? 1 : fibres;
-    a.fibre_rows = gathered ? t : 1;
-    a.qkv = filled((size_t)(t * fibres * 3 * C), dtype);
-    a.out = filled((size_t)(t * fibres * C), dtype);
-    a.scratch = filled(kernels->attention_scratch_bytes(t, WIDTH) / sizeof(float), HEDDLE_F32);
-    a.scores = filled((size_t)(fibres * HEADS * t * t), HEDDLE_F32);
-    return a;
-}
-
-static void free_attention(attention_case *a)
-{
-    free(a->qkv);
-    free(a->out);
-    free(a->scratch);
-    free(a->scores);
-}
-
-static void bench_long(const hd_kernels *kernels, heddle_dtype dtype, double sgemm)
-{
-    char name[80];
-    attention_case a = attention_of(kernels, dtype, LONG, 1, 1);
-    snprintf(name, sizeof name, "attention S = 1024, 16 x 72, %s, %s", heddle_dtype_name(dtype), kernels->name);
-    double rate = report(name, 4.0 * LONG * LONG * C, best_of(run_attention, &a));
-    printf("    %.2f of sgemm\n", rate / sgemm);
-    free_attention(&a);
-}
-
-static void bench_short(const hd_kernels *kernels, heddle_dtype dtype, int gathered)
-{
-    char name[80];
-    attention_case a = attention_of(kernels, dtype, SHORT, FIBRES, gathered);
-    double flops = 4.0 * SHORT * SHORT * C * FIBRES;
-    snprintf(name, sizeof name, "attention T = 16, 16 x 72, %s, %s, %s", heddle_dtype_name(dtype), kernels->name,
-             gathered ? "fibre by fibre" : "in place");
-    double rate = report(name, flops, best_of(run_attention, &a));
-    if (dtype == HEDDLE_F32) {
-        double strided =
-            report("    one strided sgemm each, softmax not counted", flops, best_of(run_strided_sgemm, &a));
-        double batched = bench_batched(&a, flops);
-        printf("    %.2f x strided sgemm, %.2f x batched matmul\n", rate / strided, rate / batched);
-    }
-    free_attention(&a);
-}
-
-static void bench_attention(double sgemm)
-{
-    static const char *const names[] = {"avx512", "avx2"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const hd_kernels *kernels = hd_kernels_named(names[i]);
-        if (kernels != NULL) {
-            bench_long(kernels, HEDDLE_F32, sgemm);
-            bench_long(kernels, HEDDLE_BF16, sgemm);
-            bench_short(kernels, HEDDLE_F32, 1);
-            bench_short(kernels, HEDDLE_F32, 0);
-            bench_short(kernels, HEDDLE_BF16, 1);
-        }
-    }
-}
-
 /* --- whole stages ------------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 300 };
 
 typedef struct stage_case {
     heddle_block *block;
@@ -372,44 +94,74 @@ static void run_stage(void *arg)
     must(forward_on(s->block, s->x, &s->box, &s->conditioning));
 }
 
-static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dtype)
+/* `rope` and text for whoever takes them. */
+static void open_stage(stage_case *s, heddle_stage_kind kind, int mixed_dim, heddle_dtype dtype, const char *dims,
+                       int rope)
 {
-    const int64_t t = 16, s = 256, rows = t * s;
-    stage_case stage;
-    memset(&stage, 0, sizeof stage);
     heddle_block_options options;
-    heddle_block_options_init(&options);
     char text[80];
-    snprintf(text, sizeof text, "%s[b=1 t=16 s=256 c=1152]", heddle_dtype_name(dtype));
+    memset(s, 0, sizeof *s);
+    heddle_block_options_init(&options);
+    snprintf(text, sizeof text, "%s%s", heddle_dtype_name(dtype), dims);
     must(heddle_shape_parse(&options.shape, text));
     options.kind = kind;
     options.mixed_dim = mixed_dim;
     options.heads = HEADS;
-    options.mlp_channels = kind == HEDDLE_STAGE_MLP ? 4 * C : 0;
-    options.text_tokens = kind == HEDDLE_STAGE_CROSS ? 300 : 0;
-    options.qk_norm = 1;
-    options.rope = mixed_dim == 1;
-    must(heddle_block_create(&stage.block, &options));
-    must(heddle_block_seed(stage.block, 1));
-    stage.x = filled((size_t)(rows * C), dtype);
-    stage.box = (heddle_box){.ndim = 4, .len = {1, t, s, C}};
-    stage.conditioning.vector = filled(6 * C, HEDDLE_F32);
-    stage.conditioning.text = filled(300 * C, HEDDLE_F32);
-    double fibre = mixed_dim == 1 ? (double)t : (double)s;
-    double per_row = kind == HEDDLE_STAGE_ATTENTION ? 8.0 * C * C + 4.0 * fibre * C
-                     : kind == HEDDLE_STAGE_MLP     ? 16.0 * C * C
-                                                    : 4.0 * C * C + 4.0 * 300 * C + 4.0 * 300 * C * C / (double)rows;
+    options.mlp_channels = 4 * C;
+    options.text_tokens = TOKENS;
+    options.qk_norm = kind == HEDDLE_STAGE_ATTENTION;
+    options.rope = rope;
+    must(heddle_block_create(&s->block, &options));
+    must(heddle_block_seed(s->block, 1));
+    s->box.ndim = options.shape.ndim;
+    size_t elems = 1;
+    for (int d = 0; d < s->box.ndim; d++) {
+        s->box.len[d] = options.shape.dim[d].extent;
+        elems *= (size_t)s->box.len[d];
+    }
+    s->x = filled(elems, dtype);
+    s->conditioning.vector = filled(6 * C, HEDDLE_F32);
+    s->conditioning.text = filled(TOKENS * C, HEDDLE_F32);
+}
+
+static void close_stage(stage_case *s)
+{
+    heddle_block_destroy(s->block);
+    free(s->x);
+    free((void *)(uintptr_t)s->conditioning.vector);
+    free((void *)(uintptr_t)s->conditioning.text);
+}
+
+/* Operations of a forward over `rows` rows in fibres of `fibre`. */
+static double flops_of(heddle_stage_kind kind, double rows, double fibre)
+{
+    switch (kind) {
+    case HEDDLE_STAGE_ATTENTION:
+        return rows * (8.0 * C * C + 4.0 * fibre * C);
+    case HEDDLE_STAGE_LINEAR:
+        return rows * (8.0 * C * C + 4.0 * WIDTH * C);
+    case HEDDLE_STAGE_MLP:
+        return rows * 16.0 * C * C;
+    default:
+        return rows * (4.0 * C * C + 4.0 * TOKENS * C) + 4.0 * TOKENS * C * C;
+    }
+}
+
+static double bench_stage(heddle_stage_kind kind, int mixed_dim, heddle_dtype dtype)
+{
+    const int64_t t = 16, s = 256;
+    stage_case stage;
+    char text[80];
+    open_stage(&stage, kind, mixed_dim, dtype, "[b=1 t=16 s=256 c=1152]", mixed_dim == 1);
     snprintf(text, sizeof text, "%s stage, %s, t=16 s=256",
              kind == HEDDLE_STAGE_MLP     ? "mlp"
              : kind == HEDDLE_STAGE_CROSS ? "cross"
              : mixed_dim == 1             ? "temporal"
                                           : "spatial",
              heddle_dtype_name(dtype));
-    double rate = report(text, per_row * (double)rows, best_of(run_stage, &stage));
-    heddle_block_destroy(stage.block);
-    free(stage.x);
-    free((void *)(uintptr_t)stage.conditioning.vector);
-    free((void *)(uintptr_t)stage.conditioning.text);
+    double flops = flops_of(kind, (double)(t * s), mixed_dim == 1 ? (double)t : (double)s);
+    double rate = report(text, flops, best_of(run_stage, &stage));
+    close_stage(&stage);
     return rate;
 }
 
@@ -438,38 +190,17 @@ static void run_backward(void *arg)
 static void bench_training(heddle_stage_kind kind, heddle_dtype dtype, int recompute, double sgemm)
 {
     train_case t;
-    heddle_block_options options;
     heddle_tape_options tape_options;
     char text[80];
     memset(&t, 0, sizeof t);
-    heddle_block_options_init(&options);
     heddle_tape_options_init(&tape_options);
-    snprintf(text, sizeof text, "%s[b=1 s=1024 c=1152]", heddle_dtype_name(dtype));
-    must(heddle_shape_parse(&options.shape, text));
-    options.kind = kind;
-    options.mixed_dim = 1;
-    options.heads = HEADS;
-    options.mlp_channels = 4 * C;
-    options.text_tokens = 300;
-    options.qk_norm = kind == HEDDLE_STAGE_ATTENTION;
-    options.rope = 1;
     tape_options.recompute = recompute;
-    must(heddle_block_create(&t.stage.block, &options));
-    must(heddle_block_seed(t.stage.block, 1));
+    open_stage(&t.stage, kind, 1, dtype, "[b=1 s=1024 c=1152]", 1);
     must(heddle_tape_create(&t.tape, t.stage.block, &tape_options));
-    t.stage.x = filled(LONG * C, dtype);
     t.dx = filled(LONG * C, dtype);
-    t.stage.box = (heddle_box){.ndim = 3, .len = {1, LONG, C}};
-    t.stage.conditioning.vector = filled(6 * C, HEDDLE_F32);
-    t.stage.conditioning.text = filled(300 * C, HEDDLE_F32);
     t.wanted.vector = filled(6 * C, HEDDLE_F32);
-    t.wanted.text = filled(300 * C, HEDDLE_F32);
-    double flops = LONG * (kind == HEDDLE_STAGE_ATTENTION || kind == HEDDLE_STAGE_LINEAR ? 8.0 * C * C
-                           : kind == HEDDLE_STAGE_MLP                                    ? 16.0 * C * C
-                                                      : 4.0 * C * C + 4.0 * 300 * C + 4.0 * 300 * C * C / LONG);
-    flops += kind == HEDDLE_STAGE_ATTENTION ? 4.0 * LONG * LONG * C
-             : kind == HEDDLE_STAGE_LINEAR  ? 4.0 * LONG * WIDTH * C
-                                            : 0;
+    t.wanted.text = filled(TOKENS * C, HEDDLE_F32);
+    double flops = flops_of(kind, LONG, LONG);
     static const char *const name[] = {"attention", "cross", "mlp", "linear"};
     snprintf(text, sizeof text, "%s forward, %s, 1024 tokens", name[kind], heddle_dtype_name(dtype));
     double forward = best_of(run_stage, &t.stage);
@@ -480,11 +211,8 @@ static void bench_training(heddle_stage_kind kind, heddle_dtype dtype, int recom
     printf("    backward %.2f x forward, %.2f of sgemm; the tape keeps %.1f MiB\n", backward / forward, rate / sgemm,
            (double)heddle_tape_bytes(t.tape) / 0x1p20);
     heddle_tape_destroy(t.tape);
-    heddle_block_destroy(t.stage.block);
-    free(t.stage.x);
+    close_stage(&t.stage);
     free(t.dx);
-    free((void *)(uintptr_t)t.stage.conditioning.vector);
-    free((void *)(uintptr_t)t.stage.conditioning.text);
     free(t.wanted.vector);
     free(t.wanted.text);
 }
