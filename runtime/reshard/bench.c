@@ -1,47 +1,24 @@
 /* Reshard and roofline by turns. A round is four samples of each; all ranks learn the slowest rank's time of every
  * sample after the round, so that they take the same decisions without a leader. */
-#include <heddle/sys/bench.h>
+#include "runtime/reshard/bench.h"
 
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/reshard/plan.h"
-#include "runtime/reshard/roofline.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
-    PAIRS = 4, /* samples of each kind in a round: the three best ways, and one more to be tried again */
-    BEST_WAYS = 3,
-    MAX_WAYS = 256,
     SAMPLE_NS = 100000, /* shorter executions are repeated inside a sample */
     MAX_REPEATS = 1000,
     WARM_UPS = 3,
     CACHES = 4, /* beyond so many times the shared cache nothing of the last execution is left there */
-    ENOUGH_FOR_MEDIAN = 10,
     ROUNDS_AT_MOST = 100000,
-    BUFFER_ALIGNMENT = 4096
+    BUFFER_ALIGNMENT = 4096,
+    THE_RESHARD = -1 /* in the place of a way of the roofline */
 };
-
-typedef struct bench {
-    heddle_comm *comm;
-    heddle_reshard *reshard;
-    heddle_reshard_info info;
-    hd_roofline *roofline;
-    void *src, *dst;         /* of the roofline, and of the reshard unless it runs on private memory */
-    void *any_src, *any_dst; /* HEDDLE_MEMORY_ANY */
-    int64_t repeats, rounds;
-    int warms;           /* a sample starts with an execution that does not count */
-    int nways, next_way; /* next_way: tried again in the next round */
-    double best_ns[MAX_WAYS];
-    int leader[BEST_WAYS];
-    int64_t *all;      /* [nranks][2 * PAIRS + 1] of the last round */
-    double *switch_ns; /* [max_rounds * PAIRS] */
-    double *roofline_ns;
-    int *roofline_way;
-} bench;
 
 void heddle_bench_options_init(heddle_bench_options *options)
 {
@@ -65,7 +42,7 @@ const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes)
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
-static heddle_status make_buffers(bench *b, const heddle_reshard_options *options)
+static heddle_status make_buffers(hd_bench *b, const heddle_reshard_options *options)
 {
     heddle_status st = HEDDLE_OK;
     size_t slack = hd_roofline_slack_bytes(b->info.nranks);
@@ -83,7 +60,7 @@ out:
     return st;
 }
 
-static void free_bench(bench *b)
+static void free_bench(hd_bench *b)
 {
     hd_roofline_destroy(b->roofline);
     heddle_reshard_destroy(b->reshard);
@@ -99,37 +76,28 @@ static void free_bench(bench *b)
 
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
-/* What ran before leaves the caches in its own state: while the tensor may lie there, a sample starts with an execution
- * that does not count. */
-static heddle_status sample_reshard(bench *b, int64_t *ns)
+static heddle_status run(hd_bench *b, int way, int64_t deadline_ns)
 {
-    heddle_status st = HEDDLE_OK;
-    const void *src = b->any_src != NULL ? b->any_src : b->src;
-    void *dst = b->any_dst != NULL ? b->any_dst : b->dst;
-    if (b->warms) {
-        HD_TRY(heddle_reshard_execute(b->reshard, src, dst, HEDDLE_NO_STREAM));
+    if (way != THE_RESHARD) {
+        return hd_roofline_run(b->roofline, way, deadline_ns);
     }
-    HD_TRY(heddle_comm_barrier(b->comm));
-    int64_t start_ns = hd_now_ns();
-    for (int64_t i = 0; i < b->repeats; i++) {
-        HD_TRY(heddle_reshard_execute(b->reshard, src, dst, HEDDLE_NO_STREAM));
-    }
-    *ns = hd_now_ns() - start_ns;
-out:
-    return st;
+    return heddle_reshard_execute(b->reshard, b->any_src != NULL ? b->any_src : b->src,
+                                  b->any_dst != NULL ? b->any_dst : b->dst, HEDDLE_NO_STREAM);
 }
 
-static heddle_status sample_roofline(bench *b, int way, int64_t *ns)
+/* What ran before leaves the caches in its own state: while the tensor may lie there, a sample starts with an execution
+ * that does not count. */
+static heddle_status sample(hd_bench *b, int way, int64_t *ns)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t deadline_ns = hd_comm_deadline_ns(b->comm, 0);
+    int64_t deadline_ns = hd_comm_deadline_ns(b->comm, 0); /* of a roofline */
     if (b->warms) {
-        HD_TRY(hd_roofline_run(b->roofline, way, deadline_ns));
+        HD_TRY(run(b, way, deadline_ns));
     }
     HD_TRY(heddle_comm_barrier(b->comm));
     int64_t start_ns = hd_now_ns();
     for (int64_t i = 0; i < b->repeats; i++) {
-        HD_TRY(hd_roofline_run(b->roofline, way, deadline_ns));
+        HD_TRY(run(b, way, deadline_ns));
     }
     *ns = hd_now_ns() - start_ns;
 out:
@@ -137,13 +105,13 @@ out:
 }
 
 /* values[i] becomes the largest of all ranks' values; stop (may be NULL) becomes rank 0's. */
-static heddle_status slowest(bench *b, int64_t *values, int count, int *stop)
+static heddle_status slowest(hd_bench *b, int64_t *values, int count, int *stop)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t own[2 * PAIRS + 1] = {0};
-    const int width = 2 * PAIRS + 1;
+    int64_t own[2 * HD_BENCH_PAIRS + 1] = {0};
+    const int width = 2 * HD_BENCH_PAIRS + 1;
     memcpy(own, values, (size_t)count * sizeof(*values));
-    own[2 * PAIRS] = stop != NULL ? *stop : 0;
+    own[2 * HD_BENCH_PAIRS] = stop != NULL ? *stop : 0;
     HD_TRY(heddle_comm_allgather(b->comm, own, b->all, sizeof(own)));
     for (int i = 0; i < count; i++) {
         for (int r = 0; r < b->info.nranks; r++) {
@@ -152,13 +120,13 @@ static heddle_status slowest(bench *b, int64_t *values, int count, int *stop)
         }
     }
     if (stop != NULL) {
-        *stop = (int)b->all[2 * PAIRS];
+        *stop = (int)b->all[2 * HD_BENCH_PAIRS];
     }
 out:
     return st;
 }
 
-static heddle_status warm_up(bench *b)
+static heddle_status warm_up(hd_bench *b)
 {
     heddle_status st = HEDDLE_OK;
     int64_t ns = 0;
@@ -168,10 +136,10 @@ static heddle_status warm_up(bench *b)
     b->warms = footprint_bytes <= CACHES * (int64_t)heddle_comm_shared_cache_bytes(b->comm);
     b->repeats = 1;
     for (int i = 0; i < WARM_UPS; i++) {
-        HD_TRY(sample_reshard(b, &ns));
+        HD_TRY(sample(b, THE_RESHARD, &ns));
     }
     b->repeats = 4;
-    HD_TRY(sample_reshard(b, &ns));
+    HD_TRY(sample(b, THE_RESHARD, &ns));
     HD_TRY(slowest(b, &ns, 1, NULL));
     int64_t once_ns = ns / b->repeats + 1;
     b->repeats = SAMPLE_NS / once_ns + 1;
@@ -182,9 +150,9 @@ out:
 
 /* --- ways --------------------------------------------------------------------------------------------------------- */
 
-static void rank_ways(bench *b)
+static void rank_ways(hd_bench *b)
 {
-    for (int i = 0; i < BEST_WAYS; i++) {
+    for (int i = 0; i < HD_BENCH_LEADERS; i++) {
         int best = -1;
         for (int way = 0; way < b->nways; way++) {
             int taken = 0;
@@ -199,11 +167,11 @@ static void rank_ways(bench *b)
     }
 }
 
-static heddle_status try_way(bench *b, int way)
+static heddle_status try_way(hd_bench *b, int way)
 {
     heddle_status st = HEDDLE_OK;
     int64_t ns = 0;
-    HD_TRY(sample_roofline(b, way, &ns));
+    HD_TRY(sample(b, way, &ns));
     HD_TRY(slowest(b, &ns, 1, NULL));
     b->best_ns[way] = fmin(b->best_ns[way], (double)ns);
 out:
@@ -211,12 +179,12 @@ out:
 }
 
 /* Every kernel twice in one way each, then the leaders' other ways. The rest is tried later, one a round. */
-static heddle_status explore(bench *b)
+static heddle_status explore(hd_bench *b)
 {
     heddle_status st = HEDDLE_OK;
     const int per_kernel = hd_roofline_ways_per_kernel();
     b->nways = hd_roofline_ways(b->roofline);
-    b->nways = b->nways < MAX_WAYS ? b->nways : MAX_WAYS / per_kernel * per_kernel;
+    b->nways = b->nways < HD_BENCH_WAYS ? b->nways : HD_BENCH_WAYS / per_kernel * per_kernel;
     for (int way = 0; way < b->nways; way++) {
         b->best_ns[way] = INFINITY;
     }
@@ -226,7 +194,7 @@ static heddle_status explore(bench *b)
         }
     }
     rank_ways(b);
-    for (int i = 0; i < BEST_WAYS; i++) {
+    for (int i = 0; i < HD_BENCH_LEADERS; i++) {
         int first = b->leader[i] / per_kernel * per_kernel;
         for (int way = first; way < first + per_kernel; way++) {
             HD_TRY(try_way(b, way));
@@ -239,19 +207,19 @@ out:
 
 /* --- the measurement ---------------------------------------------------------------------------------------------- */
 
-static heddle_status one_round(bench *b, int *stop)
+static heddle_status one_round(hd_bench *b, int *stop)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t ns[2 * PAIRS] = {0};
-    int way[PAIRS];
-    for (int i = 0; i < PAIRS; i++) {
-        way[i] = i < BEST_WAYS ? b->leader[i] : b->next_way;
-        HD_TRY(sample_reshard(b, &ns[2 * i]));
-        HD_TRY(sample_roofline(b, way[i], &ns[2 * i + 1]));
+    int64_t ns[2 * HD_BENCH_PAIRS] = {0};
+    int way[HD_BENCH_PAIRS];
+    for (int i = 0; i < HD_BENCH_PAIRS; i++) {
+        way[i] = i < HD_BENCH_LEADERS ? b->leader[i] : b->next_way;
+        HD_TRY(sample(b, THE_RESHARD, &ns[2 * i]));
+        HD_TRY(sample(b, way[i], &ns[2 * i + 1]));
     }
-    HD_TRY(slowest(b, ns, 2 * PAIRS, stop));
-    for (int i = 0; i < PAIRS; i++) {
-        int64_t at = b->rounds * PAIRS + i;
+    HD_TRY(slowest(b, ns, 2 * HD_BENCH_PAIRS, stop));
+    for (int i = 0; i < HD_BENCH_PAIRS; i++) {
+        int64_t at = b->rounds * HD_BENCH_PAIRS + i;
         b->switch_ns[at] = (double)ns[2 * i];
         b->roofline_ns[at] = (double)ns[2 * i + 1];
         b->roofline_way[at] = way[i];
@@ -264,10 +232,10 @@ out:
     return st;
 }
 
-static heddle_status measure(bench *b, const heddle_bench_options *options)
+static heddle_status measure(hd_bench *b, const heddle_bench_options *options)
 {
     heddle_status st = HEDDLE_OK;
-    size_t samples = (size_t)options->max_rounds * PAIRS;
+    size_t samples = (size_t)options->max_rounds * HD_BENCH_PAIRS;
     HD_TRY(hd_alloc((void **)&b->switch_ns, samples, sizeof(double), "samples"));
     HD_TRY(hd_alloc((void **)&b->roofline_ns, samples, sizeof(double), "samples"));
     HD_TRY(hd_alloc((void **)&b->roofline_way, samples, sizeof(int), "samples"));
@@ -280,98 +248,6 @@ static heddle_status measure(bench *b, const heddle_bench_options *options)
         HD_TRY(one_round(b, &stop));
     }
 out:
-    return st;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts. */
-static double median_of(double *value, int64_t count)
-{
-    qsort(value, (size_t)count, sizeof(double), by_value);
-    return count % 2 ? value[count / 2] : (value[count / 2 - 1] + value[count / 2]) / 2;
-}
-
-static void copy_text(char *out, size_t out_bytes, const char *text)
-{
-    strncpy(out, text != NULL ? text : "", out_bytes - 1);
-    out[out_bytes - 1] = '\0';
-}
-
-static heddle_status summarise(bench *b, heddle_bench_result *out)
-{
-    heddle_status st = HEDDLE_OK;
-    int64_t samples = b->rounds * PAIRS;
-    double *part = NULL;
-    HD_TRY(hd_alloc((void **)&part, (size_t)samples, sizeof(double), "a median"));
-    double unit = 1e-6 / (double)b->repeats;
-    double median = INFINITY;
-    int64_t most = 0;
-    for (int turn = 0; turn < 2; turn++) { /* without a way that was seen often: the one seen most */
-        for (int way = 0; way < b->nways; way++) {
-            int64_t count = 0;
-            for (int64_t i = 0; i < samples; i++) {
-                if (b->roofline_way[i] == way) {
-                    part[count++] = b->roofline_ns[i];
-                }
-            }
-            most = count > most ? count : most;
-            if (turn == 1 && count > 0 && count >= (most < ENOUGH_FOR_MEDIAN ? most : ENOUGH_FOR_MEDIAN)) {
-                median = fmin(median, median_of(part, count));
-            }
-        }
-    }
-    out->rounds = b->rounds;
-    out->samples = samples;
-    out->repeats = b->repeats;
-    out->median_ms = median_of(b->switch_ns, samples) * unit;
-    out->min_ms = b->switch_ns[0] * unit;
-    int best = 0;
-    for (int64_t i = 1; i < samples; i++) {
-        best = b->roofline_ns[i] < b->roofline_ns[best] ? (int)i : best;
-    }
-    out->roofline_min_ms = b->roofline_ns[best] * unit;
-    out->roofline_median_ms = median * unit;
-    copy_text(out->roofline_kernel, sizeof(out->roofline_kernel), hd_roofline_kernel(b->roofline_way[best]));
-    copy_text(out->roofline_way, sizeof(out->roofline_way), hd_roofline_way_name(b->roofline_way[best]));
-    out->roofline_is_local = hd_roofline_is_local(b->roofline);
-out:
-    hd_free(part);
-    return st;
-}
-
-/* What only the ranks together know. */
-typedef struct shared_facts {
-    int64_t dst_bytes, bytes_sent, is_local;
-    char path[32], kernel[32], why[512];
-} shared_facts;
-
-static heddle_status share_facts(bench *b, heddle_bench_result *out)
-{
-    heddle_status st = HEDDLE_OK;
-    shared_facts *all = NULL;
-    shared_facts own = {(int64_t)b->info.dst_bytes, b->info.bytes_sent, out->roofline_is_local, "", "", ""};
-    copy_text(own.path, sizeof(own.path), b->info.path);
-    copy_text(own.kernel, sizeof(own.kernel), b->info.kernel);
-    copy_text(own.why, sizeof(own.why), b->info.why);
-    HD_TRY(hd_alloc((void **)&all, (size_t)b->info.nranks, sizeof(own), "what the ranks report"));
-    HD_TRY(heddle_comm_allgather(b->comm, &own, all, sizeof(own)));
-    for (int r = 0; r < b->info.nranks; r++) {
-        out->bytes_total += all[r].dst_bytes;
-        out->bytes_per_rank = all[r].dst_bytes > out->bytes_per_rank ? all[r].dst_bytes : out->bytes_per_rank;
-        out->bytes_sent_per_rank =
-            all[r].bytes_sent > out->bytes_sent_per_rank ? all[r].bytes_sent : out->bytes_sent_per_rank;
-        out->roofline_is_local |= (int)all[r].is_local;
-    }
-    memcpy(out->path, all[0].path, sizeof(out->path));
-    memcpy(out->kernel, all[0].kernel, sizeof(out->kernel));
-    memcpy(out->why, all[0].why, sizeof(out->why));
-out:
-    hd_free(all);
     return st;
 }
 
@@ -406,7 +282,7 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
     heddle_bench_options taken;
     heddle_reshard_options reshard;
     heddle_bench_result result = {.struct_bytes = sizeof(result)};
-    bench b = {.comm = comm};
+    hd_bench b = {.comm = comm};
     heddle_status st = HD_NEED(comm);
     if (st != HEDDLE_OK) {
         return st; /* there is nobody to tell */
@@ -418,12 +294,13 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
     b.info.struct_bytes = sizeof(b.info);
     HD_TRY(heddle_reshard_get_info(&b.info, b.reshard));
     HD_TRY(make_buffers(&b, &reshard));
-    HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * PAIRS + 1), sizeof(int64_t), "samples of all ranks"));
+    HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * HD_BENCH_PAIRS + 1), sizeof(int64_t),
+                    "samples of all ranks"));
     HD_TRY(hd_roofline_create(&b.roofline, comm, &b.info, b.src, b.dst));
     HD_TRY(warm_up(&b));
     HD_TRY(measure(&b, &taken));
-    HD_TRY(summarise(&b, &result));
-    HD_TRY(share_facts(&b, &result));
+    HD_TRY(hd_bench_summarise(&result, &b));
+    HD_TRY(hd_bench_share_facts(&result, &b));
     HD_TRY(heddle_comm_barrier(comm)); /* nobody frees what a peer still uses */
     st = hd_struct_give(out, &result, HD_STRUCT(heddle_bench_result, samples));
 out:

@@ -1,5 +1,5 @@
-/* A block whose mixed dim is sharded, beside one that holds everything: the part of every rank is that of the whole, and
- * what is sent is what was planned. */
+/* A block whose mixed dim is sharded, beside one that holds everything: the part of every rank is that of the whole,
+ * and what is sent is what was planned. */
 #ifndef HD_TEST_BLOCK_SHARDED_H
 #define HD_TEST_BLOCK_SHARDED_H
 

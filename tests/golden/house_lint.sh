@@ -155,25 +155,12 @@ loop=$(grep -vx 'runtime/comm/transport runtime/comm/face' "$work/arrows" | sed 
     awk '/loop/ { n++; next } n == 1 { printf "%s ", $NF }')
 [ -z "$loop" ] || say "rooms that know one another: $loop"
 
-# Sizes. Files that were longer when the limit came keep to the length here, and leave this list when they fit.
-longer="
-437 runtime/reshard/bench.c
-"
+# Sizes.
 code=$(find include kernels runtime planner examples -name '*.[ch]' -o -name '*.cu')
 tests=$(find tests -name '*.[ch]')
-limit_of() {
-    local limit
-    limit=$(awk -v file="$1" '$2 == file { print $1 }' <<<"$longer")
-    echo "${limit:-400}"
-}
 while read -r lines file; do
-    [ "$file" != total ] || continue
-    if [ "$lines" -gt "$(limit_of "$file")" ]; then
-        say "$file: $lines lines (limit $(limit_of "$file"))"
-    elif [ "$lines" -le 400 ] && [ "$(limit_of "$file")" != 400 ]; then
-        say "$file: $lines lines fit: take it off the list of longer files"
-    fi
-done < <(wc -l $code $tests | awk '$1 > 380')
+    [ "$file" = total ] || say "$file: $lines lines (limit 400)"
+done < <(wc -l $code $tests | awk '$1 > 400')
 # The formatter leaves comments as they are written (their tables), so nothing else keeps them to the line.
 while read -r place; do
     say "$place: more than 120 columns"
