@@ -1,11 +1,9 @@
 /* Prices of methods against the public traffic functions, for random shapes, meshes and layouts. */
 #include "case.h"
-#include "draw.h"
+#include "draw_layout.h"
 #include "method_judge.h"
 
 #include "runtime/base/base.h"
-
-#include <stdio.h>
 
 static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh *mesh, int dim)
 {
@@ -13,19 +11,7 @@ static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh 
     for (int a = 0; a < mesh->naxes; a++) {
         layout.dim_of_axis[a] = below(2) == 0 ? dim : below(shape->ndim) - 1;
     }
-    int d = layout.dim_of_axis[0];
-    int is_alone = d >= 0;
-    for (int a = 1; a < mesh->naxes; a++) {
-        is_alone = is_alone && layout.dim_of_axis[a] != d;
-    }
-    if (is_alone && below(3) == 0) {
-        int64_t left = shape->dim[d].extent;
-        layout.nshards[0] = mesh->axis[0].size;
-        for (int i = 0; i < layout.nshards[0]; i++) {
-            layout.shard_len[i] = i + 1 < layout.nshards[0] ? below((int)left + 1) : left;
-            left -= layout.shard_len[i];
-        }
-    }
+    draw_blocks(&layout, shape, mesh);
     return layout;
 }
 
@@ -38,14 +24,7 @@ static int try_price(int trial)
     hd_method_group group;
     const hd_method *method = NULL;
     int priced = 0;
-    for (int d = 0; d < shape.ndim; d++) {
-        snprintf(shape.dim[d].name, sizeof shape.dim[d].name, "d%d", d);
-        shape.dim[d].extent = 1 + below(9);
-    }
-    for (int a = 0; a < mesh.naxes; a++) {
-        snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "a%d", a);
-        mesh.axis[a].size = 1 + below(4);
-    }
+    draw_extents(&shape, &mesh);
     hd_method_stage stage = {.kind = below(2) ? HEDDLE_STAGE_LINEAR : HEDDLE_STAGE_ATTENTION,
                              .dim = below(shape.ndim - 1),
                              .heads = 1 + below(6),

@@ -1,12 +1,10 @@
 /* What the planner takes an edge to cost, against the list of everything that its ranks send. */
 #include "case.h"
-#include "draw.h"
+#include "draw_layout.h"
 
 #include "runtime/schedule/schedule_internal.h"
 
 #include <heddle/reshard.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh *mesh, int with_partial)
@@ -16,20 +14,7 @@ static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh 
         int d = below(shape->ndim + 1 + with_partial) - 1 - with_partial;
         layout.dim_of_axis[a] = d;
     }
-    /* Explicit lengths on an axis that has its dim alone. */
-    int d = layout.dim_of_axis[0];
-    int is_alone = d >= 0;
-    for (int a = 1; a < mesh->naxes; a++) {
-        is_alone = is_alone && layout.dim_of_axis[a] != d;
-    }
-    if (is_alone && mesh->axis[0].size <= 4 && below(3) == 0) {
-        int64_t left = shape->dim[d].extent;
-        layout.nshards[0] = mesh->axis[0].size;
-        for (int i = 0; i < layout.nshards[0]; i++) {
-            layout.shard_len[i] = i + 1 < layout.nshards[0] ? below((int)left + 1) : left;
-            left -= layout.shard_len[i];
-        }
-    }
+    draw_blocks(&layout, shape, mesh);
     return layout;
 }
 
@@ -43,14 +28,7 @@ static void prices_edges_exactly(void **state)
         char to[256];
         hd_edge_cost closed;
         hd_edge_cost listed;
-        for (int d = 0; d < shape.ndim; d++) {
-            snprintf(shape.dim[d].name, sizeof shape.dim[d].name, "d%d", d);
-            shape.dim[d].extent = 1 + below(9);
-        }
-        for (int a = 0; a < mesh.naxes; a++) {
-            snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "a%d", a);
-            mesh.axis[a].size = 1 + below(4);
-        }
+        draw_extents(&shape, &mesh);
         int with_partial = below(3) == 0;
         heddle_layout a = random_layout(&shape, &mesh, with_partial);
         heddle_layout b = random_layout(&shape, &mesh, with_partial && below(2) == 0);
