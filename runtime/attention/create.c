@@ -233,9 +233,7 @@ static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
         st = make_core(a, st);
     }
     if (out_of_step(st)) {
-        snprintf(a->broken_why, sizeof a->broken_why, "%s", heddle_last_error());
-        heddle_comm_abort(a->comm, a->broken_why);
-        return hd_fail(st, "%s", a->broken_why);
+        return hd_comm_abort_with(a->comm, st);
     }
     HD_TRY(hd_comm_agree(a->comm, st));
     explain(a);

@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 #include "runtime/base/threads.h"
 #include "runtime/block/block_internal.h"
+#include "runtime/layout/algebra.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -148,15 +149,6 @@ out:
     return st;
 }
 
-static int same_extents(const heddle_shape *a, const heddle_shape *b)
-{
-    int same = a->dtype == b->dtype && a->ndim == b->ndim;
-    for (int d = 0; same && d < a->ndim; d++) {
-        same = a->dim[d].extent == b->dim[d].extent;
-    }
-    return same;
-}
-
 /* The box of it lies as kernels want it. */
 static heddle_status check_tensor(const heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                   hd_call_names names)
@@ -172,12 +164,9 @@ static heddle_status check_tensor(const heddle_block *block, const heddle_tensor
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: %s is in the memory of device %d; blocks work in host memory",
                        names.function, names.rows, x->device);
     }
-    if (!same_extents(&x->shape, shape)) {
-        char theirs[HEDDLE_LINE_BYTES], ours[HEDDLE_LINE_BYTES];
-        heddle_shape_format(theirs, sizeof theirs, &x->shape);
-        heddle_shape_format(ours, sizeof ours, shape);
-        return hd_fail(HEDDLE_ERR_LAYOUT, "%s: %s is %s, the block works on %s", names.function, names.rows, theirs,
-                       ours);
+    heddle_status st = hd_shape_need(&x->shape, shape, 0, names.rows, "the block works on");
+    if (st != HEDDLE_OK) {
+        return hd_fail_prefix(st, "%s", names.function);
     }
     heddle_box_strides(dense, box, NULL);
     for (int d = 0; d < box->ndim; d++) {

@@ -17,6 +17,11 @@ void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh
                    const int *coords);
 void hd_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
 
+/* Type and extents, and with `names` the names of the dims, of `x`; `what` it is and `whose` shape it must have begin
+ * the two halves of the sentence ("x", "the block works on"). HEDDLE_ERR_LAYOUT. */
+heddle_status hd_shape_need(const heddle_shape *x, const heddle_shape *wanted, int names, const char *what,
+                            const char *whose);
+
 /* 1 when the lengths are what a balanced split of their sum gives. */
 int hd_blocks_are_balanced(const int64_t *block, int n);
 heddle_status hd_order_check(const heddle_order *order, const heddle_shape *shape);

@@ -294,6 +294,23 @@ out:
     return st;
 }
 
+heddle_status hd_shape_need(const heddle_shape *x, const heddle_shape *wanted, int names, const char *what,
+                            const char *whose)
+{
+    int same = x->dtype == wanted->dtype && x->ndim == wanted->ndim;
+    for (int d = 0; same && d < wanted->ndim; d++) {
+        same = x->dim[d].extent == wanted->dim[d].extent &&
+               (!names || strncmp(x->dim[d].name, wanted->dim[d].name, HEDDLE_NAME_BYTES) == 0);
+    }
+    if (same) {
+        return HEDDLE_OK;
+    }
+    char has[HEDDLE_LINE_BYTES] = "?", wants[HEDDLE_LINE_BYTES] = "?"; /* one that is none has no text */
+    heddle_shape_format(has, sizeof has, x);
+    heddle_shape_format(wants, sizeof wants, wanted);
+    return hd_fail(HEDDLE_ERR_LAYOUT, "%s is %s, %s %s", what, has, whose, wants);
+}
+
 heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;

@@ -1,5 +1,6 @@
 /* One edge per pair of layouts, shared by all stages that are entered over it. */
 #include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -26,10 +27,7 @@ out:
 /* Something failed on this rank alone, before the others could be asked: they must not wait for it. */
 static heddle_status tell(const heddle_session *session, heddle_status st)
 {
-    if (st != HEDDLE_OK) {
-        heddle_comm_abort(session->comm, heddle_last_error());
-    }
-    return st;
+    return st == HEDDLE_OK ? st : hd_comm_abort_with(session->comm, st);
 }
 
 heddle_status hd_session_side_make(hd_session_side *out, const heddle_session *session, const heddle_layout *layout)

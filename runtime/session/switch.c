@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/device/device.h"
+#include "runtime/layout/algebra.h"
 #include "runtime/reshard/plan.h"
 #include "session_internal.h"
 
@@ -31,20 +32,8 @@ static int same_form(const heddle_layout *a, const heddle_layout *b, int naxes)
 
 static heddle_status check_same_shape(const passage *p, const heddle_tensor *x, const char *tensor)
 {
-    const heddle_shape *wanted = &p->session->info.shape;
-    int same = x->shape.dtype == wanted->dtype && x->shape.ndim == wanted->ndim;
-    for (int d = 0; same && d < wanted->ndim; d++) {
-        same = x->shape.dim[d].extent == wanted->dim[d].extent &&
-               strncmp(x->shape.dim[d].name, wanted->dim[d].name, HEDDLE_NAME_BYTES) == 0;
-    }
-    if (same) {
-        return HEDDLE_OK;
-    }
-    char has[512] = "?", wants[512] = "?";
-    heddle_shape_format(has, sizeof(has), &x->shape);
-    heddle_shape_format(wants, sizeof(wants), wanted);
-    return hd_fail(HEDDLE_ERR_LAYOUT, "%s '%s': %s is %s, the schedule is for %s", p->verb, p->stage, tensor, has,
-                   wants);
+    heddle_status st = hd_shape_need(&x->shape, &p->session->info.shape, 1, tensor, "the schedule is for");
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
 }
 
 /* The local part that x describes lies within capacity_bytes. */

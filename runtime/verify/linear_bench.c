@@ -154,15 +154,13 @@ static heddle_status bench_local(linear_times *out, const linear_case *problem, 
     return st;
 }
 
-static double flops_of(const linear_case *c, int backward, int64_t chunk)
+/* Operations of one call on all ranks together. */
+static heddle_status count_flops(double *out, const linear_times *times, heddle_comm *comm, int backward)
 {
-    const heddle_shape *s = &c->shape;
-    double rows = (double)(s->dim[0].extent * s->dim[1].extent * s->dim[2].extent), dk = (double)s->dim[3].extent;
-    double dv = c->options.dv > 0 ? (double)c->options.dv : dk;
-    double both = c->options.bidirectional ? 2 : 1;
-    double seen = both == 2 ? (double)chunk : ((double)chunk + 1) / 2;
-    return backward ? rows * (2 * seen * (3 * dk + 2 * dv) + both * 8 * dk * dv)
-                    : rows * (2 * seen * (dk + dv) + both * 4 * dk * dv);
+    int64_t flops = backward ? times->info.backward_flops : times->info.forward_flops;
+    heddle_status st = heddle_comm_allreduce_sum(comm, &flops, 1, HEDDLE_I64);
+    *out = (double)flops;
+    return st;
 }
 
 heddle_status linear_time(linear_bench *out, heddle_comm *comm, const linear_case *c, const linear_bench_options *o)
@@ -171,10 +169,12 @@ heddle_status linear_time(linear_bench *out, heddle_comm *comm, const linear_cas
     memset(out, 0, sizeof *out);
     heddle_status st = bench_problem(&out->ranks, comm, c, o);
     double waited = st == HEDDLE_OK ? (double)out->ranks.info.wait_ns * 1e-6 / out->ranks.samples : 0;
+    double flops = 0;
     st = st == HEDDLE_OK ? samples_slowest(&waited, 1, comm) : st;
+    st = st == HEDDLE_OK ? count_flops(&flops, &out->ranks, comm, o->backward) : st;
     if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
         out->overlap = out->ranks.mean_ms > waited ? 1 - waited / out->ranks.mean_ms : 0;
-        out->gflops = flops_of(c, o->backward, out->ranks.info.chunk_rows) / out->ranks.min_ms * 1e-6;
+        out->gflops = flops / out->ranks.min_ms * 1e-6;
         st = bench_local(&out->local, c, o);
         getrusage(RUSAGE_SELF, &used);
         out->peak_bytes = (long long)used.ru_maxrss * 1024;
