@@ -240,7 +240,7 @@ static heddle_status read_patch(heddle_model *m, const hd_node *node)
     return st;
 }
 
-static heddle_status read_model(heddle_model *m, const hd_node *root)
+static heddle_status read_all(heddle_model *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[MODEL_KEYS];
@@ -260,42 +260,39 @@ out:
     return st;
 }
 
-heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes, const char *name)
+static heddle_status read_model(void *out, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
-    hd_document *document = NULL;
     heddle_model *model = NULL;
-    void *memory = NULL;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(name));
-    if (text_bytes > 0) {
-        HD_TRY(HD_NEED(text));
-    }
-    HD_TRY(hd_document_parse(&document, text, text_bytes, name, HD_MODEL_LIMIT_BYTES));
-    HD_TRY(hd_alloc(&memory, 1, sizeof(heddle_model), "a model"));
-    model = memory;
+    HD_TRY(hd_alloc((void **)&model, 1, sizeof *model, "a model"));
     model->text_dim = -1;
     model->patch[0] = model->patch[1] = model->patch[2] = 1;
-    HD_TRY(hd_strdup(&model->file, name));
-    HD_TRY(read_model(model, document->root));
-    *out = model;
+    HD_TRY(hd_strdup(&model->file, root->document->name));
+    HD_TRY(read_all(model, root));
+    *(heddle_model **)out = model;
     model = NULL;
 out:
     heddle_model_destroy(model);
-    hd_document_free(document);
+    return st;
+}
+
+heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes, const char *name)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(name));
+    HD_TRY(text_bytes > 0 ? HD_NEED(text) : HEDDLE_OK);
+    st = hd_document_read(read_model, out, text, text_bytes, name, HD_MODEL_LIMIT_BYTES);
+out:
     return st;
 }
 
 heddle_status heddle_model_load(heddle_model **out, const char *path)
 {
     heddle_status st = HEDDLE_OK;
-    char *text = NULL;
-    size_t text_bytes = 0;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(path));
-    HD_TRY(hd_file_read(&text, &text_bytes, path, HD_MODEL_LIMIT_BYTES));
-    st = heddle_model_parse(out, text, text_bytes, path);
+    st = hd_document_load(read_model, out, path, HD_MODEL_LIMIT_BYTES);
 out:
-    hd_free(text);
     return st;
 }

@@ -102,7 +102,7 @@ static void free_nodes(hd_node *node)
     }
 }
 
-void hd_document_free(hd_document *document)
+static void free_document(hd_document *document)
 {
     if (document != NULL) {
         free_nodes(document->root);
@@ -289,8 +289,8 @@ static heddle_status build(builder *b)
     return HEDDLE_OK;
 }
 
-heddle_status hd_document_parse(hd_document **out, const char *text, size_t text_bytes, const char *name,
-                                size_t limit_bytes)
+heddle_status hd_document_read(hd_document_reader read, void *out, const char *text, size_t text_bytes,
+                               const char *name, size_t limit_bytes)
 {
     heddle_status st = HEDDLE_OK;
     builder b = {.text = text, .text_bytes = text_bytes};
@@ -311,14 +311,13 @@ heddle_status hd_document_parse(hd_document **out, const char *text, size_t text
     yaml_parser_set_encoding(&b.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&b.parser, (const unsigned char *)text, text_bytes);
     HD_TRY(build(&b));
-    *out = b.document;
-    b.document = NULL;
+    st = read(out, b.document->root);
 out:
     if (has_parser) {
         yaml_parser_delete(&b.parser);
     }
     free_nodes(b.key);
-    hd_document_free(b.document);
+    free_document(b.document);
     return st;
 }
 
@@ -365,13 +364,17 @@ out:
     return st;
 }
 
-heddle_status hd_file_read(char **out, size_t *out_bytes, const char *path, size_t limit_bytes)
+heddle_status hd_document_load(hd_document_reader read, void *out, const char *path, size_t limit_bytes)
 {
+    char *text = NULL;
+    size_t text_bytes = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return hd_fail(HEDDLE_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     }
-    heddle_status st = read_all(out, out_bytes, fd, path, limit_bytes);
+    heddle_status st = read_all(&text, &text_bytes, fd, path, limit_bytes);
     close(fd);
+    st = st == HEDDLE_OK ? hd_document_read(read, out, text, text_bytes, path, limit_bytes) : st;
+    hd_free(text);
     return st;
 }

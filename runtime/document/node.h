@@ -34,12 +34,14 @@ struct hd_document {
     hd_node *root;
 };
 
+/* Makes `out` of what a document says; its nodes stay until this returns. */
+typedef heddle_status (*hd_document_reader)(void *out, const hd_node *root);
+
 /* `limit_bytes`: longer texts are refused with both numbers. */
-heddle_status hd_document_parse(hd_document **out, const char *text, size_t text_bytes, const char *name,
-                                size_t limit_bytes);
-void hd_document_free(hd_document *document);
-/* A whole file; HEDDLE_ERR_IO says why not, HEDDLE_ERR_PARSE when it is longer than the limit. */
-heddle_status hd_file_read(char **out, size_t *out_bytes, const char *path, size_t limit_bytes);
+heddle_status hd_document_read(hd_document_reader read, void *out, const char *text, size_t text_bytes,
+                               const char *name, size_t limit_bytes);
+/* Of a whole file; HEDDLE_ERR_IO says why not, HEDDLE_ERR_PARSE when it is longer than the limit. */
+heddle_status hd_document_load(hd_document_reader read, void *out, const char *path, size_t limit_bytes);
 
 /* Set the sentence "NAME:LINE:COLUMN: ..." and return `status`. */
 heddle_status hd_node_fail(heddle_status status, const hd_node *node, const char *format, ...)

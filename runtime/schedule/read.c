@@ -159,7 +159,7 @@ out:
     return st;
 }
 
-static heddle_status read_schedule(heddle_schedule **out, const hd_node *root)
+static heddle_status read_schedule(void *out, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     heddle_schedule *s = NULL;
@@ -184,7 +184,7 @@ static heddle_status read_schedule(heddle_schedule **out, const hd_node *root)
     HD_TRY(hd_read_check(value[TOP_BACKWARD_TOTAL], s->backward_bytes_total, "backward_bytes_total"));
     HD_TRY(value[TOP_NOTE] != NULL ? hd_node_text(&note, value[TOP_NOTE], "note") : HEDDLE_OK);
     HD_TRY(hd_schedule_set_note(s, note));
-    *out = s;
+    *(heddle_schedule **)out = s;
     s = NULL;
 out:
     heddle_schedule_destroy(s);
@@ -194,29 +194,20 @@ out:
 heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes, const char *name)
 {
     heddle_status st = HEDDLE_OK;
-    hd_document *document = NULL;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(name));
-    if (text_bytes > 0) {
-        HD_TRY(HD_NEED(text));
-    }
-    HD_TRY(hd_document_parse(&document, text, text_bytes, name, HD_SCHEDULE_LIMIT_BYTES));
-    st = read_schedule(out, document->root);
+    HD_TRY(text_bytes > 0 ? HD_NEED(text) : HEDDLE_OK);
+    st = hd_document_read(read_schedule, out, text, text_bytes, name, HD_SCHEDULE_LIMIT_BYTES);
 out:
-    hd_document_free(document);
     return st;
 }
 
 heddle_status heddle_schedule_load(heddle_schedule **out, const char *path)
 {
     heddle_status st = HEDDLE_OK;
-    char *text = NULL;
-    size_t text_bytes = 0;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(path));
-    HD_TRY(hd_file_read(&text, &text_bytes, path, HD_SCHEDULE_LIMIT_BYTES));
-    st = heddle_schedule_parse(out, text, text_bytes, path);
+    st = hd_document_load(read_schedule, out, path, HD_SCHEDULE_LIMIT_BYTES);
 out:
-    hd_free(text);
     return st;
 }
