@@ -10,7 +10,7 @@
  * Methods (docs/attention.md has a page on each, with the traffic formulas and the papers' sections):
  *   local      the whole sequence is on this rank
  *   ulysses    q, k, v to heads in one packed exchange, o back
- *   ring       k and v travel, online softmax; backward with dk and dv travelling in f32
+ *   ring       k and v travel, or are read where they lie, online softmax; backward with dk and dv travelling in f32
  *   rsa        Ring Self-Attention in two passes over whole score rows (arXiv 2105.13120, section 3); also its sparse
  *              case, where keys and values are projected to a fixed length (Linformer)
  *   usp        Ulysses on the second sequence axis, ring on the first
@@ -173,9 +173,10 @@ typedef struct heddle_attention_info {
     int64_t workspace_bytes;           /* the rest of what the object holds */
     const char *kernel;                /* "generic" "avx2" "avx512" "f64" */
     const char *why;                   /* one sentence: how the method divides the work here */
-    /* The same by the formulas of the method, which the planner uses; room_bytes: what the kernels of all threads work
-     * in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes + room_bytes
-     */
+    /* The same by the formulas of the method, which the planner uses, too (it does not know whether blocks of a ring
+     * travel or are read where they lie, and counts them as travelling); room_bytes: what the kernels of all threads
+     * work in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes +
+     * room_bytes */
     int64_t planned_saved_bytes, planned_workspace_bytes, room_bytes;
     /* Of the products of one call on this rank, two for a multiplication and an addition; pairs that a mask hides do
      * not count */

@@ -80,6 +80,7 @@ typedef struct hd_core {
     hd_moved moved[2];     /* sent by the core forward, backward */
     int going_back;        /* 1 in backward */
     struct hd_hop *hop[3]; /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */
+    int lends;             /* blocks are read where they lie; those of HD_SPREAD go round */
     void *travel[2];       /* blocks in hand */
     void *sum[3];          /* partial sums in hand */
     void *method;          /* what the method keeps besides */
@@ -173,9 +174,9 @@ void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair
 
 /* --- rings (ring_walk.c) ------------------------------------------------------------------------------------------ */
 
-/* One turn round the ring. Blocks travel (hop 0), or partial sums of them come home (hop 1), or both. The visitor is
- * called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum` where its
- * contribution to the member's sum is to be added (zeroed; own: own_sum). */
+/* One turn round the ring. Blocks travel or are lent (hop 0), or partial sums of them come home (hop 1), or both. The
+ * visitor is called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum`
+ * where its contribution to the member's sum is to be added (zeroed; own: own_sum). */
 enum { HD_TRAVEL, HD_SUMS, HD_SPREAD, HD_HOPS }; /* blocks in storage type, sums, finished sums in real type */
 typedef heddle_status (*hd_visit_fn)(void *ctx, int member, const void *held, void *sum, hd_poll poll);
 typedef struct hd_ring_walk {

@@ -2,6 +2,7 @@
 #include "runtime/attention/attention_internal.h"
 #include "runtime/base/threads.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 int64_t hd_core_elems(const hd_core *core, int64_t heads, int rank)
@@ -67,7 +68,8 @@ typedef struct team {
     void *ctx;
     hd_poll poll;
     int64_t pieces;
-    heddle_status st; /* of the polls; the calling thread's */
+    heddle_status st;    /* of the polls; the calling thread's */
+    _Atomic int is_over; /* a poll has failed */
 } team;
 
 /* The first local query head that uses this local key head or a later one. */
@@ -87,12 +89,13 @@ static heddle_status run_key_head(void *ctx, int thread, int64_t job)
     turn.kv_head = job / t->core->problem->batch;
     int64_t end = first_query_head(t->core, turn.kv_head + 1);
     for (turn.head = first_query_head(t->core, turn.kv_head); turn.head < end; turn.head++) {
-        if (thread == 0 && t->st != HEDDLE_OK) {
+        if (atomic_load_explicit(&t->is_over, memory_order_relaxed)) {
             return HEDDLE_OK;
         }
         t->fn(t->ctx, &turn);
         if (thread == 0 && t->poll.poll != NULL) {
             t->st = t->poll.poll(t->poll.ctx);
+            atomic_store_explicit(&t->is_over, t->st != HEDDLE_OK, memory_order_relaxed);
         }
     }
     return HEDDLE_OK;

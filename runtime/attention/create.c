@@ -201,6 +201,7 @@ static heddle_status make_core(heddle_attention *a, heddle_status mine)
     HD_TRY(hd_comm_agree(a->comm, mine));
     a->core_made = 1;
     HD_TRY(a->method->create(core));
+    a->problem.members.lends = core->lends;
 out:
     return st;
 }

@@ -44,7 +44,8 @@ void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int 
         (__int128)arrays * hd_group_part(group, spread, member % spread).nkv * group->fibres * most * group->width;
     int again = group->all_reduce && !group->forward_only;
     if (ring > 1) {
-        out->workspace_bytes += (ring > 2 ? 2 : 1) * block * (again ? group->real_bytes : group->elem_bytes);
+        int64_t passed_bytes = again ? group->real_bytes : group->lends ? 0 : group->elem_bytes;
+        out->workspace_bytes += (ring > 2 ? 2 : 1) * block * passed_bytes;
         out->workspace_bytes += group->forward_only ? 0 : (ring > 2 ? 3 : 2) * block * group->real_bytes;
     }
 }

@@ -54,6 +54,7 @@ typedef struct hd_method_group {
     int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
     int log_sum_exp, all_reduce;          /* heddle_attention_options */
     int forward_only;                     /* likewise */
+    int lends;                            /* blocks of a ring are read where they lie; 0 of the planner's */
     int64_t width_v, padded_width_v;      /* LINEAR: of v and o; of a state's row in memory */
     int64_t chunk_rows;                   /* LINEAR: wanted; 0: chosen */
     int64_t projected_length;             /* likewise */
@@ -164,7 +165,7 @@ void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int 
 void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member);
 /* The method's states, one per fibre and message. */
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method);
-/* Blocks of `arrays` arrays on their way round the ring, and sums of them. */
+/* Blocks of `arrays` arrays on their way round the ring, unless they are lent, and sums of them. */
 void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int spread, int arrays);
 
 int64_t hd_add_saturated(int64_t a, int64_t b);

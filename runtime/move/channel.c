@@ -33,6 +33,9 @@ void hd_channel_destroy(hd_channel *c)
     if (c == NULL) {
         return;
     }
+    if (c->state == HD_LENT || c->borrowed > 0) {
+        hd_channel_forgo(c, hd_fail(HEDDLE_ERR_ARG, "a %s is destroyed while memory is lent", c->options.what));
+    }
     if (c->state != HD_IDLE) {
         hd_channel_leave(c);
     }
@@ -104,8 +107,11 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
     snprintf(c->broken_why, sizeof c->broken_why, "%s%s", heddle_last_error(), more);
     c->broken = st;
     hd_channel_leave(c);
-    atomic_store(c->view.moving, 0);
+    atomic_store(c->view.moving, hd_channel_borrows(c));
     st = hd_fail(st, "%s", c->broken_why);
+    if (hd_channel_borrows(c)) {
+        return hd_comm_abort_with(c->comm, st);
+    }
     return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
 }
 

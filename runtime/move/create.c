@@ -143,6 +143,7 @@ static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_trans
     t->kernels = spec->kernels;
     t->add = spec->add;
     t->adds = spec->adds;
+    t->lends = spec->lends;
     t->any_src = spec->any_src;
     t->any_dst = spec->any_dst;
     t->clears = spec->clear != NULL;

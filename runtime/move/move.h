@@ -42,7 +42,7 @@ typedef struct hd_part {
 } hd_part;
 
 typedef struct hd_parts {
-    hd_part *part; /* ascending peer, this rank's own part among them; none is empty */
+    hd_part *part; /* ascending peer, this rank's own part among them; none is empty. Lent: as it is waited for */
     int count;
 } hd_parts;
 
@@ -53,6 +53,7 @@ typedef struct hd_transfer_spec {
      * for disjoint ones. Their copies have one loop per dim, in the order of the destination's strides (largest first),
      * over runs of one element. */
     int adds;
+    int lends;          /* nothing is copied: see "lending" below; where hd_can_lend, and with no own part */
     heddle_space space; /* of both arrays, and of staging between them */
     const hd_kernels *kernels;
     hd_sum_fn add;                /* adds runs of elements */
@@ -99,6 +100,23 @@ heddle_status hd_channel_refuse(hd_channel *channel, int reason);
 int hd_channel_has_peers(const hd_channel *channel);
 /* Bytes that this rank has sent, [nranks]; counted while moving. */
 int64_t *hd_channel_sent(hd_channel *channel);
+
+/* --- lending ------------------------------------------------------------------------------------------------------ */
+
+/* Every rank of comm reaches the memory of every other; the same on all. */
+int hd_can_lend(const heddle_comm *comm);
+/* An execution of a transfer that lends: receivers read the sender's array where it lies. lend tells them that they
+ * may, and returns at once; borrow waits until the peer's array may be read, and says where it begins; return says that
+ * this rank does not read it any more; regain waits until nobody reads this rank's own. All ranks do all of it. Other
+ * executions may run in between, the deadline is that of each flag, and hd_channel_progress looks whether anybody has
+ * given up. A failure of any channel's does not wait for peers as long as something is borrowed, because other threads
+ * of this rank may be reading it: forgo does, when they have stopped. It returns `st` with the sentence of the moment.
+ */
+heddle_status hd_channel_lend(hd_channel *channel, const hd_leg *leg);
+heddle_status hd_channel_borrow(hd_channel *channel, int peer, const void **at);
+heddle_status hd_channel_return(hd_channel *channel, int peer);
+heddle_status hd_channel_regain(hd_channel *channel);
+heddle_status hd_channel_forgo(hd_channel *channel, heddle_status st);
 
 /* --- what was chosen, and trials of other ways -------------------------------------------------------------------- */
 

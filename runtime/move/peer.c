@@ -12,7 +12,7 @@ enum { SHORT_RUN_BYTES = 2048 };
 void hd_peer_choose(hd_transfer *t, const hd_geometry *all, size_t step)
 {
     const hd_geometry *top = all;
-    int must_pull = t->any_src || t->any_dst;
+    int must_pull = t->any_src || t->any_dst || t->lends;
     for (int r = 0; r < t->channel->nranks; r++) {
         const hd_geometry *g = (const hd_geometry *)(const void *)((const char *)all + (size_t)r * step);
         t->any_adds |= g->adds;
@@ -119,7 +119,7 @@ out:
 heddle_status hd_peer_build(hd_transfer *t)
 {
     heddle_status st = list_peers(t);
-    return st == HEDDLE_OK && !t->adds ? build_lanes(t) : st;
+    return st == HEDDLE_OK && !t->adds && !t->lends ? build_lanes(t) : st;
 }
 
 void hd_peer_free(hd_transfer *t)

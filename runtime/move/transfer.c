@@ -40,8 +40,13 @@ static hd_transfer *current(const hd_channel *c)
 /* Whoever copies says so before, then asks whether anybody has given up; a full fence lies between. */
 static void mark(hd_channel *c, int moving)
 {
-    atomic_store_explicit(c->view.moving, moving, memory_order_release);
+    atomic_store_explicit(c->view.moving, hd_channel_borrows(c) | moving, memory_order_release);
     c->is_marked = moving;
+}
+
+heddle_status hd_channel_heed(hd_channel *c)
+{
+    return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
 }
 
 static heddle_status begin(hd_channel *c)
@@ -111,9 +116,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         mark(c, 1);
         atomic_thread_fence(memory_order_seq_cst);
     }
-    if (__builtin_expect(atomic_load(c->view.alarm) != 0, 0)) {
-        HD_TRY(hd_comm_check(c->comm));
-    }
+    HD_TRY(hd_channel_heed(c));
     if (t->clears && t->mail.exchange == NULL) {
         hd_copy_clear(t->kernels, &t->clear, c->leg[c->at].dst);
     }
@@ -152,6 +155,10 @@ static heddle_status advance(hd_channel *c, int block, int *stuck)
             break;
         case HD_MOVE:
             st = move(c, stuck);
+            break;
+        case HD_LENT: /* peers do the rest */
+            st = hd_channel_heed(c);
+            *stuck = 1;
             break;
         case HD_MAIL:
             st = poll_mail(c, stuck);
@@ -202,6 +209,19 @@ static inline heddle_status check_free(hd_channel *c)
     return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_check_free(c);
 }
 
+heddle_status hd_channel_linger(hd_channel *c)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_comm_check(c->comm));
+    HD_TRY(help_others(c));
+    if (hd_now_ns() > hd_channel_deadline(c)) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
+                     c->options.what);
+    }
+out:
+    return st;
+}
+
 static heddle_status drive(hd_channel *c, int block)
 {
     heddle_status st = HEDDLE_OK;
@@ -214,15 +234,9 @@ static heddle_status drive(hd_channel *c, int block)
         if (st != HEDDLE_OK || !stuck) {
             return st;
         }
-        st = hd_comm_check(c->comm);
-        st = st == HEDDLE_OK ? help_others(c) : st;
+        st = hd_channel_linger(c);
         if (st != HEDDLE_OK) {
             return hd_channel_give_up(c, st);
-        }
-        if (hd_now_ns() > hd_channel_deadline(c)) {
-            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
-                    c->options.what);
-            return hd_channel_give_up(c, HEDDLE_ERR_TIMEOUT);
         }
         if (!block) {
             return HEDDLE_OK;

@@ -79,7 +79,7 @@ struct hd_transfer {
     heddle_space space;
     const hd_kernels *kernels;
     hd_sum_fn add;
-    int adds, any_adds, any_mail, any_near, any_src, any_dst;
+    int adds, lends, any_adds, any_mail, any_near, any_src, any_dst;
     int clears;
     hd_copy clear;
     hd_copy_hint hint;
@@ -107,7 +107,7 @@ struct hd_transfer {
     uint64_t src_name, dst_name;
 };
 
-typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH } hd_state;
+typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH, HD_LENT } hd_state;
 
 struct hd_channel {
     heddle_comm *comm;
@@ -131,6 +131,7 @@ struct hd_channel {
     int mail_done;
     int is_whole;             /* in one go, with nothing else in flight */
     int is_marked;            /* as moving */
+    int borrowed;             /* arrays of peers */
     uint64_t sequence, epoch; /* of legs, of executions */
     int64_t deadline_ns;      /* 0: not looked at the clock yet */
     int pending;              /* READYs of an execution refused here are still to be collected */
@@ -152,6 +153,13 @@ struct hd_channel {
 static inline int hd_channel_near(const hd_channel *channel, int peer)
 {
     return peer == channel->rank || channel->reaches_all || heddle_comm_reaches(channel->comm, peer);
+}
+
+/* What view.moving says of a rank: that it copies, and how many arrays it has borrowed. */
+enum { HD_COPIES = 1, HD_BORROWS = 2 };
+static inline int hd_channel_borrows(const hd_channel *channel)
+{
+    return atomic_load_explicit(channel->view.moving, memory_order_relaxed) & ~HD_COPIES;
 }
 
 /* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
@@ -201,6 +209,10 @@ int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
 void hd_channel_set_link(hd_channel *channel, hd_link *link); /* taken over */
 int64_t hd_channel_deadline(hd_channel *channel);
+/* HEDDLE_ERR_PEER when somebody has given up; after the mark and a fence, before memory of peers is touched. */
+heddle_status hd_channel_heed(hd_channel *channel);
+/* A turn of a wait in which nothing came: did anybody give up, can others go on, is it late? */
+heddle_status hd_channel_linger(hd_channel *channel);
 void hd_channel_leave(hd_channel *channel); /* those in flight */
 /* Says so to everybody who waits, and returns `st` with its sentence. */
 heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);

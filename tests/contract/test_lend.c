@@ -1,0 +1,316 @@
+/* Transfers that lend: others read a rank's array where it lies, for as long as they have not returned it. */
+#include "case.h"
+#include "check.h"
+
+#include "runtime/move/move.h"
+
+#include <heddle/heddle.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 4, ROUNDS = 6, SHORT_BYTES = 3000, LATE_US = 20000 };
+
+/* Of different sizes; one rank has none. */
+static int64_t bytes_of(int rank)
+{
+    return rank == 2 ? 0 : (rank + 1) * SHORT_BYTES;
+}
+
+typedef struct lender {
+    heddle_comm *comm;
+    int rank, n;
+    hd_channel *channel;
+    hd_transfer *transfer;
+    unsigned char *own;
+} lender;
+
+static heddle_status open_lender(lender *l, heddle_comm *comm, int64_t deadline_ms)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_part send[MAX_RANKS], recv[MAX_RANKS];
+    hd_transfer_spec spec = {.lends = 1, .send = {send, 0}, .recv = {recv, 0}};
+    memset(l, 0, sizeof *l);
+    l->comm = comm;
+    l->rank = heddle_comm_rank(comm);
+    l->n = heddle_comm_size(comm);
+    for (int peer = 0; peer < l->n; peer++) {
+        if (peer != l->rank && bytes_of(l->rank) > 0) {
+            send[spec.send.count++] = (hd_part){peer, {.run_bytes = bytes_of(l->rank)}};
+        }
+        if (peer != l->rank && bytes_of(peer) > 0) {
+            recv[spec.recv.count++] = (hd_part){peer, {.run_bytes = bytes_of(peer)}};
+        }
+    }
+    spec.src_bytes = (size_t)bytes_of(l->rank);
+    CHECK(hd_can_lend(comm));
+    HD_TRY(heddle_buffer_alloc((void **)&l->own, comm, 1 + spec.src_bytes, HEDDLE_SPACE_HOST));
+    HD_TRY(hd_channel_create(&l->channel, comm, &(hd_channel_options){.deadline_ms = deadline_ms, .what = "loan"}));
+    HD_TRY(hd_transfers_create(&l->transfer, l->channel, &spec, 1, HEDDLE_OK));
+out:
+    return st;
+}
+
+static void close_lender(lender *l)
+{
+    hd_transfer_destroy(l->transfer);
+    hd_channel_destroy(l->channel);
+    heddle_buffer_free(l->comm, l->own);
+}
+
+static unsigned char stamp(int rank, int round)
+{
+    return (unsigned char)(17 * rank + round + 1);
+}
+
+static heddle_status lend(lender *l, int round)
+{
+    memset(l->own, stamp(l->rank, round), (size_t)bytes_of(l->rank));
+    return hd_channel_lend(l->channel, &(hd_leg){.transfer = l->transfer, .src = l->own});
+}
+
+static heddle_status check(const lender *l, const unsigned char *at, int owner, int round)
+{
+    for (int64_t i = 0; i < bytes_of(owner); i++) {
+        if (at[i] != stamp(owner, round)) {
+            return hd_fail(HEDDLE_ERR_INTERNAL, "round %d: rank %d reads %d at byte %lld of rank %d", round, l->rank,
+                           at[i], (long long)i, owner);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* In some rounds a rank lends late, in others it reads for long; each writes over its array as soon as it may. */
+static heddle_status lends(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    lender l;
+    HD_TRY(open_lender(&l, comm, 0));
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round % 3 == 1 && l.rank == round % 2) {
+            usleep(LATE_US);
+        }
+        HD_TRY(lend(&l, round));
+        for (int i = 1; i < l.n; i++) {
+            int owner = (l.rank - i + l.n) % l.n;
+            const void *at = NULL;
+            if (bytes_of(owner) == 0) {
+                continue;
+            }
+            HD_TRY(hd_channel_borrow(l.channel, owner, &at));
+            if (round % 3 == 2 && l.rank == round % 2) {
+                usleep(LATE_US);
+            }
+            HD_TRY(check(&l, at, owner, round));
+            HD_TRY(hd_channel_return(l.channel, owner));
+        }
+        HD_TRY(hd_channel_regain(l.channel));
+        CHECK(hd_channel_is_idle(l.channel));
+    }
+    for (int peer = 0; peer < l.n; peer++) {
+        CHECK(hd_channel_sent(l.channel)[peer] == (peer == l.rank ? 0 : ROUNDS * bytes_of(l.rank)));
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    close_lender(&l);
+    return st;
+}
+
+static heddle_status cannot_lend(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    CHECK_OR_RETURN(!hd_can_lend(comm));
+    return HEDDLE_OK;
+}
+
+static void only_where_all_are_reached(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.force_messages = 1;
+    HD_OK(heddle_run_ranks_with(3, "threads", &options, cannot_lend, NULL));
+    options.force_messages = 0;
+    options.pretend_hosts = 2;
+    HD_OK(heddle_run_ranks_with(3, "shm", &options, cannot_lend, NULL));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* The one rank does not lend, the other does not return: both are named at the deadline. */
+static heddle_status comes_late(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK, told;
+    lender l;
+    int is_lent = *(const int *)arg;
+    const void *at;
+    HD_TRY(open_lender(&l, comm, 200));
+    if (l.rank == 1 && is_lent) {
+        HD_TRY(lend(&l, 0));
+        HD_TRY(hd_channel_borrow(l.channel, 0, &at));
+    }
+    if (l.rank == 1) {
+        while (hd_comm_check(comm) == HEDDLE_OK) {
+            usleep(1000);
+        }
+        goto out;
+    }
+    HD_TRY(lend(&l, 0));
+    told = hd_channel_borrow(l.channel, 1, &at);
+    if (told == HEDDLE_OK) {
+        HD_TRY(hd_channel_return(l.channel, 1));
+        told = hd_channel_regain(l.channel);
+    }
+    CHECK(told == HEDDLE_ERR_TIMEOUT && strstr(heddle_last_error(), "missing: rank 1; loan") != NULL);
+    CHECK(strstr(heddle_last_error(), is_lent ? "has moved its part" : "until it is ready") != NULL);
+    CHECK(hd_channel_lend(l.channel, &(hd_leg){.transfer = l.transfer, .src = l.own}) == HEDDLE_ERR_TIMEOUT);
+out:
+    close_lender(&l);
+    return st;
+}
+
+static void deadlines(void **state)
+{
+    (void)state;
+    for (int is_lent = 0; is_lent < 2; is_lent++) {
+        HD_OK(heddle_run_ranks(2, "threads", comes_late, &is_lent));
+        HD_OK(heddle_run_ranks(2, "shm", comes_late, &is_lent));
+    }
+}
+
+/* Rank 1 reads what rank 0 has lent while that one fails, or is taken apart: neither returns before rank 1 has stopped.
+ * What fails on rank 1 meanwhile returns at once, so that it can stop. */
+typedef struct reading {
+    int is_destroyed;
+    _Atomic int has_borrowed, has_stopped, has_returned;
+} reading;
+
+static heddle_status reads_on(lender *l, reading *r)
+{
+    heddle_status st = HEDDLE_OK;
+    const void *at;
+    int done;
+    HD_TRY(hd_channel_borrow(l->channel, 0, &at));
+    r->has_borrowed = 1;
+    while ((st = hd_channel_progress(l->channel, &done)) == HEDDLE_OK) {
+        usleep(1000);
+    }
+    CHECK(st == HEDDLE_ERR_PEER);
+    usleep(LATE_US * 5);
+    st = check(l, at, 0, 0);
+    CHECK(st == HEDDLE_OK && !r->has_returned);
+    r->has_stopped = 1;
+    CHECK(hd_channel_forgo(l->channel, hd_fail(HEDDLE_ERR_PEER, "it stops")) == HEDDLE_ERR_PEER);
+out:
+    return st;
+}
+
+static heddle_status fails_amid_a_loan(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    reading *r = arg;
+    lender l;
+    HD_TRY(open_lender(&l, comm, 0));
+    HD_TRY(lend(&l, 0));
+    if (l.rank == 1) {
+        HD_TRY(reads_on(&l, r));
+        goto out;
+    }
+    while (!r->has_borrowed) {
+        usleep(1000);
+    }
+    if (r->is_destroyed) {
+        hd_transfer_destroy(l.transfer);
+        hd_channel_destroy(l.channel);
+        l.transfer = NULL;
+        l.channel = NULL;
+    } else {
+        CHECK(hd_channel_forgo(l.channel, hd_fail(HEDDLE_ERR_NOMEM, "it fails")) == HEDDLE_ERR_NOMEM);
+    }
+    r->has_returned = 1;
+    CHECK(r->has_stopped);
+    memset(l.own, 0xff, (size_t)bytes_of(0));
+out:
+    close_lender(&l);
+    return st;
+}
+
+static void memory_stays_until_it_is_returned(void **state)
+{
+    (void)state;
+    for (int is_destroyed = 0; is_destroyed < 2; is_destroyed++) {
+        reading r = {.is_destroyed = is_destroyed};
+        HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_loan, &r));
+    }
+}
+
+/* Both read what the other has lent when one gives up: neither waits for the other before it has stopped itself. */
+static heddle_status both_stop(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    lender l;
+    const void *at;
+    int done;
+    HD_TRY(open_lender(&l, comm, 0));
+    HD_TRY(lend(&l, 0));
+    HD_TRY(hd_channel_borrow(l.channel, 1 - l.rank, &at));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (l.rank == 0) {
+        HD_TRY(heddle_comm_abort(comm, "it stops"));
+    }
+    do {
+        st = hd_channel_progress(l.channel, &done);
+    } while (st == HEDDLE_OK);
+    CHECK(st == HEDDLE_ERR_PEER);
+    CHECK(hd_channel_forgo(l.channel, st) == HEDDLE_ERR_PEER);
+    st = HEDDLE_OK;
+out:
+    close_lender(&l);
+    return st;
+}
+
+/* A lender is killed while another process reads: that one reads on, and is told afterwards. */
+static heddle_status dies_amid_a_loan(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    lender l;
+    const void *at;
+    HD_TRY(open_lender(&l, comm, 0));
+    HD_TRY(lend(&l, 0));
+    HD_TRY(hd_channel_borrow(l.channel, 1 - l.rank, &at));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (l.rank == 0) {
+        _exit(3);
+    }
+    usleep(LATE_US);
+    HD_TRY(check(&l, at, 0, 0));
+    HD_TRY(hd_channel_return(l.channel, 0));
+    CHECK(hd_channel_regain(l.channel) == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "rank 0") != NULL);
+    st = heddle_set_error(HEDDLE_ERR_PEER, "told of rank 0");
+out:
+    close_lender(&l);
+    return st;
+}
+
+static void a_lender_dies(void **state)
+{
+    (void)state;
+    HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(2, "shm", dies_amid_a_loan, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        HD_RANK_CASE(lends, lends, "2 threads", "2 shm", "4 threads", "4 shm"),
+        cmocka_unit_test(only_where_all_are_reached),
+        cmocka_unit_test(deadlines),
+        cmocka_unit_test(memory_stays_until_it_is_returned),
+        HD_RANK_CASE(both_stop, both_stop, "2 threads"),
+        cmocka_unit_test(a_lender_dies),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
