@@ -5,29 +5,31 @@
 #ifndef HD_SMALL_FLOAT_H
 #define HD_SMALL_FLOAT_H
 
+#include "kernels/anywhere.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t hd_f32_bits(float value)
+HD_ANYWHERE uint32_t hd_f32_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
     return bits;
 }
 
-static inline float hd_f32_from_bits(uint32_t bits)
+HD_ANYWHERE float hd_f32_from_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof(value));
     return value;
 }
 
-static inline float hd_f32_from_bf16(uint16_t bits)
+HD_ANYWHERE float hd_f32_from_bf16(uint16_t bits)
 {
     return hd_f32_from_bits((uint32_t)bits << 16);
 }
 
-static inline uint16_t hd_bf16_from_f32(float value)
+HD_ANYWHERE uint16_t hd_bf16_from_f32(float value)
 {
     uint32_t bits = hd_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -37,7 +39,7 @@ static inline uint16_t hd_bf16_from_f32(float value)
 }
 
 /* A format with `exponent` bits of bias 2^(exponent-1)-1 and `mantissa` bits; the value is below infinity and NaN. */
-static inline float hd_small_to_f32(uint32_t magnitude, uint32_t sign, int exponent, int mantissa)
+HD_ANYWHERE float hd_small_to_f32(uint32_t magnitude, uint32_t sign, int exponent, int mantissa)
 {
     int bias = (1 << (exponent - 1)) - 1;
     uint32_t e = magnitude >> mantissa;
@@ -50,7 +52,7 @@ static inline float hd_small_to_f32(uint32_t magnitude, uint32_t sign, int expon
 }
 
 /* Rounds a finite magnitude (f32 bits without sign) to nearest even; the result may exceed the format's largest. */
-static inline uint32_t hd_small_from_f32(uint32_t magnitude, int exponent, int mantissa)
+HD_ANYWHERE uint32_t hd_small_from_f32(uint32_t magnitude, int exponent, int mantissa)
 {
     int bias = (1 << (exponent - 1)) - 1;
     int e = (int)(magnitude >> 23) - 127 + bias;
@@ -67,7 +69,7 @@ static inline uint32_t hd_small_from_f32(uint32_t magnitude, int exponent, int m
     return (full + (1u << (drop - 1)) - 1 + (full >> drop & 1u)) >> drop;
 }
 
-static inline float hd_f32_from_f16(uint16_t bits)
+HD_ANYWHERE float hd_f32_from_f16(uint16_t bits)
 {
     uint32_t magnitude = bits & 0x7fffu;
     uint32_t sign = bits >> 15;
@@ -78,7 +80,7 @@ static inline float hd_f32_from_f16(uint16_t bits)
     return hd_small_to_f32(magnitude, sign, 5, 10);
 }
 
-static inline uint16_t hd_f16_from_f32(float value)
+HD_ANYWHERE uint16_t hd_f16_from_f32(float value)
 {
     uint32_t bits = hd_f32_bits(value);
     uint32_t sign = bits >> 31;
@@ -91,7 +93,7 @@ static inline uint16_t hd_f16_from_f32(float value)
 }
 
 /* Bias 7, no infinity, one NaN per sign (all ones), largest 448. */
-static inline float hd_f32_from_f8e4m3(uint8_t bits)
+HD_ANYWHERE float hd_f32_from_f8e4m3(uint8_t bits)
 {
     uint32_t magnitude = bits & 0x7fu;
     uint32_t sign = bits >> 7;
@@ -101,7 +103,7 @@ static inline float hd_f32_from_f8e4m3(uint8_t bits)
     return hd_small_to_f32(magnitude, sign, 4, 3);
 }
 
-static inline uint8_t hd_f8e4m3_from_f32(float value)
+HD_ANYWHERE uint8_t hd_f8e4m3_from_f32(float value)
 {
     uint32_t bits = hd_f32_bits(value);
     uint32_t sign = bits >> 31;
@@ -111,12 +113,12 @@ static inline uint8_t hd_f8e4m3_from_f32(float value)
 }
 
 /* Bias 15, infinity and NaN as in f16, largest 57344. */
-static inline float hd_f32_from_f8e5m2(uint8_t bits)
+HD_ANYWHERE float hd_f32_from_f8e5m2(uint8_t bits)
 {
     return hd_f32_from_f16((uint16_t)(bits << 8));
 }
 
-static inline uint8_t hd_f8e5m2_from_f32(float value)
+HD_ANYWHERE uint8_t hd_f8e5m2_from_f32(float value)
 {
     uint32_t bits = hd_f32_bits(value);
     uint32_t sign = bits >> 31;

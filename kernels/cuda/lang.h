@@ -60,6 +60,11 @@ HD_DEV uint32_t hd_high_product(uint32_t a, uint32_t b)
     return __umulhi(a, b);
 }
 
+HD_DEV hd_v16 hd_zero_16(void)
+{
+    return make_uint4(0, 0, 0, 0);
+}
+
 HD_DEV hd_v16 hd_load_constant_16(const void *at)
 {
     hd_v16 v;

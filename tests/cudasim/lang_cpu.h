@@ -24,14 +24,6 @@ void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned
                    const void *args, uint64_t bytes);
 uint64_t hd_sim_time_ns(void);
 
-/* A relaxed flag, a missing barrier: defects that tests plant to see them reported. */
-#ifndef HD_SIM_RELEASE
-#define HD_SIM_RELEASE __ATOMIC_RELEASE
-#endif
-#ifndef HD_SIM_ACQUIRE
-#define HD_SIM_ACQUIRE __ATOMIC_ACQUIRE
-#endif
-
 #define HD_DEV static inline
 #define HD_KERNEL(name, args_type, args)                                                                               \
     static void name##_of(args_type args);                                                                             \
@@ -74,6 +66,11 @@ typedef struct __attribute__((aligned(16))) hd_v16 {
     uint64_t low, high;
 } hd_v16;
 
+HD_DEV hd_v16 hd_zero_16(void)
+{
+    return (hd_v16){0, 0};
+}
+
 #define HD_SIM_ACCESS(bytes, type)                                                                                     \
     HD_DEV type hd_load_##bytes(const void *at)                                                                        \
     {                                                                                                                  \
@@ -96,12 +93,12 @@ HD_SIM_ACCESS(1, uint8_t)
 
 HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
 {
-    return __atomic_load_n((const uint64_t *)hd_sim_at(at, 8), HD_SIM_ACQUIRE);
+    return __atomic_load_n((const uint64_t *)hd_sim_at(at, 8), __ATOMIC_ACQUIRE);
 }
 
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
-    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, HD_SIM_RELEASE);
+    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
 }
 
 HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)

@@ -154,6 +154,7 @@ static void events_order_streams(void **state)
     assert_int_equal(cudaEventQuery(end), cudaErrorNotReady);
     assert_int_equal(cudaGetLastError(), cudaErrorNotReady);
     OK(cudaGetLastError());
+    OK(cudaEventSynchronize(begin));
     usleep(2000);
     atomic_store(&gate, 1);
     OK(cudaStreamSynchronize(second));

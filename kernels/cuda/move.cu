@@ -1,0 +1,333 @@
+/* Boxes between device memories, any dtype, and how ranks meet over them (kernels/table_device.h). */
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/lang.h"
+#include "kernels/cuda/list.h"
+
+#include <string.h>
+
+enum { IN_FLIGHT = 8 /* vectors of a thread */, LOOK_EVERY = 64 /* polls between looks at the clock */ };
+
+typedef enum mode { FROM_OWN, FROM_PEER, ZEROS } mode;
+
+typedef struct move_args {
+    const hd_list *list;
+    int has_meet, bound_bytes; /* bound_bytes: all addresses are multiples of that, 16 at most */
+    const char *src[HD_DEVICE_MAX_BASES];
+    char *dst[HD_DEVICE_MAX_BASES];
+    hd_device_meet meet;
+} move_args;
+
+/* What threads of a block share. */
+typedef struct block_memory {
+    hd_list_box box;
+    hd_list_block block;
+    uint32_t may_move;
+} block_memory;
+
+HD_DEV uint32_t divide(const hd_divisor *by, uint32_t n)
+{
+    return by->mul == 0 ? n : hd_high_product(n, by->mul) >> by->shift;
+}
+
+typedef struct place {
+    int64_t src, dst;
+} place;
+
+/* Of vector v. `loops` is a constant where it is called, and not less than the box has. */
+HD_DEV place place_of(const hd_list_box *box, uint32_t v, int loops)
+{
+    uint32_t row = divide(&box->run, v);
+    int64_t within = (int64_t)(v - row * box->run.d) * box->width_bytes;
+    place at = {within, within};
+    HD_UNROLL
+    for (int i = 0; i < loops; i++) {
+        const hd_list_loop *loop = &box->loop[i];
+        uint32_t outer = i < loops - 1 ? divide(&loop->count, row) : 0;
+        int64_t step = row - outer * loop->count.d;
+        at.src += step * loop->src_stride_bytes;
+        at.dst += step * loop->dst_stride_bytes;
+        row = outer;
+    }
+    return at;
+}
+
+/* Loads of several vectors, then their stores: neighbouring threads have neighbouring vectors. */
+#define COPY_VECTORS(bytes, type, nothing)                                                                             \
+    HD_DEV void copy_##bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step,        \
+                             int loops, mode how)                                                                      \
+    {                                                                                                                  \
+        for (uint32_t v = first; v < box->vectors; v += IN_FLIGHT * step) {                                            \
+            type held[IN_FLIGHT];                                                                                      \
+            int64_t to[IN_FLIGHT];                                                                                     \
+            HD_UNROLL                                                                                                  \
+            for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
+                if (v + u * step < box->vectors) {                                                                     \
+                    place at = place_of(box, v + u * step, loops);                                                     \
+                    to[u] = at.dst;                                                                                    \
+                    held[u] = how == ZEROS       ? nothing                                                             \
+                              : how == FROM_PEER ? hd_load_##bytes(src + at.src)                                       \
+                                                 : hd_load_constant_##bytes(src + at.src);                             \
+                }                                                                                                      \
+            }                                                                                                          \
+            HD_UNROLL                                                                                                  \
+            for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
+                if (v + u * step < box->vectors) {                                                                     \
+                    hd_store_##bytes(dst + to[u], held[u]);                                                            \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+COPY_VECTORS(16, hd_v16, hd_zero_16())
+COPY_VECTORS(8, uint64_t, 0)
+COPY_VECTORS(4, uint32_t, 0)
+COPY_VECTORS(2, uint16_t, 0)
+COPY_VECTORS(1, uint8_t, 0)
+
+/* Addresses came that are less aligned than the box: each vector byte by byte. */
+HD_DEV void copy_bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step, mode how)
+{
+    for (uint32_t v = first; v < box->vectors; v += step) {
+        place at = place_of(box, v, HD_MAX_LOOPS);
+        for (uint32_t i = 0; i < box->width_bytes; i++) {
+            uint8_t held = how == ZEROS ? 0 : hd_load_1(src + at.src + i);
+            hd_store_1(dst + at.dst + i, held);
+        }
+    }
+}
+
+HD_DEV void copy_box(const move_args *a, const block_memory *m, int loops, mode how)
+{
+    const hd_list_box *box = &m->box;
+    const char *src = how == ZEROS ? 0 : a->src[box->src_base] + box->src_offset_bytes;
+    char *dst = a->dst[box->dst_base] + box->dst_offset_bytes;
+    uint32_t first = m->block.part * HD_THREADS + HD_THREAD, step = box->parts * HD_THREADS;
+    if (box->width_bytes > (uint32_t)a->bound_bytes) {
+        copy_bytes(box, dst, src, first, step, how);
+    } else if (box->width_bytes == 16) {
+        copy_16(box, dst, src, first, step, loops, how);
+    } else if (box->width_bytes == 8) {
+        copy_8(box, dst, src, first, step, loops, how);
+    } else if (box->width_bytes == 4) {
+        copy_4(box, dst, src, first, step, loops, how);
+    } else if (box->width_bytes == 2) {
+        copy_2(box, dst, src, first, step, loops, how);
+    } else {
+        copy_1(box, dst, src, first, step, loops, how);
+    }
+}
+
+/* --- meeting: one thread of a block */
+
+HD_DEV hd_device_outcome await(const hd_device_meet *meet, const uint64_t *flag, uint64_t epoch)
+{
+    uint64_t deadline = hd_timer_ns() + meet->deadline_ns;
+    for (int i = 1;; i++) {
+        if ((int64_t)(hd_load_acquire_system(flag) - epoch) >= 0) {
+            return HD_DEVICE_CAME;
+        }
+        if (i % LOOK_EVERY == 0 && hd_load_acquire_system(meet->abort_word) != 0) {
+            return HD_DEVICE_ABORTED;
+        }
+        if (i % LOOK_EVERY == 0 && hd_timer_ns() > deadline) {
+            return HD_DEVICE_LATE;
+        }
+        hd_nap();
+    }
+}
+
+/* Remembered in the state, so that this launch and all later ones move nothing more. */
+HD_DEV int came(const hd_device_meet *meet, int peer, const uint64_t *flag, uint64_t epoch)
+{
+    hd_device_outcome outcome = await(meet, flag, epoch);
+    if (outcome != HD_DEVICE_CAME) {
+        hd_store_release_system(&meet->state->failure, (uint64_t)outcome << 32 | (uint32_t)peer);
+    }
+    return outcome == HD_DEVICE_CAME;
+}
+
+HD_DEV void tell_ready(const hd_device_meet *meet, uint64_t epoch)
+{
+    for (int p = 0; p < meet->npeers; p++) {
+        if ((meet->heard >> p & 1) != 0 && p != meet->rank) {
+            hd_store_release_system(&meet->peer_state[p]->ready[meet->rank], epoch);
+        }
+    }
+}
+
+/* 1: this block may move. The first block that comes, whichever it is, speaks for the rank. */
+HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
+{
+    if (hd_load_acquire_system(&meet->state->failure) != 0) {
+        return 0;
+    }
+    if (hd_add_device(&meet->state->begun, 1) == 0) {
+        hd_store_8(&meet->state->begin_ns, hd_timer_ns());
+        if (meet->needs_ready) {
+            tell_ready(meet, epoch);
+        }
+    }
+    return peer < 0 || peer == meet->rank || !meet->needs_ready || came(meet, peer, &meet->state->ready[peer], epoch);
+}
+
+HD_DEV void report_on(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
+{
+    hd_device_report *report = meet->report;
+    hd_store_8(&report->begin_ns, hd_load_8(&meet->state->begin_ns));
+    hd_store_8(&report->end_ns, hd_timer_ns());
+    for (int p = 0; p < meet->npeers; p++) {
+        uint64_t bytes = hd_load_constant_8(&list->bytes_of[p]);
+        if (bytes != 0) {
+            hd_store_8(&report->bytes_to[p], hd_load_8(&report->bytes_to[p]) + bytes);
+        }
+    }
+    hd_store_release_system(&report->epoch, epoch);
+}
+
+/* The last block of the launch: everybody who moves something of this rank's has done so. */
+HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
+{
+    hd_device_state *state = meet->state;
+    hd_store_4(&state->begun, 0);
+    hd_store_4(&state->ended, 0);
+    uint64_t failure = hd_load_acquire_system(&state->failure);
+    for (int p = 0; p < meet->npeers && failure == 0; p++) {
+        if ((meet->heard >> p & 1) != 0 && p != meet->rank && !came(meet, p, &state->done[p], epoch)) {
+            failure = hd_load_acquire_system(&state->failure);
+        }
+    }
+    if (failure != 0) {
+        hd_store_8(&meet->report->peer, failure & 0xffffffffu);
+        hd_store_release_system(&meet->report->status, failure >> 32);
+        return;
+    }
+    report_on(meet, list, epoch);
+    hd_store_8(&state->epoch, epoch);
+}
+
+/* The last block for a peer tells it, behind what all its blocks have stored. */
+HD_DEV void leave(const hd_device_meet *meet, const hd_list *list, int peer, int has_moved, uint64_t epoch)
+{
+    hd_device_state *state = meet->state;
+    if (has_moved && peer >= 0 && peer != meet->rank &&
+        hd_add_device(&state->moved[peer], 1) + 1 == hd_load_constant_4(&list->blocks_of[peer])) {
+        hd_store_4(&state->moved[peer], 0);
+        hd_store_release_system(&meet->peer_state[peer]->done[meet->rank], epoch);
+    }
+    if (hd_add_device(&state->ended, 1) + 1 == HD_BLOCKS) {
+        finish(meet, list, epoch);
+    }
+}
+
+/* --- kernels */
+
+HD_DEV void load_words(void *to, const void *from, uint32_t bytes)
+{
+    for (uint32_t i = HD_THREAD; i < bytes / 8; i += HD_THREADS) {
+        ((uint64_t *)to)[i] = hd_load_constant_8((const uint64_t *)from + i);
+    }
+}
+
+HD_DEV void move_boxes(const move_args *a, block_memory *m, int loops, mode how)
+{
+    const hd_list_block *block = hd_list_blocks(a->list) + HD_BLOCK;
+    const uint32_t nblocks = HD_BLOCKS;
+    const int32_t number = (int32_t)hd_load_constant_4(&block->box);
+    if (number >= 0) {
+        load_words(&m->box, (const hd_list_box *)(hd_list_blocks(a->list) + nblocks) + number, sizeof m->box);
+    }
+    uint64_t epoch = 0;
+    int peer = -1;
+    if (HD_THREAD == 0) {
+        m->block.part = hd_load_constant_4(&block->part);
+        m->may_move = 1;
+        if (a->has_meet) {
+            if (number >= 0) {
+                const hd_list_box *box = (const hd_list_box *)(hd_list_blocks(a->list) + nblocks) + number;
+                peer = (int)hd_load_constant_4(&box->peer);
+            }
+            epoch = hd_load_8(&a->meet.state->epoch) + 1;
+            m->may_move = enter(&a->meet, peer, epoch);
+        }
+    }
+    hd_sync();
+    if (number >= 0 && m->may_move) {
+        copy_box(a, m, loops, how);
+    }
+    if (a->has_meet) {
+        hd_sync(); /* all threads have stored */
+        if (HD_THREAD == 0) {
+            leave(&a->meet, a->list, peer, (int)m->may_move, epoch);
+        }
+    }
+}
+
+/* Most boxes have at most three loops, which unroll. */
+#define MOVE_KERNEL(name, loops, how)                                                                                  \
+    HD_KERNEL(name, move_args, a)                                                                                      \
+    {                                                                                                                  \
+        HD_SHARED(block_memory, m);                                                                                    \
+        move_boxes(&a, m, loops, how);                                                                                 \
+    }
+
+MOVE_KERNEL(push_few, HD_LIST_FEW_LOOPS, FROM_OWN)
+MOVE_KERNEL(push_any, HD_MAX_LOOPS, FROM_OWN)
+MOVE_KERNEL(pull_few, HD_LIST_FEW_LOOPS, FROM_PEER)
+MOVE_KERNEL(pull_any, HD_MAX_LOOPS, FROM_PEER)
+MOVE_KERNEL(clear_few, HD_LIST_FEW_LOOPS, ZEROS)
+MOVE_KERNEL(clear_any, HD_MAX_LOOPS, ZEROS)
+
+/* --- launchers */
+
+static move_args args_of(const hd_device_move *move, int has_src)
+{
+    move_args a;
+    memset(&a, 0, sizeof a);
+    const hd_list *list = (const hd_list *)move->list;
+    uintptr_t all = 16;
+    a.list = (const hd_list *)move->list_on_device;
+    for (int i = 0; has_src && i < list->nsrc; i++) {
+        a.src[i] = (const char *)move->src[i];
+        all |= (uintptr_t)a.src[i];
+    }
+    for (int i = 0; i < list->ndst; i++) {
+        a.dst[i] = (char *)move->dst[i];
+        all |= (uintptr_t)a.dst[i];
+    }
+    a.bound_bytes = (int)(all & -all);
+    if (move->meet != 0) {
+        a.has_meet = 1;
+        a.meet = *move->meet;
+    }
+    return a;
+}
+
+#define MOVE_LAUNCHER(launcher, name, has_src)                                                                         \
+    int launcher(const hd_device_move *move, void *stream)                                                             \
+    {                                                                                                                  \
+        const hd_list *list = (const hd_list *)move->list;                                                             \
+        const move_args a = args_of(move, has_src);                                                                    \
+        if (list->nloops <= HD_LIST_FEW_LOOPS) {                                                                       \
+            HD_LAUNCH(name##_few, list->nblocks, HD_CUDA_THREADS, stream, &a);                                         \
+        } else {                                                                                                       \
+            HD_LAUNCH(name##_any, list->nblocks, HD_CUDA_THREADS, stream, &a);                                         \
+        }                                                                                                              \
+        return (int)cudaGetLastError();                                                                                \
+    }
+
+MOVE_LAUNCHER(hd_move_push, push, 1)
+MOVE_LAUNCHER(hd_move_pull, pull, 1)
+MOVE_LAUNCHER(hd_move_clear, clear, 0)
+
+int hd_move_load(void)
+{
+    const void *const kernel[] = {HD_KERNEL_ADDRESS(push_few),  HD_KERNEL_ADDRESS(push_any),
+                                  HD_KERNEL_ADDRESS(pull_few),  HD_KERNEL_ADDRESS(pull_any),
+                                  HD_KERNEL_ADDRESS(clear_few), HD_KERNEL_ADDRESS(clear_any)};
+    int error = 0;
+    for (int i = 0; i < (int)(sizeof kernel / sizeof kernel[0]) && error == 0; i++) {
+        struct cudaFuncAttributes attributes;
+        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
+    }
+    return error;
+}

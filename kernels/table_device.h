@@ -1,0 +1,97 @@
+/* The kernel table of a device: launchers, which put work into a stream and return. No types of CUDA; addresses are
+ * those of device memory unless it says otherwise. Every launcher returns 0 or the runtime's code.
+ *
+ * A list is what a launch moves: strided copies whose addresses come later, as numbers into a table that each launch
+ * brings. It is made once, in host memory, and copied as it is to device memory, where kernels read it.
+ *
+ * Ranks meet on the device. Each has a state there, zeros at first, into which its peers write two flags: READY ("what
+ * is mine may be written or read now") when their launch begins, and DONE ("I have moved all that I move to or from
+ * you"). One launch waits for READY of each peer before it touches that peer's memory, sets that peer's DONE behind
+ * the last byte, and ends when DONE has come from all that move something of this rank's. So plain stream order is
+ * enough for what reads the result. Flags carry the number of the launch, which lives in the state: a replayed graph
+ * stays in step.
+ */
+#ifndef HD_KERNELS_TABLE_DEVICE_H
+#define HD_KERNELS_TABLE_DEVICE_H
+
+#include "kernels/copy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { HD_DEVICE_MAX_PEERS = 64, HD_DEVICE_MAX_BASES = 64 /* of one side */ };
+
+/* As hd_lane, from src[src_base] + src_offset_bytes to dst[dst_base] + dst_offset_bytes of the launch. */
+typedef struct hd_device_box {
+    int peer; /* whose memory one side is; the own rank: nobody is waited for */
+    int src_base, dst_base;
+    int64_t src_offset_bytes, dst_offset_bytes, run_bytes;
+    int nloops; /* outermost first */
+    int64_t count[HD_MAX_LOOPS], src_stride_bytes[HD_MAX_LOOPS], dst_stride_bytes[HD_MAX_LOOPS];
+} hd_device_box;
+
+/* Of one rank, in device memory, zeroed before the first launch. failure: once set, launches fall through. */
+typedef struct hd_device_state {
+    uint64_t epoch, failure, begin_ns;
+    uint32_t begun, ended;                                          /* blocks of the present launch */
+    uint64_t ready[HD_DEVICE_MAX_PEERS], done[HD_DEVICE_MAX_PEERS]; /* written by peers */
+    uint32_t moved[HD_DEVICE_MAX_PEERS];                            /* blocks that have moved their part for a peer */
+} hd_device_state;
+
+/* What waiting came to. */
+typedef enum hd_device_outcome { HD_DEVICE_CAME, HD_DEVICE_LATE, HD_DEVICE_ABORTED } hd_device_outcome;
+
+/* Pinned host memory, written by the last block of a launch, epoch last (status last when it failed). */
+typedef struct hd_device_report {
+    uint64_t epoch;                         /* launches that ended well */
+    uint64_t status, peer;                  /* hd_device_outcome of the launch that failed, and who did not come */
+    uint64_t begin_ns, end_ns;              /* of the last launch, by the device's clock */
+    uint64_t bytes_to[HD_DEVICE_MAX_PEERS]; /* moved to or from a peer by this rank, in all */
+} hd_device_report;
+
+typedef struct hd_device_meet {
+    int rank, npeers;
+    uint64_t heard;  /* bit p: rank p moves something to or from this rank's memory, and says DONE */
+    int needs_ready; /* agreed by all; 0 where something else keeps memory from being touched too early */
+    hd_device_state *state;
+    hd_device_state *peer_state[HD_DEVICE_MAX_PEERS]; /* of those heard, and of the peers of boxes */
+    uint64_t deadline_ns;                             /* of one wait */
+    const uint64_t *abort_word;                       /* pinned; not 0: waits end */
+    hd_device_report *report;                         /* pinned */
+} hd_device_meet;
+
+typedef struct hd_device_move {
+    const void *list;           /* host memory */
+    const void *list_on_device; /* a copy */
+    int nsrc, ndst;
+    const void *const *src;     /* [nsrc] host memory, read by the launcher */
+    void *const *dst;           /* [ndst] */
+    const hd_device_meet *meet; /* host memory; NULL: copies only, nobody is waited for */
+} hd_device_move;
+
+typedef struct hd_device_kernels {
+    const char *name;
+    /* Has every kernel loaded, which must not happen while another rank's kernel waits. */
+    int (*load)(void);
+    /* Bytes of a list of these boxes, to be carried out by about `blocks` blocks. Peers are begun with in the order of
+     * the boxes. 0: more than HD_DEVICE_MAX_BASES or HD_DEVICE_MAX_PEERS, a negative length or loop. */
+    size_t (*list_bytes)(const hd_device_box *box, int nboxes, int blocks);
+    void (*list_make)(void *list, const hd_device_box *box, int nboxes, int blocks);
+    /* push: the boxes' sources are this rank's own, and nobody writes them while it runs. pull: the sources are of
+     * peers. clear: zeros in the boxes' destinations; without a meeting. */
+    int (*push)(const hd_device_move *move, void *stream);
+    int (*pull)(const hd_device_move *move, void *stream);
+    int (*clear)(const hd_device_move *move, void *stream);
+    /* As hd_sum_fn, bit for bit; 1 <= nterms <= HD_DEVICE_MAX_PEERS; term: host memory, read by the launcher. */
+    int (*sum)(void *dst, const void *const *term, int nterms, int64_t elems, heddle_dtype dtype, void *stream);
+} hd_device_kernels;
+
+/* Compiled by nvcc into the device library, or for the emulator of the tests. */
+const hd_device_kernels *hd_kernels_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
