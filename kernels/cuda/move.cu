@@ -1,17 +1,22 @@
-/* Boxes between device memories, any dtype, and how ranks meet over them (kernels/table_device.h). */
+/* Boxes between device memories, any dtype, and how ranks meet over them
+ * (kernels/table_device.h). */
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/lang.h"
 #include "kernels/cuda/list.h"
 
 #include <string.h>
 
-enum { IN_FLIGHT = 8 /* vectors of a thread */, LOOK_EVERY = 64 /* polls between looks at the clock */ };
+enum {
+    IN_FLIGHT = 8 /* vectors of a thread */,
+    LOOK_EVERY = 64 /* polls between looks at the clock */
+};
 
 typedef enum mode { FROM_OWN, FROM_PEER, ZEROS } mode;
 
 typedef struct move_args {
     const hd_list *list;
-    int has_meet, bound_bytes; /* bound_bytes: all addresses are multiples of that, 16 at most */
+    int has_meet, bound_bytes; /* bound_bytes: all addresses are multiples of
+                                that, 16 at most */
     const char *src[HD_DEVICE_MAX_BASES];
     char *dst[HD_DEVICE_MAX_BASES];
     hd_device_meet meet;
@@ -33,28 +38,39 @@ typedef struct place {
     int64_t src, dst;
 } place;
 
-/* Of vector v. `loops` is a constant where it is called, and not less than the box has. */
-HD_DEV place place_of(const hd_list_box *box, uint32_t v, int loops)
+HD_DEV void step_of(place *at, const hd_list_loop *loop, uint32_t *row, int is_outermost)
+{
+    uint32_t outer = is_outermost ? 0 : divide(&loop->count, *row);
+    int64_t step = *row - outer * loop->count.d;
+    at->src += step * loop->src_stride_bytes;
+    at->dst += step * loop->dst_stride_bytes;
+    *row = outer;
+}
+
+/* Of vector v. Few loops, the rule, are unrolled. */
+HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
 {
     uint32_t row = divide(&box->run, v);
     int64_t within = (int64_t)(v - row * box->run.d) * box->width_bytes;
     place at = {within, within};
-    HD_UNROLL
-    for (int i = 0; i < loops; i++) {
-        const hd_list_loop *loop = &box->loop[i];
-        uint32_t outer = i < loops - 1 ? divide(&loop->count, row) : 0;
-        int64_t step = row - outer * loop->count.d;
-        at.src += step * loop->src_stride_bytes;
-        at.dst += step * loop->dst_stride_bytes;
-        row = outer;
+    if (has_few) {
+        HD_UNROLL
+        for (int i = 0; i < HD_LIST_FEW_LOOPS; i++) {
+            step_of(&at, &box->loop[i], &row, i == HD_LIST_FEW_LOOPS - 1);
+        }
+    } else {
+        for (int i = 0; i < box->nloops; i++) {
+            step_of(&at, &box->loop[i], &row, i == box->nloops - 1);
+        }
     }
     return at;
 }
 
-/* Loads of several vectors, then their stores: neighbouring threads have neighbouring vectors. */
+/* Loads of several vectors, then their stores: neighbouring threads have
+ * neighbouring vectors. */
 #define COPY_VECTORS(bytes, type, nothing)                                                                             \
     HD_DEV void copy_##bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step,        \
-                             int loops, mode how)                                                                      \
+                             int has_few, mode how)                                                                    \
     {                                                                                                                  \
         for (uint32_t v = first; v < box->vectors; v += IN_FLIGHT * step) {                                            \
             type held[IN_FLIGHT];                                                                                      \
@@ -62,7 +78,7 @@ HD_DEV place place_of(const hd_list_box *box, uint32_t v, int loops)
             HD_UNROLL                                                                                                  \
             for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
                 if (v + u * step < box->vectors) {                                                                     \
-                    place at = place_of(box, v + u * step, loops);                                                     \
+                    place at = place_of(box, v + u * step, has_few);                                                   \
                     to[u] = at.dst;                                                                                    \
                     held[u] = how == ZEROS       ? nothing                                                             \
                               : how == FROM_PEER ? hd_load_##bytes(src + at.src)                                       \
@@ -84,11 +100,12 @@ COPY_VECTORS(4, uint32_t, 0)
 COPY_VECTORS(2, uint16_t, 0)
 COPY_VECTORS(1, uint8_t, 0)
 
-/* Addresses came that are less aligned than the box: each vector byte by byte. */
+/* Addresses came that are less aligned than the box: each vector byte by byte.
+ */
 HD_DEV void copy_bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step, mode how)
 {
     for (uint32_t v = first; v < box->vectors; v += step) {
-        place at = place_of(box, v, HD_MAX_LOOPS);
+        place at = place_of(box, v, 0);
         for (uint32_t i = 0; i < box->width_bytes; i++) {
             uint8_t held = how == ZEROS ? 0 : hd_load_1(src + at.src + i);
             hd_store_1(dst + at.dst + i, held);
@@ -96,7 +113,7 @@ HD_DEV void copy_bytes(const hd_list_box *box, char *dst, const char *src, uint3
     }
 }
 
-HD_DEV void copy_box(const move_args *a, const block_memory *m, int loops, mode how)
+HD_DEV void copy_box(const move_args *a, const block_memory *m, int has_few, mode how)
 {
     const hd_list_box *box = &m->box;
     const char *src = how == ZEROS ? 0 : a->src[box->src_base] + box->src_offset_bytes;
@@ -105,15 +122,15 @@ HD_DEV void copy_box(const move_args *a, const block_memory *m, int loops, mode 
     if (box->width_bytes > (uint32_t)a->bound_bytes) {
         copy_bytes(box, dst, src, first, step, how);
     } else if (box->width_bytes == 16) {
-        copy_16(box, dst, src, first, step, loops, how);
+        copy_16(box, dst, src, first, step, has_few, how);
     } else if (box->width_bytes == 8) {
-        copy_8(box, dst, src, first, step, loops, how);
+        copy_8(box, dst, src, first, step, has_few, how);
     } else if (box->width_bytes == 4) {
-        copy_4(box, dst, src, first, step, loops, how);
+        copy_4(box, dst, src, first, step, has_few, how);
     } else if (box->width_bytes == 2) {
-        copy_2(box, dst, src, first, step, loops, how);
+        copy_2(box, dst, src, first, step, has_few, how);
     } else {
-        copy_1(box, dst, src, first, step, loops, how);
+        copy_1(box, dst, src, first, step, has_few, how);
     }
 }
 
@@ -136,7 +153,8 @@ HD_DEV hd_device_outcome await(const hd_device_meet *meet, const uint64_t *flag,
     }
 }
 
-/* Remembered in the state, so that this launch and all later ones move nothing more. */
+/* Remembered in the state, so that this launch and all later ones move nothing
+ * more. */
 HD_DEV int came(const hd_device_meet *meet, int peer, const uint64_t *flag, uint64_t epoch)
 {
     hd_device_outcome outcome = await(meet, flag, epoch);
@@ -155,7 +173,8 @@ HD_DEV void tell_ready(const hd_device_meet *meet, uint64_t epoch)
     }
 }
 
-/* 1: this block may move. The first block that comes, whichever it is, speaks for the rank. */
+/* 1: this block may move. The first block that comes, whichever it is, speaks
+ * for the rank. */
 HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
 {
     if (hd_load_acquire_system(&meet->state->failure) != 0) {
@@ -184,7 +203,8 @@ HD_DEV void report_on(const hd_device_meet *meet, const hd_list *list, uint64_t 
     hd_store_release_system(&report->epoch, epoch);
 }
 
-/* The last block of the launch: everybody who moves something of this rank's has done so. */
+/* The last block of the launch: everybody who moves something of this rank's
+ * has done so. */
 HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
 {
     hd_device_state *state = meet->state;
@@ -205,7 +225,8 @@ HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epo
     hd_store_8(&state->epoch, epoch);
 }
 
-/* The last block for a peer tells it, behind what all its blocks have stored. */
+/* The last block for a peer tells it, behind what all its blocks have stored.
+ */
 HD_DEV void leave(const hd_device_meet *meet, const hd_list *list, int peer, int has_moved, uint64_t epoch)
 {
     hd_device_state *state = meet->state;
@@ -228,7 +249,7 @@ HD_DEV void load_words(void *to, const void *from, uint32_t bytes)
     }
 }
 
-HD_DEV void move_boxes(const move_args *a, block_memory *m, int loops, mode how)
+HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode how)
 {
     const hd_list_block *block = hd_list_blocks(a->list) + HD_BLOCK;
     const uint32_t nblocks = HD_BLOCKS;
@@ -252,7 +273,7 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int loops, mode how)
     }
     hd_sync();
     if (number >= 0 && m->may_move) {
-        copy_box(a, m, loops, how);
+        copy_box(a, m, has_few, how);
     }
     if (a->has_meet) {
         hd_sync(); /* all threads have stored */
@@ -262,20 +283,19 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int loops, mode how)
     }
 }
 
-/* Most boxes have at most three loops, which unroll. */
-#define MOVE_KERNEL(name, loops, how)                                                                                  \
+/* Most boxes have at most three loops. */
+#define MOVE_KERNEL(name, has_few, how)                                                                                \
     HD_KERNEL(name, move_args, a)                                                                                      \
     {                                                                                                                  \
         HD_SHARED(block_memory, m);                                                                                    \
-        move_boxes(&a, m, loops, how);                                                                                 \
+        move_boxes(&a, m, has_few, how);                                                                               \
     }
 
-MOVE_KERNEL(push_few, HD_LIST_FEW_LOOPS, FROM_OWN)
-MOVE_KERNEL(push_any, HD_MAX_LOOPS, FROM_OWN)
-MOVE_KERNEL(pull_few, HD_LIST_FEW_LOOPS, FROM_PEER)
-MOVE_KERNEL(pull_any, HD_MAX_LOOPS, FROM_PEER)
-MOVE_KERNEL(clear_few, HD_LIST_FEW_LOOPS, ZEROS)
-MOVE_KERNEL(clear_any, HD_MAX_LOOPS, ZEROS)
+MOVE_KERNEL(push_few, 1, FROM_OWN)
+MOVE_KERNEL(push_any, 0, FROM_OWN)
+MOVE_KERNEL(pull_few, 1, FROM_PEER)
+MOVE_KERNEL(pull_any, 0, FROM_PEER)
+MOVE_KERNEL(clear_any, 0, ZEROS)
 
 /* --- launchers */
 
@@ -302,28 +322,37 @@ static move_args args_of(const hd_device_move *move, int has_src)
     return a;
 }
 
-#define MOVE_LAUNCHER(launcher, name, has_src)                                                                         \
-    int launcher(const hd_device_move *move, void *stream)                                                             \
-    {                                                                                                                  \
-        const hd_list *list = (const hd_list *)move->list;                                                             \
+#define MOVE(few, any, move, has_src, stream)                                                                          \
+    do {                                                                                                               \
+        const hd_list *list = (const hd_list *)(move)->list;                                                           \
         const move_args a = args_of(move, has_src);                                                                    \
         if (list->nloops <= HD_LIST_FEW_LOOPS) {                                                                       \
-            HD_LAUNCH(name##_few, list->nblocks, HD_CUDA_THREADS, stream, &a);                                         \
+            HD_LAUNCH(few, list->nblocks, HD_CUDA_THREADS, stream, &a);                                                \
         } else {                                                                                                       \
-            HD_LAUNCH(name##_any, list->nblocks, HD_CUDA_THREADS, stream, &a);                                         \
+            HD_LAUNCH(any, list->nblocks, HD_CUDA_THREADS, stream, &a);                                                \
         }                                                                                                              \
         return (int)cudaGetLastError();                                                                                \
-    }
+    } while (0)
 
-MOVE_LAUNCHER(hd_move_push, push, 1)
-MOVE_LAUNCHER(hd_move_pull, pull, 1)
-MOVE_LAUNCHER(hd_move_clear, clear, 0)
+int hd_move_push(const hd_device_move *move, void *stream)
+{
+    MOVE(push_few, push_any, move, 1, stream);
+}
+
+int hd_move_pull(const hd_device_move *move, void *stream)
+{
+    MOVE(pull_few, pull_any, move, 1, stream);
+}
+
+int hd_move_clear(const hd_device_move *move, void *stream)
+{
+    MOVE(clear_any, clear_any, move, 0, stream);
+}
 
 int hd_move_load(void)
 {
-    const void *const kernel[] = {HD_KERNEL_ADDRESS(push_few),  HD_KERNEL_ADDRESS(push_any),
-                                  HD_KERNEL_ADDRESS(pull_few),  HD_KERNEL_ADDRESS(pull_any),
-                                  HD_KERNEL_ADDRESS(clear_few), HD_KERNEL_ADDRESS(clear_any)};
+    const void *const kernel[] = {HD_KERNEL_ADDRESS(push_few), HD_KERNEL_ADDRESS(push_any), HD_KERNEL_ADDRESS(pull_few),
+                                  HD_KERNEL_ADDRESS(pull_any), HD_KERNEL_ADDRESS(clear_any)};
     int error = 0;
     for (int i = 0; i < (int)(sizeof kernel / sizeof kernel[0]) && error == 0; i++) {
         struct cudaFuncAttributes attributes;

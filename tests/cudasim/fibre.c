@@ -1,4 +1,5 @@
-/* A block of threads on one host thread: fibres that give way at barriers and naps. */
+/* A block of threads on one host thread: fibres that give way at barriers and
+ * naps. */
 #include "sim.h"
 
 #include <sched.h>
@@ -43,8 +44,11 @@ typedef struct engine {
     const void *home_bottom;
     size_t home_bytes;
     const hd_sim_op *op;
-    char begin, end, barrier; /* edges */
-    /* Memory of blocks: each piece in a place of its own, so that the detector takes no block's for another's. */
+    char begin, end; /* edges */
+    void *barrier;   /* edge of the present block: a new one for each, or the
+                      detector would order blocks */
+    /* Memory of blocks: each piece in a place of its own, so that the detector
+   * takes no block's for another's. */
     char *shared;
     size_t shared_used;
     unsigned turn;
@@ -64,7 +68,8 @@ int64_t hd_sim_kernels(void)
     return atomic_load(&kernels);
 }
 
-/* Not inlined: a fibre never changes its thread, but the compiler should not have to know. */
+/* Not inlined: a fibre never changes its thread, but the compiler should not
+ * have to know. */
 static __attribute__((noinline)) engine *my(void)
 {
     return mine;
@@ -127,10 +132,10 @@ const hd_sim_thread *hd_sim_self(void)
 void hd_sim_sync(void)
 {
     engine *e = my();
-    hd_sim_release(&e->barrier);
+    hd_sim_release(e->barrier);
     e->now->state = AT_BARRIER;
     go_home();
-    hd_sim_acquire(&my()->barrier);
+    hd_sim_acquire(my()->barrier);
 }
 
 void hd_sim_nap(void)
@@ -250,8 +255,10 @@ void hd_sim_run_kernel(hd_sim_op *op)
         for (unsigned i = 0; i < threads; i++) { /* another fibre in every block: nothing is ordered by chance */
             make_ready(&e->fibre[(i + block * 7 + 1) % threads], i, block, op);
         }
+        e->barrier = malloc(1);
         while (turn(e, threads) > 0) {
         }
+        free(e->barrier);
     }
     hd_sim_acquire(&e->end);
     atomic_fetch_add(&kernels, 1);
