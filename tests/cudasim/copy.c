@@ -70,7 +70,7 @@ static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src
     }
     hd_sim_op op = {.run = run_copy, .u.copy = {dst_view, src_view, dst_pitch, src_pitch, width, height}};
     error = hd_sim_enqueue(stream, &op);
-    if (error == cudaSuccess && (must_wait || dst_is_pageable || src_is_pageable)) {
+    if (error == cudaSuccess && (must_wait || dst_is_pageable || src_is_pageable) && !hd_sim_is_capturing(stream)) {
         error = finish(stream);
     }
     return hd_sim_result(error);

@@ -11,6 +11,8 @@
  *   streams   StreamCreateWithFlags StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent StreamIsCapturing
  *             LaunchHostFunc; NULL and cudaStreamLegacy are the legacy default stream
  *   events    EventCreateWithFlags EventDestroy EventRecord EventQuery EventSynchronize EventElapsedTime
+ *   graphs    StreamBeginCapture StreamEndCapture GraphInstantiate GraphLaunch GraphDestroy GraphExecDestroy
+ *   names     IpcGetMemHandle IpcOpenMemHandle IpcCloseMemHandle, between processes of this machine
  *   kernels   FuncGetAttributes; launched by HD_LAUNCH of kernels/cuda/lang.h
  */
 #ifndef HD_CUDASIM_RUNTIME_API_H
@@ -38,6 +40,7 @@ typedef enum cudaError {
     cudaErrorDeviceUninitialized = 201,
     cudaErrorMapBufferObjectFailed = 205,
     cudaErrorInvalidResourceHandle = 400,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorPeerAccessAlreadyEnabled = 704,
@@ -122,6 +125,12 @@ struct cudaFuncAttributes {
     int maxThreadsPerBlock, numRegs;
 };
 
+#define CUDA_IPC_HANDLE_SIZE 64
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[CUDA_IPC_HANDLE_SIZE];
+} cudaIpcMemHandle_t;
+
 enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusNone = 0,
     cudaStreamCaptureStatusActive = 1,
@@ -181,6 +190,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory);
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned int flags);
+cudaError_t cudaIpcCloseMemHandle(void *memory);
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function);
 

@@ -178,7 +178,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    HD_SIM_CALL();
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
     hd_sim_lock();
     hd_sim_finish_device(current);
     hd_sim_unlock();

@@ -21,6 +21,7 @@ static const struct {
     KNOWN(cudaErrorDeviceUninitialized, "invalid device context"),
     KNOWN(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
     KNOWN(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    KNOWN(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
     KNOWN(cudaErrorNotReady, "device not ready"),
     KNOWN(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     KNOWN(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),

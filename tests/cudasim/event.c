@@ -71,9 +71,6 @@ static void run_wait(hd_sim_op *op)
 
 static cudaError_t enqueue(cudaEvent_t event, cudaStream_t stream, void (*run)(hd_sim_op *))
 {
-    if (event == NULL) {
-        return hd_sim_result(cudaErrorInvalidResourceHandle);
-    }
     hd_sim_lock();
     event->references++;
     event->recorded += run == run_record;
@@ -85,26 +82,60 @@ static cudaError_t enqueue(cudaEvent_t event, cudaStream_t stream, void (*run)(h
         event->recorded--;
         hd_sim_unlock();
     }
-    return hd_sim_result(error);
+    return error;
+}
+
+/* Where a capture is concerned, nothing is enqueued: an order between its operations is all that comes of it. */
+static cudaError_t captured(cudaEvent_t event, cudaStream_t handle, int is_record, int *was)
+{
+    cudaError_t error = cudaSuccess;
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    *was = stream != NULL && (stream->capture != NULL || (!is_record && event->capture != 0));
+    if (*was && is_record) {
+        hd_sim_capture_record(event, stream);
+    } else if (*was) {
+        error = hd_sim_capture_wait(stream, event);
+    } else if (is_record) {
+        event->capture = 0;
+    }
+    hd_sim_unlock();
+    return error;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     HD_SIM_CALL();
-    return enqueue(event, stream, run_record);
+    if (event == NULL) {
+        return hd_sim_result(cudaErrorInvalidResourceHandle);
+    }
+    int was_captured = 0;
+    cudaError_t error = captured(event, stream, 1, &was_captured);
+    return hd_sim_result(was_captured ? error : enqueue(event, stream, run_record));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
     HD_SIM_CALL();
-    return flags != 0 ? hd_sim_result(cudaErrorInvalidValue) : enqueue(event, stream, run_wait);
+    if (event == NULL || flags != 0) {
+        return hd_sim_result(event == NULL ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue);
+    }
+    int was_captured = 0;
+    cudaError_t error = captured(event, stream, 0, &was_captured);
+    return hd_sim_result(was_captured ? error : enqueue(event, stream, run_wait));
+}
+
+/* A GPU refuses both of an event that was recorded in a capture. */
+static cudaError_t check(cudaEvent_t event)
+{
+    return event == NULL ? cudaErrorInvalidResourceHandle : event->capture != 0 ? cudaErrorCapturedEvent : cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    HD_SIM_CALL();
-    if (event == NULL) {
-        return hd_sim_result(cudaErrorInvalidResourceHandle);
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
+    if (check(event) != cudaSuccess) {
+        return hd_sim_result(check(event));
     }
     hd_sim_lock();
     int is_done = event->done == event->recorded;
@@ -117,9 +148,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    HD_SIM_CALL();
-    if (event == NULL) {
-        return hd_sim_result(cudaErrorInvalidResourceHandle);
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
+    if (check(event) != cudaSuccess) {
+        return hd_sim_result(check(event));
     }
     hd_sim_lock();
     await(event, event->recorded);

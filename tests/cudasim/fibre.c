@@ -23,7 +23,13 @@ void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 enum { NO_SYNC = 1 };
 #endif
 
-enum { STACK_BYTES = 128 << 10, MAX_THREADS = 1024, SHARED_BYTES = 64 << 10, SHARED_TURNS = 4, MAX_SHARED = 16 };
+enum {
+    STACK_BYTES = 128 << 10,
+    MAX_THREADS = 1024,
+    SHARED_BYTES = 64 << 10,
+    ALL_SHARED_BYTES = 64 << 20,
+    MAX_SHARED = 16
+};
 
 typedef enum state { READY, AT_BARRIER, DONE } state;
 
@@ -35,9 +41,17 @@ typedef struct fibre {
     void *kept, *detector;
 } fibre;
 
+/* The barriers of a block order all that its fibres do later. So that this is not taken for an order of blocks, the
+ * race detector gets two sets. */
+#ifdef HD_SIM_TSAN
+enum { SETS = 2 };
+#else
+enum { SETS = 1 };
+#endif
+
 /* Of a stream's thread. */
 typedef struct engine {
-    fibre fibre[MAX_THREADS];
+    fibre fibre[SETS][MAX_THREADS];
     int nfibres;
     fibre *now;
     void *home, *home_kept, *home_detector;
@@ -47,11 +61,9 @@ typedef struct engine {
     char begin, end; /* edges */
     void *barrier;   /* edge of the present block: a new one for each, or the
                       detector would order blocks */
-    /* Memory of blocks: each piece in a place of its own, so that the detector
-   * takes no block's for another's. */
+    /* Memory of blocks. Each block of a kernel has its own, or the detector would take one's for another's. */
     char *shared;
-    size_t shared_used;
-    unsigned turn;
+    size_t shared_from, shared_used;
     int npieces;
     struct {
         const char *file;
@@ -151,10 +163,6 @@ uint64_t hd_sim_time_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-#ifdef HD_SIM_TSAN
-void AnnotateNewMemory(const char *file, int line, const volatile void *memory, size_t bytes);
-#endif
-
 void *hd_sim_shared(const char *file, int line, uint64_t bytes)
 {
     engine *e = my();
@@ -163,17 +171,11 @@ void *hd_sim_shared(const char *file, int line, uint64_t bytes)
             return e->piece[i].at;
         }
     }
-    char *area = e->shared + e->turn % SHARED_TURNS * SHARED_BYTES;
-#ifdef HD_SIM_TSAN
-    if (e->npieces == 0) {
-        AnnotateNewMemory(__FILE__, __LINE__, area, SHARED_BYTES);
-    }
-#endif
-    if (e->npieces == MAX_SHARED || e->shared_used + bytes > SHARED_BYTES) {
+    if (e->npieces == MAX_SHARED || e->shared_used - e->shared_from + bytes > SHARED_BYTES) {
         hd_sim_die("%s wants more than %d bytes or %d pieces for a block", e->op->u.kernel.name, SHARED_BYTES,
                    MAX_SHARED);
     }
-    void *at = area + e->shared_used;
+    void *at = e->shared + e->shared_used;
     e->piece[e->npieces].file = file;
     e->piece[e->npieces].line = line;
     e->piece[e->npieces++].at = at;
@@ -194,14 +196,16 @@ static engine *need_engine(unsigned threads)
 {
     if (mine == NULL) {
         mine = pages(sizeof *mine);
-        mine->shared = pages((size_t)SHARED_TURNS * SHARED_BYTES);
+        mine->shared = pages(ALL_SHARED_BYTES);
     }
-    while (mine->nfibres < (int)threads) {
-        fibre *f = &mine->fibre[mine->nfibres++];
-        f->stack = pages(STACK_BYTES);
+    for (; mine->nfibres < (int)threads; mine->nfibres++) {
+        for (int set = 0; set < SETS; set++) {
+            fibre *f = &mine->fibre[set][mine->nfibres];
+            f->stack = pages(STACK_BYTES);
 #ifdef HD_SIM_TSAN
-        f->detector = __tsan_create_fiber(0);
+            f->detector = __tsan_create_fiber(0);
 #endif
+        }
     }
     return mine;
 }
@@ -221,11 +225,11 @@ static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_o
 }
 
 /* One turn of all fibres; how many have not ended. */
-static unsigned turn(engine *e, unsigned threads)
+static unsigned turn(engine *e, fibre *set, unsigned threads)
 {
     unsigned live = 0, waiting = 0;
     for (unsigned i = 0; i < threads; i++) {
-        fibre *f = &e->fibre[i];
+        fibre *f = &set[i];
         if (f->state == READY) {
             go_to(e, f);
         }
@@ -233,7 +237,7 @@ static unsigned turn(engine *e, unsigned threads)
         waiting += f->state == AT_BARRIER;
     }
     for (unsigned i = 0; i < threads && waiting == live; i++) {
-        fibre *f = &e->fibre[i];
+        fibre *f = &set[i];
         f->state = f->state == AT_BARRIER ? READY : f->state;
     }
     return live;
@@ -244,19 +248,22 @@ void hd_sim_run_kernel(hd_sim_op *op)
     unsigned threads = op->u.kernel.threads;
     engine *e = need_engine(threads);
     e->op = op;
+    e->shared_used = 0;
 #ifdef HD_SIM_TSAN
     e->home_detector = __tsan_get_current_fiber();
 #endif
     hd_sim_release(&e->begin);
     for (unsigned block = 0; block < op->u.kernel.blocks; block++) {
-        e->turn++;
+        fibre *set =
+            e->fibre[(unsigned)__builtin_popcount(block) % SETS]; /* no pattern that lists of blocks have, too */
         e->npieces = 0;
-        e->shared_used = 0;
+        e->shared_used = e->shared_used + SHARED_BYTES <= ALL_SHARED_BYTES ? e->shared_used : 0;
+        e->shared_from = e->shared_used;
         for (unsigned i = 0; i < threads; i++) { /* another fibre in every block: nothing is ordered by chance */
-            make_ready(&e->fibre[(i + block * 7 + 1) % threads], i, block, op);
+            make_ready(&set[(i + block * 7 + 1) % threads], i, block, op);
         }
         e->barrier = malloc(1);
-        while (turn(e, threads) > 0) {
+        while (turn(e, set, threads) > 0) {
         }
         free(e->barrier);
     }
@@ -266,14 +273,15 @@ void hd_sim_run_kernel(hd_sim_op *op)
 
 void hd_sim_end_fibres(void)
 {
-    for (int i = 0; mine != NULL && i < mine->nfibres; i++) {
-        munmap(mine->fibre[i].stack, STACK_BYTES);
+    for (int i = 0; mine != NULL && i < mine->nfibres * SETS; i++) {
+        fibre *f = &mine->fibre[i % SETS][i / SETS];
+        munmap(f->stack, STACK_BYTES);
 #ifdef HD_SIM_TSAN
-        __tsan_destroy_fiber(mine->fibre[i].detector);
+        __tsan_destroy_fiber(f->detector);
 #endif
     }
     if (mine != NULL) {
-        munmap(mine->shared, (size_t)SHARED_TURNS * SHARED_BYTES);
+        munmap(mine->shared, ALL_SHARED_BYTES);
         munmap(mine, sizeof *mine);
         mine = NULL;
     }

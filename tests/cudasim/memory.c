@@ -110,6 +110,28 @@ char *hd_sim_take_pages(size_t bytes)
     return NULL;
 }
 
+int hd_sim_map(const hd_sim_area *a, int from, uint64_t offset)
+{
+    return mmap(a->pages + SPAN, a->page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, from, (off_t)offset) !=
+           MAP_FAILED;
+}
+
+int hd_sim_file(const hd_sim_area *a, uint64_t *offset)
+{
+    *offset = (uint64_t)(a->pages - untouchable);
+    return file;
+}
+
+hd_sim_area *hd_sim_find_import(int process, uint64_t offset)
+{
+    for (int i = 0; i < nareas; i++) {
+        if (area[i].kind == HD_SIM_IMPORTED && area[i].origin_process == process && area[i].origin_offset == offset) {
+            return &area[i];
+        }
+    }
+    return NULL;
+}
+
 static int is_room(size_t bytes, int device)
 {
     int64_t used = 0;
@@ -126,8 +148,7 @@ static cudaError_t take(void **out, size_t bytes)
     hd_sim_area a = {.bytes = bytes, .kind = HD_SIM_DEVICE, .device = hd_sim_device()};
     a.page_bytes = (aligned + PAGE - 1) / PAGE * PAGE;
     a.pages = is_room(bytes, a.device) ? hd_sim_take_pages(a.page_bytes) : NULL;
-    if (a.pages == NULL || mmap(a.pages + SPAN, a.page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
-                                (off_t)(a.pages - untouchable)) == MAP_FAILED) {
+    if (a.pages == NULL || !hd_sim_map(&a, file, (uint64_t)(a.pages - untouchable))) {
         return cudaErrorMemoryAllocation;
     }
     hd_sim_acquire(&given_edge);
@@ -152,7 +173,7 @@ void hd_sim_give_pages(const hd_sim_area *a)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
-    HD_SIM_CALL();
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
     *out = NULL;
     if (bytes == 0) {
         return cudaSuccess;
@@ -166,7 +187,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 /* As on a GPU, it waits for all that the device has been given to do. */
 cudaError_t cudaFree(void *memory)
 {
-    HD_SIM_CALL();
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
     if (memory == NULL) {
         return cudaSuccess;
     }
@@ -239,101 +260,4 @@ void *hd_sim_view(const void *device_memory, uint64_t bytes)
     cudaError_t error = hd_sim_check(device_memory, bytes, &view, &is_pageable, &is_device);
     hd_sim_unlock();
     return error == cudaSuccess && is_device ? view : NULL;
-}
-
-/* --- host memory that devices know */
-
-static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind)
-{
-    hd_sim_area a = {.base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device()};
-    hd_sim_lock();
-    int is_known = hd_sim_find(memory) != NULL || hd_sim_find((char *)memory + bytes - 1) != NULL;
-    if (!is_known) {
-        hd_sim_add_area(&a);
-    }
-    hd_sim_unlock();
-    return is_known ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess;
-}
-
-static cudaError_t remove_host(void *memory, hd_sim_kind kind, cudaError_t otherwise)
-{
-    hd_sim_lock();
-    const hd_sim_area *a = hd_sim_find(memory);
-    int is_it = a != NULL && a->base == memory && a->kind == kind;
-    if (is_it) {
-        hd_sim_finish_device(a->device);
-        hd_sim_remove_area(hd_sim_find(memory));
-    }
-    hd_sim_unlock();
-    return is_it ? cudaSuccess : otherwise;
-}
-
-cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
-{
-    (void)flags;
-    HD_SIM_CALL();
-    *out = NULL;
-    if (bytes == 0) {
-        return cudaSuccess;
-    }
-    if (posix_memalign(out, PAGE, bytes) != 0) {
-        *out = NULL;
-        return hd_sim_result(cudaErrorMemoryAllocation);
-    }
-    return hd_sim_result(add_host(*out, bytes, HD_SIM_PINNED));
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    HD_SIM_CALL();
-    if (memory == NULL) {
-        return cudaSuccess;
-    }
-    cudaError_t error = remove_host(memory, HD_SIM_PINNED, cudaErrorInvalidValue);
-    if (error == cudaSuccess) {
-        free(memory);
-    }
-    return hd_sim_result(error);
-}
-
-cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned int flags)
-{
-    (void)flags;
-    HD_SIM_CALL();
-    if (memory == NULL || bytes == 0 || hd_sim_is_device_range(memory)) {
-        return hd_sim_result(cudaErrorInvalidValue);
-    }
-    return hd_sim_result(add_host(memory, bytes, HD_SIM_REGISTERED));
-}
-
-cudaError_t cudaHostUnregister(void *memory)
-{
-    HD_SIM_CALL();
-    return hd_sim_result(remove_host(memory, HD_SIM_REGISTERED, cudaErrorHostMemoryNotRegistered));
-}
-
-cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned int flags)
-{
-    (void)flags;
-    HD_SIM_CALL();
-    hd_sim_lock();
-    const hd_sim_area *a = hd_sim_find(host);
-    *out = a != NULL && a->page_bytes == 0 ? host : NULL;
-    hd_sim_unlock();
-    return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorInvalidValue);
-}
-
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer)
-{
-    HD_SIM_CALL();
-    void *address = (void *)(uintptr_t)pointer;
-    hd_sim_lock();
-    const hd_sim_area *a = hd_sim_find(pointer);
-    memset(out, 0, sizeof *out);
-    out->type = a == NULL ? cudaMemoryTypeUnregistered : a->page_bytes == 0 ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
-    out->device = a != NULL ? a->device : -1;
-    out->devicePointer = a != NULL ? address : NULL;
-    out->hostPointer = a == NULL || a->page_bytes == 0 ? address : NULL;
-    hd_sim_unlock();
-    return cudaSuccess;
 }

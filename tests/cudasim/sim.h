@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HD_SIM_MAX_DEVICES = 16 };
+enum { HD_SIM_MAX_DEVICES = 16, HD_SIM_MAX_LANES = 16 /* streams of one capture */ };
 
 /* --- lock.c */
 
@@ -40,6 +40,15 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
         }                                                                                                              \
     } while (0)
 
+/* Of calls that a capture forbids, also to other threads, unless it is relaxed. */
+#define HD_SIM_CALL_OUTSIDE_CAPTURE()                                                                                  \
+    do {                                                                                                               \
+        HD_SIM_CALL();                                                                                                 \
+        if (hd_sim_forbids()) {                                                                                        \
+            return hd_sim_result(cudaErrorStreamCaptureUnsupported);                                                   \
+        }                                                                                                              \
+    } while (0)
+
 cudaError_t hd_sim_begin(void);
 /* Remembers it for cudaGetLastError. */
 cudaError_t hd_sim_result(cudaError_t error);
@@ -56,16 +65,21 @@ typedef struct hd_sim_area {
     size_t bytes;
     hd_sim_kind kind;
     int device;
-    char *pages; /* in the untouchable view */
-    size_t page_bytes;
+    char *pages;                /* in the untouchable view */
+    size_t page_bytes;          /* 0: host memory */
+    int origin_process, opened; /* of imported memory */
+    uint64_t origin_offset;
 } hd_sim_area;
 
 void hd_sim_memory_begin(void);
-/* With the lock, these five; pages: of the view that cannot be touched. */
+/* With the lock, these eight; pages: of the view that cannot be touched. */
 void hd_sim_add_area(const hd_sim_area *area);
 void hd_sim_remove_area(const hd_sim_area *area);
 char *hd_sim_take_pages(size_t bytes);
 void hd_sim_give_pages(const hd_sim_area *area);
+int hd_sim_map(const hd_sim_area *area, int file, uint64_t offset); /* 0: failed */
+int hd_sim_file(const hd_sim_area *area, uint64_t *offset);         /* what lies behind its view */
+hd_sim_area *hd_sim_find_import(int process, uint64_t offset);
 /* With the lock. NULL: memory the device does not know. */
 const hd_sim_area *hd_sim_find(const void *pointer);
 int hd_sim_is_device_range(const void *pointer);
@@ -102,6 +116,7 @@ struct hd_sim_op {
             cudaHostFn_t function;
             void *user;
         } host;
+        cudaGraph_t graph;
         struct {
             const char *name;
             hd_sim_body body;
@@ -116,6 +131,8 @@ struct CUstream_st {
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;
     cudaStream_t next;
+    struct hd_sim_capture *capture; /* NULL: none */
+    int lane;                       /* in it */
     char edge;
 };
 
@@ -123,11 +140,14 @@ struct CUevent_st {
     int references, is_timed;
     uint64_t recorded, done;
     uint64_t time_ns;
+    uint64_t capture; /* in which it was recorded last; 0: none */
+    uint64_t seen[HD_SIM_MAX_LANES];
     char edge;
 };
 
 /* With the lock; the stream that a handle means, NULL: none. */
 cudaStream_t hd_sim_stream(cudaStream_t handle);
+int hd_sim_is_capturing(cudaStream_t handle); /* without the lock */
 /* Takes the operation over. Without the lock. */
 cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what);
 /* With the lock: behind what is in the stream now. */
@@ -135,6 +155,16 @@ void hd_sim_finish(cudaStream_t stream);
 void hd_sim_finish_device(int device);
 void hd_sim_stream_unref(cudaStream_t stream);
 void hd_sim_event_unref(cudaEvent_t event);
+
+/* --- graph.c: with the lock, but for the first */
+
+int hd_sim_forbids(void);
+cudaError_t hd_sim_capture_implicit(cudaStream_t stream);
+/* Into the graph of the stream's capture, instead of being done. */
+cudaError_t hd_sim_capture_op(cudaStream_t stream, const hd_sim_op *what);
+void hd_sim_capture_record(cudaEvent_t event, cudaStream_t stream);
+/* Only where the stream or the event's last record is of a capture. */
+cudaError_t hd_sim_capture_wait(cudaStream_t stream, const struct CUevent_st *event);
 
 /* --- fibre.c */
 

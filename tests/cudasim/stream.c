@@ -167,8 +167,10 @@ cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what)
 {
     hd_sim_lock();
     cudaStream_t stream = hd_sim_stream(handle);
-    cudaError_t error = stream == NULL ? cudaErrorInvalidResourceHandle : cudaSuccess;
-    if (stream != NULL && !(append_order(stream) && append(stream, what))) {
+    cudaError_t error = stream == NULL ? cudaErrorInvalidResourceHandle : hd_sim_capture_implicit(stream);
+    if (error == cudaSuccess && stream->capture != NULL) {
+        error = hd_sim_capture_op(stream, what);
+    } else if (error == cudaSuccess && !(append_order(stream) && append(stream, what))) {
         error = cudaErrorMemoryAllocation;
     }
     if (error != cudaSuccess && what->drop != NULL) {
@@ -177,6 +179,15 @@ cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what)
     hd_sim_changed();
     hd_sim_unlock();
     return error;
+}
+
+int hd_sim_is_capturing(cudaStream_t handle)
+{
+    hd_sim_lock();
+    cudaStream_t stream = hd_sim_stream(handle);
+    int is_capturing = stream != NULL && stream->capture != NULL;
+    hd_sim_unlock();
+    return is_capturing;
 }
 
 void hd_sim_finish(cudaStream_t stream)
@@ -242,7 +253,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle)
 {
-    HD_SIM_CALL();
+    HD_SIM_CALL_OUTSIDE_CAPTURE();
     hd_sim_lock();
     cudaStream_t stream = hd_sim_stream(handle);
     if (stream != NULL) {
@@ -262,7 +273,9 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     hd_sim_lock();
     cudaStream_t stream = hd_sim_stream(handle);
     cudaError_t error = cudaErrorInvalidResourceHandle;
-    if (stream != NULL) {
+    if (stream != NULL && stream->capture != NULL) {
+        error = cudaErrorStreamCaptureUnsupported;
+    } else if (stream != NULL) {
         error = stream->finished == stream->enqueued ? cudaSuccess : cudaErrorNotReady;
     }
     if (error == cudaSuccess) {
@@ -270,16 +283,6 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     }
     hd_sim_unlock();
     return hd_sim_result(error);
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status)
-{
-    HD_SIM_CALL();
-    hd_sim_lock();
-    cudaStream_t stream = hd_sim_stream(handle);
-    hd_sim_unlock();
-    *status = cudaStreamCaptureStatusNone;
-    return hd_sim_result(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
 static void run_host(hd_sim_op *op)
