@@ -10,7 +10,8 @@
  * Memory of devices, and host memory that devices see, is touched through hd_load_N and hd_store_N alone (N bytes, at a
  * multiple of N): 16, 8, 4, 2, 1. hd_load_constant_N is for what nobody writes while the kernel runs, which caches need
  * not agree about. The flags of other ranks are read by hd_load_acquire_system and written by hd_store_release_system;
- * counters that blocks of one kernel share grow by hd_add_device (acquire and release), which returns the old value.
+ * counters that blocks of one kernel share grow by hd_add_device (acquire and release), which returns the old value;
+ * hd_count_device counts only, and orders nothing.
  */
 #ifndef HD_CUDA_LANG_H
 #define HD_CUDA_LANG_H
@@ -31,6 +32,7 @@
     __shared__ type name##_memory;                                                                                     \
     type *const name = &name##_memory
 #define HD_UNROLL _Pragma("unroll")
+#define HD_NOT_UNROLLED _Pragma("unroll 1")
 #define HD_THREAD threadIdx.x
 #define HD_BLOCK blockIdx.x
 #define HD_THREADS blockDim.x
@@ -126,6 +128,13 @@ HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)
 {
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+}
+
+HD_DEV uint32_t hd_count_device(uint32_t *at, uint32_t value)
+{
+    uint32_t before;
+    asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
     return before;
 }
 

@@ -59,6 +59,7 @@ HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
             step_of(&at, &box->loop[i], &row, i == HD_LIST_FEW_LOOPS - 1);
         }
     } else {
+        HD_NOT_UNROLLED
         for (int i = 0; i < box->nloops; i++) {
             step_of(&at, &box->loop[i], &row, i == box->nloops - 1);
         }
@@ -180,7 +181,7 @@ HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
     if (hd_load_acquire_system(&meet->state->failure) != 0) {
         return 0;
     }
-    if (hd_add_device(&meet->state->begun, 1) == 0) {
+    if (hd_count_device(&meet->state->begun, 1) == 0) {
         hd_store_8(&meet->state->begin_ns, hd_timer_ns());
         if (meet->needs_ready) {
             tell_ready(meet, epoch);

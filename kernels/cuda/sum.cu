@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-enum { THREADS = 128, MOST_BLOCKS = 1024 };
+enum { THREADS = 128 };
+static const int64_t MOST_BLOCKS = 1024;
 
 typedef struct sum_args {
     char *dst;

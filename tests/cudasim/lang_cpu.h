@@ -37,6 +37,7 @@ uint64_t hd_sim_time_ns(void);
 #define HD_KERNEL_ADDRESS(name) ((const void *)(uintptr_t)(name))
 #define HD_SHARED(type, name) type *const name = (type *)hd_sim_shared(__FILE__, __LINE__, sizeof(type))
 #define HD_UNROLL
+#define HD_NOT_UNROLLED
 #define HD_THREAD (hd_sim_self()->thread)
 #define HD_BLOCK (hd_sim_self()->block)
 #define HD_THREADS (hd_sim_self()->threads)
@@ -99,6 +100,11 @@ HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
     __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
+}
+
+HD_DEV uint32_t hd_count_device(uint32_t *at, uint32_t value)
+{
+    return __atomic_fetch_add((uint32_t *)hd_sim_at(at, 4), value, __ATOMIC_RELAXED);
 }
 
 HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)

@@ -264,8 +264,9 @@ static void random_reshards_are_pulled(void **state)
     reshards(1);
 }
 
-/* A switch in which every rank has something for every block of every peer. */
+/* Every rank has something for every block of every peer; and one where all blocks work for one peer. */
 static const char whole[] = "f32[t=64 s=64 c=4] on [sp=4]: t@sp -> s@sp";
+static const char one_way[] = "f32[t=64 s=64 c=4] on [sp=2]: t@sp(0 64) -> t@sp(64 0)";
 
 typedef struct scene {
     heddle_reshard_line line;
@@ -274,10 +275,10 @@ typedef struct scene {
     world w;
 } scene;
 
-static void scene_make(scene *s, int needs_ready, uint64_t deadline_ns)
+static void scene_make(scene *s, const char *text, int needs_ready, uint64_t deadline_ns)
 {
     random_source source = {3};
-    HD_OK(heddle_reshard_parse(&s->line, whole));
+    HD_OK(heddle_reshard_parse(&s->line, text));
     HD_OK(hd_problem_make(&s->problem, &s->line));
     hd_parts_make(&s->src, &s->line, 0);
     hd_parts_make(&s->dst, &s->line, 1);
@@ -300,16 +301,15 @@ static void scene_free(scene *s)
 /* Enqueued one behind another, without a word from the host: epochs keep the
  * ranks in step. READY keeps a rank that is ahead from writing where the one
  * behind still reads. */
-static void launches_follow_one_another(void **state)
+static void launches(const char *text)
 {
-    (void)state;
     enum { LAUNCHES = 20 };
     scene s;
-    scene_make(&s, 1, (uint64_t)60000000000);
+    scene_make(&s, text, 1, (uint64_t)60000000000);
     world *w = &s.w;
-    unsigned char *kept[4];
+    unsigned char *kept[MOST_RANKS];
     for (int r = 0; r < w->nranks; r++) {
-        kept[r] = pinned_new(s.dst.bytes[r]);
+        kept[r] = pinned_new(s.dst.bytes[r] + 1);
         OK(cudaMemcpy(w->rank[r].src, s.src.part[r], s.src.bytes[r], cudaMemcpyHostToDevice));
     }
     for (int i = 0; i < LAUNCHES; i++) {
@@ -329,6 +329,13 @@ static void launches_follow_one_another(void **state)
     scene_free(&s);
 }
 
+static void launches_follow_one_another(void **state)
+{
+    (void)state;
+    launches(whole);
+    launches(one_way);
+}
+
 /* Whoever waits for a rank that does not come ends at the deadline, names it,
  * and moves nothing more. */
 static void a_rank_that_does_not_come_is_named(void **state)
@@ -336,7 +343,7 @@ static void a_rank_that_does_not_come_is_named(void **state)
     (void)state;
     for (int needs_ready = 0; needs_ready < 2; needs_ready++) {
         scene s;
-        scene_make(&s, needs_ready, (uint64_t)50000000);
+        scene_make(&s, whole, needs_ready, (uint64_t)50000000);
         for (int i = 0; i < 2; i++) {
             for (int r = 0; r < 4; r++) {
                 if (r != 2) {
@@ -362,7 +369,7 @@ static void an_abort_ends_waits(void **state)
 {
     (void)state;
     scene s;
-    scene_make(&s, 1, (uint64_t)3600000000000);
+    scene_make(&s, whole, 1, (uint64_t)3600000000000);
     launch(&s.w, 0, 0);
     usleep(2000);
     assert_int_equal(cudaStreamQuery(s.w.rank[0].stream), cudaErrorNotReady);
