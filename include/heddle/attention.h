@@ -82,8 +82,8 @@ typedef struct heddle_attention_options {
     int64_t projected_length;   /* rsa: keys and values are projected to this length; 0: not */
     int64_t deadline_ms;        /* every wait; 0: the communicator's */
     int threads;                /* of this rank, 0..256; 0 = 1. Any number gives the same bits */
-    heddle_space space; /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
-    int device;         /* of that space, this rank's own; 0 on the host */
+    heddle_space space;         /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
+    int device;                 /* of that space, this rank's own; 0 on the host */
 } heddle_attention_options;
 
 HEDDLE_API void heddle_attention_options_init(heddle_attention_options *options);
@@ -120,7 +120,7 @@ typedef struct heddle_attention heddle_attention;
  *                           ranks than the mesh, blocks of the heads that separate a query head from its key head, a
  *                           method that needs other axes
  *   HEDDLE_ERR_UNSUPPORTED  dtype; a sequence on more than two axes or on axes that are not neighbours; more ranks than
- *                           a layout has explicit blocks; space is not host memory and no device library is there
+ *                           a layout has explicit blocks; space is not host memory
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence

@@ -28,6 +28,14 @@ typedef struct heddle_comm heddle_comm;
 
 typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BIND_CORE = 2 } heddle_bind;
 
+/* How bytes travel between the memories of the ranks' devices. */
+typedef enum heddle_wire {
+    HEDDLE_WIRE_AUTO = 0, /* the fastest that is there; heddle_comm_describe says which and why */
+    HEDDLE_WIRE_PEER = 1, /* stores to the peers' device memory: HEDDLE_ERR_UNSUPPORTED in this version */
+    HEDDLE_WIRE_NCCL = 2, /* messages by NCCL: HEDDLE_ERR_UNSUPPORTED in this version */
+    HEDDLE_WIRE_HOST = 3  /* through host memory, with what the communicator has; calls wait for their bytes */
+} heddle_wire;
+
 typedef struct heddle_comm_options {
     size_t struct_bytes;
     int64_t deadline_ms; /* every blocking wait; default 60000 */
@@ -48,6 +56,10 @@ typedef struct heddle_comm_options {
      * start does not ask; a plug-in asks as its author says. */
     int (*interrupt)(void *interrupt_arg);
     void *interrupt_arg;
+    /* Not NULL: the communicator opens with this device attached, as by heddle_comm_attach_device, whose errors opening
+     * it then returns; equal on all ranks. Looked for in module_folder first. Only read while opening. */
+    const char *device;
+    heddle_wire wire;
 } heddle_comm_options;
 
 HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
@@ -147,14 +159,42 @@ HEDDLE_API heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_com
 HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);
 HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 
-/* Memory that peers of this host can reach: 4096-byte aligned, touched before it is returned. Not collective. With
- * "threads" any memory is reachable and this is plain aligned memory. HEDDLE_ERR_NOMEM names the bytes.
- * HEDDLE_ERR_UNSUPPORTED: space is not host memory and no device library is there. HEDDLE_ERR_ARG: NULL, in a fork. */
+/* HEDDLE_SPACE_HOST: memory that peers of this host can reach, 4096-byte aligned, touched before it is returned. With
+ * "threads" any memory is reachable and this is plain aligned memory. HEDDLE_SPACE_DEVICE: memory of this rank's
+ * device, 256-byte aligned; plans take any other memory of that device, too. Not collective. HEDDLE_ERR_NOMEM names the
+ * bytes.
+ * HEDDLE_ERR_UNSUPPORTED: of a device, and none is attached. HEDDLE_ERR_ARG: NULL, no such space, in a fork. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
 /* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer.
  * `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed already
  * (heddle_comm_destroy). */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
+
+/* Attach a device to this rank, so that plans and sessions can be asked for arrays in its memory (options.space,
+ * options.device) and heddle_buffer_alloc for some. Collective, once, in the process that uses it (a device does not
+ * survive a fork: with heddle_run_ranks("shm") in the ranks). It stays as long as the communicator; its axis groups
+ * have it too. device:
+ *   "KIND"          libheddle_KIND.so's device number (this rank's place among the ranks of its host), beginning again
+ *                   behind the last one
+ *   "KIND:1"        that number
+ *   "KIND:current"  the one that is current for the calling thread (cudaSetDevice)
+ * KIND is "cuda", or what a library of your own serves (heddle/sys/device.h); the library is looked for as plug-ins are
+ * (heddle_comm_open). Ranks may differ in the number.
+ *   HEDDLE_ERR_PARSE        device has another form
+ *   HEDDLE_ERR_ARG          NULL, no such wire, comm has a device, is an axis group, or is used in a fork
+ *   HEDDLE_ERR_UNSUPPORTED  no library, no driver or too old a one, no such device, the wire is not available here; the
+ *                           sentence says what is missing
+ *   HEDDLE_ERR_MISMATCH     on every rank: they name different kinds of devices or wires
+ *   HEDDLE_ERR_NOMEM        names the bytes
+ *   HEDDLE_ERR_DEVICE       a call of the device failed; names it
+ * The other ranks get HEDDLE_ERR_PEER with the sentence; comm stays usable, without device. Errors of waiting. */
+HEDDLE_API heddle_status heddle_comm_attach_device(heddle_comm *comm, const char *device, heddle_wire wire);
+/* The number of this rank's device, which options.device and heddle_tensor.device name; -1: none, or comm is NULL. */
+HEDDLE_API int heddle_comm_device(const heddle_comm *comm);
+/* Has anything gone wrong meanwhile, on the device or in another rank? Never waits; not collective. HEDDLE_OK: nothing
+ * is known of. HEDDLE_ERR_DEVICE: work that was enqueued on the device failed; it is of no more use, nor is comm.
+ * Errors of waiting, of what another rank did. HEDDLE_ERR_ARG: comm is NULL or used in a fork. */
+HEDDLE_API heddle_status heddle_comm_poll(heddle_comm *comm);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
  * Errors of waiting (above); after an abort every operation that is begun fails. HEDDLE_ERR_MISMATCH on every rank: the

@@ -68,7 +68,7 @@ typedef struct heddle_linear_attention_options {
     int64_t chunk_rows;  /* rows worked on at once, 1..1024; 0: chosen by the widths (64..256) */
     int threads;         /* of this rank, 0..256; 0 = 1. Samples and heads are divided among them */
     int64_t deadline_ms; /* every wait; 0: the communicator's */
-    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    heddle_space space;  /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
     int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_linear_attention_options;
 
@@ -91,7 +91,7 @@ typedef struct heddle_linear_attention heddle_linear_attention;
  *   HEDDLE_ERR_ARG          NULL; an option out of range (the sentence names it)
  *   HEDDLE_ERR_LAYOUT       shape, mesh and layout contradict one another, other than four dims, the width is sharded,
  *                           partial sums, method local with a sharded sequence
- *   HEDDLE_ERR_UNSUPPORTED  dtype; space is not host memory and no device library is there
+ *   HEDDLE_ERR_UNSUPPORTED  dtype; space is not host memory
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence

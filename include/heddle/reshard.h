@@ -73,7 +73,7 @@ typedef struct heddle_reshard_options {
     heddle_tuning tuning;
     const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
     int64_t deadline_ms; /* 0: the communicator's */
-    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device is attached */
     int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_reshard_options;
 
@@ -87,7 +87,7 @@ typedef struct heddle_reshard heddle_reshard;
  *   HEDDLE_ERR_ARG          NULL; an option out of range; an unknown kernel (lists the known ones); strides that are
  *                           negative or, of dst, let elements share memory
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
- *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
+ *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but strides, deadline and device is
  *                           compared); names the first rank and field that differ, with both values
  *   HEDDLE_ERR_NOMEM        names the bytes

@@ -42,7 +42,7 @@ typedef struct heddle_session_options {
     size_t struct_bytes;
     int backward;       /* 1: heddle_session_backward will be called: its reshards are made on creation too */
     int dry_run;        /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
-    heddle_space space; /* of its buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    heddle_space space; /* of its buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device is attached */
     int device;         /* of that space, this rank's own; 0 on the host */
 } heddle_session_options;
 
@@ -58,7 +58,7 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
  *   HEDDLE_ERR_MISMATCH     on every rank: the ranks' schedules or options differ; names the first rank and what
  *                           differs
  *   HEDDLE_ERR_NOMEM        names the bytes; the other ranks get HEDDLE_ERR_PEER
- *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device library is there
+ *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached
  *   errors of waiting       heddle/comm.h */
 HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
                                                const heddle_session_options *options);
@@ -94,7 +94,7 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *                           mistake they wait until their deadline, so tell them with heddle_comm_abort
  *   HEDDLE_ERR_LAYOUT       x's shape is not the schedule's, or its layout does not fit shape and mesh; dst is not of
  *                           that shape or in the stage's layout. As with HEDDLE_ERR_ARG nothing has moved
- *   HEDDLE_ERR_UNSUPPORTED  x or dst is not host memory and no device library is there. Nothing has moved
+ *   HEDDLE_ERR_UNSUPPORTED  x or dst is not host memory and no device is attached. Nothing has moved
  *   HEDDLE_ERR_NOMEM        a buffer could not be had; the other ranks get HEDDLE_ERR_PEER
  *   HEDDLE_ERR_MISMATCH     on every rank, where a reshard is made: the ranks come with other layouts
  *   errors of waiting       as heddle_reshard_execute; name the stage

@@ -3,8 +3,8 @@
  * A plain value that may be copied and made by hand. The local part is the box that heddle_layout_box gives for the
  * rank; element (i0, i1, ...) of it, counted from the box's lower corner, is at data + (i0*stride[0] + i1*stride[1] +
  * ...) * heddle_dtype_bytes(dtype). Strides need not be dense: a framework's slice or permuted view is described as it
- * lies. Zeroed fields `space` and `device` are host memory. Another space wants a device library; without one whoever
- * is given the tensor returns HEDDLE_ERR_UNSUPPORTED, which names tensor and transport.
+ * lies. Zeroed fields `space` and `device` are host memory. Another space wants a device attached to the communicator;
+ * without one whoever is given the tensor returns HEDDLE_ERR_UNSUPPORTED, which names tensor and transport.
  */
 #ifndef HEDDLE_TENSOR_H
 #define HEDDLE_TENSOR_H

@@ -142,7 +142,7 @@ static heddle_status take_all_memory(heddle_attention *a)
     int64_t own_rows = p->batch * p->member_rows[p->rank].rows;
     int64_t part_rows = p->batch * p->held[p->rank / p->spread].rows;
     int64_t *saved = &a->saved_bytes, *workspace = &a->workspace_bytes;
-    HD_TRY(hd_device_need(p->options.space, p->options.device, "attention", hd_comm_transport_name(a->comm)));
+    HD_TRY(hd_device_host_only(p->options.space, p->options.device, "attention"));
     a->row_elems = part->nq * part_rows;
     a->q_elems = a->row_elems * p->width;
     a->kv_elems = part->nkv * part_rows * p->width;

@@ -122,7 +122,7 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     const heddle_linear_attention_options *o = &a->problem.options;
-    HD_TRY(hd_comm_agree(comm, hd_device_need(o->space, o->device, "linear attention", hd_comm_transport_name(comm))));
+    HD_TRY(hd_comm_agree(comm, hd_device_host_only(o->space, o->device, "linear attention")));
     if (a->problem.nranks > 1) {
         const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
         for (int i = 0; i < 2; i++) {

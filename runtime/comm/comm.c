@@ -109,6 +109,15 @@ out:
     return st;
 }
 
+static heddle_status attach_by_options(heddle_comm *comm, const heddle_comm_options *given)
+{
+    heddle_comm_options options;
+    heddle_status st = hd_options_check(&options, given);
+    return st != HEDDLE_OK || options.device == NULL
+               ? st
+               : hd_comm_attach(comm, options.device, options.wire, options.module_folder, HEDDLE_OK);
+}
+
 heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
@@ -123,7 +132,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     comm->messages = parts->messages != NULL ? *parts->messages : hd_memory_traits;
     comm->group = parts->group;
     HD_TRY(hd_options_check(&comm->options, parts->options));
-    comm->options.module_folder = NULL; /* the caller's */
+    comm->options.module_folder = comm->options.device = NULL; /* the caller's */
     comm->interrupt = hd_options_interrupt(&comm->options);
     HD_TRY(hd_comm_arrays(comm));
     for (int r = 0; r < comm->size; r++) {
@@ -142,6 +151,9 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
         HD_TRY(hd_link_create_all(&comm->pair.link, comm));
     }
     comm->ctx = parts->ctx;
+    if (parts->options != NULL) {
+        HD_TRY(attach_by_options(comm, parts->options));
+    }
     *out = comm;
 out:
     if (st != HEDDLE_OK) {
@@ -187,7 +199,7 @@ static void close_with_buffers(heddle_comm *comm)
 {
     hd_group_leave(comm->group);
     free_arrays(comm);
-    *comm = (heddle_comm){.group = comm->group, .closed = 1};
+    *comm = (heddle_comm){.group = comm->group, .device = comm->device, .closed = 1};
 }
 
 void heddle_comm_destroy(heddle_comm *comm)
@@ -205,6 +217,7 @@ void heddle_comm_destroy(heddle_comm *comm)
             close_with_buffers(comm);
             return;
         }
+        hd_device_close(comm->device);
         hd_group_destroy(comm->group);
     } else {
         hd_group_keep(comm->group, comm->hub.block);

@@ -5,6 +5,7 @@
 
 #include "runtime/base/fields.h"
 #include "runtime/comm/ground/window.h"
+#include "runtime/device/device.h"
 
 #include <heddle/comm.h>
 #include <heddle/sys/transport.h>
@@ -41,6 +42,11 @@ heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, si
 int hd_comm_rank_name(const heddle_comm *comm, int rank);
 /* "threads": how sentences call what carries the bytes. */
 const char *hd_comm_transport_name(const heddle_comm *comm);
+
+/* The device that is attached; NULL: none. */
+hd_device *hd_comm_device(const heddle_comm *comm);
+/* May `what` (a tensor, a plan) be asked for memory of that space and device? hd_device_need says the errors. */
+heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what);
 
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);

@@ -114,6 +114,7 @@ struct heddle_comm {
     const void **terms;     /* [size] of a sum */
     hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
     hd_breaker *breaker;    /* NULL: nobody */
+    hd_device *device;      /* of the communicator without parent; NULL: none */
     void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
@@ -174,6 +175,11 @@ static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
     }
     return rank;
 }
+
+/* Collective: heddle_comm_attach_device; folder: of its library, NULL: as ever. mine: how this rank's check of its
+ * arguments went. */
+heddle_status hd_comm_attach(heddle_comm *comm, const char *device, heddle_wire wire, const char *folder,
+                             heddle_status mine);
 
 /* heddle_comm_abort, of a communicator that is one. */
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why);

@@ -1,17 +1,100 @@
+/* A device's memory, and what is said where memory is not where it should be. */
 #include "runtime/device/device.h"
 #include "runtime/base/base.h"
 
-heddle_status hd_device_need(heddle_space space, int device, const char *what, const char *transport)
+#include <unistd.h>
+
+heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes)
 {
-    if (space == HEDDLE_SPACE_HOST && device == 0) {
+    heddle_status st = HEDDLE_OK;
+    hd_device_buffer *buffer = NULL;
+    HD_TRY(hd_alloc((void **)&buffer, 1, sizeof *buffer, "a device's buffer"));
+    HD_TRY(device->library->alloc(&buffer->memory, device->number, bytes > 0 ? bytes : 1));
+    buffer->next = device->buffers;
+    device->buffers = buffer;
+    *out = buffer->memory;
+    buffer = NULL;
+out:
+    hd_free(buffer);
+    return st;
+}
+
+int hd_device_release(hd_device *device, void *memory)
+{
+    hd_device_buffer **at = &device->buffers;
+    while (*at != NULL && (*at)->memory != memory) {
+        at = &(*at)->next;
+    }
+    hd_device_buffer *buffer = *at;
+    if (buffer == NULL) {
+        return 0;
+    }
+    *at = buffer->next;
+    if (device->opened_by == getpid()) {
+        device->library->free(memory, device->number);
+    }
+    hd_free(buffer);
+    return 1;
+}
+
+void hd_device_close(hd_device *device)
+{
+    while (device != NULL && device->buffers != NULL) {
+        hd_device_release(device, device->buffers->memory);
+    }
+    hd_free(device);
+}
+
+heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_space space, const void *memory)
+{
+    heddle_space found = HEDDLE_SPACE_HOST;
+    int number = 0;
+    heddle_status st = device != NULL && memory != NULL ? device->library->look(&found, &number, memory) : HEDDLE_OK;
+    int is_own = found == HEDDLE_SPACE_DEVICE && number == device->number;
+    if (space == HEDDLE_SPACE_DEVICE && !is_own) {
+        *out = found == HEDDLE_SPACE_HOST ? HD_STRAY_HOST : HD_STRAY_DEVICE;
+    } else {
+        *out = space == HEDDLE_SPACE_HOST && found == HEDDLE_SPACE_DEVICE ? HD_STRAY_DEVICE : HD_STRAY_NOT;
+    }
+    return st;
+}
+
+static heddle_status check_place(heddle_space space, int device, const char *what)
+{
+    int is_host = space == HEDDLE_SPACE_HOST && device == 0;
+    if (is_host || (space == HEDDLE_SPACE_DEVICE && device >= 0)) {
         return HEDDLE_OK;
     }
-    if (space != HEDDLE_SPACE_DEVICE || device < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "%s: space %d, device %d; wanted host memory (0, device 0) or a device's (1)",
-                       what, (int)space, device);
+    return hd_fail(HEDDLE_ERR_ARG, "%s: space %d, device %d; wanted host memory (0, device 0) or a device's (1)", what,
+                   (int)space, device);
+}
+
+heddle_status hd_device_host_only(heddle_space space, int device, const char *what)
+{
+    heddle_status st = check_place(space, device, what);
+    if (st != HEDDLE_OK || space == HEDDLE_SPACE_HOST) {
+        return st;
     }
-    return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                   "%s: memory of device %d, but no device library is loaded and the transport %s reaches host memory "
-                   "only",
-                   what, device, transport);
+    return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: memory of device %d, but it works in host memory only", what, device);
+}
+
+heddle_status hd_device_need(const hd_device *own, heddle_space space, int device, const char *what,
+                             const char *transport)
+{
+    heddle_status st = check_place(space, device, what);
+    if (st != HEDDLE_OK || space == HEDDLE_SPACE_HOST) {
+        return st;
+    }
+    if (own == NULL) {
+        return hd_fail(
+            HEDDLE_ERR_UNSUPPORTED,
+            "%s: memory of device %d, but the communicator has no device (heddle_comm_attach_device) and the "
+            "transport %s reaches host memory only",
+            what, device, transport);
+    }
+    if (device != own->number) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: memory of device %d, the communicator's is %d (%s)", what, device,
+                       own->number, own->name);
+    }
+    return HEDDLE_OK;
 }

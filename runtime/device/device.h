@@ -1,11 +1,43 @@
-/* Which device library serves a space of memory. */
+/* A device that a communicator has: one of those that a device library serves, its memory, and whose a pointer is. */
 #ifndef HD_DEVICE_H
 #define HD_DEVICE_H
 
 #include <heddle/sys/device.h>
+#include <sys/types.h>
 
-/* Is there a library for `space`? HEDDLE_ERR_UNSUPPORTED names `what` (a tensor, a plan) and the transport that would
- * have to reach it; HEDDLE_ERR_ARG: no such space or device. */
-heddle_status hd_device_need(heddle_space space, int device, const char *what, const char *transport);
+typedef struct hd_device_buffer {
+    struct hd_device_buffer *next;
+    void *memory;
+} hd_device_buffer;
+
+typedef struct hd_device {
+    const heddle_device *library;
+    int number;
+    pid_t opened_by;           /* no other process can use it */
+    hd_device_buffer *buffers; /* that are out */
+    char name[80];             /* "cuda:1" */
+    char describe[160];        /* its kind, in a few words */
+} hd_device;
+
+/* where: "NAME", "NAME:3" or "NAME:current". folder: of libheddle_NAME.so, as for hd_module_load. HEDDLE_ERR_PARSE: no
+ * such form; HEDDLE_ERR_UNSUPPORTED: no library, or it has no such device; says what is missing. */
+heddle_status hd_device_open(hd_device **out, const char *where, const char *folder, int local_rank);
+/* With all buffers that are out. NULL is legal. In a fork of the process that opened it only the handle is freed. */
+void hd_device_close(hd_device *device);
+
+heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes);
+int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out */
+
+/* Does [memory, ...) lie where it should? 0 when it does. */
+typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
+/* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. */
+heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_space space, const void *memory);
+
+/* Of what works in host memory and nowhere else: is it asked for that? HEDDLE_ERR_UNSUPPORTED names `what` (a tensor, a
+ * plan); HEDDLE_ERR_ARG: no such space or device. */
+heddle_status hd_device_host_only(heddle_space space, int device, const char *what);
+/* The same of what works on `own`, too (NULL: none is attached), between ranks of `transport`. */
+heddle_status hd_device_need(const hd_device *own, heddle_space space, int device, const char *what,
+                             const char *transport);
 
 #endif

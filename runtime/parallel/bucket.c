@@ -158,7 +158,7 @@ static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddl
     hd_fields_add(&parts, "number of elements", "%lld", (long long)bucket->elems);
     hd_fields_add(&parts, "number of parts", "%d", bucket->nparts);
     hd_fields_add(&parts, "sizes and decays", "%016llx", (unsigned long long)hash_parts(bucket));
-    mine = hd_device_need(o->space, o->device, "a bucket", hd_comm_transport_name(bucket->comm));
+    mine = hd_device_host_only(o->space, o->device, "a bucket");
     HD_TRY(hd_comm_agree_on(bucket->comm, &parts, mine));
 out:
     return st;

@@ -216,7 +216,7 @@ heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *com
     hd_fields_add(&asked, "forward-only option", "%d", o->forward_only != 0);
     hd_fields_add(&asked, "space", "%d", (int)o->space);
     HD_TRY(hd_comm_agree_on(comm, &asked, st));
-    HD_TRY(hd_comm_agree(comm, hd_device_need(o->space, o->device, "a dense pair", hd_comm_transport_name(comm))));
+    HD_TRY(hd_comm_agree(comm, hd_device_host_only(o->space, o->device, "a dense pair")));
     HD_TRY(make_reshards(pair, shape, mesh, layout, axis)); /* compares shape, mesh and layout */
     st = make_params(pair);
     st = st == HEDDLE_OK ? make_buffers(pair) : st;

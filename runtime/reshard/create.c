@@ -1,5 +1,4 @@
 /* Making a plan. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting. */
-#include "runtime/device/device.h"
 #include "runtime/reshard/plan.h"
 
 #include <string.h>
@@ -110,7 +109,7 @@ static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_reshard_options *o = &plan->request.options;
-    HD_TRY(hd_device_need(o->space, o->device, "a reshard", hd_comm_transport_name(plan->comm)));
+    HD_TRY(hd_comm_need_space(plan->comm, o->space, o->device, "a reshard"));
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
     plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {

@@ -1,7 +1,6 @@
 /* Session: life cycle, counters, records. switch.c has enter and backward. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
-#include "runtime/device/device.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -160,8 +159,7 @@ heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, con
     }
     st = take(&session, out, comm, schedule, options);
     HD_TRY(hd_session_compare(session, comm, st));
-    HD_TRY(hd_comm_agree(comm,
-                         hd_device_need(session->space, session->device, "a session", hd_comm_transport_name(comm))));
+    HD_TRY(hd_comm_agree(comm, hd_comm_need_space(comm, session->space, session->device, "a session")));
     HD_TRY(prepare_edges(session));
     HD_TRY(hd_comm_agree(comm, prepare_buffers(session)));
     *out = session;

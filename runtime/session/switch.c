@@ -1,7 +1,6 @@
 /* Enter and backward: the switch of an activation, and of its gradient. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
-#include "runtime/device/device.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/reshard/plan.h"
 #include "session_internal.h"
@@ -90,10 +89,17 @@ static heddle_status give_up(const passage *p, heddle_status st)
 /* The memory of x and dst is of the session's space. */
 static heddle_status check_space(const passage *p, const heddle_tensor *x, const char *tensor)
 {
-    heddle_status st = x->space == HEDDLE_SPACE_HOST && x->device == 0
-                           ? HEDDLE_OK
-                           : hd_device_need(x->space, x->device, tensor, hd_comm_transport_name(p->session->comm));
-    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+    const heddle_session *session = p->session;
+    if (x->space == session->space && x->device == session->device) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_comm_need_space(session->comm, x->space, x->device, tensor);
+    if (st == HEDDLE_OK) {
+        static const char *const memory[] = {"host memory", "a device's memory"};
+        st = hd_fail(HEDDLE_ERR_ARG, "%s is %s, the session's buffers are %s", tensor, memory[x->space],
+                     memory[session->space]);
+    }
+    return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
 }
 
 /* A tensor of the caller's that the result shall be written to. */

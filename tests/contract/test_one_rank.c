@@ -248,7 +248,7 @@ static heddle_status each_creation(heddle_comm *comm, void *arg)
         HD_TRY(plan[i].make(&c)); /* nothing is broken */
         c.missing = "space";
         heddle_status got = strstr(plan[i].arguments, "space") != NULL ? plan[i].make(&c) : HEDDLE_ERR_UNSUPPORTED;
-        if (got != HEDDLE_ERR_UNSUPPORTED) { /* all ask for the same, and no device library is there */
+        if (got != HEDDLE_ERR_UNSUPPORTED) { /* all ask for the same, and no device is attached */
             st = hd_fail(HEDDLE_ERR_INTERNAL, "%s on a device: %s: %.300s", plan[i].function, heddle_status_name(got),
                          heddle_last_error());
             goto out;

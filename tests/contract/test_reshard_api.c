@@ -109,7 +109,7 @@ static heddle_status too_few_ranks(heddle_comm *comm, void *arg)
     return st;
 }
 
-/* No device library is loaded here. */
+/* No device is attached here. */
 static heddle_status on_a_device(heddle_comm *comm, void *arg)
 {
     heddle_reshard *reshard = NULL;

@@ -24,12 +24,13 @@ allowed() {
     runtime/base) echo "runtime/base" ;;
     runtime/layout) echo "runtime/base runtime/layout" ;;
     runtime/comm/ground) echo "runtime/base runtime/layout runtime/comm/ground" ;;
-    runtime/comm) echo "runtime/base runtime/layout runtime/comm/ground =runtime/comm" ;;
-    runtime/comm/transport) echo "runtime/base runtime/layout runtime/comm/ground =runtime/comm runtime/comm/transport | runtime/comm/face" ;;
+    runtime/comm) echo "runtime/base runtime/layout runtime/device runtime/comm/ground =runtime/comm" ;;
+    runtime/comm/transport) echo "runtime/base runtime/layout runtime/device runtime/comm/ground =runtime/comm runtime/comm/transport | runtime/comm/face" ;;
     runtime/comm/transport/mpi) echo "| runtime/base =runtime/comm runtime/comm/transport" ;;
-    runtime/comm/face) echo "runtime/base runtime/layout runtime/comm" ;;
-    runtime/device) echo "runtime/base runtime/device" ;;
-    runtime/move) echo "runtime/base =runtime/comm runtime/move kernels | runtime/comm/face" ;;
+    runtime/comm/face) echo "runtime/base runtime/layout runtime/device runtime/comm" ;;
+    runtime/device/cuda) echo "runtime/device/cuda" ;; # a library of its own, linked to nothing of heddle
+    runtime/device) echo "runtime/base =runtime/device" ;;
+    runtime/move) echo "runtime/base =runtime/device =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
@@ -80,7 +81,7 @@ outside() { # pattern, message, allowed file pattern, folders
     done < <(grep -rnE "$1" ${4:-include kernels runtime planner} --include='*.[ch]' --include='*.cu' | grep -vE "$3")
 }
 outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '^(include/heddle/mpi\.h|runtime/comm/transport/mpi/)'
-outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|include/heddle/nccl)'
+outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/device/cuda/|include/heddle/nccl)'
 outside '#[[:space:]]*include[[:space:]]*<dnnl' 'oneDNN outside its folder' '^kernels/cpu/gemm/'
 outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/)'
 outside '(^|[^>.a-z_])(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|planner/report/|runtime/files/|runtime/schedule/write\.c|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'

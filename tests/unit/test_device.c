@@ -3,7 +3,10 @@
 #include "runtime/device/device.h"
 
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void the_host_is_a_device(void **state)
 {
@@ -14,35 +17,116 @@ static void the_host_is_a_device(void **state)
     char back[5] = "";
     HD_OK(host->alloc(&memory, 0, sizeof back));
     assert_int_equal((uintptr_t)memory % 256, 0);
-    HD_OK(host->copy(memory, "warp", sizeof back, 0, HEDDLE_NO_STREAM));
+    HD_OK(host->copy(memory, 3, "warp weft", 5, 2, 2, 0, HEDDLE_NO_STREAM)); /* two rows: "wa", "we" */
+    ((char *)memory)[2] = '-';
     HD_OK(host->event_create(&event, 0));
-    HD_OK(host->event_record(event, HEDDLE_NO_STREAM));
-    HD_OK(host->stream_wait(HEDDLE_NO_STREAM, event));
-    HD_OK(host->event_test(event, &done));
+    HD_OK(host->event_record(event, 0, HEDDLE_NO_STREAM));
+    HD_OK(host->stream_wait(HEDDLE_NO_STREAM, event, 0));
+    HD_OK(host->event_test(event, 0, &done));
     assert_int_equal(done, 1);
-    HD_OK(host->copy(back, memory, sizeof back, 0, HEDDLE_NO_STREAM));
-    assert_string_equal(back, "warp");
-    host->event_destroy(event);
+    HD_OK(host->copy(back, 0, memory, 0, sizeof back, 1, 0, HEDDLE_NO_STREAM));
+    assert_memory_equal(back, "wa-we", sizeof back);
+    host->event_destroy(event, 0);
     host->free(memory, 0);
 }
 
-static void other_spaces_have_no_library(void **state)
+static void says(const char *wanted)
+{
+    if (strstr(heddle_last_error(), wanted) == NULL) {
+        fail_msg("'%s' is not in: %s", wanted, heddle_last_error());
+    }
+}
+
+static void memory_of_nobody(void **state)
 {
     (void)state;
-    HD_OK(hd_device_need(HEDDLE_SPACE_HOST, 0, "x", "threads"));
-    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_need(HEDDLE_SPACE_DEVICE, 3, "tensor x", "threads"));
-    assert_non_null(strstr(heddle_last_error(), "tensor x: memory of device 3"));
-    assert_non_null(strstr(heddle_last_error(), "the transport threads"));
-    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(HEDDLE_SPACE_HOST, 1, "x", "threads"));
-    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need((heddle_space)7, 0, "x", "threads"));
-    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(HEDDLE_SPACE_DEVICE, -1, "x", "threads"));
+    HD_OK(hd_device_need(NULL, HEDDLE_SPACE_HOST, 0, "x", "threads"));
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_need(NULL, HEDDLE_SPACE_DEVICE, 3, "tensor x", "threads"));
+    says("tensor x: memory of device 3, but the communicator has no device (heddle_comm_attach_device)");
+    says("the transport threads");
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(NULL, HEDDLE_SPACE_HOST, 1, "x", "threads"));
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(NULL, (heddle_space)7, 0, "x", "threads"));
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(NULL, HEDDLE_SPACE_DEVICE, -1, "x", "threads"));
+}
+
+static void of_the_host_only(void **state)
+{
+    (void)state;
+    HD_OK(hd_device_host_only(HEDDLE_SPACE_HOST, 0, "x"));
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_host_only(HEDDLE_SPACE_DEVICE, 3, "attention"));
+    says("attention: memory of device 3, but it works in host memory only");
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_host_only(HEDDLE_SPACE_HOST, 1, "x"));
+}
+
+static void names_of_devices(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        "",        ":1",           "cuda:",   "cuda:x",         "cuda:1x",
+        "cuda:-1", "cuda:1234567", "../cuda", "cuda:current:1", "a_kind_of_a_name_that_is_too_long_to_be_one"};
+    hd_device *device = NULL;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        HD_FAILS(HEDDLE_ERR_PARSE, hd_device_open(&device, wrong[i], NULL, 0));
+    }
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_open(&device, "pigeon:1", NULL, 0));
+    says("devices of kind pigeon are not available: there is no libheddle_pigeon.so in /");
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_open(&device, "pigeon", "loft", 0));
+    says("module_folder is 'loft'");
+}
+
+/* A library that is there, and has another entry point or none. */
+static void libraries_of_something_else(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/heddle-device-XXXXXX", path[64];
+    hd_device *device = NULL;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/libheddle_pigeon.so", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("a file that is long enough to be looked at, but no library at all, as its first bytes say", file);
+    fclose(file);
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_open(&device, "pigeon", folder, 0));
+    says("their library cannot be loaded: ");
+    says("invalid ELF header");
+    remove(path);
+    remove(folder);
+}
+
+/* The host's table as that of a device: what a device's handle does with it. */
+static void buffers_of_a_device(void **state)
+{
+    (void)state;
+    hd_device device = {.library = heddle_device_host(), .number = 0, .opened_by = getpid()};
+    void *memory[3];
+    hd_stray stray = HD_STRAY_NOT;
+    for (int i = 0; i < 3; i++) {
+        HD_OK(hd_device_alloc(&device, &memory[i], (size_t)i * 100));
+    }
+    assert_int_equal(hd_device_release(&device, memory[1]), 1);
+    assert_int_equal(hd_device_release(&device, memory[1]), 0);
+    assert_int_equal(hd_device_release(&device, &device), 0);
+    assert_int_equal(hd_device_release(&device, memory[2]), 1);
+    HD_OK(hd_device_stray(&stray, &device, HEDDLE_SPACE_DEVICE, memory[0]));
+    assert_int_equal(stray, HD_STRAY_HOST); /* the host's table knows no other memory */
+    HD_OK(hd_device_stray(&stray, &device, HEDDLE_SPACE_HOST, memory[0]));
+    assert_int_equal(stray, HD_STRAY_NOT);
+    assert_int_equal(hd_device_release(&device, memory[0]), 1);
+    assert_null(device.buffers);
+    HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(&device, HEDDLE_SPACE_DEVICE, 1, "x", "threads"));
+    says("x: memory of device 1, the communicator's is 0");
+    HD_OK(hd_device_need(&device, HEDDLE_SPACE_DEVICE, 0, "x", "threads"));
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(the_host_is_a_device),
-        cmocka_unit_test(other_spaces_have_no_library),
+        cmocka_unit_test(memory_of_nobody),
+        cmocka_unit_test(of_the_host_only),
+        cmocka_unit_test(names_of_devices),
+        cmocka_unit_test(libraries_of_something_else),
+        cmocka_unit_test(buffers_of_a_device),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

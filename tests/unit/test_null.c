@@ -60,6 +60,10 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_buffer_alloc, "out comm", NULL_STATUS,                                                                    \
       heddle_buffer_alloc(P(0, &(void *){NULL}), P(1, a->comm), 8, HEDDLE_SPACE_HOST))                                 \
     X(heddle_buffer_free, "comm buffer?", NULL_NOTHING, (heddle_buffer_free(P(0, a->comm), P(1, buffer_of(a))), 0))    \
+    X(heddle_comm_attach_device, "!comm device", NULL_STATUS,                                                          \
+      heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
+    X(heddle_comm_device, "comm", -1, heddle_comm_device(P(0, a->comm)))                                               \
+    X(heddle_comm_poll, "comm", NULL_STATUS, heddle_comm_poll(P(0, a->comm)))                                          \
     X(heddle_comm_barrier, "comm", NULL_STATUS, heddle_comm_barrier(P(0, a->comm)))                                    \
     X(heddle_comm_allgather, "comm send recv", NULL_STATUS,                                                            \
       heddle_comm_allgather(P(0, a->comm), P(1, coords), P(2, stride), 4))                                             \

@@ -1,8 +1,14 @@
-/* What heddle asks of a device library: memory, copies and events in the order of a stream.
+/* Bring your own device: what heddle asks of a device library, libheddle_NAME.so.
  *
- * One table per library; the host's own is built in, where work is done when a call returns. A device is not a
- * transport: who the ranks are, deadlines and aborts stay with the communicator. The functions return heddle_status; on
- * failure they say why with heddle_set_error. `device` is the library's number of a device, 0 on the host. */
+ * A library serves the devices of one kind: memory, copies and events in the order of a stream. The host's own table is
+ * built in, where work is done when a call returns. A device is not a transport: who the ranks are, deadlines and
+ * aborts stay with the communicator, which gets a device attached (heddle_comm_attach_device).
+ *
+ * The functions return heddle_status; on failure they say why with what their library got as `fail`. `device` is the
+ * library's number of a device, 0 on the host. They may be called by any thread, of several communicators at a time,
+ * and leave the calling thread's current device as it is. None of them waits for work that is enqueued, unless it says
+ * so.
+ */
 #ifndef HEDDLE_DEVICE_H
 #define HEDDLE_DEVICE_H
 
@@ -10,6 +16,7 @@
 #include <heddle/space.h>
 #include <heddle/status.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,24 +24,47 @@ extern "C" {
 
 typedef struct heddle_device {
     size_t struct_bytes;
-    const char *name; /* "host" */
+    const char *name; /* "host", "cuda" */
     heddle_space space;
+    /* The number of the device that `which` names: "" the local_rank-th, beginning again behind the last one; "3";
+     * "current" the calling thread's. Makes it ready, and describes it in a few words. HEDDLE_ERR_UNSUPPORTED: there is
+     * no driver, no such device, or the process cannot use one; the sentence says what is missing. */
+    heddle_status (*open)(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes);
     /* At least 256-byte aligned, not zeroed. HEDDLE_ERR_NOMEM names the bytes. */
     heddle_status (*alloc)(void **out, int device, size_t bytes);
     void (*free)(void *memory, int device); /* NULL is legal */
-    /* Between memory of this space and of the host, either way, in stream order. */
-    heddle_status (*copy)(void *dst, const void *src, size_t bytes, int device, heddle_stream stream);
+    /* Between memory of this space and of the host, either way, or within this space, in stream order: `rows` runs of
+     * run_bytes, their beginnings dst_step_bytes and src_step_bytes apart (rows > 1: at least run_bytes). Memory of the
+     * host is free when the stream is past it. */
+    heddle_status (*copy)(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes, int64_t run_bytes,
+                          int64_t rows, int device, heddle_stream stream);
+    /* Memory of the host that copies read and write without help of the host, until unpin. It may fail: then they are
+     * slow. */
+    heddle_status (*pin)(void *memory, size_t bytes, int device);
+    void (*unpin)(void *memory, int device);
     heddle_status (*event_create)(void **out, int device);
-    void (*event_destroy)(void *event); /* NULL is legal */
+    void (*event_destroy)(void *event, int device); /* NULL is legal */
     /* The event happens when what was enqueued on the stream so far is done. */
-    heddle_status (*event_record)(void *event, heddle_stream stream);
-    heddle_status (*event_test)(void *event, int *done);
+    heddle_status (*event_record)(void *event, int device, heddle_stream stream);
+    heddle_status (*event_test)(void *event, int device, int *done);
     /* What is enqueued on the stream from now on waits for the event; the calling thread does not. */
-    heddle_status (*stream_wait)(heddle_stream stream, void *event);
+    heddle_status (*stream_wait)(heddle_stream stream, void *event, int device);
+    /* 1: what is enqueued on the stream is recorded for later (a graph), nothing happens now. */
+    heddle_status (*stream_captures)(int *captures, int device, heddle_stream stream);
+    /* Where memory lies: its space, and the number of the device. What the library does not know is the host's. */
+    heddle_status (*look)(heddle_space *space, int *device, const void *memory);
+    /* What has gone wrong on the device, if anything has; the sentence of the call that it is due to may be lost. */
+    heddle_status (*check)(int device);
 } heddle_device;
 
 /* The built-in table of host memory. Static storage. */
 HEDDLE_API const heddle_device *heddle_device_host(void);
+
+/* What is looked for in libheddle_NAME.so: the table, in static storage. A library is linked to nothing of heddle:
+ * `fail` is heddle_set_error of the one that asks. HEDDLE_ERR_UNSUPPORTED, with a sentence: it cannot be used here. */
+#define HEDDLE_DEVICE_LIBRARY "heddle_device_library_v1"
+typedef heddle_status (*heddle_device_fail_fn)(heddle_status status, const char *format, ...);
+typedef heddle_status (*heddle_device_library_fn)(const heddle_device **out, heddle_device_fail_fn fail);
 
 #ifdef __cplusplus
 }

@@ -41,7 +41,7 @@ typedef struct heddle_bucket_options {
     int64_t deadline_ms;   /* 0: the communicator's */
     unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
                               blocks of a tensor axis): heddle_bucket_norm covers theirs too. None of the axes above */
-    heddle_space space;    /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    heddle_space space;    /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
     int device;            /* of that space, this rank's own; 0 on the host */
 } heddle_bucket_options;
 
@@ -52,7 +52,7 @@ HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
  * keep gradients of their own and may have other parts.
  *   HEDDLE_ERR_ARG          NULL, numbers out of range, another number of ranks than the mesh has, an axis the mesh has
  *                           not or in more than one set, a shard axis in neither
- *   HEDDLE_ERR_UNSUPPORTED  space is not host memory and no device library is there
+ *   HEDDLE_ERR_UNSUPPORTED  space is not host memory
  *   HEDDLE_ERR_MISMATCH     on every rank: other options, or other parts (number, elements, decay) on ranks that are
  *                           summed; names both ranks
  *   HEDDLE_ERR_NOMEM        names the bytes

@@ -38,7 +38,7 @@ typedef struct heddle_dense_pair_options {
                             0: backward makes both again from its x; any number of forwards before it */
     int forward_only;    /* 1: no gradients, no memory for them */
     int64_t deadline_ms; /* 0: the communicator's */
-    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device library is there */
+    heddle_space space;  /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
     int device;          /* of that space, this rank's own; 0 on the host */
 } heddle_dense_pair_options;
 
@@ -51,7 +51,7 @@ HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *option
  *   HEDDLE_ERR_ARG          NULL, no hidden channels, an option out of range, no such axis
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layout and communicator contradict one another, the channels are sharded,
  *                           partial sums, the axis shards nothing
- *   HEDDLE_ERR_UNSUPPORTED  another dtype; space is not host memory and no device library is there
+ *   HEDDLE_ERR_UNSUPPORTED  another dtype; space is not host memory
  *   HEDDLE_ERR_MISMATCH     on every rank: the ranks ask for different pairs (threads and deadline may differ)
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence

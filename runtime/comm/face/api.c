@@ -70,11 +70,10 @@ heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, h
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(comm));
-    if (space != HEDDLE_SPACE_HOST) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the transport %s has no device memory", comm->name);
-    }
+    hd_device *device = space == HEDDLE_SPACE_DEVICE ? hd_comm_device(comm) : NULL;
+    HD_TRY(hd_comm_need_space(comm, space, device != NULL ? device->number : 0, "a buffer"));
     HD_TRY(begin(comm, "buffer alloc"));
-    HD_TRY(hd_group_alloc(comm->group, out, bytes));
+    HD_TRY(device != NULL ? hd_device_alloc(device, out, bytes) : hd_group_alloc(comm->group, out, bytes));
     comm->group->buffers_out++;
 out:
     return st;
@@ -85,11 +84,44 @@ void heddle_buffer_free(heddle_comm *comm, void *buffer)
     if (comm == NULL || buffer == NULL) {
         return;
     }
-    comm->group->buffers_out -= hd_group_release(comm->group, buffer);
+    hd_device *device = hd_comm_device(comm);
+    comm->group->buffers_out -=
+        (device != NULL && hd_device_release(device, buffer)) || hd_group_release(comm->group, buffer);
     if (comm->closed && comm->group->buffers_out == 0) {
+        hd_device_close(device);
         hd_group_destroy(comm->group);
         hd_free(comm);
     }
+}
+
+/* --- the device --------------------------------------------------------------------------------------------------- */
+
+heddle_status heddle_comm_attach_device(heddle_comm *comm, const char *device, heddle_wire wire)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm)); /* else there is nobody to tell */
+    HD_TRY(hd_group_owned(comm->group, "attach device"));
+    st = hd_comm_attach(comm, device, wire, NULL, HD_NEED(device));
+out:
+    return st;
+}
+
+int heddle_comm_device(const heddle_comm *comm)
+{
+    const hd_device *device = comm != NULL ? hd_comm_device(comm) : NULL;
+    return device != NULL ? device->number : -1;
+}
+
+heddle_status heddle_comm_poll(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm));
+    HD_TRY(hd_group_owned(comm->group, "poll"));
+    HD_TRY(hd_comm_check(comm));
+    const hd_device *device = hd_comm_device(comm);
+    st = device != NULL ? device->library->check(device->number) : HEDDLE_OK;
+out:
+    return st;
 }
 
 /* --- group operations --------------------------------------------------------------------------------------------- */

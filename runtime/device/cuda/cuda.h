@@ -1,0 +1,39 @@
+/* Inside of libheddle_cuda: the CUDA runtime behind heddle's table of a device. Nothing of heddle is linked. */
+#ifndef HD_DEVICE_CUDA_H
+#define HD_DEVICE_CUDA_H
+
+#include <cuda_runtime_api.h>
+#include <heddle/sys/device.h>
+
+extern heddle_device_fail_fn hd_cuda_fail; /* heddle_set_error of the one that loaded this */
+
+/* HEDDLE_ERR_DEVICE, with the call and CUDA's words; HEDDLE_OK for cudaSuccess. */
+heddle_status hd_cuda_status(cudaError_t error, int device, const char *call);
+
+/* Calls go to the calling thread's current device: this one between enter and leave, the caller's own before and after.
+ */
+heddle_status hd_cuda_enter(int *before, int device);
+void hd_cuda_leave(int before);
+
+/* `call` on `device`, as one expression for HD_TRY's like: its status. */
+#define HD_CUDA(device, call) hd_cuda_status((call), (device), #call)
+
+heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes);
+
+heddle_status hd_cuda_alloc(void **out, int device, size_t bytes);
+void hd_cuda_free(void *memory, int device);
+heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes,
+                           int64_t run_bytes, int64_t rows, int device, heddle_stream stream);
+heddle_status hd_cuda_pin(void *memory, size_t bytes, int device);
+void hd_cuda_unpin(void *memory, int device);
+heddle_status hd_cuda_look(heddle_space *space, int *device, const void *memory);
+
+heddle_status hd_cuda_event_create(void **out, int device);
+void hd_cuda_event_destroy(void *event, int device);
+heddle_status hd_cuda_event_record(void *event, int device, heddle_stream stream);
+heddle_status hd_cuda_event_test(void *event, int device, int *done);
+heddle_status hd_cuda_stream_wait(heddle_stream stream, void *event, int device);
+heddle_status hd_cuda_stream_captures(int *captures, int device, heddle_stream stream);
+heddle_status hd_cuda_check(int device);
+
+#endif

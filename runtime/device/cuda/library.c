@@ -1,0 +1,60 @@
+/* The entry point, and how errors of the CUDA runtime are said. */
+#include "runtime/device/cuda/cuda.h"
+
+#include <string.h>
+
+heddle_device_fail_fn hd_cuda_fail;
+
+heddle_status hd_cuda_status(cudaError_t error, int device, const char *call)
+{
+    if (error == cudaSuccess) {
+        return HEDDLE_OK;
+    }
+    (void)cudaGetLastError(); /* said here; nobody else's next call shall find it */
+    return hd_cuda_fail(HEDDLE_ERR_DEVICE, "device cuda:%d: %.*s failed with error %d, %s (%s)", device,
+                        (int)strcspn(call, "("), call, (int)error, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+heddle_status hd_cuda_enter(int *before, int device)
+{
+    heddle_status st = HD_CUDA(device, cudaGetDevice(before));
+    return st != HEDDLE_OK || *before == device ? st : HD_CUDA(device, cudaSetDevice(device));
+}
+
+void hd_cuda_leave(int before)
+{
+    int now = before;
+    if (cudaGetDevice(&now) == cudaSuccess && now != before) {
+        (void)cudaSetDevice(before);
+    }
+}
+
+static const heddle_device cuda = {
+    .struct_bytes = sizeof cuda,
+    .name = "cuda",
+    .space = HEDDLE_SPACE_DEVICE,
+    .open = hd_cuda_open,
+    .alloc = hd_cuda_alloc,
+    .free = hd_cuda_free,
+    .copy = hd_cuda_copy,
+    .pin = hd_cuda_pin,
+    .unpin = hd_cuda_unpin,
+    .event_create = hd_cuda_event_create,
+    .event_destroy = hd_cuda_event_destroy,
+    .event_record = hd_cuda_event_record,
+    .event_test = hd_cuda_event_test,
+    .stream_wait = hd_cuda_stream_wait,
+    .stream_captures = hd_cuda_stream_captures,
+    .look = hd_cuda_look,
+    .check = hd_cuda_check,
+};
+
+/* HEDDLE_DEVICE_LIBRARY. */
+HEDDLE_API heddle_status heddle_device_library_v1(const heddle_device **out, heddle_device_fail_fn fail);
+
+heddle_status heddle_device_library_v1(const heddle_device **out, heddle_device_fail_fn fail)
+{
+    hd_cuda_fail = fail;
+    *out = &cuda;
+    return HEDDLE_OK;
+}

@@ -1,0 +1,87 @@
+/* Memory of a device: where it lies, and copies. */
+#include "runtime/device/cuda/cuda.h"
+
+heddle_status hd_cuda_alloc(void **out, int device, size_t bytes)
+{
+    int before = 0;
+    size_t available = 0, total = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    cudaError_t error = cudaMalloc(out, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&available, &total);
+        st = hd_cuda_fail(HEDDLE_ERR_NOMEM, "device cuda:%d has no %zu bytes: %zu of %zu are free", device, bytes,
+                          available, total);
+    } else {
+        st = hd_cuda_status(error, device, "cudaMalloc");
+    }
+    hd_cuda_leave(before);
+    return st;
+}
+
+void hd_cuda_free(void *memory, int device)
+{
+    int before = 0;
+    if (memory != NULL && hd_cuda_enter(&before, device) == HEDDLE_OK) {
+        (void)cudaFree(memory);
+        hd_cuda_leave(before);
+    }
+}
+
+heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes,
+                           int64_t run_bytes, int64_t rows, int device, heddle_stream stream)
+{
+    int before = 0;
+    heddle_status st = HEDDLE_OK;
+    if (run_bytes == 0 || rows == 0) {
+        return HEDDLE_OK;
+    }
+    st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (rows == 1) {
+        st = HD_CUDA(device, cudaMemcpyAsync(dst, src, (size_t)run_bytes, cudaMemcpyDefault, stream));
+    } else {
+        st = HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
+                                               (size_t)run_bytes, (size_t)rows, cudaMemcpyDefault, stream));
+    }
+    hd_cuda_leave(before);
+    return st;
+}
+
+heddle_status hd_cuda_pin(void *memory, size_t bytes, int device)
+{
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
+        hd_cuda_leave(before);
+    }
+    return st;
+}
+
+void hd_cuda_unpin(void *memory, int device)
+{
+    int before = 0;
+    if (hd_cuda_enter(&before, device) == HEDDLE_OK) {
+        (void)cudaHostUnregister(memory);
+        hd_cuda_leave(before);
+    }
+}
+
+/* Managed memory can be had from everywhere; it is the device's that it was allocated on. */
+heddle_status hd_cuda_look(heddle_space *space, int *device, const void *memory)
+{
+    struct cudaPointerAttributes about;
+    heddle_status st = HD_CUDA(-1, cudaPointerGetAttributes(&about, memory));
+    if (st == HEDDLE_OK) {
+        int is_device = about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged;
+        *space = is_device ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+        *device = is_device ? about.device : 0;
+    }
+    return st;
+}

@@ -1,0 +1,90 @@
+/* Streams and events: what comes after what. */
+#include "runtime/device/cuda/cuda.h"
+
+heddle_status hd_cuda_event_create(void **out, int device)
+{
+    int before = 0;
+    cudaEvent_t event = NULL;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        hd_cuda_leave(before);
+    }
+    *out = event;
+    return st;
+}
+
+void hd_cuda_event_destroy(void *event, int device)
+{
+    (void)device;
+    if (event != NULL) {
+        (void)cudaEventDestroy(event);
+    }
+}
+
+heddle_status hd_cuda_event_record(void *event, int device, heddle_stream stream)
+{
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) { /* of the default stream: the current device's */
+        st = HD_CUDA(device, cudaEventRecord(event, stream));
+        hd_cuda_leave(before);
+    }
+    return st;
+}
+
+heddle_status hd_cuda_event_test(void *event, int device, int *done)
+{
+    cudaError_t error = cudaEventQuery(event);
+    *done = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return HEDDLE_OK;
+    }
+    return hd_cuda_status(error, device, "cudaEventQuery");
+}
+
+heddle_status hd_cuda_stream_wait(heddle_stream stream, void *event, int device)
+{
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaStreamWaitEvent(stream, event, 0));
+        hd_cuda_leave(before);
+    }
+    return st;
+}
+
+heddle_status hd_cuda_stream_captures(int *captures, int device, heddle_stream stream)
+{
+    int before = 0;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    cudaError_t error = cudaStreamIsCapturing(stream, &status);
+    if (error == cudaErrorStreamCaptureImplicit) { /* the default stream, while another one of the device captures */
+        (void)cudaGetLastError();
+        *captures = 1;
+    } else {
+        st = hd_cuda_status(error, device, "cudaStreamIsCapturing");
+        *captures = status != cudaStreamCaptureStatusNone;
+    }
+    hd_cuda_leave(before);
+    return st;
+}
+
+/* Errors of work that was enqueued stay, and whatever asks the device finds them. */
+heddle_status hd_cuda_check(int device)
+{
+    int before = 0;
+    size_t available = 0, total = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = hd_cuda_status(cudaMemGetInfo(&available, &total), device, "work that was enqueued");
+    hd_cuda_leave(before);
+    return st;
+}
