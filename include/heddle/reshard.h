@@ -65,7 +65,7 @@ typedef struct heddle_reshard_options {
      * Copied. Not negative; those of dst must not let elements share memory. */
     const int64_t *src_stride_elems;
     const int64_t *dst_stride_elems; /* likewise, NULL: dense in to_order */
-    heddle_memory memory;
+    heddle_memory memory;            /* of arrays in host memory; a device's: all the same */
     /* TRIALS: timed executions on creation (0.1 s in all, 0.5 s beyond the cache, none below 16 KB) choose kernel, rank
      * that moves, how private memory is reached and whether messages are packed. While they run the plan holds two more
      * buffers: src_bytes + dst_bytes, at most 6/n of the shared cache for n ranks of a host, 4 MiB at least, 128 MiB
@@ -73,8 +73,8 @@ typedef struct heddle_reshard_options {
     heddle_tuning tuning;
     const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
     int64_t deadline_ms; /* 0: the communicator's */
-    heddle_space space;  /* of the arrays; host memory, or HEDDLE_ERR_UNSUPPORTED while no device is attached */
-    int device;          /* of that space, this rank's own; 0 on the host */
+    heddle_space space;  /* of the arrays; a device's: the one that is attached (heddle_comm_attach_device) */
+    int device;          /* of that space, this rank's own (heddle_comm_device); 0 on the host */
 } heddle_reshard_options;
 
 HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);
@@ -85,7 +85,7 @@ typedef struct heddle_reshard heddle_reshard;
  * copied. options may be NULL. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its
  * sentence.
  *   HEDDLE_ERR_ARG          NULL; an option out of range; an unknown kernel (lists the known ones); strides that are
- *                           negative or, of dst, let elements share memory
+ *                           negative or, of dst, let elements share memory; options.device is not the communicator's
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
  *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but strides, deadline and device is
@@ -123,6 +123,7 @@ typedef struct heddle_reshard_info {
     const char *kernel; /* copy kernel of this rank's largest transfer */
     const char *why;    /* one sentence: why this path and kernel, with figures if timed */
     const char *line;   /* the reshard line */
+    const char *wire;   /* between devices: "host"; "" for arrays in host memory */
 } heddle_reshard_info;
 
 /* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL;
@@ -133,11 +134,18 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * Collective over the ranks that exchange data. Never allocates; between ranks of one host nothing is held besides src,
  * dst and info.workspace_bytes.
  *
- * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst
- * overlap, are NULL (unless empty), not aligned to the element, or not reachable (HEDDLE_MEMORY_PEER); the sentence
- * names the rank. Every rank: those connected by the exchange, over any number of ranks. Where part of the bytes
- * travels as messages the rank gives up instead (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_ARG
- * on this rank alone: reshard is NULL, or an execution of it is in flight (heddle_reshard_start).
+ * Arrays of a device (options.space): both lie in the memory of this rank's device, however they were allocated there.
+ * What the stream has so far comes before src is read; dst is complete, and may be read, in stream order. On the wire
+ * "host" the bytes pass through host memory, so the call *waits* until the stream has come so far and until the other
+ * ranks have sent, and returns with the copy to dst enqueued; src is free then. It cannot be captured into a graph. A
+ * stream that does not come so far before the deadline is HEDDLE_ERR_TIMEOUT.
+ *
+ * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst are not
+ * in the plan's space, overlap, are NULL (unless empty), not aligned to the element, or not reachable
+ * (HEDDLE_MEMORY_PEER); the sentence names the rank. Every rank: those connected by the exchange, over any number of
+ * ranks. Where part of the bytes travels as messages the rank gives up instead (heddle_comm_abort): the others return
+ * HEDDLE_ERR_PEER. HEDDLE_ERR_ARG on this rank alone: reshard is NULL, or an execution of it is in flight
+ * (heddle_reshard_start).
  *
  * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
  * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which
@@ -147,17 +155,19 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
 
-/* Split-phase: start returns at once (private memory and packed messages are packed first); test makes progress, copies
- * included, and says in *done whether it is (1: dst is complete); wait blocks. Between start and the end src and dst
- * belong to the plan. One execution in flight per plan, any number of plans; ranks may wait for them in different
- * orders. test and wait of a plan that nothing is in flight of are done. Errors as for execute; a refusal by another
- * rank is returned by test or wait. */
+/* Split-phase: start returns at once (private memory and packed messages are packed first; arrays of a device, wire
+ * "host": src is copied to the host first, which waits for the stream, and dst is written in the order of the stream
+ * that start was given); test makes progress, copies included, and says in *done whether it is (1: dst is complete);
+ * wait blocks. Between start and the end src and dst belong to the plan. One execution in flight per plan, any number
+ * of plans; ranks may wait for them in different orders. test and wait of a plan that nothing is in flight of are done.
+ * Errors as for execute; a refusal by another rank is returned by test or wait. */
 HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
 HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
 /* What is put into `stream` from now on comes after the execution in flight. Host memory: `stream` is ignored, and the
- * call returns when dst is complete, as heddle_reshard_wait does. Errors as for wait. */
+ * call returns when dst is complete, as heddle_reshard_wait does. Arrays of a device, wire "host": returns when the
+ * other ranks have sent; the stream waits for the copy to dst, the caller does not. Errors as for wait. */
 HEDDLE_API heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
 
 #ifdef __cplusplus

@@ -42,8 +42,8 @@ typedef struct heddle_session_options {
     size_t struct_bytes;
     int backward;       /* 1: heddle_session_backward will be called: its reshards are made on creation too */
     int dry_run;        /* 1: record what would be moved, touch no data (x->data may be NULL and is left alone) */
-    heddle_space space; /* of its buffers; host memory, or HEDDLE_ERR_UNSUPPORTED while no device is attached */
-    int device;         /* of that space, this rank's own; 0 on the host */
+    heddle_space space; /* of its buffers and of all tensors; a device's: heddle_comm_attach_device */
+    int device;         /* of that space, this rank's own (heddle_comm_device); 0 on the host */
 } heddle_session_options;
 
 HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
@@ -68,10 +68,12 @@ HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm
 HEDDLE_API void heddle_session_destroy(heddle_session *session);
 
 /* Bring x into the layout of stage `stage` (the next repetition of that name in this pass; "end" is the epilogue, which
- * may be entered any number of times). Returns when x is complete; host memory ignores the stream (heddle/space.h).
- * Collective: all ranks enter the same stages in the same order with x in the same layout.
+ * may be entered any number of times). Returns when x is complete; host memory ignores the stream (heddle/space.h). In
+ * a device's memory x is complete in the order of the stream, and the call waits for it and for the other ranks as
+ * heddle_reshard_execute does. Collective: all ranks enter the same stages in the same order with x in the same layout.
  *
- * x comes in with the schedule's shape, in any layout, in any memory of the process and with any non-negative strides.
+ * x comes in with the schedule's shape, in any layout, in any memory of the process (of the session's device, where it
+ * has one) and with any non-negative strides. Another order of strides on a device costs a call of it per row.
  * When x is in the stage's layout already it is left exactly as it is, strides included, and dst is not looked at.
  * Otherwise x describes the new local part on return. The caller's source may be reused as soon as enter returns.
  *
@@ -90,7 +92,8 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *
  *   HEDDLE_ERR_ARG          no such stage (the sentence offers the nearest name), entered more often than the schedule
  *                           repeats it, x->data NULL or too small for x's part, a negative stride, the same of dst, or
- *                           a stride 0 there. Nothing has moved on this rank; if the others did not make the same
+ *                           a stride 0 there, or the one of them on a device and the session's buffers not. Nothing has
+ *                           moved on this rank; if the others did not make the same
  *                           mistake they wait until their deadline, so tell them with heddle_comm_abort
  *   HEDDLE_ERR_LAYOUT       x's shape is not the schedule's, or its layout does not fit shape and mesh; dst is not of
  *                           that shape or in the stage's layout. As with HEDDLE_ERR_ARG nothing has moved

@@ -96,8 +96,7 @@ static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts
         HD_TRY(plan_dense_copy(&work->dst_dense, &work->dst_offset, plan, 1));
     }
     if (work->bytes > 0) {
-        HD_TRY(
-            heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, plan->request.options.space));
+        HD_TRY(heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, hd_plan_space(plan)));
     }
 out:
     return st;
@@ -110,6 +109,9 @@ static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
     heddle_status st = HEDDLE_OK;
     const heddle_reshard_options *o = &plan->request.options;
     HD_TRY(hd_comm_need_space(plan->comm, o->space, o->device, "a reshard"));
+    if (o->space == HEDDLE_SPACE_DEVICE) {
+        HD_TRY(hd_staged_create(plan));
+    }
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
     plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {
@@ -237,6 +239,7 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
         hd_transfer_destroy(reshard->transfer[p]);
     }
     hd_channel_destroy(reshard->channel);
+    hd_stage_destroy(reshard->stage);
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);
     }

@@ -9,7 +9,12 @@ const char *const hd_refusals[HD_REFUSED_COUNT] = {"",
                                                    "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
                                                    "its src is NULL",
                                                    "its dst is NULL",
-                                                   "its src or dst is not aligned to its elements"};
+                                                   "its src or dst is not aligned to its elements",
+                                                   "its src is host memory, and the plan is of a device's",
+                                                   "its dst is host memory, and the plan is of a device's",
+                                                   "its src is memory of a device that the plan is not of",
+                                                   "its dst is memory of a device that the plan is not of",
+                                                   "its stream is being captured, and the wire host blocks"};
 
 static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
@@ -17,25 +22,47 @@ static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
     return a_bytes > 0 && b_bytes > 0 && pa < pb + b_bytes && pb < pa + a_bytes;
 }
 
-static int find_refusal(const heddle_reshard *plan, const void *src, const void *dst)
+static const int refused_side[2][3] = {{HD_REFUSED_NOT, HD_REFUSED_SRC_SPACE, HD_REFUSED_SRC_DEVICE},
+                                       {HD_REFUSED_NOT, HD_REFUSED_DST_SPACE, HD_REFUSED_DST_DEVICE}};
+
+heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_space space, const void *src,
+                            const void *dst)
 {
     size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
+    const void *side[2] = {src_bytes > 0 ? src : NULL, dst_bytes > 0 ? dst : NULL};
+    const hd_device *device = hd_comm_device(plan->comm);
+    *reason = HD_REFUSED_NOT;
     if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
-        return src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;
+        *reason = src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;
+    } else if (((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
+        *reason = HD_REFUSED_UNALIGNED;
+    } else if (overlap(src, src_bytes, dst, dst_bytes)) {
+        *reason = HD_REFUSED_OVERLAP;
     }
-    if (((uintptr_t)src | (uintptr_t)dst) % plan->elem_bytes != 0) {
-        return HD_REFUSED_UNALIGNED;
+    for (int i = 0; i < 2 && *reason == HD_REFUSED_NOT && device != NULL && side[i] != NULL; i++) {
+        hd_stray stray;
+        heddle_status st = hd_device_stray(&stray, device, space, side[i]);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        *reason = refused_side[i][stray];
     }
-    if (overlap(src, src_bytes, dst, dst_bytes)) {
-        return HD_REFUSED_OVERLAP;
+    return HEDDLE_OK;
+}
+
+static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const void *src, const void *dst)
+{
+    heddle_status st = hd_refusal_of(reason, plan, HEDDLE_SPACE_HOST, src, dst);
+    if (st != HEDDLE_OK || *reason != HD_REFUSED_NOT || !hd_channel_has_peers(plan->channel) ||
+        plan->request.options.memory == HEDDLE_MEMORY_ANY) {
+        return st;
     }
-    if (!hd_channel_has_peers(plan->channel) || plan->request.options.memory == HEDDLE_MEMORY_ANY) {
-        return HD_REFUSED_NOT;
+    if (hd_comm_export(plan->comm, src, (size_t)plan->request.src_bytes) == 0) {
+        *reason = HD_REFUSED_SRC;
+    } else if (hd_comm_export(plan->comm, dst, (size_t)plan->request.dst_bytes) == 0) {
+        *reason = HD_REFUSED_DST;
     }
-    if (hd_comm_export(plan->comm, src, src_bytes) == 0) {
-        return HD_REFUSED_SRC;
-    }
-    return hd_comm_export(plan->comm, dst, dst_bytes) == 0 ? HD_REFUSED_DST : HD_REFUSED_NOT;
+    return HEDDLE_OK;
 }
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
@@ -67,9 +94,10 @@ static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
     if (plan->is_checked && src == plan->src && dst == plan->dst) {
         return HEDDLE_OK;
     }
-    int reason = find_refusal(plan, src, dst);
-    if (reason != HD_REFUSED_NOT) {
-        return hd_channel_refuse(plan->channel, reason);
+    int reason;
+    heddle_status st = find_refusal(&reason, plan, src, dst);
+    if (st != HEDDLE_OK || reason != HD_REFUSED_NOT) {
+        return st != HEDDLE_OK ? hd_comm_abort_with(plan->comm, st) : hd_channel_refuse(plan->channel, reason);
     }
     plan->src = src;
     plan->dst = dst;
@@ -100,7 +128,7 @@ static heddle_status finish(heddle_reshard *plan, heddle_status st)
 }
 
 /* Others may have helped the last execution to its end without anybody asking after it. */
-static heddle_status check_free(heddle_reshard *plan)
+heddle_status hd_plan_check_free(heddle_reshard *plan)
 {
     int done;
     if (!plan->is_unfinished) {
@@ -116,7 +144,7 @@ static heddle_status check_free(heddle_reshard *plan)
 static heddle_status prepare(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_free(plan));
+    HD_TRY(hd_plan_check_free(plan));
     HD_TRY(accept(plan, src, dst));
     fill_src(plan);
     plan->is_unfinished = 1;
@@ -140,25 +168,51 @@ int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
     return measured;
 }
 
+static heddle_status execute_staged(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = hd_staged_begin(plan, src, dst, stream);
+    return st != HEDDLE_OK
+               ? st
+               : hd_staged_end(plan, hd_plan_run(plan, hd_stage_src(plan->stage), hd_stage_dst(plan->stage)));
+}
+
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
     }
-    (void)stream; /* host memory: done on return */
-    return hd_plan_run(reshard, src, dst);
+    return __builtin_expect(reshard->stage != NULL, 0) ? execute_staged(reshard, src, dst, stream)
+                                                       : hd_plan_run(reshard, src, dst); /* done on return */
+}
+
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
+{
+    heddle_status st = prepare(plan, src, dst);
+    if (st == HEDDLE_OK) {
+        st = hd_channel_start(plan->channel, plan->leg, plan->nphases);
+        plan->is_unfinished = st == HEDDLE_OK;
+    }
+    return st;
 }
 
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
-    heddle_status st = HEDDLE_OK;
-    (void)stream;
-    HD_TRY(HD_NEED(reshard));
-    HD_TRY(prepare(reshard, src, dst));
-    st = hd_channel_start(reshard->channel, reshard->leg, reshard->nphases);
-    reshard->is_unfinished = st == HEDDLE_OK;
+    heddle_status st = HD_NEED(reshard);
+    if (st != HEDDLE_OK || reshard->stage == NULL) {
+        return st != HEDDLE_OK ? st : start(reshard, src, dst);
+    }
+    HD_TRY(hd_staged_begin(reshard, src, dst, stream));
+    st = start(reshard, hd_stage_src(reshard->stage), hd_stage_dst(reshard->stage));
+    st = st == HEDDLE_OK ? st : hd_staged_end(reshard, st);
 out:
     return st;
+}
+
+/* The part on the host is over: what is left lies in the order of a stream. */
+static heddle_status end(heddle_reshard *plan, heddle_status st)
+{
+    st = finish(plan, st);
+    return plan->stage != NULL ? hd_staged_end(plan, st) : st;
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
@@ -168,7 +222,8 @@ heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
     HD_TRY(HD_NEED(done));
     st = hd_channel_test(reshard->channel, done);
     if (*done || st != HEDDLE_OK) {
-        st = finish(reshard, st);
+        st = end(reshard, st);
+        st = st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_test(reshard->stage, done) : st;
     }
 out:
     return st;
@@ -177,12 +232,19 @@ out:
 heddle_status heddle_reshard_wait(heddle_reshard *reshard)
 {
     heddle_status st = HD_NEED(reshard);
-    return st == HEDDLE_OK ? finish(reshard, hd_channel_wait(reshard->channel)) : st;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = end(reshard, hd_channel_wait(reshard->channel));
+    return st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_wait(reshard->stage) : st;
 }
 
 heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HD_NEED(reshard);
-    return st == HEDDLE_OK ? heddle_reshard_wait(reshard) : st;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = end(reshard, hd_channel_wait(reshard->channel));
+    return st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_wait_on(reshard->stage, stream) : st;
 }

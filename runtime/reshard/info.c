@@ -91,7 +91,12 @@ void hd_plan_explain(heddle_reshard *plan)
                  (long long)t.lanes->lane[group->first].run_bytes, t.lanes->nlanes, t.lanes->nlanes == 1 ? "y" : "ies",
                  t.lanes->ngroups, t.lanes->ngroups == 1 ? "" : "s");
     }
-    snprintf(plan->why, sizeof plan->why, "%s; %s%s%s%s", path_reason(plan, &t), plan->kernel_name, how,
+    char staged[128] = "";
+    if (plan->stage != NULL) {
+        snprintf(staged, sizeof staged, "arrays of %s are staged in %s host memory (wire host); ",
+                 hd_comm_device(plan->comm)->name, hd_stage_is_pinned(plan->stage) ? "pinned" : "pageable");
+    }
+    snprintf(plan->why, sizeof plan->why, "%s%s; %s%s%s%s", staged, path_reason(plan, &t), plan->kernel_name, how,
              plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
@@ -100,7 +105,8 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(reshard));
-    int64_t workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
+    int64_t workspace = reshard->work.bytes + (reshard->stage != NULL ? hd_stage_bytes(reshard->stage) : 0), near = 0,
+            by_messages = 0, messages = 0;
     for (int p = 0; p < reshard->nphases; p++) {
         hd_transfer_info t;
         hd_transfer_get_info(&t, reshard->transfer[p]);
@@ -125,7 +131,8 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
                                       .path = reshard->path,
                                       .kernel = reshard->kernel_name,
                                       .why = reshard->why,
-                                      .line = reshard->line_text};
+                                      .line = reshard->line_text,
+                                      .wire = reshard->stage != NULL ? "host" : ""};
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_reshard_info, nranks));
 out:
     return st;

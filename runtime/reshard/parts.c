@@ -98,7 +98,7 @@ heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase
     if (recv.zero_fill) {
         HD_TRY(describe_clear(out, plan, phase));
     }
-    spec->space = plan->request.options.space;
+    spec->space = hd_plan_space(plan);
     spec->kernels = plan->request.kernels;
     spec->add = plan->request.kernels->sum[plan->request.line.shape.dtype];
     spec->any_src = is_any && p->src == HD_PLACE_SRC;

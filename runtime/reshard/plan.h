@@ -5,6 +5,7 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/move/move.h"
+#include "runtime/move/stage.h"
 #include "runtime/reshard/compile.h"
 
 /* --- what every rank tells every other at creation (agree.c) ------------------------------------------------------ */
@@ -55,6 +56,9 @@ struct heddle_reshard {
     int nphases;
     int rule_direction; /* push + 2 * walk_src of phase 0 before trials */
     hd_work work;
+    hd_stage *stage; /* arrays of a device: the plan works on their images in host memory. NULL: it works on them */
+    void *staged;    /* dst of the execution under way */
+    int is_staged;   /* its image is still to be copied there */
 
     /* one execution */
     const void *src; /* accepted when is_checked */
@@ -91,6 +95,20 @@ int hd_plan_any_messages(const heddle_reshard *plan);
  * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);
 
+/* Where what the plan works on lies. */
+static inline heddle_space hd_plan_space(const heddle_reshard *plan)
+{
+    return plan->stage != NULL ? HEDDLE_SPACE_HOST : plan->request.options.space;
+}
+
+/* --- arrays of a device (staged.c); with a stage only ------------------------------------------------------------- */
+
+heddle_status hd_staged_create(heddle_reshard *plan); /* not collective */
+/* src to its image: an execution on the images may begin. */
+heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
+/* st: how the execution went. Its image to dst, in the order of the stream, once. */
+heddle_status hd_staged_end(heddle_reshard *plan, heddle_status st);
+
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 
 enum {
@@ -101,9 +119,20 @@ enum {
     HD_REFUSED_SRC_NULL,
     HD_REFUSED_DST_NULL,
     HD_REFUSED_UNALIGNED,
+    HD_REFUSED_SRC_SPACE,
+    HD_REFUSED_DST_SPACE,
+    HD_REFUSED_SRC_DEVICE,
+    HD_REFUSED_DST_DEVICE,
+    HD_REFUSED_CAPTURE,
     HD_REFUSED_COUNT
 };
 
 extern const char *const hd_refusals[HD_REFUSED_COUNT];
+
+/* What is wrong with arrays that lie, or should lie, in `space`, without asking who reaches them. */
+heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_space space, const void *src,
+                            const void *dst);
+/* Nothing is in flight, or HEDDLE_ERR_ARG. */
+heddle_status hd_plan_check_free(heddle_reshard *plan);
 
 #endif

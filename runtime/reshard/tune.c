@@ -31,7 +31,7 @@ static heddle_status trial_buffer(void **out, heddle_reshard *twin, int64_t byte
     if (twin->request.options.memory == HEDDLE_MEMORY_ANY) {
         return hd_alloc_aligned(out, 4096, (size_t)bytes, "trials of a reshard");
     }
-    return heddle_buffer_alloc(out, twin->comm, (size_t)bytes, twin->request.options.space);
+    return heddle_buffer_alloc(out, twin->comm, (size_t)bytes, hd_plan_space(twin));
 }
 
 static void free_trial_buffer(heddle_reshard *twin, void *buffer)

@@ -83,6 +83,8 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
     if (*possible) {
         heddle_reshard_options options = request.options;
         options.tuning = HEDDLE_TUNING_RULES;
+        options.space = hd_plan_space(plan);
+        options.device = options.space == HEDDLE_SPACE_HOST ? 0 : options.device;
         HD_TRY(heddle_reshard_create_line(out, plan->comm, &request.line, &options));
     }
 out:

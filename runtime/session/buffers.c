@@ -7,6 +7,7 @@
  */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/move/stage.h"
 #include "runtime/reshard/compile.h"
 #include "session_internal.h"
 
@@ -82,9 +83,10 @@ static int is_direct(const heddle_session *session, const heddle_tensor *x, cons
     return side->bytes > 0 && is_dense(x, side) && peers_reach(session, x->data, side->bytes);
 }
 
-/* Between strided memory and dense memory of the same part. */
-static void copy_part(const heddle_session *session, const hd_session_side *side, void *dst, const int64_t *dst_stride,
-                      const void *src, const int64_t *src_stride)
+/* Between strided memory and dense memory of the same part; of a device's in the order of the stream. */
+static heddle_status copy_part(const heddle_session *session, const hd_session_side *side, void *dst,
+                               const int64_t *dst_stride, const void *src, const int64_t *src_stride,
+                               heddle_stream stream)
 {
     hd_piece piece = {.peer = 0, .box = side->box};
     hd_array from = {.box = side->box}, to = {.box = side->box};
@@ -94,8 +96,12 @@ static void copy_part(const heddle_session *session, const hd_session_side *side
         to.stride_elems[d] = dst_stride[d];
     }
     hd_piece_copy(&copy, &piece, &from, &to, session->elem_bytes);
+    if (session->space == HEDDLE_SPACE_DEVICE) {
+        return hd_device_copy(hd_comm_device(session->comm), &copy, dst, src, stream);
+    }
     const hd_copy_by by = hd_copy_choose(&copy, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
     hd_copy_execute(&copy, &by, dst, src);
+    return HEDDLE_OK;
 }
 
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
@@ -118,27 +124,27 @@ heddle_status hd_session_result(void **out, heddle_session *session, const hd_se
     return st;
 }
 
-void hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
-                        const void *result)
+heddle_status hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+                                 const void *result, heddle_stream stream)
 {
-    if (to->bytes > 0 && result != dst->data) {
-        copy_part(session, to, dst->data, dst->stride_elems, result, to->stride_elems);
-    }
+    return to->bytes > 0 && result != dst->data
+               ? copy_part(session, to, dst->data, dst->stride_elems, result, to->stride_elems, stream)
+               : HEDDLE_OK;
 }
 
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const hd_session_side *from)
+                                const hd_session_side *from, heddle_stream stream)
 {
     if (is_direct(session, x, from)) {
         *out = x->data;
         return HEDDLE_OK;
     }
-    heddle_status st = hd_session_buffer_grow(session, &session->staging, from->bytes);
-    if (st == HEDDLE_OK) {
-        if (from->bytes > 0) {
-            copy_part(session, from, session->staging.memory, from->stride_elems, x->data, x->stride_elems);
-        }
-        *out = session->staging.memory;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_session_buffer_grow(session, &session->staging, from->bytes));
+    if (from->bytes > 0) {
+        HD_TRY(copy_part(session, from, session->staging.memory, from->stride_elems, x->data, x->stride_elems, stream));
     }
+    *out = session->staging.memory;
+out:
     return st;
 }

@@ -142,7 +142,8 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     session->backward = taken.backward != 0;
     session->space = taken.space;
     session->device = taken.device;
-    session->any_memory = hd_comm_local_ranks(comm, &local) < 2 || hd_comm_shares_address_space(comm);
+    session->any_memory = taken.space == HEDDLE_SPACE_DEVICE || hd_comm_local_ranks(comm, &local) < 2 ||
+                          hd_comm_shares_address_space(comm);
     session->counters.struct_bytes = sizeof(session->counters);
     HD_TRY(start(session));
 out:

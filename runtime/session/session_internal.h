@@ -108,12 +108,12 @@ heddle_status hd_session_compare(const heddle_session *session, heddle_comm *com
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
                                 const heddle_tensor *dst, const void *source);
 /* Copies a result that could not be written to dst directly; nothing otherwise. */
-void hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
-                        const void *result);
+heddle_status hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+                                 const void *result, heddle_stream stream);
 /* *out = memory that every peer can read with x's local part dense in the shape's order: x->data itself where that
  * will do, else a copy. */
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const hd_session_side *from);
+                                const hd_session_side *from, heddle_stream stream);
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes);
 
 #endif

@@ -132,7 +132,7 @@ static heddle_status execute(const passage *p, heddle_tensor *x, const heddle_te
     heddle_session *session = p->session;
     const void *src = NULL;
     void *result = NULL;
-    heddle_status st = hd_session_source(&src, session, x, &edge->from);
+    heddle_status st = hd_session_source(&src, session, x, &edge->from, stream);
     if (st == HEDDLE_OK) {
         st = hd_session_result(&result, session, &edge->to, dst, src);
     }
@@ -146,7 +146,10 @@ static heddle_status execute(const passage *p, heddle_tensor *x, const heddle_te
     }
     record->bytes_sent = hd_reshard_measured_bytes(edge->reshard) - before;
     if (dst != NULL) {
-        hd_session_deliver(session, &edge->to, dst, result);
+        st = hd_session_deliver(session, &edge->to, dst, result, stream);
+        if (st != HEDDLE_OK) {
+            return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
+        }
         *x = *dst;
         x->layout = edge->to.layout;
     } else {

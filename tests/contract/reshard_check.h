@@ -5,6 +5,7 @@
 #define HD_TEST_RESHARD_CHECK_H
 
 #include "case.h"
+#include "device_copy.h"
 #include "runtime/base/base.h"
 #include "runtime/reshard/compile.h"
 #include "runtime/verify/oracle.h"
@@ -25,6 +26,7 @@ typedef struct rc_mode {
     heddle_tuning tuning;
     const char *kernel;
     const char *path; /* expected info.path, NULL: any */
+    heddle_space space;
 } rc_mode;
 
 /* In every other element rank 0 has a number beside which the others vanish and rank 1 its negative: added in any other
@@ -86,6 +88,7 @@ typedef struct rc_array {
     int64_t elems, bytes; /* bytes: of the strided buffer */
     unsigned char *memory, *data;
     int private_memory;
+    unsigned char *on_device; /* where it lies in truth; `memory` is filled and read by the test. NULL: there */
 } rc_array;
 
 static inline void rc_strides(rc_array *a, const heddle_order *order, int padded, size_t elem_bytes)
@@ -133,6 +136,24 @@ static inline heddle_status rc_array_make(rc_array *a, heddle_comm *comm, const 
     return st;
 }
 
+static inline heddle_status rc_array_move_to_device(rc_array *a, heddle_comm *comm)
+{
+    return heddle_buffer_alloc((void **)&a->on_device, comm, (size_t)a->bytes + 2 * RC_MARGIN_BYTES,
+                               HEDDLE_SPACE_DEVICE);
+}
+
+/* Between the test's memory and the device's, margins included. */
+static inline heddle_status rc_array_copy(rc_array *a, heddle_comm *comm, int to_device)
+{
+    void *to = to_device ? a->on_device : a->memory, *from = to_device ? a->memory : a->on_device;
+    return a->on_device == NULL ? HEDDLE_OK : device_copy_now(comm, to, from, (size_t)a->bytes + 2 * RC_MARGIN_BYTES);
+}
+
+static inline void *rc_array_data(const rc_array *a)
+{
+    return a->on_device != NULL ? a->on_device + RC_MARGIN_BYTES : a->data;
+}
+
 static inline void rc_array_free(rc_array *a, heddle_comm *comm)
 {
     if (a->private_memory) {
@@ -140,7 +161,8 @@ static inline void rc_array_free(rc_array *a, heddle_comm *comm)
     } else if (a->memory != NULL) {
         heddle_buffer_free(comm, a->memory);
     }
-    a->memory = NULL;
+    heddle_buffer_free(comm, a->on_device);
+    a->memory = a->on_device = NULL;
 }
 
 /* Copy between the dense image and the strided buffer (to_dense 0), or compare (1); returns 0 when equal. */
@@ -285,7 +307,11 @@ static inline heddle_status rc_one(heddle_reshard *reshard, heddle_comm *comm, c
     heddle_status st = rc_world_make(&world, line, 7 + (uint64_t)round);
     if (st == HEDDLE_OK) {
         rc_walk(src, world.src[rank], elem_bytes, 0);
-        st = rc_execute(reshard, src->data, dst->data, split_phase);
+        st = rc_array_copy(src, comm, 1);
+        st = st == HEDDLE_OK ? rc_array_copy(dst, comm, 1) : st;
+        st = st == HEDDLE_OK ? rc_execute(reshard, rc_array_data(src), rc_array_data(dst), split_phase) : st;
+        st = st == HEDDLE_OK ? rc_array_copy(src, comm, 0) : st;
+        st = st == HEDDLE_OK ? rc_array_copy(dst, comm, 0) : st;
     }
     if (st == HEDDLE_OK && (wrong = rc_walk(dst, world.dst[rank], elem_bytes, 1)) != 0) {
         st = hd_fail(HEDDLE_ERR_INTERNAL, "%s: rank %d, execution %d: element %d of dst is wrong", text, rank, round,
@@ -308,6 +334,7 @@ static inline void rc_options(heddle_reshard_options *options, const rc_mode *mo
     options->memory = mode->memory;
     options->tuning = mode->tuning;
     options->kernel = mode->kernel;
+    options->space = mode->space;
     if (mode->padded) {
         options->src_stride_elems = src->stride;
         options->dst_stride_elems = dst->stride;
@@ -330,7 +357,12 @@ static inline heddle_status rc_check(heddle_comm *comm, const char *text, const 
         HD_TRY(rc_array_make(&src[i], comm, &line, 0, mode->padded, mode->private_src && i == 0));
         HD_TRY(rc_array_make(&dst[i], comm, &line, 1, mode->padded, mode->private_dst && i == 0));
     }
+    for (int i = 0; i < 2 && mode->space == HEDDLE_SPACE_DEVICE; i++) {
+        HD_TRY(rc_array_move_to_device(&src[i], comm));
+        HD_TRY(rc_array_move_to_device(&dst[i], comm));
+    }
     rc_options(&options, mode, &src[0], &dst[0]);
+    options.device = mode->space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(comm) : 0;
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
     HD_TRY(heddle_reshard_get_info(&info, reshard));
     if (mode->path != NULL && strcmp(info.path, mode->path) != 0) {

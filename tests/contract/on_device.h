@@ -1,0 +1,111 @@
+/* A plan whose arrays lie on an emulated device, for one of one or two ranks. */
+#ifndef HD_TEST_ON_DEVICE_H
+#define HD_TEST_ON_DEVICE_H
+
+#include "case.h"
+#include "check.h"
+#include "device_sim.h"
+#include "runtime/base/base.h"
+
+#include <heddle/heddle.h>
+
+static inline int says(const char *wanted)
+{
+    return strstr(heddle_last_error(), wanted) != NULL;
+}
+
+static inline void run(int n, const char *transport, const char *device, heddle_rank_main fn)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = device;
+    device_sim_here();
+    HD_OK(heddle_run_ranks_with(n, transport, &options, fn, NULL));
+}
+
+static inline heddle_comm *alone(void)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = "cuda:1";
+    device_sim_here();
+    HD_OK(heddle_comm_open(&comm, "self", &options));
+    return comm;
+}
+
+enum { ELEMS = 6 * 8 };
+
+typedef struct device_fixture {
+    heddle_comm *comm;
+    heddle_reshard *reshard;
+    int32_t *src, *dst; /* of the device */
+    int32_t sent[ELEMS], got[ELEMS];
+    int elems; /* of this rank's part */
+} device_fixture;
+
+static inline heddle_status device_set_up(device_fixture *f, heddle_comm *comm, int64_t deadline_ms)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    memset(f, 0, sizeof *f);
+    f->comm = comm;
+    f->elems = ELEMS / heddle_comm_size(comm);
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    options.deadline_ms = deadline_ms;
+    HD_TRY(heddle_reshard_parse(&line, heddle_comm_size(comm) == 1 ? "i32[t=6 s=8] on [sp=1]: t@sp -> s@sp as s,t"
+                                                                   : "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp as s,t"));
+    HD_TRY(heddle_reshard_create_line(&f->reshard, comm, &line, &options));
+    HD_TRY(heddle_buffer_alloc((void **)&f->src, comm, sizeof f->sent, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc((void **)&f->dst, comm, sizeof f->got, HEDDLE_SPACE_DEVICE));
+out:
+    return st;
+}
+
+static inline void device_tear_down(device_fixture *f)
+{
+    heddle_reshard_destroy(f->reshard);
+    heddle_buffer_free(f->comm, f->src);
+    heddle_buffer_free(f->comm, f->dst);
+}
+
+/* Element (t, s) is 100 t + s + round. */
+static inline void device_fill(device_fixture *f, int round)
+{
+    int first = heddle_comm_rank(f->comm) * f->elems / 8;
+    for (int i = 0; i < f->elems; i++) {
+        f->sent[i] = 100 * (first + i / 8) + i % 8 + round;
+    }
+    memset(f->got, 0x55, sizeof f->got);
+}
+
+static inline heddle_status check_got(const device_fixture *f, int round)
+{
+    int rank = heddle_comm_rank(f->comm), rows = 8 / heddle_comm_size(f->comm);
+    for (int i = 0; i < f->elems; i++) {
+        int wanted = 100 * (i % 6) + rank * rows + i / 6 + round;
+        if (f->got[i] != wanted) {
+            return heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: element %d is %d, not %d", rank, i, (int)f->got[i],
+                                    wanted);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+static inline heddle_status whole(device_fixture *f, int round)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fill(f, round);
+    HD_TRY(device_copy(f->comm, f->src, f->sent, sizeof f->sent, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_reshard_execute(f->reshard, f->src, f->dst, HEDDLE_NO_STREAM));
+    HD_TRY(device_copy(f->comm, f->got, f->dst, sizeof f->got, HEDDLE_NO_STREAM));
+    HD_TRY(device_settle(f->comm, HEDDLE_NO_STREAM));
+    st = check_got(f, round);
+out:
+    return st;
+}
+
+#endif

@@ -1,0 +1,217 @@
+/* A communicator with an emulated device: its memory, what a fork cannot do, and whose pointers plans take. */
+#include "on_device.h"
+
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- attached ----------------------------------------------------------------------------------------------------- */
+
+static heddle_status attached(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    char wanted[32];
+    void *memory = NULL;
+    int rank = heddle_comm_rank(comm);
+    hd_stray stray;
+    (void)arg;
+    snprintf(wanted, sizeof wanted, "; device cuda:%d (", rank % 2);
+    CHECK(heddle_comm_device(comm) == rank % 2);
+    CHECK(strstr(heddle_comm_describe(comm), wanted) != NULL);
+    CHECK(strstr(heddle_comm_describe(comm), "wire host (no other is there)") != NULL);
+    CHECK(heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_AUTO) == HEDDLE_ERR_ARG);
+    CHECK(says("the communicator has a device: cuda:"));
+    HD_TRY(heddle_buffer_alloc(&memory, comm, 1000, HEDDLE_SPACE_DEVICE));
+    HD_TRY(hd_device_stray(&stray, hd_comm_device(comm), HEDDLE_SPACE_DEVICE, memory));
+    CHECK(stray == HD_STRAY_NOT);
+    HD_TRY(hd_device_stray(&stray, hd_comm_device(comm), HEDDLE_SPACE_DEVICE, &stray));
+    CHECK(stray == HD_STRAY_HOST);
+    HD_TRY(hd_device_stray(&stray, hd_comm_device(comm), HEDDLE_SPACE_HOST, (char *)memory + 999));
+    CHECK(stray == HD_STRAY_DEVICE);
+    HD_TRY(heddle_comm_poll(comm));
+    heddle_buffer_free(comm, memory);
+out:
+    return st;
+}
+
+static void attached_to_threads(void **state)
+{
+    (void)state;
+    run(1, "threads", "cuda", attached);
+    run(3, "threads", "cuda", attached);
+}
+
+static void attached_to_processes(void **state)
+{
+    (void)state;
+    run(3, "shm", "cuda", attached);
+}
+
+static void no_such_device(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *devices, *asked, *sentence;
+    } cases[] = {{"2", "cuda:2", "no device cuda:2: this process sees 2"},
+                 {"0", "cuda", "no cuda device: "},
+                 {"-1", "cuda", "no cuda device: there is no NVIDIA driver on this machine"}};
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    device_sim_here();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pid_t pid = fork(); /* the emulator reads its environment once */
+        if (pid == 0) {
+            heddle_comm *comm = NULL;
+            setenv("HEDDLE_CUDASIM_DEVICES", cases[i].devices, 1);
+            options.device = cases[i].asked;
+            heddle_status st = heddle_comm_open(&comm, "self", &options);
+            if (st != HEDDLE_ERR_UNSUPPORTED || !says(cases[i].sentence)) {
+                fprintf(stderr, "%s: %d, %s\n", cases[i].asked, (int)st, heddle_last_error());
+                _exit(1);
+            }
+            _exit(0);
+        }
+        int ended = 0;
+        waitpid(pid, &ended, 0);
+        assert_int_equal(ended, 0);
+    }
+}
+
+static void buffers_outlive_the_communicator(void **state)
+{
+    (void)state;
+    device_sim sim;
+    void *memory[2];
+    heddle_comm *comm = alone();
+    HD_OK(device_sim_get(&sim));
+    HD_OK(heddle_buffer_alloc(&memory[0], comm, 4096, HEDDLE_SPACE_DEVICE));
+    HD_OK(heddle_buffer_alloc(&memory[1], comm, 4096, HEDDLE_SPACE_HOST));
+    heddle_comm_destroy(comm);
+    assert_true(sim.device_bytes() >= 4096);
+    heddle_buffer_free(comm, memory[1]);
+    heddle_buffer_free(comm, memory[0]);
+    assert_int_equal(sim.device_bytes(), 0);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    void *memory = NULL;
+    setenv("HEDDLE_CUDASIM_MEMORY", "1", 1);
+    heddle_comm *comm = alone();
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_buffer_alloc(&memory, comm, 3 << 20, HEDDLE_SPACE_DEVICE));
+    assert_true(says("device cuda:1 has no 3145728 bytes: 1048576 of 1048576 are free"));
+    HD_OK(heddle_buffer_alloc(&memory, comm, 1 << 19, HEDDLE_SPACE_DEVICE));
+    heddle_buffer_free(comm, memory);
+    heddle_comm_destroy(comm);
+}
+
+static void a_fork_has_no_device(void **state)
+{
+    (void)state;
+    heddle_comm *comm = alone();
+    pid_t pid = fork();
+    if (pid == 0) {
+        heddle_comm *own = NULL;
+        void *memory = NULL;
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.device = "cuda";
+        int wrong = heddle_buffer_alloc(&memory, comm, 8, HEDDLE_SPACE_DEVICE) != HEDDLE_ERR_ARG;
+        wrong |= heddle_comm_open(&own, "self", &options) != HEDDLE_ERR_UNSUPPORTED;
+        wrong |= !says("is a fork of process") || !says("which used CUDA before");
+        heddle_comm_destroy(comm);
+        _exit(wrong);
+    }
+    int ended = 0;
+    waitpid(pid, &ended, 0);
+    assert_int_equal(ended, 0);
+    heddle_comm_destroy(comm);
+}
+
+/* --- pointers ----------------------------------------------------------------------------------------------------- */
+
+/* Rank 1 comes with a pointer of the wrong kind: both hear of it, and the plan goes on. */
+static heddle_status strays(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    heddle_reshard *on_host = NULL;
+    heddle_reshard_line line;
+    void *other = NULL;
+    const hd_device *device = hd_comm_device(comm);
+    int is_wrong = heddle_comm_rank(comm) == 1;
+    (void)arg;
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(heddle_reshard_parse(&line, "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_reshard_create_line(&on_host, comm, &line, NULL));
+    HD_TRY(device->library->alloc(&other, 1 - device->number, sizeof f.sent));
+    HD_TRY(whole(&f, 0));
+    CHECK(heddle_reshard_execute(f.reshard, is_wrong ? f.sent : f.src, f.dst, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("rank 1") && says("its src is host memory, and the plan is of a device's"));
+    CHECK(heddle_reshard_execute(f.reshard, f.src, is_wrong ? f.got : f.dst, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("rank 1") && says("its dst is host memory, and the plan is of a device's"));
+    CHECK(heddle_reshard_execute(f.reshard, is_wrong ? other : f.src, f.dst, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("rank 1") && says("its src is memory of a device that the plan is not of"));
+    CHECK(heddle_reshard_execute(f.reshard, f.src, is_wrong ? f.src : f.dst, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("rank 1") && says("its src and dst overlap"));
+    CHECK(heddle_reshard_execute(on_host, f.sent, is_wrong ? f.dst : f.got, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("rank 1") && says("its dst is memory of a device that the plan is not of"));
+    HD_TRY(heddle_reshard_execute(on_host, f.sent, f.got, HEDDLE_NO_STREAM));
+    st = whole(&f, 7);
+out:
+    device->library->free(other, 1 - device->number);
+    heddle_reshard_destroy(on_host);
+    device_tear_down(&f);
+    return st;
+}
+
+static void pointers_are_looked_up(void **state)
+{
+    (void)state;
+    run(2, "threads", "cuda", strays);
+}
+
+static heddle_status asks_wrongly(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard *reshard = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    (void)arg;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm) + 1;
+    HD_TRY(heddle_reshard_parse(&line, "i32[t=6 s=8] on [sp=1]: t@sp -> s@sp"));
+    CHECK(heddle_reshard_create_line(&reshard, comm, &line, &options) == HEDDLE_ERR_ARG);
+    CHECK(says("a reshard: memory of device 1, the communicator's is 0 (cuda:0)"));
+    heddle_attention *attention = NULL;
+    heddle_attention_options plain;
+    heddle_attention_options_init(&plain);
+    plain.space = HEDDLE_SPACE_DEVICE;
+    heddle_shape shape;
+    heddle_layout layout;
+    HD_TRY(heddle_shape_parse(&shape, "f32[b=1 s=8 h=2 d=4]"));
+    HD_TRY(heddle_layout_parse(&layout, "s@sp", &shape, &line.mesh));
+    CHECK(heddle_attention_create(&attention, comm, &shape, &line.mesh, &layout, &plain) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("attention: memory of device 0, but it works in host memory only"));
+out:
+    return st;
+}
+
+static void what_is_not_there(void **state)
+{
+    (void)state;
+    run(1, "threads", "cuda", asks_wrongly);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(attached_to_threads),    cmocka_unit_test(attached_to_processes),
+        cmocka_unit_test(no_such_device),         cmocka_unit_test(buffers_outlive_the_communicator),
+        cmocka_unit_test(out_of_memory),          cmocka_unit_test(a_fork_has_no_device),
+        cmocka_unit_test(pointers_are_looked_up), cmocka_unit_test(what_is_not_there),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

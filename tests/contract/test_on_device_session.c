@@ -1,0 +1,208 @@
+/* Sessions in an emulated device's memory: every switch of a schedule, forward and backward, strided tensors and
+ * results where the caller wants them. Forward by the elements' global index, backward against the same session on the
+ * host. */
+#include "on_device.h"
+
+#include "session_fixture.h"
+
+enum { ROOM_BYTES = 5 * 7 * 6 * 4 * 2 + 64, CANARY = 0x77 };
+
+/* A tensor on the device and its image, which the test fills and reads. */
+typedef struct twofold {
+    heddle_comm *comm;
+    heddle_tensor x, image;
+    void *on_device, *on_host;
+} twofold;
+
+static heddle_status twofold_make(twofold *out, heddle_comm *comm)
+{
+    memset(out, 0, sizeof *out);
+    out->comm = comm;
+    out->on_host = malloc(ROOM_BYTES);
+    memset(out->on_host, CANARY, ROOM_BYTES);
+    return heddle_buffer_alloc(&out->on_device, comm, ROOM_BYTES, HEDDLE_SPACE_DEVICE);
+}
+
+static void twofold_free(twofold *t)
+{
+    free(t->on_host);
+    heddle_buffer_free(t->comm, t->on_device);
+}
+
+static heddle_status push(twofold *t)
+{
+    heddle_status st = device_copy(t->comm, t->on_device, t->on_host, ROOM_BYTES, HEDDLE_NO_STREAM);
+    return st == HEDDLE_OK ? device_settle(t->comm, HEDDLE_NO_STREAM) : st;
+}
+
+/* t->image becomes what t->x says, wherever that lies by now. */
+static heddle_status pull(twofold *t)
+{
+    heddle_status st = device_copy(t->comm, t->on_host, t->x.data, t->x.capacity_bytes, HEDDLE_NO_STREAM);
+    t->image = t->x;
+    t->image.data = t->on_host;
+    return st == HEDDLE_OK ? device_settle(t->comm, HEDDLE_NO_STREAM) : st;
+}
+
+/* Every other element of rows, where `gaps`. */
+static void spread(heddle_tensor *x, int gaps)
+{
+    for (int d = 0; d < x->shape.ndim; d++) {
+        x->stride_elems[d] *= 1 + gaps;
+    }
+    x->capacity_bytes = ROOM_BYTES;
+}
+
+static heddle_status bring(twofold *t, const fixture *f, const char *text, int gaps)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_layout layout;
+    heddle_box box;
+    const int rank = heddle_comm_rank(t->comm);
+    HD_TRY(heddle_layout_parse(&layout, text, &f->info.shape, &f->info.mesh));
+    HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
+    HD_TRY(heddle_tensor_init(&t->image, t->on_host, &f->info.shape, &f->info.mesh, &layout, NULL, rank));
+    spread(&t->image, gaps);
+    stamp(&t->image, &box);
+    HD_TRY(push(t));
+    t->x = t->image;
+    t->x.data = t->on_device;
+    t->x.space = HEDDLE_SPACE_DEVICE;
+    t->x.device = heddle_comm_device(t->comm);
+out:
+    return st;
+}
+
+static heddle_status open_session(heddle_session **out, heddle_comm *comm, const fixture *f, heddle_space space)
+{
+    heddle_session_options options;
+    heddle_session_options_init(&options);
+    options.backward = 1;
+    options.space = space;
+    options.device = space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(comm) : 0;
+    return heddle_session_create(out, comm, f->schedule, &options);
+}
+
+/* Into memory of the caller's, with gaps that nobody writes to. */
+static heddle_status enter_own(int *times, fixture *f, twofold *from, twofold *to, const char *stage)
+{
+    heddle_status st = HEDDLE_OK;
+    int written = 0;
+    HD_TRY(heddle_session_expect(&to->x, NULL, f->session, stage));
+    spread(&to->x, 1);
+    to->x.data = to->on_device;
+    memset(to->on_host, CANARY, ROOM_BYTES);
+    HD_TRY(push(to));
+    HD_TRY(heddle_session_enter(f->session, stage, &from->x, &to->x, HEDDLE_NO_STREAM));
+    if (from->x.data != to->on_device) { /* in the stage's layout before */
+        return HEDDLE_OK;
+    }
+    ++*times;
+    HD_TRY(pull(to));
+    for (int i = 1; i < ROOM_BYTES / 4; i += 2) {
+        written |= ((const uint32_t *)to->on_host)[i] != 0x77777777;
+    }
+    CHECK(!written);
+    st = check_stamps(&to->image, f, heddle_comm_rank(from->comm), 0);
+out:
+    return st;
+}
+
+static heddle_status forward(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    fixture f = {0};
+    twofold x = {0}, own = {0};
+    heddle_tensor on_host;
+    int times = 0;
+    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    (void)arg;
+    HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
+    HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
+    HD_TRY(twofold_make(&x, comm));
+    HD_TRY(twofold_make(&own, comm));
+    HD_TRY(bring(&x, &f, "s@sp", 1));
+    on_host = x.image;
+    CHECK(heddle_session_enter(f.session, stages[0], &on_host, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(says("x is host memory, the session's buffers are a device's memory"));
+    for (int i = 0; i < STAGES * REPEAT; i++) {
+        if (i >= 5 && times == 0) { /* the others go on from there */
+            HD_TRY(enter_own(&times, &f, &x, &own, stages[i % STAGES]));
+            continue;
+        }
+        HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x.x, NULL, HEDDLE_NO_STREAM));
+        CHECK(x.x.space == HEDDLE_SPACE_DEVICE && x.x.device == heddle_comm_device(comm));
+        HD_TRY(pull(&x));
+        HD_TRY(check_stamps(&x.image, &f, heddle_comm_rank(comm), 0));
+    }
+    HD_TRY(heddle_session_get_counters(&counters, f.session));
+    CHECK(counters.bytes_sent == counters.bytes_planned);
+    CHECK(heddle_comm_size(comm) == 1 || (times == 1 && counters.switches >= 5));
+out:
+    tear_down(&f);
+    twofold_free(&x);
+    twofold_free(&own);
+    return st;
+}
+
+/* The same gradients through both sessions: the same bits come out. */
+static heddle_status backward(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    fixture f = {0};
+    heddle_session *on_host = NULL;
+    twofold dx = {0};
+    heddle_tensor host;
+    void *memory = malloc(ROOM_BYTES);
+    (void)arg;
+    HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
+    HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
+    HD_TRY(open_session(&on_host, comm, &f, HEDDLE_SPACE_HOST));
+    HD_TRY(twofold_make(&dx, comm));
+    HD_TRY(bring(&dx, &f, "*", 0));
+    host = dx.image;
+    host.data = memcpy(memory, dx.on_host, ROOM_BYTES);
+    for (int i = STAGES * REPEAT; i >= 0; i--) {
+        const char *stage = i == STAGES * REPEAT ? "end" : stages[i % STAGES];
+        HD_TRY(heddle_session_backward(f.session, stage, &dx.x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(on_host, stage, &host, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(pull(&dx));
+        CHECK(host.capacity_bytes == dx.x.capacity_bytes);
+        CHECK(memcmp(host.data, dx.on_host, host.capacity_bytes) == 0);
+    }
+out:
+    heddle_session_destroy(on_host);
+    tear_down(&f);
+    twofold_free(&dx);
+    free(memory);
+    return st;
+}
+
+static void forward_among_threads(void **state)
+{
+    (void)state;
+    run(1, "threads", "cuda", forward);
+    run(3, "threads", "cuda", forward);
+}
+
+static void forward_among_processes(void **state)
+{
+    (void)state;
+    run(4, "shm", "cuda", forward);
+}
+
+static void backward_as_on_the_host(void **state)
+{
+    (void)state;
+    run(3, "threads", "cuda", backward);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(forward_among_threads),
+        cmocka_unit_test(forward_among_processes),
+        cmocka_unit_test(backward_as_on_the_host),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

@@ -1,0 +1,188 @@
+/* Reshards of arrays on an emulated device: in the order of streams, and when the device fails. */
+#include "on_device.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+enum { MOST_CALLS = 100 };
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+static void *release_later(void *arg)
+{
+    usleep(30000);
+    ((const device_sim *)arg)->release();
+    return NULL;
+}
+
+/* src is written by what the stream still has to do. */
+static heddle_status in_stream_order(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL, *other = NULL;
+    pthread_t later;
+    int done = 1;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(whole(&f, 0));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(sim.stream_create(&other));
+    device_fill(&f, 3);
+    sim.hold(stream);
+    CHECK(pthread_create(&later, NULL, release_later, &sim) == 0);
+    st = device_copy(comm, f.src, f.sent, sizeof f.sent, stream);
+    st = st == HEDDLE_OK ? heddle_reshard_execute(f.reshard, f.src, f.dst, stream) : st;
+    pthread_join(later, NULL);
+    HD_TRY(st);
+    HD_TRY(device_copy(comm, f.got, f.dst, sizeof f.got, stream));
+    HD_TRY(device_settle(comm, stream));
+    HD_TRY(check_got(&f, 3));
+
+    /* dst is written in the order of the stream, and others can wait for that. */
+    device_fill(&f, 5);
+    HD_TRY(device_copy(comm, f.src, f.sent, sizeof f.sent, stream));
+    HD_TRY(heddle_reshard_start(f.reshard, f.src, f.dst, stream));
+    CHECK(heddle_reshard_start(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_ARG && says("already in flight"));
+    sim.hold(stream);
+    HD_TRY(heddle_reshard_wait_on(f.reshard, other));
+    HD_TRY(heddle_reshard_test(f.reshard, &done));
+    CHECK(!done);
+    CHECK(pthread_create(&later, NULL, release_later, &sim) == 0);
+    st = device_copy(comm, f.got, f.dst, sizeof f.got, other);
+    st = st == HEDDLE_OK ? heddle_reshard_wait(f.reshard) : st;
+    pthread_join(later, NULL);
+    HD_TRY(st);
+    HD_TRY(heddle_reshard_test(f.reshard, &done));
+    CHECK(done);
+    HD_TRY(device_settle(comm, other));
+    st = check_got(&f, 5);
+out:
+    device_tear_down(&f);
+    sim.stream_destroy(stream);
+    sim.stream_destroy(other);
+    return st;
+}
+
+static void streams_order(void **state)
+{
+    (void)state;
+    run(2, "shm", "cuda", in_stream_order);
+}
+
+/* Rank 0's stream does not come: it says so, and rank 1 is told. */
+static heddle_status a_stream_is_late(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    int is_late = heddle_comm_rank(comm) == 0;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, is_late ? 200 : 20000));
+    HD_TRY(sim.stream_create(&stream));
+    if (is_late) {
+        sim.hold(stream);
+    }
+    st = heddle_reshard_execute(f.reshard, f.src, f.dst, stream);
+    sim.release();
+    CHECK(st == (is_late ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));
+    CHECK(says("rank 0: the stream of device cuda:0 did not come to the copies of a reshard before the deadline"));
+    CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_PEER);
+    st = HEDDLE_OK;
+out:
+    device_tear_down(&f);
+    sim.stream_destroy(stream);
+    return st;
+}
+
+static void a_stream_has_a_deadline(void **state)
+{
+    (void)state;
+    run(2, "shm", "cuda", a_stream_is_late);
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* All that a rank does, with the n-th call of its device failing. */
+static heddle_status goes_through(heddle_comm *comm)
+{
+    device_fixture f = {0};
+    heddle_status st = device_set_up(&f, comm, 0);
+    st = st == HEDDLE_OK ? whole(&f, 1) : st;
+    st = st == HEDDLE_OK ? heddle_comm_poll(comm) : st;
+    device_tear_down(&f);
+    return st;
+}
+
+static void every_call_can_fail(void **state)
+{
+    (void)state;
+    device_sim sim;
+    heddle_comm *comm = alone();
+    HD_OK(device_sim_get(&sim));
+    HD_OK(goes_through(comm));
+    heddle_comm_destroy(comm);
+    int failed = 0;
+    for (int n = 1; n <= MOST_CALLS; n++) { /* how many there are hangs on how often the events are looked at */
+        comm = alone();
+        sim.fail_at(n, 999);
+        heddle_status st = goes_through(comm);
+        sim.fail_at(0, 0);
+        if (st != HEDDLE_OK) {
+            assert_int_equal(st, HEDDLE_ERR_DEVICE);
+            assert_true(says("device cuda:") && says("failed with error 999"));
+            failed++;
+        }
+        heddle_comm_destroy(comm);
+    }
+    assert_true(failed > MOST_CALLS / 5); /* the others release something, or are done without */
+}
+
+/* A device that fails under one rank: the other hears of it at once. */
+static heddle_status one_fails(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    int is_broken = heddle_comm_rank(comm) == 1;
+    int64_t start_ns = hd_now_ns();
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(whole(&f, 1));
+    if (is_broken) {
+        sim.fail_at(8, 999);
+    }
+    st = HEDDLE_OK;
+    for (int i = 0; i < 10 && st == HEDDLE_OK; i++) {
+        st = heddle_reshard_execute(f.reshard, f.src, f.dst, HEDDLE_NO_STREAM);
+    }
+    CHECK(st == (is_broken ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_PEER));
+    CHECK(says("device cuda:1: cuda") && says("failed with error 999"));
+    CHECK(hd_now_ns() - start_ns < (int64_t)20e9);
+    st = HEDDLE_OK;
+out:
+    device_tear_down(&f);
+    return st;
+}
+
+static void failures_are_told(void **state)
+{
+    (void)state;
+    run(2, "shm", "cuda", one_fails);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(streams_order),
+        cmocka_unit_test(a_stream_has_a_deadline),
+        cmocka_unit_test(every_call_can_fail),
+        cmocka_unit_test(failures_are_told),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}

@@ -1,0 +1,45 @@
+/* What tests ask of the emulated device besides heddle's table: functions of device_sim.c and cudasim.h in the library
+ * that was loaded for it. */
+#ifndef HD_TEST_DEVICE_SIM_H
+#define HD_TEST_DEVICE_SIM_H
+
+#include "device_copy.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct device_sim {
+    void *handle;
+    heddle_status (*stream_create)(void **stream);
+    void (*stream_destroy)(void *stream); /* released before */
+    void (*hold)(void *stream);           /* what is enqueued from now on waits until release */
+    void (*release)(void);
+    void (*fail_at)(int64_t n, int error);
+    int64_t (*device_bytes)(void);
+} device_sim;
+
+/* Before anything is attached: where the library lies. */
+static inline void device_sim_here(void)
+{
+    setenv("HEDDLE_MODULE_PATH", HEDDLE_DEVICE_SIM, 1);
+}
+
+/* After something was attached. Functions are copied: a pointer to data is none to a function. */
+static inline heddle_status device_sim_get(device_sim *out)
+{
+    static const char *const names[] = {"device_sim_stream_create", "device_sim_stream_destroy",
+                                        "device_sim_hold",          "device_sim_release",
+                                        "hd_sim_fail_at",           "hd_sim_device_bytes"};
+    out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;
+        if (found == NULL) {
+            return heddle_set_error(HEDDLE_ERR_INTERNAL, "the emulated device has no %s", names[i]);
+        }
+        memcpy((char *)out + offsetof(device_sim, stream_create) + i * sizeof found, &found, sizeof found);
+    }
+    return HEDDLE_OK;
+}
+
+#endif
