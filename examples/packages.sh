@@ -25,6 +25,7 @@ heddle_missing() {
         command -v pgrep >/dev/null || echo procps
         command -v python3 >/dev/null || echo python3
         [ -d /usr/lib/python3/dist-packages/numpy ] || echo python3-numpy
+        [ -d /usr/lib/python3/dist-packages/pytest ] || echo python3-pytest
         [ "$(uname -m)" != x86_64 ] || command -v qemu-x86_64 >/dev/null || echo qemu-user
         ;;
     esac

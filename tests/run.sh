@@ -2,7 +2,7 @@
 # Installs what is missing, builds and runs the tests.
 #
 #     tests/run.sh                        all tiers but the long one, optimised build
-#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts long (docs/testing.md)
+#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy long (docs/testing.md)
 #     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
 #
@@ -18,7 +18,7 @@ if [ "${1:-}" = --preset ]; then
 fi
 folder=build
 [ "$preset" = release ] || folder=build-$preset
-[ $# -gt 0 ] || set -- quick ranks fault cli house hosts
+[ $# -gt 0 ] || set -- quick ranks fault cli house hosts numpy
 tiers=$(IFS='|' && echo "$*")
 
 wanted="build test"

@@ -19,6 +19,7 @@
 #define HEDDLE_STATUS_H
 
 #include <heddle/export.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,6 +61,11 @@ HEDDLE_API const char *heddle_last_error(void);
  * heddle_set_error(HEDDLE_ERR_IO, "...")`. HEDDLE_OK is passed through as any other. */
 HEDDLE_API heddle_status heddle_set_error(heddle_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* The size of the public struct called `name` ("heddle_shape") in this library, for bindings that mirror the structs in
+ * another language: a number that differs from theirs is a library of another version. 0: heddle/heddle.h has no struct
+ * of this name, or NULL. Any thread. */
+HEDDLE_API size_t heddle_struct_bytes(const char *name);
 
 #ifdef __cplusplus
 }

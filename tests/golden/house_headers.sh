@@ -18,5 +18,8 @@ for header in include/heddle/*.h include/heddle/*/*.h; do
     done
     echo "#include <$name>" | c++ -std=c++17 $flags $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
 done
+for name in $(sed -nE 's/^typedef struct (heddle_[a-z0-9_]+) \{.*/\1/p' include/heddle/*.h); do
+    grep -q "X($name)" runtime/base/sizes.c || { echo "$name: not in the table of runtime/base/sizes.c (heddle_struct_bytes)"; failed=1; }
+done
 echo "headers: $(ls include/heddle/*.h include/heddle/*/*.h | wc -l) compiled alone as C11, C17 and C++17"
 exit $failed

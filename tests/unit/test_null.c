@@ -11,6 +11,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
 
 /* function, arguments, neutral value, call */
 #define VALUES(X)                                                                                                      \
+    X(heddle_struct_bytes, "name", 0, (long)heddle_struct_bytes(P(0, "heddle_shape")))                                 \
     X(heddle_shape_parse, "out text", NULL_STATUS, heddle_shape_parse(P(0, &(heddle_shape){0}), P(1, "f32[b=1]")))     \
     X(heddle_mesh_parse, "out text", NULL_STATUS, heddle_mesh_parse(P(0, &(heddle_mesh){0}), P(1, "[sp=1]")))          \
     X(heddle_layout_parse, "out text shape mesh", NULL_STATUS,                                                         \

@@ -42,6 +42,14 @@ static void refuses_the_nth_allocation(void **state)
     HD_FAILS(HEDDLE_ERR_NOMEM, hd_alloc(&memory, SIZE_MAX / 2, 8, "an overflow"));
 }
 
+static void says_how_large_structs_are(void **state)
+{
+    (void)state;
+    assert_int_equal(heddle_struct_bytes("heddle_shape"), sizeof(heddle_shape));
+    assert_int_equal(heddle_struct_bytes("heddle_tensor"), sizeof(heddle_tensor));
+    assert_int_equal(heddle_struct_bytes("heddle_shap"), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -49,6 +57,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(keeps_the_last_sentence),
         cmocka_unit_test(programs_write_a_sentence_too),
         cmocka_unit_test(refuses_the_nth_allocation),
+        cmocka_unit_test(says_how_large_structs_are),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

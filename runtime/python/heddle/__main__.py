@@ -1,0 +1,73 @@
+"""python -m heddle -n RANKS program.py ...: starts the ranks of this host, each a Python of its own.
+
+Every rank finds HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY, which Comm.open() goes by. When one fails the others have two
+seconds to say what they make of it; the exit code is that of the first that failed.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import uuid
+from typing import List
+
+GRACE_S = 2.0
+
+
+def _start(size: int, command: List[str]) -> List[subprocess.Popen]:
+    key = uuid.uuid4().hex
+    return [subprocess.Popen(command, env={**os.environ, "HEDDLE_RANK": str(rank), "HEDDLE_SIZE": str(size),
+                                           "HEDDLE_KEY": key}) for rank in range(size)]
+
+
+def _wait(ranks: List[subprocess.Popen]) -> int:
+    """The first code that is not 0, when all have ended."""
+    code, failed_at = 0, None
+    while True:
+        codes = [rank.poll() for rank in ranks]
+        if failed_at is None and any(codes):
+            code, failed_at = min(filter(None, codes)), time.monotonic()  # who was killed before who says so
+        if None not in codes:
+            return code
+        if failed_at is not None and time.monotonic() - failed_at > GRACE_S:
+            _end(ranks)
+        time.sleep(0.02)
+
+
+def _end(ranks: List[subprocess.Popen]) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.kill()
+    for rank in ranks:
+        rank.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m heddle", description="start ranks on this host")
+    parser.add_argument("-n", type=int, required=True, metavar="RANKS", help="how many")
+    parser.add_argument("program", help="a Python program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    given = parser.parse_args()
+    if given.n < 1:
+        parser.error(f"-n is {given.n}, wanted 1 at least")
+    ranks = _start(given.n, [sys.executable, given.program, *given.arguments])
+    try:
+        code = _wait(ranks)
+    except KeyboardInterrupt:  # the terminal sends it to the ranks as well
+        code = _interrupted(ranks)
+    finally:
+        _end(ranks)
+    return code if code >= 0 else 128 - code
+
+
+def _interrupted(ranks: List[subprocess.Popen]) -> int:
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until and any(rank.poll() is None for rank in ranks):
+        time.sleep(0.02)
+    return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

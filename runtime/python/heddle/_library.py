@@ -1,0 +1,58 @@
+"""The shared library: found, loaded, and compared with what the package was made for."""
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from . import _abi
+from .errors import error_of
+
+
+def _find() -> str:
+    """Beside this file, where a wheel and the build folder have it. $HEDDLE_LIBRARY names another one."""
+    named = os.environ.get("HEDDLE_LIBRARY")
+    if named:
+        return named
+    folder = Path(__file__).absolute().parent
+    found = sorted(folder.glob("libheddle.so*"))
+    if not found:
+        raise ImportError(f"there is no libheddle.so in {folder}: the package is used from the build folder "
+                          "(PYTHONPATH=build/python) or installed; or set HEDDLE_LIBRARY to the library's path")
+    return str(found[0])
+
+
+def _load() -> ctypes.CDLL:
+    path = _find()
+    library = ctypes.CDLL(path)
+    try:
+        for name, (result, arguments) in _abi.FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise ImportError(f"{path} is of another version than this package: {error}") from None
+    for struct in _abi.STRUCTS:
+        theirs, ours = library.heddle_struct_bytes(struct.__name__.encode()), ctypes.sizeof(struct)
+        if theirs != ours:
+            raise ImportError(f"{path} is of another version than this package: {struct.__name__} has {theirs} bytes "
+                              f"there and {ours} here")
+    return library
+
+
+lib = _load()
+
+
+def last_error() -> str:
+    """The sentence of the last failed call of this thread."""
+    return lib.heddle_last_error().decode(errors="replace")
+
+
+def check(status: int) -> None:
+    """Raises the error of a call that failed."""
+    if status != 0:
+        raise error_of(status, last_error())
+
+
+def version() -> str:
+    """"major.minor.patch" of the loaded library."""
+    return lib.heddle_version().decode()

@@ -1,0 +1,253 @@
+"""Who the ranks are."""
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import itertools
+import os
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+from . import _abi
+from ._library import check, last_error, lib
+from .errors import ArgumentError, error_of
+from .line import Line, mesh_of
+from .pool import Pool
+from .reshard import Reshard
+
+_INTERRUPT = dict(_abi.heddle_comm_options._fields_)["interrupt"]
+
+
+def _asked(raised: List[BaseException]):
+    """Runs the signal handlers of Python whenever it is resumed; yields 1 when one of them raised.
+
+    A generator, because a handler may also run at the first instruction of whatever Python is called: here that is
+    inside the try. A function would lose what was raised there, and with it the user's Ctrl-C.
+    """
+    answer = 0
+    while True:
+        try:
+            while True:
+                yield answer
+                answer = 0
+                ctypes.pythonapi.PyErr_CheckSignals()
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            raised.append(error)
+            answer = 1
+
+
+class _State:
+    """What is left to do in C when a communicator is closed, by whatever way that comes about."""
+
+    def __init__(self, parent: "Optional[_State]" = None):
+        self.handle: Optional[int] = None
+        self.pid = os.getpid()
+        self.parent = parent
+        self.root: _State = parent.root if parent else self
+        self.raised: List[BaseException] = parent.raised if parent else []
+        self.is_closed = False
+        self._numbers = itertools.count()
+        self._live: Dict[int, Callable[[], None]] = {}
+        self._dropped: collections.deque = collections.deque()
+        self._closing: List[Callable[[], None]] = []
+        if parent is None:
+            generator = _asked(self.raised)
+            next(generator)
+            self.interrupt = _INTERRUPT(generator.send)
+
+    def open_handle(self) -> int:
+        if self.is_closed or self.handle is None:
+            raise ArgumentError("the communicator is closed")
+        if os.getpid() != self.pid:
+            raise ArgumentError(f"process {os.getpid()} is a fork of {self.pid}, whose communicator it cannot use")
+        return self.handle
+
+    def check(self, status: int) -> None:
+        """As `check`; what a signal handler raised in the meantime comes first."""
+        if self.raised:
+            first = self.raised[0]
+            self.raised.clear()
+            raise first from (error_of(status, last_error()) if status != 0 else None)
+        if status != 0:
+            check(status)
+
+    def adopt(self, owner: Any, handle: int, destroy: Callable[[int], None]) -> None:
+        """`destroy(handle)` is called when the communicator is closed, or some time after `owner` is gone: not at once,
+        since that may happen on another thread in the middle of a call."""
+        number = next(self._numbers)
+        self._live[number] = functools.partial(destroy, handle)
+        weakref.finalize(owner, self._dropped.append, number).atexit = False
+
+    def sweep(self) -> None:
+        while self._dropped:
+            destroy = self._live.pop(self._dropped.popleft(), None)
+            if destroy:
+                destroy()
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        self._closing.append(call)
+
+    def free_buffer(self, address: int) -> None:
+        if os.getpid() == self.pid:
+            lib.heddle_buffer_free(self.handle, address)
+
+    def close(self) -> None:
+        if self.is_closed or self.handle is None:
+            return
+        if os.getpid() == self.pid:  # a fork has copies of the handles, whose ranks are the parent's
+            for destroy in reversed(list(self._live.values())):
+                destroy()
+            for call in self._closing:
+                call()
+        self.is_closed = True
+        self._live.clear()
+        lib.heddle_comm_destroy(self.handle)
+
+
+class Comm:
+    """The ranks that this process is one of. Made by `Comm.open`; closed by `close`, `with`, or when it is gone.
+
+    One thread at a time may use a communicator and what was made with it, except `abort`. Ctrl-C ends any wait for
+    other ranks within some ten milliseconds; what the signal's handler raises (KeyboardInterrupt) comes out of the call,
+    and the other ranks get `PeerError`. A fork of this process, a worker of a DataLoader say, cannot use it.
+    """
+
+    rank: int  #: of this process
+    size: int  #: number of ranks
+    mesh: str  #: `[sp=4]`: the axes that `axis` knows
+
+    def __init__(self, state: _State, mesh: str, parent: "Optional[Comm]" = None):
+        self._state = state
+        self._parent = parent  # destroyed after this one
+        self.mesh = mesh
+        self.rank = lib.heddle_comm_rank(state.handle)
+        self.size = lib.heddle_comm_size(state.handle)
+        self._plans: Dict[Any, Reshard] = {}
+        self._pool: Optional[Pool] = None
+        if parent is None:
+            weakref.finalize(self, state.close)
+
+    @classmethod
+    def open(cls, where: str = "auto", *, mesh: Optional[str] = None, deadline_s: float = 60.0, bind: bool = False,
+             arena_bytes: Optional[int] = None) -> "Comm":
+        """Joins the ranks. Collective.
+
+        where        "auto": what torchrun, srun, mpirun or `python -m heddle` say in the environment, one rank without
+                     any; "shm", "mpi", "self", or another transport of heddle/comm.h
+        mesh         the ranks' axes, `[dp=2 sp=4]`; `[sp=N]` by itself
+        deadline_s   of every wait for other ranks
+        bind         True: every rank gets an equal share of the host's cores. False, since threads and the workers of a
+                     DataLoader inherit it
+        arena_bytes  address space for memory that peers reach; the machine's memory by itself
+        """
+        wanted = None if mesh is None else lib.heddle_mesh_size(ctypes.byref(mesh_of(mesh)))
+        options, state = _abi.heddle_comm_options(), _State()
+        lib.heddle_comm_options_init(ctypes.byref(options))
+        options.deadline_ms = max(int(deadline_s * 1000), 1)
+        options.bind = _abi.HEDDLE_BIND_AUTO if bind else _abi.HEDDLE_BIND_NONE
+        options.interrupt = state.interrupt
+        if arena_bytes is not None:
+            options.arena_bytes = arena_bytes
+        out = ctypes.c_void_p()
+        state.check(lib.heddle_comm_open(ctypes.byref(out), where.encode(), ctypes.byref(options)))
+        state.handle = out.value
+        size = lib.heddle_comm_size(out)
+        made = cls(state, mesh if mesh is not None else f"[sp={size}]")
+        if wanted not in (None, size):
+            why = f"the mesh {mesh} has {wanted} ranks, the communicator {size}"
+            made.abort(why)
+            made.close()
+            raise ArgumentError(why)
+        return made
+
+    @classmethod
+    def from_env(cls, **options: Any) -> "Comm":
+        """`open("auto")`: the ranks that a launcher has started."""
+        return cls.open("auto", **options)
+
+    def __enter__(self) -> "Comm":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._state.is_closed:
+            return "<heddle.Comm, closed>"
+        return f"<heddle.Comm rank {self.rank} of {self.size}, {self.mesh}: {self.describe()}>"
+
+    def close(self) -> None:
+        """Leaves; plans and groups made with it end. Arrays from its pool stay. Not collective (over MPI it is). Twice
+        is legal."""
+        self._plans.clear()
+        self._state.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._state.is_closed
+
+    def describe(self) -> str:
+        """One line: transport, ranks, hosts, binding, why."""
+        return lib.heddle_comm_describe(self._state.open_handle()).decode()
+
+    def axis(self, name: str) -> "Comm":
+        """The ranks that differ from this one only in their place on the mesh axis `name`. Collective over all ranks."""
+        mesh = mesh_of(self.mesh)
+        index = lib.heddle_axis_index(ctypes.byref(mesh), name.encode())
+        if index < 0:
+            known = " ".join(mesh.axis[a].name.decode() for a in range(mesh.naxes))
+            raise ArgumentError(f"no axis '{name}' in {self.mesh}: there is {known}")
+        out = ctypes.c_void_p()
+        self._state.sweep()
+        self._state.check(lib.heddle_comm_axis_group(ctypes.byref(out), self._state.open_handle(), ctypes.byref(mesh),
+                                                     index))
+        state = _State(self._state)
+        state.handle = out.value
+        group = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
+        self._state.adopt(group, out.value, lambda _: state.close())
+        return group
+
+    def barrier(self) -> None:
+        self._state.check(lib.heddle_comm_barrier(self._state.open_handle()))
+
+    def allgather(self, data: bytes) -> List[bytes]:
+        """As many bytes from every rank, ordered by rank. Collective."""
+        out = ctypes.create_string_buffer(max(len(data) * self.size, 1))
+        self._state.check(lib.heddle_comm_allgather(self._state.open_handle(), data, ctypes.cast(out, ctypes.c_void_p),
+                                                    len(data)))
+        return [out.raw[rank * len(data): (rank + 1) * len(data)] for rank in range(self.size)]
+
+    def allreduce_sum(self, array: Any) -> None:
+        """The ranks' NumPy arrays (float64, float32 or int64) added element by element in rank order, in place; the same
+        bits on every rank. Collective."""
+        dtype = {"float64": _abi.HEDDLE_F64, "float32": _abi.HEDDLE_F32, "int64": _abi.HEDDLE_I64}.get(str(array.dtype))
+        if dtype is None or not array.flags.c_contiguous or not array.flags.writeable:
+            raise ArgumentError(f"allreduce_sum: dtype {array.dtype}, strides {array.strides}: wanted a dense writable "
+                                "array of float64, float32 or int64")
+        self._state.check(lib.heddle_comm_allreduce_sum(self._state.open_handle(), array.ctypes.data, array.size, dtype))
+
+    def abort(self, why: str) -> None:
+        """Gives up: waits of other ranks end with `PeerError` and this sentence. Any thread."""
+        check(lib.heddle_comm_abort(self._state.open_handle(), why.encode()))
+
+    @property
+    def pool(self) -> Pool:
+        """Where results lie that are given no `out`."""
+        if self._pool is None:
+            self._pool = self._parent.pool if self._parent else Pool(self)
+        return self._pool
+
+    def reshard(self, line: "str | Line", dtype: Optional[str] = None) -> Reshard:
+        """The plan of a line, made on first use and kept: `comm.reshard("f32[t=7 s=5] on [sp=2]: t@sp -> s@sp")`.
+        `dtype` replaces the line's. Making it is collective, so all ranks ask for the same lines in the same order."""
+        key = (line, dtype)
+        plan = self._plans.get(key)
+        if plan is None:
+            parsed = line if isinstance(line, Line) else Line(line)
+            parsed = parsed if dtype is None else parsed.with_dtype(dtype)
+            plan = self._plans.get(parsed.text) or Reshard(self, parsed)
+            self._plans[key] = self._plans[parsed.text] = plan
+        return plan

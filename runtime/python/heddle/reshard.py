@@ -1,0 +1,178 @@
+"""A plan that moves a tensor from one layout to another."""
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+
+from . import _abi
+from ._library import check, lib
+from .errors import ArgumentError
+from .line import Line, make_line
+
+if TYPE_CHECKING:
+    from .comm import Comm
+
+# Where NumPy has no such type: a plain one as large, or the type of that name of a package beside NumPy.
+_NUMPY = {"f64": ("float64",), "f32": ("float32",), "f16": ("float16",), "bf16": ("uint16", "bfloat16"),
+          "f8e4m3": ("uint8", "float8_e4m3fn"), "f8e5m2": ("uint8", "float8_e5m2"), "i64": ("int64",),
+          "i32": ("int32",), "i8": ("int8",), "u8": ("uint8",), "bool": ("bool",)}
+
+
+@dataclass(frozen=True)
+class ReshardInfo:
+    """What a plan does, of this rank; see heddle_reshard_info in heddle/reshard.h."""
+
+    line: str
+    path: str  #: "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed"
+    kernel: str
+    why: str
+    bytes_to: List[int]
+    bytes_from: List[int]
+    bytes_sent: int
+    bytes_peer_path: int
+    bytes_messages: int
+    messages: int
+    workspace_bytes: int
+    executions: int
+    measured_bytes_sent: int
+
+
+class Reshard:
+    """`Reshard(comm, "f32[t=10 s=7] on [sp=4]: t@sp -> s@sp")`, or shape, mesh, from_ and to apart.
+
+    Creation is collective; the ranks compare what they ask for. Calling it moves an array: collective, returns when the
+    result is complete. A side's array has its axes in the order that the line names after `as`, else in the shape's.
+
+    memory       "any": arrays may lie anywhere, where peers do not reach them they are staged; "peer": both lie in the
+                 communicator's pool, else ArgumentError
+    src_strides, dst_strides   in elements, per dim of the shape, where the arrays are not dense; ranks may differ.
+                 `heddle.strides_of` gives those of an array
+    tuning       "trials": timed on creation, up to half a second for large arrays; "rules": chosen by rule
+    """
+
+    def __init__(self, comm: "Comm", line: "str | Line", mesh: Optional[str] = None, from_: Optional[str] = None,
+                 to: Optional[str] = None, *, memory: str = "any", src_strides: Optional[Sequence[int]] = None,
+                 dst_strides: Optional[Sequence[int]] = None, tuning: str = "trials", deadline_s: Optional[float] = None):
+        self.comm = comm
+        self.line = make_line(line, mesh, from_, to)
+        options = _abi.heddle_reshard_options()
+        lib.heddle_reshard_options_init(ctypes.byref(options))
+        options.memory = _choice("memory", memory, {"any": _abi.HEDDLE_MEMORY_ANY, "peer": _abi.HEDDLE_MEMORY_PEER})
+        options.tuning = _choice("tuning", tuning, {"trials": _abi.HEDDLE_TUNING_TRIALS,
+                                                    "rules": _abi.HEDDLE_TUNING_RULES})
+        options.deadline_ms = 0 if deadline_s is None else max(int(deadline_s * 1000), 1)
+        options.src_stride_elems = self._strides("src_strides", src_strides)
+        options.dst_stride_elems = self._strides("dst_strides", dst_strides)
+        out = ctypes.c_void_p()
+        comm._state.sweep()
+        comm._state.check(lib.heddle_reshard_create_line(ctypes.byref(out), comm._state.open_handle(),
+                                                         ctypes.byref(self.line._c), ctypes.byref(options)))
+        self._hold(out.value, src_strides, dst_strides)
+
+    def _hold(self, handle: int, src_strides: Optional[Sequence[int]], dst_strides: Optional[Sequence[int]]) -> None:
+        line, rank = self.line, self.comm.rank
+        self._handle = handle
+        self._state = self.comm._state
+        self._state.adopt(self, handle, lib.heddle_reshard_destroy)
+        self._adjoint: Optional[Reshard] = None
+        self.src_shape: Tuple[int, ...] = line.src_shape(rank)  #: of this rank's array, before
+        self.dst_shape: Tuple[int, ...] = line.dst_shape(rank)
+        self._src_strides = _side_strides(src_strides, line.src_order)
+        self._dst_strides = _side_strides(dst_strides, line.dst_order)
+        self._given = src_strides, dst_strides
+        self._is_dense = dst_strides is None
+
+    def _strides(self, name: str, strides: Optional[Sequence[int]]) -> Any:
+        if strides is None:
+            return None
+        if len(strides) != len(self.line.shape):
+            raise ArgumentError(f"{name} has {len(strides)} entries, the shape {len(self.line.shape)} dims")
+        return (ctypes.c_int64 * len(strides))(*strides)
+
+    def __repr__(self) -> str:
+        return f"<heddle.Reshard {self.line.text}>"
+
+    def __call__(self, src: Any, out: Any = None) -> Any:
+        """Moves this rank's array; the result lies in `out` or, without one, in the communicator's pool. Both are NumPy
+        arrays (or have their interface) of exactly the plan's shape, dtype and strides."""
+        if out is None:
+            if not self._is_dense:
+                raise ArgumentError(f"{self.line.text}: a plan with dst_strides wants an array `out`")
+            out = self.comm.pool.empty(self.dst_shape, _NUMPY[self.line.dtype][0])
+            out = out.view(src.dtype) if out.dtype.itemsize == src.dtype.itemsize else out
+        self._look("src", src, self.src_shape, self._src_strides)
+        self._look("out", out, self.dst_shape, self._dst_strides)
+        if not out.flags.writeable:
+            raise ArgumentError(f"{self.line.text}: out is a read-only array")
+        self.execute(src.__array_interface__["data"][0], out.__array_interface__["data"][0])
+        return out
+
+    def execute(self, src: int, dst: int) -> None:
+        """The same on addresses, which nobody looks at."""
+        self._state.open_handle()
+        self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, None))
+
+    def adjoint(self) -> "Reshard":
+        """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use, collectively,
+        and kept."""
+        if self._adjoint is None:
+            out = ctypes.c_void_p()
+            self._state.open_handle()
+            self._state.check(lib.heddle_reshard_create_adjoint(ctypes.byref(out), self._handle))
+            made = Reshard.__new__(Reshard)
+            made.comm, made.line = self.comm, self.line.adjoint()
+            made._hold(out.value, self._given[1], self._given[0])
+            self._adjoint = made
+        return self._adjoint
+
+    def info(self) -> ReshardInfo:
+        raw = _abi.heddle_reshard_info(struct_bytes=ctypes.sizeof(_abi.heddle_reshard_info))
+        self._state.open_handle()
+        check(lib.heddle_reshard_get_info(ctypes.byref(raw), self._handle))
+        return ReshardInfo(
+            line=raw.line.decode(), path=raw.path.decode(), kernel=raw.kernel.decode(), why=raw.why.decode(),
+            bytes_to=raw.bytes_to[: raw.nranks], bytes_from=raw.bytes_from[: raw.nranks], bytes_sent=raw.bytes_sent,
+            bytes_peer_path=raw.bytes_peer_path, bytes_messages=raw.bytes_messages, messages=raw.messages,
+            workspace_bytes=raw.workspace_bytes, executions=raw.executions,
+            measured_bytes_sent=raw.measured_bytes_sent)
+
+    def _look(self, name: str, array: Any, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]]) -> None:
+        if str(array.dtype) not in _NUMPY[self.line.dtype]:
+            raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
+                                f"{' or '.join(_NUMPY[self.line.dtype])}")
+        if array.shape != shape:
+            raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank {self.comm.rank} wants {shape}")
+        if array.flags.c_contiguous if strides is None else self._agree(array, strides):
+            return
+        wanted = "a dense array" if strides is None else f"strides of {strides} elements"
+        raise ArgumentError(f"{self.line.text}: {name} has strides of {array.strides} bytes, wanted {wanted}")
+
+    @staticmethod
+    def _agree(array: Any, strides: Tuple[int, ...]) -> bool:
+        return all(extent <= 1 or array.size == 0 or got == want * array.itemsize
+                   for extent, got, want in zip(array.shape, array.strides, strides))
+
+
+def strides_of(line: "str | Line", array: Any, side: str = "src") -> Tuple[int, ...]:
+    """The strides of an array of a side ("src", "dst"), in elements per dim of the shape, as a plan wants them."""
+    line = make_line(line)
+    order = _choice("side", side, {"src": line.src_order, "dst": line.dst_order})
+    strides = [0] * len(order)
+    for axis, dim in enumerate(order):
+        if array.strides[axis] % array.itemsize:
+            raise ArgumentError(f"{line.text}: a stride of {array.strides[axis]} bytes is no multiple of "
+                                f"{array.itemsize}, the element's")
+        strides[dim] = array.strides[axis] // array.itemsize
+    return tuple(strides)
+
+
+def _side_strides(strides: Optional[Sequence[int]], order: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+    """Per axis of the side's array."""
+    return None if strides is None else tuple(strides[dim] for dim in order)
+
+
+def _choice(name: str, given: Any, known: dict) -> Any:
+    if given not in known:
+        raise ArgumentError(f"{name} is '{given}', wanted {' or '.join(known)}")
+    return known[given]

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# run.sh FILE: one file of tests of the Python package in the build folder, by a Python that has what it needs.
+# HEDDLE_TEST_PYTHON names one (tests/run.sh python makes it, with torch), else the machine's is taken.
+set -euo pipefail
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+file=$1
+case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
+    skip_test sanitizer "Python itself would need the sanitizer"
+    ;;
+esac
+wanted="numpy pytest"
+case $file in */test_torch*) wanted="numpy pytest torch" ;; esac
+for python in ${HEDDLE_TEST_PYTHON:-python3 /usr/bin/python3}; do
+    missing=$("$python" - $wanted 2>/dev/null <<'PY' || echo python
+import importlib.util, sys
+print(next((name for name in sys.argv[1:] if importlib.util.find_spec(name) is None), ""))
+PY
+    )
+    if [ -z "$missing" ]; then
+        export PYTHONPATH=$HEDDLE_BUILD/python PYTHONDONTWRITEBYTECODE=1
+        exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$file"
+    fi
+done
+skip_test "$missing" "no Python with $wanted"

@@ -1,0 +1,140 @@
+"""What needs no second rank: the mirrored structs, errors, lines, volumes, schedules."""
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import heddle
+import pytest
+from heddle import _abi
+
+SOURCE = Path(os.environ["HEDDLE_SOURCE"])
+PACKAGE = Path(heddle.__file__).parent
+
+
+def blocks(length, parts):
+    """Balanced: the first length % parts blocks have one more."""
+    cut = [0]
+    for i in range(parts):
+        cut.append(cut[-1] + length // parts + (1 if i < length % parts else 0))
+    return cut
+
+
+def import_copy(tmp_path, old, new):
+    """The package with one line of _abi.py changed, imported by a Python of its own."""
+    shutil.copytree(PACKAGE, tmp_path / "heddle", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    abi = tmp_path / "heddle" / "_abi.py"
+    text = abi.read_text()
+    assert text.count(old) == 1
+    abi.write_text(text.replace(old, new))
+    return subprocess.run([sys.executable, "-c", "import heddle"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_a_struct_of_another_size_is_refused_on_import(tmp_path):
+    run = import_copy(tmp_path, '        ("saved_bytes", c_int64),\n        ("workspace_bytes", c_int64),\n        '
+                      '("forward_flops", c_int64),\n', '        ("saved_bytes", c_int64),\n')
+    assert run.returncode != 0
+    assert "ImportError" in run.stderr and "heddle_schedule_stage has" in run.stderr, run.stderr
+
+
+def test_a_missing_function_is_refused_on_import(tmp_path):
+    run = import_copy(tmp_path, '"heddle_version"', '"heddle_version_of_tomorrow"')
+    assert run.returncode != 0 and "heddle_version_of_tomorrow" in run.stderr
+
+
+def test_every_header_of_the_umbrella_is_mirrored():
+    text = "".join(path.read_text() for path in (SOURCE / "include/heddle").glob("*.h") if path.name != "mpi.h")
+    declared = {line.split()[2] for line in text.split("\n") if line.startswith("typedef struct heddle_") and "{" in line}
+    assert declared == {struct.__name__ for struct in _abi.STRUCTS}
+    assert len(_abi.FUNCTIONS) > 100 and "heddle_reshard_execute" in _abi.FUNCTIONS
+
+
+def test_every_status_has_its_exception():
+    kinds = {kind.status for kind in heddle.Error.__subclasses__()}
+    assert kinds == {value for name, value in vars(_abi).items() if name.startswith("HEDDLE_ERR_")}
+    assert issubclass(heddle.DeadlineError, TimeoutError) and issubclass(heddle.ArgumentError, ValueError)
+
+
+def test_errors_have_the_librarys_sentence():
+    with pytest.raises(heddle.LayoutError, match="column 22: unknown dim 'q'"):
+        heddle.Line("f32[t=10] on [sp=4]: q@sp -> *")
+    with pytest.raises(heddle.ParseError, match="column"):
+        heddle.Line("f32[t=10 on [sp=4]: t@sp -> *")
+    with pytest.raises(heddle.ArgumentError, match="together"):
+        heddle.volume(heddle.line.make_line("f32[t=10]", "[sp=2]"))
+    with pytest.raises(heddle.FileError, match="nowhere.yaml"):
+        heddle.plan("/nowhere.yaml", "[sp=2]")
+
+
+def test_a_line_says_who_holds_what():
+    line = heddle.Line("bf16[b=2 t=7 s=5] on [sp=3]: t@sp -> s@sp as s,b,t")
+    assert (line.dtype, line.itemsize, line.dims, line.shape, line.nranks) == ("bf16", 2, ("b", "t", "s"), (2, 7, 5), 3)
+    cut_t, cut_s = blocks(7, 3), blocks(5, 3)
+    for rank in range(3):
+        assert line.src_slices(rank) == (slice(0, 2), slice(cut_t[rank], cut_t[rank + 1]), slice(0, 5))
+        assert line.dst_shape(rank) == (cut_s[rank + 1] - cut_s[rank], 2, 7)
+    with pytest.raises(heddle.ArgumentError):
+        line.src_slices(3)
+
+
+def test_lines_of_the_way_back():
+    line = heddle.Line("f32[t=7 s=5] on [sp=3]: * as s,t -> s@sp")
+    assert line.reversed() == heddle.Line("f32[t=7 s=5] on [sp=3]: s@sp -> * as s,t")
+    assert line.adjoint().text == "f32[t=7 s=5] on [sp=3]: s@sp -> sum@sp as s,t"
+    assert line.adjoint().adjoint() == line and line.with_dtype("u8").text.startswith("u8[")
+    with pytest.raises(heddle.ArgumentError, match="f32"):
+        line.with_dtype("float32")
+
+
+@pytest.mark.parametrize("t, s, n", [(10, 7, 4), (3, 8, 5), (6, 6, 2)])
+def test_volume_counts_what_changes_hands(t, s, n):
+    cut_t, cut_s = blocks(t, n), blocks(s, n)
+    wanted = [[0] * n for _ in range(n)]
+    for i, j in itertools.product(range(t), range(s)):
+        before = next(r for r in range(n) if cut_t[r] <= i < cut_t[r + 1])
+        after = next(r for r in range(n) if cut_s[r] <= j < cut_s[r + 1])
+        wanted[before][after] += 4 if before != after else 0
+    assert heddle.volume(f"f32[t={t} s={s}] on [sp={n}]: t@sp -> s@sp") == wanted
+
+
+def test_a_schedule_planned_saved_and_read(tmp_path):
+    model = SOURCE / "examples/models/stdit3-240p-51f.yaml"
+    schedule = heddle.plan(model, "[sp=4]", repeat=2)
+    names = [stage.name for stage in schedule.stages if stage.repetition == 0]
+    assert len(schedule.stages) == 2 * len(names) and len(schedule.edges) == len(schedule.stages) + 1
+    assert schedule.stages[schedule.find("t.attn", 1)].name == "t.attn"
+    for stage, edge, following in zip(schedule.stages, schedule.edges, schedule.edges[1:]):
+        assert edge.line.text.endswith(f"-> {stage.layout}")
+        assert edge.line.reversed().text.split(": ")[1].startswith(stage.layout)
+        assert edge.bytes_total == sum(map(sum, heddle.volume(edge.line))) and following.line.shape == edge.line.shape
+    assert schedule.bytes_total == sum(edge.bytes_total for edge in schedule.edges)
+    schedule.save(tmp_path / "schedule.json")
+    read = heddle.Schedule.load(tmp_path / "schedule.json")
+    assert (read.stages, read.edges, read.shape) == (schedule.stages, schedule.edges, schedule.shape)
+    assert heddle.Schedule.parse((tmp_path / "schedule.json").read_text()).edges == schedule.edges
+    with pytest.raises(heddle.ArgumentError, match="t.attn"):
+        schedule.find("t.atn")
+
+
+def test_a_model_from_text_and_options_that_do_not_fit():
+    text = (SOURCE / "examples/models/stdit3-240p-51f.yaml").read_text()
+    free = heddle.plan(text, "[sp=4]", sizes="t=16,s=256", epilogue="any")
+    assert free.shape == "bf16[b=1 t=16 s=256 c=1152]" and free.edges[-1].bytes_total == 0
+    with pytest.raises(heddle.ArgumentError, match="nothere"):
+        heddle.plan(text, "[sp=4]", sizes="nothere=3")
+    with pytest.raises(heddle.ArgumentError):
+        heddle.plan(text, "[sp=4]", methods="s.attn=nomethod")
+
+
+def test_one_rank_is_a_communicator_too():
+    with heddle.Comm.open("self", mesh="[dp=1 sp=1]") as comm:
+        assert (comm.rank, comm.size, comm.mesh) == (0, 1, "[dp=1 sp=1]")
+        assert comm.allgather(b"abc") == [b"abc"] and "self" in repr(comm)
+    assert comm.closed
+    with pytest.raises(heddle.ArgumentError, match="closed"):
+        comm.barrier()
+    with pytest.raises(heddle.ArgumentError, match="has 4 ranks, the communicator 1"):
+        heddle.Comm.open("self", mesh="[sp=4]")
