@@ -29,6 +29,10 @@ heddle_missing() {
         [ "$(uname -m)" != x86_64 ] || command -v qemu-x86_64 >/dev/null || echo qemu-user
         ;;
     esac
+    case " $* " in *" python "*)
+        python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+        ;;
+    esac
     case " $* " in *" hosts "*)
         command -v ip >/dev/null || [ -x /usr/sbin/ip ] || echo iproute2
         ;;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
 #
-#     tests/run.sh                        all tiers but the long one, optimised build
-#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy long (docs/testing.md)
+#     tests/run.sh                        all tiers but long and python, optimised build
+#     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy python long (docs/testing.md)
 #     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
 #
@@ -23,6 +23,7 @@ tiers=$(IFS='|' && echo "$*")
 
 wanted="build test"
 case " $* " in *" hosts "*) wanted="$wanted hosts" ;; esac
+case " $* " in *" python "*) wanted="$wanted python" ;; esac
 case $preset in clang | fuzz) wanted="$wanted clang" ;; esac
 heddle_packages $wanted
 
@@ -41,6 +42,22 @@ if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --
     exit 1
 fi
 
+# torch is no Debian package and takes 6 GB: it comes with an environment of its own, which is kept in the build folder.
+case " $* " in *" python "*)
+    : "${HEDDLE_TEST_PYTHON:=$PWD/$folder/venv/bin/python}"
+    export HEDDLE_TEST_PYTHON
+    if ! [ -x "$HEDDLE_TEST_PYTHON" ] || ! "$HEDDLE_TEST_PYTHON" -c 'import numpy, pytest, torch' 2>/dev/null; then
+        echo "installing torch, NumPy and pytest into $folder/venv (6 GB)"
+        { python3 -m venv "$folder/venv" &&
+            "$folder/venv/bin/pip" install numpy pytest torch; } >"$folder/venv.log" 2>&1 ||
+            {
+                echo "torch cannot be had here, its tests are skipped: $(tail -n 1 "$folder/venv.log")"
+                unset HEDDLE_TEST_PYTHON
+            }
+    fi
+    ;;
+esac
+
 # What may be missing, read off this machine and this build, not off the tests: what they skip for another reason fails.
 lacking() {
     cpu_has() {
@@ -57,6 +74,7 @@ lacking() {
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
     [ "$(uname -m)" = x86_64 ] || echo qemu
+    "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null || echo torch
     case $preset in
     nompi) echo mpi ;;
     *san) echo sanitizer ;;

@@ -39,6 +39,17 @@ def _asked(raised: List[BaseException]):
             answer = 1
 
 
+_numbers = itertools.count()
+_BY_NUMBER: "weakref.WeakValueDictionary[int, Comm]" = weakref.WeakValueDictionary()
+
+
+def by_number(number: int) -> "Comm":
+    comm = _BY_NUMBER.get(number)
+    if comm is None:
+        raise ArgumentError("the communicator is gone")
+    return comm
+
+
 class _State:
     """What is left to do in C when a communicator is closed, by whatever way that comes about."""
 
@@ -118,6 +129,7 @@ class Comm:
     rank: int  #: of this process
     size: int  #: number of ranks
     mesh: str  #: `[sp=4]`: the axes that `axis` knows
+    number: int  #: of this communicator in this process, for operators that take only plain values
 
     def __init__(self, state: _State, mesh: str, parent: "Optional[Comm]" = None):
         self._state = state
@@ -127,6 +139,8 @@ class Comm:
         self.size = lib.heddle_comm_size(state.handle)
         self._plans: Dict[Any, Reshard] = {}
         self._pool: Optional[Pool] = None
+        self.number = next(_numbers)
+        _BY_NUMBER[self.number] = self
         if parent is None:
             weakref.finalize(self, state.close)
 

@@ -81,6 +81,7 @@ class Reshard:
         self._src_strides = _side_strides(src_strides, line.src_order)
         self._dst_strides = _side_strides(dst_strides, line.dst_order)
         self._given = src_strides, dst_strides
+        self.texts = line.text, line.adjoint().text, line.reversed().text
         self._is_dense = dst_strides is None
 
     def _strides(self, name: str, strides: Optional[Sequence[int]]) -> Any:

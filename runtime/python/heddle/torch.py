@@ -1,0 +1,134 @@
+"""Reshards of torch tensors in host memory: gradients, torch.compile, results in memory that peers reach.
+
+    switch = comm.reshard("f32[b=2 t=7 s=13 c=8] on [sp=2]: t@sp -> s@sp")
+    x = heddle.torch.switch(x, switch)
+
+A plan stands for its line: tensors of another dtype go by the same line in theirs (bf16 under autocast). Plans are made on
+first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
+dense are copied before.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any, Optional, Tuple
+
+import torch
+
+from .comm import by_number
+from .errors import ArgumentError, UnsupportedError
+from .line import Line
+from .reshard import Reshard
+
+_DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+           torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
+           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
+
+_ops = torch.library.Library("heddle", "DEF")
+_ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
+_ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
+
+
+def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """x in the layout that the plan leads to. Its gradient goes by the exact transpose, scaled by nothing: what ranks have
+    of it are addends where the layout is replicated.
+
+    With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
+    """
+    _look(x)
+    line, adjoint, _ = plan.texts
+    if out is None:
+        return torch.ops.heddle.reshard(x, line, adjoint, plan.comm.number)
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
+        raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
+    torch.ops.heddle.reshard_out(x, out, line, plan.comm.number)
+    return out
+
+
+def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+    """This rank's part of an x that every rank has whole (`* -> t@sp`), at the beginning of a sharded model.
+
+    The parts of the gradient come together again on the way back: every rank gets the whole gradient of x. With `gather`
+    at the end, outside of the two every rank computes what one rank would.
+    """
+    return _boundary(x, plan)
+
+
+def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+    """The whole of an x that is sharded (`t@sp -> *`), at the end of a sharded model.
+
+    Every rank goes on with the whole and computes the same loss, which counts once: its gradient is cut on the way back.
+    Where ranks have losses of their own, which are added, it is `switch`.
+    """
+    return _boundary(x, plan)
+
+
+def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+    _look(x)
+    line, _, back = plan.texts
+    if "sum@" in line:
+        raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
+    return torch.ops.heddle.reshard(x, line, back, plan.comm.number)
+
+
+def _look(x: torch.Tensor) -> None:
+    if x.device.type != "cpu":
+        raise UnsupportedError(f"a tensor on {x.device}: this package moves tensors in host memory")
+
+
+def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
+    plan = by_number(comm).reshard(line, _DTYPES[x.dtype])
+    if x.shape != plan.src_shape:
+        raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {plan.comm.rank} wants {plan.src_shape}")
+    return plan
+
+
+def _reshard(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
+    plan = _plan_of(x, line, comm)
+    x, out = x.contiguous(), empty(plan, x.dtype)
+    plan.execute(x.data_ptr(), out.data_ptr())
+    return out
+
+
+def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
+    plan = _plan_of(x, line, comm)
+    if out.shape != plan.dst_shape or out.dtype != x.dtype or not out.is_contiguous():
+        raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()}, wanted a dense "
+                            f"{x.dtype}{plan.dst_shape}")
+    x = x.contiguous()
+    plan.execute(x.data_ptr(), out.data_ptr())
+
+
+def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
+    """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies there
+    is not staged."""
+    shape = {"src": plan.src_shape, "dst": plan.dst_shape}[side]
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(plan.comm.pool.buffer(count * dtype.itemsize), dtype=dtype).view(shape)
+
+
+@functools.lru_cache(maxsize=None)
+def _dst_shape(line: str, rank: int) -> Tuple[int, ...]:
+    return Line(line).dst_shape(rank)
+
+
+def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
+    return x.new_empty(_dst_shape(line, by_number(comm).rank))
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    _, ctx.line, ctx.back, ctx.comm = inputs
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    return torch.ops.heddle.reshard(gradient, ctx.back, ctx.line, ctx.comm), None, None, None
+
+
+_ops.impl("reshard", _reshard, "CPU")
+_ops.impl("reshard_out", _reshard_out, "CPU")
+torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
+torch.library.register_fake("heddle::reshard_out", lambda x, out, line, comm: None, lib=_ops)
+torch.library.register_autograd("heddle::reshard", _backward, setup_context=_setup, lib=_ops)

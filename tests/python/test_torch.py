@@ -1,0 +1,223 @@
+"""Tensors between ranks: bits, gradients, torch.compile, launchers."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ranks import SCALE, run
+
+COMMON = """
+import torch
+import heddle
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+
+def blocks(length, parts):
+    cut = [0]
+    for i in range(parts):
+        cut.append(cut[-1] + length // parts + (1 if i < length % parts else 0))
+    return cut
+
+def part(whole, axis, rank, size):
+    cut = blocks(whole.shape[axis], size)
+    return whole.narrow(axis, cut[rank], cut[rank + 1] - cut[rank]).contiguous()
+
+def refused(kind, words, call, *given, **named):
+    try:
+        call(*given, **named)
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+"""
+
+
+def test_forward_bitwise_in_every_dtype(tmp_path):
+    run(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    n, rank = comm.size, comm.rank
+    plan = comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> s@sp")
+    one = comm.reshard(f"f32[b=2 t=7 s=1 c=3] on [sp={n}]: t@sp -> s@sp")  # ranks without elements
+    raw = torch.randint(0, 100, (2, 7, 5, 3), generator=torch.Generator().manual_seed(3))
+    for dtype in ht._DTYPES:
+        whole = raw.to(dtype)
+        y = ht.switch(part(whole, 1, rank, n), plan)
+        wanted = part(whole, 2, rank, n)
+        assert y.dtype == dtype and torch.equal(y.view(torch.uint8), wanted.view(torch.uint8)), dtype
+        assert torch.equal(ht.switch(part(whole[:, :, :1], 1, rank, n), one).view(torch.uint8),
+                           part(whole[:, :, :1], 2, rank, n).view(torch.uint8))
+    whole = raw.to(torch.float32)
+    mine = part(whole, 1, rank, n)
+    turned = mine.transpose(1, 3).contiguous().transpose(1, 3)
+    assert not turned.is_contiguous()
+    wanted = part(whole, 2, rank, n)
+    assert torch.equal(ht.switch(turned, plan), wanted)
+    out = torch.empty(plan.dst_shape)
+    assert ht.switch(mine, plan, out=out) is out and torch.equal(out, wanted)
+    source = ht.empty(plan, torch.float32, "src").copy_(mine)
+    address = ht.switch(source, plan).data_ptr()
+    assert ht.switch(source, plan).data_ptr() == address  # the first result is gone, its memory is used again
+    refused(heddle.ArgumentError, "wants (2,", ht.switch, mine[:1], plan)
+    refused(heddle.ArgumentError, "wanted a dense", ht.switch, mine, plan, out=out[:1])
+    refused(heddle.ArgumentError, "no gradient", ht.switch, mine.clone().requires_grad_(), plan, out=out)
+    refused(heddle.UnsupportedError, "meta", ht.switch, mine.to("meta"), plan)
+    refused(heddle.ArgumentError, "partial sums", ht.split, mine,
+            comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> sum@sp"))
+    kept = ht.switch(mine, plan)
+assert torch.equal(kept, wanted)  # of a communicator that is closed
+print("ok")
+""", 3)
+
+
+MODEL = """
+class Axial(torch.nn.Module):
+    '''Attention over one dim of x[b t s c], which it needs whole.'''
+    def __init__(self, over, channels):
+        super().__init__()
+        self.over, self.qkv = over, torch.nn.Linear(channels, 3 * channels)
+
+    def forward(self, x):
+        fibres = x.transpose(1, 2) if self.over == "t" else x
+        q, k, v = self.qkv(fibres).chunk(3, -1)
+        y = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+        return x + (y.transpose(1, 2) if self.over == "t" else y)
+
+def model():
+    torch.manual_seed(0)
+    return Axial("s", 8).double(), Axial("t", 8).double(), Axial("s", 8).double()
+
+def forward(layers, x, plans):
+    inner, to_time, to_space, outer = plans
+    a, b, c = layers
+    x = a(inner(x))
+    x = b(to_time(x))
+    return outer(c(to_space(x)))
+
+def plans_of(comm, b, t, s):
+    line = f"f64[b={b} t={t} s={s} c=8] on [sp={comm.size}]: "
+    cut, there = comm.reshard(line + "* -> t@sp"), comm.reshard(line + "t@sp -> s@sp")
+    back, whole = comm.reshard(line + "s@sp -> t@sp"), comm.reshard(line + "t@sp -> *")
+    return (lambda x: ht.split(x, cut), lambda x: ht.switch(x, there), lambda x: ht.switch(x, back),
+            lambda x: ht.gather(x, whole))
+
+NOTHING = (lambda x: x,) * 4
+
+def gradients(layers, x, plans, function=forward):
+    for layer in layers:
+        layer.zero_grad()
+    x = x.clone().requires_grad_()
+    y = function(layers, x, plans)
+    (y * torch.arange(y.numel(), dtype=y.dtype).view_as(y).cos()).sum().backward()
+    return y.detach(), x.grad, [p.grad.clone() for layer in layers for p in layer.parameters()]
+
+def summed(comm, gradients):
+    for gradient in gradients:
+        comm.allreduce_sum(gradient.numpy())
+    return gradients
+
+def close(a, b):
+    assert a.shape == b.shape and (a - b).abs().max() <= 1e-12 * (1 + b.abs().max()), (a - b).abs().max()
+"""
+
+
+def test_gradients_are_those_of_one_rank(tmp_path):
+    run(tmp_path, COMMON + MODEL + """
+with heddle.Comm.open() as comm:
+    layers = model()
+    for b, t, s in [(2, 7, 5), (1, 2, 9)]:  # 2 frames on 3 ranks: one has none
+        x = torch.randn(b, t, s, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        y, dx, dw = gradients(layers, x, plans_of(comm, b, t, s))
+        y1, dx1, dw1 = gradients(layers, x, NOTHING)
+        close(y, y1)
+        close(dx, dx1)
+        for got, wanted in zip(summed(comm, dw), dw1):
+            close(got, wanted)
+print("ok")
+""", 3)
+
+
+def test_a_switch_is_its_transpose_and_differentiable_twice(tmp_path):
+    run(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    for sides in ["t@sp -> s@sp", "* -> t@sp", "s@sp -> *", "sum@sp -> t@sp"]:
+        plan = comm.reshard(f"f64[t=7 s=5] on [sp={comm.size}]: {sides}")
+        draw = torch.Generator().manual_seed(comm.rank)
+        x = torch.randint(-9, 9, plan.src_shape, generator=draw).double().requires_grad_()
+        y = torch.randint(-9, 9, plan.dst_shape, generator=draw).double().requires_grad_()
+        moved = ht.switch(x, plan)
+        (dx,) = torch.autograd.grad((moved * y).sum(), x, create_graph=True)
+        sums = torch.stack([(moved * y).sum(), (x * dx).sum()]).detach()
+        comm.allreduce_sum(sums.numpy())
+        assert sums[0] == sums[1], sides
+        (twice,) = torch.autograd.grad((dx * x.detach()).sum(), y)  # d<x, F*y>/dy = F x
+        assert torch.equal(twice, moved.detach()), sides
+    torch.library.opcheck(torch.ops.heddle.reshard.default,
+                          (torch.randn(heddle.Line(f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp").src_shape(comm.rank)),
+                           f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp",
+                           f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp", comm.number),
+                          test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+print("ok")
+""", 2)
+
+
+def test_compiled_without_a_break(tmp_path):
+    run(tmp_path, COMMON + MODEL + """
+with heddle.Comm.open() as comm:
+    layers, plans = model(), plans_of(comm, 2, 7, 5)
+    x = torch.randn(2, 7, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = gradients(layers, x, plans)
+    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
+    got = gradients(layers, x, plans, compiled)
+    assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
+    for a, b in zip(got[2], wanted[2]):
+        close(a, b)
+    there = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
+    into = torch.compile(lambda x, out: ht.switch(x + 1, there, out=out) * 2, fullgraph=True, backend="aot_eager")
+    x, out = torch.randn(there.src_shape), torch.empty(there.dst_shape)
+    assert torch.equal(into(x, out), ht.switch(x + 1, there) * 2) and torch.equal(out, ht.switch(x + 1, there))
+print("ok")
+""", 2)
+
+
+def program(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(COMMON + text)
+    return str(path)
+
+
+SMALL = """
+    plan = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
+    whole = torch.arange(35.0).view(7, 5)
+    assert torch.equal(ht.switch(part(whole, 0, comm.rank, comm.size), plan), part(whole, 1, comm.rank, comm.size))
+    print(f"rank {comm.rank} of {comm.size} ok", flush=True)
+"""
+
+
+def test_ranks_of_torchrun(tmp_path):
+    path = program(tmp_path, "job.py", "with heddle.Comm.open() as comm:" + SMALL)
+    job = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path],
+                         capture_output=True, text=True, timeout=240 * SCALE)
+    assert job.returncode == 0 and "rank 0 of 2 ok" in job.stdout and "rank 1 of 2 ok" in job.stdout, job.stdout + job.stderr
+
+
+def test_ranks_of_torch_multiprocessing(tmp_path):
+    path = program(tmp_path, "job.py", """
+import os
+
+def main(rank, size, key):
+    os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(size), HEDDLE_KEY=key)
+    with heddle.Comm.open() as comm:""" + SMALL.replace("\n    ", "\n        ") + """
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(main, (2, f"test{os.getpid()}"), nprocs=2)
+""")
+    job = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240 * SCALE)
+    assert job.returncode == 0 and job.stdout.count("of 2 ok") == 2, job.stdout + job.stderr
+
+
+def test_the_modules_example():
+    example = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python" / "02_modules.py"
+    for ranks in (1, 3):
+        job = subprocess.run([sys.executable, "-m", "heddle", "-n", str(ranks), str(example)], capture_output=True,
+                             text=True, timeout=240 * SCALE)
+        assert job.returncode == 0 and job.stdout.count("as one rank") == ranks, job.stdout + job.stderr
