@@ -46,10 +46,10 @@ fi
 case " $* " in *" python "*)
     : "${HEDDLE_TEST_PYTHON:=$PWD/$folder/venv/bin/python}"
     export HEDDLE_TEST_PYTHON
-    if ! [ -x "$HEDDLE_TEST_PYTHON" ] || ! "$HEDDLE_TEST_PYTHON" -c 'import numpy, pytest, torch' 2>/dev/null; then
-        echo "installing torch, NumPy and pytest into $folder/venv (6 GB)"
+    if ! [ -x "$HEDDLE_TEST_PYTHON" ] || ! "$HEDDLE_TEST_PYTHON" -c 'import numpy, pytest, scikit_build_core, torch' 2>/dev/null; then
+        echo "installing torch, NumPy, pytest and scikit-build-core into $folder/venv (6 GB)"
         { python3 -m venv "$folder/venv" &&
-            "$folder/venv/bin/pip" install numpy pytest torch; } >"$folder/venv.log" 2>&1 ||
+            "$folder/venv/bin/pip" install numpy pytest scikit-build-core torch; } >"$folder/venv.log" 2>&1 ||
             {
                 echo "torch cannot be had here, its tests are skipped: $(tail -n 1 "$folder/venv.log")"
                 unset HEDDLE_TEST_PYTHON
@@ -74,7 +74,9 @@ lacking() {
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
     [ "$(uname -m)" = x86_64 ] || echo qemu
-    "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null || echo torch
+    for name in torch scikit_build_core; do
+        "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"
+    done
     case $preset in
     nompi) echo mpi ;;
     *san) echo sanitizer ;;

@@ -4,12 +4,16 @@
 set -euo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 file=$1
+BASH_ARGV0=${file%.py} # what is skipped is told by this name
 case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
     skip_test sanitizer "Python itself would need the sanitizer"
     ;;
 esac
 wanted="numpy pytest"
-case $file in */test_torch*) wanted="numpy pytest torch" ;; esac
+case $file in
+*/test_torch*) wanted="numpy pytest torch" ;;
+*/test_wheel*) wanted="numpy pytest scikit_build_core" ;;
+esac
 for python in ${HEDDLE_TEST_PYTHON:-python3 /usr/bin/python3}; do
     missing=$("$python" - $wanted 2>/dev/null <<'PY' || echo python
 import importlib.util, sys

@@ -53,6 +53,11 @@ def check(status: int) -> None:
         raise error_of(status, last_error())
 
 
+def made(out: ctypes.c_void_p) -> int:
+    """The handle or address that a call which succeeded has written."""
+    return out.value or 0
+
+
 def version() -> str:
     """"major.minor.patch" of the loaded library."""
     return lib.heddle_version().decode()

@@ -10,13 +10,13 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional
 
 from . import _abi
-from ._library import check, last_error, lib
+from ._library import check, last_error, lib, made
 from .errors import ArgumentError, error_of
 from .line import Line, mesh_of
 from .pool import Pool
 from .reshard import Reshard
 
-_INTERRUPT = dict(_abi.heddle_comm_options._fields_)["interrupt"]
+_INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: ignore[arg-type]
 
 
 def _asked(raised: List[BaseException]):
@@ -167,15 +167,15 @@ class Comm:
             options.arena_bytes = arena_bytes
         out = ctypes.c_void_p()
         state.check(lib.heddle_comm_open(ctypes.byref(out), where.encode(), ctypes.byref(options)))
-        state.handle = out.value
+        state.handle = made(out)
         size = lib.heddle_comm_size(out)
-        made = cls(state, mesh if mesh is not None else f"[sp={size}]")
+        comm = cls(state, mesh if mesh is not None else f"[sp={size}]")
         if wanted not in (None, size):
             why = f"the mesh {mesh} has {wanted} ranks, the communicator {size}"
-            made.abort(why)
-            made.close()
+            comm.abort(why)
+            comm.close()
             raise ArgumentError(why)
-        return made
+        return comm
 
     @classmethod
     def from_env(cls, **options: Any) -> "Comm":
@@ -219,9 +219,9 @@ class Comm:
         self._state.check(lib.heddle_comm_axis_group(ctypes.byref(out), self._state.open_handle(), ctypes.byref(mesh),
                                                      index))
         state = _State(self._state)
-        state.handle = out.value
+        state.handle = made(out)
         group = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
-        self._state.adopt(group, out.value, lambda _: state.close())
+        self._state.adopt(group, state.handle, lambda _: state.close())
         return group
 
     def barrier(self) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
-from ._library import check, lib
+from ._library import check, lib, made
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -36,9 +36,9 @@ class Pool:
         room = max(-(-nbytes // _PAGE), 1) * _PAGE
         blocks = self._free.get(room)
         address = blocks.pop() if blocks else self._allocate(room)
-        made = (ctypes.c_char * nbytes).from_address(address)
-        weakref.finalize(made, _give_back, self._returned, self._owner, room, address).atexit = False
-        return made
+        lent = (ctypes.c_char * nbytes).from_address(address)
+        weakref.finalize(lent, _give_back, self._returned, self._owner, room, address).atexit = False
+        return lent
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A NumPy array, dense, not initialised; `dtype` as NumPy has it."""
@@ -69,7 +69,7 @@ class Pool:
         out = ctypes.c_void_p()
         check(lib.heddle_buffer_alloc(ctypes.byref(out), self._owner.open_handle(), room, 0))
         self._held_bytes += room
-        return out.value
+        return made(out)
 
     def _take_back(self) -> None:
         while self._returned:

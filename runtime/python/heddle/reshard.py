@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import check, lib
+from ._library import check, lib, made
 from .errors import ArgumentError
 from .line import Line, make_line
 
@@ -68,7 +68,7 @@ class Reshard:
         comm._state.sweep()
         comm._state.check(lib.heddle_reshard_create_line(ctypes.byref(out), comm._state.open_handle(),
                                                          ctypes.byref(self.line._c), ctypes.byref(options)))
-        self._hold(out.value, src_strides, dst_strides)
+        self._hold(made(out), src_strides, dst_strides)
 
     def _hold(self, handle: int, src_strides: Optional[Sequence[int]], dst_strides: Optional[Sequence[int]]) -> None:
         line, rank = self.line, self.comm.rank
@@ -121,10 +121,10 @@ class Reshard:
             out = ctypes.c_void_p()
             self._state.open_handle()
             self._state.check(lib.heddle_reshard_create_adjoint(ctypes.byref(out), self._handle))
-            made = Reshard.__new__(Reshard)
-            made.comm, made.line = self.comm, self.line.adjoint()
-            made._hold(out.value, self._given[1], self._given[0])
-            self._adjoint = made
+            adjoint = Reshard.__new__(Reshard)
+            adjoint.comm, adjoint.line = self.comm, self.line.adjoint()
+            adjoint._hold(made(out), self._given[1], self._given[0])
+            self._adjoint = adjoint
         return self._adjoint
 
     def info(self) -> ReshardInfo:

@@ -5,10 +5,10 @@ import ctypes
 import os
 import weakref
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from . import _abi
-from ._library import check, lib
+from ._library import check, lib, made
 from .errors import ArgumentError
 from .line import Line, layout_text, mesh_of
 
@@ -67,14 +67,14 @@ class Schedule:
         """From a file that `save` or `heddle plan --output` wrote."""
         out = ctypes.c_void_p()
         check(lib.heddle_schedule_load(ctypes.byref(out), os.fsencode(path)))
-        return cls(out.value)
+        return cls(made(out))
 
     @classmethod
     def parse(cls, text: str, name: str = "schedule") -> "Schedule":
         """The same from a text; `name` stands for the file in sentences."""
         out, raw = ctypes.c_void_p(), text.encode()
         check(lib.heddle_schedule_parse(ctypes.byref(out), raw, len(raw), name.encode()))
-        return cls(out.value)
+        return cls(made(out))
 
     def save(self, path: "str | os.PathLike[str]") -> None:
         check(lib.heddle_schedule_save(self._handle, os.fsencode(path)))
@@ -105,7 +105,7 @@ class Schedule:
                     bytes_total=raw.bytes_total, messages=raw.messages)
 
 
-def _text(format_: "ctypes._CFuncPtr", value: ctypes.Structure) -> str:
+def _text(format_: Callable[..., int], value: ctypes.Structure) -> str:
     out = ctypes.create_string_buffer(_abi.HEDDLE_LINE_BYTES)
     check(format_(out, len(out), ctypes.byref(value)))
     return out.value.decode()
@@ -149,4 +149,4 @@ def plan(model: "str | os.PathLike[str]", mesh: str, *, sizes: str = "", repeat:
         check(lib.heddle_plan(ctypes.byref(out), handle, ctypes.byref(grid), ctypes.byref(options)))
     finally:
         lib.heddle_model_destroy(handle)
-    return Schedule(out.value)
+    return Schedule(made(out))
