@@ -1,31 +1,16 @@
 /* The norm behind linear attention. One order of operations for all instruction sets: lane by lane, then the lanes. */
 #include "kernels/cpu/block/internal.h"
-#include "kernels/small_float.h"
 
 #include <math.h>
 
 enum { LANES = 8 };
-
-static float load(const void *x, heddle_dtype dtype, int64_t i)
-{
-    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
-
-static void store(void *x, heddle_dtype dtype, int64_t i, float value)
-{
-    if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_bf16_from_f32(value);
-    } else {
-        ((float *)x)[i] = value;
-    }
-}
 
 /* <x, y> of one head */
 static float dot(const void *x, heddle_dtype x_dtype, const void *y, heddle_dtype y_dtype, int64_t at, int64_t d)
 {
     float lane[LANES] = {0}, sum = 0;
     for (int64_t i = 0; i < d; i++) {
-        lane[i % LANES] += load(x, x_dtype, at + i) * load(y, y_dtype, at + i);
+        lane[i % LANES] += hd_block_load(x, x_dtype, at + i) * hd_block_load(y, y_dtype, at + i);
     }
     for (int l = 0; l < LANES; l++) {
         sum += lane[l];
@@ -39,7 +24,7 @@ static void head_norm(void *x, float *inverse, heddle_dtype dtype, int64_t heads
         float squares = dot(x, dtype, x, dtype, i * d, d);
         float factor = 1.0f / sqrtf(squares / (float)d + (float)HD_NORM_EPSILON * (float)d);
         for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            store(x, dtype, j, load(x, dtype, j) * factor);
+            hd_block_store(x, dtype, j, hd_block_load(x, dtype, j) * factor);
         }
         if (inverse != NULL) {
             inverse[i] = factor;
@@ -53,7 +38,7 @@ static void head_norm_back(void *dx, heddle_dtype dx_dtype, const float *dy, con
     for (int64_t i = 0; i < heads; i++) {
         float mean = dot(dy, HEDDLE_F32, y, dtype, i * d, d) / (float)d;
         for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            store(dx, dx_dtype, j, (dy[j] - load(y, dtype, j) * mean) * inverse[i]);
+            hd_block_store(dx, dx_dtype, j, (dy[j] - hd_block_load(y, dtype, j) * mean) * inverse[i]);
         }
     }
 }

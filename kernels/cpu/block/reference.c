@@ -1,22 +1,7 @@
 /* The judge: one plain loop per operation. */
 #include "kernels/cpu/block/internal.h"
-#include "kernels/small_float.h"
 
 #include <math.h>
-
-static float load(const void *x, heddle_dtype dtype, int64_t i)
-{
-    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
-
-static void store(void *x, heddle_dtype dtype, int64_t i, float value)
-{
-    if (dtype == HEDDLE_BF16) {
-        ((uint16_t *)x)[i] = hd_bf16_from_f32(value);
-    } else {
-        ((float *)x)[i] = value;
-    }
-}
 
 static void norm_modulate(void *dst, const void *src, heddle_dtype dtype, int64_t rows, int64_t c, const float *shift,
                           const float *scale)
@@ -25,18 +10,18 @@ static void norm_modulate(void *dst, const void *src, heddle_dtype dtype, int64_
         int64_t row = r * c;
         double sum = 0;
         for (int64_t i = 0; i < c; i++) {
-            sum += (double)load(src, dtype, row + i);
+            sum += (double)hd_block_load(src, dtype, row + i);
         }
         double mean = sum / (double)c;
         double squares = 0;
         for (int64_t i = 0; i < c; i++) {
-            double delta = (double)load(src, dtype, row + i) - mean;
+            double delta = (double)hd_block_load(src, dtype, row + i) - mean;
             squares += delta * delta;
         }
         float inverse = (float)(1.0 / sqrt(squares / (double)c + HD_NORM_EPSILON));
         for (int64_t i = 0; i < c; i++) {
-            float y = (float)((double)load(src, dtype, row + i) - mean) * inverse;
-            store(dst, dtype, row + i, scale != NULL ? y * (1.0f + scale[i]) + shift[i] : y);
+            float y = (float)((double)hd_block_load(src, dtype, row + i) - mean) * inverse;
+            hd_block_store(dst, dtype, row + i, scale != NULL ? y * (1.0f + scale[i]) + shift[i] : y);
         }
     }
 }
@@ -46,7 +31,7 @@ static void gate_residual(void *x, heddle_dtype dtype, const float *y, int64_t r
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < c; i++) {
             float change = gate != NULL ? gate[i] * y[r * c + i] : y[r * c + i];
-            store(x, dtype, r * c + i, load(x, dtype, r * c + i) + change);
+            hd_block_store(x, dtype, r * c + i, hd_block_load(x, dtype, r * c + i) + change);
         }
     }
 }
@@ -56,7 +41,7 @@ static void gelu(void *dst, heddle_dtype dtype, const float *src, int64_t elems)
     for (int64_t i = 0; i < elems; i++) {
         float x = src[i];
         float inner = HD_GELU_SLOPE * (x + HD_GELU_CUBIC * x * x * x);
-        store(dst, dtype, i, 0.5f * x * (1.0f + tanhf(inner)));
+        hd_block_store(dst, dtype, i, 0.5f * x * (1.0f + tanhf(inner)));
     }
 }
 
@@ -68,14 +53,14 @@ static void norm_rotate(void *x, heddle_dtype dtype, int64_t heads, int64_t d, c
         if (weight != NULL) {
             double squares = 0;
             for (int64_t i = 0; i < d; i++) {
-                double value = (double)load(x, dtype, h * d + i);
+                double value = (double)hd_block_load(x, dtype, h * d + i);
                 squares += value * value;
             }
             inverse = (float)(1.0 / sqrt(squares / (double)d + HD_NORM_EPSILON));
         }
         for (int64_t i = 0; i < d; i += 2) {
-            float a = load(x, dtype, h * d + i);
-            float b = i + 1 < d ? load(x, dtype, h * d + i + 1) : 0;
+            float a = hd_block_load(x, dtype, h * d + i);
+            float b = i + 1 < d ? hd_block_load(x, dtype, h * d + i + 1) : 0;
             if (weight != NULL) {
                 a = a * inverse * weight[i];
                 b = i + 1 < d ? b * inverse * weight[i + 1] : 0;
@@ -85,9 +70,9 @@ static void norm_rotate(void *x, heddle_dtype dtype, int64_t heads, int64_t d, c
                 b = a * cos_sin[i + 1] + b * cos_sin[i];
                 a = turned;
             }
-            store(x, dtype, h * d + i, a);
+            hd_block_store(x, dtype, h * d + i, a);
             if (i + 1 < d) {
-                store(x, dtype, h * d + i + 1, b);
+                hd_block_store(x, dtype, h * d + i + 1, b);
             }
         }
     }
@@ -96,7 +81,7 @@ static void norm_rotate(void *x, heddle_dtype dtype, int64_t heads, int64_t d, c
 static void convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems)
 {
     for (int64_t i = 0; i < elems; i++) {
-        store(dst, dst_dtype, i, load(src, src_dtype, i));
+        hd_block_store(dst, dst_dtype, i, hd_block_load(src, src_dtype, i));
     }
 }
 
@@ -112,8 +97,8 @@ static float score_of(const hd_attention_head *head, int64_t q, int64_t k)
     float part[16] = {0}, sum = 0;
     int64_t i = 0, whole = head->d / 16 * 16;
     for (; i < head->d; i++) {
-        float product =
-            load(head->q, head->dtype, q * head->q_stride + i) * load(head->k, head->dtype, k * head->kv_stride + i);
+        float product = hd_block_load(head->q, head->dtype, q * head->q_stride + i) *
+                        hd_block_load(head->k, head->dtype, k * head->kv_stride + i);
         *(i < whole ? &part[i % 16] : &sum) += product;
     }
     for (int l = 0; l < 16; l++) {
@@ -139,12 +124,13 @@ static void attention(const hd_attention_head *head, void *scratch)
             double weight = exp(score - higher);
             weights = weights * rescale + weight;
             for (int64_t i = 0; i < head->d; i++) {
-                sum[i] = sum[i] * rescale + weight * (double)load(head->v, head->dtype, k * head->kv_stride + i);
+                sum[i] =
+                    sum[i] * rescale + weight * (double)hd_block_load(head->v, head->dtype, k * head->kv_stride + i);
             }
             top = higher;
         }
         for (int64_t i = 0; i < head->d; i++) {
-            store(head->out, head->dtype, q * head->out_stride + i, (float)(sum[i] / weights));
+            hd_block_store(head->out, head->dtype, q * head->out_stride + i, (float)(sum[i] / weights));
         }
         if (head->top != NULL) {
             head->top[q] = (float)top;
