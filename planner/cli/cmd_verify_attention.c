@@ -9,8 +9,8 @@ typedef struct trial {
     attention_errors errors;
 } trial;
 
-_Static_assert((int)ATTENTION_JUDGED <= (int)CLI_JUDGED_MAX && (int)ATTENTION_PROBLEM_BYTES <= (int)CLI_PROBLEM_BYTES,
-               "what a kind of problem may have");
+_Static_assert((int)ATTENTION_JUDGED <= (int)CLI_JUDGED_MAX, "what a kind of problem may have");
+_Static_assert(ATTENTION_PROBLEM_BYTES <= sizeof((cli_outcome *)0)->problem, "a sentence must fit");
 
 static heddle_status save_all(const attention_case *c, const attention_arrays *x, const char *save)
 {
@@ -33,35 +33,23 @@ static heddle_status save_all(const attention_case *c, const attention_arrays *x
     return st;
 }
 
-static void draw(void *out, random_source *source, int ranks)
+static heddle_status attempt(cli_outcome *out, void *trial_of, heddle_comm *comm, random_source *source,
+                             const char *save)
 {
-    trial *t = out;
-    attention_draw(&t->problem, source, ranks, HEDDLE_DTYPE_COUNT);
-}
-
-static heddle_status check(void *out, heddle_comm *comm, char *problem, const char *save)
-{
-    trial *t = out;
+    trial *t = trial_of;
     attention_arrays global = {NULL};
-    heddle_status st = attention_check(comm, &t->problem, problem, &t->errors, save != NULL ? &global : NULL);
+    if (source != NULL) {
+        attention_draw(&t->problem, source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
+    }
+    attention_describe(out->line, sizeof out->line, &t->problem);
+    out->dtype = t->problem.shape.dtype;
+    out->errors = t->errors.of;
+    heddle_status st = attention_check(comm, &t->problem, out->problem, &t->errors, save != NULL ? &global : NULL);
     if (st == HEDDLE_OK && save != NULL && heddle_comm_rank(comm) == 0) {
         st = save_all(&t->problem, &global, save);
     }
     attention_free(&global);
     return st;
-}
-
-static void describe(char *out, size_t bytes, const void *of)
-{
-    const trial *t = of;
-    attention_describe(out, bytes, &t->problem);
-}
-
-static const judge_error *errors(heddle_dtype *dtype, const void *of)
-{
-    const trial *t = of;
-    *dtype = t->problem.shape.dtype;
-    return t->errors.of;
 }
 
 static heddle_status print_sent(const void *of)
@@ -76,10 +64,7 @@ static heddle_status print_sent(const void *of)
 static const cli_trial_kind kind = {.name = "attention",
                                     .trial_bytes = sizeof(trial),
                                     .judged = ATTENTION_JUDGED,
-                                    .draw = draw,
-                                    .check = check,
-                                    .describe = describe,
-                                    .errors = errors,
+                                    .attempt = attempt,
                                     .print_sent = print_sent};
 
 static int run(const cli_arguments *a)

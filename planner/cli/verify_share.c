@@ -69,14 +69,6 @@ typedef struct request {
     const void *first;
 } request;
 
-static heddle_status try_once(void *trial, const request *r, heddle_comm *comm, int *failed)
-{
-    char problem[CLI_PROBLEM_BYTES] = "", which[2048] = ": ";
-    heddle_status st = r->kind->check(trial, comm, problem, r->arguments->save);
-    r->kind->describe(which + 2, sizeof which - 2, trial);
-    return st != HEDDLE_OK ? st : cli_first_problem(failed, comm, which, problem);
-}
-
 /* Of every dtype, of which there are `count` errors each, what random problems were off by at most. */
 static void print_worst(const judge_error *worst, int count)
 {
@@ -89,17 +81,13 @@ static void print_worst(const judge_error *worst, int count)
     }
 }
 
-static heddle_status print_trial(const void *trial, const cli_trial_kind *kind, const heddle_comm *comm)
+static heddle_status print_trial(const cli_outcome *outcome, const void *trial, const cli_trial_kind *kind)
 {
     char text[2048];
-    heddle_dtype dtype;
-    kind->describe(text, sizeof text, trial);
-    printf("%s\n", text);
-    judge_list(text, sizeof text, kind->errors(&dtype, trial), kind->judged);
+    printf("%s\n", outcome->line);
+    judge_list(text, sizeof text, outcome->errors, kind->judged);
     printf("errors in roundings: %s\n", text);
-    heddle_status st = kind->print_sent(trial);
-    printf("right on %s\n", heddle_comm_describe(comm));
-    return st;
+    return kind->print_sent(trial);
 }
 
 /* All problems of the request, the same on every rank, up to the first that any rank finds wrong. */
@@ -107,31 +95,31 @@ static heddle_status try_all(void *trial, const request *r, heddle_comm *comm)
 {
     judge_error worst[HEDDLE_DTYPE_COUNT * CLI_JUDGED_MAX] = {0};
     random_source source = {(uint64_t)r->arguments->seed};
-    int random = (int)r->arguments->random, count = random > 0 ? random : 1, failed = 0;
-    for (int i = 0; i < count && !failed; i++) {
-        if (random > 0) {
-            r->kind->draw(trial, &source, heddle_comm_size(comm));
-        }
-        heddle_status st = try_once(trial, r, comm, &failed);
+    const int random = (int)r->arguments->random, judged = r->kind->judged;
+    cli_outcome outcome;
+    heddle_status st = HEDDLE_OK;
+    int failed = 0, done = 0;
+    for (; done < (random > 0 ? random : 1) && !failed; done++) {
+        char which[sizeof outcome.line + 2];
+        outcome = (cli_outcome){.problem = ""};
+        st = r->kind->attempt(&outcome, trial, comm, random > 0 ? &source : NULL, r->arguments->save);
+        snprintf(which, sizeof which, ": %s", outcome.line);
+        st = st == HEDDLE_OK ? cli_first_problem(&failed, comm, which, outcome.problem) : st;
         if (st != HEDDLE_OK) {
             return st;
         }
-        heddle_dtype dtype;
-        const judge_error *errors = r->kind->errors(&dtype, trial);
-        judge_gather(&worst[(int)dtype * r->kind->judged], errors, r->kind->judged);
+        judge_gather(&worst[(int)outcome.dtype * judged], outcome.errors, judged);
     }
-    heddle_status st = HEDDLE_OK;
     if (failed) {
         cli_verdict(CLI_MISMATCH);
+    } else if (heddle_comm_rank(comm) == 0 && random > 0) {
+        printf("%d %s problems right on %s\n", done, r->kind->name, heddle_comm_describe(comm));
+        print_worst(worst, judged);
     } else if (heddle_comm_rank(comm) == 0) {
-        if (random > 0) {
-            printf("%d %s problems right on %s\n", count, r->kind->name, heddle_comm_describe(comm));
-            print_worst(worst, r->kind->judged);
-        } else {
-            st = print_trial(trial, r->kind, comm);
-        }
-        fflush(stdout);
+        st = print_trial(&outcome, trial, r->kind);
+        printf("right on %s\n", heddle_comm_describe(comm));
     }
+    fflush(stdout);
     return st;
 }
 

@@ -16,7 +16,15 @@ int cli_make_directory(const char *path);
  * "mismatch" and `which`, then the sentence. */
 heddle_status cli_first_problem(int *failed, heddle_comm *comm, const char *which, const char *problem);
 
-enum { CLI_JUDGED_MAX = 16, CLI_PROBLEM_BYTES = 512 };
+enum { CLI_JUDGED_MAX = 16 };
+
+/* What came of one problem. */
+typedef struct cli_outcome {
+    char line[2048];   /* the problem */
+    char problem[512]; /* what is wrong on this rank; "" when nothing is */
+    heddle_dtype dtype;
+    const judge_error *errors; /* the trial's */
+} cli_outcome;
 
 /* A kind of problem whose results are held against a reference. `trial`: one problem and what came of it, a struct of
  * the kind's own, of which every rank has a copy. */
@@ -24,12 +32,8 @@ typedef struct cli_trial_kind {
     const char *name; /* "attention": of the problems, in what is printed */
     size_t trial_bytes;
     int judged; /* errors of a trial */
-    void (*draw)(void *trial, random_source *source, int ranks);
-    /* Collective. problem[0] stays 0 when all is right on this rank; else it gets a sentence, CLI_PROBLEM_BYTES at the
-     * most. save: NULL, or where rank 0 puts the arrays. */
-    heddle_status (*check)(void *trial, heddle_comm *comm, char *problem, const char *save);
-    void (*describe)(char *out, size_t bytes, const void *trial);
-    const judge_error *(*errors)(heddle_dtype *dtype, const void *trial);
+    /* Collective. source: NULL, or what the problem is drawn from; save: NULL, or where rank 0 puts the arrays. */
+    heddle_status (*attempt)(cli_outcome *out, void *trial, heddle_comm *comm, random_source *source, const char *save);
     heddle_status (*print_sent)(const void *trial); /* what the ranks sent, as planned */
 } cli_trial_kind;
 
