@@ -54,6 +54,39 @@ heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const
     return HEDDLE_OK;
 }
 
+heddle_status hd_reserve(void **memory, size_t *held_bytes, size_t alignment, size_t bytes, const char *what)
+{
+    if (*held_bytes >= bytes) {
+        return HEDDLE_OK;
+    }
+    hd_free(*memory);
+    *memory = NULL;
+    *held_bytes = 0;
+    heddle_status st = hd_alloc_aligned(memory, alignment, bytes, what);
+    *held_bytes = st == HEDDLE_OK ? bytes : 0;
+    return st;
+}
+
+heddle_status hd_grow(void **list, int *capacity, int count, size_t elem_bytes, const char *what)
+{
+    void *larger = NULL;
+    const int wanted = 2 * *capacity + 8;
+    if (count < *capacity) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_alloc(&larger, (size_t)wanted, elem_bytes, what);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (count > 0) {
+        memcpy(larger, *list, (size_t)count * elem_bytes);
+    }
+    hd_free(*list);
+    *list = larger;
+    *capacity = wanted;
+    return HEDDLE_OK;
+}
+
 heddle_status hd_strdup(char **out, const char *text)
 {
     size_t bytes = strlen(text) + 1;

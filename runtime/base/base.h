@@ -44,6 +44,10 @@ heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *f
 /* Zeroed memory, `count * bytes` checked for overflow. HEDDLE_ERR_NOMEM names `what` and the bytes. */
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what);
 heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const char *what);
+/* At least `bytes` at *memory, which holds *held_bytes; what lay there is lost when it grows. */
+heddle_status hd_reserve(void **memory, size_t *held_bytes, size_t alignment, size_t bytes, const char *what);
+/* Room for one more behind `count` elements of a list, which stay. */
+heddle_status hd_grow(void **list, int *capacity, int count, size_t elem_bytes, const char *what);
 heddle_status hd_strdup(char **out, const char *text);
 void hd_free(void *memory);
 /* Tests: let the n-th allocation of this process from now on fail (1 = the next), 0 = never. */

@@ -188,24 +188,11 @@ out:
     return st;
 }
 
-static heddle_status grow(void **part, size_t *held_bytes, size_t bytes, const char *what)
-{
-    heddle_status st = HEDDLE_OK;
-    if (*held_bytes < bytes) {
-        hd_free(*part);
-        *part = NULL;
-        *held_bytes = 0;
-        HD_TRY(hd_alloc_aligned(part, ALIGNMENT, bytes, what));
-        *held_bytes = bytes;
-    }
-out:
-    return st;
-}
-
 heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes)
 {
     hd_back_space *space = block->back->space;
-    return grow(&space->work[which], &space->work_bytes[which], bytes, "a block's workspace of backward");
+    return hd_reserve(&space->work[which], &space->work_bytes[which], ALIGNMENT, bytes,
+                      "a block's workspace of backward");
 }
 
 static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const hd_block_view *view)
@@ -251,7 +238,8 @@ heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_vie
         if (i == HD_KEEP_WIDE && !tape_holds && block->options.kind == HEDDLE_STAGE_MLP) {
             continue; /* stretch by stretch in backward */
         }
-        HD_TRY(grow(&keep->part[i], &keep->held_bytes[i], bytes[i], "what a forward keeps for its backward"));
+        HD_TRY(hd_reserve(&keep->part[i], &keep->held_bytes[i], ALIGNMENT, bytes[i],
+                          "what a forward keeps for its backward"));
         keep->used_bytes[i] = bytes[i];
         part[i] = keep->part[i];
     }

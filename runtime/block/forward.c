@@ -22,13 +22,7 @@ heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes)
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < block->seats; i++) {
         hd_block_seat *seat = &block->seat[i];
-        if (seat->part_bytes[index] < bytes) {
-            hd_free(seat->part[index]);
-            seat->part[index] = NULL;
-            seat->part_bytes[index] = 0;
-            HD_TRY(hd_alloc_aligned(&seat->part[index], ALIGNMENT, bytes, "a block's workspace"));
-            seat->part_bytes[index] = bytes;
-        }
+        HD_TRY(hd_reserve(&seat->part[index], &seat->part_bytes[index], ALIGNMENT, bytes, "a block's workspace"));
     }
 out:
     return st;

@@ -83,16 +83,7 @@ out:
 
 static heddle_status reserve(hd_block_sharded *s, size_t bytes)
 {
-    heddle_status st = HEDDLE_OK;
-    if (s->work_bytes < bytes) {
-        hd_free(s->work);
-        s->work = NULL;
-        s->work_bytes = 0;
-        HD_TRY(hd_alloc_aligned(&s->work, ALIGNMENT, bytes, "gradients of a block's attention"));
-        s->work_bytes = bytes;
-    }
-out:
-    return st;
+    return hd_reserve(&s->work, &s->work_bytes, ALIGNMENT, bytes, "gradients of a block's attention");
 }
 
 /* The object's own backward on gradients of its storage type, both of them in `d_o` and `d_qkv`. */

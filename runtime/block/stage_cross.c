@@ -129,12 +129,8 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     HD_TRY(hd_block_reserve(block, PART_OUT, plain * sizeof(float)));
     HD_TRY(hd_block_reserve(block, PART_SCRATCH,
                             block->kernels->attention_scratch_bytes(block->options.text_tokens, block->head_channels)));
-    if (view->call == NULL && block->text_kv_bytes < kv_bytes) {
-        hd_free(block->text_kv);
-        block->text_kv = NULL;
-        block->text_kv_bytes = 0;
-        HD_TRY(hd_alloc_aligned(&block->text_kv, ALIGNMENT, kv_bytes, "keys and values of the text"));
-        block->text_kv_bytes = kv_bytes;
+    if (view->call == NULL) {
+        HD_TRY(hd_reserve(&block->text_kv, &block->text_kv_bytes, ALIGNMENT, kv_bytes, "keys and values of the text"));
     }
 out:
     return st;

@@ -91,19 +91,10 @@ heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const hedd
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a schedule with more than %d different layouts",
                        HD_SCHEDULE_MAX_LAYOUTS);
     }
-    if (schedule->nlayouts == schedule->layouts_capacity) {
-        int capacity = 2 * schedule->layouts_capacity + 4;
-        void *memory = NULL;
-        heddle_status st = hd_alloc(&memory, (size_t)capacity, sizeof *layout, "layouts of a schedule");
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        if (schedule->nlayouts > 0) {
-            memcpy(memory, schedule->layout, (size_t)schedule->nlayouts * sizeof *layout);
-        }
-        hd_free(schedule->layout);
-        schedule->layout = memory;
-        schedule->layouts_capacity = capacity;
+    heddle_status st = hd_grow((void **)&schedule->layout, &schedule->layouts_capacity, schedule->nlayouts,
+                               sizeof *layout, "layouts of a schedule");
+    if (st != HEDDLE_OK) {
+        return st;
     }
     schedule->layout[schedule->nlayouts] = *layout;
     *out = schedule->nlayouts++;

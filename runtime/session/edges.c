@@ -102,26 +102,6 @@ out:
     return st;
 }
 
-static heddle_status reserve_one(heddle_session *session)
-{
-    if (session->nedges < session->edges_capacity) {
-        return HEDDLE_OK;
-    }
-    void *bigger = NULL;
-    const int capacity = session->edges_capacity * 2 + 8;
-    heddle_status st = hd_alloc(&bigger, (size_t)capacity, sizeof(*session->edges), "a session's edges");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    if (session->nedges > 0) {
-        memcpy(bigger, session->edges, (size_t)session->nedges * sizeof(*session->edges));
-    }
-    hd_free(session->edges);
-    session->edges = bigger;
-    session->edges_capacity = capacity;
-    return HEDDLE_OK;
-}
-
 heddle_status hd_session_edge_get(hd_session_edge **out, heddle_session *session, const heddle_layout *from,
                                   const heddle_layout *to)
 {
@@ -135,7 +115,8 @@ heddle_status hd_session_edge_get(hd_session_edge **out, heddle_session *session
             return HEDDLE_OK;
         }
     }
-    HD_TRY(tell(session, reserve_one(session)));
+    HD_TRY(tell(session, hd_grow((void **)&session->edges, &session->edges_capacity, session->nedges,
+                                 sizeof(*session->edges), "a session's edges")));
     HD_TRY(tell(session, describe(&edge, session, from, to)));
     if (!edge->keeps && !session->dry_run) {
         HD_TRY(make_reshard(edge, session));
