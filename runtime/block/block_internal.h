@@ -102,6 +102,8 @@ typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *
 
 /* Runs job 0..jobs-1 on the block's threads; every job is run by one thread from its start to its end. */
 heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs);
+/* Head h of a fibre of `t` fused rows [3][c]; its result goes into rows [c]. */
+hd_attention_head hd_fibre_head(const heddle_block *block, const void *qkv, void *out, int64_t t, int64_t h);
 /* Makes part `index` of every seat at least `bytes` large. */
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes);
 

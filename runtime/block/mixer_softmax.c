@@ -42,23 +42,11 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
     const hd_mixer_call *call = view->call;
     mixer_job job = job_of(block, view, index);
     int64_t c = block->channels;
-    int64_t d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block);
-    hd_attention_head head = {.dtype = block->options.shape.dtype,
-                              .nq = view->t,
-                              .nk = view->t,
-                              .d = d,
-                              .q_stride = 3 * c,
-                              .kv_stride = 3 * c,
-                              .out_stride = c,
-                              .scale = 1.0f / sqrtf((float)d)};
     const char *qkv = (const char *)call->qkv + (size_t)(job.fibre * view->t * 3 * c) * elem;
     char *out = (char *)call->o + (size_t)(job.fibre * view->t * c) * elem;
     for (int64_t h = job.first_head; h < job.end_head; h++) {
-        head.q = qkv + (size_t)(h * d) * elem;
-        head.k = qkv + (size_t)(c + h * d) * elem;
-        head.v = qkv + (size_t)(2 * c + h * d) * elem;
-        head.out = out + (size_t)(h * d) * elem;
+        hd_attention_head head = hd_fibre_head(block, qkv, out, view->t, h);
         head.top = top_of(call, job.fibre, h);
         head.log_sum = head.top + view->t;
         block->kernels->attention(&head, block->seat[seat_index].part[HD_MIXER_PART]);
@@ -66,17 +54,21 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
     return HEDDLE_OK;
 }
 
-static heddle_status forward(const hd_mixer_call *call)
+static heddle_status run(const hd_mixer_call *call, size_t part_bytes, hd_block_job fn)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_block *block = call->block;
     hd_block_view view = *call->view;
     view.call = call;
-    HD_TRY(
-        hd_block_reserve(block, HD_MIXER_PART, block->kernels->attention_scratch_bytes(view.t, block->head_channels)));
-    HD_TRY(hd_block_run_jobs(block, &view, forward_job, jobs_of(block, &view)));
+    HD_TRY(hd_block_reserve(call->block, HD_MIXER_PART, part_bytes));
+    HD_TRY(hd_block_run_jobs(call->block, &view, fn, jobs_of(call->block, &view)));
 out:
     return st;
+}
+
+static heddle_status forward(const hd_mixer_call *call)
+{
+    const heddle_block *block = call->block;
+    return run(call, block->kernels->attention_scratch_bytes(call->view->t, block->head_channels), forward_job);
 }
 
 /* Dense f32 rows of one head, and its gradients. */
@@ -159,14 +151,7 @@ static heddle_status backward_job(heddle_block *block, const hd_block_view *view
 
 static heddle_status backward(const hd_mixer_call *call)
 {
-    heddle_status st = HEDDLE_OK;
-    heddle_block *block = call->block;
-    hd_block_view view = *call->view;
-    view.call = call;
-    HD_TRY(hd_block_reserve(block, HD_MIXER_PART, head_bytes(block, view.t)));
-    HD_TRY(hd_block_run_jobs(block, &view, backward_job, jobs_of(block, &view)));
-out:
-    return st;
+    return run(call, head_bytes(call->block, call->view->t), backward_job);
 }
 
 const hd_block_mixer hd_mixer_softmax = {

@@ -96,22 +96,32 @@ static void norm_rotate(heddle_block *block, const hd_block_view *view, char *qk
     }
 }
 
+hd_attention_head hd_fibre_head(const heddle_block *block, const void *qkv, void *out, int64_t t, int64_t h)
+{
+    const int64_t c = block->channels, d = block->head_channels;
+    const size_t elem = hd_block_elem_bytes(block);
+    const char *q = (const char *)qkv + (size_t)(h * d) * elem;
+    return (hd_attention_head){.dtype = block->options.shape.dtype,
+                               .q = q,
+                               .k = q + (size_t)c * elem,
+                               .v = q + (size_t)(2 * c) * elem,
+                               .out = (char *)out + (size_t)(h * d) * elem,
+                               .nq = t,
+                               .nk = t,
+                               .d = d,
+                               .q_stride = 3 * c,
+                               .kv_stride = 3 * c,
+                               .out_stride = c,
+                               .scale = 1.0f / sqrtf((float)d)};
+}
+
 /* Every fibre and head of the group; the result lies where the normalised rows were. */
 static void mix(heddle_block *block, const hd_block_view *view, int seat_index, const fibre_group *group)
 {
     const hd_block_seat *seat = &block->seat[seat_index];
     int64_t c = block->channels;
-    int64_t d = block->head_channels;
     size_t elem = hd_block_elem_bytes(block);
     int linear = block->options.kind == HEDDLE_STAGE_LINEAR;
-    hd_attention_head head = {.dtype = block->options.shape.dtype,
-                              .nq = view->t,
-                              .nk = view->t,
-                              .d = d,
-                              .q_stride = 3 * c,
-                              .kv_stride = 3 * c,
-                              .out_stride = c,
-                              .scale = 1.0f / sqrtf((float)d)};
     for (int64_t fibre = 0; fibre < group->no * group->ni; fibre++) {
         int64_t row = fibre * view->t;
         const char *qkv = (const char *)seat->part[PART_QKV] + (size_t)(row * 3 * c) * elem;
@@ -120,10 +130,7 @@ static void mix(heddle_block *block, const hd_block_view *view, int seat_index, 
             hd_linear_fibre(block, seat->part[PART_SCRATCH], qkv, out, NULL, view->t);
         }
         for (int64_t h = 0; h < block->options.heads && !linear; h++) {
-            head.q = qkv + (size_t)(h * d) * elem;
-            head.k = qkv + (size_t)(c + h * d) * elem;
-            head.v = qkv + (size_t)(2 * c + h * d) * elem;
-            head.out = out + (size_t)(h * d) * elem;
+            hd_attention_head head = hd_fibre_head(block, qkv, out, view->t, h);
             block->kernels->attention(&head, seat->part[PART_SCRATCH]);
         }
     }
