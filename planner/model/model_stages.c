@@ -54,6 +54,14 @@ static heddle_status read_tensor_ref(const hd_node *node, const char *wanted, co
     return hd_node_choice(&choice, node, &wanted, 1, what);
 }
 
+/* "12.345": how many digits before and behind the point; returns how far the number goes. */
+static size_t scan_decimal(const char *text, size_t *whole, size_t *places)
+{
+    *whole = strspn(text, "0123456789");
+    *places = text[*whole] == '.' ? strspn(text + *whole + 1, "0123456789") : 0;
+    return *whole + (text[*whole] == '.' ? 1 + *places : 0);
+}
+
 /* "4" or "2.6875", up to six places. */
 static heddle_status read_ratio(int64_t *out, const hd_node *node)
 {
@@ -63,9 +71,7 @@ static heddle_status read_ratio(int64_t *out, const hd_node *node)
     if (st != HEDDLE_OK) {
         return st;
     }
-    size_t whole = strspn(text, "0123456789");
-    size_t places = text[whole] == '.' ? strspn(text + whole + 1, "0123456789") : 0;
-    size_t length = whole + (text[whole] == '.' ? 1 + places : 0);
+    size_t whole, places, length = scan_decimal(text, &whole, &places);
     int64_t value = 0;
     if (!node->quoted && whole > 0 && whole <= 4 && (whole == 1 || text[0] != '0') && places <= 6 &&
         (text[whole] != '.' || places > 0) && text[length] == '\0') {
@@ -96,9 +102,7 @@ static heddle_status read_decay(double *out, const hd_node *node)
         *out = 0;
         return HEDDLE_OK;
     }
-    size_t whole = strspn(text, "0123456789");
-    size_t places = text[whole] == '.' ? strspn(text + whole + 1, "0123456789") : 0;
-    size_t length = whole + (text[whole] == '.' ? 1 + places : 0);
+    size_t whole, places, length = scan_decimal(text, &whole, &places);
     double value = 0;
     double unit = 1;
     for (size_t i = 0; i < length && length <= 20; i++) {

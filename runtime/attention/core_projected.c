@@ -156,31 +156,39 @@ static heddle_status on_slices(const hd_core *core, hd_thread_job fn, call *c)
     return hd_threads_run(&threads);
 }
 
-/* Slice i: the keys (then the values) of one key head and sample. */
-static heddle_status project_slice(void *ctx, int thread, int64_t i)
+/* Slice i, the keys (then the values) of one key head and sample: its projection, and the offsets of its own rows and
+ * of the projected ones. */
+static hd_attn_matrix slice_of(const call *c, int64_t i, int64_t *own_at, int64_t *at)
 {
-    const call *c = ctx;
     const hd_attn_problem *p = c->core->problem;
     const projected_state *state = c->core->method;
     int64_t own = c->core->rows[c->core->rank].rows, row_bytes = p->width * p->real_bytes;
+    *own_at = i * own * row_bytes;
+    *at = i * state->m * row_bytes;
+    return (hd_attn_matrix){(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
+}
+
+static heddle_status project_slice(void *ctx, int thread, int64_t i)
+{
+    const call *c = ctx;
+    const projected_state *state = c->core->method;
+    int64_t own_at, at;
     hd_attn_block shape = matrix_shape(c->core, state);
-    hd_attn_matrix e = {(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
+    hd_attn_matrix e = slice_of(c, i, &own_at, &at);
     (void)thread;
-    c->core->kernels->mix(&shape, &e, c->keys + i * own * row_bytes, (char *)state->part + i * state->m * row_bytes);
+    c->core->kernels->mix(&shape, &e, c->keys + own_at, (char *)state->part + at);
     return HEDDLE_OK;
 }
 
 static heddle_status project_back_slice(void *ctx, int thread, int64_t i)
 {
     const call *c = ctx;
-    const hd_attn_problem *p = c->core->problem;
     const projected_state *state = c->core->method;
-    int64_t own = c->core->rows[c->core->rank].rows, row_bytes = p->width * p->real_bytes;
+    int64_t own_at, at;
     hd_attn_block shape = matrix_shape(c->core, state);
-    hd_attn_matrix e = {(void *)(uintptr_t)c->of[i >= c->core->kv_heads * p->batch], own};
+    hd_attn_matrix e = slice_of(c, i, &own_at, &at);
     (void)thread;
-    c->core->kernels->mix_back(&shape, &e, (char *)state->dkv + i * state->m * row_bytes,
-                               (char *)c->backward->dkv + i * own * row_bytes);
+    c->core->kernels->mix_back(&shape, &e, (char *)state->dkv + at, (char *)c->backward->dkv + own_at);
     return HEDDLE_OK;
 }
 

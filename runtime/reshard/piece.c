@@ -89,25 +89,33 @@ static void put_loops(hd_copy *out, const loop *loops, int n)
     }
 }
 
-void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes)
+/* Where the copy begins in both arrays, and a loop for every dim of more than one element. */
+static int take_loops(hd_copy *out, loop loops[HEDDLE_MAX_DIMS], const hd_piece *piece, const hd_array *src,
+                      const hd_array *dst, int64_t elem_bytes)
 {
     const heddle_box *box = &piece->box;
-    int64_t elem = (int64_t)elem_bytes;
-    loop loops[HEDDLE_MAX_DIMS];
     int n = 0;
     memset(out, 0, sizeof *out);
-    memset(loops, 0, sizeof loops);
+    memset(loops, 0, HEDDLE_MAX_DIMS * sizeof *loops);
     for (int d = 0; d < box->ndim; d++) {
-        if (box->len[d] == 0) {
-            memset(out, 0, sizeof *out);
-            return;
-        }
-        out->src_offset_bytes += (box->lo[d] - src->box.lo[d]) * src->stride_elems[d] * elem;
-        out->dst_offset_bytes += (box->lo[d] - dst->box.lo[d]) * dst->stride_elems[d] * elem;
+        out->src_offset_bytes += (box->lo[d] - src->box.lo[d]) * src->stride_elems[d] * elem_bytes;
+        out->dst_offset_bytes += (box->lo[d] - dst->box.lo[d]) * dst->stride_elems[d] * elem_bytes;
         if (box->len[d] > 1) {
-            loops[n++] = (loop){box->len[d], src->stride_elems[d] * elem, dst->stride_elems[d] * elem};
+            loops[n++] = (loop){box->len[d], src->stride_elems[d] * elem_bytes, dst->stride_elems[d] * elem_bytes};
         }
     }
+    return n;
+}
+
+void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes)
+{
+    int64_t elem = (int64_t)elem_bytes;
+    loop loops[HEDDLE_MAX_DIMS];
+    if (heddle_box_elems(&piece->box) == 0) {
+        memset(out, 0, sizeof *out);
+        return;
+    }
+    int n = take_loops(out, loops, piece, src, dst, elem);
     /* Rows follow the interleaved side; if both are, the one that is written. */
     int by_src = is_dense(loops, n, dst_stride, elem) && !is_dense(loops, n, src_stride, elem);
     n = merge_loops(loops, n);
@@ -119,20 +127,9 @@ void hd_piece_copy(hd_copy *out, const hd_piece *piece, const hd_array *src, con
 
 void hd_piece_rows(hd_copy *out, const hd_piece *piece, const hd_array *src, const hd_array *dst, size_t elem_bytes)
 {
-    const heddle_box *box = &piece->box;
-    int64_t elem = (int64_t)elem_bytes;
     loop loops[HEDDLE_MAX_DIMS];
-    int n = 0;
-    memset(out, 0, sizeof *out);
-    memset(loops, 0, sizeof loops);
-    out->run_bytes = elem;
-    for (int d = 0; d < box->ndim; d++) {
-        out->src_offset_bytes += (box->lo[d] - src->box.lo[d]) * src->stride_elems[d] * elem;
-        out->dst_offset_bytes += (box->lo[d] - dst->box.lo[d]) * dst->stride_elems[d] * elem;
-        if (box->len[d] > 1) {
-            loops[n++] = (loop){box->len[d], src->stride_elems[d] * elem, dst->stride_elems[d] * elem};
-        }
-    }
+    int n = take_loops(out, loops, piece, src, dst, (int64_t)elem_bytes);
+    out->run_bytes = (int64_t)elem_bytes;
     sort_loops(loops, n, dst_stride);
     put_loops(out, loops, n);
 }
