@@ -3,22 +3,8 @@
 set -u
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
 models=$HEDDLE_SOURCE/examples/models
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# says WHAT EXIT TEXT ARGUMENTS...: the command exits with EXIT and says TEXT (standard output and error together)
-says() {
-    local what=$1 code=$2 text=$3
-    shift 3
-    "$HEDDLE" plan "$@" >"$folder/out" 2>&1
-    local rc=$?
-    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
-        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
-        head -40 "$folder/out"
-        failed=1
-    fi
-}
+command=plan
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
 
 xl=$models/stdit3-xl2.yaml
 says "switches" 0 "55 switches; the busiest ranks send" "$xl" --mesh sp=4 --epilogue any

@@ -3,22 +3,8 @@
 set -u
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# says WHAT EXIT TEXT ARGUMENTS...
-says() {
-    local what=$1 code=$2 text=$3
-    shift 3
-    timeout 120 "$HEDDLE" verify "$@" >"$folder/out" 2>&1
-    local rc=$?
-    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
-        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
-        head -20 "$folder/out"
-        failed=1
-    fi
-}
+command=verify
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
 
 line='bf16[b=2 t=30 s=159 c=16] on [sp=4]: t@sp -> s@sp as b,s,t,c'
 for transport in threads shm; do

@@ -1,23 +1,9 @@
 #!/bin/bash
 # heddle volume: exact matrices, totals, speed, sentences.
 set -u
-: "${HEDDLE:?}"
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
-
-# says WHAT EXIT TEXT ARGUMENTS...: exits with EXIT and says TEXT (a whole line or a part of one)
-says() {
-    local what=$1 code=$2 text=$3
-    shift 3
-    "$HEDDLE" volume "$@" >"$folder/out" 2>&1
-    local rc=$?
-    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
-        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
-        head -20 "$folder/out"
-        failed=1
-    fi
-}
+: "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
+command=volume
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
 
 # STDiT3 at 720p on 8 ranks: 450 (60 - T_p) 2304 bytes
 stdit='bf16[t=60 s=3600 c=1152] on [sp=8]: s@sp -> t@sp'
