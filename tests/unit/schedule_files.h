@@ -1,16 +1,84 @@
-/* Files of schedules: saving one, and copies of it that do not tell the truth. */
+/* Files of schedules: planning one, saving it, and copies that do not tell the truth. */
 #ifndef SCHEDULE_FILES_H
 #define SCHEDULE_FILES_H
 
 #include "case.h"
 
-#include <heddle/schedule.h>
+#include <heddle/planner.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { FILE_BYTES = 1 << 16 };
+
+/* Prologue and methods may be NULL: the planner's. */
+static inline heddle_schedule *planned(const char *model_text, const char *mesh_text, const char *prologue,
+                                       const char *methods)
+{
+    heddle_model *model = NULL;
+    heddle_schedule *schedule = NULL;
+    heddle_mesh mesh;
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.prologue = prologue;
+    options.methods = methods;
+    HD_OK(heddle_model_parse(&model, model_text, strlen(model_text), "m"));
+    HD_OK(heddle_mesh_parse(&mesh, mesh_text));
+    HD_OK(heddle_plan(&schedule, model, &mesh, &options));
+    heddle_model_destroy(model);
+    return schedule;
+}
+
+static inline void assert_same(const heddle_schedule *a, const heddle_schedule *b)
+{
+    heddle_schedule_info ia = {.struct_bytes = sizeof ia};
+    heddle_schedule_info ib = {.struct_bytes = sizeof ib};
+    HD_OK(heddle_schedule_get_info(&ia, a));
+    HD_OK(heddle_schedule_get_info(&ib, b));
+    assert_string_equal(ia.model, ib.model);
+    assert_string_equal(ia.note, ib.note);
+    assert_memory_equal(&ia.shape, &ib.shape, sizeof ia.shape);
+    assert_int_equal(ia.mesh.naxes, ib.mesh.naxes);
+    assert_int_equal(ia.period, ib.period);
+    assert_int_equal(ia.repeat, ib.repeat);
+    assert_int_equal(ia.switches, ib.switches);
+    assert_int_equal(ia.bytes_per_rank_max, ib.bytes_per_rank_max);
+    assert_int_equal(ia.bytes_total, ib.bytes_total);
+    assert_int_equal(ia.backward_bytes_per_rank_max, ib.backward_bytes_per_rank_max);
+    assert_int_equal(ia.backward_bytes_total, ib.backward_bytes_total);
+    for (int i = 0; i < ia.nstages; i++) {
+        heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
+        heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
+        HD_OK(heddle_schedule_stage_at(&sa, a, i));
+        HD_OK(heddle_schedule_stage_at(&sb, b, i));
+        assert_string_equal(sa.name, sb.name);
+        assert_string_equal(sa.method, sb.method);
+        assert_int_equal(sa.repetition, sb.repetition);
+        assert_int_equal(sa.kind, sb.kind);
+        assert_int_equal(sa.mixed_dim, sb.mixed_dim);
+        assert_int_equal(sa.forward_bytes_per_rank_max, sb.forward_bytes_per_rank_max);
+        assert_int_equal(sa.forward_bytes_total, sb.forward_bytes_total);
+        assert_int_equal(sa.forward_messages, sb.forward_messages);
+        assert_int_equal(sa.backward_bytes_per_rank_max, sb.backward_bytes_per_rank_max);
+        assert_int_equal(sa.backward_bytes_total, sb.backward_bytes_total);
+        assert_int_equal(sa.backward_messages, sb.backward_messages);
+        assert_true(heddle_layout_equal(&sa.layout, &sb.layout, &ia.mesh));
+    }
+    for (int i = 0; i < ia.nedges; i++) {
+        heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
+        heddle_schedule_edge eb = {.struct_bytes = sizeof eb};
+        HD_OK(heddle_schedule_edge_at(&ea, a, i));
+        HD_OK(heddle_schedule_edge_at(&eb, b, i));
+        assert_string_equal(ea.kind, eb.kind);
+        assert_true(heddle_layout_equal(&ea.from, &eb.from, &ia.mesh));
+        assert_true(heddle_layout_equal(&ea.to, &eb.to, &ia.mesh));
+        assert_int_equal(ea.bytes_per_rank_max, eb.bytes_per_rank_max);
+        assert_int_equal(ea.bytes_received_max, eb.bytes_received_max);
+        assert_int_equal(ea.bytes_total, eb.bytes_total);
+        assert_int_equal(ea.messages, eb.messages);
+    }
+}
 
 static inline void temporary_path(char *out, size_t out_bytes)
 {
@@ -31,6 +99,20 @@ static inline void saved_text(char *out, const heddle_schedule *schedule)
     fclose(f);
     unlink(path);
     assert_true(bytes > 0 && bytes < FILE_BYTES - 1);
+}
+
+/* The same again, from a file; and its file is that file. */
+static inline heddle_schedule *saved_and_loaded(const heddle_schedule *schedule)
+{
+    static char first[FILE_BYTES];
+    static char second[FILE_BYTES];
+    heddle_schedule *loaded = NULL;
+    saved_text(first, schedule);
+    HD_OK(heddle_schedule_parse(&loaded, first, strlen(first), "s.json"));
+    assert_same(schedule, loaded);
+    saved_text(second, loaded);
+    assert_string_equal(first, second);
+    return loaded;
 }
 
 typedef struct lie {

@@ -21,24 +21,12 @@ static const char model_text[] =
 
 static heddle_schedule *make_schedule(const char *mesh_text, const char *methods)
 {
-    heddle_model *model = NULL;
-    heddle_schedule *schedule = NULL;
-    heddle_mesh mesh;
-    heddle_plan_options options;
-    heddle_plan_options_init(&options);
-    options.methods = methods;
-    HD_OK(heddle_model_parse(&model, model_text, sizeof model_text - 1, "m"));
-    HD_OK(heddle_mesh_parse(&mesh, mesh_text));
-    HD_OK(heddle_plan(&schedule, model, &mesh, &options));
-    heddle_model_destroy(model);
-    return schedule;
+    return planned(model_text, mesh_text, NULL, methods);
 }
 
 static void saves_and_loads(void **state)
 {
     (void)state;
-    static char first[FILE_BYTES];
-    static char second[FILE_BYTES];
     static const struct {
         const char *mesh, *methods;
     } cases[] = {{"[sp=4]", "s.attn=ring"},
@@ -48,34 +36,14 @@ static void saves_and_loads(void **state)
                  {"[sp=3]", "*=ulysses"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         heddle_schedule *schedule = make_schedule(cases[i].mesh, cases[i].methods);
-        heddle_schedule *loaded = NULL;
-        heddle_schedule_info a = {.struct_bytes = sizeof a};
-        heddle_schedule_info b = {.struct_bytes = sizeof b};
-        saved_text(first, schedule);
-        HD_OK(heddle_schedule_parse(&loaded, first, strlen(first), "s.json"));
-        HD_OK(heddle_schedule_get_info(&a, schedule));
-        HD_OK(heddle_schedule_get_info(&b, loaded));
-        assert_int_equal(a.bytes_per_rank_max, b.bytes_per_rank_max);
-        assert_int_equal(a.bytes_total, b.bytes_total);
-        assert_int_equal(a.backward_bytes_per_rank_max, b.backward_bytes_per_rank_max);
-        assert_int_equal(a.backward_bytes_total, b.backward_bytes_total);
-        for (int k = 0; k < a.nstages; k++) {
-            heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
-            heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
-            HD_OK(heddle_schedule_stage_at(&sa, schedule, k));
-            HD_OK(heddle_schedule_stage_at(&sb, loaded, k));
-            assert_string_equal(sa.method, sb.method);
-            assert_int_equal(sa.kind, sb.kind);
-            assert_int_equal(sa.forward_bytes_per_rank_max, sb.forward_bytes_per_rank_max);
-            assert_int_equal(sa.forward_bytes_total, sb.forward_bytes_total);
-            assert_int_equal(sa.forward_messages, sb.forward_messages);
-            assert_int_equal(sa.backward_bytes_per_rank_max, sb.backward_bytes_per_rank_max);
-            assert_int_equal(sa.backward_bytes_total, sb.backward_bytes_total);
-            assert_int_equal(sa.backward_messages, sb.backward_messages);
-            assert_int_equal(strcmp(sa.method, "local") != 0, sa.forward_bytes_total > 0);
+        heddle_schedule *loaded = saved_and_loaded(schedule);
+        heddle_schedule_info info = {.struct_bytes = sizeof info};
+        HD_OK(heddle_schedule_get_info(&info, schedule));
+        for (int k = 0; k < info.nstages; k++) {
+            heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+            HD_OK(heddle_schedule_stage_at(&stage, loaded, k));
+            assert_int_equal(strcmp(stage.method, "local") != 0, stage.forward_bytes_total > 0);
         }
-        saved_text(second, loaded);
-        assert_string_equal(first, second);
         heddle_schedule_destroy(schedule);
         heddle_schedule_destroy(loaded);
     }
