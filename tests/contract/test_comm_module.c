@@ -86,14 +86,22 @@ static void says(const char *sentence, const char *wanted, int is_there)
     }
 }
 
+/* What is no library, as the plug-in of transport `name` in a folder, whose path goes to `where`. */
+static void put_garbage(char where[128], const char *subfolder, const char *name)
+{
+    char file[64];
+    snprintf(where, 128, "%s/%s", folder, subfolder);
+    snprintf(file, sizeof file, "libheddle_%s.so", name);
+    write_file(where, file, garbage, sizeof garbage);
+}
+
 static void never_from_the_current_folder(void **state)
 {
     (void)state;
     char where[128];
     char sentence[2048];
     make_folders();
-    snprintf(where, sizeof where, "%s/cwd", folder);
-    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    put_garbage(where, "cwd", "pigeon");
     setenv("LD_LIBRARY_PATH", where, 1); /* nor by the loader's search path */
     ask(sentence, sizeof sentence, "pigeon");
     remove_folders();
@@ -106,14 +114,12 @@ static void why_it_cannot_be_loaded(void **state)
     char where[128];
     char sentence[2048];
     make_folders();
-    snprintf(where, sizeof where, "%s/bin", folder);
-    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    put_garbage(where, "bin", "pigeon");
     ask(sentence, sizeof sentence, "pigeon"); /* beside the program */
     says(sentence, "bin/libheddle_pigeon.so", 1);
     says(sentence, "invalid ELF header", 1);
     says(sentence, "build heddle with", 0);
-    snprintf(where, sizeof where, "%s/cwd", folder);
-    write_file(where, "libheddle_raven.so", garbage, sizeof garbage);
+    put_garbage(where, "cwd", "raven");
     setenv("HEDDLE_MODULE_PATH", where, 1);
     ask(sentence, sizeof sentence, "raven"); /* where the user says, current folder or not */
     says(sentence, "cwd/libheddle_raven.so", 1);
@@ -144,10 +150,8 @@ static void from_the_folder_of_the_options(void **state)
     char where[128];
     char sentence[2048];
     make_folders();
-    snprintf(where, sizeof where, "%s/bin", folder);
-    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
-    snprintf(where, sizeof where, "%s/cwd", folder);
-    write_file(where, "libheddle_pigeon.so", garbage, sizeof garbage);
+    put_garbage(where, "bin", "pigeon");
+    put_garbage(where, "cwd", "pigeon");
     setenv("TEST_MODULE_FOLDER", where, 1);
     ask(sentence, sizeof sentence, "pigeon");
     says(sentence, "ERR_UNSUPPORTED", 1);

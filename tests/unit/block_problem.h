@@ -130,6 +130,33 @@ static inline heddle_box whole_box(const heddle_shape *shape)
     return box;
 }
 
+/* Row `row` of a box among those of the whole tensor. */
+static inline int64_t row_of(const heddle_shape *shape, const heddle_box *box, int64_t row)
+{
+    int64_t offset = 0, index[HEDDLE_MAX_DIMS];
+    for (int d = shape->ndim - 2; d >= 0; d--) {
+        index[d] = box->lo[d] + row % box->len[d];
+        row /= box->len[d];
+    }
+    for (int d = 0; d < shape->ndim - 1; d++) {
+        offset = offset * shape->dim[d].extent + index[d];
+    }
+    return offset;
+}
+
+/* Rows of the box out of a whole tensor, or (back) into it. */
+static inline char *part_of(const problem *p, const heddle_box *box, char *whole, char *part, int back)
+{
+    size_t row_bytes = (size_t)p->c * heddle_dtype_bytes(p->options.shape.dtype);
+    int64_t rows = heddle_box_elems(box) / p->c;
+    for (int64_t r = 0; r < rows; r++) {
+        char *there = whole + (size_t)row_of(&p->options.shape, box, r) * row_bytes,
+             *here = part + (size_t)r * row_bytes;
+        memcpy(back ? there : here, back ? here : there, row_bytes);
+    }
+    return part;
+}
+
 static inline heddle_block_options options_for(heddle_stage_kind kind, heddle_dtype dtype, int ndim,
                                                const int64_t *extent)
 {

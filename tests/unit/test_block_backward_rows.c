@@ -25,32 +25,6 @@ static void free_outcome(outcome *o)
     }
 }
 
-static int64_t row_of(const heddle_shape *shape, const heddle_box *box, int64_t row)
-{
-    int64_t offset = 0, index[HEDDLE_MAX_DIMS];
-    for (int d = shape->ndim - 2; d >= 0; d--) {
-        index[d] = box->lo[d] + row % box->len[d];
-        row /= box->len[d];
-    }
-    for (int d = 0; d < shape->ndim - 1; d++) {
-        offset = offset * shape->dim[d].extent + index[d];
-    }
-    return offset;
-}
-
-/* Rows of the box out of a whole tensor, or (back) into it. */
-static char *part_of(const problem *p, const heddle_box *box, char *whole, char *part, int back)
-{
-    size_t row_bytes = (size_t)p->c * heddle_dtype_bytes(p->options.shape.dtype);
-    int64_t rows = heddle_box_elems(box) / p->c;
-    for (int64_t r = 0; r < rows; r++) {
-        char *there = whole + (size_t)row_of(&p->options.shape, box, r) * row_bytes,
-             *here = part + (size_t)r * row_bytes;
-        memcpy(back ? there : here, back ? here : there, row_bytes);
-    }
-    return part;
-}
-
 /* Forward and backward over the boxes one after the other, gradients added up as they come. */
 static outcome train(const problem *p, heddle_block *block, const float *dy, const heddle_box *box, int boxes,
                      int recompute)

@@ -5,38 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- rows do not know of one another ------------------------------------------------------------------------------ */
-
-static int64_t box_offset(const heddle_shape *shape, const heddle_box *box, int64_t row)
-{
-    int64_t offset = 0;
-    int64_t index[HEDDLE_MAX_DIMS];
-    for (int d = shape->ndim - 2; d >= 0; d--) {
-        index[d] = box->lo[d] + row % box->len[d];
-        row /= box->len[d];
-    }
-    for (int d = 0; d < shape->ndim - 1; d++) {
-        offset = offset * shape->dim[d].extent + index[d];
-    }
-    return offset;
-}
-
 static void check_part(problem *p, heddle_block *block, const heddle_box *box, const char *wanted)
 {
     const heddle_shape *shape = &p->options.shape;
     size_t row_bytes = (size_t)p->c * heddle_dtype_bytes(shape->dtype);
-    int64_t rows = 1;
-    for (int d = 0; d < shape->ndim - 1; d++) {
-        rows *= box->len[d];
-    }
+    int64_t rows = heddle_box_elems(box) / p->c;
     char *whole = stored(p->x, p->elems, shape->dtype);
-    char *part = must_alloc(rows, row_bytes);
-    for (int64_t r = 0; r < rows; r++) {
-        memcpy(part + (size_t)r * row_bytes, whole + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes);
-    }
+    char *part = part_of(p, box, whole, must_alloc(rows, row_bytes), 0);
     HD_OK(forward_on(block, part, box, &p->conditioning));
     for (int64_t r = 0; r < rows; r++) {
-        if (memcmp(part + (size_t)r * row_bytes, wanted + (size_t)box_offset(shape, box, r) * row_bytes, row_bytes)) {
+        if (memcmp(part + (size_t)r * row_bytes, wanted + (size_t)row_of(shape, box, r) * row_bytes, row_bytes) != 0) {
             fail_msg("row %lld of %lld differs from the whole tensor's", (long long)r, (long long)rows);
         }
     }
