@@ -1,4 +1,5 @@
 /* Requests that contradict themselves or one another, and ranks that die, in blocks with a sharded mixed dim. */
+#include "accident.h"
 #include "block_calls.h"
 #include "case.h"
 
@@ -7,13 +8,10 @@
 #include <heddle/heddle.h>
 #include <heddle/train/tape.h>
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 static heddle_block *make_block(heddle_stage_kind kind, const char *shape)
@@ -182,42 +180,27 @@ static void traffic_of_a_plain_block_is_nothing(void **state)
 
 enum { RANKS = 3 };
 
-typedef struct accident {
+typedef struct job {
+    accident accident;
     heddle_stage_kind kind;
     const char *method;
-    int kills;                /* 1: rank 2 is killed amid its calls; 0: it returns after a few */
-    volatile int seen[RANKS]; /* 1 + status of the call that failed */
-    volatile char why[RANKS][256];
-} accident;
-
-static void *kill_soon(void *unused)
-{
-    const struct timespec while_running = {.tv_nsec = 30000000};
-    (void)unused;
-    nanosleep(&while_running, NULL);
-    kill(getpid(), SIGKILL);
-    return NULL;
-}
+} job;
 
 static heddle_status until_it_fails(heddle_comm *comm, void *arg)
 {
-    accident *a = arg;
+    job *j = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_block *block = make_block(a->kind, "f32[b=2 t=6 s=3 c=8]");
+    heddle_block *block = make_block(j->kind, "f32[b=2 t=6 s=3 c=8]");
     float *x = calloc(2 * 2 * 3 * 8, sizeof *x);
     heddle_box box = {.ndim = 4, .lo = {0, 2 * rank, 0, 0}, .len = {2, 2, 3, 8}};
-    pthread_t killer;
-    HD_OK(ask(comm, block, "[sp=3]", "t@sp", a->method));
-    if (rank == 2 && a->kills) {
-        pthread_create(&killer, NULL, kill_soon, NULL);
-    }
+    HD_OK(ask(comm, block, "[sp=3]", "t@sp", j->method));
+    accident_begins(&j->accident, rank);
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; st == HEDDLE_OK && (rank != 2 || a->kills || i < 3); i++) {
+    for (int i = 0; st == HEDDLE_OK && accident_lets(&j->accident, rank, i); i++) {
         st = forward_on(block, x, &box, NULL);
     }
     if (st != HEDDLE_OK) {
-        strncpy((char *)a->why[rank], heddle_last_error(), sizeof a->why[rank] - 1);
-        a->seen[rank] = 1 + (int)st;
+        accident_note(&j->accident, rank, st);
     }
     heddle_block_destroy(block);
     free(x);
@@ -226,18 +209,16 @@ static heddle_status until_it_fails(heddle_comm *comm, void *arg)
 
 static void survive(heddle_stage_kind kind, const char *method, const char *transport, int kills)
 {
-    accident *a = mmap(NULL, sizeof *a, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(a, MAP_FAILED);
-    a->kind = kind;
-    a->method = method;
-    a->kills = kills;
-    HD_FAILS(kills ? HEDDLE_ERR_PEER : HEDDLE_ERR_IO, heddle_run_ranks(RANKS, transport, until_it_fails, a));
+    job *j = shared_memory(sizeof *j);
+    const accident *a = &j->accident;
+    *j = (job){.accident = {.kills = kills}, .kind = kind, .method = method};
+    HD_FAILS(kills ? HEDDLE_ERR_PEER : HEDDLE_ERR_IO, heddle_run_ranks(RANKS, transport, until_it_fails, j));
     for (int rank = 0; rank < 2; rank++) {
         if (a->seen[rank] - 1 != (int)HEDDLE_ERR_PEER || strstr((const char *)a->why[rank], "rank 2") == NULL) {
             fail_msg("%s, rank %d: status %d, %s", method, rank, a->seen[rank] - 1, (const char *)a->why[rank]);
         }
     }
-    munmap(a, sizeof *a);
+    munmap(j, sizeof *j);
 }
 
 static void a_rank_dies_amid_its_calls(void **state)

@@ -1,71 +1,61 @@
 /* A rank that dies or stops coming while blocks go round: clear errors on every other rank, nobody waits for ever. */
+#include "accident.h"
 #include "case.h"
 
 #include "runtime/comm/comm_internal.h"
 
 #include <heddle/heddle.h>
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { RANKS = 4, ROWS = 24, ELEMS = ROWS * 4 * 16 };
 
 typedef struct job {
+    accident accident;
     heddle_attention_method method;
-    int kills;                /* 1: rank 2 is killed amid the ring; 0: it stops calling */
-    volatile int seen[RANKS]; /* 1 + status of the call that failed */
-    volatile char why[RANKS][256];
 } job;
 
-static void *kill_soon(void *unused)
+/* Over the sequence, on four ranks. */
+static heddle_attention *make_attention(heddle_comm *comm, heddle_attention_method method, int64_t deadline_ms)
 {
-    const struct timespec while_running = {.tv_nsec = 30000000};
-    (void)unused;
-    nanosleep(&while_running, NULL);
-    kill(getpid(), SIGKILL);
-    return NULL;
-}
-
-static heddle_status run_until_it_fails(heddle_comm *comm, void *arg)
-{
-    job *j = arg;
-    int rank = heddle_comm_rank(comm);
+    const int is_usp = method == HEDDLE_ATTENTION_USP;
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
     heddle_attention *attention = NULL;
     heddle_attention_options options;
     heddle_attention_options_init(&options);
-    options.method = j->method;
-    options.deadline_ms = 2000;
+    options.method = method;
+    options.deadline_ms = deadline_ms;
     HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=96 h=4 d=16]"));
-    HD_OK(heddle_mesh_parse(&mesh, j->method == HEDDLE_ATTENTION_USP ? "[a=2 b=2]" : "[sp=4]"));
-    HD_OK(heddle_layout_parse(&layout, j->method == HEDDLE_ATTENTION_USP ? "s@a,s@b" : "s@sp", &shape, &mesh));
+    HD_OK(heddle_mesh_parse(&mesh, is_usp ? "[a=2 b=2]" : "[sp=4]"));
+    HD_OK(heddle_layout_parse(&layout, is_usp ? "s@a,s@b" : "s@sp", &shape, &mesh));
     HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    return attention;
+}
+
+static heddle_status run_until_it_fails(heddle_comm *comm, void *arg)
+{
+    job *j = arg;
+    int rank = heddle_comm_rank(comm);
+    heddle_attention *attention = make_attention(comm, j->method, 2000);
     float *data = calloc(8 * ELEMS, sizeof *data);
     heddle_attention_array x[8];
     memset(x, 0, sizeof x);
     for (int i = 0; i < 8; i++) {
         x[i].data = data + i * ELEMS;
     }
-    pthread_t killer;
-    if (rank == 2 && j->kills) {
-        pthread_create(&killer, NULL, kill_soon, NULL);
-    }
+    accident_begins(&j->accident, rank);
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; st == HEDDLE_OK && (rank != 2 || j->kills || i < 3); i++) {
+    for (int i = 0; st == HEDDLE_OK && accident_lets(&j->accident, rank, i); i++) {
         st = heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
         st = st != HEDDLE_OK ? st : heddle_attention_backward(attention, &x[4], &x[5], &x[6], &x[7], HEDDLE_NO_STREAM);
     }
     if (st != HEDDLE_OK) {
-        strncpy((char *)j->why[rank], heddle_last_error(), sizeof j->why[rank] - 1);
-        j->seen[rank] = 1 + (int)st;
+        accident_note(&j->accident, rank, st);
         /* broken for good */
         HD_FAILS(st, heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM));
     }
@@ -76,22 +66,21 @@ static heddle_status run_until_it_fails(heddle_comm *comm, void *arg)
 
 static void run(heddle_attention_method method, int kills)
 {
-    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(j, MAP_FAILED);
-    j->method = method;
-    j->kills = kills;
+    job *j = shared_memory(sizeof *j);
+    const accident *a = &j->accident;
+    *j = (job){.accident = {.kills = kills}, .method = method};
     assert_int_not_equal(heddle_run_ranks(RANKS, "shm", run_until_it_fails, j), HEDDLE_OK);
     for (int rank = 0; rank < RANKS; rank++) {
-        int status = j->seen[rank] - 1;
+        int status = a->seen[rank] - 1;
         if (rank == 2) {
-            assert_int_equal(j->seen[rank], 0);
+            assert_int_equal(a->seen[rank], 0);
             continue;
         }
         if (status != HEDDLE_ERR_PEER && !(status == HEDDLE_ERR_TIMEOUT && !kills)) {
-            fail_msg("rank %d: status %d, %s", rank, status, (const char *)j->why[rank]);
+            fail_msg("rank %d: status %d, %s", rank, status, (const char *)a->why[rank]);
         }
         if (kills) {
-            assert_non_null(strstr((const char *)j->why[rank], "rank"));
+            assert_non_null(strstr((const char *)a->why[rank], "rank"));
         }
     }
     munmap(j, sizeof *j);
@@ -121,20 +110,9 @@ static void a_rank_stops_coming(void **state)
 /* Blocks that go round as messages: the wait for them ends at the deadline, not when the late rank comes. */
 static heddle_status one_is_late(heddle_comm *comm, void *arg)
 {
-    job *j = arg;
+    accident *a = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_shape shape;
-    heddle_mesh mesh;
-    heddle_layout layout;
-    heddle_attention *attention = NULL;
-    heddle_attention_options options;
-    heddle_attention_options_init(&options);
-    options.method = HEDDLE_ATTENTION_RING;
-    options.deadline_ms = 1000;
-    HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=96 h=4 d=16]"));
-    HD_OK(heddle_mesh_parse(&mesh, "[sp=4]"));
-    HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
-    HD_OK(heddle_attention_create(&attention, comm, &shape, &mesh, &layout, &options));
+    heddle_attention *attention = make_attention(comm, HEDDLE_ATTENTION_RING, 1000);
     static _Thread_local float data[4 * ELEMS];
     heddle_attention_array x[4];
     memset(x, 0, sizeof x);
@@ -146,8 +124,7 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
         usleep(4000000);
     }
     heddle_status st = heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
-    strncpy((char *)j->why[rank], heddle_last_error(), sizeof j->why[rank] - 1);
-    j->seen[rank] = 1 + (int)st;
+    accident_note(a, rank, st);
     heddle_attention_destroy(attention);
     return HEDDLE_OK;
 }
@@ -155,22 +132,21 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
 static void a_rank_is_late_in_a_ring_of_messages(void **state)
 {
     (void)state;
-    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(j, MAP_FAILED);
+    accident *a = shared_memory(sizeof *a);
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.force_messages = 1;
-    HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, one_is_late, j));
+    HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, one_is_late, a));
     int late = 0;
     for (int rank = 0; rank < RANKS; rank++) {
-        int status = j->seen[rank] - 1;
+        int status = a->seen[rank] - 1;
         if (status != HEDDLE_ERR_PEER && status != HEDDLE_ERR_TIMEOUT) {
-            fail_msg("rank %d: status %d, %s", rank, status, (const char *)j->why[rank]);
+            fail_msg("rank %d: status %d, %s", rank, status, (const char *)a->why[rank]);
         }
-        late += status == HEDDLE_ERR_TIMEOUT && strstr((const char *)j->why[rank], "ring transfer") != NULL;
+        late += status == HEDDLE_ERR_TIMEOUT && strstr((const char *)a->why[rank], "ring transfer") != NULL;
     }
     assert_true(late > 0);
-    munmap(j, sizeof *j);
+    munmap(a, sizeof *a);
 }
 
 /* Rank 1 is in the middle of a copy when rank 0's call fails: its memory is its own again only after that. */
