@@ -67,8 +67,8 @@ def main() -> None:
             comm.allreduce_sum(gradient.numpy())
         y1, dx1, dw1 = step(alone, x)
         worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip([y, dx, *dw], [y1, dx1, *dw1]))
-        print(f"rank {comm.rank}: {schedule.switches} switches, {schedule.bytes_total} bytes in all; result and gradients "
-              f"{'as' if worst < 1e-5 else 'NOT as'} one rank, within {worst:.1e}", flush=True)
+        print(f"rank {comm.rank}: {schedule.switches} switches, {schedule.bytes_total} bytes in all; result and "
+              f"gradients {'as' if worst < 1e-5 else 'NOT as'} one rank, within {worst:.1e}", flush=True)
         if worst >= 1e-5:
             raise SystemExit(1)
 

@@ -137,9 +137,9 @@ def declarations(source):
 def preprocessed(cc, folders):
     """What heddle's own headers declare, without the system's, whose marks '# LINE "FILE"' tell them apart."""
     command = [*cc.split(), "-E", "-x", "c", *(f"-I{folder}" for folder in folders), "-"]
-    text = subprocess.run(command, input="#include <heddle/heddle.h>\n", capture_output=True, text=True, check=True).stdout
+    run = subprocess.run(command, input="#include <heddle/heddle.h>\n", capture_output=True, text=True, check=True)
     kept, is_ours = [], False
-    for line in text.split("\n"):
+    for line in run.stdout.split("\n"):
         mark = re.match(r'# \d+ "([^"]*)"', line)
         if mark:
             is_ours = "/heddle/" in mark[1] and any(mark[1].startswith(folder) for folder in folders)

@@ -165,7 +165,7 @@ done < <(wc -l $code $tests | awk '$1 > 400')
 # The formatter leaves comments as they are written (their tables), so nothing else keeps them to the line.
 while read -r place; do
     say "$place: more than 120 columns"
-done < <(awk 'length($0) > 120 { print FILENAME ":" FNR }' $code $tests)
+done < <(awk 'length($0) > 120 { print FILENAME ":" FNR }' $code $tests $(find runtime tests examples -name '*.py'))
 # As the formatter leaves them, the braces of a function, and of nothing else, stand alone at the beginning of a line.
 functions() {
     awk 'FNR == 1 { first = 0 } /^\{$/ { first = FNR } /^\}$/ && first { print FNR - first - 1, FILENAME ":" first }' "$@" |

@@ -13,7 +13,8 @@ def start(folder, source, ranks, **popen):
     program.write_text(textwrap.dedent(source))
     command = [sys.executable, "-m", "heddle", "-n", str(ranks), str(program)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # whole lines
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            **popen)
 
 
 def run(folder, source, ranks):

@@ -13,7 +13,7 @@ def ready():
 
 
 def interrupted(tmp_path, body, ranks=2):
-    """Sends SIGINT to the whole group, as a terminal does, when the last rank is ready; the output and how long it took."""
+    """Sends SIGINT to the whole group, as a terminal does, when the last rank is ready; output, seconds, code."""
     program = start(tmp_path, SOURCE + body, ranks, start_new_session=True)
     try:
         lines = ""

@@ -47,7 +47,8 @@ def test_a_missing_function_is_refused_on_import(tmp_path):
 
 def test_every_header_of_the_umbrella_is_mirrored():
     text = "".join(path.read_text() for path in (SOURCE / "include/heddle").glob("*.h") if path.name != "mpi.h")
-    declared = {line.split()[2] for line in text.split("\n") if line.startswith("typedef struct heddle_") and "{" in line}
+    declared = {line.split()[2] for line in text.split("\n")
+                if line.startswith("typedef struct heddle_") and "{" in line}
     assert declared == {struct.__name__ for struct in _abi.STRUCTS}
     assert len(_abi.FUNCTIONS) > 100 and "heddle_reshard_execute" in _abi.FUNCTIONS
 

@@ -198,7 +198,8 @@ def test_ranks_of_torchrun(tmp_path):
     path = program(tmp_path, "job.py", "with heddle.Comm.open() as comm:" + SMALL)
     job = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path],
                          capture_output=True, text=True, timeout=240 * SCALE)
-    assert job.returncode == 0 and "rank 0 of 2 ok" in job.stdout and "rank 1 of 2 ok" in job.stdout, job.stdout + job.stderr
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "rank 0 of 2 ok" in job.stdout and "rank 1 of 2 ok" in job.stdout, job.stdout + job.stderr
 
 
 def test_ranks_of_torch_multiprocessing(tmp_path):

@@ -122,8 +122,8 @@ class Comm:
     """The ranks that this process is one of. Made by `Comm.open`; closed by `close`, `with`, or when it is gone.
 
     One thread at a time may use a communicator and what was made with it, except `abort`. Ctrl-C ends any wait for
-    other ranks within some ten milliseconds; what the signal's handler raises (KeyboardInterrupt) comes out of the call,
-    and the other ranks get `PeerError`. A fork of this process, a worker of a DataLoader say, cannot use it.
+    other ranks within some ten milliseconds; what the signal's handler raises (KeyboardInterrupt) comes out of the
+    call, and the other ranks get `PeerError`. A fork of this process, a worker of a DataLoader say, cannot use it.
     """
 
     rank: int  #: of this process
@@ -208,7 +208,7 @@ class Comm:
         return lib.heddle_comm_describe(self._state.open_handle()).decode()
 
     def axis(self, name: str) -> "Comm":
-        """The ranks that differ from this one only in their place on the mesh axis `name`. Collective over all ranks."""
+        """The ranks that differ from this one only in their place on the mesh axis `name`. Collective."""
         mesh = mesh_of(self.mesh)
         index = lib.heddle_axis_index(ctypes.byref(mesh), name.encode())
         if index < 0:
@@ -235,13 +235,14 @@ class Comm:
         return [out.raw[rank * len(data): (rank + 1) * len(data)] for rank in range(self.size)]
 
     def allreduce_sum(self, array: Any) -> None:
-        """The ranks' NumPy arrays (float64, float32 or int64) added element by element in rank order, in place; the same
-        bits on every rank. Collective."""
+        """The ranks' NumPy arrays (float64, float32 or int64) added element by element in rank order, in place; the
+        same bits on every rank. Collective."""
         dtype = {"float64": _abi.HEDDLE_F64, "float32": _abi.HEDDLE_F32, "int64": _abi.HEDDLE_I64}.get(str(array.dtype))
         if dtype is None or not array.flags.c_contiguous or not array.flags.writeable:
             raise ArgumentError(f"allreduce_sum: dtype {array.dtype}, strides {array.strides}: wanted a dense writable "
                                 "array of float64, float32 or int64")
-        self._state.check(lib.heddle_comm_allreduce_sum(self._state.open_handle(), array.ctypes.data, array.size, dtype))
+        self._state.check(lib.heddle_comm_allreduce_sum(self._state.open_handle(), array.ctypes.data, array.size,
+                                                        dtype))
 
     def abort(self, why: str) -> None:
         """Gives up: waits of other ranks end with `PeerError` and this sentence. Any thread."""

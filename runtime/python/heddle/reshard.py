@@ -53,7 +53,8 @@ class Reshard:
 
     def __init__(self, comm: "Comm", line: "str | Line", mesh: Optional[str] = None, from_: Optional[str] = None,
                  to: Optional[str] = None, *, memory: str = "any", src_strides: Optional[Sequence[int]] = None,
-                 dst_strides: Optional[Sequence[int]] = None, tuning: str = "trials", deadline_s: Optional[float] = None):
+                 dst_strides: Optional[Sequence[int]] = None, tuning: str = "trials",
+                 deadline_s: Optional[float] = None):
         self.comm = comm
         self.line = make_line(line, mesh, from_, to)
         options = _abi.heddle_reshard_options()
@@ -115,8 +116,8 @@ class Reshard:
         self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, None))
 
     def adjoint(self) -> "Reshard":
-        """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use, collectively,
-        and kept."""
+        """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use,
+        collectively, and kept."""
         if self._adjoint is None:
             out = ctypes.c_void_p()
             self._state.open_handle()
@@ -143,7 +144,8 @@ class Reshard:
             raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
                                 f"{' or '.join(_NUMPY[self.line.dtype])}")
         if array.shape != shape:
-            raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank {self.comm.rank} wants {shape}")
+            raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank "
+                                f"{self.comm.rank} wants {shape}")
         if array.flags.c_contiguous if strides is None else self._agree(array, strides):
             return
         wanted = "a dense array" if strides is None else f"strides of {strides} elements"

@@ -84,7 +84,8 @@ class Schedule:
         index = lib.heddle_schedule_find(self._handle, name.encode(), repetition)
         if index < 0:
             known = " ".join(dict.fromkeys(stage.name for stage in self.stages))
-            raise ArgumentError(f"the schedule of {self.model} has no stage '{name}' in repetition {repetition}: {known}")
+            raise ArgumentError(f"the schedule of {self.model} has no stage '{name}' in repetition "
+                                f"{repetition}: {known}")
         return index
 
     def __repr__(self) -> str:
@@ -93,9 +94,9 @@ class Schedule:
     def _stage(self, index: int, info: _abi.heddle_schedule_info) -> Stage:
         raw = _abi.heddle_schedule_stage(struct_bytes=ctypes.sizeof(_abi.heddle_schedule_stage))
         check(lib.heddle_schedule_stage_at(ctypes.byref(raw), self._handle, index))
-        return Stage(name=raw.name.decode(), repetition=raw.repetition, kind=_KINDS[raw.kind], method=raw.method.decode(),
-                     layout=layout_text(raw.layout, info.shape, info.mesh), forward_bytes_total=raw.forward_bytes_total,
-                     backward_bytes_total=raw.backward_bytes_total)
+        return Stage(name=raw.name.decode(), repetition=raw.repetition, kind=_KINDS[raw.kind],
+                     method=raw.method.decode(), layout=layout_text(raw.layout, info.shape, info.mesh),
+                     forward_bytes_total=raw.forward_bytes_total, backward_bytes_total=raw.backward_bytes_total)
 
     def _edge(self, index: int, info: _abi.heddle_schedule_info) -> Edge:
         raw = _abi.heddle_schedule_edge(struct_bytes=ctypes.sizeof(_abi.heddle_schedule_edge))
@@ -121,9 +122,9 @@ def _model(model: "str | os.PathLike[str]") -> ctypes.c_void_p:
     return out
 
 
-def plan(model: "str | os.PathLike[str]", mesh: str, *, sizes: str = "", repeat: int = 0, prologue: Optional[str] = None,
-         epilogue: Optional[str] = None, methods: Optional[str] = None, slack_percent: Optional[int] = None,
-         backward: bool = False, max_waste_percent: int = 0) -> Schedule:
+def plan(model: "str | os.PathLike[str]", mesh: str, *, sizes: str = "", repeat: int = 0,
+         prologue: Optional[str] = None, epilogue: Optional[str] = None, methods: Optional[str] = None,
+         slack_percent: Optional[int] = None, backward: bool = False, max_waste_percent: int = 0) -> Schedule:
     """The schedule that sends the fewest bytes. Needs no ranks.
 
     model     path of a model file (docs/formats.md), or its text (of more than one line)

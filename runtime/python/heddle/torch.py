@@ -3,8 +3,8 @@
     switch = comm.reshard("f32[b=2 t=7 s=13 c=8] on [sp=2]: t@sp -> s@sp")
     x = heddle.torch.switch(x, switch)
 
-A plan stands for its line: tensors of another dtype go by the same line in theirs (bf16 under autocast). Plans are made on
-first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
+A plan stands for its line: tensors of another dtype go by the same line in theirs (bf16 under autocast). Plans are made
+on first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
 dense are copied before.
 """
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
 
 
 def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -> torch.Tensor:
-    """x in the layout that the plan leads to. Its gradient goes by the exact transpose, scaled by nothing: what ranks have
-    of it are addends where the layout is replicated.
+    """x in the layout that the plan leads to. Its gradient goes by the exact transpose, scaled by nothing: what ranks
+    have of it are addends where the layout is replicated.
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
@@ -47,8 +47,8 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     """This rank's part of an x that every rank has whole (`* -> t@sp`), at the beginning of a sharded model.
 
-    The parts of the gradient come together again on the way back: every rank gets the whole gradient of x. With `gather`
-    at the end, outside of the two every rank computes what one rank would.
+    The parts of the gradient come together again on the way back: every rank gets the whole gradient of x. With
+    `gather` at the end, outside of the two every rank computes what one rank would.
     """
     return _boundary(x, plan)
 
@@ -56,8 +56,8 @@ def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     """The whole of an x that is sharded (`t@sp -> *`), at the end of a sharded model.
 
-    Every rank goes on with the whole and computes the same loss, which counts once: its gradient is cut on the way back.
-    Where ranks have losses of their own, which are added, it is `switch`.
+    Every rank goes on with the whole and computes the same loss, which counts once: its gradient is cut on the way
+    back. Where ranks have losses of their own, which are added, it is `switch`.
     """
     return _boundary(x, plan)
 
@@ -99,8 +99,8 @@ def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> No
 
 
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
-    """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies there
-    is not staged."""
+    """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies
+    there is not staged."""
     shape = {"src": plan.src_shape, "dst": plan.dst_shape}[side]
     count = 1
     for extent in shape:
