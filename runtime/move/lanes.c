@@ -23,12 +23,14 @@ static int same_loops(const hd_copy *a, const hd_copy *b, hd_side walk)
     return 1;
 }
 
-static void lane_fill(hd_lane *lane, hd_lane_at *at, const hd_copy *copy, int peer)
+static void lane_fill(hd_lane *lane, hd_load *load, const hd_copy *copy, int peer)
 {
     lane->run_bytes = copy->run_bytes;
+    lane->src_offset_bytes = copy->src_offset_bytes;
+    lane->dst_offset_bytes = copy->dst_offset_bytes;
     memcpy(lane->src_stride_bytes, copy->src_stride_bytes, sizeof lane->src_stride_bytes);
     memcpy(lane->dst_stride_bytes, copy->dst_stride_bytes, sizeof lane->dst_stride_bytes);
-    *at = (hd_lane_at){peer, copy->src_offset_bytes, copy->dst_offset_bytes, hd_copy_bytes(copy)};
+    *load = (hd_load){peer, hd_copy_bytes(copy)};
 }
 
 /* order[] lists the copies: own rank first, then its successors, so that ranks do not crowd on one peer. */
@@ -51,7 +53,7 @@ static void add_group(hd_lanes *out, const hd_copy *copy, const int *peer, const
     group->nloops = copy[member[0]].nloops;
     memcpy(group->count, copy[member[0]].count, sizeof group->count);
     for (int i = 0; i < nmembers; i++) {
-        lane_fill(&out->lane[out->nlanes], &out->at[out->nlanes], &copy[member[i]], peer[member[i]]);
+        lane_fill(&out->lane[out->nlanes], &out->load[out->nlanes], &copy[member[i]], peer[member[i]]);
         out->nlanes++;
     }
 }
@@ -91,7 +93,7 @@ heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer
     HD_TRY(hd_alloc(&order, 2 * n, sizeof(int), "order of copies"));
     HD_TRY(hd_alloc(&taken, n, 1, "order of copies"));
     HD_TRY(hd_alloc((void **)&out->lane, n, sizeof(hd_lane), "lanes of a reshard"));
-    HD_TRY(hd_alloc((void **)&out->at, n, sizeof(hd_lane_at), "lanes of a reshard"));
+    HD_TRY(hd_alloc((void **)&out->load, n, sizeof(hd_load), "lanes of a reshard"));
     HD_TRY(hd_alloc((void **)&out->group, n, sizeof(hd_lane_group), "lanes of a reshard"));
     hd_copy *copies = walked;
     for (int i = 0; i < ncopies; i++) {
@@ -119,9 +121,16 @@ out:
 void hd_lanes_free(hd_lanes *lanes)
 {
     hd_free(lanes->lane);
-    hd_free(lanes->at);
+    hd_free(lanes->load);
     hd_free(lanes->group);
     memset(lanes, 0, sizeof *lanes);
+}
+
+void hd_lanes_at_peers(hd_lanes *lanes, hd_side side)
+{
+    for (int i = 0; i < lanes->nlanes; i++) {
+        *(side == HD_SIDE_SRC ? &lanes->lane[i].src_base : &lanes->lane[i].dst_base) = lanes->load[i].peer;
+    }
 }
 
 static int fits(const hd_copy_kernel *kernel, const hd_lanes *lanes, const hd_lane_group *group)
@@ -138,10 +147,6 @@ static int group_candidates(const hd_lanes *lanes, const hd_lane_group *group, c
                             const hd_copy_hint *hint)
 {
     const hd_copy_kernel *all[16];
-    for (int i = group->first; i < group->first + group->nlanes; i++) { /* as if every base were aligned */
-        lanes->lane[i].src = (const void *)(uintptr_t)lanes->at[i].src_offset_bytes;
-        lanes->lane[i].dst = (void *)(uintptr_t)lanes->at[i].dst_offset_bytes;
-    }
     int n = hd_copy_candidates(all, 16, lanes->lane + group->first, group->nlanes, group->nloops, group->count, hint);
     int kept = 0;
     for (int i = 0; i < n && kept < capacity; i++) {
@@ -168,7 +173,7 @@ int64_t hd_lanes_bytes(const hd_lanes *lanes)
 {
     int64_t bytes = 0;
     for (int i = 0; i < lanes->nlanes; i++) {
-        bytes += lanes->at[i].bytes;
+        bytes += lanes->load[i].bytes;
     }
     return bytes;
 }
@@ -180,7 +185,7 @@ const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes)
     for (int g = 0; g < lanes->ngroups; g++) {
         int64_t bytes = 0;
         for (int i = 0; i < lanes->group[g].nlanes; i++) {
-            bytes += lanes->at[lanes->group[g].first + i].bytes;
+            bytes += lanes->load[lanes->group[g].first + i].bytes;
         }
         if (bytes > most) {
             most = bytes;
@@ -198,29 +203,23 @@ int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int c
 
 int hd_lanes_own(const hd_lanes *lanes, int rank)
 {
-    return lanes->ngroups > 1 && lanes->group[0].nlanes == 1 && lanes->at[lanes->group[0].first].peer == rank;
+    return lanes->ngroups > 1 && lanes->group[0].nlanes == 1 && lanes->load[lanes->group[0].first].peer == rank;
 }
 
-void hd_lanes_run(hd_lanes *lanes, const hd_bases *bases)
+void hd_lanes_run(const hd_lanes *lanes, const hd_bases *bases)
 {
     hd_lanes_run_groups(lanes, bases, 0, lanes->ngroups);
 }
 
-void hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end)
+void hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, int first, int end)
 {
     for (int g = first; g < end; g++) {
-        hd_lane_group *group = &lanes->group[g];
-        hd_lane *lane = lanes->lane + group->first;
-        const hd_lane_at *at = lanes->at + group->first;
-        for (int i = 0; i < group->nlanes; i++) {
-            const void *src = bases->src_at != NULL ? bases->src_at[at[i].peer] : bases->src;
-            void *dst = bases->dst_at != NULL ? bases->dst_at[at[i].peer] : bases->dst;
-            lane[i].src = (const char *)src + at[i].src_offset_bytes;
-            lane[i].dst = (char *)dst + at[i].dst_offset_bytes;
-            if (bases->moved != NULL) {
-                bases->moved[at[i].peer] += at[i].bytes;
-            }
+        const hd_lane_group *group = &lanes->group[g];
+        const hd_load *load = lanes->load + group->first;
+        for (int i = 0; i < group->nlanes && bases->moved != NULL; i++) {
+            bases->moved[load[i].peer] += load[i].bytes;
         }
-        group->kernel->copy(lane, group->nlanes, group->nloops, group->count);
+        group->kernel->copy(lanes->lane + group->first, group->nlanes, group->nloops, group->count, bases->src,
+                            bases->dst);
     }
 }

@@ -6,10 +6,11 @@
 #include "runtime/base/base.h"
 #include "runtime/move/copy.h"
 
-typedef struct hd_lane_at {
+/* What a lane carries. */
+typedef struct hd_load {
     int peer;
-    int64_t src_offset_bytes, dst_offset_bytes, bytes;
-} hd_lane_at;
+    int64_t bytes;
+} hd_load;
 
 /* Lanes that share their loops, so that the interleaved side is walked in row order. */
 typedef struct hd_lane_group {
@@ -20,7 +21,7 @@ typedef struct hd_lane_group {
 
 typedef struct hd_lanes {
     hd_lane *lane;
-    hd_lane_at *at;
+    hd_load *load;
     hd_lane_group *group;
     int nlanes, ngroups;
 } hd_lanes;
@@ -31,23 +32,23 @@ enum { HD_LONG_RUN_BYTES = 65536 }; /* fuse_bytes, where there is no reason for 
 heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer, int ncopies, hd_side walk, int rank,
                              int nranks, int64_t fuse_bytes);
 void hd_lanes_free(hd_lanes *lanes);
+/* That side lies at the peers, and has an address of each; the other one, and without this call both, has one. */
+void hd_lanes_at_peers(hd_lanes *lanes, hd_side side);
 /* Use `kernel` wherever it fits (NULL: the rule). */
 void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
 int64_t hd_lanes_bytes(const hd_lanes *lanes);
 /* The group that moves most; NULL when there is none. */
 const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes);
 int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int capacity, const hd_copy_hint *hint);
-/* Where a copy's offsets count from: one address for all lanes, or one per peer when the table is given. */
+/* Where the arrays of a run lie. */
 typedef struct hd_bases {
-    const void *src;
-    void *dst;
-    const void *const *src_at; /* [peer] */
-    void *const *dst_at;       /* [peer] */
-    int64_t *moved;            /* [peer] grows by the bytes copied; may be NULL */
+    const void *const *src; /* [peer], or one: hd_lanes_at_peers */
+    void *const *dst;
+    int64_t *moved; /* [peer] grows by the bytes copied; may be NULL */
 } hd_bases;
 
-void hd_lanes_run(hd_lanes *lanes, const hd_bases *bases);
-void hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end);
+void hd_lanes_run(const hd_lanes *lanes, const hd_bases *bases);
+void hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, int first, int end);
 /* How many groups, from the first on, copy inside this rank only. */
 int hd_lanes_own(const hd_lanes *lanes, int rank);
 

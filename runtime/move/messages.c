@@ -145,7 +145,8 @@ heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
         hd_copy_clear(t->kernels, &t->clear, leg->dst);
     }
     if (mail->pack.nlanes > 0) {
-        hd_lanes_run(&mail->pack, &(hd_bases){.src = leg->src, .dst = mail->send_stage});
+        void *stage = mail->send_stage;
+        hd_lanes_run(&mail->pack, &(hd_bases){.src = &leg->src, .dst = &stage});
     }
     return hd_exchange_start(mail->exchange, mail->send_stage != NULL ? mail->send_stage : leg->src,
                              mail->recv_stage != NULL ? mail->recv_stage : leg->dst);
@@ -163,7 +164,8 @@ heddle_status hd_mail_poll(hd_transfer *t, const hd_leg *leg)
         c->sent[mail->message[i].peer] += mail->message_bytes[i];
     }
     if (mail->unpack.nlanes > 0) {
-        hd_lanes_run(&mail->unpack, &(hd_bases){.src = mail->recv_stage, .dst = leg->dst});
+        const void *stage = mail->recv_stage;
+        hd_lanes_run(&mail->unpack, &(hd_bases){.src = &stage, .dst = &leg->dst});
     }
     return HEDDLE_OK;
 }

@@ -191,8 +191,8 @@ void hd_oneway_take(hd_transfer *t, uint64_t offer)
     f->parts++;
     t->refuses = f->is_wrong;
     t->lanes.ngroups = bytes > 0 && !f->is_wrong;
-    if (t->lanes.ngroups > 0 && t->lanes.at[0].bytes != (int64_t)bytes) {
-        t->lanes.at[0].bytes = t->lanes.lane[0].run_bytes = (int64_t)bytes;
+    if (t->lanes.ngroups > 0 && t->lanes.load[0].bytes != (int64_t)bytes) {
+        t->lanes.load[0].bytes = t->lanes.lane[0].run_bytes = (int64_t)bytes;
         t->hint.footprint_bytes = 2 * (int64_t)bytes;
         hd_lanes_choose(&t->lanes, NULL, &t->hint);
     }

@@ -108,6 +108,7 @@ static heddle_status build_lanes(hd_transfer *t)
     }
     HD_TRY(hd_lanes_build(&t->lanes, copies, peers, n, t->walk_src ? HD_SIDE_SRC : HD_SIDE_DST, c->rank, c->nranks,
                           fuse_bytes));
+    hd_lanes_at_peers(&t->lanes, t->push ? HD_SIDE_DST : HD_SIDE_SRC);
     hd_lanes_choose(&t->lanes, t->kernel, &t->hint);
     t->own_groups = hd_lanes_own(&t->lanes, c->rank);
 out:
@@ -182,7 +183,8 @@ static heddle_status post_ready(hd_transfer *t, const hd_leg *leg)
     if (t->own.used && t->src_name == 0) {
         reach = t->reach;
         if (reach == HD_REACH_STAGED) {
-            hd_lanes_run(&t->own.pack, &(hd_bases){.src = leg->src, .dst = t->stage});
+            void *stage = t->stage;
+            hd_lanes_run(&t->own.pack, &(hd_bases){.src = &leg->src, .dst = &stage});
         }
     }
     for (int i = 0; i < p->ntell; i++) {
@@ -289,11 +291,7 @@ heddle_status hd_peer_move(hd_transfer *t, const hd_leg *leg)
     heddle_status st = HEDDLE_OK;
     hd_channel *c = t->channel;
     const hd_peers *p = &t->peers;
-    hd_bases bases = {.src = leg->src,
-                      .dst = leg->dst,
-                      .src_at = t->push ? NULL : c->src_at,
-                      .dst_at = t->push ? c->dst_at : NULL,
-                      .moved = c->moved};
+    hd_bases bases = {t->push ? &leg->src : c->src_at, t->push ? c->dst_at : &leg->dst, c->moved};
     int by_lanes = !t->adds && (!t->own.used || hd_private_all_direct(t));
     if (by_lanes) {
         hd_lanes_run_groups(&t->lanes, &bases, t->own_groups, t->lanes.ngroups);

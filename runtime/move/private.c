@@ -62,6 +62,8 @@ static heddle_status build_reads(hd_private *p, hd_transfer *t)
         HD_TRY(
             hd_lanes_build(&p->direct[k], &p->copy[k], &peer, 1, HD_SIDE_DST, c->rank, c->nranks, HD_LONG_RUN_BYTES));
         HD_TRY(hd_lanes_build(&p->staged[k], &dense, &peer, 1, HD_SIDE_DST, c->rank, c->nranks, HD_LONG_RUN_BYTES));
+        hd_lanes_at_peers(&p->direct[k], HD_SIDE_SRC);
+        hd_lanes_at_peers(&p->staged[k], HD_SIDE_SRC);
         hd_lanes_choose(&p->direct[k], t->kernel, &t->hint);
         hd_lanes_choose(&p->staged[k], t->kernel, &t->hint);
     }
@@ -158,7 +160,7 @@ heddle_status hd_private_move(hd_transfer *t, void *dst)
 {
     hd_private *p = &t->own;
     hd_channel *c = t->channel;
-    hd_bases bases = {.dst = dst, .src_at = c->src_at, .moved = c->moved};
+    hd_bases bases = {c->src_at, &dst, c->moved};
     for (int i = 0; i < p->nfrom; i++) {
         int peer = p->from[i];
         if (c->reach_of[peer] == HD_REACH_READV) {

@@ -17,7 +17,9 @@ struct hd_roofline {
     int npeers; /* reachable ranks besides this one */
     int *peer;
     int is_local;
-    hd_lane *lanes; /* [WAYS_PER_KERNEL][nranks] */
+    hd_lane *lanes;   /* [WAYS_PER_KERNEL][nranks] */
+    const void **src; /* by rank */
+    void **dst;       /* by rank */
     int nranks;
     int64_t shortest_bytes[WAYS_PER_KERNEL];
     const hd_copy_kernel *kernel; /* those of this CPU: looked up once, a run takes as long as that */
@@ -118,7 +120,7 @@ static int reaches(const hd_roofline *r, int rank)
     return 0;
 }
 
-static hd_lane make_lane(const hd_roofline *r, const table *t, int direction, int other, char *src, char *dst)
+static hd_lane make_lane(const hd_roofline *r, const table *t, int direction, int other)
 {
     int rank = heddle_comm_rank(r->comm);
     int p = direction == PULL ? other : rank; /* bytes go from p to q */
@@ -128,18 +130,29 @@ static hd_lane make_lane(const hd_roofline *r, const table *t, int direction, in
         lane.run_bytes = t->bytes[other * t->n + rank];
         int64_t own = t->card[rank].src_bytes;
         lane.run_bytes = lane.run_bytes < own ? lane.run_bytes : own;
-        lane.src = src;
-        lane.dst = dst + dst_offset(t, other, rank);
+        lane.src_base = lane.dst_base = rank;
+        lane.dst_offset_bytes = dst_offset(t, other, rank);
         return lane;
     }
-    char *from = p == rank ? src : (char *)hd_comm_import(r->comm, p, t->card[p].src);
-    char *to = q == rank ? dst : (char *)hd_comm_import(r->comm, q, t->card[q].dst);
-    lane.src = from + src_offset(t, p, q);
-    lane.dst = to + dst_offset(t, p, q);
+    lane.src_base = p;
+    lane.dst_base = q;
+    lane.src_offset_bytes = src_offset(t, p, q);
+    lane.dst_offset_bytes = dst_offset(t, p, q);
     return lane;
 }
 
-static void make_lanes(hd_roofline *r, const table *t, char *src, char *dst)
+static void find_arrays(hd_roofline *r, const table *t, const void *src, void *dst)
+{
+    for (int i = 0; i < r->npeers; i++) {
+        int peer = r->peer[i];
+        r->src[peer] = hd_comm_import(r->comm, peer, t->card[peer].src);
+        r->dst[peer] = hd_comm_import(r->comm, peer, t->card[peer].dst);
+    }
+    r->src[heddle_comm_rank(r->comm)] = src;
+    r->dst[heddle_comm_rank(r->comm)] = dst;
+}
+
+static void make_lanes(hd_roofline *r, const table *t)
 {
     int rank = heddle_comm_rank(r->comm);
     for (int way = 0; way < WAYS_PER_KERNEL; way++) {
@@ -148,7 +161,7 @@ static void make_lanes(hd_roofline *r, const table *t, char *src, char *dst)
         for (int i = 0; i < t->n; i++) {
             int other = order == ORDER_RANKS ? i : (rank + i + (order == ORDER_OWN_LAST)) % t->n;
             hd_lane *lane = &r->lanes[way * t->n + i];
-            *lane = make_lane(r, t, way / ORDERS, other, src, dst);
+            *lane = make_lane(r, t, way / ORDERS, other);
             if (lane->run_bytes > 0 && lane->run_bytes < r->shortest_bytes[way]) {
                 r->shortest_bytes[way] = lane->run_bytes;
             }
@@ -176,8 +189,11 @@ heddle_status hd_roofline_create(hd_roofline **out, heddle_comm *comm, const hed
     }
     r->is_local = r->npeers + 1 < t.n;
     HD_TRY(hd_alloc((void **)&r->lanes, (size_t)t.n * WAYS_PER_KERNEL, sizeof(hd_lane), "a roofline's copies"));
+    HD_TRY(hd_alloc((void **)&r->src, (size_t)t.n, sizeof(void *), "a roofline's copies"));
+    HD_TRY(hd_alloc((void **)&r->dst, (size_t)t.n, sizeof(void *), "a roofline's copies"));
     HD_TRY(gather_table(&t, comm, info, src, dst));
-    make_lanes(r, &t, src, dst);
+    find_arrays(r, &t, src, dst);
+    make_lanes(r, &t);
     HD_TRY(hd_link_create(&r->link, comm));
     *out = r;
     r = NULL;
@@ -194,6 +210,8 @@ void hd_roofline_destroy(hd_roofline *roofline)
     }
     hd_link_destroy(roofline->link);
     hd_free(roofline->lanes);
+    hd_free(roofline->src);
+    hd_free(roofline->dst);
     hd_free(roofline->peer);
     hd_free(roofline);
 }
@@ -247,7 +265,8 @@ heddle_status hd_roofline_run(hd_roofline *roofline, int way, int64_t deadline_n
     }
     roofline->sequence++;
     HD_TRY(meet(roofline, SLOT_READY, deadline_ns));
-    kernel->copy(roofline->lanes + (size_t)variant * (size_t)roofline->nranks, roofline->nranks, 0, NULL);
+    const hd_lane *lanes = roofline->lanes + (size_t)variant * (size_t)roofline->nranks;
+    kernel->copy(lanes, roofline->nranks, 0, NULL, roofline->src, roofline->dst);
     HD_TRY(meet(roofline, SLOT_DONE, deadline_ns));
 out:
     return st;

@@ -34,7 +34,7 @@ static int64_t extent_a, extent_b, row_bytes;
 static int nranks;
 static double seconds = 3;
 static const char *only; /* ",name,name,"; NULL: all kernels */
-static char *src[MAX_RANKS], *dst[MAX_RANKS];
+static void *src[MAX_RANKS], *dst[MAX_RANKS];
 static atomic_int arrived, stop;
 static double times[WAYS][MAX_ROWS][MAX_ROUNDS][MAX_RANKS];
 static int rounds_done;
@@ -82,21 +82,21 @@ static void make_job(job *j, way w, int rank)
         switch (w) {
         case WAY_ROOF:
         case WAY_ROOF_LAST: /* what peer holds of mine, whole, to where it belongs */
-            l->src = src[peer] + a0 * run;
-            l->dst = dst[rank] + b0 * na * row_bytes;
-            l->run_bytes = na * run;
+            *l = (hd_lane){peer, rank, a0 * run, b0 * na * row_bytes, na * run, {0}, {0}};
             break;
         case WAY_PUSH:
         case WAY_PUSH_PEERS:
-            *l = (hd_lane){src[rank] + b0 * row_bytes, dst[peer] + a0 * run, run, {pitch}, {run}};
+            *l = (hd_lane){rank, peer, b0 * row_bytes, a0 * run, run, {pitch}, {run}};
             break;
         case WAY_PULL:
         case WAY_PULL_PEERS:
-            *l = (hd_lane){src[peer] + a0 * run, dst[rank] + b0 * row_bytes, run, {run}, {pitch}};
+            *l = (hd_lane){peer, rank, a0 * run, b0 * row_bytes, run, {run}, {pitch}};
             break;
         default:
-            *l = (hd_lane){src[rank] + b0 * row_bytes,
-                           dst[peer] + a0 * row_bytes,
+            *l = (hd_lane){rank,
+                           peer,
+                           b0 * row_bytes,
+                           a0 * row_bytes,
                            row_bytes,
                            {pitch, row_bytes},
                            {row_bytes, extent_a * row_bytes}};
@@ -108,10 +108,10 @@ static void do_job(const job *j, way w, const hd_copy_kernel *kernel)
 {
     if (w == WAY_ROOF || w == WAY_ROOF_LAST || w == WAY_PUSH_PEERS || w == WAY_PULL_PEERS || w == WAY_PERMUTED) {
         for (int l = 0; l < nranks; l++) {
-            kernel->copy(&j->lane[l], 1, j->nloops, j->count);
+            kernel->copy(&j->lane[l], 1, j->nloops, j->count, (const void *const *)src, dst);
         }
     } else {
-        kernel->copy(j->lane, nranks, j->nloops, j->count);
+        kernel->copy(j->lane, nranks, j->nloops, j->count, (const void *const *)src, dst);
     }
 }
 

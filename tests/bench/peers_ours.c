@@ -82,8 +82,8 @@ static void roof_run(peers_method *m)
     if (s->kernel == NULL) {
         memcpy(m->dst, m->src, s->bytes);
     } else {
-        hd_lane lane = {.src = m->src, .dst = m->dst, .run_bytes = (int64_t)s->bytes};
-        s->kernel->copy(&lane, 1, 0, NULL);
+        hd_lane lane = {.run_bytes = (int64_t)s->bytes};
+        s->kernel->copy(&lane, 1, 0, NULL, (const void *const *)&m->src, (void *const *)&m->dst);
     }
 }
 

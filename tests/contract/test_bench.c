@@ -50,14 +50,16 @@ static void reset(clocked *c, int64_t sleep_ns)
     c->least_ns = INT64_MAX;
 }
 
-static void counting_copy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void counting_copy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                          void *const *dst)
 {
     const int64_t start_ns = hd_now_ns();
     (void)count;
     copy_calls++;
     for (int i = 0; i < nlanes && nloops == 0; i++) {
         if (lane[i].run_bytes > 0) {
-            memcpy(lane[i].dst, lane[i].src, (size_t)lane[i].run_bytes);
+            const char *from = (const char *)src[lane[i].src_base] + lane[i].src_offset_bytes;
+            memcpy((char *)dst[lane[i].dst_base] + lane[i].dst_offset_bytes, from, (size_t)lane[i].run_bytes);
         }
         copied_bytes += lane[i].run_bytes;
     }

@@ -20,22 +20,22 @@ static void count(const hd_lanes *lanes, int first, int end)
     for (int g = first; g < end; g++) {
         const hd_lane_group *group = &lanes->group[g];
         for (int i = group->first; i < group->first + group->nlanes; i++) {
-            copied_bytes += lanes->at[i].peer != rank_of_thread ? lanes->at[i].bytes : 0;
+            copied_bytes += lanes->load[i].peer != rank_of_thread ? lanes->load[i].bytes : 0;
         }
     }
 }
 
-void __real_hd_lanes_run(hd_lanes *lanes, const hd_bases *bases);
-void __wrap_hd_lanes_run(hd_lanes *lanes, const hd_bases *bases);
-void __wrap_hd_lanes_run(hd_lanes *lanes, const hd_bases *bases)
+void __real_hd_lanes_run(const hd_lanes *lanes, const hd_bases *bases);
+void __wrap_hd_lanes_run(const hd_lanes *lanes, const hd_bases *bases);
+void __wrap_hd_lanes_run(const hd_lanes *lanes, const hd_bases *bases)
 {
     count(lanes, 0, lanes->ngroups);
     __real_hd_lanes_run(lanes, bases);
 }
 
-void __real_hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end);
-void __wrap_hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end);
-void __wrap_hd_lanes_run_groups(hd_lanes *lanes, const hd_bases *bases, int first, int end)
+void __real_hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, int first, int end);
+void __wrap_hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, int first, int end);
+void __wrap_hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, int first, int end)
 {
     count(lanes, first, end);
     __real_hd_lanes_run_groups(lanes, bases, first, end);

@@ -76,14 +76,15 @@ static hd_device_box random_box(int64_t *src_span, int64_t *dst_span)
 }
 
 /* What the CPU's reference makes of a box. */
-static void reference(const hd_device_box *box, char *dst, const char *src)
+static void reference(const hd_device_box *box, void *dst, const void *src)
 {
-    hd_lane lane = {
-        .src = src + box->src_offset_bytes, .dst = dst + box->dst_offset_bytes, .run_bytes = box->run_bytes};
+    hd_lane lane = {.src_offset_bytes = box->src_offset_bytes,
+                    .dst_offset_bytes = box->dst_offset_bytes,
+                    .run_bytes = box->run_bytes};
     memcpy(lane.src_stride_bytes, box->src_stride_bytes, sizeof lane.src_stride_bytes);
     memcpy(lane.dst_stride_bytes, box->dst_stride_bytes, sizeof lane.dst_stride_bytes);
     int count = 0;
-    hd_copy_kernels(&count)[0].copy(&lane, 1, box->nloops, box->count);
+    hd_copy_kernels(&count)[0].copy(&lane, 1, box->nloops, box->count, &src, &dst);
 }
 
 typedef struct problem {

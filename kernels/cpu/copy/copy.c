@@ -48,7 +48,7 @@ static shape_of_runs look_at(const hd_lane *lane, int nlanes, int nloops)
         if (out.shortest_bytes == 0 || lane[l].run_bytes < out.shortest_bytes) {
             out.shortest_bytes = lane[l].run_bytes;
         }
-        dst_bits |= (uintptr_t)lane[l].dst | (uintptr_t)lane[l].run_bytes;
+        dst_bits |= (uintptr_t)lane[l].dst_offset_bytes | (uintptr_t)lane[l].run_bytes;
         for (int k = 0; k < nloops; k++) {
             dst_bits |= (uintptr_t)lane[l].dst_stride_bytes[k];
         }

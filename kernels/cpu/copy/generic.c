@@ -10,9 +10,10 @@ HD_INLINE void run_memcpy(char *dst, const char *src, int64_t bytes, const char 
     memcpy(dst, src, (size_t)bytes);
 }
 
-static void copy_memcpy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_memcpy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                        void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_memcpy);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_memcpy);
 }
 
 #if HD_X86
@@ -22,9 +23,10 @@ HD_INLINE void run_movsb(char *dst, const char *src, int64_t bytes, const char *
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
 }
 
-static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_movsb);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_movsb);
     /* Microcode may use stores without ownership inside; order them like other non-temporal stores. */
     __asm__ volatile("sfence" ::: "memory");
 }

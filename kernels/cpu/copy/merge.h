@@ -63,14 +63,16 @@ HD_INLINE void merge_pf(const hd_rows *rows, hd_run_fn unused)
     merge_rows(rows, 1);
 }
 
-static void copy_merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst)
 {
-    hd_walk_rows(lane, nlanes, nloops, count, merge_plain, NULL);
+    hd_walk_rows(lane, nlanes, nloops, count, src, dst, merge_plain, NULL);
     _mm_sfence();
 }
 
-static void copy_merge_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_merge_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                          void *const *dst)
 {
-    hd_walk_rows(lane, nlanes, nloops, count, merge_pf, NULL);
+    hd_walk_rows(lane, nlanes, nloops, count, src, dst, merge_pf, NULL);
     _mm_sfence();
 }

@@ -203,12 +203,13 @@ HD_INLINE void run_lines(char *dst, const char *src, const char *ahead, int line
 SHORT_RUNS(SHORT_RUN)
 
 /* The number of lines when all runs are that many whole lines of dst, else 0. */
-static int whole_lines(const hd_lane *lane, int nlanes, int nloops)
+static int whole_lines(const hd_lane *lane, int nlanes, int nloops, void *const *dst)
 {
     uintptr_t bits = 0;
     int64_t bytes = nlanes > 0 ? lane[0].run_bytes : 0;
     for (int l = 0; l < nlanes; l++) {
-        bits |= (uintptr_t)lane[l].dst | (uintptr_t)lane[l].run_bytes;
+        bits |= (uintptr_t)dst[lane[l].dst_base] + (uintptr_t)lane[l].dst_offset_bytes;
+        bits |= (uintptr_t)lane[l].run_bytes;
         for (int k = 0; k < nloops; k++) {
             bits |= (uintptr_t)lane[l].dst_stride_bytes[k];
         }
@@ -219,60 +220,67 @@ static int whole_lines(const hd_lane *lane, int nlanes, int nloops)
     return bits % HD_LINE_BYTES || bytes > 18 * HD_LINE_BYTES ? 0 : (int)(bytes / HD_LINE_BYTES);
 }
 
-static void copy_plain(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_plain(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_plain);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_plain);
 }
 
-static void copy_plain_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_plain_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                          void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_plain_pf);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_plain_pf);
 }
 
-static void copy_nt(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_nt(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                    void *const *dst)
 {
-    switch (whole_lines(lane, nlanes, nloops)) {
+    switch (whole_lines(lane, nlanes, nloops, dst)) {
 #define SHORT_CASE(lines)                                                                                              \
     case lines:                                                                                                        \
-        hd_walk(lane, nlanes, nloops, count, run_nt_##lines);                                                          \
+        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_##lines);                                                \
         break;
         SHORT_RUNS(SHORT_CASE)
 #undef SHORT_CASE
     default:
-        hd_walk(lane, nlanes, nloops, count, run_nt);
+        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt);
     }
     _mm_sfence();
 }
 
-static void copy_nt_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_nt_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst)
 {
-    switch (whole_lines(lane, nlanes, nloops)) {
+    switch (whole_lines(lane, nlanes, nloops, dst)) {
 #define SHORT_CASE(lines)                                                                                              \
     case lines:                                                                                                        \
-        hd_walk(lane, nlanes, nloops, count, run_nt_pf_##lines);                                                       \
+        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_pf_##lines);                                             \
         break;
         SHORT_RUNS(SHORT_CASE)
 #undef SHORT_CASE
     default:
-        hd_walk(lane, nlanes, nloops, count, run_nt_pf);
+        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_pf);
     }
     _mm_sfence();
 }
 
-static void copy_nt8(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_nt8(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                     void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_nt8);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt8);
     _mm_sfence();
 }
 
-static void copy_nt8_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_nt8_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                        void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_nt8_pf);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt8_pf);
     _mm_sfence();
 }
 
-static void copy_nt2(const hd_lane *lane, int nlanes, int nloops, const int64_t *count)
+static void copy_nt2(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                     void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, run_nt2);
+    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt2);
     _mm_sfence();
 }

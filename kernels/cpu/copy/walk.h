@@ -60,18 +60,19 @@ HD_INLINE int hd_rows_group(hd_rows *rows, int *first, const hd_lane *lane, int 
 }
 
 /* Points the rows at outer step `at` (one index per loop but the innermost). */
-HD_INLINE void hd_rows_point(hd_rows *rows, const hd_lane *lane, int nouter, const int64_t *at)
+HD_INLINE void hd_rows_point(hd_rows *rows, const hd_lane *lane, int nouter, const int64_t *at, const void *const *src,
+                             void *const *dst)
 {
     for (int l = 0; l < rows->nlanes; l++) {
         const hd_lane *from = &lane[rows->lane[l]];
-        int64_t src_bytes = 0;
-        int64_t dst_bytes = 0;
+        int64_t src_bytes = from->src_offset_bytes;
+        int64_t dst_bytes = from->dst_offset_bytes;
         for (int k = 0; k < nouter; k++) {
             src_bytes += at[k] * from->src_stride_bytes[k];
             dst_bytes += at[k] * from->dst_stride_bytes[k];
         }
-        rows->src[l] = (const char *)from->src + src_bytes;
-        rows->dst[l] = (char *)from->dst + dst_bytes;
+        rows->src[l] = (const char *)src[from->src_base] + src_bytes;
+        rows->dst[l] = (char *)dst[from->dst_base] + dst_bytes;
     }
 }
 
@@ -102,8 +103,8 @@ typedef void (*hd_rows_fn)(const hd_rows *rows, hd_run_fn run);
 
 /* All steps of all groups of lanes. `each` and `run` are inlined: a call through a pointer per row costs more than half
  * of what a short row takes. */
-HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_rows_fn each,
-                            hd_run_fn run)
+HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                            void *const *dst, hd_rows_fn each, hd_run_fn run)
 {
     if (hd_no_steps(nloops, count)) {
         return;
@@ -114,7 +115,7 @@ HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const i
     while (hd_rows_group(&rows, &first, lane, nlanes, nloops, count)) {
         int64_t at[HD_MAX_LOOPS] = {0};
         do {
-            hd_rows_point(&rows, lane, nouter, at);
+            hd_rows_point(&rows, lane, nouter, at, src, dst);
             each(&rows, run);
         } while (hd_next_step(at, nouter, count));
     }
@@ -133,9 +134,10 @@ HD_INLINE void hd_run_rows(const hd_rows *rows, hd_run_fn run)
 }
 
 /* Every lane's run of every step. */
-HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, hd_run_fn run)
+HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst, hd_run_fn run)
 {
-    hd_walk_rows(lane, nlanes, nloops, count, hd_run_rows, run);
+    hd_walk_rows(lane, nlanes, nloops, count, src, dst, hd_run_rows, run);
 }
 
 #endif
