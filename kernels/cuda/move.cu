@@ -272,7 +272,7 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
             m->may_move = enter(&a->meet, peer, epoch);
         }
     }
-    hd_sync();
+    hd_sync(); /* the box is here, and its peer ready */
     if (number >= 0 && m->may_move) {
         copy_box(a, m, has_few, how);
     }
