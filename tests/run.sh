@@ -73,6 +73,7 @@ lacking() {
     in_namespace tc qdisc add dev lo root netem delay 1ms || echo netem
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
+    command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || echo nvcc
     [ "$(uname -m)" = x86_64 ] || echo qemu
     for name in torch scikit_build_core; do
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"

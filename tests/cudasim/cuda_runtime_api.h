@@ -1,5 +1,5 @@
 /* The part of the CUDA runtime's interface that heddle uses, for the emulator: same names, types and values as the
- * real header has (golden/cuda_header compares the two where there is a toolkit), so that what includes
+ * real header has (golden/cuda_toolkit compares the two where there is a toolkit), so that what includes
  * <cuda_runtime_api.h> builds against either.
  *
  * What there is:

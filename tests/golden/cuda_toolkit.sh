@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Registers of every CUDA kernel on every architecture are those of cuda_registers.txt, and nothing spills; and the
+# header of the emulator says what the toolkit's does. HEDDLE_WRITE_GOLDEN=1 writes the table anew.
+set -u
+cd "${HEDDLE_SOURCE:?}"
+. tests/support/skip.sh
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+[ -x "$nvcc" ] || skip_test nvcc "there is no nvcc"
+release=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# --- registers
+for source in kernels/cuda/*.cu; do
+    "$nvcc" -std=c++17 -O2 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 \
+        -gencode=arch=compute_100,code=sm_100 -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v,-warn-spills,-Werror \
+        --Werror=all-warnings -c "$source" -o "$work/object" >"$work/log" 2>&1 || grep -v ptxas "$work/log" >>"$work/refused"
+    cat "$work/log"
+done | awk '/entry function/ { # _Z, the length of the name, the name
+                match($0, /_Z[0-9]+/); length_of = substr($0, RSTART + 2, RLENGTH - 2)
+                name = substr($0, RSTART + RLENGTH, length_of); arch = $NF; gsub("\x27", "", arch) }
+            /spill stores/ { spilled = $5 }
+            / Used [0-9]+ registers/ { print name, arch, $5, "spilled", spilled }' | sort >"$work/registers"
+golden=tests/golden/cuda_registers.txt
+[ -z "${HEDDLE_WRITE_GOLDEN:-}" ] || { echo "# nvcc $release"; cat "$work/registers"; } >"$golden"
+if [ "$(head -n 1 "$golden")" = "# nvcc $release" ]; then
+    diff <(tail -n +2 "$golden") "$work/registers" || { echo "registers are not those of $golden"; failed=1; }
+else
+    not_here nvcc "$golden is of another nvcc than $release"
+fi
+[ ! -e "$work/refused" ] || { cat "$work/refused"; failed=1; }
+grep -v 'spilled 0$' "$work/registers" && failed=1
+[ "$(wc -l <"$work/registers")" -ge 45 ] || { echo "few kernels were seen"; failed=1; }
+
+# --- the emulator's header: every constant, and every function, in both
+header=tests/cudasim/cuda_runtime_api.h
+{
+    echo '#include <cuda_runtime_api.h>'
+    sed -nE 's/^    (cuda[A-Za-z]+) = ([0-9]+),$/_Static_assert(\1 == \2, "\1");/p' "$header"
+    sed -nE 's/^(cudaError_t|const char \*)([a-zA-Z0-9]+)\(.*/void *f_\2 = (void *)\&\2;/p; s/^cudaError_t (cuda[A-Za-z0-9]+)\(.*/void *f_\1 = (void *)\&\1;/p' "$header" | sort -u
+} >"$work/both.c"
+# The emulator's prototypes, beside the real ones: a compiler refuses two that differ.
+{
+    echo '#include <cuda_runtime_api.h>'
+    tr '\n' ' ' <"$header" | grep -oE '(cudaError_t|const char \*) ?cuda[A-Za-z0-9]+\([^)]*\);' |
+        grep -v cudaGetDeviceProperties # a macro in some toolkits
+} >"$work/prototypes.c"
+include=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include
+for file in both prototypes; do
+    cc -std=c17 -Wall -Werror -I"$include" -fsyntax-only "$work/$file.c" || { echo "$header is not as $include has it"; failed=1; }
+    cc -std=c17 -Wall -Werror -Itests/cudasim -fsyntax-only "$work/$file.c" || failed=1
+done
+echo "$(wc -l <"$work/registers") kernels; $(wc -l <"$work/both.c") constants and functions, $(wc -l <"$work/prototypes.c") prototypes"
+exit $failed
