@@ -49,7 +49,7 @@ case " $* " in *" python "*)
     if ! [ -x "$HEDDLE_TEST_PYTHON" ] || ! "$HEDDLE_TEST_PYTHON" -c 'import numpy, pytest, scikit_build_core, torch' 2>/dev/null; then
         echo "installing torch, NumPy, pytest and scikit-build-core into $folder/venv (6 GB)"
         { python3 -m venv "$folder/venv" &&
-            "$folder/venv/bin/pip" install numpy pytest scikit-build-core torch; } >"$folder/venv.log" 2>&1 ||
+            timeout 900 "$folder/venv/bin/pip" install --quiet numpy pytest scikit-build-core torch; } >"$folder/venv.log" 2>&1 ||
             {
                 echo "torch cannot be had here, its tests are skipped: $(tail -n 1 "$folder/venv.log")"
                 unset HEDDLE_TEST_PYTHON

@@ -61,7 +61,8 @@ typedef struct heddle_device {
 HEDDLE_API const heddle_device *heddle_device_host(void);
 
 /* What is looked for in libheddle_NAME.so: the table, in static storage. A library is linked to nothing of heddle:
- * `fail` is heddle_set_error of the one that asks. HEDDLE_ERR_UNSUPPORTED, with a sentence: it cannot be used here. */
+ * `fail` is heddle_set_error of the one that asks; ranks that are threads ask at the same time. HEDDLE_ERR_UNSUPPORTED,
+ * with a sentence: it cannot be used here. */
 #define HEDDLE_DEVICE_LIBRARY "heddle_device_library_v1"
 typedef heddle_status (*heddle_device_fail_fn)(heddle_status status, const char *format, ...);
 typedef heddle_status (*heddle_device_library_fn)(const heddle_device **out, heddle_device_fail_fn fail);

@@ -5,7 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <heddle/sys/device.h>
 
-extern heddle_device_fail_fn hd_cuda_fail; /* heddle_set_error of the one that loaded this */
+/* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
+extern _Atomic(heddle_device_fail_fn) hd_cuda_fail;
 
 /* HEDDLE_ERR_DEVICE, with the call and CUDA's words; HEDDLE_OK for cudaSuccess. */
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call);

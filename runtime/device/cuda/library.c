@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-heddle_device_fail_fn hd_cuda_fail;
+_Atomic(heddle_device_fail_fn) hd_cuda_fail;
 
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call)
 {
