@@ -3,7 +3,7 @@
 #
 #     tests/run.sh                        all tiers but long and python, optimised build
 #     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy python long (docs/testing.md)
-#     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi
+#     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi plain
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
 #
 # What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS tests run at a time (default 1).
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 preset=release
 if [ "${1:-}" = --preset ]; then
-    preset=${2:?--preset wants a name: release asan ubsan asan-ubsan tsan clang nompi fuzz}
+    preset=${2:?--preset wants a name: release asan ubsan asan-ubsan tsan clang nompi plain fuzz}
     shift 2
 fi
 folder=build
@@ -24,7 +24,7 @@ tiers=$(IFS='|' && echo "$*")
 wanted="build test"
 case " $* " in *" hosts "*) wanted="$wanted hosts" ;; esac
 case " $* " in *" python "*) wanted="$wanted python" ;; esac
-case $preset in clang | fuzz) wanted="$wanted clang" ;; esac
+case $preset in clang | plain | fuzz) wanted="$wanted clang" ;; esac
 heddle_packages $wanted
 
 mkdir -p "$folder"
@@ -42,18 +42,9 @@ if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --
     exit 1
 fi
 
-# torch is no Debian package and takes 6 GB: it comes with an environment of its own, which is kept in the build folder.
 case " $* " in *" python "*)
-    : "${HEDDLE_TEST_PYTHON:=$PWD/$folder/venv/bin/python}"
-    export HEDDLE_TEST_PYTHON
-    if ! [ -x "$HEDDLE_TEST_PYTHON" ] || ! "$HEDDLE_TEST_PYTHON" -c 'import numpy, pytest, scikit_build_core, torch' 2>/dev/null; then
-        echo "installing torch, NumPy, pytest and scikit-build-core into $folder/venv (6 GB)"
-        { python3 -m venv "$folder/venv" &&
-            timeout 900 "$folder/venv/bin/pip" install --quiet numpy pytest scikit-build-core torch; } >"$folder/venv.log" 2>&1 ||
-            {
-                echo "torch cannot be had here, its tests are skipped: $(tail -n 1 "$folder/venv.log")"
-                unset HEDDLE_TEST_PYTHON
-            }
+    if [ -z "${HEDDLE_TEST_PYTHON:-}" ]; then
+        bash tests/python/venv.sh "$folder/venv" && export HEDDLE_TEST_PYTHON=$PWD/$folder/venv/bin/python
     fi
     ;;
 esac
@@ -79,7 +70,7 @@ lacking() {
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"
     done
     case $preset in
-    nompi) echo mpi ;;
+    nompi | plain) echo mpi ;;
     *san) echo sanitizer ;;
     esac
 }

@@ -45,7 +45,8 @@ static heddle_status check_all(heddle_comm *comm, void *arg)
     for (int i = 0; i < j->nlines; i++) {
         heddle_reshard_line line;
         heddle_status st = heddle_reshard_parse(&line, j->line[i]);
-        if (st == HEDDLE_OK && heddle_mesh_size(&line.mesh) == heddle_comm_size(comm)) {
+        int goes = hd_goes("%s %d %d %d", j->line[i], j->mode.padded, j->mode.split_phase, (int)j->mode.memory);
+        if (st == HEDDLE_OK && goes && heddle_mesh_size(&line.mesh) == heddle_comm_size(comm)) {
             st = rc_check(comm, j->line[i], &j->mode);
         }
         if (st != HEDDLE_OK) {
