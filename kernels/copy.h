@@ -43,6 +43,6 @@ typedef struct hd_copy_hint {
 /* The rule of thumb, and the candidates worth timing (best guess first; returns how many, at most `capacity`), as if
  * every base were the start of a line. */
 int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
-                       const int64_t *count, const hd_copy_hint *hint);
+                       const hd_copy_hint *hint);
 
 #endif

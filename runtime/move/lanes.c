@@ -146,26 +146,17 @@ static int fits(const hd_copy_kernel *kernel, const hd_lanes *lanes, const hd_la
 static int group_candidates(const hd_lanes *lanes, const hd_lane_group *group, const hd_copy_kernel **out, int capacity,
                             const hd_copy_hint *hint)
 {
-    const hd_copy_kernel *all[16];
-    int n = hd_copy_candidates(all, 16, lanes->lane + group->first, group->nlanes, group->nloops, group->count, hint);
-    int kept = 0;
-    for (int i = 0; i < n && kept < capacity; i++) {
-        if (fits(all[i], lanes, group)) {
-            out[kept++] = all[i];
-        }
-    }
-    return kept;
+    return hd_copy_candidates(out, capacity, lanes->lane + group->first, group->nlanes, group->nloops, hint);
 }
 
 void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint)
 {
-    int nkernels;
-    const hd_copy_kernel *reference = hd_copy_kernels(&nkernels);
     for (int g = 0; g < lanes->ngroups; g++) {
         hd_lane_group *group = &lanes->group[g];
-        const hd_copy_kernel *candidate[8];
-        int n = group_candidates(lanes, group, candidate, 8, hint);
-        group->kernel = kernel != NULL && fits(kernel, lanes, group) ? kernel : n > 0 ? candidate[0] : reference;
+        group->kernel = kernel;
+        if (kernel == NULL || !fits(kernel, lanes, group)) {
+            group_candidates(lanes, group, &group->kernel, 1, hint);
+        }
     }
 }
 

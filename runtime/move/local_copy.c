@@ -21,7 +21,7 @@ hd_copy_by hd_copy_choose(const hd_copy *copy, int64_t shared_cache_bytes)
     for (int i = 0; i < 2; i++) {
         hd_lane lane = lane_of(copy);
         lane.dst_offset_bytes = i;
-        hd_copy_candidates(&kernel[i], 1, &lane, 1, copy->nloops, copy->count, &hint);
+        hd_copy_candidates(&kernel[i], 1, &lane, 1, copy->nloops, &hint);
     }
     return (hd_copy_by){kernel[0]->copy, kernel[1]->copy};
 }

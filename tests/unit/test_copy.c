@@ -218,7 +218,7 @@ static void candidates_fit_the_lanes(void **state)
         hd_copy_hint hint = {below(1 << 27), 1 << 25};
         const hd_copy_kernel *pick[16];
         int capacity = 1 + below(16);
-        int count = hd_copy_candidates(pick, capacity, g.lane, g.nlanes, g.nloops, g.count, &hint);
+        int count = hd_copy_candidates(pick, capacity, g.lane, g.nlanes, g.nloops, &hint);
         assert_in_range(count, 1, capacity);
         for (int i = 0; i < count; i++) {
             assert_non_null(pick[i]);

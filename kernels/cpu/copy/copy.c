@@ -103,9 +103,8 @@ static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_
 }
 
 int hd_copy_candidates(const hd_copy_kernel **out, int capacity, const hd_lane *lane, int nlanes, int nloops,
-                       const int64_t *count, const hd_copy_hint *hint)
+                       const hd_copy_hint *hint)
 {
-    (void)count;
     shape_of_runs runs = look_at(lane, nlanes, nloops);
     int n = 0;
     for (const char *const *name = names_to_try(&runs, hint); *name && n < capacity; name++) {
