@@ -1,5 +1,5 @@
 /* A strided copy as calls of a device library, which takes rows of one run. */
-#include "runtime/move/stage.h"
+#include "runtime/move/device_staging.h"
 
 /* The innermost loop is one call, where its rows do not overlap. */
 static int takes_rows(const hd_copy *copy)

@@ -239,7 +239,7 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
         hd_transfer_destroy(reshard->transfer[p]);
     }
     hd_channel_destroy(reshard->channel);
-    hd_stage_destroy(reshard->stage);
+    hd_staging_destroy(reshard->staging);
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);
     }

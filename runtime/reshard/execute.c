@@ -173,7 +173,7 @@ static heddle_status execute_staged(heddle_reshard *plan, const void *src, void 
     heddle_status st = hd_staged_begin(plan, src, dst, stream);
     return st != HEDDLE_OK
                ? st
-               : hd_staged_end(plan, hd_plan_run(plan, hd_stage_src(plan->stage), hd_stage_dst(plan->stage)));
+               : hd_staged_end(plan, hd_plan_run(plan, hd_staging_src(plan->staging), hd_staging_dst(plan->staging)));
 }
 
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
@@ -181,8 +181,8 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
     }
-    return __builtin_expect(reshard->stage != NULL, 0) ? execute_staged(reshard, src, dst, stream)
-                                                       : hd_plan_run(reshard, src, dst); /* done on return */
+    return __builtin_expect(reshard->staging != NULL, 0) ? execute_staged(reshard, src, dst, stream)
+                                                         : hd_plan_run(reshard, src, dst); /* done on return */
 }
 
 static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
@@ -198,11 +198,11 @@ static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HD_NEED(reshard);
-    if (st != HEDDLE_OK || reshard->stage == NULL) {
+    if (st != HEDDLE_OK || reshard->staging == NULL) {
         return st != HEDDLE_OK ? st : start(reshard, src, dst);
     }
     HD_TRY(hd_staged_begin(reshard, src, dst, stream));
-    st = start(reshard, hd_stage_src(reshard->stage), hd_stage_dst(reshard->stage));
+    st = start(reshard, hd_staging_src(reshard->staging), hd_staging_dst(reshard->staging));
     st = st == HEDDLE_OK ? st : hd_staged_end(reshard, st);
 out:
     return st;
@@ -212,7 +212,7 @@ out:
 static heddle_status end(heddle_reshard *plan, heddle_status st)
 {
     st = finish(plan, st);
-    return plan->stage != NULL ? hd_staged_end(plan, st) : st;
+    return plan->staging != NULL ? hd_staged_end(plan, st) : st;
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
@@ -223,7 +223,7 @@ heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
     st = hd_channel_test(reshard->channel, done);
     if (*done || st != HEDDLE_OK) {
         st = end(reshard, st);
-        st = st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_test(reshard->stage, done) : st;
+        st = st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_test(reshard->staging, done) : st;
     }
 out:
     return st;
@@ -236,7 +236,7 @@ heddle_status heddle_reshard_wait(heddle_reshard *reshard)
         return st;
     }
     st = end(reshard, hd_channel_wait(reshard->channel));
-    return st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_wait(reshard->stage) : st;
+    return st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_wait(reshard->staging) : st;
 }
 
 heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream)
@@ -246,5 +246,5 @@ heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stre
         return st;
     }
     st = end(reshard, hd_channel_wait(reshard->channel));
-    return st == HEDDLE_OK && reshard->stage != NULL ? hd_stage_wait_on(reshard->stage, stream) : st;
+    return st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_wait_on(reshard->staging, stream) : st;
 }

@@ -92,9 +92,9 @@ void hd_plan_explain(heddle_reshard *plan)
                  t.lanes->ngroups, t.lanes->ngroups == 1 ? "" : "s");
     }
     char staged[128] = "";
-    if (plan->stage != NULL) {
+    if (plan->staging != NULL) {
         snprintf(staged, sizeof staged, "arrays of %s are staged in %s host memory (wire host); ",
-                 hd_comm_device(plan->comm)->name, hd_stage_is_pinned(plan->stage) ? "pinned" : "pageable");
+                 hd_comm_device(plan->comm)->name, hd_staging_is_pinned(plan->staging) ? "pinned" : "pageable");
     }
     snprintf(plan->why, sizeof plan->why, "%s%s; %s%s%s%s", staged, path_reason(plan, &t), plan->kernel_name, how,
              plan->trials[0] != 0 ? "; " : "", plan->trials);
@@ -105,8 +105,8 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(reshard));
-    int64_t workspace = reshard->work.bytes + (reshard->stage != NULL ? hd_stage_bytes(reshard->stage) : 0), near = 0,
-            by_messages = 0, messages = 0;
+    int64_t workspace = reshard->work.bytes + (reshard->staging != NULL ? hd_staging_bytes(reshard->staging) : 0),
+            near = 0, by_messages = 0, messages = 0;
     for (int p = 0; p < reshard->nphases; p++) {
         hd_transfer_info t;
         hd_transfer_get_info(&t, reshard->transfer[p]);
@@ -132,7 +132,7 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
                                       .kernel = reshard->kernel_name,
                                       .why = reshard->why,
                                       .line = reshard->line_text,
-                                      .wire = reshard->stage != NULL ? "host" : ""};
+                                      .wire = reshard->staging != NULL ? "host" : ""};
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_reshard_info, nranks));
 out:
     return st;

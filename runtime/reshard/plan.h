@@ -4,8 +4,8 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/move/device_staging.h"
 #include "runtime/move/move.h"
-#include "runtime/move/stage.h"
 #include "runtime/reshard/compile.h"
 
 /* --- what every rank tells every other at creation (agree.c) ------------------------------------------------------ */
@@ -56,9 +56,9 @@ struct heddle_reshard {
     int nphases;
     int rule_direction; /* push + 2 * walk_src of phase 0 before trials */
     hd_work work;
-    hd_stage *stage; /* arrays of a device: the plan works on their images in host memory. NULL: it works on them */
-    void *staged;    /* dst of the execution under way */
-    int is_staged;   /* its image is still to be copied there */
+    hd_staging *staging; /* arrays of a device: the plan works on their images in host memory. NULL: it works on them */
+    void *staged;        /* dst of the execution under way */
+    int is_staged;       /* its image is still to be copied there */
 
     /* one execution */
     const void *src; /* accepted when is_checked */
@@ -98,10 +98,10 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
 /* Where what the plan works on lies. */
 static inline heddle_space hd_plan_space(const heddle_reshard *plan)
 {
-    return plan->stage != NULL ? HEDDLE_SPACE_HOST : plan->request.options.space;
+    return plan->staging != NULL ? HEDDLE_SPACE_HOST : plan->request.options.space;
 }
 
-/* --- arrays of a device (staged.c); with a stage only ------------------------------------------------------------- */
+/* --- arrays of a device (staged.c); with staging only ------------------------------------------------------------ */
 
 heddle_status hd_staged_create(heddle_reshard *plan); /* not collective */
 /* src to its image: an execution on the images may begin. */

@@ -27,14 +27,14 @@ static heddle_status describe_side(hd_copy *out, const heddle_reshard *plan, int
 heddle_status hd_staged_create(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
-    hd_stage_spec spec = {.src_bytes = (size_t)plan->request.src_bytes,
-                          .dst_bytes = (size_t)plan->request.dst_bytes,
-                          .deadline_ms = plan->request.options.deadline_ms,
-                          .what = "reshard",
-                          .line = plan->line_text};
+    hd_staging_spec spec = {.src_bytes = (size_t)plan->request.src_bytes,
+                            .dst_bytes = (size_t)plan->request.dst_bytes,
+                            .deadline_ms = plan->request.options.deadline_ms,
+                            .what = "reshard",
+                            .line = plan->line_text};
     HD_TRY(describe_side(&spec.in, plan, 0));
     HD_TRY(describe_side(&spec.out, plan, 1));
-    HD_TRY(hd_stage_create(&plan->stage, plan->comm, &spec));
+    HD_TRY(hd_staging_create(&plan->staging, plan->comm, &spec));
     plan->request.options.memory = HEDDLE_MEMORY_PEER; /* what the images are */
 out:
     return st;
@@ -65,7 +65,7 @@ heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, 
     if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
         return hd_channel_refuse(plan->channel, reason);
     }
-    st = st == HEDDLE_OK ? hd_stage_in(plan->stage, src, stream) : st;
+    st = st == HEDDLE_OK ? hd_staging_in(plan->staging, src, stream) : st;
     if (st != HEDDLE_OK) {
         return hd_comm_abort_with(plan->comm, st); /* the others would wait for this rank */
     }
@@ -76,7 +76,7 @@ heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, 
 
 heddle_status hd_staged_end(heddle_reshard *plan, heddle_status st)
 {
-    st = st == HEDDLE_OK && plan->is_staged ? hd_stage_out(plan->stage, plan->staged) : st;
+    st = st == HEDDLE_OK && plan->is_staged ? hd_staging_out(plan->staging, plan->staged) : st;
     plan->is_staged = 0;
     return st;
 }

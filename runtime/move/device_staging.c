@@ -1,0 +1,170 @@
+/* Host memory on the way to and from a device's, and the order of what is enqueued against what the host does. */
+#include "runtime/move/device_staging.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum { PAGE_BYTES = 4096, YIELDS = 256, NAP_NS = 20000 };
+
+struct hd_staging {
+    heddle_comm *comm;
+    const hd_device *device;
+    hd_staging_spec spec;
+    char *memory; /* image of src, then that of dst */
+    int64_t bytes, dst_at;
+    int is_pinned;
+    heddle_stream stream; /* of the execution that is under way */
+    void *event;          /* behind the last copies */
+    int is_recorded;      /* they may still be under way */
+};
+
+void *hd_staging_src(const hd_staging *staging)
+{
+    return staging->memory;
+}
+
+void *hd_staging_dst(const hd_staging *staging)
+{
+    return staging->memory + staging->dst_at;
+}
+
+int64_t hd_staging_bytes(const hd_staging *staging)
+{
+    return staging->bytes;
+}
+
+int hd_staging_is_pinned(const hd_staging *staging)
+{
+    return staging->is_pinned;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+heddle_status hd_staging_test(hd_staging *staging, int *done)
+{
+    heddle_status st = HEDDLE_OK;
+    *done = 1;
+    if (staging->is_recorded) {
+        st = staging->device->library->event_test(staging->event, staging->device->number, done);
+        staging->is_recorded = st == HEDDLE_OK && !*done;
+    }
+    return st;
+}
+
+static void nap(int turn)
+{
+    const struct timespec some = {.tv_nsec = NAP_NS};
+    if (turn < YIELDS) {
+        sched_yield();
+    } else {
+        nanosleep(&some, NULL);
+    }
+}
+
+/* What the stream has to do before may be anything, and never end. looks: whether somebody has given up. */
+static heddle_status await(hd_staging *staging, int looks)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_staging_spec *s = &staging->spec;
+    int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, s->deadline_ms);
+    for (int turn = 0;; turn++) {
+        int done;
+        HD_TRY(hd_staging_test(staging, &done));
+        if (done) {
+            return HEDDLE_OK;
+        }
+        HD_TRY(looks ? hd_comm_check(staging->comm) : HEDDLE_OK);
+        if (hd_now_ns() > deadline_ns) {
+            return hd_fail(HEDDLE_ERR_TIMEOUT,
+                           "rank %d: the stream of device %s did not come to the copies of a %s before the deadline; "
+                           "%s %s",
+                           hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)), staging->device->name,
+                           s->what, s->what, s->line);
+        }
+        nap(turn);
+    }
+out:
+    return st;
+}
+
+heddle_status hd_staging_wait(hd_staging *staging)
+{
+    return await(staging, 1);
+}
+
+heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream)
+{
+    return staging->is_recorded ? staging->device->library->stream_wait(stream, staging->event, staging->device->number)
+                                : HEDDLE_OK;
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static int64_t pages(size_t bytes)
+{
+    return (int64_t)(bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+heddle_status hd_staging_create(hd_staging **out, heddle_comm *comm, const hd_staging_spec *spec)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_staging *staging = NULL;
+    HD_TRY(hd_alloc((void **)&staging, 1, sizeof *staging, "staging of a device's arrays"));
+    staging->comm = comm;
+    staging->device = hd_comm_device(comm);
+    staging->spec = *spec;
+    staging->dst_at = pages(spec->src_bytes);
+    staging->bytes = staging->dst_at + pages(spec->dst_bytes);
+    HD_TRY(heddle_buffer_alloc((void **)&staging->memory, comm, (size_t)staging->bytes, HEDDLE_SPACE_HOST));
+    /* It works without, only slower. */
+    staging->is_pinned = staging->bytes > 0 && staging->device->library->pin(staging->memory, (size_t)staging->bytes,
+                                                                             staging->device->number) == HEDDLE_OK;
+    HD_TRY(staging->device->library->event_create(&staging->event, staging->device->number));
+    *out = staging;
+    staging = NULL;
+out:
+    hd_staging_destroy(staging);
+    return st;
+}
+
+void hd_staging_destroy(hd_staging *staging)
+{
+    if (staging == NULL) {
+        return;
+    }
+    if (await(staging, 0) == HEDDLE_OK) { /* else a copy may come yet: its memory stays the communicator's */
+        if (staging->is_pinned) {
+            staging->device->library->unpin(staging->memory, staging->device->number);
+        }
+        heddle_buffer_free(staging->comm, staging->memory);
+    }
+    staging->device->library->event_destroy(staging->event, staging->device->number);
+    hd_free(staging);
+}
+
+/* --- copying ------------------------------------------------------------------------------------------------------ */
+
+/* Also behind copies some of which could not be enqueued: the others are under way. */
+static heddle_status record(hd_staging *staging, heddle_status copied)
+{
+    heddle_status st = staging->device->library->event_record(staging->event, staging->device->number, staging->stream);
+    staging->is_recorded = st == HEDDLE_OK;
+    return copied != HEDDLE_OK ? copied : st;
+}
+
+heddle_status hd_staging_in(hd_staging *staging, const void *src, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_staging_wait(staging)); /* the last execution's image of dst is still read */
+    staging->stream = stream;
+    HD_TRY(record(staging, hd_device_copy(staging->device, &staging->spec.in, staging->memory, src, stream)));
+    st = hd_staging_wait(staging);
+out:
+    return st;
+}
+
+heddle_status hd_staging_out(hd_staging *staging, void *dst)
+{
+    return record(staging,
+                  hd_device_copy(staging->device, &staging->spec.out, dst, hd_staging_dst(staging), staging->stream));
+}
