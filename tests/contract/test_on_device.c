@@ -205,13 +205,57 @@ static void what_is_not_there(void **state)
     run(1, "threads", "cuda", asks_wrongly);
 }
 
+/* Rank 1 opens without the device that rank 0 asks for: nobody waits for the deadline, nobody goes on alone. */
+static heddle_status only_one_asks(int rank)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    int all[2];
+    heddle_comm_options_init(&options);
+    options.device = rank == 0 ? "cuda" : NULL;
+    options.deadline_ms = 20000;
+    heddle_status st = heddle_comm_open(&comm, "shm", &options);
+    st = st == HEDDLE_OK ? heddle_comm_allgather(comm, &rank, all, sizeof rank) : st;
+    heddle_comm_destroy(comm);
+    return st;
+}
+
+static void one_rank_asks_for_a_device(void **state)
+{
+    (void)state;
+    const int64_t start_ns = hd_now_ns();
+    pid_t pid[2];
+    device_sim_here();
+    setenv("HEDDLE_SIZE", "2", 1);
+    setenv("HEDDLE_KEY", "one-asks", 1);
+    for (int rank = 0; rank < 2; rank++) {
+        pid[rank] = fork();
+        if (pid[rank] == 0) {
+            setenv("HEDDLE_RANK", rank == 0 ? "0" : "1", 1);
+            _exit((int)only_one_asks(rank));
+        }
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        int status = 0;
+        assert_int_equal(waitpid(pid[rank], &status, 0), pid[rank]);
+        assert_true(WIFEXITED(status));
+        assert_true(WEXITSTATUS(status) == HEDDLE_ERR_MISMATCH || WEXITSTATUS(status) == HEDDLE_ERR_PEER);
+    }
+    assert_true(hd_now_ns() - start_ns < (int64_t)10e9);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attached_to_threads),    cmocka_unit_test(attached_to_processes),
-        cmocka_unit_test(no_such_device),         cmocka_unit_test(buffers_outlive_the_communicator),
-        cmocka_unit_test(out_of_memory),          cmocka_unit_test(a_fork_has_no_device),
-        cmocka_unit_test(pointers_are_looked_up), cmocka_unit_test(what_is_not_there),
+        cmocka_unit_test(attached_to_threads),
+        cmocka_unit_test(attached_to_processes),
+        cmocka_unit_test(no_such_device),
+        cmocka_unit_test(buffers_outlive_the_communicator),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(a_fork_has_no_device),
+        cmocka_unit_test(pointers_are_looked_up),
+        cmocka_unit_test(what_is_not_there),
+        cmocka_unit_test(one_rank_asks_for_a_device),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

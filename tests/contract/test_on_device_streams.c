@@ -105,6 +105,36 @@ static void a_stream_has_a_deadline(void **state)
     run(2, "shm", "cuda", a_stream_is_late);
 }
 
+/* A stream that is being captured is refused on both ranks, and the plan goes on. */
+static heddle_status a_stream_is_captured(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK, refused;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    int captures = heddle_comm_rank(comm) == 1;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(captures ? sim.capture(stream, 1) : HEDDLE_OK);
+    refused = heddle_reshard_execute(f.reshard, f.src, f.dst, stream);
+    HD_TRY(captures ? sim.capture(stream, 0) : HEDDLE_OK);
+    CHECK(refused == HEDDLE_ERR_ARG && says("rank 1") &&
+          says("its stream is being captured, and the wire host blocks"));
+    st = whole(&f, 2);
+out:
+    device_tear_down(&f);
+    sim.stream_destroy(stream);
+    return st;
+}
+
+static void a_captured_stream_is_refused(void **state)
+{
+    (void)state;
+    run(2, "shm", "cuda", a_stream_is_captured);
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* All that a rank does, with the n-th call of its device failing. */
@@ -181,6 +211,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(streams_order),
         cmocka_unit_test(a_stream_has_a_deadline),
+        cmocka_unit_test(a_captured_stream_is_refused),
         cmocka_unit_test(every_call_can_fail),
         cmocka_unit_test(failures_are_told),
     };

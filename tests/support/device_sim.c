@@ -10,6 +10,7 @@ static _Atomic int held;
 
 EXPORT heddle_status device_sim_stream_create(void **stream);
 EXPORT void device_sim_stream_destroy(void *stream);
+EXPORT heddle_status device_sim_capture(void *stream, int begins);
 EXPORT void device_sim_hold(void *stream);
 EXPORT void device_sim_release(void);
 
@@ -25,6 +26,18 @@ void device_sim_stream_destroy(void *stream)
 {
     (void)cudaStreamSynchronize(stream);
     (void)cudaStreamDestroy(stream);
+}
+
+/* What is enqueued between the two is recorded, and thrown away. */
+heddle_status device_sim_capture(void *stream, int begins)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t error = begins ? cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)
+                               : cudaStreamEndCapture(stream, &graph);
+    if (graph != NULL) {
+        (void)cudaGraphDestroy(graph);
+    }
+    return error == cudaSuccess ? HEDDLE_OK : HEDDLE_ERR_DEVICE;
 }
 
 static void until_release(void *user)

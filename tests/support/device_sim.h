@@ -13,7 +13,8 @@ typedef struct device_sim {
     void *handle;
     heddle_status (*stream_create)(void **stream);
     void (*stream_destroy)(void *stream); /* released before */
-    void (*hold)(void *stream);           /* what is enqueued from now on waits until release */
+    heddle_status (*capture)(void *stream, int begins);
+    void (*hold)(void *stream); /* what is enqueued from now on waits until release */
     void (*release)(void);
     void (*fail_at)(int64_t n, int error);
     int64_t (*device_bytes)(void);
@@ -28,9 +29,9 @@ static inline void device_sim_here(void)
 /* After something was attached. Functions are copied: a pointer to data is none to a function. */
 static inline heddle_status device_sim_get(device_sim *out)
 {
-    static const char *const names[] = {"device_sim_stream_create", "device_sim_stream_destroy",
-                                        "device_sim_hold",          "device_sim_release",
-                                        "hd_sim_fail_at",           "hd_sim_device_bytes"};
+    static const char *const names[] = {"device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture",
+                                        "device_sim_hold",          "device_sim_release",        "hd_sim_fail_at",
+                                        "hd_sim_device_bytes"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;
