@@ -6,6 +6,24 @@ import textwrap
 
 SCALE = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
 
+# At the beginning of a program: what cuts a dim evenly, and what holds an error to its kind and words.
+JUDGE = """
+def blocks(length, parts):
+    cut = [0]
+    for i in range(parts):
+        cut.append(cut[-1] + length // parts + (1 if i < length % parts else 0))
+    return cut
+
+def refused(kind, words, call, *given, **named):
+    try:
+        call(*given, **named)
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+"""
+
 
 def start(folder, source, ranks, **popen):
     """The program `source` on so many ranks, as a user starts it."""

@@ -1,10 +1,12 @@
 """python -m heddle, and the examples."""
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
 from ranks import SCALE, start
 
 EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
@@ -39,6 +41,31 @@ def test_a_rank_that_hangs_is_ended_when_another_fails(tmp_path):
         time.sleep(600)
     """, 2)
     assert code == 137 and time.monotonic() - begin < 30 * SCALE
+
+
+def is_there(pid):
+    """A zombie is not: whoever took it over has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_the_launcher(tmp_path, by):
+    program = start(tmp_path, """
+        import os, time
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    """, 2)
+    pids = [int(program.stdout.readline()) for _ in range(2)]
+    assert all(is_there(pid) for pid in pids)
+    program.send_signal(by)
+    assert program.wait(timeout=30 * SCALE) == (143 if by == signal.SIGTERM else -9)
+    until = time.monotonic() + 30 * SCALE
+    while any(is_there(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(is_there(pid) for pid in pids)
 
 
 def test_the_others_say_who_died(tmp_path):

@@ -1,16 +1,10 @@
 """Arrays moved between ranks that are processes, against a judge that only cuts the whole array."""
-from ranks import run
+from ranks import JUDGE, run
 
-COMMON = """
+COMMON = JUDGE + """
 import gc, os, sys
 import numpy as np
 import heddle
-
-def blocks(length, parts):
-    cut = [0]
-    for i in range(parts):
-        cut.append(cut[-1] + length // parts + (1 if i < length % parts else 0))
-    return cut
 
 def part(whole, axis, rank, size):
     cut = blocks(whole.shape[axis], size)
@@ -18,14 +12,6 @@ def part(whole, axis, rank, size):
 
 def same(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-
-def refused(kind, words, call, *given, **named):
-    try:
-        call(*given, **named)
-    except kind as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"not refused: {words}")
 """
 
 

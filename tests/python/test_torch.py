@@ -4,32 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ranks import SCALE, run
+from ranks import JUDGE, SCALE, run
 
-COMMON = """
+COMMON = JUDGE + """
 import torch
 import heddle
 import heddle.torch as ht
 
 torch.set_num_threads(1)
 
-def blocks(length, parts):
-    cut = [0]
-    for i in range(parts):
-        cut.append(cut[-1] + length // parts + (1 if i < length % parts else 0))
-    return cut
-
 def part(whole, axis, rank, size):
     cut = blocks(whole.shape[axis], size)
     return whole.narrow(axis, cut[rank], cut[rank + 1] - cut[rank]).contiguous()
-
-def refused(kind, words, call, *given, **named):
-    try:
-        call(*given, **named)
-    except kind as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"not refused: {words}")
 """
 
 
@@ -55,6 +41,7 @@ with heddle.Comm.open() as comm:
     assert torch.equal(ht.switch(turned, plan), wanted)
     out = torch.empty(plan.dst_shape)
     assert ht.switch(mine, plan, out=out) is out and torch.equal(out, wanted)
+    refused(heddle.ArgumentError, "x is of torch.complex64", ht.switch, mine.to(torch.complex64), plan)
     source = ht.empty(plan, torch.float32, "src").copy_(mine)
     address = ht.switch(source, plan).data_ptr()
     assert ht.switch(source, plan).data_ptr() == address  # the first result is gone, its memory is used again

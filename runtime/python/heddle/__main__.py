@@ -1,12 +1,14 @@
 """python -m heddle -n RANKS program.py ...: starts the ranks of this host, each a Python of its own.
 
 Every rank finds HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY, which Comm.open() goes by. When one fails the others have two
-seconds to say what they make of it; the exit code is that of the first that failed.
+seconds to say what they make of it; the exit code is that of the first that failed. No rank outlives this process.
 """
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,12 +16,19 @@ import uuid
 from typing import List
 
 GRACE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+
+
+def _die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _start(size: int, command: List[str]) -> List[subprocess.Popen]:
     key = uuid.uuid4().hex
     return [subprocess.Popen(command, env={**os.environ, "HEDDLE_RANK": str(rank), "HEDDLE_SIZE": str(size),
-                                           "HEDDLE_KEY": key}) for rank in range(size)]
+                                           "HEDDLE_KEY": key}, preexec_fn=_die_with_parent)
+            for rank in range(size)]
 
 
 def _wait(ranks: List[subprocess.Popen]) -> int:
@@ -52,6 +61,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.n < 1:
         parser.error(f"-n is {given.n}, wanted 1 at least")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of _end
     ranks = _start(given.n, [sys.executable, given.program, *given.arguments])
     try:
         code = _wait(ranks)

@@ -76,6 +76,8 @@ def _look(x: torch.Tensor) -> None:
 
 
 def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
+    if x.dtype not in _DTYPES:
+        raise ArgumentError(f"{line}: x is of {x.dtype}, wanted one of {', '.join(_DTYPES.values())}")
     plan = by_number(comm).reshard(line, _DTYPES[x.dtype])
     if x.shape != plan.src_shape:
         raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {plan.comm.rank} wants {plan.src_shape}")
