@@ -8,6 +8,7 @@ docs/python.md begins at the beginning. The package is a thin layer over libhedd
 is in the headers under include/heddle.
 """
 from ._library import version
+from .attention import Attention, LinearAttention
 from .comm import Comm
 from .errors import (ArgumentError, DeadlineError, DeviceError, Error, FileError, InfeasibleError, InternalError,
                      InterruptedWait, LayoutError, MismatchError, NoMemoryError, ParseError, PeerError, TransportError,
@@ -18,7 +19,8 @@ from .reshard import Reshard, ReshardInfo, strides_of
 from .schedule import Edge, Schedule, Stage, plan
 
 __version__ = version()
-__all__ = ["ArgumentError", "Comm", "DeadlineError", "DeviceError", "Edge", "Error", "FileError", "InfeasibleError",
-           "InternalError", "InterruptedWait", "LayoutError", "Line", "MismatchError", "NoMemoryError", "ParseError",
-           "PeerError", "Pool", "Reshard", "ReshardInfo", "Schedule", "Stage", "TransportError", "UnsupportedError",
-           "plan", "strides_of", "version", "volume"]
+__all__ = ["ArgumentError", "Attention", "Comm", "DeadlineError", "DeviceError", "Edge", "Error", "FileError",
+           "InfeasibleError", "InternalError", "InterruptedWait", "LayoutError", "Line", "LinearAttention",
+           "MismatchError", "NoMemoryError", "ParseError", "PeerError", "Pool", "Reshard", "ReshardInfo",
+           "Schedule", "Stage", "TransportError", "UnsupportedError", "plan", "strides_of", "version",
+           "volume"]

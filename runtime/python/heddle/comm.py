@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from . import _abi
 from ._library import check, last_error, lib, made
+from .attention import Attention, LinearAttention
 from .errors import ArgumentError, error_of
 from .line import Line, mesh_of
 from .pool import Pool
@@ -138,6 +139,7 @@ class Comm:
         self.rank = lib.heddle_comm_rank(state.handle)
         self.size = lib.heddle_comm_size(state.handle)
         self._plans: Dict[Any, Reshard] = {}
+        self._attentions: Dict[Any, Any] = {}
         self._pool: Optional[Pool] = None
         self.number = next(_numbers)
         _BY_NUMBER[self.number] = self
@@ -197,6 +199,7 @@ class Comm:
         """Leaves; plans and groups made with it end. Arrays from its pool stay. Not collective (over MPI it is). Twice
         is legal."""
         self._plans.clear()
+        self._attentions.clear()
         self._state.close()
 
     @property
@@ -265,4 +268,29 @@ class Comm:
             parsed = parsed if dtype is None else parsed.with_dtype(dtype)
             plan = self._plans.get(parsed.text) or Reshard(self, parsed)
             self._plans[key] = self._plans[parsed.text] = plan
+        return plan
+
+    def attention(self, problem: str, method: str = "ulysses", dtype: Optional[str] = None,
+                  **options: Any) -> Attention:
+        """The plan of an attention, kept like a reshard's:
+        `comm.attention("f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp", "ring", causal=True)`. The options are those of
+        `heddle.Attention`. `dtype` replaces the problem's."""
+        return self._attention(Attention, problem, method, dtype, options)
+
+    def linear_attention(self, problem: str, method: str = "lasp2", dtype: Optional[str] = None,
+                         **options: Any) -> LinearAttention:
+        """The same of a linear attention; the options are those of `heddle.LinearAttention`."""
+        return self._attention(LinearAttention, problem, method, dtype, options)
+
+    def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
+        frozen = tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value)
+                              for name, value in options.items()))
+        key = kind, problem, method, dtype, frozen
+        plan = self._attentions.get(key)
+        if plan is None:
+            line = Line(f"{problem} -> *")
+            line = line if dtype is None else line.with_dtype(dtype)
+            key_of_line = kind, line.text, method, frozen
+            plan = self._attentions.get(key_of_line) or kind(self, line, method, **options)
+            self._attentions[key] = self._attentions[key_of_line] = plan
         return plan

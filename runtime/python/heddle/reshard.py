@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from .comm import Comm
 
 # Where NumPy has no such type: a plain one as large, or the type of that name of a package beside NumPy.
-_NUMPY = {"f64": ("float64",), "f32": ("float32",), "f16": ("float16",), "bf16": ("uint16", "bfloat16"),
-          "f8e4m3": ("uint8", "float8_e4m3fn"), "f8e5m2": ("uint8", "float8_e5m2"), "i64": ("int64",),
-          "i32": ("int32",), "i8": ("int8",), "u8": ("uint8",), "bool": ("bool",)}
+NUMPY = {"f64": ("float64",), "f32": ("float32",), "f16": ("float16",), "bf16": ("uint16", "bfloat16"),
+         "f8e4m3": ("uint8", "float8_e4m3fn"), "f8e5m2": ("uint8", "float8_e5m2"), "i64": ("int64",),
+         "i32": ("int32",), "i8": ("int8",), "u8": ("uint8",), "bool": ("bool",)}
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Reshard:
         if out is None:
             if not self._is_dense:
                 raise ArgumentError(f"{self.line.text}: a plan with dst_strides wants an array `out`")
-            out = self.comm.pool.empty(self.dst_shape, _NUMPY[self.line.dtype][0])
+            out = self.comm.pool.empty(self.dst_shape, NUMPY[self.line.dtype][0])
             out = out.view(src.dtype) if out.dtype.itemsize == src.dtype.itemsize else out
         self._look("src", src, self.src_shape, self._src_strides)
         self._look("out", out, self.dst_shape, self._dst_strides)
@@ -140,9 +140,9 @@ class Reshard:
             measured_bytes_sent=raw.measured_bytes_sent)
 
     def _look(self, name: str, array: Any, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]]) -> None:
-        if str(array.dtype) not in _NUMPY[self.line.dtype]:
+        if str(array.dtype) not in NUMPY[self.line.dtype]:
             raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
-                                f"{' or '.join(_NUMPY[self.line.dtype])}")
+                                f"{' or '.join(NUMPY[self.line.dtype])}")
         if array.shape != shape:
             raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank "
                                 f"{self.comm.rank} wants {shape}")

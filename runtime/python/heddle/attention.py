@@ -1,0 +1,275 @@
+"""Attention over a sequence that is sharded over ranks: heddle/attention.h and heddle/linear_attention.h on arrays.
+
+    attention = comm.attention("f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp", method="ring")
+    o = attention(q, k, v)                            # this rank's rows: [b, s, h, d], unevenly cut
+    dq, dk, dv = attention.backward(d_o)              # of the last call
+"""
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from . import _abi
+from ._library import check, lib, made
+from .errors import ArgumentError
+from .line import Line
+from .reshard import NUMPY
+
+if TYPE_CHECKING:
+    from .comm import Comm
+
+#: data address and strides in elements, of [b, s, h, d]
+Place = Tuple[int, Sequence[int]]
+
+
+def _method(parse: Callable[..., int], name: str) -> int:
+    out = ctypes.c_int()
+    check(parse(ctypes.byref(out), name.encode()))
+    return out.value
+
+
+def _arrays(places: Sequence[Place]) -> List[Any]:
+    """What a call in C takes: pointers to heddle_attention_array."""
+    return [ctypes.byref(_abi.heddle_attention_array(data=data or None, stride_elems=(ctypes.c_int64 * 4)(*strides)))
+            for data, strides in places]
+
+
+_numbers = itertools.count()
+_BY_NUMBER: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+def by_number(number: int) -> Any:
+    plan = _BY_NUMBER.get(number)
+    if plan is None:
+        raise ArgumentError("the attention's plan is gone")
+    return plan
+
+
+class _Sharded:
+    """What softmax and linear attention have in common.
+
+    The library keeps in an object what the backward of its last forward needs. A plan has `states` such objects and
+    takes the next one in every forward, so that as many forwards may follow one another before their backwards.
+    """
+
+    method: str  #: as it was asked for
+    heads: int  #: of q
+    kv_heads: int  #: of k and v
+    _destroy: Callable[[int], None]
+
+    def __init__(self, comm: "Comm", problem: "str | Line", method: str, states: int, options: Dict[str, Any]):
+        self.comm = comm
+        self._options = {"states": states, **options}
+        self.line = problem if isinstance(problem, Line) else Line(f"{problem} -> *")  #: whose left side it is about
+        if len(self.line.shape) != 4:
+            raise ArgumentError(f"{problem}: attention has four dims (batch, sequence, heads, width), not "
+                                f"{len(self.line.shape)}")
+        if states < 1:
+            raise ArgumentError(f"{self.text}: states is {states}, wanted 1 at least")
+        self.method = method
+        self.heads = self.kv_heads = self.line.shape[2]
+        self.number = next(_numbers)  #: of this plan in this process, for operators that take only plain values
+        _BY_NUMBER[self.number] = self
+        self._state = comm._state
+        self._objects: List[int] = [0] * states
+        self._forwards = 0
+        #: of this rank's q, [b, s, h, d]
+        self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.line.src_slices(comm.rank))
+
+    def of_dtype(self, dtype: str) -> Any:
+        """The same plan for elements of another type, kept by the communicator."""
+        if dtype == self.line.dtype:
+            return self
+        return self.comm._attention(type(self), self.text, self.method, dtype, self._options)
+
+    @property
+    def text(self) -> str:
+        """`f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp`"""
+        return self.line.text.rsplit(" -> ", 1)[0]
+
+    def __repr__(self) -> str:
+        return f"<heddle.{type(self).__name__} {self.text}, {self.method}>"
+
+    def _create(self) -> int:
+        raise NotImplementedError
+
+    def _object(self, turn: int) -> int:
+        self._state.open_handle()
+        at = turn % len(self._objects)
+        if self._objects[at] == 0:
+            self._state.sweep()
+            self._objects[at] = self._create()
+            self._state.adopt(self, self._objects[at], self._destroy)
+        return self._objects[at]
+
+    def _next(self) -> Tuple[int, int]:
+        self._forwards += 1
+        return self._object(self._forwards), self._forwards
+
+    def _holds(self, ticket: int) -> bool:
+        """Is what the forward of this ticket left still there?"""
+        return self._forwards - ticket < len(self._objects)
+
+    def _last(self) -> int:
+        if self._forwards == 0:
+            raise ArgumentError(f"{self.text}: backward before any forward")
+        return self._forwards
+
+    def _place(self, name: str, array: Any, heads: int, width: int) -> Place:
+        wanted = self._shape(heads, width)
+        if str(array.dtype) not in NUMPY[self.line.dtype]:
+            raise ArgumentError(f"{self.text}: {name} is of {array.dtype}, wanted "
+                                f"{' or '.join(NUMPY[self.line.dtype])}")
+        if array.shape != wanted:
+            raise ArgumentError(f"{self.text}: {name} has the shape {array.shape}, rank {self.comm.rank} wants "
+                                f"{wanted}")
+        strides = [stride // array.itemsize for stride in array.strides]
+        return array.__array_interface__["data"][0], strides
+
+    def _shape(self, heads: int, width: int) -> Tuple[int, ...]:
+        """Of an array with so many heads before they are sharded."""
+        b, s, h, _ = self.q_shape
+        return b, s, h * heads // self.heads, width
+
+    def _empty(self, like: Any, heads: int, width: int) -> Any:
+        out = self.comm.pool.empty(self._shape(heads, width), NUMPY[self.line.dtype][0])
+        return out.view(like.dtype)
+
+
+class Attention(_Sharded):
+    """softmax(scale q k^T + mask) v. Made by `Comm.attention`; the first call, which makes the plan in C, and every
+    other is collective.
+
+    problem      `f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp`: batch, sequence, heads, width; f32, bf16 or f64
+    method       "local" "ulysses" "ring" "rsa" "usp" "gather-kv"
+    kv_heads     of k and v, divides the heads of q; None: as many
+    causal       a query sees keys up to its own position
+    key_lengths  per sample of the whole batch: keys from there on are not seen
+    scale        None: 1 / sqrt(width)
+    threads      of this rank
+    states       forwards whose backwards may follow later
+    """
+
+    _destroy = lib.heddle_attention_destroy
+
+    def __init__(self, comm: "Comm", problem: "str | Line", method: str = "ulysses", *, kv_heads: Optional[int] = None,
+                 causal: bool = False, key_lengths: Optional[Sequence[int]] = None, scale: Optional[float] = None,
+                 threads: int = 1, states: int = 1):
+        self._method = _method(lib.heddle_attention_method_parse, method)
+        super().__init__(comm, problem, method, states,
+                         {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
+                          "threads": threads})
+        self.kv_heads = self.heads if kv_heads is None else kv_heads
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
+        if key_lengths is not None and len(key_lengths) != self.line.shape[0]:
+            raise ArgumentError(f"{self.text}: {len(key_lengths)} key_lengths for {self.line.shape[0]} samples")
+        self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
+
+    def _create(self) -> int:
+        options, out, line = _abi.heddle_attention_options(), ctypes.c_void_p(), self.line._c
+        lib.heddle_attention_options_init(ctypes.byref(options))
+        options.method, options.kv_heads, options.causal = self._method, self.kv_heads, int(self.causal)
+        options.scale, options.threads = self.scale or 0.0, self._threads
+        if self.key_lengths is not None:
+            options.key_lengths = (ctypes.c_int64 * len(self.key_lengths))(*self.key_lengths)
+        self._state.check(lib.heddle_attention_create(ctypes.byref(out), self._state.open_handle(),
+                                                      ctypes.byref(line.shape), ctypes.byref(line.mesh),
+                                                      ctypes.byref(line.from_), ctypes.byref(options)))
+        return made(out)
+
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
+        width = self.q_shape[3]
+        inputs = (self._place("q", q, self.heads, width), self._place("k", k, self.kv_heads, width),
+                  self._place("v", v, self.kv_heads, width))
+        o = self._empty(q, self.heads, width)
+        self.execute(*inputs, self._place("o", o, self.heads, width))
+        return o
+
+    def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
+        """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
+        width = self.q_shape[3]
+        given = self._place("d_o", d_o, self.heads, width)
+        dq, dk, dv = (self._empty(d_o, heads, width) for heads in (self.heads, self.kv_heads, self.kv_heads))
+        self.execute_backward(self._last(), given, self._place("dq", dq, self.heads, width),
+                              self._place("dk", dk, self.kv_heads, width), self._place("dv", dv, self.kv_heads, width))
+        return dq, dk, dv
+
+    def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
+        """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
+        handle, ticket = self._next()
+        self._state.check(lib.heddle_attention_forward(handle, *_arrays((q, k, v, o)), None, None))
+        return ticket
+
+    def execute_backward(self, ticket: int, d_o: Place, dq: Place, dk: Place, dv: Place) -> None:
+        handle = self._object(ticket)
+        self._state.check(lib.heddle_attention_backward(handle, *_arrays((d_o, dq, dk, dv)), None))
+
+
+class LinearAttention(_Sharded):
+    """o_i = sum over j of decay^|i-j| (q_i . k_j) v_j, causal unless `bidirectional`. Made by `Comm.linear_attention`;
+    every call is collective.
+
+    problem   `f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp`: of q and k
+    method    "local" "lasp" "lasp2" "scan"
+    decay     per head, 0 < g <= 1; None: all 1
+    dv        width of v and o; None: that of q
+    """
+
+    _destroy = lib.heddle_linear_attention_destroy
+
+    def __init__(self, comm: "Comm", problem: "str | Line", method: str = "lasp2", *,
+                 decay: Optional[Sequence[float]] = None, bidirectional: bool = False, dv: Optional[int] = None,
+                 threads: int = 1, states: int = 1):
+        self._method = _method(lib.heddle_linear_method_parse, method)
+        super().__init__(comm, problem, method, states,
+                         {"decay": decay, "bidirectional": bidirectional, "dv": dv, "threads": threads})
+        if decay is not None and len(decay) != self.heads:
+            raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")
+        self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
+        self.dv = self.q_shape[3] if dv is None else dv
+
+    def _create(self) -> int:
+        options, out, line = _abi.heddle_linear_attention_options(), ctypes.c_void_p(), self.line._c
+        lib.heddle_linear_attention_options_init(ctypes.byref(options))
+        options.method, options.dv, options.bidirectional = self._method, self.dv, int(self.bidirectional)
+        options.threads = self._threads
+        if self.decay is not None:
+            options.decay = (ctypes.c_double * self.heads)(*self.decay)
+        self._state.check(lib.heddle_linear_attention_create(ctypes.byref(out), self._state.open_handle(),
+                                                             ctypes.byref(line.shape), ctypes.byref(line.mesh),
+                                                             ctypes.byref(line.from_), ctypes.byref(options)))
+        return made(out)
+
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
+        inputs = self._inputs(q, k, v)
+        o = self._empty(q, self.heads, self.dv)
+        self.execute(*inputs, self._place("o", o, self.heads, self.dv))
+        return o
+
+    def backward(self, q: Any, k: Any, v: Any, d_o: Any) -> Tuple[Any, Any, Any]:
+        """dq, dk, dv of the last call, given its q, k, v again."""
+        inputs = *self._inputs(q, k, v), self._place("d_o", d_o, self.heads, self.dv)
+        dq, dk, dv = (self._empty(d_o, self.heads, width) for width in (self.q_shape[3], self.q_shape[3], self.dv))
+        self.execute_backward(self._last(), *inputs, *self._inputs(dq, dk, dv))
+        return dq, dk, dv
+
+    def _inputs(self, q: Any, k: Any, v: Any) -> Tuple[Place, Place, Place]:
+        width = self.q_shape[3]
+        return (self._place("q", q, self.heads, width), self._place("k", k, self.heads, width),
+                self._place("v", v, self.heads, self.dv))
+
+    def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
+        """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
+        handle, ticket = self._next()
+        self._state.check(lib.heddle_linear_attention_forward(handle, *_arrays((q, k, v, o)), None))
+        return ticket
+
+    def execute_backward(self, ticket: int, q: Place, k: Place, v: Place, d_o: Place, dq: Place, dk: Place,
+                         dv: Place) -> None:
+        handle = self._object(ticket)
+        self._state.check(lib.heddle_linear_attention_backward(handle, *_arrays((q, k, v, d_o, dq, dk, dv)), None))
