@@ -37,23 +37,34 @@ fi
 grep -v 'spilled 0$' "$work/registers" && failed=1
 [ "$(wc -l <"$work/registers")" -ge 45 ] || { echo "few kernels were seen"; failed=1; }
 
-# --- the emulator's header: every constant, and every function, in both
-header=tests/cudasim/cuda_runtime_api.h
-{
-    echo '#include <cuda_runtime_api.h>'
-    sed -nE 's/^    (cuda[A-Za-z]+) = ([0-9]+),$/_Static_assert(\1 == \2, "\1");/p' "$header"
-    sed -nE 's/^(cudaError_t|const char \*)([a-zA-Z0-9]+)\(.*/void *f_\2 = (void *)\&\2;/p; s/^cudaError_t (cuda[A-Za-z0-9]+)\(.*/void *f_\1 = (void *)\&\1;/p' "$header" | sort -u
-} >"$work/both.c"
-# The emulator's prototypes, beside the real ones: a compiler refuses two that differ.
-{
-    echo '#include <cuda_runtime_api.h>'
-    tr '\n' ' ' <"$header" | grep -oE '(cudaError_t|const char \*) ?cuda[A-Za-z0-9]+\([^)]*\);' |
-        grep -v cudaGetDeviceProperties # a macro in some toolkits
-} >"$work/prototypes.c"
+# --- the headers of the emulator and of the fake NCCL: every constant, and every function, in both
 include=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include
-for file in both prototypes; do
-    cc -std=c17 -Wall -Werror -I"$include" -fsyntax-only "$work/$file.c" || { echo "$header is not as $include has it"; failed=1; }
-    cc -std=c17 -Wall -Werror -Itests/cudasim -fsyntax-only "$work/$file.c" || failed=1
-done
-echo "$(wc -l <"$work/registers") kernels; $(wc -l <"$work/both.c") constants and functions, $(wc -l <"$work/prototypes.c") prototypes"
+compare() { # header, where the real one lies
+    local header=$1 name=${1##*/}
+    {
+        echo "#include <$name>"
+        sed -nE 's/^    ((cuda|nccl)[A-Za-z0-9]+) = ([0-9]+),$/_Static_assert(\1 == \3, "\1");/p' "$header"
+        sed -nE 's/^#define (NCCL_[A-Z_]+) ([0-9]+)$/_Static_assert(\1 == \2, "\1");/p' "$header" | grep -vE 'MINOR|PATCH|VERSION'
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|ncclResult_t|const char \*) ?(cuda|nccl)[A-Za-z0-9]+\(' |
+            sed -E 's/.*[ *]([a-zA-Z0-9]+)\($/void *f_\1 = (void *)\&\1;/'
+    } >"$work/both.c"
+    # Its prototypes, beside the real ones: a compiler refuses two that differ.
+    {
+        echo "#include <$name>"
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|ncclResult_t|const char \*) ?(cuda|nccl)[A-Za-z0-9]+\([^)]*\);' |
+            grep -v cudaGetDeviceProperties # a macro in some toolkits
+    } >"$work/prototypes.c"
+    for file in both prototypes; do
+        cc -std=c17 -Wall -Werror -isystem "$2" -isystem "$include" -fsyntax-only "$work/$file.c" || { echo "$header is not as $2 has it"; failed=1; }
+        cc -std=c17 -Wall -Werror -Itests/ncclsim -Itests/cudasim -fsyntax-only "$work/$file.c" || failed=1
+    done
+    echo "$name: $(wc -l <"$work/both.c") constants and functions, $(wc -l <"$work/prototypes.c") prototypes"
+}
+compare tests/cudasim/cuda_runtime_api.h "$include"
+if [ -f "$include/nccl.h" ]; then
+    compare tests/ncclsim/nccl.h "$include"
+else
+    not_here nccl "there is no nccl.h beside the toolkit"
+fi
+echo "$(wc -l <"$work/registers") kernels"
 exit $failed
