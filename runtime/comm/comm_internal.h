@@ -45,6 +45,8 @@ const char *hd_comm_transport_name(const heddle_comm *comm);
 
 /* The device that is attached; NULL: none. */
 hd_device *hd_comm_device(const heddle_comm *comm);
+/* How bytes travel between the devices' memories; never AUTO. Without a device HOST. */
+heddle_wire hd_comm_wire(const heddle_comm *comm);
 /* May `what` (a tensor, a plan) be asked for memory of that space and device? hd_device_need says the errors. */
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what);
 

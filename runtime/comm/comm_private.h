@@ -115,6 +115,7 @@ struct heddle_comm {
     hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
     hd_breaker *breaker;    /* NULL: nobody */
     hd_device *device;      /* of the communicator without parent; NULL: none */
+    heddle_wire wire;       /* between devices, where there is one */
     void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */

@@ -13,6 +13,7 @@ static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const h
     plan->rank = heddle_comm_rank(comm);
     plan->nranks = (int)n;
     plan->request = *request;
+    plan->wire = hd_wire_of(comm, request->options.space);
     plan->work.src_offset = plan->work.dst_offset = -1;
     plan->elem_bytes = heddle_dtype_bytes(request->line.shape.dtype);
     HD_TRY(hd_alloc((void **)&plan->facts, n, sizeof *plan->facts, "facts of all ranks"));
@@ -109,9 +110,7 @@ static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
     heddle_status st = HEDDLE_OK;
     const heddle_reshard_options *o = &plan->request.options;
     HD_TRY(hd_comm_need_space(plan->comm, o->space, o->device, "a reshard"));
-    if (o->space == HEDDLE_SPACE_DEVICE) {
-        HD_TRY(hd_staged_create(plan));
-    }
+    HD_TRY(plan->wire != NULL && plan->wire->prepare != NULL ? plan->wire->prepare(plan) : HEDDLE_OK);
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
     plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {
@@ -125,18 +124,23 @@ out:
     return st;
 }
 
-/* Collective. */
-static heddle_status make_transfers(heddle_reshard *plan)
+heddle_status hd_plan_make_transfers(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine)
 {
-    heddle_status st = HEDDLE_OK;
-    hd_phase_parts parts[HD_MAX_LEGS];
     hd_transfer_spec spec[HD_MAX_LEGS];
-    memset(parts, 0, sizeof parts);
-    heddle_status mine = make_phases(plan, parts);
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         spec[p] = parts[p].spec;
     }
-    st = hd_transfers_create(plan->transfer, plan->channel, spec, plan->problem.nphases, mine);
+    heddle_status st = hd_transfers_create(plan->transfer, plan->channel, spec, plan->problem.nphases, mine);
+    return st == HEDDLE_OK ? hd_plan_tune(plan) : st;
+}
+
+/* Collective. */
+static heddle_status make(heddle_reshard *plan)
+{
+    hd_phase_parts parts[HD_MAX_LEGS];
+    memset(parts, 0, sizeof parts);
+    heddle_status mine = make_phases(plan, parts);
+    heddle_status st = (plan->wire != NULL ? plan->wire->create : hd_plan_make_transfers)(plan, parts, mine);
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         hd_parts_free(&parts[p]);
     }
@@ -152,9 +156,12 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
         own = alloc_plan(&plan, comm, request);
     }
     HD_TRY(hd_facts_agree(plan != NULL ? plan->facts : NULL, comm, request, own));
-    HD_TRY(make_transfers(plan));
-    HD_TRY(hd_plan_tune(plan));
-    hd_plan_explain(plan);
+    HD_TRY(make(plan));
+    if (plan->wire != NULL) {
+        plan->wire->explain(plan);
+    } else {
+        hd_plan_explain(plan, "");
+    }
     *out = plan;
     plan = NULL;
 out:
@@ -239,7 +246,9 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
         hd_transfer_destroy(reshard->transfer[p]);
     }
     hd_channel_destroy(reshard->channel);
-    hd_staging_destroy(reshard->staging);
+    if (reshard->wire != NULL) {
+        reshard->wire->destroy(reshard);
+    }
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);
     }

@@ -168,24 +168,16 @@ int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
     return measured;
 }
 
-static heddle_status execute_staged(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
-{
-    heddle_status st = hd_staged_begin(plan, src, dst, stream);
-    return st != HEDDLE_OK
-               ? st
-               : hd_staged_end(plan, hd_plan_run(plan, hd_staging_src(plan->staging), hd_staging_dst(plan->staging)));
-}
-
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
     }
-    return __builtin_expect(reshard->staging != NULL, 0) ? execute_staged(reshard, src, dst, stream)
-                                                         : hd_plan_run(reshard, src, dst); /* done on return */
+    return __builtin_expect(reshard->wire != NULL, 0) ? reshard->wire->execute(reshard, src, dst, stream)
+                                                      : hd_plan_run(reshard, src, dst); /* done on return */
 }
 
-static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
+heddle_status hd_plan_start(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = prepare(plan, src, dst);
     if (st == HEDDLE_OK) {
@@ -195,24 +187,24 @@ static heddle_status start(heddle_reshard *plan, const void *src, void *dst)
     return st;
 }
 
+heddle_status hd_plan_test(heddle_reshard *plan, int *done)
+{
+    heddle_status st = hd_channel_test(plan->channel, done);
+    return *done || st != HEDDLE_OK ? finish(plan, st) : st;
+}
+
+heddle_status hd_plan_wait(heddle_reshard *plan)
+{
+    return finish(plan, hd_channel_wait(plan->channel));
+}
+
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HD_NEED(reshard);
-    if (st != HEDDLE_OK || reshard->staging == NULL) {
-        return st != HEDDLE_OK ? st : start(reshard, src, dst);
+    if (st != HEDDLE_OK) {
+        return st;
     }
-    HD_TRY(hd_staged_begin(reshard, src, dst, stream));
-    st = start(reshard, hd_staging_src(reshard->staging), hd_staging_dst(reshard->staging));
-    st = st == HEDDLE_OK ? st : hd_staged_end(reshard, st);
-out:
-    return st;
-}
-
-/* The part on the host is over: what is left lies in the order of a stream. */
-static heddle_status end(heddle_reshard *plan, heddle_status st)
-{
-    st = finish(plan, st);
-    return plan->staging != NULL ? hd_staged_end(plan, st) : st;
+    return reshard->wire != NULL ? reshard->wire->start(reshard, src, dst, stream) : hd_plan_start(reshard, src, dst);
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
@@ -220,11 +212,7 @@ heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
     heddle_status st;
     HD_TRY(HD_NEED(reshard));
     HD_TRY(HD_NEED(done));
-    st = hd_channel_test(reshard->channel, done);
-    if (*done || st != HEDDLE_OK) {
-        st = end(reshard, st);
-        st = st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_test(reshard->staging, done) : st;
-    }
+    st = (reshard->wire != NULL ? reshard->wire->test : hd_plan_test)(reshard, done);
 out:
     return st;
 }
@@ -232,11 +220,7 @@ out:
 heddle_status heddle_reshard_wait(heddle_reshard *reshard)
 {
     heddle_status st = HD_NEED(reshard);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    st = end(reshard, hd_channel_wait(reshard->channel));
-    return st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_wait(reshard->staging) : st;
+    return st != HEDDLE_OK ? st : (reshard->wire != NULL ? reshard->wire->wait : hd_plan_wait)(reshard);
 }
 
 heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream)
@@ -245,6 +229,5 @@ heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stre
     if (st != HEDDLE_OK) {
         return st;
     }
-    st = end(reshard, hd_channel_wait(reshard->channel));
-    return st == HEDDLE_OK && reshard->staging != NULL ? hd_staging_wait_on(reshard->staging, stream) : st;
+    return reshard->wire != NULL ? reshard->wire->wait_on(reshard, stream) : hd_plan_wait(reshard);
 }

@@ -77,7 +77,7 @@ static const char *path_reason(const heddle_reshard *plan, const hd_transfer_inf
     return t->walk_src ? "receivers copy" : "the destination is the interleaved side or both lie together";
 }
 
-void hd_plan_explain(heddle_reshard *plan)
+void hd_plan_explain(heddle_reshard *plan, const char *before)
 {
     hd_transfer_info t;
     main_phase(&t, plan);
@@ -91,12 +91,7 @@ void hd_plan_explain(heddle_reshard *plan)
                  (long long)t.lanes->lane[group->first].run_bytes, t.lanes->nlanes, t.lanes->nlanes == 1 ? "y" : "ies",
                  t.lanes->ngroups, t.lanes->ngroups == 1 ? "" : "s");
     }
-    char staged[128] = "";
-    if (plan->staging != NULL) {
-        snprintf(staged, sizeof staged, "arrays of %s are staged in %s host memory (wire host); ",
-                 hd_comm_device(plan->comm)->name, hd_staging_is_pinned(plan->staging) ? "pinned" : "pageable");
-    }
-    snprintf(plan->why, sizeof plan->why, "%s%s; %s%s%s%s", staged, path_reason(plan, &t), plan->kernel_name, how,
+    snprintf(plan->why, sizeof plan->why, "%s%s; %s%s%s%s", before, path_reason(plan, &t), plan->kernel_name, how,
              plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
@@ -105,9 +100,8 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(reshard));
-    int64_t workspace = reshard->work.bytes + (reshard->staging != NULL ? hd_staging_bytes(reshard->staging) : 0),
-            near = 0, by_messages = 0, messages = 0;
-    for (int p = 0; p < reshard->nphases; p++) {
+    int64_t workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
+    for (int p = 0; p < reshard->nphases && reshard->transfer[p] != NULL; p++) {
         hd_transfer_info t;
         hd_transfer_get_info(&t, reshard->transfer[p]);
         workspace += t.workspace_bytes;
@@ -115,24 +109,27 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
         by_messages += t.bytes_messages;
         messages += t.messages;
     }
-    const heddle_reshard_info info = {.nranks = reshard->nranks,
-                                      .bytes_to = reshard->bytes_to,
-                                      .bytes_from = reshard->bytes_from,
-                                      .bytes_sent = reshard->plan_bytes,
-                                      .bytes_peer_path = near,
-                                      .bytes_messages = by_messages,
-                                      .messages = messages,
-                                      .workspace_bytes = workspace,
-                                      .src_bytes = (size_t)reshard->request.src_bytes,
-                                      .dst_bytes = (size_t)reshard->request.dst_bytes,
-                                      .executions = reshard->executions,
-                                      .measured_bytes_sent = hd_reshard_measured_bytes(reshard),
-                                      .measured_bytes_to = hd_channel_sent(reshard->channel),
-                                      .path = reshard->path,
-                                      .kernel = reshard->kernel_name,
-                                      .why = reshard->why,
-                                      .line = reshard->line_text,
-                                      .wire = reshard->staging != NULL ? "host" : ""};
+    heddle_reshard_info info = {.nranks = reshard->nranks,
+                                .bytes_to = reshard->bytes_to,
+                                .bytes_from = reshard->bytes_from,
+                                .bytes_sent = reshard->plan_bytes,
+                                .bytes_peer_path = near,
+                                .bytes_messages = by_messages,
+                                .messages = messages,
+                                .workspace_bytes = workspace,
+                                .src_bytes = (size_t)reshard->request.src_bytes,
+                                .dst_bytes = (size_t)reshard->request.dst_bytes,
+                                .executions = reshard->executions,
+                                .measured_bytes_sent = hd_reshard_measured_bytes(reshard),
+                                .measured_bytes_to = hd_channel_sent(reshard->channel),
+                                .path = reshard->path,
+                                .kernel = reshard->kernel_name,
+                                .why = reshard->why,
+                                .line = reshard->line_text,
+                                .wire = reshard->wire != NULL ? reshard->wire->name : ""};
+    if (reshard->wire != NULL) {
+        reshard->wire->inform(&info, reshard);
+    }
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_reshard_info, nranks));
 out:
     return st;

@@ -44,6 +44,32 @@ typedef struct hd_work {
     hd_copy_by src_by, dst_by;
 } hd_work;
 
+/* Phases as lists of parts (parts.c): what hd_transfers_create takes. */
+typedef struct hd_phase_parts {
+    hd_transfer_spec spec;
+    hd_copy clear;
+} hd_phase_parts;
+
+/* What a plan of a device's arrays does, on one wire. The communicator's wire chooses when a plan is made (wire.c). */
+typedef struct hd_wire_ops {
+    const char *name; /* heddle_reshard_info.wire */
+    /* Not collective; before the line is compiled. NULL: nothing. */
+    heddle_status (*prepare)(heddle_reshard *plan);
+    /* Collective: makes what carries the phases out. parts: one per phase; mine: the status of what this rank has done
+     * so far. hd_plan_make_transfers, where the phases run as transfers. */
+    heddle_status (*create)(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine);
+    /* Fills in path, kernel_name and why. */
+    void (*explain)(heddle_reshard *plan);
+    heddle_status (*execute)(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
+    heddle_status (*start)(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
+    heddle_status (*test)(heddle_reshard *plan, int *done);
+    heddle_status (*wait)(heddle_reshard *plan);
+    heddle_status (*wait_on)(heddle_reshard *plan, heddle_stream stream);
+    /* Over what is known of plan and transfers: bytes by way, memory, counters. */
+    void (*inform)(heddle_reshard_info *info, const heddle_reshard *plan);
+    void (*destroy)(heddle_reshard *plan); /* after the transfers, also of a plan that was not finished */
+} hd_wire_ops;
+
 struct heddle_reshard {
     heddle_comm *comm;
     int rank, nranks;
@@ -56,9 +82,10 @@ struct heddle_reshard {
     int nphases;
     int rule_direction; /* push + 2 * walk_src of phase 0 before trials */
     hd_work work;
-    hd_staging *staging; /* arrays of a device: the plan works on their images in host memory. NULL: it works on them */
-    void *staged;        /* dst of the execution under way */
-    int is_staged;       /* its image is still to be copied there */
+    const hd_wire_ops *wire; /* NULL: arrays of the host */
+    hd_staging *staging;     /* wire host: the plan works on images in host memory */
+    void *staged;            /* dst of the execution under way */
+    int is_staged;           /* its image is still to be copied there */
 
     /* one execution */
     const void *src; /* accepted when is_checked */
@@ -74,20 +101,21 @@ struct heddle_reshard {
     char path[32], kernel_name[32], trials[640], line_text[HEDDLE_LINE_BYTES], why[1152];
 };
 
-/* Phases as lists of parts (parts.c): what hd_transfers_create takes. */
-typedef struct hd_phase_parts {
-    hd_transfer_spec spec;
-    hd_copy clear;
-} hd_phase_parts;
-
 heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase);
 void hd_parts_free(hd_phase_parts *parts);
 
 /* Bytes this rank has sent so far, counted while moving. */
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan);
-heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
-void hd_plan_explain(heddle_reshard *plan);
+/* Collective: hd_wire_ops.create of a plan whose phases run as transfers, tuned. */
+heddle_status hd_plan_make_transfers(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine);
+/* Of transfers; before: what the sentence begins with. */
+void hd_plan_explain(heddle_reshard *plan, const char *before);
+/* Executions by transfers: on what hd_plan_space says. */
+heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
+heddle_status hd_plan_start(heddle_reshard *plan, const void *src, void *dst);
+heddle_status hd_plan_test(heddle_reshard *plan, int *done);
+heddle_status hd_plan_wait(heddle_reshard *plan);
 /* Any phase, any rank. */
 int hd_plan_any_near(const heddle_reshard *plan);
 int hd_plan_any_messages(const heddle_reshard *plan);
@@ -101,13 +129,11 @@ static inline heddle_space hd_plan_space(const heddle_reshard *plan)
     return plan->staging != NULL ? HEDDLE_SPACE_HOST : plan->request.options.space;
 }
 
-/* --- arrays of a device (staged.c); with staging only ------------------------------------------------------------ */
+/* --- arrays of a device ------------------------------------------------------------------------------------------- */
 
-heddle_status hd_staged_create(heddle_reshard *plan); /* not collective */
-/* src to its image: an execution on the images may begin. */
-heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream);
-/* st: how the execution went. Its image to dst, in the order of the stream, once. */
-heddle_status hd_staged_end(heddle_reshard *plan, heddle_status st);
+/* Of the communicator's wire; for a plan of host memory NULL. */
+const hd_wire_ops *hd_wire_of(const heddle_comm *comm, heddle_space space);
+extern const hd_wire_ops hd_wire_host; /* staged.c */
 
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 

@@ -1,7 +1,8 @@
-/* Plans of a device's arrays on the wire "host": they are compiled, chosen and carried out for images of the arrays in
+/* Plans of a device's arrays on the wire host: they are compiled, chosen and carried out for images of the arrays in
  * host memory; here is what lies before and after that. */
 #include "runtime/reshard/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* An array and its image have the same form, so only elements are copied and what lies between them is left alone. */
@@ -24,7 +25,7 @@ static heddle_status describe_side(hd_copy *out, const heddle_reshard *plan, int
     return HEDDLE_OK;
 }
 
-heddle_status hd_staged_create(heddle_reshard *plan)
+static heddle_status prepare(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
     hd_staging_spec spec = {.src_bytes = (size_t)plan->request.src_bytes,
@@ -54,7 +55,8 @@ out:
     return st;
 }
 
-heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+/* src to its image: an execution on the images may begin. */
+static heddle_status begin(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
 {
     int reason = HD_REFUSED_NOT;
     heddle_status st = hd_plan_check_free(plan);
@@ -74,9 +76,82 @@ heddle_status hd_staged_begin(heddle_reshard *plan, const void *src, void *dst, 
     return HEDDLE_OK;
 }
 
-heddle_status hd_staged_end(heddle_reshard *plan, heddle_status st)
+/* st: how the execution went. Its image to dst, in the order of the stream, once. */
+static heddle_status end(heddle_reshard *plan, heddle_status st)
 {
     st = st == HEDDLE_OK && plan->is_staged ? hd_staging_out(plan->staging, plan->staged) : st;
     plan->is_staged = 0;
     return st;
 }
+
+static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = begin(plan, src, dst, stream);
+    return st != HEDDLE_OK ? st
+                           : end(plan, hd_plan_run(plan, hd_staging_src(plan->staging), hd_staging_dst(plan->staging)));
+}
+
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = begin(plan, src, dst, stream);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = hd_plan_start(plan, hd_staging_src(plan->staging), hd_staging_dst(plan->staging));
+    return st == HEDDLE_OK ? st : end(plan, st);
+}
+
+/* The part on the host first; what is left then lies in the order of a stream. */
+static heddle_status test(heddle_reshard *plan, int *done)
+{
+    heddle_status st = hd_plan_test(plan, done);
+    if (*done || st != HEDDLE_OK) {
+        st = end(plan, st);
+        st = st == HEDDLE_OK ? hd_staging_test(plan->staging, done) : st;
+    }
+    return st;
+}
+
+static heddle_status wait(heddle_reshard *plan)
+{
+    heddle_status st = end(plan, hd_plan_wait(plan));
+    return st == HEDDLE_OK ? hd_staging_wait(plan->staging) : st;
+}
+
+static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
+{
+    heddle_status st = end(plan, hd_plan_wait(plan));
+    return st == HEDDLE_OK ? hd_staging_wait_on(plan->staging, stream) : st;
+}
+
+static void explain(heddle_reshard *plan)
+{
+    char before[128];
+    snprintf(before, sizeof before, "arrays of %s are staged in %s host memory (wire host); ",
+             hd_comm_device(plan->comm)->name, hd_staging_is_pinned(plan->staging) ? "pinned" : "pageable");
+    hd_plan_explain(plan, before);
+}
+
+static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
+{
+    info->workspace_bytes += hd_staging_bytes(plan->staging);
+}
+
+static void destroy(heddle_reshard *plan)
+{
+    hd_staging_destroy(plan->staging);
+}
+
+const hd_wire_ops hd_wire_host = {
+    .name = "host",
+    .prepare = prepare,
+    .create = hd_plan_make_transfers,
+    .explain = explain,
+    .execute = execute,
+    .start = start,
+    .test = test,
+    .wait = wait,
+    .wait_on = wait_on,
+    .inform = inform,
+    .destroy = destroy,
+};
