@@ -5,7 +5,7 @@
 #define HD_TEST_RESHARD_CHECK_H
 
 #include "case.h"
-#include "device_copy.h"
+#include "placed.h"
 #include "runtime/base/base.h"
 #include "runtime/reshard/compile.h"
 #include "runtime/verify/oracle.h"
@@ -26,7 +26,6 @@ typedef struct rc_mode {
     heddle_tuning tuning;
     const char *kernel;
     const char *path; /* expected info.path, NULL: any */
-    heddle_space space;
 } rc_mode;
 
 /* In every other element rank 0 has a number beside which the others vanish and rank 1 its negative: added in any other
@@ -334,7 +333,6 @@ static inline void rc_options(heddle_reshard_options *options, const rc_mode *mo
     options->memory = mode->memory;
     options->tuning = mode->tuning;
     options->kernel = mode->kernel;
-    options->space = mode->space;
     if (mode->padded) {
         options->src_stride_elems = src->stride;
         options->dst_stride_elems = dst->stride;
@@ -357,12 +355,13 @@ static inline heddle_status rc_check(heddle_comm *comm, const char *text, const 
         HD_TRY(rc_array_make(&src[i], comm, &line, 0, mode->padded, mode->private_src && i == 0));
         HD_TRY(rc_array_make(&dst[i], comm, &line, 1, mode->padded, mode->private_dst && i == 0));
     }
-    for (int i = 0; i < 2 && mode->space == HEDDLE_SPACE_DEVICE; i++) {
+    for (int i = 0; i < 2 && placed_on_device(comm); i++) {
         HD_TRY(rc_array_move_to_device(&src[i], comm));
         HD_TRY(rc_array_move_to_device(&dst[i], comm));
     }
     rc_options(&options, mode, &src[0], &dst[0]);
-    options.device = mode->space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(comm) : 0;
+    options.space = placed_space(comm);
+    options.device = placed_device(comm);
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
     HD_TRY(heddle_reshard_get_info(&info, reshard));
     if (mode->path != NULL && strcmp(info.path, mode->path) != 0) {

@@ -19,13 +19,17 @@ static inline heddle_status set_up(setup *s, heddle_comm *comm, const char *text
     heddle_reshard_options_init(&options);
     options.memory = memory;
     options.tuning = HEDDLE_TUNING_RULES;
+    options.space = placed_space(comm);
+    options.device = placed_device(comm);
     HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(&s->reshard, comm, &line, &options));
     s->info.struct_bytes = sizeof s->info;
     HD_TRY(heddle_reshard_get_info(&s->info, s->reshard));
-    HD_TRY(heddle_buffer_alloc(&s->src, comm, s->info.src_bytes + 64, HEDDLE_SPACE_HOST));
-    HD_TRY(heddle_buffer_alloc(&s->dst, comm, s->info.dst_bytes + 64, HEDDLE_SPACE_HOST));
-    memset(s->src, 1 + heddle_comm_rank(comm), s->info.src_bytes);
+    HD_TRY(heddle_buffer_alloc(&s->src, comm, s->info.src_bytes + 64, placed_space(comm)));
+    HD_TRY(heddle_buffer_alloc(&s->dst, comm, s->info.dst_bytes + 64, placed_space(comm)));
+    void *image = placed_borrow(comm, s->src, s->info.src_bytes);
+    memset(image, 1 + heddle_comm_rank(comm), s->info.src_bytes);
+    placed_return(comm, s->src, image, s->info.src_bytes);
 out:
     return st;
 }

@@ -3,6 +3,7 @@
 #define SESSION_FIXTURE_H
 
 #include "check.h"
+#include "placed.h"
 
 #include "runtime/base/base.h"
 
@@ -30,6 +31,7 @@ static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
 enum { STAGES = 4, REPEAT = 3 };
 
 typedef struct fixture {
+    heddle_comm *comm; /* NULL: arrays lie on the host */
     heddle_model *model;
     heddle_schedule *schedule;
     heddle_schedule_info info;
@@ -53,11 +55,20 @@ out:
     return st;
 }
 
+/* A session's arrays lie where the fixture's do. */
+static inline void fixture_options(heddle_session_options *options, fixture *f, heddle_comm *comm)
+{
+    heddle_session_options_init(options);
+    f->comm = comm;
+    options->space = placed_space(comm);
+    options->device = placed_device(comm);
+}
+
 static inline heddle_status set_up(fixture *f, heddle_comm *comm, int dry_run, int backward)
 {
     heddle_session_options options;
     heddle_status st = make_schedule(f, heddle_comm_size(comm), "t=5");
-    heddle_session_options_init(&options);
+    fixture_options(&options, f, comm);
     options.dry_run = dry_run;
     options.backward = backward;
     return st != HEDDLE_OK ? st : heddle_session_create(&f->session, comm, f->schedule, &options);
@@ -85,13 +96,28 @@ static inline void locate(int64_t *at, int64_t *global, const heddle_tensor *x, 
     }
 }
 
-static inline void stamp(heddle_tensor *x, const heddle_box *box)
+/* As a tensor on the host, until look_away: what the test may read and write. */
+static inline heddle_tensor look_at(const heddle_tensor *x, const fixture *f)
 {
+    heddle_tensor image = *x;
+    image.data = placed_borrow(f->comm, x->data, x->capacity_bytes);
+    return image;
+}
+
+static inline void look_away(const heddle_tensor *x, const heddle_tensor *image, const fixture *f)
+{
+    placed_return(f->comm, x->data, image->data, x->capacity_bytes);
+}
+
+static inline void stamp(heddle_tensor *x, const heddle_box *box, const fixture *f)
+{
+    const heddle_tensor image = look_at(x, f);
     for (int64_t i = 0; i < heddle_box_elems(box); i++) {
         int64_t at = 0, global = 0;
         locate(&at, &global, x, box, i);
-        ((float *)x->data)[at] = (float)global + 0.5F;
+        ((float *)image.data)[at] = (float)global + 0.5F;
     }
+    look_away(x, &image, f);
 }
 
 static inline heddle_status check_stamps(const heddle_tensor *x, const fixture *f, int rank, float bias)
@@ -100,15 +126,24 @@ static inline heddle_status check_stamps(const heddle_tensor *x, const fixture *
     heddle_status st = heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
     CHECK_OR_RETURN(st == HEDDLE_OK);
     CHECK_OR_RETURN(x->capacity_bytes >= (size_t)heddle_box_elems(&box) * sizeof(float));
+    const heddle_tensor image = look_at(x, f);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
         int64_t at = 0, global = 0;
         locate(&at, &global, x, &box, i);
-        CHECK_OR_RETURN(((const float *)x->data)[at] == (float)global + 0.5F + bias);
+        CHECK_OR_RETURN(((const float *)image.data)[at] == (float)global + 0.5F + bias);
     }
+    look_away(x, &image, f);
     return HEDDLE_OK;
 }
 
-/* x in the layout `text`, in malloc'ed memory. */
+/* Its memory is of the fixture's space. */
+static inline void place(heddle_tensor *x, const fixture *f)
+{
+    x->space = placed_space(f->comm);
+    x->device = placed_device(f->comm);
+}
+
+/* x in the layout `text`, in private memory. */
 static inline heddle_status make_x(heddle_tensor *x, const fixture *f, const char *text, int rank)
 {
     heddle_layout layout;
@@ -116,9 +151,10 @@ static inline heddle_status make_x(heddle_tensor *x, const fixture *f, const cha
     heddle_status st;
     HD_TRY(heddle_layout_parse(&layout, text, &f->info.shape, &f->info.mesh));
     HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
-    HD_TRY(heddle_tensor_init(x, malloc((size_t)heddle_box_elems(&box) * sizeof(float) + 1), &f->info.shape,
+    HD_TRY(heddle_tensor_init(x, placed_alloc(f->comm, (size_t)heddle_box_elems(&box) * sizeof(float)), &f->info.shape,
                               &f->info.mesh, &layout, NULL, rank));
-    stamp(x, &box);
+    place(x, f);
+    stamp(x, &box, f);
 out:
     return st;
 }
@@ -141,9 +177,11 @@ static inline heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, fl
                 return st;
             }
             heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+            const heddle_tensor image = look_at(x, f);
             for (int64_t e = 0; e < heddle_box_elems(&box); e++) { /* a module that works in place */
-                ((float *)x->data)[e] += 1.0F;
+                ((float *)image.data)[e] += 1.0F;
             }
+            look_away(x, &image, f);
             *bias += 1.0F;
         }
     }

@@ -68,7 +68,6 @@ static heddle_comm_options on_device(void)
 static void run(const char *transport, const heddle_comm_options *options, rc_mode mode)
 {
     int is_timed = mode.tuning == HEDDLE_TUNING_TRIALS;
-    mode.space = HEDDLE_SPACE_DEVICE;
     job j = {mode, is_timed ? timed_lines : lines,
              (int)(is_timed ? sizeof timed_lines / sizeof *timed_lines : sizeof lines / sizeof *lines)};
     for (int n = is_timed ? 2 : 1; n <= (is_timed ? 3 : 4); n++) {
@@ -116,10 +115,7 @@ static heddle_status random_lines(heddle_comm *comm, void *arg)
         const random_limits limits = {heddle_comm_size(comm), 3, round % 10 == 9 ? HEDDLE_MAX_DIMS : 5, 600, 2};
         random_line(&line, &source, &limits);
         heddle_status st = heddle_reshard_format(text, sizeof text, &line);
-        const rc_mode mode = {.tuning = HEDDLE_TUNING_RULES,
-                              .space = HEDDLE_SPACE_DEVICE,
-                              .padded = round % 3 == 0,
-                              .split_phase = round % 4 == 1};
+        const rc_mode mode = {.tuning = HEDDLE_TUNING_RULES, .padded = round % 3 == 0, .split_phase = round % 4 == 1};
         st = st == HEDDLE_OK ? rc_check(comm, text, &mode) : st;
         if (st != HEDDLE_OK) {
             return st;

@@ -63,7 +63,7 @@ static heddle_status bring(twofold *t, const fixture *f, const char *text, int g
     HD_TRY(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &layout, rank));
     HD_TRY(heddle_tensor_init(&t->image, t->on_host, &f->info.shape, &f->info.mesh, &layout, NULL, rank));
     spread(&t->image, gaps);
-    stamp(&t->image, &box);
+    stamp(&t->image, &box, f);
     HD_TRY(push(t));
     t->x = t->image;
     t->x.data = t->on_device;

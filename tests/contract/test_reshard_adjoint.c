@@ -3,18 +3,21 @@
 #include "reshard_setup.h"
 
 /* Small whole numbers: sums are exact in f64 as well. */
-static void fill_numbers(void *data, size_t bytes, int is_float, uint64_t seed)
+static void fill_numbers(heddle_comm *comm, void *data, size_t bytes, int is_float, uint64_t seed)
 {
-    random_source source = {seed};
+    random_source source = {seed + (uint64_t)heddle_comm_rank(comm)};
+    char *image = placed_borrow(comm, data, bytes);
     for (size_t i = 0; i < bytes / 8; i++) {
         int64_t n = random_between(&source, -100, 100);
         double d = (double)n;
-        memcpy((char *)data + i * 8, is_float ? (void *)&d : (void *)&n, 8);
+        memcpy(image + i * 8, is_float ? (void *)&d : (void *)&n, 8);
     }
+    placed_return(comm, data, image, bytes);
 }
 
-static void inner_product(void *sum, const void *a, const void *b, size_t bytes, int is_float)
+static void inner_product(void *sum, heddle_comm *comm, void *left, void *right, size_t bytes, int is_float)
 {
+    void *a = placed_borrow(comm, left, bytes), *b = placed_borrow(comm, right, bytes);
     double f = 0;
     uint64_t n = 0;
     for (size_t i = 0; i < bytes / 8; i++) {
@@ -25,6 +28,8 @@ static void inner_product(void *sum, const void *a, const void *b, size_t bytes,
         }
     }
     memcpy(sum, is_float ? (void *)&f : (void *)&n, 8);
+    placed_return(comm, left, a, bytes);
+    placed_return(comm, right, b, bytes);
 }
 
 static heddle_status check_adjoint(heddle_comm *comm, const char *text)
@@ -43,14 +48,14 @@ static heddle_status check_adjoint(heddle_comm *comm, const char *text)
         st = hd_fail(HEDDLE_ERR_INTERNAL, "%s: the adjoint %s has other sizes", text, info.line);
         goto out;
     }
-    HD_TRY(heddle_buffer_alloc(&y, comm, info.src_bytes + 8, HEDDLE_SPACE_HOST));
-    HD_TRY(heddle_buffer_alloc(&x_back, comm, info.dst_bytes + 8, HEDDLE_SPACE_HOST));
-    fill_numbers(s.src, s.info.src_bytes, is_float, 3 + (uint64_t)heddle_comm_rank(comm));
-    fill_numbers(y, info.src_bytes, is_float, 300 + (uint64_t)heddle_comm_rank(comm));
+    HD_TRY(heddle_buffer_alloc(&y, comm, info.src_bytes + 8, placed_space(comm)));
+    HD_TRY(heddle_buffer_alloc(&x_back, comm, info.dst_bytes + 8, placed_space(comm)));
+    fill_numbers(comm, s.src, s.info.src_bytes, is_float, 3);
+    fill_numbers(comm, y, info.src_bytes, is_float, 300);
     HD_TRY(heddle_reshard_execute(s.reshard, s.src, s.dst, NULL));
     HD_TRY(heddle_reshard_execute(adjoint, y, x_back, NULL));
-    inner_product(&product[0], y, s.dst, s.info.dst_bytes, is_float);
-    inner_product(&product[1], x_back, s.src, s.info.src_bytes, is_float);
+    inner_product(&product[0], comm, y, s.dst, s.info.dst_bytes, is_float);
+    inner_product(&product[1], comm, x_back, s.src, s.info.src_bytes, is_float);
     HD_TRY(heddle_comm_allreduce_sum(comm, product, 2, is_float ? HEDDLE_F64 : HEDDLE_I64));
     if (product[0] != product[1]) {
         st = hd_fail(HEDDLE_ERR_INTERNAL, "%s: <y,Fx> and <F*y,x> differ (F* is %s)", text, info.line);

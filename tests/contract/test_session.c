@@ -21,7 +21,7 @@ static heddle_status passes(heddle_comm *comm, void *arg)
     for (int pass = 0; pass < 2; pass++) {
         float bias = 0;
         HD_TRY(make_x(&x, &f, arg, rank));
-        free(mine);
+        placed_free(comm, mine);
         mine = x.data;
         HD_TRY(heddle_session_rewind(f.session));
         HD_TRY(enter_all(&f, &x, rank, &bias));
@@ -42,7 +42,7 @@ static heddle_status passes(heddle_comm *comm, void *arg)
     CHECK(heddle_session_record_at(&record, f.session, (int)counters.enters) == HEDDLE_ERR_ARG);
     st = HEDDLE_OK;
 out:
-    free(mine);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }
@@ -66,12 +66,12 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     heddle_tensor x = {0};
     heddle_box box;
     const int rank = heddle_comm_rank(comm);
-    float *memory = NULL, *copy = NULL;
+    void *memory = NULL, *copy = NULL;
     heddle_status st;
     (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "s@sp", rank));
-    free(x.data);
+    placed_free(comm, x.data);
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &x.layout, rank));
     const int64_t gap = 3, rows = box.len[1] * box.len[2];
     x.stride_elems[3] = gap * rows; /* c is the slowest */
@@ -79,11 +79,15 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     x.stride_elems[2] = gap * box.len[1];
     x.stride_elems[0] = 0;
     x.capacity_bytes = (size_t)(gap * rows * box.len[3]) * sizeof(float);
-    memory = x.data = malloc(x.capacity_bytes + 1);
+    memory = x.data = placed_alloc(comm, x.capacity_bytes);
     copy = malloc(x.capacity_bytes + 1);
-    memset(memory, 0x3c, x.capacity_bytes);
-    stamp(&x, &box);
-    memcpy(copy, memory, x.capacity_bytes);
+    const heddle_tensor image = look_at(&x, &f);
+    memset(image.data, 0x3c, x.capacity_bytes);
+    look_away(&x, &image, &f);
+    stamp(&x, &box, &f);
+    const heddle_tensor stamped = look_at(&x, &f);
+    memcpy(copy, stamped.data, x.capacity_bytes);
+    look_away(&x, &stamped, &f);
     heddle_tensor too_small = x;
     if (heddle_box_elems(&box) > 0) { /* to the end of the last element, and not to it */
         too_small.capacity_bytes = (size_t)(gap * (rows * box.len[3] - 1)) * sizeof(float);
@@ -95,11 +99,13 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     heddle_tensor twin = x;
     HD_TRY(heddle_session_enter(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM));
     HD_TRY(check_stamps(&x, &f, rank, 0));
-    CHECK(memcmp(memory, copy, twin.capacity_bytes) == 0);
+    const heddle_tensor left = look_at(&twin, &f);
+    CHECK(memcmp(left.data, copy, twin.capacity_bytes) == 0);
+    look_away(&twin, &left, &f);
     CHECK(x.data != memory);
     st = HEDDLE_OK;
 out:
-    free(memory);
+    placed_free(comm, memory);
     free(copy);
     tear_down(&f);
     return st;
@@ -127,7 +133,7 @@ static heddle_status lifetimes(heddle_comm *comm, void *arg)
     HD_TRY(check_stamps(&again, &f, rank, 0));
     HD_TRY(check_stamps(&second, &f, rank, 0));
     CHECK(again.data != first.data && again.data != second.data);
-    free(mine);
+    placed_free(comm, mine);
 out:
     tear_down(&f);
     return st;
@@ -165,18 +171,19 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "heddle_session_rewind") != NULL);
     HD_TRY(heddle_session_rewind(f.session));
-    x.space = HEDDLE_SPACE_DEVICE;
-    x.device = 1;
-    CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
-    CHECK(strstr(heddle_last_error(), "entering 's.mlp': x: memory of device 1") != NULL);
-    CHECK(strstr(heddle_last_error(), "the transport threads") != NULL);
-    x.space = HEDDLE_SPACE_HOST;
-    x.device = 0;
+    if (!placed_on_device(comm)) {
+        x.space = HEDDLE_SPACE_DEVICE;
+        x.device = 1;
+        CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
+        CHECK(strstr(heddle_last_error(), "entering 's.mlp': x: memory of device 1") != NULL);
+        CHECK(strstr(heddle_last_error(), "the transport threads") != NULL);
+        x = before;
+    }
     HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     heddle_session_counters counters = {0};
     CHECK(heddle_session_get_counters(&counters, f.session) == HEDDLE_ERR_ARG);
-    free(before.data);
+    placed_free(comm, before.data);
 out:
     tear_down(&f);
     return st;
@@ -196,6 +203,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     HD_TRY(heddle_schedule_edge_at(&edge, f.schedule, 0));
     HD_TRY(heddle_tensor_init(&x, &x, &f.info.shape, &f.info.mesh, &edge.from, NULL, heddle_comm_rank(comm)));
     x.data = NULL;
+    place(&x, &f);
     for (int i = 0; i < STAGES * REPEAT; i++) {
         HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x, NULL, HEDDLE_NO_STREAM));
     }

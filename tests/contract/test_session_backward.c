@@ -49,12 +49,12 @@ static heddle_status steps(heddle_comm *comm, void *arg)
             HD_TRY(heddle_session_enter(f.session, name_of(i), &x, NULL, HEDDLE_NO_STREAM));
         }
         HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, HEDDLE_NO_STREAM));
-        free(mine);
+        placed_free(comm, mine);
         HD_TRY(make_x(&dx, &f, "*", rank));
         mine = dx.data;
         HD_TRY(leave_all(&f, &dx, rank));
         HD_TRY(check_stamps(&dx, &f, rank, 0));
-        free(mine);
+        placed_free(comm, mine);
         mine = NULL;
     }
     HD_TRY(heddle_session_get_counters(&counters, f.session));
@@ -73,7 +73,7 @@ static heddle_status steps(heddle_comm *comm, void *arg)
     CHECK(sent[0] + sent[1] == counters.bytes_sent);
     CHECK(heddle_comm_size(comm) == 1 || (sent[0] > sent[1] && sent[1] > 0)); /* no gather of a common gradient */
 out:
-    free(mine);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }
@@ -97,15 +97,17 @@ static heddle_status ready(heddle_comm *comm, void *arg)
     heddle_session_counters before = {.struct_bytes = sizeof(before)}, after = before;
     const int rank = heddle_comm_rank(comm);
     heddle_tensor dx = {0};
+    heddle_box box;
     void *memory = NULL;
     heddle_status st;
     (void)arg;
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "*", rank));
-    HD_TRY(heddle_buffer_alloc(&memory, comm, dx.capacity_bytes, HEDDLE_SPACE_HOST));
-    memcpy(memory, dx.data, dx.capacity_bytes);
-    free(dx.data);
+    HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &dx.layout, rank));
+    HD_TRY(heddle_buffer_alloc(&memory, comm, dx.capacity_bytes, placed_space(comm)));
+    placed_free(comm, dx.data);
     dx.data = memory;
+    stamp(&dx, &box, &f);
     HD_TRY(heddle_session_get_counters(&before, f.session));
     hd_alloc_fail_at(1);
     st = leave_all(&f, &dx, rank);
@@ -140,21 +142,21 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     /* Rows with a gap. */
     HD_TRY(make_x(&wide, &f, "*", rank));
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &wide.layout, rank));
-    free(wide.data);
+    placed_free(comm, wide.data);
     wide.stride_elems[3] = 3;
     wide.stride_elems[2] = 3 * box.len[3];
     wide.stride_elems[1] = 3 * box.len[3] * box.len[2];
     wide.capacity_bytes = (size_t)(3 * box.len[3] * box.len[2] * box.len[1]) * sizeof(float);
-    void *const gaps = wide.data = calloc(1, wide.capacity_bytes);
-    stamp(&wide, &box);
+    void *const gaps = wide.data = placed_alloc(comm, wide.capacity_bytes);
+    stamp(&wide, &box, &f);
     HD_TRY(heddle_session_backward(f.session, "end", &wide, NULL, HEDDLE_NO_STREAM)); /* switch n */
-    free(gaps);
+    placed_free(comm, gaps);
     HD_TRY(check_stamps(&wide, &f, rank, 0));
     const heddle_tensor first = wide;
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     void *const active = x.data;
     HD_TRY(heddle_session_enter(f.session, "t.attn", &x, NULL, HEDDLE_NO_STREAM)); /* switch n + 1, forward */
-    free(active);
+    placed_free(comm, active);
     HD_TRY(check_stamps(&first, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     CHECK(x.data != first.data);
@@ -162,7 +164,7 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     HD_TRY(heddle_session_backward(f.session, "s.mlp", &again, NULL, HEDDLE_NO_STREAM)); /* nothing or a switch */
     HD_TRY(check_stamps(&again, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
-    free(mine);
+    placed_free(comm, mine);
 out:
     tear_down(&f);
     return st;
@@ -221,7 +223,7 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     HD_TRY(heddle_session_rewind(f.session));
     HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, NULL, none));
     HD_TRY(check_stamps(&dx, &f, rank, 0));
-    free(before.data);
+    placed_free(comm, before.data);
 out:
     tear_down(&f);
     return st;
@@ -240,6 +242,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     HD_TRY(set_up(&f, comm, 1, 1));
     HD_TRY(heddle_tensor_init(&dx, &dx, &f.info.shape, &f.info.mesh, &end, NULL, heddle_comm_rank(comm)));
     dx.data = NULL;
+    place(&dx, &f);
     HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM)); /* sums over the ranks */
     for (int i = STAGES * REPEAT - 1; i >= 0; i--) {
         HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, NULL, HEDDLE_NO_STREAM));
@@ -301,7 +304,7 @@ out:
     if (st != HEDDLE_OK && strstr(heddle_last_error(), "leaving backward from") == NULL) {
         st = hd_check_failed(__FILE__, __LINE__, "the sentence says where");
     }
-    free(mine);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }
@@ -328,7 +331,7 @@ static heddle_status starved(heddle_comm *comm, void *arg)
     void *mine = NULL;
     heddle_session_options options;
     heddle_status st = make_schedule(&f, heddle_comm_size(comm), "t=5");
-    heddle_session_options_init(&options);
+    fixture_options(&options, &f, comm);
     options.backward = n % 2 == 0;
     if (st == HEDDLE_OK && rank == 1) {
         hd_alloc_fail_at(n);
@@ -339,7 +342,7 @@ static heddle_status starved(heddle_comm *comm, void *arg)
     HD_TRY(leave_all(&f, &dx, rank));
 out:
     hd_alloc_fail_at(0);
-    free(mine);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }

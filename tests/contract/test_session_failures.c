@@ -14,17 +14,19 @@ static heddle_status starved(heddle_comm *comm, void *arg)
     heddle_tensor x = {0};
     float bias = 0;
     const int rank = heddle_comm_rank(comm);
+    heddle_session_options options;
     heddle_status st = make_schedule(&f, heddle_comm_size(comm), "t=5");
+    fixture_options(&options, &f, comm);
     if (st == HEDDLE_OK && rank == 1) {
         hd_alloc_fail_at(*(const long *)arg);
     }
-    HD_TRY(heddle_session_create(&f.session, comm, f.schedule, NULL));
+    HD_TRY(heddle_session_create(&f.session, comm, f.schedule, &options));
     HD_TRY(make_x(&x, &f, "*", rank));
     HD_TRY(enter_all(&f, &x, rank, &bias));
 out:
     hd_alloc_fail_at(0);
     if (f.session != NULL || st == HEDDLE_OK) {
-        free(bias == 0 ? x.data : NULL);
+        placed_free(comm, bias == 0 ? x.data : NULL);
     }
     tear_down(&f);
     return st;

@@ -38,7 +38,7 @@ static heddle_status give_memory(pass *p, heddle_tensor *x, int kind)
 {
     const int last = x->shape.ndim - 1;
     if (kind % 3 == 1) {
-        heddle_status st = heddle_buffer_alloc(&x->data, p->comm, x->capacity_bytes + 1, HEDDLE_SPACE_HOST);
+        heddle_status st = heddle_buffer_alloc(&x->data, p->comm, x->capacity_bytes + 1, placed_space(p->comm));
         p->buffer[kind] = x->data;
         return st;
     }
@@ -46,7 +46,7 @@ static heddle_status give_memory(pass *p, heddle_tensor *x, int kind)
         x->stride_elems[d] *= GAP;
     }
     x->capacity_bytes *= kind % 3 == 2 ? GAP : 1;
-    x->data = p->memory[p->nmemory++] = malloc(x->capacity_bytes + 1);
+    x->data = p->memory[p->nmemory++] = placed_alloc(p->comm, x->capacity_bytes);
     return HEDDLE_OK;
 }
 
@@ -70,11 +70,15 @@ static heddle_status run_module(pass *p, heddle_tensor *x)
     int64_t global = 0;
     heddle_status st;
     HD_TRY(box_of(&box, p, x));
-    void *memory = p->memory[p->nmemory++] = malloc((size_t)heddle_box_elems(&box) * sizeof(float) + 1);
+    void *memory = p->memory[p->nmemory++] = placed_alloc(p->comm, (size_t)heddle_box_elems(&box) * sizeof(float));
     HD_TRY(heddle_tensor_init(&y, memory, &x->shape, &p->f.info.mesh, &x->layout, NULL, p->rank));
+    place(&y, &p->f);
+    const heddle_tensor in = look_at(x, &p->f), out = look_at(&y, &p->f);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        *element(&y, &box, i, &global) = module(*element(x, &box, i, &global));
+        *element(&out, &box, i, &global) = module(*element(&in, &box, i, &global));
     }
+    look_away(x, &in, &p->f);
+    look_away(&y, &out, &p->f);
     *x = y;
 out:
     return st;
@@ -93,10 +97,12 @@ static heddle_status forward(pass *p)
     HD_TRY(make_x(&x, &p->f, text, p->rank));
     p->memory[p->nmemory++] = x.data;
     HD_TRY(box_of(&box, p, &x));
+    const heddle_tensor image = look_at(&x, &p->f);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        float *to = element(&x, &box, i, &global);
+        float *to = element(&image, &box, i, &global);
         *to = input(global);
     }
+    look_away(&x, &image, &p->f);
     for (int k = 0; k <= STEPS; k++) {
         const char *stage = k < STEPS ? stages[k % STAGES] : "end";
         HD_TRY(heddle_session_expect(&mine, &told, p->f.session, stage));
@@ -119,15 +125,17 @@ static heddle_status check_kept(const pass *p)
     heddle_status st = HEDDLE_OK;
     for (int k = 0; k <= STEPS; k++) {
         HD_TRY(box_of(&box, p, &p->kept[k]));
+        const heddle_tensor image = look_at(&p->kept[k], &p->f);
         for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
             int64_t global = 0;
-            const float *got = element(&p->kept[k], &box, i, &global);
+            const float *got = element(&image, &box, i, &global);
             float wanted = input(global);
             for (int m = 0; m < k; m++) {
                 wanted = module(wanted);
             }
             CHECK(*got == wanted);
         }
+        look_away(&p->kept[k], &image, &p->f);
     }
 out:
     return st;
@@ -140,25 +148,32 @@ static heddle_status backward(pass *p)
     int64_t global = 0;
     heddle_status st;
     HD_TRY(box_of(&box, p, &dx));
+    heddle_tensor image = look_at(&dx, &p->f);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        *element(&dx, &box, i, &global) = 1.0F; /* the output is the caller's own, too */
+        *element(&image, &box, i, &global) = 1.0F; /* the output is the caller's own, too */
     }
+    look_away(&dx, &image, &p->f);
     HD_TRY(heddle_session_backward(p->f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
     for (int k = STEPS - 1; k >= 0; k--) {
         HD_TRY(box_of(&box, p, &dx));
+        const heddle_tensor kept = look_at(&p->kept[k], &p->f);
+        image = look_at(&dx, &p->f);
         for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-            const float x = *element(&p->kept[k], &box, i, &global);
-            *element(&dx, &box, i, &global) *= slope(x);
+            const float x = *element(&kept, &box, i, &global);
+            *element(&image, &box, i, &global) *= slope(x);
         }
+        look_away(&p->kept[k], &kept, &p->f);
+        look_away(&dx, &image, &p->f);
         heddle_tensor mine = {0};
         HD_TRY(heddle_session_expect_backward(&mine, NULL, p->f.session, stages[k % STAGES]));
-        mine.data = p->memory[p->nmemory++] = malloc(mine.capacity_bytes + 1);
+        mine.data = p->memory[p->nmemory++] = placed_alloc(p->comm, mine.capacity_bytes);
         HD_TRY(heddle_session_backward(p->f.session, stages[k % STAGES], &dx, &mine, HEDDLE_NO_STREAM));
         CHECK(heddle_layout_equal(&dx.layout, &mine.layout, &p->f.info.mesh));
     }
     HD_TRY(box_of(&box, p, &dx));
+    image = look_at(&dx, &p->f);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        const float got = *element(&dx, &box, i, &global);
+        const float got = *element(&image, &box, i, &global);
         float x[STEPS], wanted = 1.0F;
         x[0] = input(global);
         for (int k = 1; k < STEPS; k++) {
@@ -169,6 +184,7 @@ static heddle_status backward(pass *p)
         }
         CHECK(got == wanted);
     }
+    look_away(&dx, &image, &p->f);
 out:
     return st;
 }
@@ -185,7 +201,7 @@ static heddle_status whole_pass(heddle_comm *comm, void *arg)
 out:
     tear_down(&p.f);
     for (int i = 0; i < p.nmemory; i++) {
-        free(p.memory[i]);
+        placed_free(comm, p.memory[i]);
     }
     for (int i = 0; i <= STEPS; i++) {
         heddle_buffer_free(comm, p.buffer[i]);
@@ -206,7 +222,7 @@ static void keeps_all_activations(void **state)
 static heddle_status pointers(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
-    heddle_tensor x = {0};
+    heddle_tensor x = {0}, was = {0};
     heddle_box box;
     const int rank = heddle_comm_rank(comm);
     void *first = NULL, *mine = NULL, *copy = NULL;
@@ -224,16 +240,24 @@ static heddle_status pointers(heddle_comm *comm, void *arg)
             first = x.data;
             bytes = x.capacity_bytes;
             copy = malloc(bytes + 1);
-            memcpy(copy, first, bytes);
+            was = x;
+            const heddle_tensor now = look_at(&was, &f);
+            memcpy(copy, now.data, bytes);
+            look_away(&was, &now, &f);
         }
+        const heddle_tensor image = look_at(&x, &f);
         for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-            ((float *)x.data)[i] += x.data == first ? 0.0F : 1.0F;
+            ((float *)image.data)[i] += x.data == first ? 0.0F : 1.0F;
         }
+        look_away(&x, &image, &f);
     }
-    CHECK(first != NULL && memcmp(first, copy, bytes) != 0);
+    const heddle_tensor now = look_at(&was, &f);
+    const int is_same = first == NULL || memcmp(now.data, copy, bytes) == 0;
+    look_away(&was, &now, &f);
+    CHECK(!is_same);
 out:
     free(copy);
-    free(mine);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }
@@ -251,7 +275,7 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     HD_TRY(make_x(&x, &f, "c@sp", rank));
     mine = x.data;
     HD_TRY(heddle_session_expect(&good, NULL, f.session, "s.attn"));
-    memory = good.data = malloc(good.capacity_bytes);
+    memory = good.data = placed_alloc(comm, good.capacity_bytes);
     bad = good;
     bad.layout = x.layout;
     CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
@@ -267,16 +291,18 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     bad.data = NULL;
     CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
     bad = good;
-    bad.space = HEDDLE_SPACE_DEVICE;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
+    bad.space = placed_on_device(comm) ? HEDDLE_SPACE_HOST : HEDDLE_SPACE_DEVICE;
+    bad.device = 0;
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) ==
+          (placed_on_device(comm) ? HEDDLE_ERR_ARG : HEDDLE_ERR_UNSUPPORTED));
     CHECK(heddle_session_expect(&bad, NULL, f.session, "s.atn") == HEDDLE_ERR_ARG);
     CHECK(x.data == mine);
     HD_TRY(heddle_session_enter(f.session, "s.attn", &x, &good, HEDDLE_NO_STREAM));
     CHECK(x.data == memory);
     HD_TRY(check_stamps(&x, &f, rank, 0));
 out:
-    free(memory);
-    free(mine);
+    placed_free(comm, memory);
+    placed_free(comm, mine);
     tear_down(&f);
     return st;
 }

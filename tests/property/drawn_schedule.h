@@ -19,6 +19,7 @@ typedef struct problem {
     heddle_layout other;       /* any layout at all, for a gradient that comes as it likes */
     uint64_t seed;
     int backward; /* option of the session */
+    heddle_comm *comm;
 } problem;
 
 static inline heddle_status add_layout(int *out, problem *p, const heddle_reshard_line *line, int partial)

@@ -3,6 +3,7 @@
 #include "case.h"
 #include "check.h"
 #include "drawn_schedule.h"
+#include "placed.h"
 
 #include "runtime/base/base.h"
 
@@ -86,7 +87,20 @@ static int is_first(const problem *p, const heddle_layout *layout, int kind, int
     return 1;
 }
 
-/* Memory of this process. one == 0: every rank's own values, replicas differ. Else one global array in this layout. */
+/* As a tensor on the host, until look_away. */
+static heddle_tensor look_at(const heddle_tensor *x, const problem *p)
+{
+    heddle_tensor image = *x;
+    image.data = placed_borrow(p->comm, x->data, x->capacity_bytes);
+    return image;
+}
+
+static void look_away(const heddle_tensor *x, const heddle_tensor *image, const problem *p)
+{
+    placed_return(p->comm, x->data, image->data, x->capacity_bytes);
+}
+
+/* Private memory. one == 0: every rank's own values, replicas differ. Else one global array in this layout. */
 static heddle_status make(heddle_tensor *x, const problem *p, const heddle_layout *layout, int rank, int one)
 {
     heddle_box box;
@@ -95,15 +109,20 @@ static heddle_status make(heddle_tensor *x, const problem *p, const heddle_layou
         return st;
     }
     const int64_t elems = heddle_box_elems(&box);
-    st = heddle_tensor_init(x, malloc((size_t)elems * 8 + 1), &p->info.shape, &p->info.mesh, layout, NULL, rank);
+    st = heddle_tensor_init(x, placed_alloc(p->comm, (size_t)elems * 8), &p->info.shape, &p->info.mesh, layout, NULL,
+                            rank);
+    x->space = placed_space(p->comm);
+    x->device = placed_device(p->comm);
+    heddle_tensor image = look_at(x, p);
     for (int64_t i = 0; i < elems && st == HEDDLE_OK; i++) {
         const uint64_t global = (uint64_t)global_index(&x->shape, &box, i);
         const int mine = is_first(p, layout, HEDDLE_PARTIAL, rank);
-        store(x, i,
+        store(&image, i,
               one == 0 ? value_of(p->seed + 2, (uint64_t)rank + 1, global)
               : mine   ? value_of(p->seed, 0, global)
                        : 0);
     }
+    look_away(x, &image, p);
     return st;
 }
 
@@ -113,9 +132,11 @@ static heddle_status compute(const problem *p, heddle_tensor *x, int index, int 
 {
     heddle_box box;
     heddle_status st = heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &x->layout, rank);
+    heddle_tensor image = look_at(x, p);
     for (int64_t i = 0; st == HEDDLE_OK && i < heddle_box_elems(&box); i++) {
-        store(x, i, load(x, i) * factor(p, index, global_index(&x->shape, &box, i)));
+        store(&image, i, load(&image, i) * factor(p, index, global_index(&x->shape, &box, i)));
     }
+    look_away(x, &image, p);
     return st;
 }
 
@@ -157,9 +178,12 @@ static int64_t dot(const problem *p, const heddle_tensor *a, const heddle_tensor
     heddle_box box;
     double sum = 0;
     heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &a->layout, rank);
+    const heddle_tensor left = look_at(a, p), right = look_at(b, p);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        sum += load(a, i) * load(b, i);
+        sum += load(&left, i) * load(&right, i);
     }
+    look_away(a, &left, p);
+    look_away(b, &right, p);
     return (int64_t)sum;
 }
 
@@ -180,16 +204,16 @@ static heddle_status adjoint(const problem *p, heddle_session *session, heddle_c
     both[0] = st == HEDDLE_OK ? dot(p, &y0, &x, rank) : 0;
     st = st == HEDDLE_OK ? backward(p, session, &y, rank) : st;
     both[1] = st == HEDDLE_OK ? dot(p, &y, &x0, rank) : 0;
-    free(mine[0]);
-    free(mine[1]);
+    placed_free(comm, mine[0]);
+    placed_free(comm, mine[1]);
     HD_TRY(st);
     HD_TRY(heddle_comm_allreduce_sum(comm, both, 2, HEDDLE_I64));
     if (both[0] != both[1]) {
         st = hd_fail(HEDDLE_ERR_INTERNAL, "<y, F x> is %lld, <F* y, x> %lld", (long long)both[0], (long long)both[1]);
     }
 out:
-    free(x0.data);
-    free(y0.data);
+    placed_free(comm, x0.data);
+    placed_free(comm, y0.data);
     return st;
 }
 
@@ -206,11 +230,13 @@ static heddle_status gradient(const problem *p, heddle_session *session, heddle_
     st = backward(p, session, &dx, rank);
     if (st == HEDDLE_OK && is_first(p, &dx.layout, HEDDLE_REPLICATED, rank)) {
         heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &dx.layout, rank);
+        const heddle_tensor image = look_at(&dx, p);
         for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-            sum[global_index(&dx.shape, &box, i)] = (int64_t)load(&dx, i);
+            sum[global_index(&dx.shape, &box, i)] = (int64_t)load(&image, i);
         }
+        look_away(&dx, &image, p);
     }
-    free(mine);
+    placed_free(comm, mine);
     HD_TRY(st);
     HD_TRY(heddle_comm_allreduce_sum(comm, sum, MAX_ELEMS, HEDDLE_I64));
     for (int64_t g = 0; g < MAX_ELEMS; g++) {
@@ -260,6 +286,8 @@ static heddle_status one_problem(problem *p, heddle_comm *comm)
     heddle_status st;
     heddle_session_options_init(&options);
     options.backward = p->backward;
+    options.space = placed_space(comm);
+    options.device = placed_device(comm);
     HD_TRY(heddle_session_create(&session, comm, p->schedule, &options));
     HD_TRY(adjoint(p, session, comm));
     for (int i = 0; i < GIVEN; i++) {
@@ -283,7 +311,7 @@ static heddle_status random_passes(heddle_comm *comm, void *arg)
     random_source source = {*(const uint64_t *)arg};
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < hd_rounds(DRAWS) && st == HEDDLE_OK; i++) {
-        problem p = {.source = {random_bits(&source)}};
+        problem p = {.source = {random_bits(&source)}, .comm = comm};
         st = draw(&p, heddle_comm_size(comm));
         st = st == HEDDLE_OK ? one_problem(&p, comm) : st;
         st = say(&p, st, i);
