@@ -88,7 +88,7 @@ typedef struct hd_device_kernels {
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */
-const hd_device_kernels *hd_kernels_cuda(void);
+extern const hd_device_kernels hd_kernels_cuda;
 
 #ifdef __cplusplus
 }

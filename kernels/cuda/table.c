@@ -8,7 +8,7 @@ static int load(void)
     return error != 0 ? error : hd_cuda_sum_load();
 }
 
-static const hd_device_kernels table = {
+const hd_device_kernels hd_kernels_cuda = {
     .name = "cuda",
     .load = load,
     .list_bytes = hd_list_bytes,
@@ -18,8 +18,3 @@ static const hd_device_kernels table = {
     .clear = hd_move_clear,
     .sum = hd_cuda_sum,
 };
-
-const hd_device_kernels *hd_kernels_cuda(void)
-{
-    return &table;
-}

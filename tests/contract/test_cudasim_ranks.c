@@ -53,7 +53,7 @@ static void *pinned_new(size_t bytes)
 static void world_make(world *w, int nranks, int needs_ready, uint64_t deadline_ns)
 {
     memset(w, 0, sizeof *w);
-    device = hd_kernels_cuda();
+    device = &hd_kernels_cuda;
     OK(device->load());
     w->nranks = nranks;
     w->abort_word = pinned_new(8);

@@ -18,7 +18,7 @@ static cudaStream_t stream;
 
 static void begin(void)
 {
-    device = hd_kernels_cuda();
+    device = &hd_kernels_cuda;
     OK(device->load());
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 }
@@ -267,7 +267,7 @@ static void sums_have_the_bits_of_the_cpu(void **state)
 static void long_boxes_are_cut(void **state)
 {
     (void)state;
-    device = hd_kernels_cuda();
+    device = &hd_kernels_cuda;
     const int64_t many = (int64_t)3 << 30;
     const hd_device_box box[] = {
         {.run_bytes = many + 3},

@@ -55,6 +55,26 @@ typedef struct heddle_device {
     heddle_status (*look)(heddle_space *space, int *device, const void *memory);
     /* What has gone wrong on the device, if anything has; the sentence of the call that it is due to may be lost. */
     heddle_status (*check)(int device);
+
+    /* What follows is for wires between devices (heddle_wire). All of it is NULL in a library that has no kernels: then
+     * arrays of its devices go through host memory. */
+
+    const void *kernels; /* launchers, of heddle's own form (hd_device_kernels in kernels/table_device.h) */
+    /* The device that the calling thread launches kernels on; *before: what it was, for leave. */
+    heddle_status (*enter)(int *before, int device);
+    void (*leave)(int before);
+    /* What a launcher returned, in words. 0: HEDDLE_OK. */
+    heddle_status (*status)(int code, int device, const char *call);
+    /* A stream that the default stream of the device has no order with. */
+    heddle_status (*stream_create)(heddle_stream *out, int device);
+    void (*stream_destroy)(heddle_stream stream, int device); /* NULL is legal */
+    /* How many blocks of kernels the device is sure to run at the same time. */
+    heddle_status (*blocks)(int *blocks, int device);
+    /* A word for the device that is the same in all processes of its host. */
+    heddle_status (*identify)(char *out, size_t bytes, int device);
+    /* Kernels of `device` may touch the memory of `peer`, too, a device of the same process. HEDDLE_ERR_UNSUPPORTED:
+     * they cannot reach it. */
+    heddle_status (*reach)(int device, int peer);
 } heddle_device;
 
 /* The built-in table of host memory. Static storage. */

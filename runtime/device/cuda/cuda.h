@@ -1,4 +1,5 @@
-/* Inside of libheddle_cuda: the CUDA runtime behind heddle's table of a device. Nothing of heddle is linked. */
+/* Inside of libheddle_cuda: the CUDA runtime behind heddle's table of a device. Nothing of heddle is linked but the
+ * kernels, where nvcc has compiled them (HD_CUDA_KERNELS). */
 #ifndef HD_DEVICE_CUDA_H
 #define HD_DEVICE_CUDA_H
 
@@ -36,5 +37,11 @@ heddle_status hd_cuda_event_test(void *event, int device, int *done);
 heddle_status hd_cuda_stream_wait(heddle_stream stream, void *event, int device);
 heddle_status hd_cuda_stream_captures(int *captures, int device, heddle_stream stream);
 heddle_status hd_cuda_check(int device);
+
+heddle_status hd_cuda_stream_create(heddle_stream *out, int device);
+void hd_cuda_stream_destroy(heddle_stream stream, int device);
+heddle_status hd_cuda_blocks(int *blocks, int device);
+heddle_status hd_cuda_identify(char *out, size_t bytes, int device);
+heddle_status hd_cuda_reach(int device, int peer);
 
 #endif

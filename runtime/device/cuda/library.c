@@ -1,5 +1,8 @@
 /* The entry point, and how errors of the CUDA runtime are said. */
 #include "runtime/device/cuda/cuda.h"
+#ifdef HD_CUDA_KERNELS
+#include "kernels/table_device.h"
+#endif
 
 #include <string.h>
 
@@ -29,6 +32,11 @@ void hd_cuda_leave(int before)
     }
 }
 
+static heddle_status words_of(int code, int device, const char *call)
+{
+    return hd_cuda_status((cudaError_t)code, device, call);
+}
+
 static const heddle_device cuda = {
     .struct_bytes = sizeof cuda,
     .name = "cuda",
@@ -47,6 +55,17 @@ static const heddle_device cuda = {
     .stream_captures = hd_cuda_stream_captures,
     .look = hd_cuda_look,
     .check = hd_cuda_check,
+#ifdef HD_CUDA_KERNELS
+    .kernels = &hd_kernels_cuda,
+    .enter = hd_cuda_enter,
+    .leave = hd_cuda_leave,
+    .status = words_of,
+    .stream_create = hd_cuda_stream_create,
+    .stream_destroy = hd_cuda_stream_destroy,
+    .blocks = hd_cuda_blocks,
+    .identify = hd_cuda_identify,
+    .reach = hd_cuda_reach,
+#endif
 };
 
 /* HEDDLE_DEVICE_LIBRARY. */

@@ -1,0 +1,61 @@
+/* What kernels are launched on, and with what. */
+#include "runtime/device/cuda/cuda.h"
+
+enum { BLOCKS_OF_A_PROCESSOR = 2 /* of 256 threads with 128 registers each */ };
+
+heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
+{
+    int before = 0;
+    cudaStream_t stream = NULL;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        hd_cuda_leave(before);
+    }
+    *out = stream;
+    return st;
+}
+
+void hd_cuda_stream_destroy(heddle_stream stream, int device)
+{
+    (void)device;
+    if (stream != NULL) {
+        (void)cudaStreamDestroy(stream);
+    }
+}
+
+heddle_status hd_cuda_blocks(int *blocks, int device)
+{
+    int processors = 0;
+    heddle_status st = HD_CUDA(device, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    *blocks = processors * BLOCKS_OF_A_PROCESSOR;
+    return st;
+}
+
+heddle_status hd_cuda_identify(char *out, size_t bytes, int device)
+{
+    return HD_CUDA(device, cudaDeviceGetPCIBusId(out, (int)bytes, device));
+}
+
+heddle_status hd_cuda_reach(int device, int peer)
+{
+    int can = device == peer, before = 0;
+    heddle_status st = can ? HEDDLE_OK : HD_CUDA(device, cudaDeviceCanAccessPeer(&can, device, peer));
+    if (st != HEDDLE_OK || device == peer) {
+        return st;
+    }
+    if (!can) {
+        return hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED, "device cuda:%d cannot reach the memory of cuda:%d", device, peer);
+    }
+    st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+        if (error == cudaErrorPeerAccessAlreadyEnabled) {
+            (void)cudaGetLastError();
+            error = cudaSuccess;
+        }
+        st = hd_cuda_status(error, device, "cudaDeviceEnablePeerAccess");
+        hd_cuda_leave(before);
+    }
+    return st;
+}
