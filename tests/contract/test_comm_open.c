@@ -241,7 +241,7 @@ static void same_rank_twice(int size, const int *rank, int n, int twice)
     static int job;
     char words[128];
     char says[64];
-    pid_t pid[MOST];
+    pid_t pid[MOST] = {0};
     forget();
     job++;
     for (int i = 0; i < n; i++) {

@@ -121,7 +121,8 @@ cmake --preset "$preset" -B "$copy/build" -G Ninja -DHEDDLE_TESTS=ON -DHEDDLE_WE
 }
 known_targets=$(ninja -C build -t targets all | sed -n 's/^\([A-Za-z0-9_]*\): phony$/\1/p')
 
-# Of the tests a regex matches: programs are targets of the same name, scripts want the command line and what they preload.
+# Of the tests a regex matches: programs are targets of the same name, scripts want the command line and what they preload,
+# those of Python the package.
 targets_of() { # regex
     ctest --test-dir build -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p' | while IFS= read -r test; do
         case $test in
@@ -129,6 +130,7 @@ targets_of() { # regex
             grep -xE 'heddle_cli|heddle_mpi|heddle_pmpi_count|heddle_damage|training_dump|bench_longest|example_.*' \
                 <<<"$known_targets"
             ;;
+        python/*) echo tier_numpy ;;
         *) test=${test#*/} && echo "${test%@*}" ;; # one program on several instruction sets
         esac
     done | sort -u
