@@ -60,79 +60,91 @@ static heddle_status host_wire(const heddle_comm *comm, const hd_device *device)
     return HEDDLE_OK;
 }
 
-/* In the order in which AUTO takes them. */
+/* In the order in which AUTO takes them. open: collective, NULL: nothing; what ends with the communicator. */
 static const struct {
     heddle_wire wire;
     wire_fn check;
-} wires[] = {{HEDDLE_WIRE_PEER, no_wire}, {HEDDLE_WIRE_NCCL, no_wire}, {HEDDLE_WIRE_HOST, host_wire}};
+    heddle_status (*open)(heddle_comm *comm, const hd_device *device);
+} wires[] = {{HEDDLE_WIRE_PEER, no_wire, NULL}, {HEDDLE_WIRE_NCCL, no_wire, NULL}, {HEDDLE_WIRE_HOST, host_wire, NULL}};
 
 enum { WIRES = sizeof wires / sizeof wires[0] };
 
-/* What a rank says of the wires. */
+/* What a rank says of a wire. */
 typedef struct wire_answer {
-    int32_t can[WIRES];
-    char why_not[WIRES][WHY_BYTES];
+    int32_t can;
+    char why_not[WHY_BYTES];
 } wire_answer;
 
-static void answer(wire_answer *out, const heddle_comm *comm, const hd_device *device)
+/* Collective. *who: the first rank that cannot take part, and why; -1: all can. */
+static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const hd_device *device, int i)
 {
-    memset(out, 0, sizeof *out);
-    for (int i = 0; i < WIRES; i++) {
-        out->can[i] = wires[i].check(comm, device) == HEDDLE_OK;
-        snprintf(out->why_not[i], WHY_BYTES, "%s", out->can[i] ? "" : heddle_last_error());
+    heddle_status st = HEDDLE_OK;
+    wire_answer mine = {0}, *all = NULL;
+    mine.can = wires[i].check(comm, device) == HEDDLE_OK;
+    snprintf(mine.why_not, WHY_BYTES, "%s", mine.can ? "" : heddle_last_error());
+    HD_TRY(
+        hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
+    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &mine, all, sizeof mine));
+    *who = -1;
+    for (int r = comm->size - 1; r >= 0; r--) {
+        if (!all[r].can) {
+            *who = r;
+            snprintf(why_not, WHY_BYTES, "rank %d: %.140s", r, all[r].why_not);
+        }
     }
+out:
+    hd_free(all);
+    return st;
 }
 
-/* The first rank that cannot; -1: all can. */
-static int who_cannot(const wire_answer *all, int nranks, int wire)
+/* Collective, with the same outcome on every rank: *goes, or why not. Errors: of the communicator. */
+static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *comm, const hd_device *device, int i)
 {
-    int r = 0;
-    while (r < nranks && all[r].can[wire]) {
-        r++;
+    heddle_status st = HEDDLE_OK;
+    int who = -1;
+    HD_TRY(ask_all(&who, why_not, comm, device, i));
+    if (who >= 0) {
+        *goes = hd_fail(HEDDLE_ERR_UNSUPPORTED, "wire %s: %s", wire_names[wires[i].wire], why_not);
+        return HEDDLE_OK;
     }
-    return r < nranks ? r : -1;
+    *goes = wires[i].open != NULL ? wires[i].open(comm, device) : HEDDLE_OK;
+    if (*goes != HEDDLE_OK) {
+        snprintf(why_not, WHY_BYTES, "%s", heddle_last_error());
+        HD_TRY(hd_comm_check(comm)); /* else that is the news */
+        (void)hd_fail(*goes, "wire %s: %s", wire_names[wires[i].wire], why_not);
+    }
+out:
+    return st;
 }
 
-/* The wire that was asked for, or of AUTO the first one that all ranks can take part in, the same on every rank. why:
- * also what keeps the ranks from those before it. */
-static heddle_status choose(heddle_wire *out, char *why, size_t why_bytes, const wire_answer *all, int nranks,
-                            heddle_wire asked)
+/* Collective. The wire that was asked for, or of AUTO the first one that all ranks can take part in. why: also what
+ * keeps the ranks from those before it. */
+static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, heddle_comm *comm,
+                                 const hd_device *device, heddle_wire asked)
 {
+    heddle_status st = HEDDLE_OK;
     size_t at = 0;
     why[0] = 0;
     for (int i = 0; i < WIRES; i++) {
-        int who = who_cannot(all, nranks, i);
-        if (who < 0 && (asked == HEDDLE_WIRE_AUTO || asked == wires[i].wire)) {
+        heddle_status goes = HEDDLE_OK;
+        char why_not[WHY_BYTES] = "";
+        if (asked != HEDDLE_WIRE_AUTO && asked != wires[i].wire) {
+            continue;
+        }
+        HD_TRY(try_wire(&goes, why_not, comm, device, i));
+        if (goes == HEDDLE_OK) {
             *out = wires[i].wire;
             snprintf(why + at, why_bytes - at, "%s",
                      asked == HEDDLE_WIRE_AUTO ? at > 0 ? "" : "the fastest" : "as asked for");
             return HEDDLE_OK;
         }
-        if (asked == wires[i].wire) {
-            return hd_fail(HEDDLE_ERR_UNSUPPORTED, "wire %s: rank %d: %s", wire_names[asked], who, all[who].why_not[i]);
-        }
-        if (asked == HEDDLE_WIRE_AUTO) {
-            at += (size_t)snprintf(why + at, why_bytes - at, "%snot %s: %s", at > 0 ? "; " : "",
-                                   wire_names[wires[i].wire], all[who].why_not[i]);
-            at = at < why_bytes ? at : why_bytes - 1;
-        }
+        HD_TRY(asked == HEDDLE_WIRE_AUTO ? HEDDLE_OK : goes);
+        at += (size_t)snprintf(why + at, why_bytes - at, "%snot %s: %s", at > 0 ? "; " : "", wire_names[wires[i].wire],
+                               why_not);
+        at = at < why_bytes ? at : why_bytes - 1;
     }
     return hd_fail(HEDDLE_ERR_INTERNAL, "no wire goes");
-}
-
-/* Collective. */
-static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, heddle_comm *comm,
-                                 const hd_device *device, heddle_wire asked)
-{
-    heddle_status st = HEDDLE_OK;
-    wire_answer mine, *all = NULL;
-    answer(&mine, comm, device);
-    HD_TRY(
-        hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
-    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &mine, all, sizeof mine));
-    st = choose(out, why, why_bytes, all, comm->size, asked);
 out:
-    hd_free(all);
     return st;
 }
 
@@ -158,6 +170,7 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     HD_TRY(hd_comm_agree(comm, hd_device_open(&device, where, folder, comm->group->me)));
     HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, wire));
+    device->folder = NULL; /* the caller's */
     comm->device = device;
     device = NULL;
     describe(comm, why);

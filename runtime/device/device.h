@@ -14,6 +14,7 @@ typedef struct hd_device {
     const heddle_device *library;
     int number;
     pid_t opened_by;           /* no other process can use it */
+    const char *folder;        /* of its library, and of others for it; only while it is attached */
     hd_device_buffer *buffers; /* that are out */
     char name[80];             /* "cuda:1" */
     char describe[160];        /* its kind, in a few words */

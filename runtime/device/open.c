@@ -70,6 +70,7 @@ heddle_status hd_device_open(hd_device **out, const char *where, const char *fol
     HD_TRY(load(&device->library, kind, folder));
     HD_TRY(device->library->open(&device->number, which, local_rank, device->describe, sizeof device->describe));
     device->opened_by = getpid();
+    device->folder = folder;
     snprintf(device->name, sizeof device->name, "%s:%d", kind, device->number);
     *out = device;
     device = NULL;

@@ -163,7 +163,7 @@ static void run(void *user)
 
 /* --- on the caller's ---------------------------------------------------------------------------------------------- */
 
-ncclResult_t ncclsim_enqueue(batch *b)
+static ncclResult_t enqueue(batch *b)
 {
     ncclComm_t comm = b->comm;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -188,6 +188,20 @@ ncclResult_t ncclsim_enqueue(batch *b)
         ncclsim_unref(comm);
     }
     return ncclUnhandledCudaError;
+}
+
+/* The default stream is the one of the communicator's device, whichever is current. */
+ncclResult_t ncclsim_enqueue(batch *b)
+{
+    int before = 0, device = b->comm->device;
+    ncclResult_t result = ncclUnhandledCudaError;
+    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+        result = enqueue(b);
+        (void)cudaSetDevice(before);
+    } else {
+        ncclsim_batch_free(b);
+    }
+    return result;
 }
 
 static ncclResult_t close_batch(batch *b)

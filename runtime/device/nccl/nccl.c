@@ -1,0 +1,238 @@
+/* libheddle_nccl: messages between CUDA devices by NCCL, behind heddle's table. Nothing of heddle is linked.
+ *
+ * Communicators are made such that no call of NCCL waits (config.blocking 0): what it has begun is asked after. */
+#include <cuda_runtime_api.h>
+#include <heddle/sys/device_messages.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(ncclUniqueId) == HEDDLE_MESSAGES_ID_BYTES, "an id travels as bytes");
+
+/* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
+static _Atomic(heddle_device_fail_fn) fail;
+
+typedef struct hd_nccl {
+    ncclComm_t comm;
+    int device, is_borrowed;
+} hd_nccl;
+
+/* --- errors ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status status_of(ncclResult_t result, ncclComm_t comm, const char *call)
+{
+    if (result == ncclSuccess || result == ncclInProgress) {
+        return HEDDLE_OK;
+    }
+    const char *words = ncclGetLastError(comm);
+    return fail(result == ncclUnhandledCudaError ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_TRANSPORT,
+                "NCCL: %.*s failed with %d, %s (%.300s)", (int)strcspn(call, "("), call, (int)result,
+                ncclGetErrorString(result), words != NULL ? words : "");
+}
+
+/* `call`, as one expression: its status. */
+#define NCCL(comm, call) status_of((call), (comm), #call)
+
+static heddle_status cuda_status(cudaError_t error, int device, const char *call)
+{
+    if (error == cudaSuccess) {
+        return HEDDLE_OK;
+    }
+    (void)cudaGetLastError();
+    return fail(HEDDLE_ERR_DEVICE, "device cuda:%d: %s failed with error %d, %s", device, call, (int)error,
+                cudaGetErrorString(error));
+}
+
+/* NCCL takes the calling thread's current device. */
+static heddle_status enter(int *before, int device)
+{
+    heddle_status st = cuda_status(cudaGetDevice(before), device, "cudaGetDevice");
+    return st != HEDDLE_OK || *before == device ? st : cuda_status(cudaSetDevice(device), device, "cudaSetDevice");
+}
+
+static void leave(int before)
+{
+    (void)cudaSetDevice(before);
+}
+
+/* --- versions ----------------------------------------------------------------------------------------------------- */
+
+static void write_version(char *out, size_t bytes, int code)
+{
+    snprintf(out, bytes, "%d.%d.%d", code / 10000, code / 100 % 100, code % 100);
+}
+
+/* A library takes the config of headers that are older than itself, not that of newer ones. */
+static heddle_status describe(char *out, size_t bytes)
+{
+    char built[24], here[24];
+    int found = 0;
+    heddle_status st = NCCL(NULL, ncclGetVersion(&found));
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    write_version(built, sizeof built, NCCL_VERSION_CODE);
+    write_version(here, sizeof here, found);
+    if (found / 10000 != NCCL_MAJOR || found / 100 < NCCL_VERSION_CODE / 100) {
+        return fail(HEDDLE_ERR_UNSUPPORTED,
+                    "NCCL %s was found, heddle is built for %s: wanted %d.%d or a later one of version %d", here, built,
+                    NCCL_MAJOR, NCCL_MINOR, NCCL_MAJOR);
+    }
+    snprintf(out, bytes, "NCCL %s%s%s", here, found != NCCL_VERSION_CODE ? ", built for " : "",
+             found != NCCL_VERSION_CODE ? built : "");
+    return HEDDLE_OK;
+}
+
+/* --- communicators ------------------------------------------------------------------------------------------------ */
+
+static heddle_status make_id(unsigned char id[HEDDLE_MESSAGES_ID_BYTES])
+{
+    ncclUniqueId made;
+    heddle_status st = NCCL(NULL, ncclGetUniqueId(&made));
+    if (st == HEDDLE_OK) {
+        memcpy(id, &made, sizeof made);
+    }
+    return st;
+}
+
+static heddle_status make(hd_nccl **out, int device)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) {
+        return fail(HEDDLE_ERR_NOMEM, "a communicator of NCCL: no %zu bytes", sizeof **out);
+    }
+    (*out)->device = device;
+    return HEDDLE_OK;
+}
+
+static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID_BYTES], int rank, int nranks,
+                           int device)
+{
+    ncclUniqueId name;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    hd_nccl *made = NULL;
+    int before = 0;
+    heddle_status st = make(&made, device);
+    st = st == HEDDLE_OK ? enter(&before, device) : st;
+    if (st == HEDDLE_OK) {
+        memcpy(&name, id, sizeof name);
+        config.blocking = 0;
+        st = NCCL(NULL, ncclCommInitRankConfig(&made->comm, nranks, name, rank, &config));
+        leave(before);
+    }
+    if (st == HEDDLE_OK) {
+        *out = made;
+    } else {
+        free(made);
+    }
+    return st;
+}
+
+static heddle_status borrow(void **out, void *handle, int rank, int nranks, int device)
+{
+    hd_nccl *made = NULL;
+    int its_ranks = 0, its_rank = 0, its_device = 0;
+    heddle_status st = NCCL(handle, ncclCommCount(handle, &its_ranks));
+    st = st == HEDDLE_OK ? NCCL(handle, ncclCommUserRank(handle, &its_rank)) : st;
+    st = st == HEDDLE_OK ? NCCL(handle, ncclCommCuDevice(handle, &its_device)) : st;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (its_ranks != nranks || its_rank != rank || its_device != device) {
+        return fail(HEDDLE_ERR_MISMATCH,
+                    "the communicator of NCCL is rank %d of %d on cuda:%d, heddle's is rank %d of %d on cuda:%d",
+                    its_rank, its_ranks, its_device, rank, nranks, device);
+    }
+    st = make(&made, device);
+    if (st == HEDDLE_OK) {
+        made->comm = handle;
+        made->is_borrowed = 1;
+        *out = made;
+    }
+    return st;
+}
+
+static heddle_status test(void *handle, int *done)
+{
+    hd_nccl *nccl = handle;
+    ncclResult_t state = ncclSuccess;
+    heddle_status st = NCCL(nccl->comm, ncclCommGetAsyncError(nccl->comm, &state));
+    *done = state != ncclInProgress;
+    return st == HEDDLE_OK ? status_of(state, nccl->comm, "what was enqueued") : st;
+}
+
+static void end(void *handle, int gives_up)
+{
+    hd_nccl *nccl = handle;
+    int before = 0;
+    if (nccl == NULL) {
+        return;
+    }
+    if (!nccl->is_borrowed && enter(&before, nccl->device) == HEDDLE_OK) {
+        (void)(gives_up ? ncclCommAbort(nccl->comm) : ncclCommDestroy(nccl->comm));
+        leave(before);
+    }
+    free(nccl);
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+static heddle_status add_all(const hd_nccl *nccl, const heddle_device_message *sends, int nsends,
+                             const heddle_device_message *recvs, int nrecvs, cudaStream_t stream)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < nsends && st == HEDDLE_OK; i++) {
+        st = NCCL(nccl->comm,
+                  ncclSend(sends[i].data, (size_t)sends[i].bytes, ncclInt8, sends[i].peer, nccl->comm, stream));
+    }
+    for (int i = 0; i < nrecvs && st == HEDDLE_OK; i++) {
+        st = NCCL(nccl->comm,
+                  ncclRecv(recvs[i].data, (size_t)recvs[i].bytes, ncclInt8, recvs[i].peer, nccl->comm, stream));
+    }
+    return st;
+}
+
+static heddle_status exchange(void *handle, const heddle_device_message *sends, int nsends,
+                              const heddle_device_message *recvs, int nrecvs, heddle_stream stream)
+{
+    const hd_nccl *nccl = handle;
+    int before = 0;
+    heddle_status st = enter(&before, nccl->device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = NCCL(nccl->comm, ncclGroupStart());
+    if (st == HEDDLE_OK) {
+        heddle_status added = add_all(nccl, sends, nsends, recvs, nrecvs, stream);
+        ncclResult_t ended = ncclGroupEnd(); /* also of a group that is not whole: it fails as what was added did */
+        st = added != HEDDLE_OK ? added : status_of(ended, nccl->comm, "ncclGroupEnd");
+    }
+    leave(before);
+    return st;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static const heddle_device_messages nccl_messages = {
+    .struct_bytes = sizeof nccl_messages,
+    .name = "nccl",
+    .device = "cuda",
+    .describe = describe,
+    .make_id = make_id,
+    .begin = begin,
+    .borrow = borrow,
+    .test = test,
+    .exchange = exchange,
+    .end = end,
+};
+
+/* HEDDLE_DEVICE_MESSAGES_LIBRARY. */
+HEDDLE_API heddle_status heddle_device_messages_v1(const heddle_device_messages **out, heddle_device_fail_fn say);
+
+heddle_status heddle_device_messages_v1(const heddle_device_messages **out, heddle_device_fail_fn say)
+{
+    fail = say;
+    *out = &nccl_messages;
+    return HEDDLE_OK;
+}

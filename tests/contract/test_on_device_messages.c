@@ -1,0 +1,153 @@
+/* Messages between devices: libheddle_nccl over the fake NCCL and the emulated devices. */
+#include "on_device.h"
+#include "runtime/device/messages.h"
+
+#include <sched.h>
+
+static const char *const nccl_sim = HEDDLE_NCCL_SIM;
+
+static heddle_status settle(hd_messages *m)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int done = 0; !done && st == HEDDLE_OK; sched_yield()) {
+        st = m->library->test(m->handle, &done);
+    }
+    return st;
+}
+
+static heddle_status begin(hd_messages *m, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    unsigned char id[HEDDLE_MESSAGES_ID_BYTES] = {0}, all[4 * HEDDLE_MESSAGES_ID_BYTES];
+    HD_TRY(hd_messages_load(m, "nccl", nccl_sim, hd_comm_device(comm)));
+    if (heddle_comm_rank(comm) == 0) {
+        HD_TRY(m->library->make_id(id));
+    }
+    HD_TRY(heddle_comm_allgather(comm, id, all, sizeof id));
+    HD_TRY(m->library->begin(&m->handle, all, heddle_comm_rank(comm), heddle_comm_size(comm),
+                             hd_comm_device(comm)->number));
+    st = settle(m);
+out:
+    return st;
+}
+
+/* Each rank's number goes around the ring until it is back. */
+static heddle_status around(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_messages m = {0};
+    int32_t *memory = NULL, seen[2] = {-1, -1};
+    int rank = heddle_comm_rank(comm), n = heddle_comm_size(comm);
+    (void)arg;
+    HD_TRY(begin(&m, comm));
+    CHECK(strcmp(m.describe, "NCCL 2.28.9") == 0);
+    HD_TRY(heddle_buffer_alloc((void **)&memory, comm, sizeof seen, HEDDLE_SPACE_DEVICE));
+    HD_TRY(device_copy(comm, memory, &rank, sizeof rank, HEDDLE_NO_STREAM));
+    for (int i = 0; i < n; i++) {
+        heddle_device_message send = {memory + i % 2, 4, (rank + 1) % n},
+                              recv = {memory + (i + 1) % 2, 4, (rank + n - 1) % n};
+        HD_TRY(m.library->exchange(m.handle, &send, 1, &recv, 1, HEDDLE_NO_STREAM));
+        HD_TRY(settle(&m));
+    }
+    HD_TRY(device_copy(comm, seen, memory, sizeof seen, HEDDLE_NO_STREAM));
+    HD_TRY(device_settle(comm, HEDDLE_NO_STREAM));
+    CHECK(seen[n % 2] == rank && seen[(n + 1) % 2] == (rank + 1) % n);
+out:
+    hd_messages_end(&m, st != HEDDLE_OK);
+    heddle_buffer_free(comm, memory);
+    return st;
+}
+
+/* Rank 1 sends less than rank 0 wants: an error of what was enqueued. */
+static heddle_status differ(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_messages m = {0};
+    char *memory = NULL;
+    int rank = heddle_comm_rank(comm);
+    (void)arg;
+    HD_TRY(begin(&m, comm));
+    HD_TRY(heddle_buffer_alloc((void **)&memory, comm, 64, HEDDLE_SPACE_DEVICE));
+    heddle_device_message one = {memory, 32 - rank, 1 - rank};
+    HD_TRY(m.library->exchange(m.handle, &one, rank, &one, !rank, HEDDLE_NO_STREAM));
+    for (int i = 0; i < 4000 && st == HEDDLE_OK; i++) {
+        st = settle(&m);
+        usleep(1000);
+        if (rank == 1 && i == 50) { /* it has sent, and may never hear of it */
+            break;
+        }
+    }
+    CHECK(rank == 1 || (st == HEDDLE_ERR_TRANSPORT && says("what was enqueued failed with 5, invalid usage") &&
+                        says("31 bytes where rank 0 receives 32")));
+    st = HEDDLE_OK;
+out:
+    hd_messages_end(&m, 1);
+    heddle_buffer_free(comm, memory);
+    return st;
+}
+
+static void numbers_go_around(void **state)
+{
+    (void)state;
+    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1); /* ranks of one device would share its default stream */
+    for (int n = 2; n <= 4; n++) {
+        run(n, "threads", "cuda", around);
+    }
+}
+
+static void numbers_go_around_processes(void **state)
+{
+    (void)state;
+    setenv("HEDDLE_CUDASIM_DEVICES", "3", 1);
+    run(3, "shm", "cuda", around);
+}
+
+static void sizes_that_differ_are_an_error(void **state)
+{
+    (void)state;
+    run(2, "threads", "cuda", differ);
+}
+
+/* Versions, and libraries that are not there. */
+static void what_cannot_be_used_is_refused(void **state)
+{
+    (void)state;
+    heddle_comm *comm = alone();
+    hd_messages m;
+    hd_device other = *hd_comm_device(comm);
+    static const struct {
+        const char *found;
+        heddle_status st;
+    } of[] = {{"22706", HEDDLE_ERR_UNSUPPORTED},
+              {"22809", HEDDLE_OK},
+              {"23003", HEDDLE_OK},
+              {"30000", HEDDLE_ERR_UNSUPPORTED}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        setenv("HEDDLE_NCCLSIM_VERSION", of[i].found, 1);
+        assert_int_equal(hd_messages_load(&m, "nccl", nccl_sim, &other), of[i].st);
+        assert_true(of[i].st == HEDDLE_OK ||
+                    says("heddle is built for 2.28.9: wanted 2.28 or a later one of version 2"));
+        assert_true(i != 0 || says("NCCL 2.27.6 was found"));
+        assert_true(i != 2 || strcmp(m.describe, "NCCL 2.30.3, built for 2.28.9") == 0);
+    }
+    unsetenv("HEDDLE_NCCLSIM_VERSION");
+    other.library = heddle_device_host();
+    assert_int_equal(hd_messages_load(&m, "nccl", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
+    assert_true(says("libheddle_nccl.so is for devices of kind cuda, not host"));
+    assert_int_equal(hd_messages_load(&m, "dove", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
+    assert_true(says("there is no libheddle_dove.so in /"));
+    assert_int_equal(hd_messages_load(&m, "cuda", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
+    assert_true(says("it has no heddle_device_messages_v1"));
+    heddle_comm_destroy(comm);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(numbers_go_around),
+        cmocka_unit_test(numbers_go_around_processes),
+        cmocka_unit_test(sizes_that_differ_are_an_error),
+        cmocka_unit_test(what_cannot_be_used_is_refused),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
