@@ -80,7 +80,6 @@ struct heddle_reshard {
     hd_channel *channel;
     hd_transfer *transfer[HD_MAX_LEGS]; /* one per phase */
     int nphases;
-    int rule_direction; /* push + 2 * walk_src of phase 0 before trials */
     hd_work work;
     const hd_wire_ops *wire; /* NULL: arrays of the host */
     hd_staging *staging;     /* wire host: the plan works on images in host memory */

@@ -253,14 +253,46 @@ static void forced_kernel_stays(void **state)
     HD_OK(heddle_run_ranks(2, "threads", create_with_memcpy, NULL));
 }
 
+/* Both sides are cut: directions and kernels are tried as pairs. */
+static heddle_status create_permuted(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_reshard *plan = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    int ways = 0, kernels;
+    HD_OK(heddle_reshard_parse(&line, "bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp as s,t,c"));
+    HD_OK(heddle_reshard_create_line(&plan, comm, &line, NULL));
+    HD_OK(heddle_reshard_get_info(&info, plan));
+    const char *timed = strstr(info.why, "timed ");
+    assert_non_null(timed);
+    assert_int_equal(sscanf(timed, "timed %d ways, at length p", &ways), 1);
+    hd_copy_kernels(&kernels);
+    assert_true(ways > 4 + 4 || kernels < 5); /* more than one of them after the other */
+    heddle_reshard_destroy(plan);
+    return HEDDLE_OK;
+}
+
+static void directions_and_kernels_are_tried_as_pairs(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "threads", create_permuted, NULL));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(threads_move_exactly),  cmocka_unit_test(shm_moves_exactly),
-        cmocka_unit_test(trials_change_nothing), cmocka_unit_test(split_phase_moves_exactly),
-        cmocka_unit_test(strided_arrays),        cmocka_unit_test(messages_between_all),
-        cmocka_unit_test(pretended_hosts_mix),   cmocka_unit_test(private_memory),
-        cmocka_unit_test(every_kernel),          cmocka_unit_test(forced_kernel_stays),
+        cmocka_unit_test(threads_move_exactly),
+        cmocka_unit_test(shm_moves_exactly),
+        cmocka_unit_test(trials_change_nothing),
+        cmocka_unit_test(split_phase_moves_exactly),
+        cmocka_unit_test(strided_arrays),
+        cmocka_unit_test(messages_between_all),
+        cmocka_unit_test(pretended_hosts_mix),
+        cmocka_unit_test(private_memory),
+        cmocka_unit_test(directions_and_kernels_are_tried_as_pairs),
+        cmocka_unit_test(every_kernel),
+        cmocka_unit_test(forced_kernel_stays),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -1,0 +1,38 @@
+/* Alternatives of a plan, timed against one another: the slowest rank's time counts, so all ranks decide alike. */
+#ifndef HD_TRIAL_H
+#define HD_TRIAL_H
+
+#include "runtime/reshard/plan.h"
+
+enum {
+    HD_TRIAL_WAYS = 16,     /* at most */
+    HD_TRIAL_FINALISTS = 5, /* where there are more ways, so many of them are timed at length */
+    HD_TRIAL_ROUNDS = 200   /* at most */
+};
+
+typedef struct hd_trial hd_trial;
+
+struct hd_trial {
+    heddle_reshard *plan, *twin; /* that is decided for; that is timed, may be the same */
+    void *src, *dst;             /* of the twin */
+    /* what is tried */
+    heddle_status (*use)(const hd_trial *trial, heddle_reshard *plan, int way); /* by all ranks in the same order */
+    const void *of_use;
+    int ways; /* way 0 is the rule's */
+    /* what came of it */
+    int nfinalists, finalist[HD_TRIAL_FINALISTS]; /* ways, ascending, 0 among them */
+    int64_t best_ns[HD_TRIAL_FINALISTS];
+};
+
+/* Collective. Leaves any of them in use; adopt uses the winner, in both plans. */
+heddle_status hd_trial_run(int *winner, hd_trial *trial);
+heddle_status hd_trial_adopt(const hd_trial *trial, int winner);
+/* Collective: of each value the largest that a rank has. */
+heddle_status hd_trial_largest(heddle_reshard *plan, int64_t *value, int n);
+
+/* The decisions, of times of the slowest rank. Way 0 and the fastest others, ascending; returns how many. */
+int hd_trial_finalists(int *out, const int64_t *ns, int ways);
+/* round_ns[rounds][ways]: which one wins, 0 unless another is clearly faster. */
+int hd_trial_winner(const int64_t *round_ns, int rounds, int ways);
+
+#endif
