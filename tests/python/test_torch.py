@@ -26,7 +26,7 @@ with heddle.Comm.open() as comm:
     plan = comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> s@sp")
     one = comm.reshard(f"f32[b=2 t=7 s=1 c=3] on [sp={n}]: t@sp -> s@sp")  # ranks without elements
     raw = torch.randint(0, 100, (2, 7, 5, 3), generator=torch.Generator().manual_seed(3))
-    for dtype in ht._DTYPES:
+    for dtype in ht.reshard.DTYPES:
         whole = raw.to(dtype)
         y = ht.switch(part(whole, 1, rank, n), plan)
         wanted = part(whole, 2, rank, n)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -57,6 +58,8 @@ class _Sharded:
     method: str  #: as it was asked for
     heads: int  #: of q
     kv_heads: int  #: of k and v
+    width: int  #: of q and k
+    dv: int  #: width of v and o
     _destroy: Callable[[int], None]
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str, states: int, options: Dict[str, Any]):
@@ -75,6 +78,7 @@ class _Sharded:
         self._state = comm._state
         self._objects: List[int] = [0] * states
         self._forwards = 0
+        self.width = self.dv = self.line.shape[3]
         #: of this rank's q, [b, s, h, d]
         self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.line.src_slices(comm.rank))
 
@@ -108,7 +112,7 @@ class _Sharded:
         self._forwards += 1
         return self._object(self._forwards), self._forwards
 
-    def _holds(self, ticket: int) -> bool:
+    def holds(self, ticket: int) -> bool:
         """Is what the forward of this ticket left still there?"""
         return self._forwards - ticket < len(self._objects)
 
@@ -118,7 +122,7 @@ class _Sharded:
         return self._forwards
 
     def _place(self, name: str, array: Any, heads: int, width: int) -> Place:
-        wanted = self._shape(heads, width)
+        wanted = self.local_shape(heads, width)
         if str(array.dtype) not in NUMPY[self.line.dtype]:
             raise ArgumentError(f"{self.text}: {name} is of {array.dtype}, wanted "
                                 f"{' or '.join(NUMPY[self.line.dtype])}")
@@ -128,14 +132,40 @@ class _Sharded:
         strides = [stride // array.itemsize for stride in array.strides]
         return array.__array_interface__["data"][0], strides
 
-    def _shape(self, heads: int, width: int) -> Tuple[int, ...]:
+    def local_shape(self, heads: int, width: int) -> Tuple[int, ...]:
         """Of an array with so many heads before they are sharded."""
         b, s, h, _ = self.q_shape
         return b, s, h * heads // self.heads, width
 
+    def _inputs(self, q: Any, k: Any, v: Any) -> Tuple[Place, Place, Place]:
+        return (self._place("q", q, self.heads, self.width), self._place("k", k, self.kv_heads, self.width),
+                self._place("v", v, self.kv_heads, self.dv))
+
     def _empty(self, like: Any, heads: int, width: int) -> Any:
-        out = self.comm.pool.empty(self._shape(heads, width), NUMPY[self.line.dtype][0])
+        out = self.comm.pool.empty(self.local_shape(heads, width), NUMPY[self.line.dtype][0])
         return out.view(like.dtype)
+
+
+def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], ...]]:
+    """From rows [b, s, h, d] to heads [b, h, s, d]. Key heads are cut evenly, query heads where their key heads are."""
+    _, s, h, _ = plan.line.dims
+    shape, mesh, sides = re.split(" on |: ", plan.text)
+    cut = re.findall(rf"\b({s}@(\w+)(?:\([^)]*\))?)", sides)
+    if len(cut) != 1 or re.search(rf"\b{h}@", sides):
+        return None
+    entry, axis, ranks = cut[0][0], cut[0][1], int(re.findall(rf"\b{cut[0][1]}=(\d+)", mesh)[0])
+    each, more = divmod(plan.kv_heads, ranks)
+    return tuple(_there_and_back(plan, heads, sides, sides.replace(
+        entry, f"{h}@{axis}({' '.join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))})"))
+        for heads in (plan.heads, plan.kv_heads))
+
+
+def _there_and_back(plan: "Attention", heads: int, rows: str, columns: str) -> Tuple[str, str]:
+    b, s, h, d = plan.line.dims
+    shape, mesh, _ = re.split(" on |: ", plan.text)
+    shape = shape.replace(f" {h}={plan.heads} ", f" {h}={heads} ")
+    line = Line(f"{shape} on {mesh}: {rows} -> {columns} as {b},{h},{s},{d}")
+    return line.text, line.reversed().text
 
 
 class Attention(_Sharded):
@@ -166,6 +196,8 @@ class Attention(_Sharded):
             raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
         if key_lengths is not None and len(key_lengths) != self.line.shape[0]:
             raise ArgumentError(f"{self.text}: {len(key_lengths)} key_lengths for {self.line.shape[0]} samples")
+        #: the lines there and back of q and o, and of k and v; None: ulysses cannot be written as reshards
+        self.to_heads: Optional[Tuple[Tuple[str, str], ...]] = _to_heads(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
 
     def _create(self) -> int:
@@ -182,20 +214,16 @@ class Attention(_Sharded):
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
-        width = self.q_shape[3]
-        inputs = (self._place("q", q, self.heads, width), self._place("k", k, self.kv_heads, width),
-                  self._place("v", v, self.kv_heads, width))
-        o = self._empty(q, self.heads, width)
-        self.execute(*inputs, self._place("o", o, self.heads, width))
+        inputs = self._inputs(q, k, v)
+        o = self._empty(q, self.heads, self.dv)
+        self.execute(*inputs, self._place("o", o, self.heads, self.dv))
         return o
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
-        width = self.q_shape[3]
-        given = self._place("d_o", d_o, self.heads, width)
-        dq, dk, dv = (self._empty(d_o, heads, width) for heads in (self.heads, self.kv_heads, self.kv_heads))
-        self.execute_backward(self._last(), given, self._place("dq", dq, self.heads, width),
-                              self._place("dk", dk, self.kv_heads, width), self._place("dv", dv, self.kv_heads, width))
+        given = self._place("d_o", d_o, self.heads, self.dv)
+        dq, dk, dv = (self._empty(d_o, heads, self.width) for heads in (self.heads, self.kv_heads, self.kv_heads))
+        self.execute_backward(self._last(), given, *self._inputs(dq, dk, dv))
         return dq, dk, dv
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
@@ -230,7 +258,7 @@ class LinearAttention(_Sharded):
         if decay is not None and len(decay) != self.heads:
             raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")
         self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
-        self.dv = self.q_shape[3] if dv is None else dv
+        self.dv = self.width if dv is None else dv
 
     def _create(self) -> int:
         options, out, line = _abi.heddle_linear_attention_options(), ctypes.c_void_p(), self.line._c
@@ -254,14 +282,9 @@ class LinearAttention(_Sharded):
     def backward(self, q: Any, k: Any, v: Any, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call, given its q, k, v again."""
         inputs = *self._inputs(q, k, v), self._place("d_o", d_o, self.heads, self.dv)
-        dq, dk, dv = (self._empty(d_o, self.heads, width) for width in (self.q_shape[3], self.q_shape[3], self.dv))
+        dq, dk, dv = (self._empty(d_o, self.heads, width) for width in (self.width, self.width, self.dv))
         self.execute_backward(self._last(), *inputs, *self._inputs(dq, dk, dv))
         return dq, dk, dv
-
-    def _inputs(self, q: Any, k: Any, v: Any) -> Tuple[Place, Place, Place]:
-        width = self.q_shape[3]
-        return (self._place("q", q, self.heads, width), self._place("k", k, self.heads, width),
-                self._place("v", v, self.heads, self.dv))
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
         """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""

@@ -1,12 +1,4 @@
-"""Reshards of torch tensors in host memory: gradients, torch.compile, results in memory that peers reach.
-
-    switch = comm.reshard("f32[b=2 t=7 s=13 c=8] on [sp=2]: t@sp -> s@sp")
-    x = heddle.torch.switch(x, switch)
-
-A plan stands for its line: tensors of another dtype go by the same line in theirs (bf16 under autocast). Plans are made
-on first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
-dense are copied before.
-"""
+"""Reshards of tensors as operators of torch."""
 from __future__ import annotations
 
 import functools
@@ -14,12 +6,12 @@ from typing import Any, Optional, Tuple
 
 import torch
 
-from .comm import by_number
-from .errors import ArgumentError, UnsupportedError
-from .line import Line
-from .reshard import Reshard
+from ..comm import Comm, by_number
+from ..errors import ArgumentError, UnsupportedError
+from ..line import Line
+from ..reshard import Reshard
 
-_DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
            torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
            torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
 
@@ -34,7 +26,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
-    _look(x)
+    look(x)
     line, adjoint, _ = plan.texts
     if out is None:
         return torch.ops.heddle.reshard(x, line, adjoint, plan.comm.number)
@@ -63,22 +55,26 @@ def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 
 
 def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
-    _look(x)
+    look(x)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
     return torch.ops.heddle.reshard(x, line, back, plan.comm.number)
 
 
-def _look(x: torch.Tensor) -> None:
+def dtype_of(x: torch.Tensor, text: str) -> str:
+    if x.dtype not in DTYPES:
+        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
+    return DTYPES[x.dtype]
+
+
+def look(x: torch.Tensor) -> None:
     if x.device.type != "cpu":
         raise UnsupportedError(f"a tensor on {x.device}: this package moves tensors in host memory")
 
 
 def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
-    if x.dtype not in _DTYPES:
-        raise ArgumentError(f"{line}: x is of {x.dtype}, wanted one of {', '.join(_DTYPES.values())}")
-    plan = by_number(comm).reshard(line, _DTYPES[x.dtype])
+    plan = by_number(comm).reshard(line, dtype_of(x, line))
     if x.shape != plan.src_shape:
         raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {plan.comm.rank} wants {plan.src_shape}")
     return plan
@@ -103,13 +99,16 @@ def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> No
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies
     there is not staged."""
-    shape = {"src": plan.src_shape, "dst": plan.dst_shape}[side]
+    return pooled(plan.comm, {"src": plan.src_shape, "dst": plan.dst_shape}[side], dtype)
+
+
+def pooled(comm: Comm, shape: Tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     count = 1
     for extent in shape:
         count *= extent
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(plan.comm.pool.buffer(count * dtype.itemsize), dtype=dtype).view(shape)
+    return torch.frombuffer(comm.pool.buffer(count * dtype.itemsize), dtype=dtype).view(shape)
 
 
 @functools.lru_cache(maxsize=None)

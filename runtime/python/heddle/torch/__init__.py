@@ -1,0 +1,13 @@
+"""Tensors of torch in host memory between ranks: gradients, torch.compile, results in memory that peers reach.
+
+    plan = comm.reshard("f32[b=2 t=7 s=13 c=8] on [sp=2]: t@sp -> s@sp")
+    x = heddle.torch.switch(x, plan)
+
+A plan stands for its line: tensors of another dtype go by the same line in theirs (bf16 under autocast). Plans are made
+on first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
+dense are copied before.
+"""
+from .attention_op import attention, linear_attention
+from .reshard import empty, gather, split, switch
+
+__all__ = ["attention", "empty", "gather", "linear_attention", "split", "switch"]

@@ -1,0 +1,139 @@
+"""Attention over a sequence that is sharded, as operators of torch."""
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+
+from ..attention import Attention, LinearAttention, Place, by_number
+from ..errors import ArgumentError, UnsupportedError
+from .reshard import dtype_of, look, pooled
+
+_ops = torch.library.Library("heddle", "FRAGMENT")
+_ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
+_ops.define("attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor ticket, int plan) -> "
+            "(Tensor, Tensor, Tensor)")
+
+#: of local heads, as torch.nn.functional.scaled_dot_product_attention: q, k, v [b, h, s, d] -> o
+Local = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, *, sdpa: Optional[Local] = None,
+              heads_first: bool = True) -> torch.Tensor:
+    """o of this rank's rows of the sequence; q, k, v likewise, of any dtype that the method has. With gradients: those
+    of a loss that is the sum over all ranks.
+
+    "ulysses" moves q, k and v so that every rank has the whole sequence of some heads, calls `sdpa` (None: torch's own)
+    and moves o back: bitwise what one process gets where `sdpa` treats every head alike. Ranks that get no head wait.
+    Other methods are the library's own, of float32, float64 or bfloat16; a backward that comes after more than
+    `plan.states` other forwards runs the forward again.
+
+    heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
+    """
+    look(q)
+    if heads_first:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if plan.method in ("ulysses", "local"):
+        o = _ulysses(q, k, v, plan, sdpa or _own(plan))
+    elif sdpa is not None:
+        raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses and local")
+    else:
+        o = _planned(q, k, v, plan)
+    return o.transpose(1, 2) if heads_first else o
+
+
+def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
+                     heads_first: bool = True) -> torch.Tensor:
+    """The same of a linear attention (`Comm.linear_attention`), always the library's own."""
+    look(q)
+    if heads_first:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    o = _planned(q, k, v, plan)
+    return o.transpose(1, 2) if heads_first else o
+
+
+def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
+    return torch.ops.heddle.attention(q, k, v, plan.number)[0]
+
+
+def _own(plan: Attention) -> Local:
+    if plan.key_lengths is not None:
+        raise UnsupportedError(f"{plan.text}: torch's own attention knows no key_lengths: pass sdpa, with a mask")
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=plan.causal, scale=plan.scale,
+                                                                enable_gqa=plan.heads != plan.kv_heads)
+    return call
+
+
+def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
+    if plan.method == "local":
+        return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+    if plan.to_heads is None:
+        raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")
+    (there, back), (there_kv, back_kv), number = *plan.to_heads, plan.comm.number
+    q = torch.ops.heddle.reshard(q, there, back, number)
+    k, v = (torch.ops.heddle.reshard(x, there_kv, back_kv, number) for x in (k, v))
+    o = sdpa(q, k, v) if q.shape[1] > 0 else _no_heads(q, k, v)
+    return torch.ops.heddle.reshard(o, back, there, number)
+
+
+def _no_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A rank without heads has the graph of the others, so that it comes to their backward."""
+    return q + (k.sum() + v.sum())
+
+
+def _place(x: torch.Tensor) -> Place:
+    return x.data_ptr(), x.stride()
+
+
+def _fit(plan: Any, *arrays: Tuple[str, torch.Tensor, int, int]) -> None:
+    for name, x, heads, width in arrays:
+        wanted = plan.local_shape(heads, width)
+        if x.shape != wanted or dtype_of(x, plan.text) != plan.line.dtype:
+            raise ArgumentError(f"{plan.text}: {name} is {x.dtype}{tuple(x.shape)} in [b, s, h, d], rank "
+                                f"{plan.comm.rank} wants {plan.line.dtype}{wanted}")
+
+
+def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    made = by_number(plan).of_dtype(dtype_of(q, "attention"))
+    _fit(made, ("q", q, made.heads, made.width), ("k", k, made.kv_heads, made.width),
+         ("v", v, made.kv_heads, made.dv))
+    o = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype)
+    return o, torch.tensor([made.execute(_place(q), _place(k), _place(v), _place(o))])
+
+
+def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
+              plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    made, inputs = by_number(plan).of_dtype(dtype_of(q, "attention")), (_place(q), _place(k), _place(v))
+    at = int(ticket.item())
+    if not made.holds(at):  # the same on every rank: all of them count alike
+        again = torch.empty_like(d_o)
+        at = made.execute(*inputs, _place(again))
+    out: List[torch.Tensor] = [pooled(made.comm, tuple(x.shape), x.dtype) for x in (q, k, v)]
+    given = inputs if isinstance(made, LinearAttention) else ()
+    made.execute_backward(at, *given, _place(d_o), *(_place(x) for x in out))
+    return out[0], out[1], out[2]
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, ctx.plan = inputs
+    ctx.save_for_backward(q, k, v, output[1])
+
+
+def _gradient(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
+    q, k, v, ticket = ctx.saved_tensors
+    return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, ctx.plan), None
+
+
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    made = by_number(plan)
+    return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((1,), dtype=torch.int64)
+
+
+_ops.impl("attention", _forward, "CPU")
+_ops.impl("attention_backward", _backward, "CPU")
+torch.library.register_fake("heddle::attention", _fake, lib=_ops)
+torch.library.register_fake("heddle::attention_backward",
+                            lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
+torch.library.register_autograd("heddle::attention", _gradient, setup_context=_setup, lib=_ops)
