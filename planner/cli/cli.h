@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* Exit codes, the same for every sub-command. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_BAD_INPUT = 2, CLI_INFEASIBLE = 3, CLI_MISMATCH = 5 };
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_BAD_INPUT = 2, CLI_INFEASIBLE = 3, CLI_MISMATCH = 5, CLI_NO_DEVICE = 77 };
 
 typedef struct cli_arguments cli_arguments; /* options.h */
 

@@ -59,12 +59,16 @@ int cli_speaks(void)
 
 static heddle_comm_options comm_options(const cli_arguments *a)
 {
+    static const heddle_wire wires[] = {HEDDLE_WIRE_AUTO, HEDDLE_WIRE_AUTO, HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL,
+                                        HEDDLE_WIRE_HOST}; /* --wire not said, then its words */
     heddle_comm_options out;
     heddle_comm_options_init(&out);
     out.force_messages = a->messages;
     out.pretend_hosts = (int)a->hosts;
     out.deadline_ms = a->deadline_s > 0 ? a->deadline_s * 1000 : out.deadline_ms;
     out.arena_bytes = a->arena_bytes;
+    out.device = a->device;
+    out.wire = wires[a->wire];
     if (a->command == &cli_run && a->threads > 1) {
         out.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
     }
@@ -240,6 +244,13 @@ static int check_messages(const cli_arguments *a)
                            a->messages ? "--messages" : "--hosts", a->transport);
 }
 
+/* The exit code of ranks that could not start or failed: a machine without the device is no fault of the caller's. */
+static int report_ranks(heddle_status st, const heddle_comm_options *options)
+{
+    const int code = cli_report(st);
+    return st == HEDDLE_ERR_UNSUPPORTED && options->device != NULL ? CLI_NO_DEVICE : code;
+}
+
 /* A rank of a launcher's job, or the only one. */
 static int join_ranks(const char *transport, int nranks, const heddle_comm_options *options, heddle_rank_main fn,
                       void *arg)
@@ -247,7 +258,7 @@ static int join_ranks(const char *transport, int nranks, const heddle_comm_optio
     heddle_comm *comm = NULL;
     heddle_status st = heddle_comm_open(&comm, transport, options);
     if (st != HEDDLE_OK) {
-        return cli_report(st);
+        return report_ranks(st, options);
     }
     int code = CLI_OK;
     if (heddle_comm_size(comm) != nranks) {
@@ -273,6 +284,9 @@ int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void
     if (code == CLI_OK) {
         code = check_messages(a);
     }
+    if (code == CLI_OK && a->device == NULL && a->wire > CLI_FIRST) {
+        code = cli_usage_error("--wire is how bytes go between devices: --device is needed");
+    }
     if (code != CLI_OK) {
         return code;
     }
@@ -297,7 +311,7 @@ int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void
         const int is_auto = transport_is(transport, "auto");
         const int prefix = is_auto ? (int)(plain_transport(transport) - transport) : (int)strlen(transport);
         snprintf(start, sizeof(start), "%.*s%s", prefix, transport, is_auto ? "threads" : "");
-        code = cli_report(heddle_run_ranks_with(nranks, start, &chosen, call_rank, &call));
+        code = report_ranks(heddle_run_ranks_with(nranks, start, &chosen, call_rank, &call), &chosen);
     }
     return code != CLI_OK ? code : *verdict;
 }

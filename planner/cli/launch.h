@@ -32,8 +32,8 @@ int cli_speaks(void);
  * a plug-in; perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_check_transport(const char *transport);
 
-/* Run fn(comm, arg) on the ranks that --transport means, with --messages, --hosts, --deadline, --arena and --threads
- * for each, and return the command's exit code; errors are printed.
+/* Run fn(comm, arg) on the ranks that --transport means, with --messages, --hosts, --deadline, --arena, --threads,
+ * --device and --wire for each, and return the command's exit code; errors are printed.
  *
  *   "threads", "shm"   starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" joins the ranks that are
  *                      there

@@ -21,7 +21,8 @@ static const char help_text[] =
     "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
     "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
     "  volume   bytes that every rank sends to every other, nothing is run\n"
-    "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch\n";
+    "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
+    "            77 no such device here (--device)\n";
 
 int cli_exit_code(heddle_status status)
 {

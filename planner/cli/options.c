@@ -16,7 +16,7 @@ enum { HELP_COLUMN = 24, HELP_WIDTH = 116, NAME_BYTES = 64 };
 typedef enum option_kind { FLAG, NUMBER, BYTES, TEXT, CHOICE, TRANSPORT, METHODS } option_kind;
 
 typedef struct cli_option {
-    const char *name, *value; /* value: how the usage calls it; of CHOICE both words, with a bar between */
+    const char *name, *value; /* value: how the usage calls it; of CHOICE the words, with bars between */
     unsigned commands;
     option_kind kind;
     size_t at; /* of int (FLAG, CHOICE), long long (NUMBER, BYTES), const char * or methods in cli_arguments */
@@ -122,6 +122,9 @@ static const cli_option table[] = {
     {"seconds", "S", BENCHES, NUMBER, AT(seconds), "3", "time to spend", 0, 86400},
     {"memory", "peer|any", CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
      "any: private buffers, which peers cannot reach"},
+    {"device", "KIND[:N]", CLI_VERIFY, TEXT, AT(device), NULL,
+     "arrays lie in this device's memory: cuda, each rank's own, or cuda:1; exit 77 where there is none"},
+    {"wire", "auto|peer|nccl|host", CLI_VERIFY, CHOICE, AT(wire), "auto", "how bytes go from device to device"},
     {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
     {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},
     {"list-kernels", NULL, CLI_BENCH, FLAG, AT(list_kernels), NULL, "the copy kernels of this CPU"},
@@ -164,14 +167,22 @@ static int take_bytes(long long *out, const cli_option *o, const char *text)
 
 static int take_choice(int *out, const cli_option *o, const char *text)
 {
-    const char *bar = strchr(o->value, '|');
-    const size_t length = (size_t)(bar - o->value);
-    *out = strcmp(text, bar + 1) == 0                                      ? CLI_SECOND
-           : strlen(text) == length && memcmp(text, o->value, length) == 0 ? CLI_FIRST
-                                                                           : 0;
-    return *out != 0
-               ? CLI_OK
-               : cli_usage_error("--%s wants '%.*s' or '%s', not '%s'", o->name, (int)length, o->value, bar + 1, text);
+    char words[256] = "";
+    const char *word = o->value;
+    for (int number = 1, used = 0; *word != '\0'; number++) {
+        const int length = (int)strcspn(word, "|"), is_last = word[length] == '\0';
+        if (strlen(text) == (size_t)length && memcmp(text, word, (size_t)length) == 0) {
+            *out = number;
+            return CLI_OK;
+        }
+        used += snprintf(words + used, sizeof words - (size_t)used, "%s'%.*s'",
+                         number == 1 ? ""
+                         : is_last   ? " or "
+                                     : ", ",
+                         length, word);
+        word += length + !is_last;
+    }
+    return cli_usage_error("--%s wants %s, not '%s'", o->name, words, text);
 }
 
 /* --method adds to those before it; later entries win. */

@@ -6,7 +6,7 @@
 
 enum { CLI_METHODS_BYTES = 4096 };
 
-/* Two words to choose from; 0: nothing was said. */
+/* Words to choose from, by number; 0: nothing was said. */
 enum { CLI_FIRST = 1, CLI_SECOND = 2 };
 
 /* Numbers that were not given are 0, texts NULL, unless the table has a default. */
@@ -17,8 +17,8 @@ struct cli_arguments {
     const char *operand; /* the model, reshard line or problem; NULL with --random */
     /* ranks */
     long long ranks, hosts, deadline_s, arena_bytes;
-    const char *transport;
-    int messages;
+    const char *transport, *device;
+    int messages, wire;
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */

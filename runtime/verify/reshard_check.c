@@ -63,8 +63,8 @@ static void save_parts(verify_trial *t)
 /* Blocking, or every other time split-phase with a few looks in between. */
 static heddle_status move(verify_trial *t, heddle_reshard *reshard)
 {
-    const void *src = t->part[0].data;
-    void *dst = t->part[1].data;
+    const void *src = verify_part_data(&t->part[0]);
+    void *dst = verify_part_data(&t->part[1]);
     if (t->executions % 2 == 0) {
         return heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
     }
@@ -81,7 +81,11 @@ static heddle_status run_round(verify_trial *t, heddle_reshard *reshard, int rou
     const verify_values values = {&t->line, t->input, round};
     verify_part_fill(&t->part[0], &values);
     verify_part_fill(&t->part[1], NULL);
-    heddle_status st = move(t, reshard);
+    heddle_status st = verify_part_send(&t->part[0]);
+    st = st == HEDDLE_OK ? verify_part_send(&t->part[1]) : st;
+    st = st == HEDDLE_OK ? move(t, reshard) : st;
+    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[0]) : st;
+    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[1]) : st;
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -114,6 +118,10 @@ static heddle_status run_rounds(verify_trial *t)
 heddle_status verify_run(verify_trial *t)
 {
     heddle_status st = HEDDLE_OK;
+    if (heddle_comm_device(t->comm) >= 0) {
+        t->options.space = HEDDLE_SPACE_DEVICE;
+        t->options.device = heddle_comm_device(t->comm);
+    }
     for (int side = 0; side < 2 && st == HEDDLE_OK; side++) {
         st = verify_part_make(&t->part[side], t->comm, &t->line, side, &t->storage[side]);
     }

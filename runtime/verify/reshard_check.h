@@ -24,7 +24,7 @@ void verify_element(void *out, const verify_values *values, const int64_t *at, c
 /* Bitwise; where partial sums were added, any NaN equals any NaN. */
 int verify_same(const void *a, const void *b, const heddle_reshard_line *line);
 
-/* One local array between canaries. */
+/* One local array between canaries; of a device its image on the host. */
 typedef struct verify_part {
     const heddle_reshard_line *line;
     int is_to, rank;
@@ -36,6 +36,7 @@ typedef struct verify_part {
     char *memory, *data;
     unsigned char *owned; /* strided: 1 for each byte of the span that belongs to an element; else NULL */
     heddle_comm *comm;    /* NULL: plain memory */
+    char *on_device;      /* the array as the reshard sees it, where the communicator has a device; else NULL */
 } verify_part;
 
 typedef struct verify_storage {
@@ -47,6 +48,11 @@ typedef struct verify_storage {
 heddle_status verify_part_make(verify_part *out, heddle_comm *comm, const heddle_reshard_line *line, int is_to,
                                const verify_storage *storage);
 void verify_part_free(verify_part *part);
+/* What a reshard is given. */
+void *verify_part_data(const verify_part *part);
+/* What was filled in goes to the device, or comes from there before it is checked. Nothing without a device. */
+heddle_status verify_part_send(const verify_part *part);
+heddle_status verify_part_fetch(const verify_part *part);
 /* Canaries everywhere, and with values != NULL the elements. */
 void verify_part_fill(verify_part *part, const verify_values *values);
 /* 1 and "" in `problem` when all is as it should be; else 0 and one sentence. */
@@ -72,7 +78,7 @@ typedef struct verify_trial {
 
 /* A line for all ranks of t->comm, and buffers and options. HEDDLE_MEMORY_ANY: no peer reaches a buffer. */
 void verify_draw(verify_trial *t, random_source *source, heddle_memory memory);
-/* Collective. Not HEDDLE_OK: the reshard itself failed. */
+/* Collective. Where the communicator has a device the arrays lie there. Not HEDDLE_OK: the reshard itself failed. */
 heddle_status verify_run(verify_trial *t);
 
 #endif

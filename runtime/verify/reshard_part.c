@@ -1,3 +1,4 @@
+#include "runtime/verify/device_array.h"
 #include "runtime/verify/judge.h"
 #include "runtime/verify/reshard_check.h"
 
@@ -86,13 +87,16 @@ heddle_status verify_part_make(verify_part *out, heddle_comm *comm, const heddle
     choose_strides(out, storage->pad_elems);
     size_t shift = (size_t)storage->misaligned_elems * heddle_dtype_bytes(line->shape.dtype);
     out->memory_bytes = 2 * GUARD_BYTES + shift + out->span_bytes;
-    void *memory = NULL;
-    if (storage->private_memory) {
+    void *memory = NULL, *on_device = NULL;
+    const int is_image = heddle_comm_device(comm) >= 0;
+    out->comm = is_image || !storage->private_memory ? comm : NULL;
+    if (is_image || storage->private_memory) {
         memory = malloc(out->memory_bytes);
+        st = is_image ? heddle_buffer_alloc(&on_device, comm, out->memory_bytes, HEDDLE_SPACE_DEVICE) : st;
     } else {
         st = heddle_buffer_alloc(&memory, comm, out->memory_bytes, HEDDLE_SPACE_HOST);
-        out->comm = comm;
     }
+    out->on_device = on_device;
     out->owned = storage->pad_elems > 0 && st == HEDDLE_OK ? calloc(out->span_bytes + 1, 1) : NULL;
     out->memory = memory;
     if (st != HEDDLE_OK) {
@@ -112,13 +116,33 @@ heddle_status verify_part_make(verify_part *out, heddle_comm *comm, const heddle
 
 void verify_part_free(verify_part *part)
 {
-    if (part->comm != NULL) {
+    if (part->on_device != NULL) {
+        heddle_buffer_free(part->comm, part->on_device);
+        free(part->memory);
+    } else if (part->comm != NULL) {
         heddle_buffer_free(part->comm, part->memory);
     } else {
         free(part->memory);
     }
     free(part->owned);
     memset(part, 0, sizeof *part);
+}
+
+void *verify_part_data(const verify_part *part)
+{
+    return part->on_device != NULL ? part->on_device + (part->data - part->memory) : part->data;
+}
+
+heddle_status verify_part_send(const verify_part *part)
+{
+    return part->on_device == NULL ? HEDDLE_OK
+                                   : judge_device_copy(part->comm, part->on_device, part->memory, part->memory_bytes);
+}
+
+heddle_status verify_part_fetch(const verify_part *part)
+{
+    return part->on_device == NULL ? HEDDLE_OK
+                                   : judge_device_copy(part->comm, part->memory, part->on_device, part->memory_bytes);
 }
 
 typedef struct visit_state {

@@ -3,6 +3,7 @@
 #include "fake_transport.h"
 #include "null_calls.h"
 #include <heddle/sys/bench.h>
+#include <heddle/sys/device.h>
 
 static char text[HEDDLE_LINE_BYTES];
 static int coords[HEDDLE_MAX_AXES];
@@ -64,6 +65,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_comm_attach_device, "!comm device", NULL_STATUS,                                                          \
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
     X(heddle_comm_device, "comm", -1, heddle_comm_device(P(0, a->comm)))                                               \
+    X(heddle_comm_device_table, "comm", NULL_NOTHING, heddle_comm_device_table(P(0, a->comm)) != NULL)                 \
     X(heddle_comm_poll, "comm", NULL_STATUS, heddle_comm_poll(P(0, a->comm)))                                          \
     X(heddle_comm_barrier, "comm", NULL_STATUS, heddle_comm_barrier(P(0, a->comm)))                                    \
     X(heddle_comm_allgather, "comm send recv", NULL_STATUS,                                                            \

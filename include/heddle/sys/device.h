@@ -12,6 +12,7 @@
 #ifndef HEDDLE_DEVICE_H
 #define HEDDLE_DEVICE_H
 
+#include <heddle/comm.h>
 #include <heddle/export.h>
 #include <heddle/space.h>
 #include <heddle/status.h>
@@ -79,6 +80,9 @@ typedef struct heddle_device {
 
 /* The built-in table of host memory. Static storage. */
 HEDDLE_API const heddle_device *heddle_device_host(void);
+/* The table of the device that is attached to comm, for its number heddle_comm_device: so that who measures or judges
+ * heddle copies and waits as it does itself. Valid as long as comm. NULL: none, or comm is NULL. */
+HEDDLE_API const heddle_device *heddle_comm_device_table(const heddle_comm *comm);
 
 /* What is looked for in libheddle_NAME.so: the table, in static storage. A library is linked to nothing of heddle:
  * `fail` is heddle_set_error of the one that asks; ranks that are threads ask at the same time. HEDDLE_ERR_UNSUPPORTED,

@@ -106,6 +106,12 @@ out:
     return st;
 }
 
+const heddle_device *heddle_comm_device_table(const heddle_comm *comm)
+{
+    const hd_device *device = comm != NULL ? hd_comm_device(comm) : NULL;
+    return device != NULL ? device->library : NULL;
+}
+
 int heddle_comm_device(const heddle_comm *comm)
 {
     const hd_device *device = comm != NULL ? hd_comm_device(comm) : NULL;

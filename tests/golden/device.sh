@@ -1,0 +1,30 @@
+# heddle with --device, on the emulated one: right, exit codes, and that a mistake there is noticed.
+set -u
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+command=verify
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
+
+line='bf16[b=2 t=30 s=159 c=16] on [sp=4]: t@sp -> s@sp as b,s,t,c'
+says "a wire and no device" 2 "--device is needed" "$line" --wire host
+says "no such wire" 2 "--wire wants 'auto', 'peer', 'nccl' or 'host', not 'rope'" "$line" --device cuda --wire rope
+says "no such kind" 77 "devices of kind pigeon are not available" "$line" --device pigeon
+says "not the form of a device" 2 "a device is 'KIND'" "$line" --device cuda:x
+
+export HEDDLE_MODULE_PATH=${HEDDLE_BUILD:?}/tests/device-sim
+[ -e "$HEDDLE_MODULE_PATH/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
+HEDDLE_CUDASIM_DEVICES=-1 says "no driver" 77 "no cuda device" "$line" --device cuda
+says "no device of that number" 77 "no device cuda:9" "$line" --device cuda:9
+for transport in threads shm; do
+    says "line on $transport" 0 "1 reshard bitwise right on $transport: 4 ranks" "$line" --device cuda \
+        --transport $transport
+    grep -q "device cuda:0 (emulated" "$folder/out" || { echo "FAILED: no device named on $transport"; failed=1; }
+    says "random on $transport" 0 "20 reshards bitwise right" --random 20 --ranks 3 --transport $transport --seed 3 \
+        --device cuda
+done
+says "wire host" 0 "wire host (as asked for)" --random 5 --ranks 2 --device cuda:1 --wire host
+
+says "save" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/device" --device cuda
+unset HEDDLE_MODULE_PATH
+says "the same on the host" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/host"
+diff -r "$folder/device" "$folder/host" || { echo "FAILED: saved parts differ"; failed=1; }
+exit $failed
