@@ -2,6 +2,7 @@
 #include "launch.h"
 #include "options.h"
 #include "planner/report/bench.h"
+#include "runtime/verify/device_bench.h"
 
 #include <heddle/sys/bench.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
     bench_request request = *(const bench_request *)arg;
     request.options.reshard = &request.reshard;
     heddle_bench_result result = {.struct_bytes = sizeof(result)};
-    heddle_status st = heddle_bench_reshard(&result, comm, &request.line, &request.options);
+    heddle_status st = (heddle_comm_device(comm) >= 0 ? device_bench : heddle_bench_reshard)(
+        &result, comm, &request.line, &request.options);
     if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
         report_bench_reshard(&request.line, comm, &result, request.json);
         fflush(stdout);
@@ -93,6 +95,8 @@ const cli_command cli_bench = {
     .notes =
         "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, "
         "all\n"
-        "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n",
+        "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n"
+        "With --device it is the device's own copy of as many bytes, and arrays alternate so that caches do not "
+        "help.\n",
     .run = run,
 };

@@ -24,6 +24,22 @@ done
 says "wire host" 0 "wire host (as asked for)" --random 5 --ranks 2 --device cuda:1 --wire host
 
 says "save" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/device" --device cuda
+command=bench
+says "bench" 0 '"samples": 8,' 'bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp' --device cuda --iterations 8 --seconds 0 \
+    --json
+grep -q '"roofline_kernel": "the device.s copy"' "$folder/out" && grep -q '"bytes_per_rank": 32768,' "$folder/out" || {
+    echo "FAILED: bench says:"
+    cat "$folder/out"
+    failed=1
+}
+HEDDLE_CUDASIM_DEVICES=-1 says "bench without a driver" 77 "no cuda device" "$line" --device cuda
+command=verify
+
+example=${HEDDLE_BUILD:?}/example_05_device
+"$example" >"$folder/out" 2>&1 || { echo "FAILED: example_05_device exits $?"; cat "$folder/out"; failed=1; }
+[ "$(grep -c '0 wrong after the switch, 0 in the pass' "$folder/out")" = 4 ] || { cat "$folder/out"; failed=1; }
+HEDDLE_CUDASIM_DEVICES=0 "$example" >"$folder/out" 2>&1
+[ $? = 77 ] || { echo "FAILED: example_05_device without a device"; cat "$folder/out"; failed=1; }
 unset HEDDLE_MODULE_PATH
 says "the same on the host" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/host"
 diff -r "$folder/device" "$folder/host" || { echo "FAILED: saved parts differ"; failed=1; }

@@ -1,0 +1,178 @@
+/* Tensors of other frameworks, as DLPack hands them over (torch.Tensor.__dlpack__, CuPy, JAX, TVM): the address of a
+ * DLTensor becomes a heddle_tensor. Header only; the layout of a DLTensor is written out below, so that no other header
+ * is needed, and it goes together with dlpack.h.
+ *
+ *     DLManagedTensor *managed = PyCapsule_GetPointer(capsule, "dltensor");
+ *     heddle_tensor x;
+ *     st = heddle_tensor_from_dlpack(&x, &managed->dl_tensor, &shape, &mesh, &layout, heddle_comm_rank(comm));
+ *     st = st ? st : heddle_session_enter(session, "s.attn", &x, NULL, stream);
+ */
+#ifndef HEDDLE_DLPACK_H
+#define HEDDLE_DLPACK_H
+
+#include <heddle/tensor.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a DLTensor is in memory, the same in every version of DLPack up to 1.x. */
+struct heddle_dl_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t code, bits; /* of an element */
+    uint16_t lanes;
+    int64_t *shape;
+    int64_t *strides; /* in elements; NULL: dense, row-major */
+    uint64_t byte_offset;
+};
+
+/* The numbers of DLPack that mean something here. */
+enum {
+    HEDDLE_DL_CPU = 1,
+    HEDDLE_DL_CUDA = 2,
+    HEDDLE_DL_CUDA_HOST = 3, /* pinned: memory of the host */
+    HEDDLE_DL_CUDA_MANAGED = 13
+};
+
+/* The pair (code, bits) of a dtype; 0 where it has none. */
+static inline unsigned heddle_dl_type(heddle_dtype dtype)
+{
+    enum { INTEGER = 0, UNSIGNED = 1, FLOATING = 2, BFLOAT = 4, BOOLEAN = 6, E4M3FN = 10, E5M2 = 12 };
+    switch (dtype) {
+    case HEDDLE_F64:
+        return FLOATING << 8 | 64;
+    case HEDDLE_F32:
+        return FLOATING << 8 | 32;
+    case HEDDLE_F16:
+        return FLOATING << 8 | 16;
+    case HEDDLE_BF16:
+        return BFLOAT << 8 | 16;
+    case HEDDLE_F8E4M3:
+        return E4M3FN << 8 | 8;
+    case HEDDLE_F8E5M2:
+        return E5M2 << 8 | 8;
+    case HEDDLE_I64:
+        return INTEGER << 8 | 64;
+    case HEDDLE_I32:
+        return INTEGER << 8 | 32;
+    case HEDDLE_I8:
+        return INTEGER << 8 | 8;
+    case HEDDLE_U8:
+        return UNSIGNED << 8 | 8;
+    case HEDDLE_BOOL:
+        return BOOLEAN << 8 | 8;
+    default:
+        return 0;
+    }
+}
+
+/* Space and device of out, from where the DLTensor says that it lies. */
+static inline heddle_status heddle_dl_place(heddle_tensor *out, const struct heddle_dl_tensor *from)
+{
+    const int type = from->device_type;
+    if (type == HEDDLE_DL_CPU || type == HEDDLE_DL_CUDA_HOST) {
+        out->space = HEDDLE_SPACE_HOST;
+        out->device = 0;
+        return HEDDLE_OK;
+    }
+    if (type == HEDDLE_DL_CUDA || type == HEDDLE_DL_CUDA_MANAGED) {
+        out->space = HEDDLE_SPACE_DEVICE;
+        out->device = (int)from->device_id;
+        return HEDDLE_OK;
+    }
+    return heddle_set_error(HEDDLE_ERR_UNSUPPORTED,
+                            "the DLTensor is on a device of DLPack's type %d; heddle takes 1 (CPU), 2 (CUDA), 3 "
+                            "(pinned by CUDA) and 13 (managed by CUDA)",
+                            type);
+}
+
+/* Strides and capacity of out. */
+static inline heddle_status heddle_dl_strides(heddle_tensor *out, const struct heddle_dl_tensor *from,
+                                              const heddle_box *box)
+{
+    int64_t dense = 1, last = 0, elems = 1;
+    for (int d = box->ndim - 1; d >= 0; d--) {
+        if (from->shape[d] != box->len[d]) {
+            return heddle_set_error(HEDDLE_ERR_LAYOUT,
+                                    "dim %d ('%s') of the DLTensor has %lld elements, this rank's part has %lld", d,
+                                    out->shape.dim[d].name, (long long)from->shape[d], (long long)box->len[d]);
+        }
+        out->stride_elems[d] = from->strides != NULL ? from->strides[d] : dense;
+        if (out->stride_elems[d] < 0) {
+            return heddle_set_error(HEDDLE_ERR_ARG, "dim %d ('%s') of the DLTensor has stride %lld: below 0", d,
+                                    out->shape.dim[d].name, (long long)out->stride_elems[d]);
+        }
+        dense *= box->len[d];
+        elems *= box->len[d];
+        last += box->len[d] > 0 ? out->stride_elems[d] * (box->len[d] - 1) : 0;
+    }
+    out->capacity_bytes = elems > 0 ? (size_t)(last + 1) * heddle_dtype_bytes(out->shape.dtype) : 0;
+    return HEDDLE_OK;
+}
+
+/* *out becomes what a DLTensor says: this rank's part of a tensor of `shape` in `layout`, its dims in the order of
+ * `shape`, its extents those of heddle_layout_box for `rank`. Memory, strides, space and device are the DLTensor's. It
+ * stays the owner: keep it alive, and call its deleter. Memory pinned by CUDA is the host's, managed by CUDA the
+ * device's. Pure; any thread; out is unchanged on failure.
+ *   HEDDLE_ERR_ARG          a pointer is NULL (data: although the part has elements), no such rank, a negative stride
+ *   HEDDLE_ERR_LAYOUT       shape, mesh or layout are not valid; another number of dims or other extents
+ *   HEDDLE_ERR_UNSUPPORTED  another dtype than the shape's (vectors, lanes > 1, among them), or a device of a kind that
+ *                           heddle does not know; the sentence has both */
+static inline heddle_status heddle_tensor_from_dlpack(heddle_tensor *out, const void *dl_tensor,
+                                                      const heddle_shape *shape, const heddle_mesh *mesh,
+                                                      const heddle_layout *layout, int rank)
+{
+    const struct heddle_dl_tensor *from = (const struct heddle_dl_tensor *)dl_tensor;
+    heddle_tensor made;
+    heddle_box box;
+    heddle_status st;
+    if (out == NULL || from == NULL || shape == NULL || mesh == NULL || layout == NULL) {
+        return heddle_set_error(HEDDLE_ERR_ARG, "heddle_tensor_from_dlpack: %s is NULL",
+                                out == NULL     ? "out"
+                                : from == NULL  ? "dl_tensor"
+                                : shape == NULL ? "shape"
+                                : mesh == NULL  ? "mesh"
+                                                : "layout");
+    }
+    st = heddle_layout_box(&box, shape, mesh, layout, rank);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (from->ndim != shape->ndim) {
+        return heddle_set_error(HEDDLE_ERR_LAYOUT, "the DLTensor has %d dims, the shape has %d", (int)from->ndim,
+                                shape->ndim);
+    }
+    if (((unsigned)from->code << 8 | from->bits) != heddle_dl_type(shape->dtype) || from->lanes != 1) {
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED,
+                                "the DLTensor's elements are of DLPack's code %d, %d bits, %d lanes; %s is code %u, %u "
+                                "bits, 1 lane",
+                                from->code, from->bits, from->lanes, heddle_dtype_name(shape->dtype),
+                                heddle_dl_type(shape->dtype) >> 8, heddle_dl_type(shape->dtype) & 255);
+    }
+    made.shape = *shape;
+    made.layout = *layout;
+    st = heddle_dl_place(&made, from);
+    st = st != HEDDLE_OK ? st : heddle_dl_strides(&made, from, &box);
+    if (st == HEDDLE_OK && from->data == NULL && made.capacity_bytes > 0) {
+        st = heddle_set_error(HEDDLE_ERR_ARG, "the DLTensor's data is NULL, this rank's part has %zu bytes",
+                              made.capacity_bytes);
+    }
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    made.data = from->data != NULL ? (char *)from->data + from->byte_offset : NULL;
+    for (int d = shape->ndim; d < HEDDLE_MAX_DIMS; d++) {
+        made.stride_elems[d] = 0;
+    }
+    *out = made;
+    return HEDDLE_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

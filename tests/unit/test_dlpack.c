@@ -1,0 +1,172 @@
+/* DLPack's tensors as heddle's: every field, and every refusal with its numbers. */
+#include "case.h"
+
+#include <heddle/dlpack.h>
+#include <heddle/heddle.h>
+#include <string.h>
+
+/* dlpack.h 1.1 as its users see it, written here once more: the judge of the header's own copy. */
+typedef struct {
+    int device_type; /* an enum in C, of int's size */
+    int32_t device_id;
+} DLDevice;
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} DLDataType;
+typedef struct {
+    void *data;
+    DLDevice device;
+    int32_t ndim;
+    DLDataType dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+
+typedef struct problem {
+    heddle_reshard_line line;
+    int64_t extent[3], stride[3];
+    float memory[64];
+    DLTensor dl;
+    heddle_tensor out;
+} problem;
+
+/* Rank 1 of 2 has rows 3..4 of t. */
+static void make(problem *p)
+{
+    memset(p, 0, sizeof *p);
+    HD_OK(heddle_reshard_parse(&p->line, "f32[t=5 s=4 c=2] on [sp=2]: t@sp -> s@sp"));
+    memcpy(p->extent, (int64_t[]){2, 4, 2}, sizeof p->extent);
+    memcpy(p->stride, (int64_t[]){1, 6, 2}, sizeof p->stride);
+    p->dl = (DLTensor){p->memory, {1, 0}, 3, {2, 32, 1}, p->extent, NULL, 0};
+}
+
+static heddle_status take(problem *p)
+{
+    return heddle_tensor_from_dlpack(&p->out, &p->dl, &p->line.shape, &p->line.mesh, &p->line.from, 1);
+}
+
+static void dense_and_strided(void **state)
+{
+    (void)state;
+    problem p;
+    make(&p);
+    HD_OK(take(&p));
+    heddle_tensor wanted;
+    HD_OK(heddle_tensor_init(&wanted, p.memory, &p.line.shape, &p.line.mesh, &p.line.from, NULL, 1));
+    assert_ptr_equal(p.out.data, p.memory);
+    assert_int_equal(p.out.capacity_bytes, wanted.capacity_bytes);
+    assert_memory_equal(p.out.stride_elems, wanted.stride_elems, 3 * sizeof(int64_t));
+    assert_memory_equal(&p.out.layout, &p.line.from, sizeof p.line.from);
+    assert_int_equal(p.out.space, HEDDLE_SPACE_HOST);
+    p.dl.strides = p.stride;
+    p.dl.byte_offset = 12;
+    HD_OK(take(&p));
+    assert_ptr_equal(p.out.data, p.memory + 3);
+    assert_int_equal(p.out.capacity_bytes, (1 * 1 + 3 * 6 + 1 * 2 + 1) * 4);
+    assert_memory_equal(p.out.stride_elems, p.stride, sizeof p.stride);
+}
+
+static void places(void **state)
+{
+    (void)state;
+    static const struct {
+        int type;
+        heddle_space space;
+        int device;
+    } known[] = {{1, HEDDLE_SPACE_HOST, 0},
+                 {3, HEDDLE_SPACE_HOST, 0},
+                 {2, HEDDLE_SPACE_DEVICE, 5},
+                 {13, HEDDLE_SPACE_DEVICE, 5}};
+    problem p;
+    make(&p);
+    for (int i = 0; i < 4; i++) {
+        p.dl.device = (DLDevice){known[i].type, 5};
+        HD_OK(take(&p));
+        assert_int_equal(p.out.space, known[i].space);
+        assert_int_equal(p.out.device, known[i].device);
+    }
+    p.dl.device.device_type = 10;
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, take(&p));
+    assert_non_null(strstr(heddle_last_error(), "type 10"));
+}
+
+static void every_dtype(void **state)
+{
+    (void)state;
+    static const DLDataType type[HEDDLE_DTYPE_COUNT] = {
+        [HEDDLE_F64] = {2, 64, 1},  [HEDDLE_F32] = {2, 32, 1},    [HEDDLE_F16] = {2, 16, 1},
+        [HEDDLE_BF16] = {4, 16, 1}, [HEDDLE_F8E4M3] = {10, 8, 1}, [HEDDLE_F8E5M2] = {12, 8, 1},
+        [HEDDLE_I64] = {0, 64, 1},  [HEDDLE_I32] = {0, 32, 1},    [HEDDLE_I8] = {0, 8, 1},
+        [HEDDLE_U8] = {1, 8, 1},    [HEDDLE_BOOL] = {6, 8, 1},
+    };
+    problem p;
+    make(&p);
+    for (int of = 0; of < HEDDLE_DTYPE_COUNT; of++) {
+        for (int as = 0; as < HEDDLE_DTYPE_COUNT; as++) {
+            p.dl.dtype = type[of];
+            p.line.shape.dtype = (heddle_dtype)as;
+            HD_FAILS(of == as ? HEDDLE_OK : HEDDLE_ERR_UNSUPPORTED, take(&p));
+            assert_true(of != as || p.out.capacity_bytes == 16 * heddle_dtype_bytes((heddle_dtype)as));
+        }
+    }
+    p.line.shape.dtype = HEDDLE_F32;
+    p.dl.dtype = (DLDataType){2, 32, 4};
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, take(&p));
+    assert_non_null(strstr(heddle_last_error(), "code 2, 32 bits, 4 lanes; f32 is code 2, 32 bits, 1 lane"));
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    problem p;
+    make(&p);
+    p.out.device = 77; /* stays */
+    p.dl.ndim = 2;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, take(&p));
+    assert_non_null(strstr(heddle_last_error(), "2 dims, the shape has 3"));
+    make(&p);
+    p.out.device = 77;
+    p.extent[1] = 5;
+    HD_FAILS(HEDDLE_ERR_LAYOUT, take(&p));
+    assert_non_null(strstr(heddle_last_error(), "dim 1 ('s') of the DLTensor has 5 elements, this rank's part has 4"));
+    make(&p);
+    p.out.device = 77;
+    p.dl.strides = p.stride;
+    p.stride[2] = -1;
+    HD_FAILS(HEDDLE_ERR_ARG, take(&p));
+    assert_non_null(strstr(heddle_last_error(), "stride -1"));
+    p.dl.strides = NULL;
+    p.dl.data = NULL;
+    HD_FAILS(HEDDLE_ERR_ARG, take(&p));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, &p.dl, &p.line.shape, &p.line.mesh, &p.line.from, 2));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, NULL, &p.line.shape, &p.line.mesh, &p.line.from, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, &p.dl, NULL, &p.line.mesh, &p.line.from, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, &p.dl, &p.line.shape, NULL, &p.line.from, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, &p.dl, &p.line.shape, &p.line.mesh, NULL, 1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(NULL, &p.dl, &p.line.shape, &p.line.mesh, &p.line.from, 1));
+    assert_int_equal(p.out.device, 77);
+}
+
+/* A rank whose part is empty may have no memory. */
+static void empty_part(void **state)
+{
+    (void)state;
+    problem p;
+    make(&p);
+    HD_OK(heddle_reshard_parse(&p.line, "f32[t=1 s=4 c=2] on [sp=2]: t@sp -> s@sp"));
+    p.extent[0] = 0;
+    p.dl.data = NULL;
+    HD_OK(take(&p));
+    assert_null(p.out.data);
+    assert_int_equal(p.out.capacity_bytes, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(dense_and_strided), cmocka_unit_test(places),     cmocka_unit_test(every_dtype),
+        cmocka_unit_test(refusals),          cmocka_unit_test(empty_part),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
