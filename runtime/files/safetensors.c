@@ -1,5 +1,5 @@
 #include "runtime/files/safetensors.h"
-#include "runtime/files/safetensors_json.h"
+#include "runtime/files/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -235,13 +235,14 @@ static int take_header(json_reader *r, safetensors_file *out)
         }
     }
     r->at++;
-    return json_peek(r) < 0 ? 0
-                            : json_complain(r, "byte %zu of the header: something stands behind its end", 8 + r->at);
+    return json_peek(r) < 0
+               ? 0
+               : json_complain(r, "byte %zu of %s: something stands behind its end", r->before + r->at, r->part);
 }
 
 int safetensors_parse(safetensors_file *out, const uint8_t *bytes, size_t size, char *error, size_t error_bytes)
 {
-    json_reader r = {.error = error, .error_bytes = error_bytes};
+    json_reader r = {.part = "the header", .before = 8, .error = error, .error_bytes = error_bytes};
     uint64_t header = 0;
     memset(out, 0, sizeof(*out));
     if (size < 8) {

@@ -1,4 +1,4 @@
-#include "runtime/files/safetensors_json.h"
+#include "runtime/files/json.h"
 #include "runtime/files/utf8.h"
 
 #include <stdarg.h>
@@ -32,9 +32,10 @@ int json_expect(json_reader *r, char wanted)
 {
     int found = json_peek(r);
     if (found != wanted) {
-        return found < 0 ? json_complain(r, "the header ends at byte %zu where '%c' should stand", 8 + r->at, wanted)
-                         : json_complain(r, "byte %zu of the header is 0x%02x where '%c' should stand", 8 + r->at,
-                                         (unsigned)found, wanted);
+        return found < 0
+                   ? json_complain(r, "%s ends at byte %zu where '%c' should stand", r->part, r->before + r->at, wanted)
+                   : json_complain(r, "byte %zu of %s is 0x%02x where '%c' should stand", r->before + r->at, r->part,
+                                   (unsigned)found, wanted);
     }
     r->at++;
     return 0;
@@ -47,8 +48,9 @@ int json_more(json_reader *r, int *more, char closing)
         return json_peek(r) == closing ? 0 : json_expect(r, closing);
     }
     r->at++;
-    return json_peek(r) == closing ? json_complain(r, "byte %zu of the header: a comma before '%c'", 8 + r->at, closing)
-                                   : 0;
+    return json_peek(r) == closing
+               ? json_complain(r, "byte %zu of %s: a comma before '%c'", r->before + r->at, r->part, closing)
+               : 0;
 }
 
 static int hex(char c)
@@ -66,7 +68,7 @@ static int take_code(json_reader *r, unsigned *code)
     for (int i = 0; i < 4; i++) {
         int digit = r->at < r->size ? hex(r->text[r->at]) : -1;
         if (digit < 0) {
-            return json_complain(r, "byte %zu of the header: \\u wants four hexadecimal digits", 8 + r->at);
+            return json_complain(r, "byte %zu of %s: \\u wants four hexadecimal digits", r->before + r->at, r->part);
         }
         *code = *code * 16 + (unsigned)digit;
         r->at++;
@@ -90,7 +92,7 @@ static int take_unicode(json_reader *r, char *out, size_t *length)
         code = low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : code;
     }
     if (code == 0 || (code >= 0xd800 && code < 0xe000)) {
-        return json_complain(r, "byte %zu of the header: \\u%04x is %s", 8 + start, code,
+        return json_complain(r, "byte %zu of %s: \\u%04x is %s", r->before + start, r->part, code,
                              code == 0 ? "a zero byte, which ends a name" : "one half of a pair");
     }
     char *at = out + *length;
@@ -108,7 +110,7 @@ static int take_escape(json_reader *r, char *out, size_t *length)
 {
     static const char plain[] = "\"\\/bfnrt", meaning[] = "\"\\/\b\f\n\r\t";
     if (r->at >= r->size) {
-        return json_complain(r, "the header ends within a string");
+        return json_complain(r, "%s ends within a string", r->part);
     }
     const char c = r->text[r->at++];
     const char *found = c == '\0' ? NULL : strchr(plain, c);
@@ -117,7 +119,7 @@ static int take_escape(json_reader *r, char *out, size_t *length)
         return 0;
     }
     return c == 'u' ? take_unicode(r, out, length)
-                    : json_complain(r, "byte %zu of the header: unknown escape in a string", 8 + r->at - 1);
+                    : json_complain(r, "byte %zu of %s: unknown escape in a string", r->before + r->at - 1, r->part);
 }
 
 /* Does the text consist of UTF-8? */
@@ -146,7 +148,7 @@ int json_string(json_reader *r, char **out)
         end += r->text[end] == '\\' ? 2 : 1;
     }
     if (end >= r->size) {
-        return json_complain(r, "the string at byte %zu of the header does not end", 8 + r->at - 1);
+        return json_complain(r, "the string at byte %zu of %s does not end", r->before + r->at - 1, r->part);
     }
     char *text = malloc(end - r->at + 1);
     size_t length = 0;
@@ -157,8 +159,8 @@ int json_string(json_reader *r, char **out)
         const char c = r->text[r->at++];
         if ((unsigned char)c < 0x20) {
             free(text);
-            return json_complain(r, "byte %zu of the header: a string has the control character 0x%02x", 8 + r->at - 1,
-                                 (unsigned)(unsigned char)c);
+            return json_complain(r, "byte %zu of %s: a string has the control character 0x%02x", r->before + r->at - 1,
+                                 r->part, (unsigned)(unsigned char)c);
         }
         if (c != '\\') {
             text[length++] = c;
@@ -170,7 +172,7 @@ int json_string(json_reader *r, char **out)
     text[length] = '\0';
     if (!is_text(text)) {
         free(text);
-        return json_complain(r, "the string at byte %zu of the header is not UTF-8", 8 + start);
+        return json_complain(r, "the string at byte %zu of %s is not UTF-8", r->before + start, r->part);
     }
     r->at = end + 1;
     *out = text;
@@ -184,12 +186,12 @@ static int take_number(json_reader *r, int64_t *out, const char *what)
     const size_t start = r->at;
     while (r->at < r->size && r->text[r->at] >= '0' && r->text[r->at] <= '9') {
         if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, r->text[r->at] - '0', &value)) {
-            return json_complain(r, "%s at byte %zu of the header is larger than 2^63", what, 8 + start);
+            return json_complain(r, "%s at byte %zu of %s is larger than 2^63", what, r->before + start, r->part);
         }
         r->at++;
     }
     if (r->at == start || (r->text[start] == '0' && r->at > start + 1)) {
-        return json_complain(r, "%s at byte %zu of the header is not a whole number", what, 8 + start);
+        return json_complain(r, "%s at byte %zu of %s is not a whole number", what, r->before + start, r->part);
     }
     *out = value;
     return 0;
@@ -208,7 +210,8 @@ int json_numbers(json_reader *r, int64_t *out, int capacity, int *count, const c
     }
     for (;;) {
         if (*count == capacity) {
-            return json_complain(r, "%s at byte %zu of the header has more than %d numbers", what, 8 + r->at, capacity);
+            return json_complain(r, "%s at byte %zu of %s has more than %d numbers", what, r->before + r->at, r->part,
+                                 capacity);
         }
         if (take_number(r, &out[*count], what) != 0) {
             return -1;
@@ -219,4 +222,74 @@ int json_numbers(json_reader *r, int64_t *out, int capacity, int *count, const c
         }
         r->at++;
     }
+}
+
+/* true, false, null, or a number: begins with a digit, behind a sign at most. */
+static int is_word(const char *word)
+{
+    static const char *const known[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(word, known[i]) == 0) {
+            return 1;
+        }
+    }
+    char *end = NULL;
+    const char *digits = word + (word[0] == '-');
+    strtod(word, &end);
+    return digits[0] >= '0' && digits[0] <= '9' && digits[1] != 'x' && digits[1] != 'X' && *end == '\0';
+}
+
+int json_scalar(json_reader *r, char **out, int *quoted)
+{
+    char word[64];
+    size_t length = 0;
+    *quoted = json_peek(r) == '"';
+    if (*quoted) {
+        return json_string(r, out);
+    }
+    *out = NULL;
+    const size_t start = r->at;
+    while (r->at < r->size && length + 1 < sizeof(word) && r->text[r->at] != '\0' &&
+           strchr("+-.0123456789aeflnrstuE", r->text[r->at]) != NULL) {
+        word[length++] = r->text[r->at++];
+    }
+    word[length] = '\0';
+    if (!is_word(word)) {
+        return json_complain(r, "byte %zu of %s begins no string, number, true, false or null", r->before + start,
+                             r->part);
+    }
+    *out = strdup(word);
+    return *out != NULL ? 0 : json_complain(r, "no memory for a word of %zu bytes", length);
+}
+
+int json_skip(json_reader *r, int depth)
+{
+    const int opening = json_peek(r), closing = opening == '{' ? '}' : ']';
+    char *text = NULL;
+    int quoted = 0, more = 1;
+    if (opening != '{' && opening != '[') {
+        const int bad = json_scalar(r, &text, &quoted);
+        free(text);
+        return bad;
+    }
+    if (depth == 0) {
+        return json_complain(r, "byte %zu of %s: too many lists within lists", r->before + r->at, r->part);
+    }
+    r->at++;
+    more = json_peek(r) != closing;
+    r->at += !more;
+    while (more) {
+        if (opening == '{') {
+            const int bad = json_string(r, &text) != 0 || json_expect(r, ':') != 0;
+            free(text);
+            if (bad) {
+                return -1;
+            }
+        }
+        if (json_skip(r, depth - 1) != 0 || json_more(r, &more, (char)closing) != 0) {
+            return -1;
+        }
+        r->at += !more;
+    }
+    return 0;
 }

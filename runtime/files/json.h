@@ -1,15 +1,16 @@
-/* The JSON of a safetensors header: strings, whole numbers and what stands between them, as strict as RFC 8259. */
-#ifndef HD_FILES_SAFETENSORS_JSON_H
-#define HD_FILES_SAFETENSORS_JSON_H
+/* JSON read once from left to right, as strict as RFC 8259: headers of safetensors files, small files beside them. */
+#ifndef HD_FILES_JSON_H
+#define HD_FILES_JSON_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The JSON header, read once from left to right. */
 typedef struct json_reader {
     const char *text;
     size_t size, at;
-    const uint8_t *data; /* behind the header */
+    const char *part;    /* "the header": what the text is called in sentences */
+    size_t before;       /* bytes of the file that come before the text */
+    const uint8_t *data; /* of a safetensors file: behind the header */
     size_t data_bytes;
     char *error;
     size_t error_bytes;
@@ -29,5 +30,9 @@ int json_more(json_reader *r, int *more, char closing);
 int json_string(json_reader *r, char **out);
 /* [1, 2, 3]; *count gets their number, at most `capacity`. */
 int json_numbers(json_reader *r, int64_t *out, int capacity, int *count, const char *what);
+/* A string, a number, true, false or null as text on the heap; *quoted: it was a string. */
+int json_scalar(json_reader *r, char **out, int *quoted);
+/* Over any value, at most `depth` lists and maps deep. */
+int json_skip(json_reader *r, int depth);
 
 #endif
