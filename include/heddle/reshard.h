@@ -143,9 +143,9 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst are not
  * in the plan's space, overlap, are NULL (unless empty), not aligned to the element, or not reachable
  * (HEDDLE_MEMORY_PEER); the sentence names the rank. Every rank: those connected by the exchange, over any number of
- * ranks. Where part of the bytes travels as messages the rank gives up instead (heddle_comm_abort): the others return
- * HEDDLE_ERR_PEER. HEDDLE_ERR_ARG on this rank alone: reshard is NULL, or an execution of it is in flight
- * (heddle_reshard_start).
+ * ranks. Where a transport carries part of the bytes as messages (callbacks, mpi) the rank gives up instead
+ * (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_ARG on this rank alone: reshard is NULL, or an
+ * execution of it is in flight (heddle_reshard_start).
  *
  * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
  * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which

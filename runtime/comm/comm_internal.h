@@ -52,6 +52,9 @@ heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, in
 
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
+/* 1 where messages between ranks that are told not to reach one another have no transport to go by: all ranks sit on
+ * this host, have links, and can read each other's heddle_buffer_alloc. */
+int hd_comm_stages_messages(const heddle_comm *comm);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */
 int hd_comm_shares_address_space(const heddle_comm *comm);
 pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
@@ -73,10 +76,10 @@ void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name);
  * stay; a hint that cannot fail. */
 void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write);
 
-/* A link: for every ordered pair of local ranks and each of HD_LINK_SLOTS slots a flag with a small payload, alone on
- * its cache lines. Sequence numbers only grow; posting publishes everything written before (non-temporal stores
- * included, if their kernel fenced). Peers, slots and words are the caller's to get right: nothing is looked up here
- * that an execution would pay for. */
+/* A link: for every ordered pair of local ranks (of all, where messages are staged) and each of HD_LINK_SLOTS slots a
+ * flag with a small payload, alone on its cache lines. Sequence numbers only grow; posting publishes everything written
+ * before (non-temporal stores included, if their kernel fenced). Peers, slots and words are the caller's to get right:
+ * nothing is looked up here that an execution would pay for. */
 enum { HD_LINK_SLOTS = 4, HD_LINK_WORDS = 6 };
 typedef struct hd_link hd_link;
 

@@ -103,6 +103,11 @@ void hd_comm_quiesce(heddle_comm *comm)
     hd_group_quiesce(comm->group);
 }
 
+int hd_comm_stages_messages(const heddle_comm *comm)
+{
+    return comm->ops == &hd_local_ops;
+}
+
 int hd_comm_shares_address_space(const heddle_comm *comm)
 {
     return comm->group->team != NULL;

@@ -99,13 +99,7 @@ out:
     return st;
 }
 
-heddle_status hd_link_create(hd_link **out, heddle_comm *comm)
-{
-    return link_make(out, comm, comm->local, comm->nlocal);
-}
-
-/* Also between ranks that are told to send messages: those messages travel on it. */
-heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
+static heddle_status link_all(hd_link **out, heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     int *ranks = NULL;
@@ -115,9 +109,22 @@ heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
         ranks[i] = i;
     }
     HD_TRY(link_make(out, comm, ranks, comm->size));
-    (*out)->is_inner = 1;
 out:
     hd_free(ranks);
+    return st;
+}
+
+heddle_status hd_link_create(hd_link **out, heddle_comm *comm)
+{
+    return hd_comm_stages_messages(comm) ? link_all(out, comm) : link_make(out, comm, comm->local, comm->nlocal);
+}
+
+heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
+{
+    heddle_status st = link_all(out, comm);
+    if (st == HEDDLE_OK) {
+        (*out)->is_inner = 1;
+    }
     return st;
 }
 

@@ -15,6 +15,7 @@ heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_ch
     c->nranks = (int)n;
     c->options = *options;
     c->alternates = 1;
+    c->stages_messages = hd_comm_stages_messages(comm);
     HD_TRY(hd_alloc((void **)&c->component, n, 1, "a channel"));
     HD_TRY(hd_alloc((void **)&c->src_at, n, sizeof *c->src_at, "a channel"));
     HD_TRY(hd_alloc((void **)&c->dst_at, n, sizeof *c->dst_at, "a channel"));

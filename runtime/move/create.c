@@ -20,18 +20,18 @@ void hd_part_stream(hd_copy *copy, const hd_transfer *t)
     }
 }
 
-/* --- what the ranks tell one another: geometry of every transfer, and with whom they copy directly ---------------- */
+/* --- what the ranks tell one another: geometry of every transfer, and with whom they are linked ---------------- */
 
 typedef struct survey {
-    size_t record_bytes, near_at; /* of a rank's record; where its bits begin */
+    size_t record_bytes, links_at; /* of a rank's record; where its bits begin */
     char *own, *all;
 } survey;
 
 static heddle_status survey_alloc(survey *s, int nranks, int ntransfers)
 {
     heddle_status st = HEDDLE_OK;
-    s->near_at = (size_t)ntransfers * sizeof(hd_geometry);
-    s->record_bytes = s->near_at + ((size_t)nranks + 63) / 64 * sizeof(uint64_t);
+    s->links_at = (size_t)ntransfers * sizeof(hd_geometry);
+    s->record_bytes = s->links_at + ((size_t)nranks + 63) / 64 * sizeof(uint64_t);
     HD_TRY(hd_alloc((void **)&s->own, 1, s->record_bytes, "geometry of a transfer"));
     HD_TRY(hd_alloc((void **)&s->all, (size_t)nranks, s->record_bytes, "geometry of a transfer"));
 out:
@@ -43,22 +43,25 @@ static hd_geometry *geometry(char *records, int transfer)
     return (hd_geometry *)(void *)records + transfer;
 }
 
-static uint64_t *near_words(const survey *s, char *record)
+static uint64_t *link_words(const survey *s, char *record)
 {
-    return (uint64_t *)(void *)(record + s->near_at);
+    return (uint64_t *)(void *)(record + s->links_at);
 }
 
-static void note_peers(hd_geometry *out, uint64_t *near_word, hd_transfer *t, const hd_parts *parts, int is_send)
+static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, const hd_parts *parts, int is_send)
 {
     for (int i = 0; i < parts->count; i++) {
-        int peer = parts->part[i].peer, near = hd_channel_near(t->channel, peer);
+        int peer = parts->part[i].peer;
+        int near = hd_channel_near(t->channel, peer), linked = hd_channel_linked(t->channel, peer);
         int64_t bytes = hd_copy_bytes(&parts->part[i].copy);
         if (peer == t->channel->rank) {
             continue;
         }
         out->near += near;
-        out->mail += !near;
-        near_word[peer / 64] |= (uint64_t)near << peer % 64;
+        out->staged += linked && !near;
+        out->mail += !linked;
+        t->channel->has_near |= near;
+        link_word[peer / 64] |= (uint64_t)linked << peer % 64;
         if (is_send) {
             t->bytes_near += near ? bytes : 0;
             t->bytes_messages += near ? 0 : bytes;
@@ -67,13 +70,13 @@ static void note_peers(hd_geometry *out, uint64_t *near_word, hd_transfer *t, co
     }
 }
 
-static void describe(hd_geometry *out, uint64_t *near_word, hd_transfer *t, int64_t footprint_bytes)
+static void describe(hd_geometry *out, uint64_t *link_word, hd_transfer *t, int64_t footprint_bytes)
 {
     out->adds = t->adds;
     out->clears = t->clears;
     out->footprint_bytes = footprint_bytes;
-    note_peers(out, near_word, t, &t->send, 1);
-    note_peers(out, near_word, t, &t->recv, 0);
+    note_peers(out, link_word, t, &t->send, 1);
+    note_peers(out, link_word, t, &t->recv, 0);
     for (int i = 0; i < t->recv.count; i++) {
         hd_copy copy = t->recv.part[i].copy;
         if (t->adds) {
@@ -88,7 +91,7 @@ static void describe(hd_geometry *out, uint64_t *near_word, hd_transfer *t, int6
     }
 }
 
-/* Ranks that this one is connected with by direct copies: a refusal reaches all of them before anything moves. */
+/* Ranks that this one is connected with by links: a refusal reaches all of them before anything moves. */
 static void find_component(hd_channel *c, const survey *s)
 {
     enum { SEEN = 1, VISITED = 2 };
@@ -97,9 +100,9 @@ static void find_component(hd_channel *c, const survey *s)
     for (int grew = 1; grew;) {
         grew = 0;
         for (int r = 0; r < c->nranks; r++) {
-            const uint64_t *near_word = near_words(s, s->all + (size_t)r * s->record_bytes);
+            const uint64_t *link_word = link_words(s, s->all + (size_t)r * s->record_bytes);
             for (int k = 0; c->component[r] == SEEN && k < c->nranks; k++) {
-                if (!c->component[k] && (near_word[k / 64] >> k % 64 & 1)) {
+                if (!c->component[k] && (link_word[k / 64] >> k % 64 & 1)) {
                     c->component[k] = SEEN;
                     grew = 1;
                 }
@@ -217,11 +220,11 @@ out:
 static heddle_status open_ways(hd_transfer **transfer, int n, hd_channel *c)
 {
     heddle_status st = HEDDLE_OK;
-    int any_near = 0;
+    int any_link = 0;
     for (int i = 0; i < n; i++) {
-        any_near |= transfer[i]->any_near;
+        any_link |= transfer[i]->any_near | transfer[i]->any_staged;
     }
-    if (any_near && c->link == NULL) {
+    if (any_link && c->link == NULL) {
         hd_link *link = NULL;
         HD_TRY(hd_link_create(&link, c->comm));
         hd_channel_set_link(c, link);
@@ -250,7 +253,7 @@ heddle_status hd_transfers_create(hd_transfer **out, hd_channel *c, const hd_tra
     }
     HD_TRY(hd_comm_agree(c->comm, mine));
     for (int i = 0; i < n; i++) {
-        describe(geometry(s.own, i), near_words(&s, s.own), out[i], spec[i].footprint_bytes);
+        describe(geometry(s.own, i), link_words(&s, s.own), out[i], spec[i].footprint_bytes);
     }
     HD_TRY(hd_comm_allgather_or_abort(c->comm, s.own, s.all, s.record_bytes));
     HD_TRY(hd_comm_agree(c->comm, build_all(out, n, c, &s)));
@@ -275,13 +278,14 @@ void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *t)
                               .messages = t->messages,
                               .workspace_bytes = t->stage_bytes + t->mail.stage_bytes,
                               .any_near = t->any_near,
-                              .any_messages = t->any_mail,
+                              .any_messages = t->any_mail || t->any_staged,
+                              .any_mail = t->any_mail,
                               .any_adds = t->any_adds,
                               .adds = t->adds,
                               .push = t->push,
                               .walk_src = t->walk_src,
                               .is_open = t->is_open,
-                              .is_private = t->own.used,
+                              .is_private = t->own.is_private,
                               .reach = t->reach,
                               .lanes = &t->lanes,
                               .pack = &t->own.pack,
@@ -292,6 +296,7 @@ void hd_transfer_use_kernel(hd_transfer *t, const hd_copy_kernel *kernel, const 
 {
     hd_lanes_choose(&t->lanes, kernel, hint);
     hd_lanes_choose(&t->own.pack, kernel, hint);
+    hd_lanes_choose(&t->own.pack_mail, kernel, hint);
     for (int i = 0; i < t->own.nfrom; i++) {
         hd_lanes_choose(&t->own.direct[i], kernel, hint);
         hd_lanes_choose(&t->own.staged[i], kernel, hint);

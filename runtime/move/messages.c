@@ -1,4 +1,4 @@
-/* Messages to and from ranks that cannot be reached. Only the side that does not lie together is typed or packed. */
+/* Messages to and from ranks that a transport leads to. Only the side that does not lie together is typed or packed. */
 #include "runtime/move/transfer.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static heddle_status survey(side_plan *out, const hd_transfer *t, int is_send)
     HD_TRY(hd_alloc((void **)&out->peer, n, sizeof(int), "messages of a transfer"));
     HD_TRY(hd_alloc((void **)&out->index, n, sizeof(int), "messages of a transfer"));
     for (int i = 0; i < parts->count; i++) {
-        if (hd_channel_near(t->channel, parts->part[i].peer)) {
+        if (hd_channel_linked(t->channel, parts->part[i].peer)) {
             continue;
         }
         hd_copy *copy = &out->copy[out->n];

@@ -126,6 +126,7 @@ typedef struct hd_transfer_info {
     int64_t bytes_near, bytes_messages, messages; /* that this rank sends */
     int64_t workspace_bytes;
     int any_near, any_messages, any_adds; /* on any rank */
+    int any_mail;                         /* messages by a transport, which may be typed or packed */
     int adds;                             /* on this one */
     int push, walk_src;                   /* who moves, and whose rows it follows */
     int is_open;                          /* another direction may be faster */

@@ -17,8 +17,9 @@ void hd_peer_choose(hd_transfer *t, const hd_geometry *all, size_t step)
         const hd_geometry *g = (const hd_geometry *)(const void *)((const char *)all + (size_t)r * step);
         t->any_adds |= g->adds;
         t->any_mail |= g->mail > 0;
+        t->any_staged |= g->staged > 0;
         t->any_near |= g->near > 0;
-        must_pull |= g->adds | g->clears;
+        must_pull |= g->adds | g->clears | g->staged;
         top = g->largest_bytes > top->largest_bytes ? g : top;
         t->hint.footprint_bytes += hd_channel_near(t->channel, r) ? g->footprint_bytes : 0;
     }
@@ -40,11 +41,11 @@ static int add_rank(int *list, int n, int rank)
     return n + 1;
 }
 
-static int add_near(int *list, int n, const hd_channel *c, const hd_parts *parts)
+static int add_linked(int *list, int n, const hd_channel *c, const hd_parts *parts)
 {
     for (int i = 0; i < parts->count; i++) {
         int peer = parts->part[i].peer;
-        n = peer != c->rank && hd_channel_near(c, peer) ? add_rank(list, n, peer) : n;
+        n = peer != c->rank && hd_channel_linked(c, peer) ? add_rank(list, n, peer) : n;
     }
     return n;
 }
@@ -69,11 +70,14 @@ static heddle_status list_peers(hd_transfer *t)
     HD_TRY(hd_alloc((void **)&p->tell, n, sizeof(int), "peers of a transfer"));
     HD_TRY(hd_alloc((void **)&p->hear, n, sizeof(int), "peers of a transfer"));
     HD_TRY(hd_alloc((void **)&p->uses, n, 1, "peers of a transfer"));
-    p->nserved = add_near(p->served, 0, c, served);
-    p->nmovers = add_near(p->movers, 0, c, movers);
-    p->ntell = add_connected(p->tell, add_near(p->tell, 0, c, movers), t);
-    p->nhear = add_connected(p->hear, add_near(p->hear, 0, c, served), t);
+    p->nserved = add_linked(p->served, 0, c, served);
+    p->nmovers = add_linked(p->movers, 0, c, movers);
+    p->ntell = add_connected(p->tell, add_linked(p->tell, 0, c, movers), t);
+    p->nhear = add_connected(p->hear, add_linked(p->hear, 0, c, served), t);
     memset(p->uses, 1, (size_t)p->nserved); /* they come first */
+    for (int i = 0; i < p->nmovers; i++) {
+        p->is_touched |= hd_channel_near(c, p->movers[i]);
+    }
 out:
     return st;
 }
@@ -151,7 +155,7 @@ heddle_status hd_peer_post(hd_channel *c, int kind, int peer, const uint64_t *wo
 
 int hd_channel_has_peers(const hd_channel *c)
 {
-    return c->guard != NULL && c->guard->peers.ntell > 0;
+    return c->guard != NULL && c->has_near;
 }
 
 /* Names stay while the arrays do. */
@@ -163,7 +167,7 @@ static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
     }
     t->src_name = hd_window_name(c->window[c->rank], src, t->src_bytes);
     t->dst_name = hd_window_name(c->window[c->rank], dst, t->dst_bytes);
-    if (t->peers.nmovers > 0 && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
+    if (t->peers.is_touched && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
         t->named_src = t->named_dst = NULL;
         return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)", c->rank,
                        c->options.what);
@@ -180,19 +184,17 @@ static heddle_status post_ready(hd_transfer *t, const hd_leg *leg)
     const hd_peers *p = &t->peers;
     hd_reach reach = HD_REACH_DIRECT;
     HD_TRY(name_arrays(t, leg->src, leg->dst));
-    if (t->own.used && t->src_name == 0) {
-        reach = t->reach;
-        if (reach == HD_REACH_STAGED) {
-            void *stage = t->stage;
-            hd_lanes_run(&t->own.pack, &(hd_bases){.src = &leg->src, .dst = &stage});
-        }
+    if (t->own.used) {
+        reach = t->own.is_private && t->src_name == 0 ? t->reach : HD_REACH_DIRECT;
+        hd_private_pack(t, leg->src, reach);
     }
     for (int i = 0; i < p->ntell; i++) {
-        uint64_t words[3] = {(uint64_t)reach << 8, t->src_name, t->oneway != NULL ? t->offer : t->dst_name};
-        if (reach == HD_REACH_READV) {
+        hd_reach theirs = t->own.used && !hd_channel_near(c, p->tell[i]) ? HD_REACH_STAGED : reach;
+        uint64_t words[3] = {(uint64_t)theirs << 8, t->src_name, t->oneway != NULL ? t->offer : t->dst_name};
+        if (theirs == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)leg->src;
-        } else if (reach == HD_REACH_STAGED) {
-            words[1] = hd_window_name(c->window[c->rank], t->stage + t->own.piece_offset[p->tell[i]], 1);
+        } else if (theirs == HD_REACH_STAGED) {
+            words[1] = hd_private_piece(t, p->tell[i]);
         }
         HD_TRY(hd_peer_post(c, HD_SLOT_READY, p->tell[i], words, 3));
     }

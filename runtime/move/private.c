@@ -1,5 +1,7 @@
-/* Sources that peers cannot reach (HEDDLE_MEMORY_ANY): packed straight into peer-reachable staging before the peers are
- * told, or read by them with process_vm_readv. */
+/* Sources that peers do not read where they lie: packed straight into peer-reachable staging before the peers are told.
+ * Memory that they cannot reach (HEDDLE_MEMORY_ANY) they may read with process_vm_readv instead; messages between ranks
+ * of one host (forced ones, pretended hosts) always go this way.
+ */
 #include "runtime/move/transfer.h"
 
 #include <errno.h>
@@ -9,7 +11,8 @@
 
 enum { IOV_ROWS = 512 };
 
-static heddle_status build_pack(hd_private *p, hd_transfer *t)
+/* The parts for peers that reach arrays (near), or for those that are sent messages. */
+static heddle_status build_pack(hd_lanes *out, hd_transfer *t, int near)
 {
     heddle_status st = HEDDLE_OK;
     const hd_channel *c = t->channel;
@@ -17,21 +20,20 @@ static heddle_status build_pack(hd_private *p, hd_transfer *t)
     int n = 0;
     HD_TRY(hd_alloc(&copies, (size_t)t->send.count, sizeof(hd_copy), "staging of a transfer"));
     HD_TRY(hd_alloc(&peers, (size_t)t->send.count, sizeof(int), "staging of a transfer"));
-    HD_TRY(hd_alloc((void **)&p->piece_offset, (size_t)c->nranks, sizeof(int64_t), "staging of a transfer"));
     for (int i = 0; i < t->send.count; i++) {
         int peer = t->send.part[i].peer;
-        if (peer == c->rank || !hd_channel_near(c, peer)) {
+        if (peer == c->rank || !hd_channel_linked(c, peer) || hd_channel_near(c, peer) != near) {
             continue;
         }
         hd_copy *copy = (hd_copy *)copies + n;
         *copy = t->send.part[i].copy;
         hd_part_stream(copy, t);
-        p->piece_offset[peer] = hd_transfer_reserve(t, hd_copy_bytes(copy));
-        hd_copy_make_dense(copy, HD_SIDE_DST, p->piece_offset[peer]);
+        t->own.piece_offset[peer] = hd_transfer_reserve(t, hd_copy_bytes(copy));
+        hd_copy_make_dense(copy, HD_SIDE_DST, t->own.piece_offset[peer]);
         ((int *)peers)[n++] = peer;
     }
-    HD_TRY(hd_lanes_build(&p->pack, copies, peers, n, HD_SIDE_SRC, c->rank, c->nranks, HD_LONG_RUN_BYTES));
-    hd_lanes_choose(&p->pack, t->kernel, &t->hint);
+    HD_TRY(hd_lanes_build(out, copies, peers, n, HD_SIDE_SRC, c->rank, c->nranks, HD_LONG_RUN_BYTES));
+    hd_lanes_choose(out, t->kernel, &t->hint);
 out:
     hd_free(copies);
     hd_free(peers);
@@ -49,7 +51,7 @@ static heddle_status build_reads(hd_private *p, hd_transfer *t)
     HD_TRY(hd_alloc((void **)&p->copy, n, sizeof(hd_copy), "staging of a transfer"));
     for (int i = 0; i < t->recv.count; i++) {
         int peer = t->recv.part[i].peer, k = p->nfrom;
-        if (!hd_channel_near(c, peer)) {
+        if (!hd_channel_linked(c, peer)) {
             continue;
         }
         hd_copy dense = t->recv.part[i].copy;
@@ -75,16 +77,40 @@ heddle_status hd_private_build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
     hd_private *p = &t->own;
-    if (!t->any_src || hd_comm_shares_address_space(t->channel->comm)) {
+    size_t nranks = (size_t)t->channel->nranks;
+    p->is_private = t->any_src && !hd_comm_shares_address_space(t->channel->comm);
+    p->used = p->is_private || t->any_staged;
+    if (!p->used) {
         return HEDDLE_OK;
     }
-    p->used = 1;
-    HD_TRY(build_pack(p, t));
+    HD_TRY(hd_alloc((void **)&p->piece_offset, nranks, sizeof(int64_t), "staging of a transfer"));
+    memset(p->piece_offset, -1, nranks * sizeof(int64_t));
+    if (p->is_private) {
+        HD_TRY(build_pack(&p->pack, t, 1));
+    }
+    HD_TRY(build_pack(&p->pack_mail, t, 0));
     if (!t->adds) {
         HD_TRY(build_reads(p, t));
     }
 out:
     return st;
+}
+
+void hd_private_pack(hd_transfer *t, const void *src, hd_reach reach)
+{
+    void *stage = t->stage;
+    const hd_bases bases = {.src = &src, .dst = &stage};
+    if (reach == HD_REACH_STAGED) {
+        hd_lanes_run(&t->own.pack, &bases);
+    }
+    hd_lanes_run(&t->own.pack_mail, &bases);
+}
+
+uint64_t hd_private_piece(const hd_transfer *t, int peer)
+{
+    const hd_channel *c = t->channel;
+    int64_t offset = t->own.piece_offset[peer];
+    return offset < 0 ? 0 : hd_window_name(c->window[c->rank], t->stage + offset, 1);
 }
 
 int hd_private_all_direct(const hd_transfer *t)
@@ -200,6 +226,7 @@ out:
 void hd_private_free(hd_private *p)
 {
     hd_lanes_free(&p->pack);
+    hd_lanes_free(&p->pack_mail);
     hd_free(p->piece_offset);
     for (int i = 0; i < p->nfrom; i++) {
         hd_lanes_free(&p->direct[i]);

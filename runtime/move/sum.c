@@ -15,7 +15,7 @@ static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
     const hd_part *part = &t->recv.part[recv];
     term->peer = part->peer;
-    term->is_message = !hd_channel_near(t->channel, part->peer);
+    term->is_message = !hd_channel_linked(t->channel, part->peer);
     term->offset_bytes = term->is_message ? t->mail.recv_offset[recv] : part->copy.src_offset_bytes;
     memcpy(term->stride_bytes, part->copy.src_stride_bytes, sizeof term->stride_bytes);
 }

@@ -44,12 +44,14 @@ typedef struct hd_mail {
     hd_lanes pack, unpack;
 } hd_mail;
 
-/* --- sources that peers may not be able to reach (private.c) ------------------------------------------------------ */
+/* --- sources that peers do not read where they lie (private.c) ---------------------------------------------------- */
 
 typedef struct hd_private {
     int used;
-    hd_lanes pack;         /* own src -> staging */
-    int64_t *piece_offset; /* [nranks] of the part for a peer; NULL: nobody reads here */
+    int is_private;        /* sources may be out of their peers' reach */
+    hd_lanes pack;         /* own src -> staging, for peers that would read it where it lies */
+    hd_lanes pack_mail;    /* likewise, for those that are sent messages */
+    int64_t *piece_offset; /* [nranks] of the part for a peer, -1: there is none; NULL: nobody reads here */
     int *from, nfrom;      /* peers this rank reads */
     hd_lanes *direct;      /* [nfrom] one copy each */
     hd_lanes *staged;      /* [nfrom] likewise, from the peer's staging */
@@ -64,6 +66,7 @@ typedef struct hd_peers {
     int *tell, ntell;
     int *hear, nhear;
     unsigned char *uses;  /* [nhear] 1: this rank copies from or to it */
+    int is_touched;       /* peers copy from or to this rank's own array, not from staging */
     int *served, nserved; /* ranks that wait for my DONE */
     int *movers, nmovers; /* ranks whose DONE I wait for */
 } hd_peers;
@@ -79,7 +82,8 @@ struct hd_transfer {
     heddle_space space;
     const hd_kernels *kernels;
     hd_sum_fn add;
-    int adds, lends, any_adds, any_mail, any_near, any_src, any_dst;
+    int adds, lends, any_adds, any_near, any_src, any_dst;
+    int any_mail, any_staged; /* messages by the transport; by way of staging, over links */
     int clears;
     hd_copy clear;
     hd_copy_hint hint;
@@ -119,7 +123,9 @@ struct hd_channel {
     int reaches_all;          /* its link does, whatever the options say about reaching */
     int alternates, half;     /* slots: executions alternate, or always use one of the two */
     hd_transfer *guard;       /* refusals go where its READY goes; NULL: none */
+    int stages_messages;      /* there is no transport for them: hd_comm_stages_messages */
     int any_mail;             /* on any rank, in any transfer */
+    int has_near;             /* this rank copies from or to the arrays of others, or they from or to its own */
     unsigned char *component; /* [nranks] 1: connected with this rank by copies, over any number of ranks */
 
     /* one execution */
@@ -155,6 +161,12 @@ static inline int hd_channel_near(const hd_channel *channel, int peer)
     return peer == channel->rank || channel->reaches_all || heddle_comm_reaches(channel->comm, peer);
 }
 
+/* Flags and staging lead there: also to ranks that are told to send messages, where no transport carries them. */
+static inline int hd_channel_linked(const hd_channel *channel, int peer)
+{
+    return channel->stages_messages || hd_channel_near(channel, peer);
+}
+
 /* What view.moving says of a rank: that it copies, and how many arrays it has borrowed. */
 enum { HD_COPIES = 1, HD_BORROWS = 2 };
 static inline int hd_channel_borrows(const hd_channel *channel)
@@ -169,7 +181,7 @@ enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
 /* What a rank tells the others of a transfer: of its largest part, and what it needs. */
 typedef struct hd_geometry {
     int64_t largest_bytes, run_bytes, src_stretch_bytes, dst_stretch_bytes, footprint_bytes;
-    int32_t adds, clears, mail, near;
+    int32_t adds, clears, near, mail, staged;
 } hd_geometry;
 
 /* all: one per rank, `step` bytes apart. Decides the direction, the same on every rank. */
@@ -200,6 +212,10 @@ void hd_mail_free(hd_mail *mail);
 
 heddle_status hd_private_build(hd_transfer *transfer);
 int hd_private_all_direct(const hd_transfer *transfer);
+/* What peers will read from staging; reach: how those that could read src read it. */
+void hd_private_pack(hd_transfer *transfer, const void *src, hd_reach reach);
+/* Name of the part for a peer; 0: it has none. */
+uint64_t hd_private_piece(const hd_transfer *transfer, int peer);
 heddle_status hd_private_move(hd_transfer *transfer, void *dst);
 void hd_private_free(hd_private *p);
 /* The order in which the bytes of a part travel, the same at both ends. */

@@ -242,8 +242,11 @@ static heddle_status tune_mail(heddle_reshard *plan, hd_trial *t)
 {
     static const char *const name[] = {"typed messages", "packed messages"};
     heddle_status st = HEDDLE_OK;
-    int winner;
-    if (!hd_plan_any_messages(plan)) {
+    int winner, any = 0;
+    for (int p = 0; p < plan->nphases; p++) {
+        any |= info_of(plan, p).any_mail;
+    }
+    if (!any) {
         goto out;
     }
     HD_TRY(open_spare(t->twin));

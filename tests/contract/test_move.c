@@ -79,6 +79,9 @@ static void messages_and_both(void **state)
         options.pretend_hosts = h.seed % 2 == 0 ? 0 : 2;
         HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, moves_once, &h));
         HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, moves_once, &h));
+        h.is_private = 1;
+        HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, moves_once, &h));
+        h.is_private = 0;
     }
 }
 
@@ -201,6 +204,8 @@ static void sums(void **state)
         HD_OK(heddle_run_ranks(n, "shm", adds_up, NULL));
     }
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, adds_up, NULL));
+    options.force_messages = 1;
+    HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, adds_up, NULL));
 }
 
 int main(int argc, char **argv)

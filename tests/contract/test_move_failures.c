@@ -1,6 +1,19 @@
 /* Transfers that are refused, and ranks that stay away. */
 #include "mover.h"
 
+/* On threads and shm, where ranks reach one another, where two and two do, and where all send messages. */
+static void on_all(heddle_rank_main fn, how *h)
+{
+    for (int hosts = 0; hosts < 3; hosts++) {
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.pretend_hosts = hosts;
+        options.force_messages = hosts == 1;
+        HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, fn, h));
+        HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, fn, h));
+    }
+}
+
 /* Rank 1 refuses the second of three executions: all are told, nothing moves, the third one goes through. */
 static heddle_status one_refuses(heddle_comm *comm, void *arg)
 {
@@ -32,8 +45,7 @@ static void refusals_reach_all(void **state)
 {
     (void)state;
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
-        HD_OK(heddle_run_ranks(RANKS, "threads", one_refuses, &h));
-        HD_OK(heddle_run_ranks(RANKS, "shm", one_refuses, &h));
+        on_all(one_refuses, &h);
     }
 }
 
@@ -70,8 +82,7 @@ static void absent_ranks_are_named(void **state)
 {
     (void)state;
     how h = {.seed = 3};
-    HD_OK(heddle_run_ranks(RANKS, "threads", one_stays_away, &h));
-    HD_OK(heddle_run_ranks(RANKS, "shm", one_stays_away, &h));
+    on_all(one_stays_away, &h);
 }
 
 int main(int argc, char **argv)

@@ -185,6 +185,8 @@ static void messages_between_all(void **state)
     run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
     run("threads", &options, &(rc_mode){.padded = 1, .split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
+    /* Messages want no memory that peers reach. */
+    run("shm", &options, &(rc_mode){.private_src = 1, .private_dst = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
 static void pretended_hosts_mix(void **state)
