@@ -8,6 +8,9 @@ on first use, collectively, those of gradients in the first backward; all ranks 
 dense are copied before.
 """
 from .attention_op import attention, linear_attention
+from .gradients import reduce_gradients
+from .modules import Attend, Gather, Once, Parallel, Sizes, Split, Switch, parallelize
 from .reshard import empty, gather, split, switch
 
-__all__ = ["attention", "empty", "gather", "linear_attention", "split", "switch"]
+__all__ = ["Attend", "Gather", "Once", "Parallel", "Sizes", "Split", "Switch", "attention", "empty", "gather",
+           "linear_attention", "parallelize", "reduce_gradients", "split", "switch"]

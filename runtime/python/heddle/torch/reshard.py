@@ -15,6 +15,7 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
            torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
            torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
 
+_NOTHING = torch.empty(0)
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
 _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
@@ -122,9 +123,13 @@ def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
     _, ctx.line, ctx.back, ctx.comm = inputs
+    # Checkpointing recomputes up to the last saved tensor as soon as the first is wanted: this makes both the same
+    # place on all ranks, those without heads included, whose graph saves less.
+    ctx.save_for_backward(_NOTHING)
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    _ = ctx.saved_tensors
     return torch.ops.heddle.reshard(gradient, ctx.back, ctx.line, ctx.comm), None, None, None
 
 

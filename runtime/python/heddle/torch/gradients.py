@@ -1,0 +1,52 @@
+"""Gradients that ranks have addends of."""
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Optional, Tuple
+
+import torch
+
+from ..comm import Comm
+from ..line import mesh_of
+
+_AT_ONCE_BYTES = 32 << 20
+
+
+def added_up(x: torch.Tensor, comm: Comm) -> torch.Tensor:
+    """The ranks' tensors added element by element in rank order; the same bits on every rank. Collective."""
+    mesh = mesh_of(comm.mesh)
+    sums = ",".join(f"sum@{mesh.axis[a].name.decode()}" for a in range(mesh.naxes))
+    line = f"f32[n={x.numel()}] on {comm.mesh}: {sums} -> *"
+    return torch.ops.heddle.reshard(x.reshape(-1), line, line, comm.number).reshape(x.shape)
+
+
+def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optional[Comm] = None,
+                     mean_over: Optional[Comm] = None) -> None:
+    """Of every parameter's gradient: the sum over the ranks that shared one sample (`comm.axis("sp")`), the mean over
+    those that had samples of their own (`comm.axis("dp")`). In place, in float32 buckets or those of the gradients' own
+    dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters.
+    """
+    for bucket in _buckets(parameters):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        for comm in (sum_over, mean_over):
+            flat = flat if comm is None else added_up(flat, comm)
+        if mean_over is not None:
+            flat /= mean_over.size
+        for gradient, whole in zip(bucket, flat.split([gradient.numel() for gradient in bucket])):
+            gradient.copy_(whole.view_as(gradient))
+
+
+def _buckets(parameters: Iterable[torch.nn.Parameter]) -> List[List[torch.Tensor]]:
+    full: List[List[torch.Tensor]] = []
+    filling: Dict[torch.dtype, Tuple[List[torch.Tensor], int]] = {}
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        bucket, held_bytes = filling.get(gradient.dtype, ([], 0))
+        bucket.append(gradient)
+        held_bytes += gradient.numel() * gradient.element_size()
+        if held_bytes >= _AT_ONCE_BYTES:
+            full.append(bucket)
+            bucket, held_bytes = [], 0
+        filling[gradient.dtype] = bucket, held_bytes
+    return full + [bucket for bucket, _ in filling.values() if bucket]

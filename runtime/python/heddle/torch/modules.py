@@ -1,0 +1,378 @@
+"""A model on several ranks by hooks on its modules, which know nothing of it.
+
+    handle = heddle.torch.parallelize(model, {
+        "blocks.0": Split("hidden_states", "b s c", "s"),     # from here on every rank has its own rows
+        "blocks.*.attn": Attend("s"),                         # what mixes rows
+        "proj_out": Gather("output", "b s c", "s"),           # and from here on all of them again
+    }, comm)
+"""
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..comm import Comm
+from ..errors import ArgumentError, UnsupportedError
+from ..line import mesh_of
+from .attention_op import attention
+from .gradients import added_up
+
+_Apply = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Dims:
+    """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name."""
+
+    def __init__(self, text: str):
+        words = re.findall(r"\([^()]*\)|[^\s()]+", text)
+        self.text = text
+        self.groups: List[Tuple[str, ...]] = [
+            tuple(f"any{i}_{j}" if name == "_" else name for j, name in enumerate(word.strip("()").split()))
+            for i, word in enumerate(words)]
+        self.names = tuple(name for group in self.groups for name in group)
+        if not all(re.fullmatch("[a-z][a-z0-9_]{0,14}", name) for name in self.names) or (
+                len(set(self.names)) != len(self.names) or not all(self.groups)):
+            raise ArgumentError(f"'{text}': wanted names of dims, each once, like '(b t) s c'")
+
+    def need(self, *names: str) -> None:
+        for name in names:
+            if name not in self.names:
+                raise ArgumentError(f"'{self.text}' has no dim '{name}'")
+
+
+class _Ranks:
+    """What the steps of one model share: the axis, and the extents of the whole tensors, learned anew in every pass."""
+
+    def __init__(self, comm: Comm):
+        mesh = mesh_of(comm.mesh)
+        if mesh.naxes != 1:
+            raise ArgumentError(f"parallelize: the communicator has the mesh {comm.mesh}, wanted one axis: "
+                                "comm.axis(...)")
+        self.comm = comm
+        self.axis = mesh.axis[0].name.decode()
+        self.sizes: Dict[str, int] = {}
+
+    def part(self, name: str) -> Tuple[int, int]:
+        """Where this rank's block of a dim begins, and how long it is."""
+        each, more = divmod(self.sizes[name], self.comm.size)
+        return each * self.comm.rank + min(self.comm.rank, more), each + (self.comm.rank < more)
+
+    def unfold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
+        """x with one axis per name. Extents that are not known yet are learned, if one of them only is unknown in its
+        group. Of a dim that is cut x has this rank's block; a block without elements is one that is not looked at."""
+        if x.dim() != len(dims.groups):
+            raise ArgumentError(f"'{dims.text}' has {len(dims.groups)} dims, the tensor {tuple(x.shape)}")
+        extents: List[int] = []
+        for length, group in zip(x.shape, dims.groups):
+            known = {name: self._local(name, cut) for name in group if name in self.sizes}
+            unknown, rest = [name for name in group if name not in known], 1
+            for extent in known.values():
+                rest *= extent
+            if len(unknown) == 1 and unknown[0] != cut and rest > 0 and length % rest == 0:
+                known[unknown[0]] = length // rest
+                if not unknown[0].startswith("any"):
+                    self.sizes[unknown[0]] = length // rest
+            elif unknown or rest != length:
+                raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}; known are "
+                                    f"{' '.join(f'{name}={size}' for name, size in self.sizes.items())}"
+                                    f"{f', of {cut} this rank has {self._local(cut, cut)}' if cut in known else ''}")
+            extents += [known[name] for name in group]
+        x = x.reshape(extents)
+        if cut is not None and self.part(cut)[1] == 0:
+            x = x.narrow(dims.names.index(cut), 0, 0)
+        return x
+
+    def fold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
+        """The way back. A rank without elements goes on with one row of ones, so that the model's shapes hold and its
+        graph is that of the other ranks."""
+        if cut is not None and self.part(cut)[1] == 0:
+            axis = dims.names.index(cut)
+            x = torch.cat([x, x.new_ones([1 if a == axis else n for a, n in enumerate(x.shape)])], axis)
+        extents, at = list(x.shape), 0
+        folded = []
+        for group in dims.groups:
+            size = 1
+            for extent in extents[at: at + len(group)]:
+                size *= extent
+            folded.append(size)
+            at += len(group)
+        return x.reshape(folded)
+
+    def line(self, x: torch.Tensor, dims: _Dims, cut: Tuple[str, ...], from_: str, to: str) -> str:
+        sizes = " ".join(f"{name}={self.sizes[name] if name in cut else extent}"
+                         for name, extent in zip(dims.names, x.shape))
+        return f"f32[{sizes}] on {self.comm.mesh}: {from_} -> {to}"
+
+    def _local(self, name: str, cut: Optional[str]) -> int:
+        return max(self.part(name)[1], 1) if name == cut else self.sizes[name]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Learns the extents of whole dims from a tensor that every rank has, where later steps cannot tell them apart:
+    `Sizes("hidden_states", "b _ t _ _")`."""
+
+    what: str
+    dims: str
+
+    def _made(self, ranks: _Ranks) -> _Apply:
+        dims = _Dims(self.dims)
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            ranks.unfold(x, dims)
+            return x
+        return apply
+
+
+@dataclass(frozen=True)
+class Split:
+    """From a tensor that every rank has whole to this rank's block of the dim `over`. What it was computed from gets
+    the gradient of this block alone: an addend.
+
+    optional  True: a tensor with another number of dims is left alone
+    """
+
+    what: str
+    dims: str
+    over: str
+    optional: bool = False
+
+    def _made(self, ranks: _Ranks) -> _Apply:
+        dims = _Dims(self.dims)
+        dims.need(self.over)
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            if self.optional and x.dim() != len(dims.groups):
+                return x
+            x = ranks.unfold(x, dims)
+            return ranks.fold(x.narrow(dims.names.index(self.over), *ranks.part(self.over)), dims, self.over)
+        return apply
+
+
+@dataclass(frozen=True)
+class Switch:
+    """From blocks of one dim to blocks of another. `as_`: the dims of the result, where they are ordered or folded
+    otherwise: `Switch("output", "(b t) s c", "t", "s", as_="(b s) t c")`."""
+
+    what: str
+    dims: str
+    from_: str
+    to: str
+    as_: Optional[str] = None
+
+    def _made(self, ranks: _Ranks) -> _Apply:
+        dims, after = _Dims(self.dims), _Dims(self.as_ or self.dims)
+        dims.need(self.from_, self.to)
+        if sorted(after.names) != sorted(dims.names):
+            raise ArgumentError(f"Switch: '{self.as_}' has not the dims of '{self.dims}'")
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            x, axis = ranks.unfold(x, dims, self.from_), ranks.axis
+            line = ranks.line(x, dims, (self.from_, self.to), f"{self.from_}@{axis}",
+                              f"{self.to}@{axis} as {','.join(after.names)}")
+            return ranks.fold(_moved(x, line, ranks.comm), after, self.to)
+        return apply
+
+
+@dataclass(frozen=True)
+class Gather:
+    """From blocks of a dim to the whole on every rank. All ranks compute the same from it, which counts once: every
+    rank's block gets its part of the gradient. Parameters behind it want `Once`."""
+
+    what: str
+    dims: str
+    over: str
+
+    def _made(self, ranks: _Ranks) -> _Apply:
+        dims = _Dims(self.dims)
+        dims.need(self.over)
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            x = ranks.unfold(x, dims, self.over)
+            line = ranks.line(x, dims, (self.over,), f"{self.over}@{ranks.axis}", "*")
+            return ranks.fold(_moved(x, line, ranks.comm, is_boundary=True), dims)
+        return apply
+
+
+def _moved(x: torch.Tensor, line: str, comm: Comm, is_boundary: bool = False) -> torch.Tensor:
+    text, adjoint, back = comm.reshard(line).texts
+    return torch.ops.heddle.reshard(x, text, back if is_boundary else adjoint, comm.number)
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
+    this rank has a block: `heddle.torch.attention` by `method`, keeping the last `states` forwards for their
+    backwards."""
+
+    over: str
+    method: str = "ulysses"
+    states: int = 1
+
+
+@dataclass(frozen=True)
+class Once:
+    """The module comes behind a `Gather`: all ranks compute the same, and only the first keeps its gradients of the
+    module's parameters, so that those of the whole model add up to what one rank would have."""
+
+
+Step = Union[Sizes, Split, Switch, Gather, Attend, Once]
+
+
+class _Attending(TorchFunctionMode):
+    """While it is entered, attention is that of all ranks."""
+
+    def __init__(self, step: Attend, ranks: _Ranks):
+        super().__init__()
+        self._step, self._ranks = step, ranks
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return self._attend(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
+                scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
+        step, ranks = self._step, self._ranks
+        if attn_mask is not None or dropout_p > 0.0 or query.dim() != 4:
+            raise UnsupportedError(f"Attend: attention of {tuple(query.shape)}"
+                                   f"{', with a mask' if attn_mask is not None else ''}, dropout {dropout_p}: wanted 4 "
+                                   "dims, no mask, no dropout")
+        dims = _Dims(f"_ _ {step.over} _")
+        query, key, value = (ranks.unfold(x, dims, step.over) for x in (query, key, value))
+        (b, h, _, d), comm = query.shape, ranks.comm
+        plan = comm.attention(f"f32[b={b} s={ranks.sizes[step.over]} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}",
+                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale, states=step.states)
+        return ranks.fold(attention(query, key, value, plan), dims, step.over)
+
+
+class Parallel:
+    """A model with its hooks. `remove()` takes them off."""
+
+    def __init__(self, ranks: _Ranks):
+        self.comm = ranks.comm
+        self._handles: List[Any] = []
+        self.why = "the plan that was given"  #: what was chosen, in one sentence
+
+    def remove(self) -> None:
+        """The model is as it was before."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[Step]]], comm: Comm) -> Parallel:
+    """Puts hooks on the modules that the plan's patterns name (`*` stands for a part between two dots, "" is the
+    model). Steps of a module happen in their order: on its arguments before it runs, on its output (`output`,
+    `output.0`) after.
+
+    Outside of the model every rank computes what one rank would: arguments and results are whole, and so are the
+    gradients of arguments. Gradients of parameters are addends: `reduce_gradients` adds them up. All ranks run the same
+    graph, also those that get no rows. Not collective; ArgumentError where a pattern names no module, or a step an
+    argument that its module has not.
+    """
+    ranks = _Ranks(comm)
+    handle = Parallel(ranks)
+    try:
+        handle._handles.append(model.register_forward_pre_hook(_entering(ranks), with_kwargs=True))
+        for pattern, steps in plan.items():
+            for module in _matching(model, pattern):
+                for step in [steps] if not isinstance(steps, Sequence) else steps:
+                    handle._handles += _hooked(module, pattern, step, ranks)
+    except BaseException:
+        handle.remove()
+        raise
+    return handle
+
+
+def _matching(model: torch.nn.Module, pattern: str) -> List[torch.nn.Module]:
+    wanted = re.compile(fnmatch.translate(pattern).replace(".*", "[^.]*"))
+    names = [name for name, _ in model.named_modules()]
+    found = [module for name, module in model.named_modules() if wanted.match(name)]
+    if not found:
+        near = sorted({re.sub(r"\b\d+\b", "*", name) for name in names if name})
+        raise ArgumentError(f"parallelize: no module of {type(model).__name__} is called '{pattern}'; there are "
+                            f"{', '.join(near[:20])}")
+    return found
+
+
+def _entering(ranks: _Ranks) -> Any:
+    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        ranks.sizes.clear()
+        return (tuple(_shared(value, ranks) for value in args),
+                {name: _shared(value, ranks) for name, value in kwargs.items()})
+    return hook
+
+
+def _shared(value: Any, ranks: _Ranks) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+        return _Shared.apply(value, ranks.comm)
+    return value
+
+
+class _Shared(torch.autograd.Function):
+    """The same on every rank; the addends of its gradient are added up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Comm) -> torch.Tensor:
+        ctx.comm = comm
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return added_up(gradient, ctx.comm), None
+
+
+def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) -> List[Any]:
+    if isinstance(step, Attend):
+        return _attending(module, step, ranks)
+    if isinstance(step, Once):
+        return [parameter.register_hook(lambda g: g if ranks.comm.rank == 0 else torch.zeros_like(g))
+                for parameter in module.parameters() if parameter.requires_grad]
+    apply, (name, *path) = step._made(ranks), step.what.split(".")
+    if name == "output":
+        return [module.register_forward_hook(lambda _, args, output: _at(output, path, apply))]
+    parameters = inspect.signature(module.forward).parameters
+    names = list(parameters)
+    if name not in names and not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
+        raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) has no argument '{name}': "
+                            f"{', '.join(names)}")
+
+    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        at = names.index(name) if name in names else len(args)
+        if at < len(args):
+            args = (*args[:at], _at(args[at], path, apply), *args[at + 1:])
+        elif name in kwargs:
+            kwargs = {**kwargs, name: _at(kwargs[name], path, apply)}
+        return args, kwargs
+    return [module.register_forward_pre_hook(hook, with_kwargs=True)]
+
+
+def _at(value: Any, path: List[str], apply: _Apply) -> Any:
+    """`apply` on the tensor at this place of a tuple or list; an argument that is None stays it."""
+    if value is None:
+        return None
+    if not path:
+        return apply(value)
+    index = int(path[0])
+    return type(value)([*value[:index], _at(value[index], path[1:], apply), *value[index + 1:]])
+
+
+def _attending(module: torch.nn.Module, step: Attend, ranks: _Ranks) -> List[Any]:
+    entered: List[_Attending] = []
+
+    def enter(*_: Any) -> None:
+        entered.append(_Attending(step, ranks))
+        entered[-1].__enter__()
+
+    def leave(*_: Any) -> None:
+        if entered:
+            entered.pop().__exit__(None, None, None)
+    return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]

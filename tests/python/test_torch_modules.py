@@ -1,0 +1,116 @@
+"""Models on several ranks by hooks, gradients and checkpoints included, against one process."""
+from ranks import JUDGE, run
+
+COMMON = JUDGE + """
+import torch
+import torch.nn.functional as F
+import heddle
+import heddle.torch as ht
+from heddle.torch import Attend, Gather, Once, Sizes, Split, Switch
+from torch.utils.checkpoint import checkpoint
+
+torch.set_num_threads(1)
+
+class Mix(torch.nn.Module):
+    '''Attention over the rows of x[b, s, c], and nothing behind it.'''
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.qkv = heads, torch.nn.Linear(12, 36)
+
+    def forward(self, x, scale=None):
+        x = x if scale is None else x * scale
+        q, k, v = (y.unflatten(2, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+class Model(torch.nn.Module):
+    '''x[b, t, s, c]: first, then blocks that mix places and frames in turn, as video models have them, and last.'''
+    def __init__(self, heads):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(12, 12), torch.nn.Linear(12, 5)
+        self.space, self.time = (torch.nn.ModuleList(Mix(heads) for _ in range(2)) for _ in range(2))
+        self.call = lambda block, *given: block(*given)
+
+    def forward(self, x, scale, is_last_wanted=True):
+        b, t, s, c = x.shape
+        x, scale = self.first(x).reshape(b * t, s, c), self.first(scale)
+        for space, time in zip(self.space, self.time):
+            x = self.call(space, x, scale.repeat_interleave(t, 0)[:, None])
+            x = x.reshape(b, t, -1, c).transpose(1, 2).reshape(-1, t, c)
+            x = self.call(time, x)
+            x = x.reshape(b, -1, t, c).transpose(1, 2).reshape(b * t, -1, c)
+        return {"y": self.last(x)} if is_last_wanted else (x,)
+
+FRAMES = {  # blocks of frames for what mixes places, of places for what mixes frames
+    "": Sizes("x", "b t _ _"),
+    "space.0": Split("x", "(b t) s c", "t"),
+    "space.[1-9]*": Switch("x", "(b t) s c", "s", "t"),
+    "space.*": [Split("scale", "(b t) _ c", "t"), Switch("output", "(b t) s c", "t", "s")],
+    "last": [Gather("input", "(b t) s c", "s"), Once()],
+}
+PLACES = {  # blocks of places all the way, by attention over all ranks
+    "": Sizes("x", "b t _ _"),
+    "space.0": Split("x", "(b t) s c", "s"),
+    "space.*": Attend("s"),
+    "last": [Gather("input", "(b t) s c", "s"), Once()],
+}
+
+def inputs(b, t, s, dtype=torch.float64):
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, dtype=dtype, generator=draw) for shape in ((b, t, s, 12), (b, 12))]
+
+def stepped(model, *given):
+    model.zero_grad()
+    given = [x.clone().requires_grad_() for x in given]
+    y = model(*given)["y"]
+    (y * torch.arange(y.numel(), dtype=y.dtype).view_as(y).cos()).sum().backward()
+    return y.detach(), *(x.grad for x in given), *(p.grad.clone() for p in model.parameters())
+
+def compare(model, plan, comm, *given, within=0.0):
+    wanted = stepped(model, *given)
+    handle = ht.parallelize(model, plan, comm)
+    stepped(model, *given)
+    ht.reduce_gradients(model.parameters(), sum_over=comm)
+    got = [p.grad.clone() for p in model.parameters()]
+    y, *rest = stepped(model, *given)
+    handle.remove()
+    assert (y - wanted[0]).abs().max() <= within, (y - wanted[0]).abs().max()
+    for a, b in zip([*rest[:2], *got], wanted[1:]):
+        assert a.shape == b.shape and (a - b).abs().max() <= 1e-12 * (1 + b.abs().max()), (a - b).abs().max()
+    assert torch.equal(model(*given)["y"], wanted[0])
+"""
+
+
+def test_switches_attention_checkpoints_and_what_is_refused(tmp_path):
+    run(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    for plan in (FRAMES, PLACES):
+        model = Model(heads=4).double()
+        compare(model, plan, comm, *inputs(2, 7, 5))
+        # 2 frames on 3 ranks: one has none, and torch multiplies single rows by other sums
+        compare(model, plan, comm, *inputs(1, 2, 4), within=1e-15)
+        model = Model(heads=2).double()  # and no head, where heads are moved
+        for reentrant in (False, True):
+            model.call = lambda block, *given: checkpoint(block, *given, use_reentrant=reentrant)
+            compare(model, plan, comm, *inputs(1, 7, 5))
+    single = Model(heads=4)
+    x, scale = inputs(1, 7, 5, torch.float32)
+    wanted = single(x, scale)["y"]
+    handle = ht.parallelize(single, PLACES, comm)
+    assert torch.equal(single(x=x, scale=scale)["y"], wanted)
+    handle.remove()
+    with ht.modules._Attending(Attend("s"), None):
+        refused(heddle.UnsupportedError, "dropout 0.5", F.scaled_dot_product_attention, *[torch.zeros(1, 2, 3, 4)] * 3,
+                dropout_p=0.5)
+
+    def plan_with(**more):
+        return ht.parallelize, single, {**PLACES, **more}, comm
+    refused(heddle.ArgumentError, "no module of Model is called 'blocks.*'; there are ",
+            *plan_with(**{"blocks.*": Once()}))
+    refused(heddle.ArgumentError, "'first' (Linear) has no argument 'z': input",
+            *plan_with(first=Split("z", "b c", "b")))
+    refused(heddle.ArgumentError, "has no dim 't'", *plan_with(first=Split("input", "b c", "t")))
+    refused(heddle.ArgumentError, "wanted names of dims", *plan_with(first=Split("input", "b b", "b")))
+    assert not single._forward_pre_hooks and not single.space[0]._forward_hooks  # nothing stays of a plan refused
+print("ok")
+""", 3)
