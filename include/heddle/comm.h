@@ -32,7 +32,7 @@ typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BI
 typedef enum heddle_wire {
     HEDDLE_WIRE_AUTO = 0, /* the fastest that is there; heddle_comm_describe says which and why */
     HEDDLE_WIRE_PEER = 1, /* stores to the peers' device memory: HEDDLE_ERR_UNSUPPORTED in this version */
-    HEDDLE_WIRE_NCCL = 2, /* messages by NCCL: HEDDLE_ERR_UNSUPPORTED in this version */
+    HEDDLE_WIRE_NCCL = 2, /* messages from device to device by NCCL (libheddle_nccl); calls only enqueue */
     HEDDLE_WIRE_HOST = 3  /* through host memory, with what the communicator has; calls wait for their bytes */
 } heddle_wire;
 

@@ -140,6 +140,13 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * ranks have sent, and returns with the copy to dst enqueued; src is free then. It cannot be captured into a graph. A
  * stream that does not come so far before the deadline is HEDDLE_ERR_TIMEOUT.
  *
+ * On the wire "nccl" the call only *enqueues*: it waits for no other rank but where NCCL itself does so to enqueue. src
+ * is free and dst complete in stream order; wait, test and heddle_comm_poll say what went wrong meanwhile, and then,
+ * or at the deadline, end what is enqueued on this rank (ncclCommAbort). It may be captured into a graph: counters then
+ * count the capture once, and the caller orders replays and other executions of the plan, which share its workspace.
+ * Ranks that share a device need streams of their own: on the default stream they would wait for one another for ever.
+ * A rank whose arguments are refused gives up.
+ *
  * HEDDLE_ERR_ARG on every rank, before anything moves and without harm to the plan, when one rank's src and dst are not
  * in the plan's space, overlap, are NULL (unless empty), not aligned to the element, or not reachable
  * (HEDDLE_MEMORY_PEER); the sentence names the rank. Every rank: those connected by the exchange, over any number of

@@ -8,6 +8,7 @@
 #include "runtime/device/device.h"
 
 #include <heddle/comm.h>
+#include <heddle/sys/device_messages.h>
 #include <heddle/sys/transport.h>
 #include <sys/types.h>
 
@@ -47,6 +48,22 @@ const char *hd_comm_transport_name(const heddle_comm *comm);
 hd_device *hd_comm_device(const heddle_comm *comm);
 /* How bytes travel between the devices' memories; never AUTO. Without a device HOST. */
 heddle_wire hd_comm_wire(const heddle_comm *comm);
+/* Of the wire nccl: messages between the memories of the ranks' devices, in the order of a stream. Peers are numbers in
+ * the communicator that the user opened. */
+typedef struct hd_comm_letters {
+    heddle_device_message *send, *recv;
+    int nsends, nrecvs;
+    int64_t deadline_ms; /* 0: the communicator's */
+} hd_comm_letters;
+/* Returns when all of it is enqueued as one. After a failure nothing that was enqueued goes on, and the communicator is
+ * of no more use. */
+heddle_status hd_comm_mail_exchange(heddle_comm *comm, const hd_comm_letters *letters, heddle_stream stream,
+                                    int is_captured);
+/* Has anything gone wrong with what is enqueued, or in another rank? Never waits. */
+heddle_status hd_comm_mail_check(heddle_comm *comm);
+/* What is enqueued ends, now, and all ranks are told `st` with the sentence of the moment; returns it, or what it is
+ * due to. */
+heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st);
 /* May `what` (a tensor, a plan) be asked for memory of that space and device? hd_device_need says the errors. */
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what);
 

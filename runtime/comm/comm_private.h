@@ -92,6 +92,8 @@ typedef struct hd_breaker {
     void (*destroy)(struct hd_breaker *breaker);
 } hd_breaker;
 
+typedef struct hd_comm_mail hd_comm_mail;
+
 struct heddle_comm {
     int rank;
     int size;
@@ -116,6 +118,7 @@ struct heddle_comm {
     hd_breaker *breaker;    /* NULL: nobody */
     hd_device *device;      /* of the communicator without parent; NULL: none */
     heddle_wire wire;       /* between devices, where there is one */
+    hd_comm_mail *mail;     /* wire nccl; of the communicator without parent */
     void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
@@ -181,6 +184,11 @@ static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
  * arguments went. */
 heddle_status hd_comm_attach(heddle_comm *comm, const char *device, heddle_wire wire, const char *folder,
                              heddle_status mine);
+
+/* The wire nccl (device_messages.c). can: not collective. open: collective. */
+heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device);
+heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device);
+void hd_comm_close_mail(heddle_comm *comm);
 
 /* heddle_comm_abort, of a communicator that is one. */
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why);

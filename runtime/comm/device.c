@@ -65,7 +65,9 @@ static const struct {
     heddle_wire wire;
     wire_fn check;
     heddle_status (*open)(heddle_comm *comm, const hd_device *device);
-} wires[] = {{HEDDLE_WIRE_PEER, no_wire, NULL}, {HEDDLE_WIRE_NCCL, no_wire, NULL}, {HEDDLE_WIRE_HOST, host_wire, NULL}};
+} wires[] = {{HEDDLE_WIRE_PEER, no_wire, NULL},
+             {HEDDLE_WIRE_NCCL, hd_comm_can_mail, hd_comm_open_mail},
+             {HEDDLE_WIRE_HOST, host_wire, NULL}};
 
 enum { WIRES = sizeof wires / sizeof wires[0] };
 

@@ -70,6 +70,8 @@ typedef struct hd_wire_ops {
     void (*destroy)(heddle_reshard *plan); /* after the transfers, also of a plan that was not finished */
 } hd_wire_ops;
 
+typedef struct hd_mailed hd_mailed;
+
 struct heddle_reshard {
     heddle_comm *comm;
     int rank, nranks;
@@ -83,6 +85,7 @@ struct heddle_reshard {
     hd_work work;
     const hd_wire_ops *wire; /* NULL: arrays of the host */
     hd_staging *staging;     /* wire host: the plan works on images in host memory */
+    hd_mailed *mailed;       /* wire nccl */
     void *staged;            /* dst of the execution under way */
     int is_staged;           /* its image is still to be copied there */
 
@@ -133,6 +136,7 @@ static inline heddle_space hd_plan_space(const heddle_reshard *plan)
 /* Of the communicator's wire; for a plan of host memory NULL. */
 const hd_wire_ops *hd_wire_of(const heddle_comm *comm, heddle_space space);
 extern const hd_wire_ops hd_wire_host; /* staged.c */
+extern const hd_wire_ops hd_wire_nccl; /* mailed.c */
 
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 

@@ -2,6 +2,7 @@
 #include "runtime/reshard/plan.h"
 
 static const hd_wire_ops *const wires[] = {
+    [HEDDLE_WIRE_NCCL] = &hd_wire_nccl,
     [HEDDLE_WIRE_HOST] = &hd_wire_host,
 };
 

@@ -1,0 +1,114 @@
+/* Copies within a device's memory as lists of boxes, each carried out by one launch. */
+#include "runtime/move/device_mail.h"
+
+#include <sched.h>
+#include <string.h>
+
+enum { BYTES_OF_A_BLOCK = 32768 /* at the least */, BASES = 2 };
+
+static const hd_device_kernels *kernels_of(const hd_device *device)
+{
+    return device->library->kernels;
+}
+
+hd_device_box hd_device_box_of(const hd_copy *copy, int src_base, int dst_base)
+{
+    hd_device_box box = {.src_base = src_base,
+                         .dst_base = dst_base,
+                         .src_offset_bytes = copy->src_offset_bytes,
+                         .dst_offset_bytes = copy->dst_offset_bytes,
+                         .run_bytes = copy->run_bytes,
+                         .nloops = copy->nloops};
+    memcpy(box.count, copy->count, sizeof copy->count);
+    memcpy(box.src_stride_bytes, copy->src_stride_bytes, sizeof copy->src_stride_bytes);
+    memcpy(box.dst_stride_bytes, copy->dst_stride_bytes, sizeof copy->dst_stride_bytes);
+    return box;
+}
+
+/* Nobody waits for anybody in these launches, so only their bytes and the device limit them. */
+static heddle_status blocks_for(int *out, const hd_device *device, const hd_device_box *box, int nboxes)
+{
+    int most = 0;
+    double bytes = 0;
+    for (int i = 0; i < nboxes; i++) {
+        double one = (double)box[i].run_bytes;
+        for (int k = 0; k < box[i].nloops; k++) {
+            one *= (double)box[i].count[k];
+        }
+        bytes += one;
+    }
+    heddle_status st = device->library->blocks(&most, device->number);
+    *out = bytes / BYTES_OF_A_BLOCK < most ? (int)(bytes / BYTES_OF_A_BLOCK) + 1 : most;
+    *out = *out > nboxes ? *out : nboxes;
+    return st;
+}
+
+/* The list's copy on the device, on a stream that nobody else's work is on. */
+static heddle_status upload(hd_device_list *list)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = list->device->library;
+    int device = list->device->number, done = 0;
+    heddle_stream stream = NULL;
+    void *event = NULL;
+    HD_TRY(library->stream_create(&stream, device));
+    HD_TRY(library->event_create(&event, device));
+    HD_TRY(library->copy(list->on_device, 0, list->list, 0, list->bytes, 1, device, stream));
+    HD_TRY(library->event_record(event, device, stream));
+    while (!done) {
+        HD_TRY(library->event_test(event, device, &done));
+        sched_yield();
+    }
+out:
+    library->event_destroy(event, device);
+    library->stream_destroy(stream, device);
+    return st;
+}
+
+heddle_status hd_device_list_make(hd_device_list *out, const hd_device *device, const hd_device_box *box, int nboxes)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device_kernels *kernels = kernels_of(device);
+    int blocks = 0;
+    *out = (hd_device_list){.device = device};
+    if (nboxes == 0) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(blocks_for(&blocks, device, box, nboxes));
+    out->bytes = (int64_t)kernels->list_bytes(box, nboxes, blocks);
+    if (out->bytes == 0) {
+        return hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
+    }
+    HD_TRY(hd_alloc(&out->list, 1, (size_t)out->bytes, "boxes of a device"));
+    kernels->list_make(out->list, box, nboxes, blocks);
+    HD_TRY(device->library->alloc(&out->on_device, device->number, (size_t)out->bytes));
+    st = upload(out);
+out:
+    if (st != HEDDLE_OK) {
+        hd_device_list_free(out);
+    }
+    return st;
+}
+
+void hd_device_list_free(hd_device_list *list)
+{
+    if (list->device != NULL) {
+        list->device->library->free(list->on_device, list->device->number);
+    }
+    hd_free(list->list);
+    *list = (hd_device_list){0};
+}
+
+heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, const void *const *src,
+                                 void *const *dst, heddle_stream stream)
+{
+    if (list->list == NULL) {
+        return HEDDLE_OK;
+    }
+    const heddle_device *library = list->device->library;
+    const hd_device_kernels *kernels = kernels_of(list->device);
+    hd_device_move move = {
+        .list = list->list, .list_on_device = list->on_device, .nsrc = BASES, .ndst = BASES, .src = src, .dst = dst};
+    int code = act == HD_DEVICE_COPY ? kernels->push(&move, stream) : kernels->clear(&move, stream);
+    return library->status(code, list->device->number, "a launch of copies");
+}

@@ -1,0 +1,324 @@
+/* Plans of a device's arrays on the wire nccl: every phase is packed, exchanged and unpacked on the caller's stream. */
+#include "runtime/move/device_mail.h"
+#include "runtime/reshard/plan.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { YIELDS = 256, NAP_NS = 20000 };
+
+struct hd_mailed {
+    const hd_device *device;
+    hd_device_mail *phase[HD_MAX_LEGS];
+    hd_device_list before, after; /* dense copies of strided arrays, for phases that see flat ones */
+    void *event;                  /* behind the last execution that is in no graph */
+    heddle_stream stream;         /* of it */
+    int is_recorded;              /* it may still be under way */
+    int is_started;               /* by start, and nobody has heard of its end */
+};
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status make_local(hd_device_list *out, const hd_device *device, const hd_copy *copy, int64_t offset)
+{
+    hd_device_box box = hd_device_box_of(copy, 0, 0);
+    return offset >= 0 ? hd_device_list_make(out, device, &box, 1) : HEDDLE_OK;
+}
+
+static heddle_status load_kernels(const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device_kernels *kernels = device->library->kernels;
+    int before = 0;
+    HD_TRY(device->library->enter(&before, device->number));
+    st = device->library->status(kernels->load(), device->number, "loading the kernels");
+    device->library->leave(before);
+out:
+    return st;
+}
+
+static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, const int *any_adds)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_mailed *m = plan->mailed;
+    HD_TRY(m->device->library->event_create(&m->event, m->device->number));
+    HD_TRY(load_kernels(m->device));
+    HD_TRY(make_local(&m->before, m->device, &plan->work.src_dense, plan->work.src_offset));
+    HD_TRY(make_local(&m->after, m->device, &plan->work.dst_dense, plan->work.dst_offset));
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_mail_spec spec = {.phase = &parts[p].spec,
+                             .any_adds = any_adds[p],
+                             .dtype = plan->request.line.shape.dtype,
+                             .elem_bytes = plan->elem_bytes,
+                             .deadline_ms = plan->request.options.deadline_ms};
+        HD_TRY(hd_device_mail_create(&m->phase[p], plan->comm, &spec));
+    }
+out:
+    return st;
+}
+
+/* Collective: does any rank add in a phase? Those who send to it must know. */
+static heddle_status gather_adds(int *any, heddle_reshard *plan, const hd_phase_parts *parts)
+{
+    heddle_status st = HEDDLE_OK;
+    int mine[HD_MAX_LEGS] = {0}, *all = NULL;
+    HD_TRY(
+        hd_comm_agree(plan->comm, hd_alloc((void **)&all, (size_t)plan->nranks, sizeof mine, "phases of a reshard")));
+    for (int p = 0; p < plan->nphases; p++) {
+        mine[p] = parts[p].spec.adds;
+    }
+    HD_TRY(hd_comm_allgather_or_abort(plan->comm, mine, all, sizeof mine));
+    for (int i = 0; i < plan->nranks * HD_MAX_LEGS; i++) {
+        any[i % HD_MAX_LEGS] |= all[i];
+    }
+out:
+    hd_free(all);
+    return st;
+}
+
+static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    int any_adds[HD_MAX_LEGS] = {0};
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&plan->mailed, 1, sizeof *plan->mailed, "a reshard") : mine;
+    HD_TRY(hd_comm_agree(plan->comm, mine));
+    plan->mailed->device = hd_comm_device(plan->comm);
+    HD_TRY(gather_adds(any_adds, plan, parts));
+    st = hd_comm_agree(plan->comm, make(plan, parts, any_adds));
+out:
+    return st;
+}
+
+static hd_device_mail_info sum_up(const heddle_reshard *plan)
+{
+    hd_device_mail_info all = {0};
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_device_mail_info one;
+        hd_device_mail_get_info(&one, plan->mailed->phase[p]);
+        all.bytes += one.bytes;
+        all.messages += one.messages;
+        all.packed_bytes += one.packed_bytes;
+        all.memory_bytes += one.memory_bytes;
+    }
+    return all;
+}
+
+static void explain(heddle_reshard *plan)
+{
+    hd_device_mail_info all = sum_up(plan);
+    snprintf(plan->path, sizeof plan->path, "device messages");
+    snprintf(plan->kernel_name, sizeof plan->kernel_name, "%s", all.packed_bytes > 0 ? "push" : "none");
+    snprintf(plan->why, sizeof plan->why,
+             "arrays of %s go as messages from device to device (wire nccl), %lld in %d phase%s; %lld bytes are packed "
+             "or unpacked here, what lies together is not",
+             plan->mailed->device->name, (long long)all.messages, plan->nphases, plan->nphases == 1 ? "" : "s",
+             (long long)all.packed_bytes);
+}
+
+/* --- executing ---------------------------------------------------------------------------------------------------- */
+
+/* A rank that cannot take part would be waited for: it gives up. */
+static heddle_status check(heddle_reshard *plan, const void *src, void *dst)
+{
+    int reason = HD_REFUSED_NOT;
+    if (plan->is_checked && src == plan->src && dst == plan->dst) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
+    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
+        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
+                     hd_refusals[reason], plan->line_text);
+    }
+    plan->is_checked = st == HEDDLE_OK;
+    plan->src = src;
+    plan->dst = dst;
+    return st == HEDDLE_OK ? st : hd_comm_mail_give_up(plan->comm, st);
+}
+
+static char *place(const heddle_reshard *plan, hd_place where)
+{
+    const hd_work *w = &plan->work;
+    switch (where) {
+    case HD_PLACE_SRC:
+        return w->src_offset >= 0 ? w->memory + w->src_offset : (char *)(uintptr_t)plan->src;
+    case HD_PLACE_DST:
+        return w->dst_offset >= 0 ? w->memory + w->dst_offset : plan->dst;
+    default:
+        return w->memory + w->offset[where == HD_PLACE_WORK1];
+    }
+}
+
+static heddle_status copy_local(const hd_mailed *m, const hd_device_list *list, const void *src, void *dst,
+                                heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const void *from[2] = {src, NULL};
+    void *to[2] = {dst, NULL};
+    int before = 0;
+    if (list->list == NULL) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(m->device->library->enter(&before, m->device->number));
+    st = hd_device_list_run(list, HD_DEVICE_COPY, from, to, stream);
+    m->device->library->leave(before);
+out:
+    return st;
+}
+
+/* Its staging is used by one execution after another, whichever streams they are on; those in graphs are the caller's
+ * to order. */
+static heddle_status enqueue(heddle_reshard *plan, heddle_stream stream, int is_captured)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_mailed *m = plan->mailed;
+    const heddle_device *library = m->device->library;
+    if (!is_captured && m->is_recorded && m->stream != stream) {
+        HD_TRY(library->stream_wait(stream, m->event, m->device->number));
+    }
+    HD_TRY(copy_local(m, &m->before, plan->src, place(plan, HD_PLACE_SRC), stream));
+    for (int p = 0; p < plan->nphases; p++) {
+        const hd_phase *phase = &plan->problem.phase[p];
+        HD_TRY(hd_device_mail_run(m->phase[p], place(plan, phase->src), place(plan, phase->dst), stream, is_captured,
+                                  hd_channel_sent(plan->channel)));
+    }
+    HD_TRY(copy_local(m, &m->after, place(plan, HD_PLACE_DST), plan->dst, stream));
+    if (!is_captured) {
+        HD_TRY(library->event_record(m->event, m->device->number, stream));
+        m->stream = stream;
+        m->is_recorded = 1;
+    }
+    plan->executions++;
+out:
+    return st;
+}
+
+static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = plan->mailed->device;
+    int captures = 0;
+    if (plan->mailed->is_started) {
+        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
+    }
+    HD_TRY(hd_comm_mail_check(plan->comm));
+    HD_TRY(check(plan, src, dst));
+    st = device->library->stream_captures(&captures, device->number, stream);
+    st = st == HEDDLE_OK ? enqueue(plan, stream, captures) : st;
+    st = st == HEDDLE_OK ? st : hd_comm_mail_give_up(plan->comm, st);
+out:
+    return st;
+}
+
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = execute(plan, src, dst, stream);
+    plan->mailed->is_started |= st == HEDDLE_OK && plan->mailed->is_recorded;
+    return st;
+}
+
+static heddle_status test(heddle_reshard *plan, int *done)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_mailed *m = plan->mailed;
+    *done = 1;
+    HD_TRY(hd_comm_mail_check(plan->comm));
+    if (m->is_recorded) {
+        HD_TRY(m->device->library->event_test(m->event, m->device->number, done));
+        HD_TRY(*done ? hd_comm_mail_check(plan->comm) : HEDDLE_OK); /* what was aborted has ended, too */
+    }
+    m->is_recorded &= !*done;
+    m->is_started &= !*done;
+out:
+    if (st != HEDDLE_OK) {
+        *done = 1;
+        m->is_started = 0;
+    }
+    return st;
+}
+
+static void nap(int turn)
+{
+    const struct timespec some = {.tv_nsec = NAP_NS};
+    if (turn < YIELDS) {
+        sched_yield();
+    } else {
+        nanosleep(&some, NULL);
+    }
+}
+
+static heddle_status wait(heddle_reshard *plan)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
+    for (int turn = 0;; turn++) {
+        int done = 0;
+        HD_TRY(test(plan, &done));
+        if (done) {
+            return HEDDLE_OK;
+        }
+        if (hd_now_ns() > deadline_ns) {
+            st = hd_fail(HEDDLE_ERR_TIMEOUT,
+                         "rank %d: the stream of device %s did not come to the end of a reshard before the deadline; "
+                         "reshard %s",
+                         hd_comm_rank_name(plan->comm, plan->rank), plan->mailed->device->name, plan->line_text);
+            plan->mailed->is_started = 0;
+            return hd_comm_mail_give_up(plan->comm, st);
+        }
+        nap(turn);
+    }
+out:
+    return st;
+}
+
+static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_mailed *m = plan->mailed;
+    HD_TRY(hd_comm_mail_check(plan->comm));
+    if (m->is_recorded) {
+        st = m->device->library->stream_wait(stream, m->event, m->device->number);
+    }
+    plan->mailed->is_started = 0; /* the caller has what it takes to wait */
+out:
+    return st;
+}
+
+/* --- the rest ----------------------------------------------------------------------------------------------------- */
+
+static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
+{
+    hd_device_mail_info all = sum_up(plan);
+    info->bytes_messages = all.bytes;
+    info->messages = all.messages;
+    info->workspace_bytes += all.memory_bytes;
+}
+
+static void destroy(heddle_reshard *plan)
+{
+    hd_mailed *m = plan->mailed;
+    if (m == NULL) {
+        return;
+    }
+    (void)wait(plan); /* after a failure nothing goes on */
+    for (int p = 0; p < HD_MAX_LEGS; p++) {
+        hd_device_mail_destroy(m->phase[p]);
+    }
+    hd_device_list_free(&m->before);
+    hd_device_list_free(&m->after);
+    m->device->library->event_destroy(m->event, m->device->number);
+    hd_free(m);
+}
+
+const hd_wire_ops hd_wire_nccl = {
+    .name = "nccl",
+    .create = create,
+    .explain = explain,
+    .execute = execute,
+    .start = start,
+    .test = test,
+    .wait = wait,
+    .wait_on = wait_on,
+    .inform = inform,
+    .destroy = destroy,
+};
