@@ -66,7 +66,7 @@ lacking() {
     [ -e /dev/nvidia0 ] || echo gpu
     command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || echo nvcc
     [ "$(uname -m)" = x86_64 ] || echo qemu
-    for name in torch scikit_build_core; do
+    for name in torch diffusers mypy scikit_build_core; do
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"
     done
     case $preset in

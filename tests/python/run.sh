@@ -11,7 +11,9 @@ case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
 esac
 wanted="numpy pytest"
 case $file in
+*/test_torch_diffusers*) wanted="numpy pytest torch diffusers" ;;
 */test_torch*) wanted="numpy pytest torch" ;;
+*/test_types*) wanted="pytest mypy" ;;
 */test_wheel*) wanted="numpy pytest scikit_build_core" ;;
 esac
 for python in ${HEDDLE_TEST_PYTHON:-python3 /usr/bin/python3}; do

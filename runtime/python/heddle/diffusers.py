@@ -1,0 +1,77 @@
+"""Models of diffusers on several ranks, unmodified.
+
+    handle = heddle.diffusers.parallelize(transformer, comm)
+    print(handle.why)                                 # what was chosen, and why
+    sample = transformer(latents, timestep, text)     # the whole on every rank, before and after
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Sequence, Tuple, Union
+
+from .comm import Comm
+from .errors import ArgumentError, UnsupportedError
+from .torch.modules import Attend, Gather, Parallel, Sizes, Split, Step, Switch, parallelize as _parallelize
+
+_Plan = Dict[str, Union[Step, Sequence[Step]]]
+
+
+def parallelize(model: Any, comm: Comm, method: str = "auto", states: int = 1) -> Parallel:
+    """Puts heddle's hooks on a model of diffusers; `handle.remove()` takes them off, `handle.why` says what was chosen.
+    Arguments and results are whole on every rank; forward is bitwise what one process computes, unless attention is the
+    library's ("ring", "gather-kv"). Gradients of parameters are addends: heddle.torch.reduce_gradients.
+
+    method  "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
+    states  of heddle.Attention, for methods of the library: as many as layers save a second forward
+    """
+    name = type(model).__name__
+    if name not in _PLANS:
+        raise UnsupportedError(f"heddle.diffusers knows no {name}: it knows {', '.join(_PLANS)}. "
+                               "heddle.torch.parallelize takes a plan of your own")
+    steps, why = _PLANS[name](model, comm, method, states)
+    handle = _parallelize(model, steps, comm)
+    handle.why = f"{name} on {comm.mesh}: {why}"
+    return handle
+
+
+def _latte(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+    if method not in ("auto", "switch"):
+        raise ArgumentError("LatteTransformer3DModel attends over frames and places in turn: its method is switch, not "
+                            f"{method}")
+    return {
+        "": Sizes("hidden_states", "b _ t _ _"),
+        "transformer_blocks.0": Split("hidden_states", "(b t) s c", "t"),
+        "transformer_blocks.[1-9]*": Switch("hidden_states", "(b t) s c", "s", "t"),
+        "transformer_blocks.*": (Split("encoder_hidden_states", "(b t) l e", "t"), Split("timestep", "(b t) g", "t"),
+                                 Switch("output", "(b t) s c", "t", "s")),
+        "temporal_transformer_blocks.*": Split("timestep", "(b s) g", "s"),
+        "proj_out": Gather("output", "(b t) s o", "s"),
+    }, "switch: spatial blocks have whole frames, temporal blocks whole fibres of time: bitwise as one process"
+
+
+def _wan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    return {
+        "rope": (Split("output.0", "_ s _ _", "s"), Split("output.1", "_ s _ _", "s")),
+        "condition_embedder": (Split("output.0", "b s g", "s", optional=True),  # a timestep for every token
+                               Split("output.1", "b s m", "s", optional=True)),
+        "blocks.0": Split("hidden_states", "b s c", "s"),
+        "blocks.*.attn1": Attend("s", chosen, states),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, why
+
+
+def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
+    if method == "auto" and heads >= comm.size:
+        return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: bitwise as one process"
+    if method == "auto":
+        return "gather-kv", (f"gather-kv, since {heads} heads are not enough for {comm.size} ranks by ulysses: within "
+                             "rounding of one process")
+    if method not in ("ulysses", "ring", "gather-kv"):
+        raise ArgumentError(f"method is '{method}', wanted auto, ulysses, ring or gather-kv")
+    return method, f"{method}, as asked for"
+
+
+_PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
+    "LatteTransformer3DModel": _latte,
+    "WanTransformer3DModel": _wan,
+}

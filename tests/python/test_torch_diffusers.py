@@ -1,0 +1,103 @@
+"""Models of diffusers, unmodified and randomly initialised, against one process."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ranks import JUDGE, SCALE, run
+
+COMMON = JUDGE + """
+import os
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+import torch
+import heddle
+import heddle.diffusers
+import heddle.torch as ht
+from diffusers import LatteTransformer3DModel, WanTransformer3DModel
+
+torch.set_num_threads(1)
+
+def latte(heads=4, frames=7):
+    torch.manual_seed(0)
+    model = LatteTransformer3DModel(
+        num_attention_heads=heads, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
+        caption_channels=12, cross_attention_dim=heads * 8, attention_bias=True, sample_size=16, patch_size=2,
+        activation_fn="gelu-approximate", num_embeds_ada_norm=1000, norm_type="ada_norm_single",
+        norm_elementwise_affine=False, video_length=frames)
+    return model
+
+def wan(heads=4):
+    torch.manual_seed(0)
+    return WanTransformer3DModel(num_attention_heads=heads, attention_head_dim=12, in_channels=4, out_channels=4,
+                                 text_dim=16, freq_dim=32, ffn_dim=64, num_layers=2, rope_max_seq_len=64)
+
+def given(model, b, frames, height, width, dtype, tokens=None):
+    draw = torch.Generator().manual_seed(7)
+    text = model.config.caption_channels if "caption_channels" in model.config else model.config.text_dim
+    x = torch.randn(b, 4, frames, height, width, generator=draw).to(dtype)
+    time = torch.tensor([3, 500][:b])
+    return dict(hidden_states=x, timestep=time if tokens is None else torch.arange(b * tokens).view(b, tokens),
+                encoder_hidden_states=torch.randn(b, 5, text, generator=draw).to(dtype))
+
+def forward(model, inputs):
+    return model(**inputs, return_dict=False)[0]
+
+def stepped(model, inputs):
+    model.zero_grad()
+    inputs = {**inputs, "hidden_states": inputs["hidden_states"].clone().requires_grad_()}
+    y = forward(model, inputs)
+    (y * torch.arange(y.numel(), dtype=torch.float32).view_as(y).cos()).sum().backward()
+    return y.detach(), inputs["hidden_states"].grad, [p.grad.clone() for p in model.parameters()
+                                                       if p.grad is not None]
+
+def compare(model, inputs, comm, method="auto", within=0.0, gradients=True):
+    one = stepped(model, inputs) if gradients else (forward(model, inputs).detach(),)
+    handle = heddle.diffusers.parallelize(model, comm, method)
+    if gradients:
+        y, dx, _ = stepped(model, inputs)
+        ht.reduce_gradients(model.parameters(), sum_over=comm)
+        dw = [p.grad for p in model.parameters() if p.grad is not None]
+        assert len(dw) == len(one[2])
+        for a, b in zip([dx, *dw], [one[1], *one[2]]):
+            assert (a - b).abs().max() <= 2e-5 * b.abs().max().clamp(min=1e-3), (a - b).abs().max()
+    else:
+        y = forward(model, inputs).detach()
+    handle.remove()
+    far = float((y.float() - one[0].float()).abs().max())
+    assert y.shape == one[0].shape and (torch.equal(y, one[0]) if within == 0 else far <= within), (far, within)
+    assert torch.equal(forward(model, inputs), one[0])  # without hooks
+    return handle.why
+"""
+
+
+def test_latte_and_wan_are_as_one_process(tmp_path):
+    run(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    assert "switch" in compare(latte(), given(latte(), 2, 7, 6, 10, torch.float32), comm)
+    compare(latte(3, 2), given(latte(3, 2), 1, 2, 6, 10, torch.float32), comm)  # a rank without frames
+    compare(latte().bfloat16(), given(latte(), 1, 7, 6, 10, torch.bfloat16), comm, gradients=False)
+    refused(heddle.ArgumentError, "switch, not ring", heddle.diffusers.parallelize, latte(), comm, "ring")
+
+    few = given(wan(2), 1, 3, 6, 10, torch.float32)  # 45 tokens
+    assert "ulysses" in compare(wan(), given(wan(), 2, 3, 6, 10, torch.float32), comm)
+    compare(wan(), given(wan(), 1, 3, 6, 10, torch.float32, tokens=45), comm)  # a timestep for every token
+    # 2 tokens, a rank without: torch multiplies one row by other sums than two
+    compare(wan(), given(wan(), 1, 1, 2, 4, torch.float32), comm, within=1e-6)
+    compare(wan().bfloat16(), given(wan(), 1, 3, 6, 10, torch.bfloat16), comm, gradients=False)
+    assert "2 heads are not enough" in compare(wan(2), few, comm, within=1e-5)
+    compare(wan(2), few, comm, "ring", within=1e-5)
+    compare(wan(2), few, comm, "ulysses")  # a rank without heads
+    again = wan(2).train()
+    again.enable_gradient_checkpointing()
+    compare(again, few, comm, "ulysses")
+    refused(heddle.UnsupportedError, "knows no Linear", heddle.diffusers.parallelize, torch.nn.Linear(1, 1), comm)
+print("ok")
+""", 3)
+
+
+def test_the_examples():
+    folder = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
+    for name, words in [("03_latte.py", "the same bits"), ("04_wan.py", "as one rank's")]:
+        job = subprocess.run([sys.executable, "-m", "heddle", "-n", "2", str(folder / name)], capture_output=True,
+                             text=True, timeout=240 * SCALE)
+        assert job.returncode == 0 and job.stdout.count(words) == 2, job.stdout + job.stderr
