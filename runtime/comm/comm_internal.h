@@ -140,7 +140,8 @@ void hd_comm_relax(heddle_comm *comm, int round);
  * any more. */
 void hd_comm_quiesce(heddle_comm *comm);
 
-/* Messages between ranks that cannot reach one another (or all ranks with force_messages). Collective creation. */
+/* Messages between ranks that cannot reach one another (or all ranks with force_messages), by the transport: not where
+ * messages are staged (hd_comm_stages_messages). Collective creation. */
 typedef struct hd_exchange hd_exchange;
 heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const heddle_message *messages, int nmessages);
 heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *dst);

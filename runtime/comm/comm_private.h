@@ -16,8 +16,8 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 
 /* --- communicator ------------------------------------------------------------------------------------------------- */
 
-/* What differs between transports; no slot is NULL but check and relax, and sendrecv where all ranks are in the group.
- * `exchange` is the transport's own object. */
+/* What differs between transports; no slot is NULL but check and relax, and sendrecv and those of exchanges where there
+ * is nothing but the memory of one host (hd_local_ops). `exchange` is the transport's own object. */
 typedef struct hd_comm_ops {
     const char *name;
     heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);

@@ -1,5 +1,5 @@
 /* Exchanges: strided messages between ranks that do not reach one another. Checked and numbered here, carried by the
- * transport or by exchange_local.c. */
+ * transport. */
 #include "runtime/comm/comm_private.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Ranks that do not all call the same, that go on after an abort, and messages of one pair: on threads, shm, and with
- * messages forced. */
+/* Ranks that do not all call the same, and that go on after an abort: on threads, shm, and with messages forced. */
 #include "case.h"
 #include "check.h"
 
@@ -93,8 +92,6 @@ static heddle_status every_operation(heddle_comm *comm, int which)
     char data[8 * (RANKS + 1)] = "";
     double sum = 0;
     int me = heddle_comm_rank(comm), n = heddle_comm_size(comm);
-    hd_exchange *exchange = NULL;
-    heddle_status st = HEDDLE_OK;
     switch (which) {
     case 0:
         return heddle_comm_barrier(comm);
@@ -102,12 +99,8 @@ static heddle_status every_operation(heddle_comm *comm, int which)
         return heddle_comm_allgather(comm, data, data + 8, 8);
     case 2:
         return heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_F64);
-    case 3:
-        return heddle_comm_sendrecv(comm, data, 8, (me + 1) % n, data + 8, 8, (me + n - 1) % n, HEDDLE_NO_STREAM);
     default:
-        st = hd_exchange_create(&exchange, comm, NULL, 0);
-        hd_exchange_destroy(exchange);
-        return st;
+        return heddle_comm_sendrecv(comm, data, 8, (me + 1) % n, data + 8, 8, (me + n - 1) % n, HEDDLE_NO_STREAM);
     }
 }
 
@@ -124,7 +117,7 @@ static heddle_status abort_rank(heddle_comm *comm, void *arg)
         usleep(1000);
     }
     for (int turn = 0; turn < 3; turn++) {
-        for (int which = 0; which < 5; which++) {
+        for (int which = 0; which < 4; which++) {
             CHECK(every_operation(comm, which) == HEDDLE_ERR_PEER);
             CHECK(says("rank 1 gave up", "the soup is cold"));
         }
@@ -183,62 +176,13 @@ static void groups_along_other_axes(void **state)
     on_all(axes_rank);
 }
 
-/* --- messages of one pair ----------------------------------------------------------------------------------------- */
-
-/* Three messages each way between every two ranks, of sizes that only fit in order; two executions. */
-static heddle_status order_rank(heddle_comm *comm, void *arg)
-{
-    (void)arg;
-    heddle_status st = HEDDLE_OK;
-    enum { EACH = 3, ROOM = 100 };
-    hd_exchange *exchange = NULL;
-    heddle_message m[2 * EACH * RANKS];
-    unsigned char src[RANKS * EACH * ROOM], dst[RANKS * EACH * ROOM];
-    int me = heddle_comm_rank(comm), n = 0;
-    for (int peer = 0; peer < RANKS; peer++) {
-        for (int i = 0; i < EACH && peer != me; i++) {
-            int64_t at = (peer * EACH + i) * ROOM, bytes = 10 + 30 * i;
-            m[n++] = (heddle_message){.peer = peer, .is_send = 1, .offset_bytes = at, .run_bytes = bytes};
-            m[n++] = (heddle_message){.peer = peer, .offset_bytes = at, .run_bytes = bytes};
-        }
-    }
-    HD_TRY(hd_exchange_create(&exchange, comm, m, n));
-    for (int turn = 0; turn < 2; turn++) {
-        int done = 0;
-        for (int k = 0; k < RANKS * EACH; k++) {
-            memset(src + k * ROOM, 1 + me * 50 + (k % EACH) * 10 + turn, ROOM);
-        }
-        memset(dst, 0, sizeof dst);
-        HD_TRY(hd_exchange_start(exchange, src, dst));
-        for (int round = 0; !done; round++) {
-            HD_TRY(hd_exchange_test(exchange, &done));
-            hd_comm_relax(comm, done ? 0 : round);
-        }
-        for (int k = 0; k < RANKS * EACH; k++) {
-            int peer = k / EACH, i = k % EACH, bytes = 10 + 30 * i;
-            for (int b = 0; b < ROOM && peer != me; b++) {
-                CHECK(dst[k * ROOM + b] == (b < bytes ? 1 + peer * 50 + i * 10 + turn : 0));
-            }
-        }
-        HD_TRY(heddle_comm_barrier(comm));
-    }
-out:
-    hd_exchange_destroy(exchange);
-    return st;
-}
-
-static void messages_of_a_pair_match_in_order(void **state)
-{
-    (void)state;
-    on_all(order_rank);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(gathers_compare_what_is_gathered),  cmocka_unit_test(a_barrier_is_no_gather),
-        cmocka_unit_test(nothing_begins_after_an_abort),     cmocka_unit_test(groups_along_other_axes),
-        cmocka_unit_test(messages_of_a_pair_match_in_order),
+        cmocka_unit_test(gathers_compare_what_is_gathered),
+        cmocka_unit_test(a_barrier_is_no_gather),
+        cmocka_unit_test(nothing_begins_after_an_abort),
+        cmocka_unit_test(groups_along_other_axes),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

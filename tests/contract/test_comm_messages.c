@@ -1,5 +1,5 @@
-/* Strided messages between ranks that cannot reach one another: forced, and on pretended hosts. */
-#include "case.h"
+/* Who reaches whom where messages are forced and on pretended hosts; strided messages by a transport. */
+#include "callbacks_run.h"
 #include "check.h"
 
 #include "runtime/base/base.h"
@@ -10,37 +10,35 @@
 
 static const char *const transports[] = {"threads", "shm"};
 
-enum { ROWS = 6, RUN = 40, PITCH = 64 };
+enum { ROWS = 6, RUN = 40, PITCH = 64, RANKS = 3 };
 
-/* Rank r sends every rank p (itself too) ROWS rows of RUN bytes, strided by PITCH, of its block for p, as one message;
- * the receiver takes them as two: dense, 1 + 5 rows. */
-static heddle_status exchange_rank(heddle_comm *comm, void *arg)
+/* Rank r sends every rank p (itself too) ROWS rows of RUN bytes, strided by PITCH, of its block for p; the receiver
+ * takes them dense, by other loops. */
+static heddle_status exchange_rank(heddle_comm *comm)
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
     int me = heddle_comm_rank(comm);
-    heddle_message *m = calloc((size_t)n * 3, sizeof *m);
+    heddle_message *m = calloc((size_t)n * 2, sizeof *m);
     unsigned char *src = malloc((size_t)n * ROWS * PITCH);
     unsigned char *dst = malloc((size_t)n * ROWS * RUN);
     hd_exchange *exchange = NULL;
     for (int p = 0; p < n; p++) {
-        m[3 * p] = (heddle_message){.peer = p,
+        m[2 * p] = (heddle_message){.peer = p,
                                     .is_send = 1,
                                     .offset_bytes = (int64_t)p * ROWS * PITCH,
                                     .run_bytes = RUN,
                                     .nloops = 1,
                                     .count = {ROWS},
                                     .stride_bytes = {PITCH}};
-        m[3 * p + 1] = (heddle_message){.peer = p, .offset_bytes = (int64_t)p * ROWS * RUN, .run_bytes = RUN};
-        m[3 * p + 2] = (heddle_message){.peer = p,
-                                        .offset_bytes = (int64_t)p * ROWS * RUN + RUN,
+        m[2 * p + 1] = (heddle_message){.peer = p,
+                                        .offset_bytes = (int64_t)p * ROWS * RUN,
                                         .run_bytes = 4,
                                         .nloops = 2,
-                                        .count = {ROWS - 1, RUN / 4},
+                                        .count = {ROWS, RUN / 4},
                                         .stride_bytes = {RUN, 4}};
     }
-    HD_TRY(hd_exchange_create(&exchange, comm, m, 3 * n));
+    HD_TRY(hd_exchange_create(&exchange, comm, m, 2 * n));
     for (int turn = 0; turn < 20; turn++) {
         for (int i = 0; i < n * ROWS * PITCH; i++) {
             src[i] = (unsigned char)(me * 31 + i + turn * 7);
@@ -63,7 +61,7 @@ static heddle_status exchange_rank(heddle_comm *comm, void *arg)
     exchange = NULL;
     m[0].peer = me == n - 1 ? n : 0; /* one rank asks for nonsense: all are told */
     heddle_status wanted = me == n - 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
-    CHECK(hd_exchange_create(&exchange, comm, m, 3 * n) == wanted);
+    CHECK(hd_exchange_create(&exchange, comm, m, 2 * n) == wanted);
     HD_TRY(heddle_comm_barrier(comm));
 out:
     hd_exchange_destroy(exchange);
@@ -72,6 +70,104 @@ out:
     free(dst);
     return st;
 }
+
+/* Three messages each way between every two ranks, of sizes that only fit in order; two executions. */
+static heddle_status order_rank(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    enum { EACH = 3, ROOM = 100 };
+    hd_exchange *exchange = NULL;
+    heddle_message m[2 * EACH * RANKS];
+    unsigned char src[RANKS * EACH * ROOM], dst[RANKS * EACH * ROOM];
+    int me = heddle_comm_rank(comm), n = 0;
+    for (int peer = 0; peer < RANKS; peer++) {
+        for (int i = 0; i < EACH && peer != me; i++) {
+            int64_t at = (peer * EACH + i) * ROOM, bytes = 10 + 30 * i;
+            m[n++] = (heddle_message){.peer = peer, .is_send = 1, .offset_bytes = at, .run_bytes = bytes};
+            m[n++] = (heddle_message){.peer = peer, .offset_bytes = at, .run_bytes = bytes};
+        }
+    }
+    HD_TRY(hd_exchange_create(&exchange, comm, m, n));
+    for (int turn = 0; turn < 2; turn++) {
+        int done = 0;
+        for (int k = 0; k < RANKS * EACH; k++) {
+            memset(src + k * ROOM, 1 + me * 50 + (k % EACH) * 10 + turn, ROOM);
+        }
+        memset(dst, 0, sizeof dst);
+        HD_TRY(hd_exchange_start(exchange, src, dst));
+        for (int round = 0; !done; round++) {
+            HD_TRY(hd_exchange_test(exchange, &done));
+            hd_comm_relax(comm, done ? 0 : round);
+        }
+        for (int k = 0; k < RANKS * EACH; k++) {
+            int peer = k / EACH, i = k % EACH, bytes = 10 + 30 * i;
+            for (int b = 0; b < ROOM && peer != me; b++) {
+                CHECK(dst[k * ROOM + b] == (b < bytes ? 1 + peer * 50 + i * 10 + turn : 0));
+            }
+        }
+        HD_TRY(heddle_comm_barrier(comm));
+    }
+out:
+    hd_exchange_destroy(exchange);
+    return st;
+}
+
+static heddle_status aborted_rank(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_exchange *exchange = NULL;
+    if (heddle_comm_rank(comm) == 1) {
+        heddle_comm_abort(comm, "the soup is cold");
+    }
+    CHECK(hd_exchange_create(&exchange, comm, NULL, 0) == HEDDLE_ERR_PEER);
+    CHECK(strstr(heddle_last_error(), "the soup is cold") != NULL);
+out:
+    return st;
+}
+
+typedef heddle_status (*rank_fn)(heddle_comm *comm);
+
+static int by_transport(heddle_comm *comm, heddle_status opened, int rank, void *arg)
+{
+    EXPECT(opened == HEDDLE_OK);
+    EXPECT((*(rank_fn *)arg)(comm) == HEDDLE_OK);
+    return 0;
+}
+
+static void run_by_transport(int size, int mode, rank_fn fn)
+{
+    fake_world *world = fake_world_create(size);
+    fake_run run = run_with(world, mode, 20000);
+    run.fn = by_transport;
+    run.arg = &fn;
+    assert_int_equal(fake_run_ranks(&run, size), 0);
+    assert_int_equal(fake_alive(world), 0);
+    fake_world_destroy(world);
+}
+
+static void messages_by_a_transport(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 5; size += 2) {
+        for (int mode = 0; mode < MODES; mode++) {
+            run_by_transport(size, mode, exchange_rank);
+        }
+    }
+}
+
+static void messages_of_a_pair_match_in_order(void **state)
+{
+    (void)state;
+    run_by_transport(RANKS, FORCED, order_rank);
+}
+
+static void none_begin_after_an_abort(void **state)
+{
+    (void)state;
+    run_by_transport(RANKS, FORCED, aborted_rank);
+}
+
+/* --- who reaches whom --------------------------------------------------------------------------------------------- */
 
 static heddle_status hosts_rank(heddle_comm *comm, void *arg)
 {
@@ -88,12 +184,11 @@ static heddle_status hosts_rank(heddle_comm *comm, void *arg)
     }
     CHECK(reached == nlocal && heddle_comm_reaches(comm, me));
     CHECK(hosts == 0 ? nlocal == 1 : nlocal >= n / hosts && nlocal <= (n + hosts - 1) / hosts);
-    HD_TRY(exchange_rank(comm, NULL));
 out:
     return st;
 }
 
-static void messages(void **state)
+static void messages_are_forced(void **state)
 {
     (void)state;
     for (size_t t = 0; t < 2; t++) {
@@ -111,6 +206,8 @@ static void messages(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(messages)};
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(messages_by_a_transport), cmocka_unit_test(messages_of_a_pair_match_in_order),
+        cmocka_unit_test(none_begin_after_an_abort), cmocka_unit_test(messages_are_forced)};
     return HD_RUN_CASES(cases, argc, argv);
 }
