@@ -208,7 +208,8 @@ heddle_status weights_check(weights *w, const config *cfg)
     layers none = {0};
     heddle_status st = take_layers(&none, w, cfg, 1);
     /* What is missing here makes the extents of config.json a guess: no block is made of them. */
-    for (int stage = 0; st == HEDDLE_OK && w->nmissing == 0 && stage < STAGES_PER_LAYER; stage++) {
+    const int nstages = w->nmissing == 0 ? STAGES_PER_LAYER : 0;
+    for (int stage = 0; st == HEDDLE_OK && stage < nstages; stage++) {
         st = check_stage(w, cfg, stage);
     }
     return st ? st : weights_all_used(w);

@@ -11,7 +11,7 @@ case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
 esac
 wanted="numpy pytest"
 case $file in
-*/test_torch_diffusers*) wanted="numpy pytest torch diffusers" ;;
+*/test_torch_diffusers* | */test_latte*) wanted="numpy pytest torch diffusers" ;;
 */test_torch*) wanted="numpy pytest torch" ;;
 */test_types*) wanted="pytest mypy" ;;
 */test_wheel*) wanted="numpy pytest scikit_build_core" ;;
