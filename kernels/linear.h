@@ -50,8 +50,8 @@ typedef struct hd_linear_kernels {
     /* to_left = sum b_i x_i y_i^T, to_right = sum a_i x_i y_i^T with x, y = k, v or (gradient) q, d_o; NULL: not wanted
      */
     void (*states)(void *scratch, const hd_linear_chunk *chunk, int gradient, void *to_left, void *to_right);
-    /* state = factor * state + add, elems of them (padding included) */
-    void (*fold)(void *state, double factor, const void *add, int64_t elems);
+    /* dst = factor * state + add, elems of them (padding included); dst may be state */
+    void (*fold)(void *dst, double factor, const void *state, const void *add, int64_t elems);
     /* dst = factor * src */
     void (*scale)(void *dst, double factor, const void *src, int64_t elems);
 

@@ -5,8 +5,6 @@
  */
 #include "runtime/attention/linear_internal.h"
 
-#include <string.h>
-
 static int64_t serial_steps(int n)
 {
     return n - 1;
@@ -55,8 +53,7 @@ static heddle_status begin(hd_flow *flow)
 static heddle_status send_on(hd_flow *flow)
 {
     if (!flow->out_given) {
-        memcpy(flow->out, flow->in, (size_t)flow->problem->state_bytes);
-        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->own);
+        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->in, flow->own);
     }
     flow->step = 1;
     flow->sending = 1;

@@ -59,7 +59,7 @@ static void fold_all(hd_flow *flow, const unsigned char *all)
 {
     for (int p = 0; p < flow->p; p++) {
         int member = flow->leftward ? flow->n - 1 - p : p;
-        hd_flow_fold(flow, flow->in, hd_flow_rows(flow, p), all + member * flow->problem->state_bytes);
+        hd_flow_fold(flow, flow->in, hd_flow_rows(flow, p), flow->in, all + member * flow->problem->state_bytes);
     }
 }
 

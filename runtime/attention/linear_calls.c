@@ -191,8 +191,7 @@ out:
 static void take_last(heddle_linear_attention *a)
 {
     if (!a->problem.options.bidirectional) {
-        memcpy(a->last, a->flow[0]->in, (size_t)a->problem.state_bytes);
-        hd_flow_fold(a->flow[0], a->last, a->problem.rows, a->flow[0]->own);
+        hd_flow_fold(a->flow[0], a->last, a->problem.rows, a->flow[0]->in, a->flow[0]->own);
     }
 }
 

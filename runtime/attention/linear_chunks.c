@@ -113,7 +113,7 @@ void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t 
     for (int64_t i = 0; i < a->problem.nchunks; i++) {
         int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
         double factor = pow(decay, (double)hd_linear_chunk_len(a, chunk));
-        a->kernels->fold(sum, factor, hd_linear_state(a, which, sample_head, chunk), a->padded_elems);
+        a->kernels->fold(sum, factor, sum, hd_linear_state(a, which, sample_head, chunk), a->padded_elems);
     }
     hd_linear_narrow(a, own, sum, sample_head);
 }
@@ -128,8 +128,7 @@ void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t
     for (int64_t i = 0; i < a->problem.nchunks; i++) {
         int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
         unsigned char *slot = hd_linear_state(a, which, sample_head, chunk);
-        memcpy(next, now, bytes);
-        a->kernels->fold(next, pow(decay, (double)hd_linear_chunk_len(a, chunk)), slot, a->padded_elems);
+        a->kernels->fold(next, pow(decay, (double)hd_linear_chunk_len(a, chunk)), now, slot, a->padded_elems);
         memcpy(slot, now, bytes);
         unsigned char *swap = now;
         now = next;

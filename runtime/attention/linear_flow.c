@@ -115,14 +115,15 @@ heddle_status hd_flow_test(hd_flow *flow)
     return flow->done ? HEDDLE_OK : flow->method->test(flow);
 }
 
-void hd_flow_fold(const hd_flow *flow, void *state, int64_t rows, const void *add)
+void hd_flow_fold(const hd_flow *flow, void *dst, int64_t rows, const void *state, const void *add)
 {
     const hd_linear_problem *p = flow->problem;
     size_t elems = (size_t)(p->dk * p->dv), bytes = elems * flow->kernels->real_bytes;
     for (int64_t i = 0; i < p->batch * p->heads; i++) {
         double factor = pow(p->decay[p->head_lo + i % p->heads], (double)rows);
-        flow->kernels->fold((unsigned char *)state + (size_t)i * bytes, factor,
-                            (const unsigned char *)add + (size_t)i * bytes, (int64_t)elems);
+        size_t at = (size_t)i * bytes;
+        flow->kernels->fold((unsigned char *)dst + at, factor, (const unsigned char *)state + at,
+                            (const unsigned char *)add + at, (int64_t)elems);
     }
 }
 

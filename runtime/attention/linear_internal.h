@@ -87,10 +87,10 @@ heddle_status hd_flow_begin(hd_flow *flow);
 heddle_status hd_flow_give(hd_flow *flow, int out_given);
 heddle_status hd_flow_test(hd_flow *flow);
 
-/* For methods: rank and rows at a position; state = g^rows state + add per head; memory. */
+/* For methods: rank and rows at a position; dst = g^rows state + add per head (dst may be state); memory. */
 int hd_flow_rank(const hd_flow *flow, int position);
 int64_t hd_flow_rows(const hd_flow *flow, int position);
-void hd_flow_fold(const hd_flow *flow, void *state, int64_t rows, const void *add);
+void hd_flow_fold(const hd_flow *flow, void *dst, int64_t rows, const void *state, const void *add);
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes);
 /* One state to or from a rank. */
 hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset);

@@ -63,8 +63,7 @@ static heddle_status start_step(hd_flow *flow, int d)
 {
     int sends = flow->p + d < flow->n, receives = flow->p - d >= 0;
     if (sends) {
-        memcpy(flow->out, flow->in, (size_t)flow->problem->state_bytes);
-        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->own);
+        hd_flow_fold(flow, flow->out, hd_flow_rows(flow, flow->p), flow->in, flow->own);
     }
     flow->sending = 1;
     flow->waits_for = hd_flow_rank(flow, receives ? flow->p - d : sends ? flow->p + d : flow->p);
@@ -86,7 +85,7 @@ static heddle_status test(hd_flow *flow)
         }
         if (flow->p - d >= 0) {
             void *arrived = flow->all;
-            hd_flow_fold(flow, arrived, window_rows(flow, d), flow->in);
+            hd_flow_fold(flow, arrived, window_rows(flow, d), arrived, flow->in);
             flow->all = flow->in;
             flow->in = arrived;
         }

@@ -119,8 +119,7 @@ static void accumulate(const linear_work *w, int which, double decay, int ascend
         int64_t row = chunk * w->dims.chunk_rows;
         int64_t rows = w->t - row < w->dims.chunk_rows ? w->t - row : w->dims.chunk_rows;
         unsigned char *slot = state_at(w, which, chunk), *swap = now;
-        memcpy(next, now, w->state_bytes);
-        w->kernels->fold(next, pow(decay, (double)rows), slot, w->state_elems);
+        w->kernels->fold(next, pow(decay, (double)rows), now, slot, w->state_elems);
         memcpy(slot, now, w->state_bytes);
         now = next;
         next = swap;

@@ -67,7 +67,7 @@ static void forward_in_parts(const bench *b, const hd_linear_chunk *c)
     b->kernels->states(b->scratch, c, 0, b->state[1], NULL);
     b->kernels->inner(b->scratch, c);
     b->kernels->outer(b->scratch, c, b->state[0], NULL);
-    b->kernels->fold(b->state[0], 0.5, b->state[1], b->d * b->kernels->padded(b->d));
+    b->kernels->fold(b->state[0], 0.5, b->state[0], b->state[1], b->d * b->kernels->padded(b->d));
 }
 
 static void backward(const bench *b, const hd_linear_chunk *c)
@@ -75,7 +75,7 @@ static void backward(const bench *b, const hd_linear_chunk *c)
     b->kernels->states(b->scratch, c, 1, NULL, b->state[1]);
     b->kernels->inner_back(b->scratch, c, b->state[0], NULL);
     b->kernels->outer_back(b->scratch, c, NULL, b->state[0]);
-    b->kernels->fold(b->state[0], 0.5, b->state[1], b->d * b->kernels->padded(b->d));
+    b->kernels->fold(b->state[0], 0.5, b->state[0], b->state[1], b->d * b->kernels->padded(b->d));
 }
 
 static double gflops(const bench *b, void (*work)(const bench *, const hd_linear_chunk *), int is_backward)

@@ -154,11 +154,11 @@ static void run_chunks(void *const *memory, const sizes *n, const hd_linear_kern
         kernels->inner(scratch, &c);
         kernels->outer(scratch, &c, first, NULL);
         kernels->states(scratch, &c, 0, part[0], NULL);
-        kernels->fold(first, pow(n->decay, (double)c.rows), part[0], elems);
+        kernels->fold(first, pow(n->decay, (double)c.rows), first, part[0], elems);
         if (n->bidirectional) {
             kernels->outer_back(scratch, &c, second, NULL);
             kernels->states(scratch, &c, 1, part[1], NULL);
-            kernels->fold(second, pow(n->decay, (double)c.rows), part[1], elems);
+            kernels->fold(second, pow(n->decay, (double)c.rows), second, part[1], elems);
         }
     }
     memset(state, 0, 4 * bytes);
@@ -166,11 +166,11 @@ static void run_chunks(void *const *memory, const sizes *n, const hd_linear_kern
         view(&c, memory, n, kernels, at);
         kernels->outer_back(scratch, &c, NULL, second);
         kernels->states(scratch, &c, 1, NULL, part[1]);
-        kernels->fold(second, pow(n->decay, (double)c.rows), part[1], elems);
+        kernels->fold(second, pow(n->decay, (double)c.rows), second, part[1], elems);
         if (n->bidirectional) {
             kernels->outer(scratch, &c, NULL, first);
             kernels->states(scratch, &c, 0, NULL, part[0]);
-            kernels->fold(first, pow(n->decay, (double)c.rows), part[0], elems);
+            kernels->fold(first, pow(n->decay, (double)c.rows), first, part[0], elems);
         }
     }
     free(scratch);
@@ -263,6 +263,33 @@ static void kernels_agree_with_the_judge(void **state)
     }
 }
 
+/* Into another place and into its own. */
+static void folds_leave_what_they_read(void **state)
+{
+    (void)state;
+    enum { ELEMS = 1003 };
+    static const char *const names[] = {"generic", "avx2", "avx512"};
+    float from[ELEMS], add[ELEMS], apart[ELEMS], in_place[ELEMS];
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        const hd_kernels *table = hd_kernels_named(names[k]);
+        for (int i = 0; i < ELEMS; i++) {
+            in_place[i] = from[i] = (float)(i + 1) / 7;
+            add[i] = (float)(i % 13) - 6;
+        }
+        if (table == NULL) {
+            hd_not_here(names[k], "this CPU has no %s", names[k]);
+            continue;
+        }
+        table->linear_f32.fold(apart, 0.3, from, add, ELEMS);
+        table->linear_f32.fold(in_place, 0.3, in_place, add, ELEMS);
+        for (int i = 0; i < ELEMS; i++) {
+            float product = 0.3F * from[i];
+            assert_true(apart[i] == product + add[i] && in_place[i] == apart[i]);
+            assert_true(from[i] == (float)(i + 1) / 7 && add[i] == (float)(i % 13) - 6);
+        }
+    }
+}
+
 static void slopes_follow_the_rule(void **state)
 {
     (void)state;
@@ -280,6 +307,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(judge_has_true_gradients),
         cmocka_unit_test(kernels_agree_with_the_judge),
+        cmocka_unit_test(folds_leave_what_they_read),
         cmocka_unit_test(slopes_follow_the_rule),
     };
     return HD_RUN_CASES(cases, argc, argv);

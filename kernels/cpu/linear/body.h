@@ -190,12 +190,12 @@ static void states(void *scratch, const hd_linear_chunk *chunk, int gradient, vo
     }
 }
 
-static void fold(void *state, double factor, const void *add, int64_t elems)
+static void fold(void *dst, double factor, const void *state, const void *add, int64_t elems)
 {
-    REAL *s = state, f = (REAL)factor;
-    const REAL *m = add;
+    REAL *d = dst, f = (REAL)factor;
+    const REAL *s = state, *m = add;
     for (int64_t i = 0; i < elems; i++) {
-        s[i] = f * s[i] + m[i];
+        d[i] = f * s[i] + m[i];
     }
 }
 
