@@ -8,8 +8,9 @@
  * is mine may be written or read now") when their launch begins, and DONE ("I have moved all that I move to or from
  * you"). One launch waits for READY of each peer before it touches that peer's memory, sets that peer's DONE behind
  * the last byte, and ends when DONE has come from all that move something of this rank's. So plain stream order is
- * enough for what reads the result. Flags carry the number of the launch, which lives in the state: a replayed graph
- * stays in step.
+ * enough for what reads the result. Where launches announce, a READY carries the address of what may be touched, so
+ * that every launch may bring another one without anybody else having been told. Flags carry the number of the launch,
+ * which lives in the state: a replayed graph stays in step.
  */
 #ifndef HD_KERNELS_TABLE_DEVICE_H
 #define HD_KERNELS_TABLE_DEVICE_H
@@ -36,6 +37,7 @@ typedef struct hd_device_state {
     uint64_t epoch, failure, begin_ns;
     uint32_t begun, ended;                                          /* blocks of the present launch */
     uint64_t ready[HD_DEVICE_MAX_PEERS], done[HD_DEVICE_MAX_PEERS]; /* written by peers */
+    uint64_t place[HD_DEVICE_MAX_PEERS];                            /* likewise, before READY */
     uint32_t moved[HD_DEVICE_MAX_PEERS];                            /* blocks that have moved their part for a peer */
 } hd_device_state;
 
@@ -54,11 +56,13 @@ typedef struct hd_device_meet {
     int rank, npeers;
     uint64_t heard;  /* bit p: rank p moves something to or from this rank's memory, and says DONE */
     int needs_ready; /* agreed by all; 0 where something else keeps memory from being touched too early */
+    int announces;   /* likewise, with needs_ready: a push's boxes for peers begin where those say, not at dst[] */
     hd_device_state *state;
     hd_device_state *peer_state[HD_DEVICE_MAX_PEERS]; /* of those heard, and of the peers of boxes */
-    uint64_t deadline_ns;                             /* of one wait */
-    const uint64_t *abort_word;                       /* pinned; not 0: waits end */
-    hd_device_report *report;                         /* pinned */
+    uint64_t place[HD_DEVICE_MAX_PEERS]; /* announced to those heard: where theirs begin, for kernels there */
+    uint64_t deadline_ns;                /* of one wait */
+    const uint64_t *abort_word;          /* pinned; not 0: waits end */
+    hd_device_report *report;            /* pinned */
 } hd_device_meet;
 
 typedef struct hd_device_move {

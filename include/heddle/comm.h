@@ -31,7 +31,7 @@ typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BI
 /* How bytes travel between the memories of the ranks' devices. */
 typedef enum heddle_wire {
     HEDDLE_WIRE_AUTO = 0, /* the fastest that is there; heddle_comm_describe says which and why */
-    HEDDLE_WIRE_PEER = 1, /* stores to the peers' device memory: HEDDLE_ERR_UNSUPPORTED in this version */
+    HEDDLE_WIRE_PEER = 1, /* kernels store to the peers' device memory: ranks that are threads of one process */
     HEDDLE_WIRE_NCCL = 2, /* messages from device to device by NCCL (libheddle_nccl); calls only enqueue */
     HEDDLE_WIRE_HOST = 3  /* through host memory, with what the communicator has; calls wait for their bytes */
 } heddle_wire;
@@ -165,9 +165,11 @@ HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
  * bytes.
  * HEDDLE_ERR_UNSUPPORTED: of a device, and none is attached. HEDDLE_ERR_ARG: NULL, no such space, in a fork. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
-/* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer.
- * `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed already
- * (heddle_comm_destroy). */
+/* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer,
+ * and what is enqueued on a device's must be done: where ranks of one process share a device and its kernels wait for
+ * one another (HEDDLE_WIRE_PEER) its memory is kept for the next heddle_buffer_alloc, because freeing it would wait for
+ * all of them. `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed
+ * already (heddle_comm_destroy). */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Attach a device to this rank, so that plans and sessions can be asked for arrays in its memory (options.space,

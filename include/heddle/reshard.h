@@ -116,14 +116,16 @@ typedef struct heddle_reshard_info {
     int64_t messages;                 /* messages this rank sends */
     int64_t workspace_bytes;          /* memory the plan holds besides src and dst */
     size_t src_bytes, dst_bytes;      /* smallest buffers for this rank */
-    int64_t executions;               /* finished so far */
+    int64_t executions;               /* finished so far; wire peer: replays of graphs included */
     int64_t measured_bytes_sent;      /* counted while moving, all executions together */
     const int64_t *measured_bytes_to; /* [nranks] likewise, per peer */
-    const char *path;   /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" */
+    const char *path; /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" "device push" */
     const char *kernel; /* copy kernel of this rank's largest transfer */
     const char *why;    /* one sentence: why this path and kernel, with figures if timed */
     const char *line;   /* the reshard line */
-    const char *wire;   /* between devices: "host"; "" for arrays in host memory */
+    const char *wire;   /* between devices: "peer", "host"; "" for arrays in host memory */
+    int is_capturable;  /* 1: execute may be captured into a graph */
+    int64_t device_ns;  /* wire peer: of the last finished execution, waiting for peers included */
 } heddle_reshard_info;
 
 /* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL;
@@ -136,9 +138,16 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  *
  * Arrays of a device (options.space): both lie in the memory of this rank's device, however they were allocated there.
  * What the stream has so far comes before src is read; dst is complete, and may be read, in stream order. On the wire
- * "host" the bytes pass through host memory, so the call *waits* until the stream has come so far and until the other
- * ranks have sent, and returns with the copy to dst enqueued; src is free then. It cannot be captured into a graph. A
- * stream that does not come so far before the deadline is HEDDLE_ERR_TIMEOUT.
+ * "peer" the call enqueues and returns at once; src is free in stream order, too. It may be captured into a graph,
+ * where all ranks capture and replay theirs as often; executions before that must be complete, or lie in the same
+ * stream. Every rank needs a stream of its own: two ranks in one stream wait for each other until the deadline.
+ * Therefore, where ranks of one process share a device, the call on its default stream (HEDDLE_NO_STREAM) waits until
+ * dst is complete. A rank that does not come is noticed by the device, at the deadline or at an abort; the next call
+ * that looks (heddle_comm_poll, test, wait, execute) says so. An argument that is refused is HEDDLE_ERR_ARG on this
+ * rank, which gives up: the others get HEDDLE_ERR_PEER. On the wire "host" the bytes pass through host memory, so the
+ * call *waits* until the stream has come so far and until the other ranks have sent, and returns with the copy to dst
+ * enqueued; src is free then. It cannot be captured into a graph. A stream that does not come so far before the
+ * deadline is HEDDLE_ERR_TIMEOUT.
  *
  * On the wire "nccl" the call only *enqueues*: it waits for no other rank but where NCCL itself does so to enqueue. src
  * is free and dst complete in stream order; wait, test and heddle_comm_poll say what went wrong meanwhile, and then,
@@ -164,17 +173,19 @@ HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const v
 
 /* Split-phase: start returns at once (private memory and packed messages are packed first; arrays of a device, wire
  * "host": src is copied to the host first, which waits for the stream, and dst is written in the order of the stream
- * that start was given); test makes progress, copies included, and says in *done whether it is (1: dst is complete);
- * wait blocks. Between start and the end src and dst belong to the plan. One execution in flight per plan, any number
- * of plans; ranks may wait for them in different orders. test and wait of a plan that nothing is in flight of are done.
- * Errors as for execute; a refusal by another rank is returned by test or wait. */
+ * that start was given; wire "peer": on a stream of the plan's own, behind what the stream has so far); test makes
+ * progress, copies included, and says in *done whether it is (1: dst is complete); wait blocks. Between start and the
+ * end src and dst belong to the plan. One execution in flight per plan, any number of plans; ranks may wait for them in
+ * different orders. test and wait of a plan that nothing is in flight of are done. Errors as for execute; a refusal by
+ * another rank is returned by test or wait. */
 HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
 HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
 /* What is put into `stream` from now on comes after the execution in flight. Host memory: `stream` is ignored, and the
  * call returns when dst is complete, as heddle_reshard_wait does. Arrays of a device, wire "host": returns when the
- * other ranks have sent; the stream waits for the copy to dst, the caller does not. Errors as for wait. */
+ * other ranks have sent; the stream waits for the copy to dst, the caller does not; wire "peer": returns at once.
+ * Errors as for wait. */
 HEDDLE_API heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
 
 #ifdef __cplusplus

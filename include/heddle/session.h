@@ -146,7 +146,8 @@ typedef struct heddle_session_counters {
     size_t struct_bytes;     /* set by the caller */
     int64_t enters;          /* calls of heddle_session_enter that succeeded */
     int64_t switches;        /* calls that changed the layout, backward included, like all numbers below */
-    int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned) */
+    int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned); on a device by the
+                              * wire peer what it has got to, which is all when the stream has */
     int64_t bytes_planned;   /* the same, from the layouts alone, before anything ran */
     int64_t backward_enters; /* calls of heddle_session_backward that succeeded */
     int64_t switch_ns;       /* time inside switches, waiting for peers included */
@@ -162,14 +163,14 @@ HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
 
 /* What one enter or backward did. */
 typedef struct heddle_session_record {
-    size_t struct_bytes;   /* set by the caller */
-    int backward;          /* 1: heddle_session_backward */
-    const char *stage;     /* owned by the schedule; "end" for the epilogue */
-    int repetition;        /* 0.. */
-    const char *line;      /* reshard line, owned by the session; "" if nothing moved */
-    const char *path;      /* of this rank, as in heddle_reshard_info; "" if nothing moved, "dry run" in one */
-    int64_t bytes_planned; /* this rank sends */
-    int64_t bytes_sent;
+    size_t struct_bytes;    /* set by the caller */
+    int backward;           /* 1: heddle_session_backward */
+    const char *stage;      /* owned by the schedule; "end" for the epilogue */
+    int repetition;         /* 0.. */
+    const char *line;       /* reshard line, owned by the session; "" if nothing moved */
+    const char *path;       /* of this rank, as in heddle_reshard_info; "" if nothing moved, "dry run" in one */
+    int64_t bytes_planned;  /* this rank sends */
+    int64_t bytes_sent;     /* wire peer: planned, because the device moves them later */
     int64_t bytes_messages; /* part of bytes_planned that travels as messages; 0 in a dry run */
     int64_t ns;
 } heddle_session_record;

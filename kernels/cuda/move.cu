@@ -15,8 +15,7 @@ typedef enum mode { FROM_OWN, FROM_PEER, ZEROS } mode;
 
 typedef struct move_args {
     const hd_list *list;
-    int has_meet, bound_bytes; /* bound_bytes: all addresses are multiples of
-                                that, 16 at most */
+    int has_meet;
     const char *src[HD_DEVICE_MAX_BASES];
     char *dst[HD_DEVICE_MAX_BASES];
     hd_device_meet meet;
@@ -27,6 +26,7 @@ typedef struct block_memory {
     hd_list_box box;
     hd_list_block block;
     uint32_t may_move;
+    char *dst; /* where the box's destination begins */
 } block_memory;
 
 HD_DEV uint32_t divide(const hd_divisor *by, uint32_t n)
@@ -118,9 +118,9 @@ HD_DEV void copy_box(const move_args *a, const block_memory *m, int has_few, mod
 {
     const hd_list_box *box = &m->box;
     const char *src = how == ZEROS ? 0 : a->src[box->src_base] + box->src_offset_bytes;
-    char *dst = a->dst[box->dst_base] + box->dst_offset_bytes;
+    char *dst = m->dst + box->dst_offset_bytes;
     uint32_t first = m->block.part * HD_THREADS + HD_THREAD, step = box->parts * HD_THREADS;
-    if (box->width_bytes > (uint32_t)a->bound_bytes) {
+    if ((((uintptr_t)src | (uintptr_t)dst) & (box->width_bytes - 1)) != 0) {
         copy_bytes(box, dst, src, first, step, how);
     } else if (box->width_bytes == 16) {
         copy_16(box, dst, src, first, step, has_few, how);
@@ -169,6 +169,7 @@ HD_DEV void tell_ready(const hd_device_meet *meet, uint64_t epoch)
 {
     for (int p = 0; p < meet->npeers; p++) {
         if ((meet->heard >> p & 1) != 0 && p != meet->rank) {
+            hd_store_8(&meet->peer_state[p]->place[meet->rank], meet->place[p]);
             hd_store_release_system(&meet->peer_state[p]->ready[meet->rank], epoch);
         }
     }
@@ -263,13 +264,17 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
     if (HD_THREAD == 0) {
         m->block.part = hd_load_constant_4(&block->part);
         m->may_move = 1;
+        if (number >= 0) {
+            const hd_list_box *box = (const hd_list_box *)(hd_list_blocks(a->list) + nblocks) + number;
+            peer = (int)hd_load_constant_4(&box->peer);
+            m->dst = a->dst[hd_load_constant_4(&box->dst_base)];
+        }
         if (a->has_meet) {
-            if (number >= 0) {
-                const hd_list_box *box = (const hd_list_box *)(hd_list_blocks(a->list) + nblocks) + number;
-                peer = (int)hd_load_constant_4(&box->peer);
-            }
             epoch = hd_load_8(&a->meet.state->epoch) + 1;
             m->may_move = enter(&a->meet, peer, epoch);
+            if (a->meet.announces && m->may_move && peer >= 0 && peer != a->meet.rank) {
+                m->dst = (char *)(uintptr_t)hd_load_8(&a->meet.state->place[peer]);
+            }
         }
     }
     hd_sync(); /* the box is here, and its peer ready */
@@ -305,17 +310,13 @@ static move_args args_of(const hd_device_move *move, int has_src)
     move_args a;
     memset(&a, 0, sizeof a);
     const hd_list *list = (const hd_list *)move->list;
-    uintptr_t all = 16;
     a.list = (const hd_list *)move->list_on_device;
     for (int i = 0; has_src && i < list->nsrc; i++) {
         a.src[i] = (const char *)move->src[i];
-        all |= (uintptr_t)a.src[i];
     }
     for (int i = 0; i < list->ndst; i++) {
         a.dst[i] = (char *)move->dst[i];
-        all |= (uintptr_t)a.dst[i];
     }
-    a.bound_bytes = (int)(all & -all);
     if (move->meet != 0) {
         a.has_meet = 1;
         a.meet = *move->meet;

@@ -213,6 +213,7 @@ void heddle_comm_destroy(heddle_comm *comm)
     hd_link_destroy(comm->pair.link);
     if (comm->parent == NULL) {
         hd_comm_close_mail(comm);
+        hd_watch_stop(comm->watch);
         take_apart(comm);
         if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
             close_with_buffers(comm);

@@ -64,6 +64,21 @@ heddle_status hd_comm_mail_check(heddle_comm *comm);
 /* What is enqueued ends, now, and all ranks are told `st` with the sentence of the moment; returns it, or what it is
  * due to. */
 heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st);
+/* Ranks of the user's communicator that have this rank's device, itself included. */
+typedef struct hd_sharers {
+    int all, in_process;
+} hd_sharers;
+hd_sharers hd_comm_sharers(const heddle_comm *comm);
+/* Wire peer: not 0 when somebody has given up or died; kernels look at it. */
+const uint64_t *hd_comm_abort_word(const heddle_comm *comm);
+/* What heddle_comm_poll asks besides; between add and remove. Memory is the caller's. */
+typedef struct hd_outlook {
+    heddle_status (*ask)(void *arg);
+    void *arg;
+    struct hd_outlook *next;
+} hd_outlook;
+void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook);
+void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook);
 /* May `what` (a tensor, a plan) be asked for memory of that space and device? hd_device_need says the errors. */
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what);
 
@@ -78,9 +93,10 @@ pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
 
 /* What executions read and write in place; it stays while the communicator does. */
 typedef struct hd_comm_view {
-    void **in_flight;    /* the transfers in flight; NULL at first */
-    _Atomic int *moving; /* this rank copies to or from its peers' memory */
-    _Atomic int *alarm;  /* not 0: somebody has given up (hd_comm_check says who) */
+    void **in_flight;       /* the transfers in flight; NULL at first */
+    _Atomic int *moving;    /* this rank copies to or from its peers' memory */
+    _Atomic int *on_device; /* how much of this rank's is enqueued that stores to its peers' device memory */
+    _Atomic int *alarm;     /* not 0: somebody has given up (hd_comm_check says who) */
 } hd_comm_view;
 void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm);
 
@@ -139,6 +155,9 @@ void hd_comm_relax(heddle_comm *comm, int round);
  * up (.alarm), and only then copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies
  * any more. */
 void hd_comm_quiesce(heddle_comm *comm);
+/* The same of hd_comm_view.on_device: until nothing that is enqueued stores to this rank's device memory, for a second
+ * at most. */
+void hd_comm_quiesce_devices(heddle_comm *comm);
 
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages), by the transport: not where
  * messages are staged (hd_comm_stages_messages). Collective creation. */

@@ -11,10 +11,17 @@
 
 #include "runtime/comm/comm_internal.h"
 #include "runtime/comm/ground/ground.h"
+#include "runtime/comm/watch.h"
 
 enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something is made collectively */ };
 
 /* --- communicator ------------------------------------------------------------------------------------------------- */
+
+/* Where a rank's device is. */
+typedef struct hd_device_place {
+    int32_t process, number;
+    char id[40]; /* on its host */
+} hd_device_place;
 
 /* What differs between transports; no slot is NULL but check and relax, and sendrecv and those of exchanges where there
  * is nothing but the memory of one host (hd_local_ops). `exchange` is the transport's own object. */
@@ -119,6 +126,9 @@ struct heddle_comm {
     hd_device *device;      /* of the communicator without parent; NULL: none */
     heddle_wire wire;       /* between devices, where there is one */
     hd_comm_mail *mail;     /* wire nccl; of the communicator without parent */
+    hd_sharers sharers;     /* of it */
+    hd_watch *watch;        /* NULL: no wire on which devices wait */
+    hd_outlook *outlooks;   /* of the communicator without parent */
     void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
@@ -166,6 +176,14 @@ static inline heddle_comm *hd_comm_root(heddle_comm *comm)
     return comm;
 }
 
+static inline const heddle_comm *hd_comm_root_of(const heddle_comm *comm)
+{
+    while (comm->parent != NULL) {
+        comm = comm->parent;
+    }
+    return comm;
+}
+
 static inline heddle_status hd_comm_check_outside(heddle_comm *comm)
 {
     return comm->ops->check != NULL ? comm->ops->check(comm) : HEDDLE_OK;
@@ -186,9 +204,15 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *device, heddle_wire 
                              heddle_status mine);
 
 /* The wire nccl (device_messages.c). can: not collective. open: collective. */
-heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device);
+heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
 heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device);
 void hd_comm_close_mail(heddle_comm *comm);
+/* Collective. *place: of every rank, the caller's to free. */
+heddle_status hd_comm_gather_places(hd_device_place **place, hd_sharers *sharers, heddle_comm *comm,
+                                    const hd_device *device);
+/* The wire peer: can this rank take part; collective: what it stands on, which ends with the communicator. */
+heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
+heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device);
 
 /* heddle_comm_abort, of a communicator that is one. */
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why);

@@ -8,18 +8,13 @@ static const char *const wire_names[] = {"auto", "peer", "nccl", "host"};
 
 hd_device *hd_comm_device(const heddle_comm *comm)
 {
-    while (comm->parent != NULL) {
-        comm = comm->parent;
-    }
-    return comm->device;
+    return hd_comm_root_of(comm)->device;
 }
 
 heddle_wire hd_comm_wire(const heddle_comm *comm)
 {
-    while (comm->parent != NULL) {
-        comm = comm->parent;
-    }
-    return comm->device != NULL ? comm->wire : HEDDLE_WIRE_HOST;
+    const heddle_comm *root = hd_comm_root_of(comm);
+    return root->device != NULL ? root->wire : HEDDLE_WIRE_HOST;
 }
 
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what)
@@ -43,18 +38,13 @@ static heddle_status check(const heddle_comm *comm, heddle_wire wire)
 
 enum { WHY_BYTES = 160 };
 
-/* Can this rank take part in a wire? Any failure means no, and its sentence says why. Not collective. */
-typedef heddle_status (*wire_fn)(const heddle_comm *comm, const hd_device *device);
+/* Can this rank take part in a wire? place: of every rank's device. Any failure means no, and its sentence says why.
+ * Not collective. */
+typedef heddle_status (*wire_fn)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
 
-static heddle_status no_wire(const heddle_comm *comm, const hd_device *device)
+static heddle_status host_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
 {
-    (void)comm;
-    (void)device;
-    return hd_fail(HEDDLE_ERR_UNSUPPORTED, "not in this version");
-}
-
-static heddle_status host_wire(const heddle_comm *comm, const hd_device *device)
-{
+    (void)place;
     (void)comm;
     (void)device;
     return HEDDLE_OK;
@@ -65,7 +55,7 @@ static const struct {
     heddle_wire wire;
     wire_fn check;
     heddle_status (*open)(heddle_comm *comm, const hd_device *device);
-} wires[] = {{HEDDLE_WIRE_PEER, no_wire, NULL},
+} wires[] = {{HEDDLE_WIRE_PEER, hd_comm_peer_wire, hd_comm_open_peer},
              {HEDDLE_WIRE_NCCL, hd_comm_can_mail, hd_comm_open_mail},
              {HEDDLE_WIRE_HOST, host_wire, NULL}};
 
@@ -78,11 +68,12 @@ typedef struct wire_answer {
 } wire_answer;
 
 /* Collective. *who: the first rank that cannot take part, and why; -1: all can. */
-static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const hd_device *device, int i)
+static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const hd_device *device,
+                             const hd_device_place *place, int i)
 {
     heddle_status st = HEDDLE_OK;
     wire_answer mine = {0}, *all = NULL;
-    mine.can = wires[i].check(comm, device) == HEDDLE_OK;
+    mine.can = wires[i].check(comm, device, place) == HEDDLE_OK;
     snprintf(mine.why_not, WHY_BYTES, "%s", mine.can ? "" : heddle_last_error());
     HD_TRY(
         hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
@@ -100,11 +91,12 @@ out:
 }
 
 /* Collective, with the same outcome on every rank: *goes, or why not. Errors: of the communicator. */
-static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *comm, const hd_device *device, int i)
+static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *comm, const hd_device *device,
+                              const hd_device_place *place, int i)
 {
     heddle_status st = HEDDLE_OK;
     int who = -1;
-    HD_TRY(ask_all(&who, why_not, comm, device, i));
+    HD_TRY(ask_all(&who, why_not, comm, device, place, i));
     if (who >= 0) {
         *goes = hd_fail(HEDDLE_ERR_UNSUPPORTED, "wire %s: %s", wire_names[wires[i].wire], why_not);
         return HEDDLE_OK;
@@ -122,7 +114,7 @@ out:
 /* Collective. The wire that was asked for, or of AUTO the first one that all ranks can take part in. why: also what
  * keeps the ranks from those before it. */
 static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, heddle_comm *comm,
-                                 const hd_device *device, heddle_wire asked)
+                                 const hd_device *device, const hd_device_place *place, heddle_wire asked)
 {
     heddle_status st = HEDDLE_OK;
     size_t at = 0;
@@ -133,7 +125,7 @@ static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, 
         if (asked != HEDDLE_WIRE_AUTO && asked != wires[i].wire) {
             continue;
         }
-        HD_TRY(try_wire(&goes, why_not, comm, device, i));
+        HD_TRY(try_wire(&goes, why_not, comm, device, place, i));
         if (goes == HEDDLE_OK) {
             *out = wires[i].wire;
             snprintf(why + at, why_bytes - at, "%s",
@@ -162,6 +154,7 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
 {
     heddle_status st = HEDDLE_OK;
     hd_device *device = NULL;
+    hd_device_place *place = NULL;
     hd_fields fields = {.what = "device"};
     char why[WIRES * WHY_BYTES];
     mine = mine == HEDDLE_OK ? check(comm, wire) : mine;
@@ -171,12 +164,15 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     HD_TRY(hd_comm_agree(comm, hd_device_open(&device, where, folder, comm->group->me)));
-    HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, wire));
+    HD_TRY(hd_comm_gather_places(&place, &comm->sharers, comm, device));
+    HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, place, wire));
     device->folder = NULL; /* the caller's */
+    device->keeps = comm->wire == HEDDLE_WIRE_PEER && comm->sharers.in_process > 1;
     comm->device = device;
     device = NULL;
     describe(comm, why);
 out:
+    hd_free(place);
     hd_device_close(device);
     return st;
 }

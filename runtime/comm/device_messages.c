@@ -157,10 +157,11 @@ out:
 /* --- opening and ending ------------------------------------------------------------------------------------------- */
 
 /* Which library it is, if there is one. */
-heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device)
+heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
 {
     hd_messages found;
     (void)comm;
+    (void)place;
     if (device->library->kernels == NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the library of %s was built without kernels (nvcc)", device->name);
     }

@@ -95,7 +95,8 @@ heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, siz
 void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm)
 {
     hd_control *own = comm->group->control[comm->group->me];
-    *out = (hd_comm_view){.in_flight = &comm->in_flight, .moving = &own->moving, .alarm = &own->alarm};
+    *out = (hd_comm_view){
+        .in_flight = &comm->in_flight, .moving = &own->moving, .on_device = &own->on_device, .alarm = &own->alarm};
 }
 
 void hd_comm_quiesce(heddle_comm *comm)
@@ -106,6 +107,11 @@ void hd_comm_quiesce(heddle_comm *comm)
 int hd_comm_stages_messages(const heddle_comm *comm)
 {
     return comm->ops == &hd_local_ops;
+}
+
+void hd_comm_quiesce_devices(heddle_comm *comm)
+{
+    hd_group_quiesce_devices(comm->group);
 }
 
 int hd_comm_shares_address_space(const heddle_comm *comm)

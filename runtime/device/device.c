@@ -4,19 +4,51 @@
 
 #include <unistd.h>
 
+static void push(hd_device_buffer **list, hd_device_buffer *buffer)
+{
+    buffer->next = *list;
+    *list = buffer;
+}
+
+/* One that fits without much waste. */
+static hd_device_buffer *take_kept(hd_device *device, size_t bytes)
+{
+    hd_device_buffer **at = &device->kept;
+    while (*at != NULL && ((*at)->bytes < bytes || (*at)->bytes / 2 > bytes)) {
+        at = &(*at)->next;
+    }
+    hd_device_buffer *buffer = *at;
+    if (buffer != NULL) {
+        *at = buffer->next;
+    }
+    return buffer;
+}
+
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    hd_device_buffer *buffer = NULL;
-    HD_TRY(hd_alloc((void **)&buffer, 1, sizeof *buffer, "a device's buffer"));
-    HD_TRY(device->library->alloc(&buffer->memory, device->number, bytes > 0 ? bytes : 1));
-    buffer->next = device->buffers;
-    device->buffers = buffer;
+    hd_device_buffer *buffer = take_kept(device, bytes);
+    if (buffer == NULL) {
+        HD_TRY(hd_alloc((void **)&buffer, 1, sizeof *buffer, "a device's buffer"));
+        buffer->bytes = bytes > 0 ? bytes : 1;
+        HD_TRY(device->library->alloc(&buffer->memory, device->number, buffer->bytes));
+    }
+    push(&device->buffers, buffer);
     *out = buffer->memory;
     buffer = NULL;
 out:
     hd_free(buffer);
     return st;
+}
+
+static void free_first(hd_device *device, hd_device_buffer **list)
+{
+    hd_device_buffer *buffer = *list;
+    *list = buffer->next;
+    if (device->opened_by == getpid()) {
+        device->library->free(buffer->memory, device->number);
+    }
+    hd_free(buffer);
 }
 
 int hd_device_release(hd_device *device, void *memory)
@@ -29,18 +61,22 @@ int hd_device_release(hd_device *device, void *memory)
     if (buffer == NULL) {
         return 0;
     }
-    *at = buffer->next;
-    if (device->opened_by == getpid()) {
-        device->library->free(memory, device->number);
+    if (device->keeps) {
+        *at = buffer->next;
+        push(&device->kept, buffer);
+    } else {
+        free_first(device, at);
     }
-    hd_free(buffer);
     return 1;
 }
 
 void hd_device_close(hd_device *device)
 {
     while (device != NULL && device->buffers != NULL) {
-        hd_device_release(device, device->buffers->memory);
+        free_first(device, &device->buffers);
+    }
+    while (device != NULL && device->kept != NULL) {
+        free_first(device, &device->kept);
     }
     hd_free(device);
 }

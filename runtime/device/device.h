@@ -8,6 +8,7 @@
 typedef struct hd_device_buffer {
     struct hd_device_buffer *next;
     void *memory;
+    size_t bytes;
 } hd_device_buffer;
 
 typedef struct hd_device {
@@ -16,6 +17,8 @@ typedef struct hd_device {
     pid_t opened_by;           /* no other process can use it */
     const char *folder;        /* of its library, and of others for it; only while it is attached */
     hd_device_buffer *buffers; /* that are out */
+    int keeps;                 /* freeing would wait for kernels that wait for this rank: buffers are kept instead */
+    hd_device_buffer *kept;    /* for the next ones */
     char name[80];             /* "cuda:1" */
     char describe[160];        /* its kind, in a few words */
 } hd_device;

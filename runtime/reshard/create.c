@@ -96,7 +96,7 @@ static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts
     if (problem->phase[problem->nphases - 1].kind != HD_PHASE_BOXES) {
         HD_TRY(plan_dense_copy(&work->dst_dense, &work->dst_offset, plan, 1));
     }
-    if (work->bytes > 0) {
+    if (work->bytes > 0 && (plan->wire == NULL || !plan->wire->owns_work)) {
         HD_TRY(heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, hd_plan_space(plan)));
     }
 out:

@@ -158,8 +158,16 @@ heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst)
     return st == HEDDLE_OK ? finish(plan, hd_channel_run(plan->channel, plan->leg, plan->nphases)) : st;
 }
 
+int hd_reshard_counts_late(const heddle_reshard *plan)
+{
+    return plan->wire != NULL && plan->wire->measured != NULL;
+}
+
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
 {
+    if (hd_reshard_counts_late(plan)) {
+        return plan->wire->measured(plan);
+    }
     const int64_t *sent = hd_channel_sent(plan->channel);
     int64_t measured = 0;
     for (int r = 0; r < plan->nranks; r++) {

@@ -4,6 +4,7 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/move/device_push.h"
 #include "runtime/move/device_staging.h"
 #include "runtime/move/move.h"
 #include "runtime/reshard/compile.h"
@@ -53,6 +54,7 @@ typedef struct hd_phase_parts {
 /* What a plan of a device's arrays does, on one wire. The communicator's wire chooses when a plan is made (wire.c). */
 typedef struct hd_wire_ops {
     const char *name; /* heddle_reshard_info.wire */
+    int owns_work;    /* memory between phases is allocated by create */
     /* Not collective; before the line is compiled. NULL: nothing. */
     heddle_status (*prepare)(heddle_reshard *plan);
     /* Collective: makes what carries the phases out. parts: one per phase; mine: the status of what this rank has done
@@ -65,6 +67,7 @@ typedef struct hd_wire_ops {
     heddle_status (*test)(heddle_reshard *plan, int *done);
     heddle_status (*wait)(heddle_reshard *plan);
     heddle_status (*wait_on)(heddle_reshard *plan, heddle_stream stream);
+    int64_t (*measured)(const heddle_reshard *plan); /* NULL: counted before execute returns */
     /* Over what is known of plan and transfers: bytes by way, memory, counters. */
     void (*inform)(heddle_reshard_info *info, const heddle_reshard *plan);
     void (*destroy)(heddle_reshard *plan); /* after the transfers, also of a plan that was not finished */
@@ -88,6 +91,8 @@ struct heddle_reshard {
     hd_mailed *mailed;       /* wire nccl */
     void *staged;            /* dst of the execution under way */
     int is_staged;           /* its image is still to be copied there */
+    hd_push *push;           /* wire peer */
+    int64_t *pushed_to;      /* [nranks] counted by the device */
 
     /* one execution */
     const void *src; /* accepted when is_checked */
@@ -108,6 +113,8 @@ void hd_parts_free(hd_phase_parts *parts);
 
 /* Bytes this rank has sent so far, counted while moving. */
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan);
+/* 1: they are counted when the device gets to it, which may be after execute has returned. */
+int hd_reshard_counts_late(const heddle_reshard *plan);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
 /* Collective: hd_wire_ops.create of a plan whose phases run as transfers, tuned. */
 heddle_status hd_plan_make_transfers(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine);
@@ -137,6 +144,7 @@ static inline heddle_space hd_plan_space(const heddle_reshard *plan)
 const hd_wire_ops *hd_wire_of(const heddle_comm *comm, heddle_space space);
 extern const hd_wire_ops hd_wire_host; /* staged.c */
 extern const hd_wire_ops hd_wire_nccl; /* mailed.c */
+extern const hd_wire_ops hd_wire_peer; /* peer.c */
 
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
 
 static const hd_wire_ops *const wires[] = {
     [HEDDLE_WIRE_NCCL] = &hd_wire_nccl,
+    [HEDDLE_WIRE_PEER] = &hd_wire_peer,
     [HEDDLE_WIRE_HOST] = &hd_wire_host,
 };
 

@@ -1,6 +1,7 @@
 /* Session: life cycle, counters, records. switch.c has enter and backward. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/reshard/plan.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -203,12 +204,29 @@ heddle_status heddle_session_rewind(heddle_session *session)
     return HEDDLE_OK;
 }
 
+/* What devices count is known when they have got to it, and not by call. */
+static void count_late(heddle_session_counters *counters, const heddle_session *session)
+{
+    int64_t sent = 0;
+    int any = 0;
+    for (int i = 0; i < session->nedges; i++) {
+        const heddle_reshard *reshard = session->edges[i]->reshard;
+        if (reshard != NULL && hd_reshard_counts_late(reshard)) {
+            any = 1;
+            sent += hd_reshard_measured_bytes(reshard);
+        }
+    }
+    counters->bytes_sent = any ? sent : counters->bytes_sent;
+}
+
 heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session)
 {
     heddle_status st;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(session));
-    st = hd_struct_give(out, &session->counters, HD_STRUCT(heddle_session_counters, enters));
+    heddle_session_counters counters = session->counters;
+    count_late(&counters, session);
+    st = hd_struct_give(out, &counters, HD_STRUCT(heddle_session_counters, enters));
 out:
     return st;
 }

@@ -144,7 +144,8 @@ static heddle_status execute(const passage *p, heddle_tensor *x, const heddle_te
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
     }
-    record->bytes_sent = hd_reshard_measured_bytes(edge->reshard) - before;
+    record->bytes_sent =
+        hd_reshard_counts_late(edge->reshard) ? edge->bytes_planned : hd_reshard_measured_bytes(edge->reshard) - before;
     if (dst != NULL) {
         st = hd_session_deliver(session, &edge->to, dst, result, stream);
         if (st != HEDDLE_OK) {

@@ -14,24 +14,36 @@ static inline int says(const char *wanted)
     return strstr(heddle_last_error(), wanted) != NULL;
 }
 
-static inline void run(int n, const char *transport, const char *device, heddle_rank_main fn)
+static inline void run_on(int n, const char *transport, const char *device, heddle_wire wire, heddle_rank_main fn)
 {
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = device;
+    options.wire = wire;
     device_sim_here();
     HD_OK(heddle_run_ranks_with(n, transport, &options, fn, NULL));
 }
 
-static inline heddle_comm *alone(void)
+static inline void run(int n, const char *transport, const char *device, heddle_rank_main fn)
+{
+    run_on(n, transport, device, HEDDLE_WIRE_HOST, fn);
+}
+
+static inline heddle_comm *alone_on(heddle_wire wire)
 {
     heddle_comm *comm = NULL;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = "cuda:1";
+    options.wire = wire;
     device_sim_here();
     HD_OK(heddle_comm_open(&comm, "self", &options));
     return comm;
+}
+
+static inline heddle_comm *alone(void)
+{
+    return alone_on(HEDDLE_WIRE_HOST);
 }
 
 enum { ELEMS = 6 * 8 };

@@ -1,5 +1,4 @@
-/* Ranks that meet on emulated devices: reshards by one launch per rank, ranks
- * that do not come, and an abort. */
+/* Ranks that meet on emulated devices: reshards by one launch per rank, ranks that do not come, and an abort. */
 #include "case.h"
 #include "cudasim.h"
 #include "draw.h"
@@ -111,8 +110,7 @@ static hd_device_box box_of(const hd_copy *copy, int peer, int is_pull)
     return box;
 }
 
-/* The boxes that a rank moves, from its successor on, and whom it hears from.
- */
+/* The boxes that a rank moves, from its successor on, and whom it hears from. */
 static int boxes_of(hd_device_box *box, world *w, const hd_problem *problem, int r, int is_pull)
 {
     rank *me = &w->rank[r];
@@ -180,6 +178,19 @@ static void unbind(world *w)
     }
 }
 
+/* Nobody is told where a rank's destination lies but by that rank's launch. */
+static void announce(world *w, int announces)
+{
+    for (int r = 0; r < w->nranks && announces; r++) {
+        rank *me = &w->rank[r];
+        me->meet.announces = 1;
+        for (int p = 0; p < w->nranks; p++) {
+            me->meet.place[p] = (uint64_t)(uintptr_t)me->dst;
+            me->dst_at[p] = p == r ? me->dst : NULL;
+        }
+    }
+}
+
 static void launch(world *w, int r, int is_pull)
 {
     rank *me = &w->rank[r];
@@ -187,8 +198,7 @@ static void launch(world *w, int r, int is_pull)
     OK((is_pull ? device->pull : device->push)(&move, me->stream));
 }
 
-/* Fresh numbers, all ranks at once; every stream is in order by itself, and by
- * the flags with the others. */
+/* Fresh numbers, all ranks at once; every stream is in order by itself, and by the flags with the others. */
 static void execute(world *w, const hd_parts *src, const hd_parts *dst, int is_pull)
 {
     for (int r = 0; r < w->nranks; r++) {
@@ -236,6 +246,7 @@ static void reshards(int is_pull)
         world w;
         world_make(&w, sizes[round % 4], 1, (uint64_t)60000000000);
         bind(&w, &problem, &src, &dst, is_pull);
+        announce(&w, !is_pull && round % 2 == 0);
         for (int i = 0; i < LAUNCHES; i++) {
             hd_parts_fill_random(&src, &source, line.shape.dtype);
             hd_simulate_oracle(&line, &src, &wanted);
@@ -298,9 +309,8 @@ static void scene_free(scene *s)
     hd_parts_free(&s->wanted);
 }
 
-/* Enqueued one behind another, without a word from the host: epochs keep the
- * ranks in step. READY keeps a rank that is ahead from writing where the one
- * behind still reads. */
+/* Enqueued one behind another, without a word from the host: epochs keep the ranks in step. READY keeps a rank that is
+ * ahead from writing where the one behind still reads. */
 static void launches(const char *text)
 {
     enum { LAUNCHES = 20 };
@@ -336,8 +346,7 @@ static void launches_follow_one_another(void **state)
     launches(one_way);
 }
 
-/* Whoever waits for a rank that does not come ends at the deadline, names it,
- * and moves nothing more. */
+/* Whoever waits for a rank that does not come ends at the deadline, names it, and moves nothing more. */
 static void a_rank_that_does_not_come_is_named(void **state)
 {
     (void)state;

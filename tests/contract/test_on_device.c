@@ -18,7 +18,7 @@ static heddle_status attached(heddle_comm *comm, void *arg)
     snprintf(wanted, sizeof wanted, "; device cuda:%d (", rank % 2);
     CHECK(heddle_comm_device(comm) == rank % 2);
     CHECK(strstr(heddle_comm_describe(comm), wanted) != NULL);
-    CHECK(strstr(heddle_comm_describe(comm), "wire host (not peer: ") != NULL);
+    CHECK(strstr(heddle_comm_describe(comm), "wire host (as asked for)") != NULL);
     CHECK(heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_AUTO) == HEDDLE_ERR_ARG);
     CHECK(says("the communicator has a device: cuda:"));
     HD_TRY(heddle_buffer_alloc(&memory, comm, 1000, HEDDLE_SPACE_DEVICE));

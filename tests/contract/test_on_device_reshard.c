@@ -1,5 +1,5 @@
-/* Reshards of arrays in an emulated device's memory against the oracle, bitwise: the wire "host" over every way that
- * the bytes can take between the ranks. */
+/* Reshards of arrays in an emulated device's memory against the oracle, bitwise: the wire "peer", and the wire "host"
+ * over every way that the bytes can take between the ranks. */
 #include "reshard_check.h"
 
 #include "device_sim.h"
@@ -79,9 +79,14 @@ static void between_threads(void **state)
 {
     (void)state;
     heddle_comm_options options = on_device();
-    run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES});
-    run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .padded = 1});
-    run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .split_phase = 1});
+    static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_HOST};
+    for (int i = 0; i < 2; i++) {
+        const char *path = wires[i] == HEDDLE_WIRE_PEER ? "device push" : NULL;
+        options.wire = wires[i];
+        run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .path = path});
+        run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .path = path, .padded = 1});
+        run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .path = path, .split_phase = 1});
+    }
     options.force_messages = 1;
     run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES});
 }
@@ -129,8 +134,9 @@ static void random_problems(void **state)
     (void)state;
     static const int ranks[] = {2, 3, 4, 6};
     heddle_comm_options options = on_device();
-    for (int i = 0; i < 4; i++) {
-        HD_OK(heddle_run_ranks_with(ranks[i], "threads", &options, random_lines, NULL));
+    for (int i = 0; i < 8; i++) {
+        options.wire = i % 2 == 0 ? HEDDLE_WIRE_PEER : HEDDLE_WIRE_HOST;
+        HD_OK(heddle_run_ranks_with(ranks[i / 2], "threads", &options, random_lines, NULL));
     }
 }
 

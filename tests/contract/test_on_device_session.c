@@ -181,8 +181,10 @@ out:
 static void forward_among_threads(void **state)
 {
     (void)state;
-    run(1, "threads", "cuda", forward);
-    run(3, "threads", "cuda", forward);
+    for (heddle_wire wire = HEDDLE_WIRE_PEER; wire <= HEDDLE_WIRE_HOST; wire += HEDDLE_WIRE_HOST - HEDDLE_WIRE_PEER) {
+        run_on(1, "threads", "cuda", wire, forward);
+        run_on(3, "threads", "cuda", wire, forward);
+    }
 }
 
 static void forward_among_processes(void **state)
@@ -194,7 +196,8 @@ static void forward_among_processes(void **state)
 static void backward_as_on_the_host(void **state)
 {
     (void)state;
-    run(3, "threads", "cuda", backward);
+    run_on(3, "threads", "cuda", HEDDLE_WIRE_PEER, backward);
+    run_on(3, "threads", "cuda", HEDDLE_WIRE_HOST, backward);
 }
 
 int main(int argc, char **argv)

@@ -126,7 +126,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     snprintf(out->name, sizeof out->name, "emulated device");
     out->totalGlobalMem = (size_t)memory_bytes;
     out->major = 9;
-    out->multiProcessorCount = 4;
+    out->multiProcessorCount = 132;
     out->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
@@ -139,7 +139,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
     }
     switch (what) {
     case cudaDevAttrMultiProcessorCount:
-        *value = 4;
+        *value = 132;
         return cudaSuccess;
     case cudaDevAttrConcurrentKernels:
     case cudaDevAttrUnifiedAddressing:

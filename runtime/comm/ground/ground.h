@@ -49,8 +49,9 @@ typedef struct hd_control {
     _Alignas(HD_LINE_PAIR_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                      /* hd_rank_state */
     _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (wait.c) */
-    _Atomic int moving; /* 1: this rank may be copying to or from its peers' memory */
-    cpu_set_t cpus;     /* where this rank may run; written before anybody else looks */
+    _Atomic int moving;    /* 1: this rank may be copying to or from its peers' memory */
+    _Atomic int on_device; /* likewise a device of its: things that are enqueued there */
+    cpu_set_t cpus;        /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_hub_memory hub;
 } hd_control;
@@ -151,10 +152,14 @@ void hd_group_disarm(hd_group *group);
 void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
+/* 1: a member gave up or died. For another thread than the rank's: life: [n] a copy of group->life with descriptors of
+ * its own. */
+int hd_group_is_over(const hd_group *group, struct pollfd *life);
 /* HEDDLE_ERR_PEER for a wait (`what`) on a member that has left: names who gave up or died before that, else it. */
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
+void hd_group_quiesce_devices(hd_group *group);        /* hd_comm_quiesce_devices */
 /* 1: the wait is to end. Asks at most every 10 ms. */
 int hd_interrupted(hd_interrupt *interrupt);
 /* A fork of the process that made the group? Asks the kernel. */

@@ -16,7 +16,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256, QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2 };
+enum {
+    SPIN_NS = 50000,
+    YIELD_TURNS = 256,
+    MEASURED_PAUSES = 256,
+    QUIESCE_THREADS_S = 60,
+    QUIESCE_PROCESSES_S = 2,
+    QUIESCE_DEVICES_S = 1
+};
 enum { INTERRUPT_NS = 10000000 };
 enum { WHY_FREE, WHY_IN_WRITING, WHY_READABLE }; /* hd_control.why_state */
 
@@ -117,6 +124,20 @@ static void look_at_lives(hd_group *group)
     }
 }
 
+int hd_group_is_over(const hd_group *group, struct pollfd *life)
+{
+    if (atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire) != 0) {
+        return 1;
+    }
+    int ended = group->team == NULL ? poll(life, (nfds_t)group->n, 0) : 0, over = 0;
+    for (int i = 0; i < group->n && group->team == NULL; i++) {
+        int gone = ended > 0 && life[i].fd >= 0 && life[i].revents != 0;
+        gone |= group->lock_fd[i] >= 0 && lock_released(group->lock_fd[i]);
+        over |= gone && !hd_group_left(group, i);
+    }
+    return over;
+}
+
 heddle_status hd_group_check(hd_group *group)
 {
     int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
@@ -179,19 +200,30 @@ void hd_group_raise(hd_group *group, const char *why)
 
 /* A copy in progress ends by itself, and nobody starts another one after the alarm. Only a process that was killed in
  * the middle of a copy leaves its mark standing, hence the limit there. */
-void hd_group_quiesce(hd_group *group)
+static void quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
 {
-    const int64_t limit_ns =
-        hd_now_ns() + (int64_t)(group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S) * 1000000000;
+    const int64_t limit_ns = hd_now_ns() + limit_s * 1000000000;
     for (int i = 0; i < group->n; i++) {
-        while (i != group->me && atomic_load(&group->control[i]->moving) != 0 && !hd_group_left(group, i) &&
-               group->dead != 1 + i && hd_now_ns() < limit_ns) {
+        const _Atomic int *flag = (const _Atomic int *)((const char *)group->control[i] + flag_at);
+        while (i != group->me && atomic_load(flag) != 0 && !hd_group_left(group, i) && group->dead != 1 + i &&
+               hd_now_ns() < limit_ns) {
             if (group->team == NULL) {
                 look_at_lives(group);
             }
             sched_yield();
         }
     }
+}
+
+void hd_group_quiesce(hd_group *group)
+{
+    quiesce(group, offsetof(hd_control, moving), group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S);
+}
+
+/* Kernels end soon after the alarm, but their host may not ask for a while. */
+void hd_group_quiesce_devices(hd_group *group)
+{
+    quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
 }
 
 int hd_interrupted(hd_interrupt *interrupt)

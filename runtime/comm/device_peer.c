@@ -1,0 +1,95 @@
+/* The wire peer: kernels of every rank store to the device memory of the others. Who can, and what ends their waits. */
+#include "runtime/comm/comm_private.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 64 /* HD_DEVICE_MAX_PEERS of the kernels */ };
+
+hd_sharers hd_comm_sharers(const heddle_comm *comm)
+{
+    return hd_comm_root_of(comm)->sharers;
+}
+
+const uint64_t *hd_comm_abort_word(const heddle_comm *comm)
+{
+    return hd_watch_word(hd_comm_root_of(comm)->watch);
+}
+
+void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
+{
+    heddle_comm *root = hd_comm_root(comm);
+    outlook->next = root->outlooks;
+    root->outlooks = outlook;
+}
+
+void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
+{
+    hd_outlook **at = &hd_comm_root(comm)->outlooks;
+    while (*at != NULL && *at != outlook) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) {
+        *at = outlook->next;
+    }
+}
+
+heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, heddle_comm *comm,
+                                    const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device_place own = {.process = getpid(), .number = device->number}, *place = NULL;
+    st = hd_alloc((void **)&place, (size_t)comm->size, sizeof *place, "places of devices");
+    if (st == HEDDLE_OK && device->library->identify != NULL) {
+        st = device->library->identify(own.id, sizeof own.id, device->number);
+    }
+    HD_TRY(hd_comm_agree(comm, st));
+    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, place, sizeof own));
+    *sharers = (hd_sharers){0};
+    for (int r = 0; r < comm->size; r++) {
+        int is_same = strcmp(place[r].id, own.id) == 0;
+        sharers->all += is_same;
+        sharers->in_process += is_same && place[r].process == own.process;
+    }
+    *out = place;
+    place = NULL;
+out:
+    hd_free(place);
+    return st;
+}
+
+heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
+{
+    heddle_status st = HEDDLE_OK;
+    int blocks = 0;
+    if (device->library->kernels == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the library of %s was built without kernels (nvcc)", device->name);
+    }
+    if (comm->size > MOST_RANKS) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "there are %d ranks, and kernels meet at most %d", comm->size,
+                       MOST_RANKS);
+    }
+    if (!hd_comm_shares_address_space(comm) || comm->nlocal < comm->size) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the ranks are not threads of one process that reach one another");
+    }
+    HD_TRY(device->library->blocks(&blocks, device->number));
+    if (comm->sharers.all * comm->size > blocks) { /* a block for each peer, and all of them wait for one another */
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%d of %d ranks share device %s, which runs %d blocks at a time",
+                       comm->sharers.all, comm->size, device->name, blocks);
+    }
+    for (int r = 0; r < comm->size; r++) {
+        HD_TRY(device->library->reach(device->number, place[r].number));
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device)
+{
+    heddle_status st = hd_comm_agree(comm, hd_watch_start(&comm->watch, comm->group, device));
+    if (st != HEDDLE_OK) {
+        hd_watch_stop(comm->watch);
+        comm->watch = NULL;
+    }
+    return st;
+}

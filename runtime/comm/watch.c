@@ -1,0 +1,129 @@
+/* The watch of a communicator whose devices wait for one another. */
+#include "runtime/comm/watch.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_EVERY_NS = 20000000, PAGE_BYTES = 4096 };
+
+struct hd_watch {
+    const hd_group *group;
+    const hd_device *device;
+    struct pollfd *life; /* [n] own copies: the group's belong to the rank's thread */
+    uint64_t *word;      /* a page */
+    int is_pinned, runs;
+    pid_t maker;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t ends;
+    int shall_end;
+};
+
+/* 1: it is to end. */
+static int rest(hd_watch *watch)
+{
+    struct timespec until;
+    pthread_mutex_lock(&watch->lock);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + LOOK_EVERY_NS;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    int waited = 0;
+    while (!watch->shall_end && waited != ETIMEDOUT) {
+        waited = pthread_cond_timedwait(&watch->ends, &watch->lock, &until);
+    }
+    int shall_end = watch->shall_end;
+    pthread_mutex_unlock(&watch->lock);
+    return shall_end;
+}
+
+static void *look_around(void *arg)
+{
+    hd_watch *watch = arg;
+    while (!rest(watch)) {
+        if (hd_group_is_over(watch->group, watch->life)) {
+            __atomic_store_n(watch->word, 1, __ATOMIC_RELEASE);
+            break; /* nothing is undone any more */
+        }
+    }
+    return NULL;
+}
+
+static heddle_status copy_lives(hd_watch *watch)
+{
+    heddle_status st = hd_alloc((void **)&watch->life, (size_t)watch->group->n, sizeof *watch->life, "a watch");
+    for (int i = 0; st == HEDDLE_OK && i < watch->group->n; i++) {
+        int fd = watch->group->life != NULL ? watch->group->life[i].fd : -1;
+        watch->life[i] = (struct pollfd){.fd = fd >= 0 ? dup(fd) : -1, .events = POLLIN};
+    }
+    return st;
+}
+
+static heddle_status run(hd_watch *watch)
+{
+    pthread_condattr_t by_monotonic;
+    pthread_condattr_init(&by_monotonic);
+    pthread_condattr_setclock(&by_monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch->ends, &by_monotonic);
+    pthread_condattr_destroy(&by_monotonic);
+    pthread_mutex_init(&watch->lock, NULL);
+    int error = pthread_create(&watch->thread, NULL, look_around, watch);
+    watch->runs = error == 0;
+    return error == 0 ? HEDDLE_OK
+                      : hd_fail(HEDDLE_ERR_NOMEM, "the thread that watches over device %s cannot be started (error %d)",
+                                watch->device->name, error);
+}
+
+heddle_status hd_watch_start(hd_watch **out, hd_group *group, const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_watch *watch = NULL;
+    HD_TRY(hd_alloc((void **)&watch, 1, sizeof *watch, "a watch"));
+    watch->group = group;
+    watch->device = device;
+    watch->maker = getpid();
+    HD_TRY(copy_lives(watch));
+    HD_TRY(hd_alloc_aligned((void **)&watch->word, PAGE_BYTES, PAGE_BYTES, "a watch"));
+    *watch->word = 0;
+    HD_TRY(device->library->pin(watch->word, PAGE_BYTES, device->number));
+    watch->is_pinned = 1;
+    HD_TRY(run(watch));
+    *out = watch;
+    watch = NULL;
+out:
+    hd_watch_stop(watch);
+    return st;
+}
+
+void hd_watch_stop(hd_watch *watch)
+{
+    if (watch == NULL) {
+        return;
+    }
+    int is_own = watch->maker == getpid();
+    if (watch->runs && is_own) {
+        pthread_mutex_lock(&watch->lock);
+        watch->shall_end = 1;
+        pthread_cond_signal(&watch->ends);
+        pthread_mutex_unlock(&watch->lock);
+        pthread_join(watch->thread, NULL);
+    }
+    for (int i = 0; watch->life != NULL && i < watch->group->n; i++) {
+        if (watch->life[i].fd >= 0) {
+            close(watch->life[i].fd);
+        }
+    }
+    if (watch->is_pinned && is_own) {
+        watch->device->library->unpin(watch->word, watch->device->number);
+    }
+    hd_free(watch->word);
+    hd_free(watch->life);
+    hd_free(watch);
+}
+
+const uint64_t *hd_watch_word(const hd_watch *watch)
+{
+    return watch->word;
+}

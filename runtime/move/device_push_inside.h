@@ -1,0 +1,63 @@
+/* Inside of what moves by stores between devices: made in device_push_make.c, run in device_push.c. */
+#ifndef HD_MOVE_DEVICE_PUSH_INSIDE_H
+#define HD_MOVE_DEVICE_PUSH_INSIDE_H
+
+#include "kernels/table_device.h"
+#include "runtime/move/device_push.h"
+
+#include <stdatomic.h>
+
+/* Boxes of one launch, in host memory and in the device's. */
+typedef struct hd_push_list {
+    void *list; /* NULL: nothing is launched */
+    int64_t at; /* in hd_push.lists */
+    size_t bytes;
+} hd_push_list;
+
+/* Terms in slots, dense, and where their sum goes: straight into the destination where it lies together there. */
+typedef struct hd_push_sum {
+    int nterms;
+    int64_t term_at[HD_DEVICE_MAX_PEERS]; /* in the plan's memory */
+    int64_t elems, bytes;
+    int is_direct;
+    int64_t result_at; /* in the destination, or in the plan's memory */
+} hd_push_sum;
+
+typedef struct hd_push_step {
+    hd_push_place src, dst;
+    hd_push_list clear, push, unpack; /* unpack: sums to where they belong */
+    int adds;
+    int64_t slots_at; /* in the plan's memory */
+    hd_push_sum *sum; /* [nsums] */
+    int nsums;
+    hd_device_meet meet;
+} hd_push_step;
+
+struct hd_push {
+    heddle_comm *comm;
+    hd_device *device;
+    const hd_device_kernels *kernels;
+    hd_push_spec spec; /* its phases' parts are borrowed, and only read while it is made */
+    int rank, nranks;
+    hd_push_step step[HD_MAX_LEGS];
+    hd_push_list before, after;
+    void *states; /* of the device, one per phase; peers write them */
+    char *memory; /* of the device: work, slots, sums */
+    char *lists;  /* of the device */
+    int64_t memory_bytes, lists_bytes;
+    hd_device_report *report; /* [nphases] pinned */
+    int is_pinned;
+    heddle_stream stream; /* its own */
+    void *begun, *ended;  /* events: of the caller's stream, behind the last launch */
+    heddle_stream last;   /* stream of the last execution */
+    int is_under_way;     /* ended is to happen yet, as far as is known */
+    hd_comm_view view;
+    int is_started; /* by start, and not known to have ended */
+    hd_outlook outlook;
+    heddle_status broken;
+    char broken_why[1024];
+};
+
+heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */
+
+#endif

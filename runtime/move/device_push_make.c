@@ -1,0 +1,348 @@
+/* Parts as boxes and lists in device memory; and where sums are added. */
+#include "runtime/move/device_push_inside.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 256, PAGE_BYTES = 4096, BYTES_OF_A_BLOCK = 32768 /* of a launch, at the least */ };
+
+static int64_t reserve(int64_t *all_bytes, int64_t bytes)
+{
+    int64_t at = *all_bytes;
+    *all_bytes = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return at;
+}
+
+/* --- lists -------------------------------------------------------------------------------------------------------- */
+
+static hd_device_box box_of(const hd_copy *copy, int peer, int dst_base)
+{
+    hd_device_box box = {.peer = peer,
+                         .dst_base = dst_base,
+                         .src_offset_bytes = copy->src_offset_bytes,
+                         .dst_offset_bytes = copy->dst_offset_bytes,
+                         .run_bytes = copy->run_bytes,
+                         .nloops = copy->nloops};
+    memcpy(box.count, copy->count, sizeof copy->count);
+    memcpy(box.src_stride_bytes, copy->src_stride_bytes, sizeof copy->src_stride_bytes);
+    memcpy(box.dst_stride_bytes, copy->dst_stride_bytes, sizeof copy->dst_stride_bytes);
+    return box;
+}
+
+/* Blocks that a launch may have: kernels of all ranks that share the device wait for one another there, so they must
+ * run at the same time. */
+static heddle_status blocks_for(int *out, const hd_push *p, const hd_device_box *box, int nboxes)
+{
+    heddle_status st = HEDDLE_OK;
+    int most = 0;
+    double bytes = 0;
+    for (int i = 0; i < nboxes; i++) {
+        double one = (double)box[i].run_bytes;
+        for (int k = 0; k < box[i].nloops; k++) {
+            one *= (double)box[i].count[k];
+        }
+        bytes += one;
+    }
+    HD_TRY(p->device->library->blocks(&most, p->device->number));
+    most = most / hd_comm_sharers(p->comm).all - nboxes; /* shares are rounded up */
+    *out = bytes / BYTES_OF_A_BLOCK < most ? (int)(bytes / BYTES_OF_A_BLOCK) + 1 : most;
+    *out = *out > 0 ? *out : 1;
+out:
+    return st;
+}
+
+static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes)
+{
+    heddle_status st = HEDDLE_OK;
+    int blocks = 0;
+    HD_TRY(blocks_for(&blocks, p, box, nboxes));
+    out->bytes = p->kernels->list_bytes(box, nboxes, blocks);
+    if (out->bytes == 0) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
+        goto out;
+    }
+    HD_TRY(hd_alloc(&out->list, 1, out->bytes, "boxes of a device"));
+    p->kernels->list_make(out->list, box, nboxes, blocks);
+    out->at = reserve(&p->lists_bytes, (int64_t)out->bytes);
+out:
+    return st;
+}
+
+static heddle_status make_local(hd_push_list *out, hd_push *p, const hd_copy *copy)
+{
+    if (copy == NULL || hd_copy_bytes(copy) == 0) {
+        return HEDDLE_OK;
+    }
+    hd_device_box box = box_of(copy, p->rank, 0);
+    return make_list(out, p, &box, 1);
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+/* Parts for the same place walk the destination alike. */
+static int same_place(const hd_copy *a, const hd_copy *b)
+{
+    size_t bytes = (size_t)a->nloops * sizeof(int64_t);
+    return a->nloops == b->nloops && a->run_bytes == b->run_bytes && a->dst_offset_bytes == b->dst_offset_bytes &&
+           memcmp(a->count, b->count, bytes) == 0 && memcmp(a->dst_stride_bytes, b->dst_stride_bytes, bytes) == 0;
+}
+
+/* The order in which a part lies in its slot, the same for sender and receiver: that of the destination. */
+static hd_copy in_slot(const hd_copy *copy, int64_t at)
+{
+    hd_copy dense = *copy;
+    hd_copy_walk(&dense, HD_SIDE_DST);
+    hd_copy_make_dense(&dense, HD_SIDE_DST, at);
+    return dense;
+}
+
+/* From a dense sum to its place. */
+static hd_copy out_of_slot(const hd_copy *copy, int64_t at)
+{
+    hd_copy dense = *copy;
+    hd_copy_walk(&dense, HD_SIDE_DST);
+    hd_copy_make_dense(&dense, HD_SIDE_SRC, at);
+    return dense;
+}
+
+/* The terms for the place of part `first`, in rank order; slot_of: where each rank's term lies, behind slots_at. */
+static hd_push_sum one_sum(hd_push *p, hd_push_step *step, const hd_parts *recv, int first, int64_t *slot_of)
+{
+    const hd_copy *copy = &recv->part[first].copy;
+    const hd_copy whole = out_of_slot(copy, 0);
+    hd_push_sum sum = {.bytes = hd_copy_bytes(copy)};
+    sum.elems = sum.bytes / p->spec.elem_bytes;
+    sum.is_direct = whole.nloops == 0;
+    for (int k = first; k < recv->count; k++) {
+        if (same_place(copy, &recv->part[k].copy)) {
+            int64_t at = reserve(&p->memory_bytes, sum.bytes);
+            slot_of[recv->part[k].peer] = at - step->slots_at;
+            sum.term_at[sum.nterms++] = at;
+        }
+    }
+    if (sum.nterms == 1 || !sum.is_direct) { /* a lone term keeps its bits */
+        sum.is_direct = 0;
+        sum.result_at = sum.nterms == 1 ? sum.term_at[0] : reserve(&p->memory_bytes, sum.bytes);
+    } else {
+        sum.result_at = whole.dst_offset_bytes;
+    }
+    return sum;
+}
+
+static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *recv, int64_t *slot_of)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device_box *box = NULL;
+    int nboxes = 0;
+    HD_TRY(hd_alloc((void **)&step->sum, (size_t)recv->count, sizeof *step->sum, "sums of a device"));
+    HD_TRY(hd_alloc((void **)&box, (size_t)recv->count, sizeof *box, "sums of a device"));
+    step->slots_at = p->memory_bytes;
+    for (int i = 0; i < recv->count; i++) {
+        if (slot_of[recv->part[i].peer] < 0) {
+            hd_push_sum *sum = &step->sum[step->nsums++];
+            *sum = one_sum(p, step, recv, i, slot_of);
+            if (!sum->is_direct) {
+                const hd_copy copy = out_of_slot(&recv->part[i].copy, sum->result_at);
+                box[nboxes++] = box_of(&copy, p->rank, 0);
+            }
+        }
+    }
+    HD_TRY(nboxes > 0 ? make_list(&step->unpack, p, box, nboxes) : HEDDLE_OK);
+out:
+    hd_free(box);
+    return st;
+}
+
+/* --- what ranks tell one another ---------------------------------------------------------------------------------- */
+
+/* Of this rank: where its states lie, and for every phase and rank where that one's term goes; -1: its parts go to
+ * their places. */
+typedef struct told {
+    uint64_t states;
+    int64_t slot_of[HD_MAX_LEGS][HD_DEVICE_MAX_PEERS];
+} told;
+
+/* Boxes for every peer, from the successor on, so that not all begin with the same one. */
+static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, const told *all)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_parts *send = p->spec.phase[phase].send;
+    hd_device_box *box = NULL;
+    int nboxes = 0;
+    HD_TRY(hd_alloc((void **)&box, (size_t)send->count, sizeof *box, "boxes of a device"));
+    for (int turn = 1; turn <= p->nranks; turn++) {
+        int peer = (p->rank + turn) % p->nranks;
+        for (int i = 0; i < send->count; i++) {
+            if (send->part[i].peer == peer) {
+                int64_t slot = all[peer].slot_of[phase][p->rank];
+                const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
+                box[nboxes++] = box_of(&copy, peer, 0);
+            }
+        }
+    }
+    HD_TRY(make_list(&step->push, p, box, nboxes));
+out:
+    hd_free(box);
+    return st;
+}
+
+static void make_meet(hd_push_step *step, hd_push *p, int phase, const told *all)
+{
+    hd_device_meet *meet = &step->meet;
+    *meet = (hd_device_meet){.rank = p->rank,
+                             .npeers = p->nranks,
+                             .needs_ready = 1, /* what is written may still be read by what the stream has before */
+                             .announces = 1,
+                             .deadline_ns = (uint64_t)(hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) - hd_now_ns()),
+                             .abort_word = hd_comm_abort_word(p->comm),
+                             .report = &p->report[phase]};
+    for (int r = 0; r < p->nranks; r++) {
+        meet->peer_state[r] = (hd_device_state *)(uintptr_t)all[r].states + phase;
+    }
+    meet->state = meet->peer_state[p->rank];
+    const hd_parts *recv = p->spec.phase[phase].recv;
+    for (int i = 0; i < recv->count; i++) {
+        meet->heard |= recv->part[i].peer == p->rank ? 0 : (uint64_t)1 << recv->part[i].peer;
+    }
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status make_report(hd_push *p)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc_aligned((void **)&p->report, PAGE_BYTES, PAGE_BYTES, "a device's report"));
+    memset(p->report, 0, PAGE_BYTES);
+    HD_TRY(p->device->library->pin(p->report, PAGE_BYTES, p->device->number));
+    p->is_pinned = 1;
+out:
+    return st;
+}
+_Static_assert(HD_MAX_LEGS * sizeof(hd_device_report) <= PAGE_BYTES, "reports fit their page");
+
+static heddle_status load_kernels(const hd_push *p)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    int before = 0;
+    HD_TRY(library->enter(&before, p->device->number));
+    st = library->status(p->kernels->load(), p->device->number, "cudaFuncGetAttributes");
+    library->leave(before);
+out:
+    return st;
+}
+
+/* What a rank can make by itself, before the others are asked. */
+static heddle_status make_own(hd_push *p, told *mine)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    memset(mine->slot_of, 0xff, sizeof mine->slot_of);
+    HD_TRY(load_kernels(p));
+    HD_TRY(make_report(p));
+    HD_TRY(library->stream_create(&p->stream, p->device->number));
+    HD_TRY(library->event_create(&p->begun, p->device->number));
+    HD_TRY(library->event_create(&p->ended, p->device->number));
+    HD_TRY(hd_device_alloc(p->device, &p->states, HD_MAX_LEGS * sizeof(hd_device_state)));
+    reserve(&p->memory_bytes, p->spec.work_bytes);
+    for (int i = 0; i < p->spec.nphases; i++) {
+        const hd_push_phase *phase = &p->spec.phase[i];
+        hd_push_step *step = &p->step[i];
+        step->src = phase->src;
+        step->dst = phase->dst;
+        step->adds = phase->adds;
+        HD_TRY(make_local(&step->clear, p, phase->clear));
+        HD_TRY(phase->adds ? make_sums(step, p, phase->recv, mine->slot_of[i]) : HEDDLE_OK);
+    }
+    HD_TRY(make_local(&p->before, p, p->spec.before.copy));
+    HD_TRY(make_local(&p->after, p, p->spec.after.copy));
+out:
+    return st;
+}
+
+static void put(char *image, const hd_push_list *list)
+{
+    if (list->list != NULL) {
+        memcpy(image + list->at, list->list, list->bytes);
+    }
+}
+
+/* Lists, and states, which begin as zeros, to the device. */
+static heddle_status upload(hd_push *p)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    const int64_t states_bytes = p->spec.nphases * (int64_t)sizeof(hd_device_state);
+    char *image = NULL;
+    HD_TRY(hd_alloc((void **)&image, 1, (size_t)(p->lists_bytes + states_bytes), "boxes of a device"));
+    for (int i = 0; i < p->spec.nphases; i++) {
+        put(image, &p->step[i].clear);
+        put(image, &p->step[i].push);
+        put(image, &p->step[i].unpack);
+    }
+    put(image, &p->before);
+    put(image, &p->after);
+    HD_TRY(library->copy(p->lists, 0, image, 0, p->lists_bytes, 1, p->device->number, p->stream));
+    HD_TRY(library->copy(p->states, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number, p->stream));
+    HD_TRY(library->event_record(p->ended, p->device->number, p->stream));
+    p->is_under_way = 1;
+    atomic_fetch_add(p->view.on_device, 1);
+    st = hd_push_wait(p);
+out:
+    hd_free(image);
+    return st;
+}
+
+/* What comes behind what the others have told. */
+static heddle_status make_rest(hd_push *p, const told *all)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < p->spec.nphases; i++) {
+        HD_TRY(make_pushes(&p->step[i], p, i, all));
+        make_meet(&p->step[i], p, i, all);
+    }
+    HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes));
+    HD_TRY(hd_device_alloc(p->device, (void **)&p->lists, (size_t)p->lists_bytes));
+    HD_TRY(upload(p));
+out:
+    return st;
+}
+
+static heddle_status alloc_push(hd_push **out, heddle_comm *comm, const hd_push_spec *spec)
+{
+    heddle_status st = hd_alloc((void **)out, 1, sizeof **out, "a plan of a device");
+    if (st == HEDDLE_OK) {
+        hd_push *p = *out;
+        p->comm = comm;
+        p->device = hd_comm_device(comm);
+        p->kernels = p->device->library->kernels;
+        p->spec = *spec;
+        p->rank = heddle_comm_rank(comm);
+        p->nranks = heddle_comm_size(comm);
+        hd_comm_get_view(&p->view, comm);
+        p->outlook = (hd_outlook){.ask = hd_push_look, .arg = p};
+        hd_comm_outlook_add(comm, &p->outlook);
+    }
+    return st;
+}
+
+heddle_status hd_push_create(hd_push **out, heddle_comm *comm, const hd_push_spec *spec, heddle_status mine)
+{
+    heddle_status st = mine;
+    hd_push *p = NULL;
+    told *all = NULL, own;
+    memset(&own, 0, sizeof own);
+    st = st == HEDDLE_OK ? hd_alloc((void **)&all, (size_t)heddle_comm_size(comm), sizeof *all, "slots of all ranks")
+                         : st;
+    st = st == HEDDLE_OK ? alloc_push(&p, comm, spec) : st;
+    st = st == HEDDLE_OK ? make_own(p, &own) : st;
+    HD_TRY(hd_comm_agree(comm, st));
+    own.states = (uint64_t)(uintptr_t)p->states;
+    HD_TRY(hd_comm_allgather_or_abort(comm, &own, all, sizeof own));
+    HD_TRY(hd_comm_agree(comm, make_rest(p, all))); /* all states are zeros behind that */
+    *out = p;
+    p = NULL;
+out:
+    hd_free(all);
+    hd_push_destroy(p);
+    return st;
+}

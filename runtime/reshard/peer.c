@@ -1,0 +1,159 @@
+/* Plans of a device's arrays on the wire peer: phases as launches that store from device to device. */
+#include "runtime/reshard/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static hd_push_place place_of(const heddle_reshard *plan, hd_place where)
+{
+    const hd_work *w = &plan->work;
+    switch (where) {
+    case HD_PLACE_SRC:
+        return w->src_offset >= 0 ? (hd_push_place){HD_PUSH_WORK, w->src_offset}
+                                  : (hd_push_place){.array = HD_PUSH_SRC};
+    case HD_PLACE_DST:
+        return w->dst_offset >= 0 ? (hd_push_place){HD_PUSH_WORK, w->dst_offset}
+                                  : (hd_push_place){.array = HD_PUSH_DST};
+    default:
+        return (hd_push_place){HD_PUSH_WORK, w->offset[where == HD_PLACE_WORK1]};
+    }
+}
+
+static void describe_phase(hd_push_phase *out, const heddle_reshard *plan, const hd_phase_parts *parts, int phase)
+{
+    const hd_transfer_spec *spec = &parts->spec;
+    *out = (hd_push_phase){.send = &spec->send,
+                           .recv = &spec->recv,
+                           .adds = spec->adds,
+                           .clear = spec->clear,
+                           .src = place_of(plan, plan->problem.phase[phase].src),
+                           .dst = place_of(plan, plan->problem.phase[phase].dst)};
+}
+
+static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine)
+{
+    const hd_work *w = &plan->work;
+    hd_push_spec spec = {.nphases = plan->nphases,
+                         .work_bytes = w->bytes,
+                         .elem_bytes = (int64_t)plan->elem_bytes,
+                         .dtype = plan->request.line.shape.dtype,
+                         .deadline_ms = plan->request.options.deadline_ms,
+                         .what = "reshard",
+                         .line = plan->line_text};
+    for (int p = 0; p < plan->nphases; p++) {
+        describe_phase(&spec.phase[p], plan, &parts[p], p);
+    }
+    if (w->src_offset >= 0) {
+        spec.before = (hd_push_local){&w->src_dense, {.array = HD_PUSH_SRC}, {HD_PUSH_WORK, w->src_offset}};
+    }
+    if (w->dst_offset >= 0) {
+        spec.after = (hd_push_local){&w->dst_dense, {HD_PUSH_WORK, w->dst_offset}, {.array = HD_PUSH_DST}};
+    }
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&plan->pushed_to, (size_t)plan->nranks, sizeof(int64_t), "a reshard")
+                             : mine;
+    return hd_push_create(&plan->push, plan->comm, &spec, mine);
+}
+
+static void explain(heddle_reshard *plan)
+{
+    int adds = 0;
+    for (int p = 0; p < plan->nphases; p++) {
+        adds |= plan->problem.phase[p].kind == HD_PHASE_FLAT_REDUCE;
+    }
+    snprintf(plan->path, sizeof plan->path, "device push");
+    snprintf(plan->kernel_name, sizeof plan->kernel_name, "push");
+    snprintf(plan->why, sizeof plan->why,
+             "one launch per rank and phase stores every part of arrays of %s at its place in the peers' memory (wire "
+             "peer), in %d phase%s%s",
+             hd_comm_device(plan->comm)->name, plan->nphases, plan->nphases == 1 ? "" : "s",
+             adds ? "; partial sums go into slots of the receiver, which adds them in rank order" : "");
+}
+
+/* A rank that cannot take part would be waited for: it gives up. */
+static heddle_status check(heddle_reshard *plan, const void *src, void *dst)
+{
+    int reason = HD_REFUSED_NOT;
+    if (plan->is_checked && src == plan->src && dst == plan->dst) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
+    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
+        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
+                     hd_refusals[reason], plan->line_text);
+    }
+    plan->is_checked = st == HEDDLE_OK;
+    plan->src = src;
+    plan->dst = dst;
+    return st == HEDDLE_OK ? st : hd_comm_abort_with(plan->comm, st);
+}
+
+static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = check(plan, src, dst);
+    return st == HEDDLE_OK ? hd_push_execute(plan->push, src, dst, stream) : st;
+}
+
+static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = check(plan, src, dst);
+    return st == HEDDLE_OK ? hd_push_start(plan->push, src, dst, stream) : st;
+}
+
+static heddle_status test(heddle_reshard *plan, int *done)
+{
+    return hd_push_test(plan->push, done);
+}
+
+static heddle_status wait(heddle_reshard *plan)
+{
+    return hd_push_wait(plan->push);
+}
+
+static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
+{
+    return hd_push_wait_on(plan->push, stream);
+}
+
+static int64_t measured(const heddle_reshard *plan)
+{
+    hd_push_report report;
+    int64_t sum = 0;
+    hd_push_get_report(&report, plan->pushed_to, plan->push);
+    for (int r = 0; r < plan->nranks; r++) {
+        sum += plan->pushed_to[r];
+    }
+    return sum;
+}
+
+static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
+{
+    hd_push_report report;
+    hd_push_get_report(&report, plan->pushed_to, plan->push);
+    info->bytes_peer_path = plan->plan_bytes;
+    info->workspace_bytes = report.memory_bytes;
+    info->executions = report.executions;
+    info->measured_bytes_to = plan->pushed_to;
+    info->is_capturable = 1;
+    info->device_ns = report.device_ns;
+}
+
+static void destroy(heddle_reshard *plan)
+{
+    hd_push_destroy(plan->push);
+    hd_free(plan->pushed_to);
+}
+
+const hd_wire_ops hd_wire_peer = {
+    .name = "peer",
+    .owns_work = 1,
+    .create = create,
+    .explain = explain,
+    .execute = execute,
+    .start = start,
+    .test = test,
+    .wait = wait,
+    .wait_on = wait_on,
+    .measured = measured,
+    .inform = inform,
+    .destroy = destroy,
+};
