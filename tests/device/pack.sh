@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Fills build-device/ with what tests/device/run.sh needs on a machine with a GPU that has a driver and little else: the
+# command line, tests, libraries, and the shared libraries that they want. At most 64 MiB.
+#
+#     tests/device/pack.sh [BUILD]         BUILD: a build folder with tests (build)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${1:-build}
+out=${HEDDLE_PACK:-build-device}
+rm -rf "$out"
+mkdir -p "$out"/{bin,lib,emulator}
+
+# Programs and wires are those of ctest, so that there is one list.
+ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a-z]*\)$|\1 \2|p' >"$out/tests"
+[ -s "$out/tests" ] || { echo "error: $build has no tests of devices" >&2; exit 1; }
+programs=$(cut -d' ' -f1 "$out/tests" | sort -u)
+for program in heddle example_05_device $programs; do
+    cp "$build/$program" "$out/bin/"
+done
+cp -L "$build/libheddle.so.0.2" "$out/lib/"
+for adapter in cuda nccl; do
+    [ ! -e "$build/libheddle_$adapter.so" ] || cp -L "$build/libheddle_$adapter.so" "$out/lib/"
+done
+cp "$build/tests/device-sim/libheddle_cuda.so" "$out/emulator/"
+
+# The C library and NCCL (200 MB) are the machine's own.
+for file in "$out"/bin/* "$out"/lib/*; do
+    ldd "$file"
+done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
+    case $name in
+    libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | libheddle* | libnccl*) ;;
+    *) cp -L "$path" "$out/lib/$name" ;;
+    esac
+done
+strip --strip-unneeded "$out"/bin/* "$out"/lib/* "$out"/emulator/*
+
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+if [ -x "$nvcc" ]; then
+    "$nvcc" -std=c++17 -O2 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_80,code=compute_80 \
+        -Xcompiler=-Wall,-Wextra --Werror=all-warnings tests/device/questions.cu -o "$out/bin/questions"
+else
+    echo "no nvcc: the questions of tests/device/questions.cu are left out"
+fi
+
+bytes=$(du -sb "$out" | cut -f1)
+[ "$bytes" -le $((64 << 20)) ] || { echo "error: $out has $bytes bytes, more than 64 MiB" >&2; exit 1; }
+echo "$out: $((bytes >> 20)) MiB, $(wc -l <"$out/tests") tests"

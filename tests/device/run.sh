@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# Everything that is to be known and tested on a machine with a GPU, in one call of less than ten minutes. Wants what
+# tests/device/pack.sh has put into build-device/, a driver, and for the comparison PyTorch.
+#
+#     tests/device/run.sh [OPTIONS] [LOGS]    LOGS: a folder for log.txt and table.txt ($OUT, else build-device/logs)
+#         --emulator      on the emulated device instead, with small arrays: does this script work?
+#         --only REGEX    the steps whose names match
+#
+# Every step has a time limit, and one that cannot run says why. Exit 0: nothing failed; 1: something did; 77: there is no
+# device (all steps that need none have run).
+set -u
+here=$(cd "$(dirname "$0")/../.." && pwd)
+pack=${HEDDLE_PACK:-$here/build-device}
+emulator=0 only=. logs=${OUT:-$pack/logs}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --emulator) emulator=1 ;;
+    --only)
+        only=${2:?--only wants a regular expression}
+        shift
+        ;;
+    -*)
+        sed -n '2,12s/^# \{0,1\}//p' "$0"
+        exit 2
+        ;;
+    *) logs=$1 ;;
+    esac
+    shift
+done
+[ -x "$pack/bin/heddle" ] || { echo "error: $pack is not there: tests/device/pack.sh fills it" >&2; exit 2; }
+mkdir -p "$logs"
+log=$logs/log.txt table=$logs/table.txt
+: >"$log"
+: >"$table"
+export PATH=$pack/bin:$PATH LD_LIBRARY_PATH=$pack/lib:${LD_LIBRARY_PATH:-} HEDDLE_MODULE_PATH=$pack/lib
+nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null) # of PyTorch's wheels
+LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
+export HEDDLE_TEST_DEVICE=cuda HEDDLE_REQUIRE_DEVICE=1
+: "${HEDDLE_TEST_ROUNDS:=25}"
+export HEDDLE_TEST_ROUNDS
+if [ $emulator = 1 ]; then
+    HEDDLE_MODULE_PATH=$pack/emulator
+    HEDDLE_TEST_ROUNDS=1
+fi
+
+ALL_S=570
+failed=0 ran=0
+row() { # NAME RESULT...: a line of the table
+    printf '%-34s %s\n' "$1" "${*:2}" | tee -a "$table"
+}
+
+# LIMIT_S NAME COMMAND...: its last line is its result; its output goes to the log and stays in $said.
+step() {
+    local limit_s=$1 name=$2 code start=$SECONDS left_s=$((ALL_S - SECONDS))
+    shift 2
+    [[ $name =~ $only ]] || return 0
+    [ $left_s -ge 5 ] || { said="not here: $ALL_S s are over" && return 77; }
+    [ $limit_s -le $left_s ] || limit_s=$left_s
+    said=$(timeout -k 5 "$limit_s" "$@" 2>&1)
+    code=$?
+    printf '== %s: %s\n%s\n-- exit %d, %d s\n' "$name" "$*" "$said" $code $((SECONDS - start)) >>"$log"
+    case $code in
+    0) ran=$((ran + 1)) ;;
+    77) said="not here: $(tail -n 1 <<<"$said")" ;;
+    124 | 137) said="FAILED: more than $limit_s s" failed=1 ;;
+    *) said="FAILED, exit $code: $(tail -n 1 <<<"$said")" failed=1 ;;
+    esac
+    return $code
+}
+tell() { # as step, and the result is told
+    [[ $2 =~ $only ]] || return 0
+    step "$@"
+    row "$2" "$(tail -n 1 <<<"$said")"
+}
+
+# --- is there a device?
+device=1
+step 60 probe heddle verify 'u8[t=2 s=2] on [sp=1]: t@sp -> s@sp' --device cuda
+case $? in
+0) [[ probe =~ $only ]] && row probe "$(sed -n 's/.*; device \(.*\); rank 0.*/\1/p' <<<"$said")" ;;
+77) device=0 && row probe "no device: $said" ;;
+*) row probe "$said" ;;
+esac
+needs_device() { # NAME: say that it cannot run
+    [ $device = 0 ] || return 0
+    [[ $1 =~ $only ]] && row "$1" "no device"
+    return 1
+}
+needs_gpu() {
+    needs_device "$1" || return 1
+    [ $emulator = 1 ] || return 0
+    [[ $1 =~ $only ]] && row "$1" "not on the emulated device"
+    return 1
+}
+
+# --- what the machine is like
+for number in 1 2 3 4 5 9 12 13; do
+    needs_gpu "question $number" || continue
+    if [ -x "$pack/bin/questions" ]; then
+        tell 30 "question $number" questions $number
+    else
+        row "question $number" "not here: packed without nvcc"
+    fi
+done
+needs_gpu "question 4, 32 connections" && [ -x "$pack/bin/questions" ] &&
+    tell 30 "question 4, 32 connections" env CUDA_DEVICE_MAX_CONNECTIONS=32 questions 4
+if needs_gpu "questions 6 7 8"; then
+    step 60 "questions 6 7 8" python3 "$here/tests/device/peers.py" --questions
+    [[ "questions 6 7 8" =~ $only ]] && row "questions 6 7 8" "$said"
+fi
+needs_gpu "question 10, sanitizer" &&
+    if command -v compute-sanitizer >/dev/null; then
+        tell 60 "question 10, sanitizer" compute-sanitizer --error-exitcode 9 heddle verify --random 10 --ranks 1 --device cuda
+    else
+        row "question 10, sanitizer" "not here: no compute-sanitizer"
+    fi
+needs_gpu "question 11, bytes of DRAM" &&
+    if command -v ncu >/dev/null; then
+        tell 60 "question 11, bytes of DRAM" ncu --metrics dram__bytes_read.sum,dram__bytes_write.sum --launch-count 4 \
+            heddle bench 'bf16[t=64 s=1590 c=1152] on [sp=1]: t@sp -> s@sp as s,t,c' --device cuda --iterations 4 --seconds 0
+    else
+        row "question 11, bytes of DRAM" "not here: no ncu"
+    fi
+
+# --- tests
+while read -r program wire; do
+    needs_device "test $program@$wire" || continue
+    tell 120 "test $program@$wire" env HEDDLE_TEST_WIRE="$wire" "$program"
+done <"$pack/tests"
+needs_device example && tell 30 example example_05_device
+for transport in threads shm; do
+    needs_device "verify on $transport" &&
+        tell 60 "verify on $transport" heddle verify --random $((emulator ? 20 : 200)) --ranks 4 --transport $transport \
+            --device cuda
+done
+
+# --- times: percent of the device's own copy of the same bytes in the same process
+bench() { # NAME LINE
+    local name="bench $1"
+    needs_device "$name" || return 0
+    [[ $name =~ $only ]] || return 0
+    local line=$2
+    [ $emulator = 0 ] || line=$(sed -E 's/t=[0-9]+ s=[0-9]+/t=9 s=16/' <<<"$line")
+    step 40 "$name" heddle bench "$line" --device cuda --seconds $((emulator ? 0 : 1)) $([ $emulator = 0 ] || echo --iterations 4) \
+        --json
+    if [ $? = 0 ]; then
+        row "$name" "$(value median_ms) ms, $(value roofline_ratio_median) of the copy's $(value roofline_median_ms) ms  $line"
+    else
+        row "$name" "$said"
+    fi
+}
+value() { # of $said
+    sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p" <<<"$said" | head -n 1
+}
+bench "1: runs of 2304 bytes" 'bf16[t=64 s=3180 c=1152] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "1: runs of 576 bytes" 'bf16[t=64 s=12720 c=288] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "2: runs of 288 bytes" 'bf16[t=64 s=12720 c=144] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "2: runs of 144 bytes" 'bf16[t=64 s=12720 c=72] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 8 bytes" 'bf16[t=64 s=12720 c=148] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 4 bytes" 'bf16[t=64 s=12720 c=146] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 2 bytes" 'bf16[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 1 byte" 'u8[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
+for ranks in 2 4 8; do
+    bench "4: even switch, $ranks ranks" "bf16[t=64 s=3200 c=1152] on [sp=$ranks]: t@sp -> s@sp"
+    bench "4: uneven switch, $ranks ranks" "bf16[t=63 s=3181 c=1152] on [sp=$ranks]: t@sp -> s@sp"
+    bench "7: 1 KiB a pair, $ranks ranks" "u8[t=$((ranks * 4)) s=$((ranks * 4)) c=64] on [sp=$ranks]: t@sp -> s@sp"
+    bench "7: 1 MiB a pair, $ranks ranks" "u8[t=$((ranks * 16)) s=$((ranks * 64)) c=1024] on [sp=$ranks]: t@sp -> s@sp"
+done
+needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s" =~ $only ]] &&
+    row "bench 8: blocks for 450 GB/s" "not here: no option says how many blocks a launch has"
+for ranks in 2 4 8; do
+    needs_gpu "bench 5: torch, $ranks ranks" || continue
+    step 90 "bench 5: torch, $ranks ranks" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks
+    [[ "bench 5: torch, $ranks ranks" =~ $only ]] && row "bench 5: torch, $ranks ranks" "$said"
+done
+
+echo "$ran steps ran, $([ $failed = 0 ] && echo none failed || echo some FAILED); all of it is in $log"
+[ $failed = 0 ] || exit 1
+[ $device = 1 ] || exit 77

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# tests/device/pack.sh and run.sh: without a device everything says so, on the emulated one it passes, and a failure is one.
+set -u
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
+    skip_test sanitizer "programs of a sanitizer are not packed"
+    ;;
+esac
+[ -e "$HEDDLE_BUILD/tests/device-sim/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HEDDLE_PACK=$work/pack
+cd "$work" || exit 1
+unset OUT
+failed=0
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+
+bash "$HEDDLE_SOURCE/tests/device/run.sh" "$work/none" >out 2>&1
+[ $? = 2 ] && grep -q "pack.sh fills it" out || fail "run.sh without a pack: $(cat out)"
+bash "$HEDDLE_SOURCE/tests/device/pack.sh" "$HEDDLE_BUILD" >out 2>&1 || fail "pack.sh: $(cat out)"
+run() { # EXIT ARGUMENTS...
+    local wanted=$1
+    shift
+    bash "$HEDDLE_SOURCE/tests/device/run.sh" "$@" "$work/logs" >out 2>&1
+    local code=$?
+    [ $code = "$wanted" ] || fail "run.sh $* exits $code: $(cat out)"
+}
+if [ ! -e /dev/nvidia0 ]; then
+    run 77
+    grep -q "no cuda device: there is no NVIDIA driver" logs/table.txt || fail "no reason: $(cat out)"
+    [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
+fi
+run 0 --emulator --only 'probe|question 1$|test_session@auto|example|verify on threads|bench 7: 1 KiB a pair, 2'
+for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'test_session@auto .* 0 failed' \
+    'example .* 0 wrong' 'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do
+    grep -q "$result" logs/table.txt || fail "no '$result' in: $(cat out)"
+done
+printf '#!/bin/sh\necho broken\nexit 3\n' >"$HEDDLE_PACK/bin/example_05_device"
+run 1 --emulator --only 'example'
+grep -q 'example .*FAILED, exit 3: broken' logs/table.txt || fail "a failure is not told: $(cat out)"
+exit $failed
