@@ -21,6 +21,10 @@ static const char model_text[] =
     "  - {name: space, kind: attention, over: s, heads: 1}\n"
     "  - {name: time, kind: attention, over: t, heads: 1}\n";
 
+/* Ranks that share a device need streams of their own: on its default stream each would wait for the others' turn. A
+ * rank is a thread here, and so has its own of these. */
+static _Thread_local heddle_stream stream = HEDDLE_NO_STREAM;
+
 /* What a program with CUDA does with cudaMemcpyAsync and cudaStreamSynchronize. */
 static heddle_status copy(heddle_comm *comm, void *dst, const void *src, size_t bytes)
 {
@@ -28,9 +32,9 @@ static heddle_status copy(heddle_comm *comm, void *dst, const void *src, size_t 
     const int device = heddle_comm_device(comm);
     void *event = NULL;
     int done = 0;
-    heddle_status st = table->copy(dst, 0, src, 0, (int64_t)bytes, 1, device, HEDDLE_NO_STREAM);
+    heddle_status st = table->copy(dst, 0, src, 0, (int64_t)bytes, 1, device, stream);
     st = st ? st : table->event_create(&event, device);
-    st = st ? st : table->event_record(event, device, HEDDLE_NO_STREAM);
+    st = st ? st : table->event_record(event, device, stream);
     while (st == HEDDLE_OK && !done) {
         st = table->event_test(event, device, &done);
     }
@@ -67,6 +71,7 @@ static heddle_status make(heddle_tensor *x, heddle_comm *comm, const heddle_resh
 {
     const heddle_layout *layout = is_dst ? &line->to : &line->from;
     heddle_status st = heddle_tensor_init(x, x, &line->shape, &line->mesh, layout, NULL, heddle_comm_rank(comm));
+    x->data = NULL;
     x->space = HEDDLE_SPACE_DEVICE;
     x->device = heddle_comm_device(comm);
     return st ? st : heddle_buffer_alloc(&x->data, comm, x->capacity_bytes + 1, HEDDLE_SPACE_DEVICE);
@@ -82,7 +87,7 @@ static heddle_status one_switch(int64_t *wrong, heddle_comm *comm, const heddle_
     options.space = HEDDLE_SPACE_DEVICE;
     options.device = heddle_comm_device(comm);
     heddle_status st = heddle_reshard_create_line(&reshard, comm, line, &options);
-    st = st ? st : heddle_reshard_execute(reshard, x->data, y->data, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_reshard_execute(reshard, x->data, y->data, stream);
     st = st ? st : stamps(wrong, comm, y, &line->mesh, 0); /* in the order of the stream, so behind the switch */
     heddle_reshard_destroy(reshard);
     return st;
@@ -103,7 +108,7 @@ static heddle_status session_pass(int64_t *wrong, heddle_comm *comm, const heddl
     st = st ? st : heddle_session_create(&session, comm, schedule, &options);
     for (int i = 0; i < 4 && st == HEDDLE_OK; i++) {
         int64_t here = 0;
-        st = heddle_session_enter(session, i % 2 == 0 ? "space" : "time", &x, NULL, HEDDLE_NO_STREAM);
+        st = heddle_session_enter(session, i % 2 == 0 ? "space" : "time", &x, NULL, stream);
         st = st ? st : stamps(&here, comm, &x, mesh, 0);
         *wrong += here;
     }
@@ -118,7 +123,12 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     heddle_reshard_line line;
     heddle_tensor x = {.data = NULL}, y = {.data = NULL};
     int64_t wrong = 0, wrong_in_pass = 0;
+    const heddle_device *table = heddle_comm_device_table(comm);
     heddle_status st = heddle_reshard_parse(&line, arg);
+    if (heddle_comm_rank(comm) == 0) {
+        printf("%s\n", heddle_comm_describe(comm));
+    }
+    st = st || table->stream_create == NULL ? st : table->stream_create(&stream, heddle_comm_device(comm));
     st = st ? st : make(&x, comm, &line, 0);
     st = st ? st : make(&y, comm, &line, 1);
     st = st ? st : stamps(&wrong, comm, &x, &line.mesh, 1);
@@ -128,13 +138,12 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
         printf("rank %d: %lld wrong after the switch, %lld in the pass\n", heddle_comm_rank(comm), (long long)wrong,
                (long long)wrong_in_pass);
     }
-    if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
-        printf("%s\n", heddle_comm_describe(comm));
+    st = st ? st : heddle_comm_barrier(comm); /* nobody uses this rank's memory any more */
+    if (stream != HEDDLE_NO_STREAM) {
+        table->stream_destroy(stream, heddle_comm_device(comm));
     }
-    if (x.space == HEDDLE_SPACE_DEVICE && y.space == HEDDLE_SPACE_DEVICE) {
-        heddle_buffer_free(comm, x.data);
-        heddle_buffer_free(comm, y.data);
-    }
+    heddle_buffer_free(comm, x.data);
+    heddle_buffer_free(comm, y.data);
     return st || wrong + wrong_in_pass == 0 ? st : heddle_set_error(HEDDLE_ERR_INTERNAL, "elements are wrong");
 }
 

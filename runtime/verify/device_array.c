@@ -6,7 +6,22 @@
 
 enum { PATIENCE_S = 60 };
 
-heddle_status judge_device_settle(const heddle_comm *comm)
+heddle_status judge_stream_create(heddle_stream *out, const heddle_comm *comm)
+{
+    const heddle_device *table = heddle_comm_device_table(comm);
+    *out = HEDDLE_NO_STREAM;
+    return table != NULL && table->stream_create != NULL ? table->stream_create(out, heddle_comm_device(comm))
+                                                         : HEDDLE_OK;
+}
+
+void judge_stream_destroy(const heddle_comm *comm, heddle_stream stream)
+{
+    if (stream != HEDDLE_NO_STREAM) {
+        heddle_comm_device_table(comm)->stream_destroy(stream, heddle_comm_device(comm));
+    }
+}
+
+heddle_status judge_device_settle(const heddle_comm *comm, heddle_stream stream)
 {
     const heddle_device *table = heddle_comm_device_table(comm);
     const int device = heddle_comm_device(comm);
@@ -15,7 +30,7 @@ heddle_status judge_device_settle(const heddle_comm *comm)
     void *event = NULL;
     int done = 0;
     heddle_status st = table->event_create(&event, device);
-    st = st == HEDDLE_OK ? table->event_record(event, device, HEDDLE_NO_STREAM) : st;
+    st = st == HEDDLE_OK ? table->event_record(event, device, stream) : st;
     clock_gettime(CLOCK_MONOTONIC, &start);
     while (st == HEDDLE_OK && (st = table->event_test(event, device, &done)) == HEDDLE_OK && !done) {
         nanosleep(&nap, NULL);
@@ -29,9 +44,9 @@ heddle_status judge_device_settle(const heddle_comm *comm)
     return st;
 }
 
-heddle_status judge_device_copy(const heddle_comm *comm, void *dst, const void *src, size_t bytes)
+heddle_status judge_device_copy(const heddle_comm *comm, void *dst, const void *src, size_t bytes, heddle_stream stream)
 {
     const heddle_device *table = heddle_comm_device_table(comm);
-    heddle_status st = table->copy(dst, 0, src, 0, (int64_t)bytes, 1, heddle_comm_device(comm), HEDDLE_NO_STREAM);
-    return st == HEDDLE_OK ? judge_device_settle(comm) : st;
+    heddle_status st = table->copy(dst, 0, src, 0, (int64_t)bytes, 1, heddle_comm_device(comm), stream);
+    return st == HEDDLE_OK ? judge_device_settle(comm, stream) : st;
 }

@@ -16,6 +16,7 @@ typedef struct bench {
     heddle_comm *comm;
     heddle_reshard *reshard;
     heddle_reshard_info info;
+    heddle_stream stream;
     void *src[MOST_SETS], *dst[MOST_SETS];
     int sets, next; /* arrays are used by turns */
     int64_t repeats;
@@ -64,8 +65,8 @@ static heddle_status enqueue(bench *b, int is_copy)
     b->next = after;
     return is_copy
                ? heddle_comm_device_table(b->comm)->copy(b->dst[after], 0, b->dst[at], 0, (int64_t)b->info.dst_bytes, 1,
-                                                         heddle_comm_device(b->comm), HEDDLE_NO_STREAM)
-               : heddle_reshard_execute(b->reshard, b->src[at], b->dst[at], HEDDLE_NO_STREAM);
+                                                         heddle_comm_device(b->comm), b->stream)
+               : heddle_reshard_execute(b->reshard, b->src[at], b->dst[at], b->stream);
 }
 
 static heddle_status sample(double *ms, bench *b, int is_copy)
@@ -75,7 +76,7 @@ static heddle_status sample(double *ms, bench *b, int is_copy)
     for (int64_t i = 0; i < b->repeats && st == HEDDLE_OK; i++) {
         st = enqueue(b, is_copy);
     }
-    st = st == HEDDLE_OK ? judge_device_settle(b->comm) : st;
+    st = st == HEDDLE_OK ? judge_device_settle(b->comm, b->stream) : st;
     *ms = (samples_now_ms() - start) / (double)b->repeats;
     return st;
 }
@@ -159,13 +160,15 @@ heddle_status device_bench(heddle_bench_result *out, heddle_comm *comm, const he
                            const heddle_bench_options *options)
 {
     bench b = {.comm = comm};
-    heddle_status st = make_plan(&b, line, options->reshard);
+    heddle_status st = judge_stream_create(&b.stream, comm);
+    st = st == HEDDLE_OK ? make_plan(&b, line, options->reshard) : st;
     st = st == HEDDLE_OK ? make_arrays(&b) : st;
     st = st == HEDDLE_OK ? prepare(&b) : st;
     st = st == HEDDLE_OK ? measure(&b, options) : st;
     st = st == HEDDLE_OK ? conclude(out, &b) : st;
     st = st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
     heddle_reshard_destroy(b.reshard);
+    judge_stream_destroy(comm, b.stream);
     for (int i = 0; i < b.sets; i++) {
         heddle_buffer_free(comm, b.src[i]);
         heddle_buffer_free(comm, b.dst[i]);

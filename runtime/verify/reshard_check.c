@@ -1,5 +1,6 @@
 /* One reshard on real ranks: every element, canary and byte count. */
 #include "runtime/verify/reshard_check.h"
+#include "runtime/verify/device_array.h"
 #include "runtime/verify/judge.h"
 
 #include <stdio.h>
@@ -66,10 +67,10 @@ static heddle_status move(verify_trial *t, heddle_reshard *reshard)
     const void *src = verify_part_data(&t->part[0]);
     void *dst = verify_part_data(&t->part[1]);
     if (t->executions % 2 == 0) {
-        return heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+        return heddle_reshard_execute(reshard, src, dst, t->stream);
     }
     int done = 0;
-    heddle_status st = heddle_reshard_start(reshard, src, dst, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_reshard_start(reshard, src, dst, t->stream);
     for (int looks = 0; looks < 3 && st == HEDDLE_OK && !done; looks++) {
         st = heddle_reshard_test(reshard, &done);
     }
@@ -81,11 +82,11 @@ static heddle_status run_round(verify_trial *t, heddle_reshard *reshard, int rou
     const verify_values values = {&t->line, t->input, round};
     verify_part_fill(&t->part[0], &values);
     verify_part_fill(&t->part[1], NULL);
-    heddle_status st = verify_part_send(&t->part[0]);
-    st = st == HEDDLE_OK ? verify_part_send(&t->part[1]) : st;
+    heddle_status st = verify_part_send(&t->part[0], t->stream);
+    st = st == HEDDLE_OK ? verify_part_send(&t->part[1], t->stream) : st;
     st = st == HEDDLE_OK ? move(t, reshard) : st;
-    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[0]) : st;
-    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[1]) : st;
+    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[0], t->stream) : st;
+    st = st == HEDDLE_OK ? verify_part_fetch(&t->part[1], t->stream) : st;
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -117,7 +118,7 @@ static heddle_status run_rounds(verify_trial *t)
 
 heddle_status verify_run(verify_trial *t)
 {
-    heddle_status st = HEDDLE_OK;
+    heddle_status st = judge_stream_create(&t->stream, t->comm);
     if (heddle_comm_device(t->comm) >= 0) {
         t->options.space = HEDDLE_SPACE_DEVICE;
         t->options.device = heddle_comm_device(t->comm);
@@ -133,6 +134,7 @@ heddle_status verify_run(verify_trial *t)
     for (int side = 0; side < 2; side++) {
         verify_part_free(&t->part[side]);
     }
+    judge_stream_destroy(t->comm, t->stream);
     return st;
 }
 

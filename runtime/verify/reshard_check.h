@@ -51,8 +51,8 @@ void verify_part_free(verify_part *part);
 /* What a reshard is given. */
 void *verify_part_data(const verify_part *part);
 /* What was filled in goes to the device, or comes from there before it is checked. Nothing without a device. */
-heddle_status verify_part_send(const verify_part *part);
-heddle_status verify_part_fetch(const verify_part *part);
+heddle_status verify_part_send(const verify_part *part, heddle_stream stream);
+heddle_status verify_part_fetch(const verify_part *part, heddle_stream stream);
 /* Canaries everywhere, and with values != NULL the elements. */
 void verify_part_fill(verify_part *part, const verify_values *values);
 /* 1 and "" in `problem` when all is as it should be; else 0 and one sentence. */
@@ -71,6 +71,7 @@ typedef struct verify_trial {
     const char *save;          /* the directory for the first round's parts; NULL: none */
     heddle_status saved;       /* how that went */
     verify_part part[2];
+    heddle_stream stream;
     int executions;
     int64_t checked_elems;
     char problem[VERIFY_PROBLEM_BYTES]; /* what is wrong on this rank; "": nothing so far */

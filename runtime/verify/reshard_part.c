@@ -133,16 +133,18 @@ void *verify_part_data(const verify_part *part)
     return part->on_device != NULL ? part->on_device + (part->data - part->memory) : part->data;
 }
 
-heddle_status verify_part_send(const verify_part *part)
+heddle_status verify_part_send(const verify_part *part, heddle_stream stream)
 {
-    return part->on_device == NULL ? HEDDLE_OK
-                                   : judge_device_copy(part->comm, part->on_device, part->memory, part->memory_bytes);
+    return part->on_device == NULL
+               ? HEDDLE_OK
+               : judge_device_copy(part->comm, part->on_device, part->memory, part->memory_bytes, stream);
 }
 
-heddle_status verify_part_fetch(const verify_part *part)
+heddle_status verify_part_fetch(const verify_part *part, heddle_stream stream)
 {
-    return part->on_device == NULL ? HEDDLE_OK
-                                   : judge_device_copy(part->comm, part->memory, part->on_device, part->memory_bytes);
+    return part->on_device == NULL
+               ? HEDDLE_OK
+               : judge_device_copy(part->comm, part->memory, part->on_device, part->memory_bytes, stream);
 }
 
 typedef struct visit_state {

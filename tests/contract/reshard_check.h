@@ -145,7 +145,7 @@ static inline heddle_status rc_array_move_to_device(rc_array *a, heddle_comm *co
 static inline heddle_status rc_array_copy(rc_array *a, heddle_comm *comm, int to_device)
 {
     void *to = to_device ? a->on_device : a->memory, *from = to_device ? a->memory : a->on_device;
-    return a->on_device == NULL ? HEDDLE_OK : device_copy_now(comm, to, from, (size_t)a->bytes + 2 * RC_MARGIN_BYTES);
+    return a->on_device == NULL ? HEDDLE_OK : placed_copy(comm, to, from, (size_t)a->bytes + 2 * RC_MARGIN_BYTES);
 }
 
 static inline void *rc_array_data(const rc_array *a)
@@ -256,10 +256,10 @@ static inline heddle_status rc_world_make(rc_world *w, const heddle_reshard_line
 static inline heddle_status rc_execute(heddle_reshard *reshard, const void *src, void *dst, int split_phase)
 {
     if (!split_phase) {
-        return heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+        return heddle_reshard_execute(reshard, src, dst, placed_stream);
     }
     int done = 0;
-    heddle_status st = heddle_reshard_start(reshard, src, dst, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_reshard_start(reshard, src, dst, placed_stream);
     for (int i = 0; i < 50 && st == HEDDLE_OK && !done; i++) {
         st = heddle_reshard_test(reshard, &done);
     }

@@ -166,7 +166,7 @@ static inline heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, fl
         for (int i = 0; i < STAGES; i++) {
             heddle_schedule_stage wanted = {.struct_bytes = sizeof wanted};
             heddle_box box;
-            heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, HEDDLE_NO_STREAM);
+            heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, placed_stream);
             if (st != HEDDLE_OK) {
                 return st;
             }

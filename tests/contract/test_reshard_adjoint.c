@@ -52,8 +52,8 @@ static heddle_status check_adjoint(heddle_comm *comm, const char *text)
     HD_TRY(heddle_buffer_alloc(&x_back, comm, info.dst_bytes + 8, placed_space(comm)));
     fill_numbers(comm, s.src, s.info.src_bytes, is_float, 3);
     fill_numbers(comm, y, info.src_bytes, is_float, 300);
-    HD_TRY(heddle_reshard_execute(s.reshard, s.src, s.dst, NULL));
-    HD_TRY(heddle_reshard_execute(adjoint, y, x_back, NULL));
+    HD_TRY(heddle_reshard_execute(s.reshard, s.src, s.dst, placed_stream));
+    HD_TRY(heddle_reshard_execute(adjoint, y, x_back, placed_stream));
     inner_product(&product[0], comm, y, s.dst, s.info.dst_bytes, is_float);
     inner_product(&product[1], comm, x_back, s.src, s.info.src_bytes, is_float);
     HD_TRY(heddle_comm_allreduce_sum(comm, product, 2, is_float ? HEDDLE_F64 : HEDDLE_I64));

@@ -25,7 +25,7 @@ static heddle_status passes(heddle_comm *comm, void *arg)
         mine = x.data;
         HD_TRY(heddle_session_rewind(f.session));
         HD_TRY(enter_all(&f, &x, rank, &bias));
-        HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, placed_stream));
         HD_TRY(check_stamps(&x, &f, rank, bias));
     }
     HD_TRY(heddle_session_get_counters(&counters, f.session));
@@ -91,13 +91,13 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     heddle_tensor too_small = x;
     if (heddle_box_elems(&box) > 0) { /* to the end of the last element, and not to it */
         too_small.capacity_bytes = (size_t)(gap * (rows * box.len[3] - 1)) * sizeof(float);
-        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, NULL, placed_stream) == HEDDLE_ERR_ARG);
         too_small.capacity_bytes += sizeof(float) - 1;
-        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        CHECK(heddle_session_enter(f.session, "s.attn", &too_small, NULL, placed_stream) == HEDDLE_ERR_ARG);
         x.capacity_bytes = too_small.capacity_bytes + 1;
     }
     heddle_tensor twin = x;
-    HD_TRY(heddle_session_enter(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &x, NULL, placed_stream));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     const heddle_tensor left = look_at(&twin, &f);
     CHECK(memcmp(left.data, copy, twin.capacity_bytes) == 0);
@@ -123,13 +123,13 @@ static heddle_status lifetimes(heddle_comm *comm, void *arg)
     HD_TRY(make_x(&x, &f, "*", rank));
     void *mine = x.data;
     first = x;
-    HD_TRY(heddle_session_enter(f.session, "t.attn", &first, NULL, HEDDLE_NO_STREAM)); /* switch 1 */
+    HD_TRY(heddle_session_enter(f.session, "t.attn", &first, NULL, placed_stream)); /* switch 1 */
     second = x;
-    HD_TRY(heddle_session_enter(f.session, "s.attn", &second, NULL, HEDDLE_NO_STREAM)); /* switch 2 */
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &second, NULL, placed_stream)); /* switch 2 */
     CHECK(first.data != second.data);
     HD_TRY(check_stamps(&first, &f, rank, 0));
     heddle_tensor again = first;
-    HD_TRY(heddle_session_enter(f.session, "s.attn", &again, NULL, HEDDLE_NO_STREAM)); /* switch 3 reads switch 1's */
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &again, NULL, placed_stream)); /* switch 3 reads switch 1's */
     HD_TRY(check_stamps(&again, &f, rank, 0));
     HD_TRY(check_stamps(&second, &f, rank, 0));
     CHECK(again.data != first.data && again.data != second.data);
@@ -149,37 +149,37 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     const heddle_tensor before = x;
-    CHECK(heddle_session_enter(f.session, "s.atn", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.atn", &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "did you mean 's.attn'") != NULL);
-    CHECK(heddle_session_enter(f.session, "", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    CHECK(heddle_session_enter(f.session, NULL, &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
-    CHECK(heddle_session_enter(f.session, "s.attn", NULL, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "", &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, NULL, &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.attn", NULL, NULL, placed_stream) == HEDDLE_ERR_ARG);
     CHECK(heddle_session_rewind(NULL) == HEDDLE_ERR_ARG);
     x.shape.dim[1].extent = 6;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, NULL, placed_stream) == HEDDLE_ERR_LAYOUT);
     CHECK(strstr(heddle_last_error(), "t=6") != NULL && strstr(heddle_last_error(), "t=5") != NULL);
     x = before;
     x.layout.dim_of_axis[0] = 9;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, NULL, placed_stream) == HEDDLE_ERR_LAYOUT);
     x = before;
     x.data = NULL;
-    CHECK(heddle_session_enter(f.session, "t.attn", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "t.attn", &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
     x = before;
     for (int r = 0; r < REPEAT; r++) {
-        HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, NULL, placed_stream));
     }
-    CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "heddle_session_rewind") != NULL);
     HD_TRY(heddle_session_rewind(f.session));
     if (!placed_on_device(comm)) {
         x.space = HEDDLE_SPACE_DEVICE;
         x.device = 1;
-        CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
+        CHECK(heddle_session_enter(f.session, "s.mlp", &x, NULL, placed_stream) == HEDDLE_ERR_UNSUPPORTED);
         CHECK(strstr(heddle_last_error(), "entering 's.mlp': x: memory of device 1") != NULL);
         CHECK(strstr(heddle_last_error(), "the transport threads") != NULL);
         x = before;
     }
-    HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_enter(f.session, "s.mlp", &x, NULL, placed_stream));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     heddle_session_counters counters = {0};
     CHECK(heddle_session_get_counters(&counters, f.session) == HEDDLE_ERR_ARG);
@@ -205,9 +205,9 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     x.data = NULL;
     place(&x, &f);
     for (int i = 0; i < STAGES * REPEAT; i++) {
-        HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x, NULL, placed_stream));
     }
-    HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, placed_stream));
     CHECK(x.data == NULL);
     HD_TRY(heddle_session_get_counters(&counters, f.session));
     CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);

@@ -21,10 +21,10 @@ static heddle_layout side(const fixture *f, int i, int to)
 
 static heddle_status leave_all(fixture *f, heddle_tensor *dx, int rank)
 {
-    heddle_status st = heddle_session_backward(f->session, "end", dx, NULL, HEDDLE_NO_STREAM);
+    heddle_status st = heddle_session_backward(f->session, "end", dx, NULL, placed_stream);
     for (int i = STAGES * REPEAT - 1; i >= 0 && st == HEDDLE_OK; i--) {
         st = check_stamps(dx, f, rank, 0);
-        st = st == HEDDLE_OK ? heddle_session_backward(f->session, name_of(i), dx, NULL, HEDDLE_NO_STREAM) : st;
+        st = st == HEDDLE_OK ? heddle_session_backward(f->session, name_of(i), dx, NULL, placed_stream) : st;
     }
     return st;
 }
@@ -46,9 +46,9 @@ static heddle_status steps(heddle_comm *comm, void *arg)
         HD_TRY(make_x(&x, &f, "s@sp", rank));
         mine = x.data;
         for (int i = 0; i < STAGES * REPEAT; i++) {
-            HD_TRY(heddle_session_enter(f.session, name_of(i), &x, NULL, HEDDLE_NO_STREAM));
+            HD_TRY(heddle_session_enter(f.session, name_of(i), &x, NULL, placed_stream));
         }
-        HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, placed_stream));
         placed_free(comm, mine);
         HD_TRY(make_x(&dx, &f, "*", rank));
         mine = dx.data;
@@ -134,7 +134,7 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     HD_TRY(make_x(&dx, &f, "t@sp", rank)); /* the last stage's */
     void *const mine = dx.data;
     const int64_t stride = dx.stride_elems[0] = 12345; /* of an extent of 1 */
-    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, placed_stream));
     const heddle_layout last = side(&f, f.info.nedges - 1, 0);
     if (heddle_layout_equal(&dx.layout, &last, &f.info.mesh) && dx.data == mine) {
         CHECK(dx.stride_elems[0] == stride);
@@ -149,19 +149,19 @@ static heddle_status memory(heddle_comm *comm, void *arg)
     wide.capacity_bytes = (size_t)(3 * box.len[3] * box.len[2] * box.len[1]) * sizeof(float);
     void *const gaps = wide.data = placed_alloc(comm, wide.capacity_bytes);
     stamp(&wide, &box, &f);
-    HD_TRY(heddle_session_backward(f.session, "end", &wide, NULL, HEDDLE_NO_STREAM)); /* switch n */
+    HD_TRY(heddle_session_backward(f.session, "end", &wide, NULL, placed_stream)); /* switch n */
     placed_free(comm, gaps);
     HD_TRY(check_stamps(&wide, &f, rank, 0));
     const heddle_tensor first = wide;
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     void *const active = x.data;
-    HD_TRY(heddle_session_enter(f.session, "t.attn", &x, NULL, HEDDLE_NO_STREAM)); /* switch n + 1, forward */
+    HD_TRY(heddle_session_enter(f.session, "t.attn", &x, NULL, placed_stream)); /* switch n + 1, forward */
     placed_free(comm, active);
     HD_TRY(check_stamps(&first, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     CHECK(x.data != first.data);
     heddle_tensor again = first;
-    HD_TRY(heddle_session_backward(f.session, "s.mlp", &again, NULL, HEDDLE_NO_STREAM)); /* nothing or a switch */
+    HD_TRY(heddle_session_backward(f.session, "s.mlp", &again, NULL, placed_stream)); /* nothing or a switch */
     HD_TRY(check_stamps(&again, &f, rank, 0));
     HD_TRY(check_stamps(&x, &f, rank, 0));
     placed_free(comm, mine);
@@ -186,7 +186,7 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "s@sp", rank));
     const heddle_tensor before = dx;
-    const heddle_stream none = HEDDLE_NO_STREAM;
+    const heddle_stream none = placed_stream;
     REFUSED(heddle_session_backward(NULL, "end", &dx, NULL, none), HEDDLE_ERR_ARG, "session is NULL");
     REFUSED(heddle_session_backward(f.session, NULL, &dx, NULL, none), HEDDLE_ERR_ARG, "stage is NULL");
     REFUSED(heddle_session_backward(f.session, "end", NULL, NULL, none), HEDDLE_ERR_ARG, "dx is NULL");
@@ -243,9 +243,9 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     HD_TRY(heddle_tensor_init(&dx, &dx, &f.info.shape, &f.info.mesh, &end, NULL, heddle_comm_rank(comm)));
     dx.data = NULL;
     place(&dx, &f);
-    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM)); /* sums over the ranks */
+    HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, placed_stream)); /* sums over the ranks */
     for (int i = STAGES * REPEAT - 1; i >= 0; i--) {
-        HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, NULL, placed_stream));
     }
     CHECK(dx.data == NULL);
     HD_TRY(heddle_session_get_counters(&counters, f.session));
@@ -292,13 +292,13 @@ static heddle_status dies(heddle_comm *comm, void *arg)
     for (int pass = 0; pass < 1000; pass++) {
         dx = whole;
         HD_TRY(heddle_session_rewind(f.session));
-        HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
-        HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, placed_stream));
+        HD_TRY(heddle_session_backward(f.session, "t.mlp", &dx, NULL, placed_stream));
         if (rank == 1 && pass == (*(const int *)arg ? 3 : 0)) {
             _exit(9);
         }
-        HD_TRY(heddle_session_backward(f.session, "t.attn", &dx, NULL, HEDDLE_NO_STREAM));
-        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(f.session, "t.attn", &dx, NULL, placed_stream));
+        HD_TRY(heddle_session_backward(f.session, "s.attn", &dx, NULL, placed_stream));
     }
 out:
     if (st != HEDDLE_OK && strstr(heddle_last_error(), "leaving backward from") == NULL) {

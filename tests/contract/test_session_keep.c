@@ -107,7 +107,7 @@ static heddle_status forward(pass *p)
         const char *stage = k < STEPS ? stages[k % STAGES] : "end";
         HD_TRY(heddle_session_expect(&mine, &told, p->f.session, stage));
         HD_TRY(give_memory(p, &mine, k));
-        HD_TRY(heddle_session_enter(p->f.session, stage, &x, &mine, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(p->f.session, stage, &x, &mine, placed_stream));
         HD_TRY(box_of(&box, p, &x));
         CHECK(memcmp(&box.len, &told.len, sizeof box.len) == 0 && memcmp(&box.lo, &told.lo, sizeof box.lo) == 0);
         CHECK(heddle_layout_equal(&x.layout, &mine.layout, &p->f.info.mesh));
@@ -153,7 +153,7 @@ static heddle_status backward(pass *p)
         *element(&image, &box, i, &global) = 1.0F; /* the output is the caller's own, too */
     }
     look_away(&dx, &image, &p->f);
-    HD_TRY(heddle_session_backward(p->f.session, "end", &dx, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_backward(p->f.session, "end", &dx, NULL, placed_stream));
     for (int k = STEPS - 1; k >= 0; k--) {
         HD_TRY(box_of(&box, p, &dx));
         const heddle_tensor kept = look_at(&p->kept[k], &p->f);
@@ -167,7 +167,7 @@ static heddle_status backward(pass *p)
         heddle_tensor mine = {0};
         HD_TRY(heddle_session_expect_backward(&mine, NULL, p->f.session, stages[k % STAGES]));
         mine.data = p->memory[p->nmemory++] = placed_alloc(p->comm, mine.capacity_bytes);
-        HD_TRY(heddle_session_backward(p->f.session, stages[k % STAGES], &dx, &mine, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(p->f.session, stages[k % STAGES], &dx, &mine, placed_stream));
         CHECK(heddle_layout_equal(&dx.layout, &mine.layout, &p->f.info.mesh));
     }
     HD_TRY(box_of(&box, p, &dx));
@@ -234,7 +234,7 @@ static heddle_status pointers(heddle_comm *comm, void *arg)
     mine = x.data;
     for (int k = 0; k < STEPS; k++) {
         const void *before = x.data;
-        HD_TRY(heddle_session_enter(f.session, stages[k % STAGES], &x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(f.session, stages[k % STAGES], &x, NULL, placed_stream));
         HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &x.layout, rank));
         if (first == NULL && x.data != before && x.data != mine) {
             first = x.data;
@@ -278,26 +278,26 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
     memory = good.data = placed_alloc(comm, good.capacity_bytes);
     bad = good;
     bad.layout = x.layout;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_LAYOUT);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_LAYOUT);
     CHECK(strstr(heddle_last_error(), "heddle_session_expect") != NULL);
     bad = good;
     bad.capacity_bytes--;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "dst->capacity_bytes") != NULL);
     bad = good;
     bad.stride_elems[2] = 0;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
     bad = good;
     bad.data = NULL;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
     bad = good;
     bad.space = placed_on_device(comm) ? HEDDLE_SPACE_HOST : HEDDLE_SPACE_DEVICE;
     bad.device = 0;
-    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, HEDDLE_NO_STREAM) ==
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) ==
           (placed_on_device(comm) ? HEDDLE_ERR_ARG : HEDDLE_ERR_UNSUPPORTED));
     CHECK(heddle_session_expect(&bad, NULL, f.session, "s.atn") == HEDDLE_ERR_ARG);
     CHECK(x.data == mine);
-    HD_TRY(heddle_session_enter(f.session, "s.attn", &x, &good, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &x, &good, placed_stream));
     CHECK(x.data == memory);
     HD_TRY(check_stamps(&x, &f, rank, 0));
 out:

@@ -146,10 +146,10 @@ static heddle_status forward(const problem *p, heddle_session *session, heddle_t
     for (int i = 0; i < p->info.nstages; i++) {
         heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
-        HD_TRY(heddle_session_enter(session, stage.name, x, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_enter(session, stage.name, x, NULL, placed_stream));
         HD_TRY(compute(p, x, i, rank));
     }
-    st = heddle_session_enter(session, "end", x, NULL, HEDDLE_NO_STREAM);
+    st = heddle_session_enter(session, "end", x, NULL, placed_stream);
 out:
     return st;
 }
@@ -157,14 +157,14 @@ out:
 static heddle_status backward(const problem *p, heddle_session *session, heddle_tensor *dx, int rank)
 {
     heddle_status st;
-    HD_TRY(heddle_session_backward(session, "end", dx, NULL, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_session_backward(session, "end", dx, NULL, placed_stream));
     for (int i = p->info.nstages - 1; i >= 0; i--) {
         heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
         heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_schedule_edge_at(&edge, p->schedule, i));
         HD_TRY(compute(p, dx, i, rank));
-        HD_TRY(heddle_session_backward(session, stage.name, dx, NULL, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_session_backward(session, stage.name, dx, NULL, placed_stream));
         const heddle_layout wanted = heddle_layout_dual(&edge.from);
         CHECK_OR_RETURN(heddle_layout_equal(&dx->layout, &wanted, &p->info.mesh));
     }

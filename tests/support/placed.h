@@ -7,6 +7,10 @@
 
 #include <stdlib.h>
 
+/* The calling rank's own stream, where ranks_on_device.c has made one: ranks of one device would wait for one another
+ * on its default stream for ever. Else HEDDLE_NO_STREAM. */
+extern _Thread_local heddle_stream placed_stream;
+
 static inline int placed_on_device(const heddle_comm *comm)
 {
     return heddle_comm_device(comm) >= 0;
@@ -33,13 +37,20 @@ static inline void *placed_alloc(heddle_comm *comm, size_t bytes)
     return heddle_buffer_alloc(&memory, comm, bytes + 1, HEDDLE_SPACE_DEVICE) == HEDDLE_OK ? memory : NULL;
 }
 
+/* A device's memory goes with the communicator, when the rank's function has returned: to free some now may wait until
+ * the device is idle, where a kernel of another rank waits for this one. */
 static inline void placed_free(heddle_comm *comm, void *memory)
 {
-    if (placed_on_device(comm)) {
-        heddle_buffer_free(comm, memory);
-    } else {
+    if (!placed_on_device(comm)) {
         free(memory);
     }
+}
+
+/* Done on return. */
+static inline heddle_status placed_copy(const heddle_comm *comm, void *dst, const void *src, size_t bytes)
+{
+    heddle_status st = device_copy(comm, dst, src, bytes, placed_stream);
+    return st == HEDDLE_OK ? device_settle(comm, placed_stream) : st;
 }
 
 /* Bytes to look at and to change, until placed_return: the array itself, or a copy of what the device has. */
@@ -49,7 +60,7 @@ static inline void *placed_borrow(const heddle_comm *comm, void *memory, size_t 
         return memory;
     }
     void *image = malloc(bytes + 1);
-    if (image != NULL && bytes > 0 && device_copy_now(comm, image, memory, bytes) != HEDDLE_OK) {
+    if (image != NULL && bytes > 0 && placed_copy(comm, image, memory, bytes) != HEDDLE_OK) {
         abort();
     }
     return image;
@@ -61,7 +72,7 @@ static inline void placed_return(const heddle_comm *comm, void *memory, void *im
     if (image == memory) {
         return;
     }
-    if (bytes > 0 && device_copy_now(comm, memory, image, bytes) != HEDDLE_OK) {
+    if (bytes > 0 && placed_copy(comm, memory, image, bytes) != HEDDLE_OK) {
         abort();
     }
     free(image);

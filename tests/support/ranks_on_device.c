@@ -2,6 +2,7 @@
  * attached, by the wire of HEDDLE_TEST_WIRE, so that a test of host memory becomes one of device memory (placed.h).
  * Without such a device the case is skipped, or fails where HEDDLE_REQUIRE_DEVICE is set. */
 #include "case.h"
+#include "placed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,28 @@ static void skip_without(const char *device)
         hd_skip("gpu", "%s", heddle_last_error());
     }
     HD_OK(st);
+}
+
+typedef struct rank_call {
+    heddle_rank_main fn;
+    void *arg;
+} rank_call;
+
+/* A rank has a stream of its own for as long as its function runs. */
+static heddle_status call_rank(heddle_comm *comm, void *arg)
+{
+    const rank_call *call = arg;
+    const heddle_device *table = hd_comm_device(comm)->library;
+    heddle_status st = HEDDLE_OK;
+    if (table->stream_create != NULL) {
+        st = table->stream_create(&placed_stream, heddle_comm_device(comm));
+    }
+    st = st == HEDDLE_OK ? call->fn(comm, call->arg) : st;
+    if (placed_stream != HEDDLE_NO_STREAM && st == HEDDLE_OK) { /* else others may never let it end */
+        table->stream_destroy(placed_stream, heddle_comm_device(comm));
+    }
+    placed_stream = HEDDLE_NO_STREAM;
+    return st;
 }
 
 typedef struct verdict {
@@ -97,8 +120,9 @@ heddle_status __wrap_heddle_run_ranks_with(int nranks, const char *transport, co
     }
     with_device.device = device;
     with_device.wire = wire();
-    return (strcmp(transport, "threads") == 0 ? run_threads : __real_heddle_run_ranks_with)(nranks, transport,
-                                                                                            &with_device, fn, arg);
+    rank_call call = {fn, arg};
+    return (strcmp(transport, "threads") == 0 ? run_threads : __real_heddle_run_ranks_with)(
+        nranks, transport, &with_device, call_rank, &call);
 }
 
 heddle_status __wrap_heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg)

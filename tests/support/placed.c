@@ -1,0 +1,3 @@
+#include "placed.h"
+
+_Thread_local heddle_stream placed_stream = HEDDLE_NO_STREAM;
