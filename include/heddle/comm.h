@@ -99,6 +99,13 @@ HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, 
  *   HEDDLE_ERR_INTERRUPTED  options->interrupt of this rank asked for the end */
 HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
+/* The processes of one host that name the same key are the ranks 0..size-1 of a communicator ("shm"): for a program
+ * that knows its ranks otherwise, by a process group of its own say, and has told them a word that nobody else has. The
+ * environment is not asked. Collective; options may be NULL. HEDDLE_ERR_ARG: out or key is NULL, key is empty, size
+ * below 1, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
+HEDDLE_API heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
+                                          const heddle_comm_options *options);
+
 /* Leaves, and frees the communicator. Not collective; NULL is legal. Plans and sessions made with it must be destroyed
  * before. Buffers that are still out stay as they are: then `comm` stays a name for heddle_buffer_free and nothing else
  * (HEDDLE_ERR_ARG), until the last of them is freed. So a tensor that lives in one may outlive its communicator.

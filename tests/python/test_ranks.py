@@ -197,3 +197,14 @@ else:
     print("ok", flush=True)
     os._exit(0)
 """, 2)
+
+
+def test_ranks_that_name_a_key(tmp_path):
+    run(tmp_path, COMMON + """
+rank, key = int(os.environ["HEDDLE_RANK"]), os.environ["HEDDLE_KEY"]
+with heddle.Comm.join(key + ("even", "odd")[rank % 2], rank // 2, (2, 1)[rank % 2]) as comm:
+    assert (comm.rank, comm.size) == (rank // 2, (2, 1)[rank % 2])
+    assert comm.allgather(b"%d" % rank) == ([b"0", b"2"], [b"1"])[rank % 2]
+refused(heddle.ArgumentError, "rank 3 of 3", heddle.Comm.join, key, 3, 3)
+print("ok")
+""", 3)

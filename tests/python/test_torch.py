@@ -189,15 +189,24 @@ def test_ranks_of_torchrun(tmp_path):
     assert "rank 0 of 2 ok" in job.stdout and "rank 1 of 2 ok" in job.stdout, job.stdout + job.stderr
 
 
-def test_ranks_of_torch_multiprocessing(tmp_path):
+def test_ranks_of_torch_multiprocessing_and_of_a_process_group(tmp_path):
     path = program(tmp_path, "job.py", """
 import os
 
-def main(rank, size, key):
+def main(rank, size, key, store):
     os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(size), HEDDLE_KEY=key)
     with heddle.Comm.open() as comm:""" + SMALL.replace("\n    ", "\n        ") + """
+    torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(store, size), rank=1 - rank,
+                                         world_size=size)  # ranks of another order, which the environment denies
+    with ht.from_process_group(mesh="[uly=2]") as comm:
+        assert (comm.rank, comm.size, comm.mesh) == (1 - rank, 2, "[uly=2]"), comm
+        assert comm.allgather(b"ab"[comm.rank: comm.rank + 1]) == [b"a", b"b"]
+    alone = torch.distributed.new_group([0]), torch.distributed.new_group([1])
+    with ht.from_process_group(alone[torch.distributed.get_rank()]) as comm:
+        assert (comm.rank, comm.size) == (0, 1)
+    torch.distributed.destroy_process_group()
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(main, (2, f"test{os.getpid()}"), nprocs=2)
+    torch.multiprocessing.spawn(main, (2, f"test{os.getpid()}", __file__ + ".store"), nprocs=2)
 """)
     job = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240 * SCALE)
     assert job.returncode == 0 and job.stdout.count("of 2 ok") == 2, job.stdout + job.stderr

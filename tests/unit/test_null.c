@@ -45,6 +45,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       (heddle_comm_options_init(P(0, &(heddle_comm_options){0})), 0))                                                  \
     X(heddle_comm_open, "out where options?", NULL_STATUS,                                                             \
       heddle_comm_open(P(0, &(heddle_comm *){NULL}), P(1, "self"), P(2, &ranks_options)))                              \
+    X(heddle_comm_join, "out key options?", NULL_STATUS,                                                               \
+      heddle_comm_join(P(0, &(heddle_comm *){NULL}), P(1, "null"), 0, 1, P(2, &ranks_options)))                        \
     X(heddle_comm_launcher, "launcher? rank? size?", NULL_STATUS,                                                      \
       heddle_comm_launcher(P(0, &(const char *){NULL}), P(1, coords), P(2, coords + 1)))                               \
     X(heddle_comm_destroy, "comm?", NULL_NOTHING, (heddle_comm_destroy(NULL), 0))                                      \

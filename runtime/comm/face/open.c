@@ -1,4 +1,4 @@
-/* heddle_comm_open: a transport by its name. */
+/* heddle_comm_open: a transport by its name; heddle_comm_join: processes by a key. */
 #include "runtime/comm/transport/transport.h"
 
 static heddle_status open_inner(heddle_comm **out, const char *where, const heddle_comm_options *options)
@@ -30,5 +30,21 @@ heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddl
     *out = comm;
 out:
     hd_fault_destroy(fault);
+    return st;
+}
+
+heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
+                               const heddle_comm_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(key));
+    if (key[0] == 0 || size < 1 || rank < 0 || rank >= size) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "heddle_comm_join: rank %d of %d, key '%s': wanted a rank below the size, and a key", rank, size,
+                       key);
+    }
+    HD_TRY(hd_join_shm(out, key, rank, size, options));
+out:
     return st;
 }

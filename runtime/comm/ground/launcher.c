@@ -66,8 +66,7 @@ out:
     return st;
 }
 
-/* Readable in front, the whole text behind: long keys that begin alike stay apart. */
-static void make_key(char *key, const char *const *parts, int nparts)
+void hd_launch_key(char key[HD_KEY_BYTES], const char *const *parts, int nparts)
 {
     uint64_t hash[2] = HD_HASH_START;
     for (int i = 0; i < nparts; i++) {
@@ -104,7 +103,7 @@ static heddle_status read_heddle(hd_launch *out)
     }
     if (own.there) {
         take_pair(out, "heddle", &own);
-        make_key(out->key, &key, 1);
+        hd_launch_key(out->key, &key, 1);
     }
 out:
     return st;
@@ -132,7 +131,7 @@ static heddle_status read_torch(hd_launch *out, pair *p, int *marked)
                                      restart != NULL ? restart : "0"};
         take_pair(out, "torchrun", p);
         out->here = here > 0 ? here : p->size;
-        make_key(out->key, parts, 3);
+        hd_launch_key(out->key, parts, 3);
     }
 out:
     return st;

@@ -1,14 +1,45 @@
-/* Ranks that are processes of this host and know one another by the launcher's environment. */
+/* Ranks that are processes of this host and know one another by the launcher's environment, or by a key. */
 #include "runtime/comm/ground/launcher.h"
 #include "runtime/comm/transport/run.h"
+
+static heddle_status meet(heddle_comm **out, const char *key, int rank, int size, const heddle_comm_options *options,
+                          const char *why)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_group *group = NULL;
+    heddle_comm_options checked;
+    HD_TRY(hd_options_check(&checked, options));
+    const hd_join join = {.key = key,
+                          .n = size,
+                          .me = rank,
+                          .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
+                          .arena_bytes = checked.arena_bytes,
+                          .interrupt = hd_options_interrupt(&checked)};
+    HD_TRY(hd_group_join(&group, &join));
+    const hd_comm_parts parts = {.name = "shm",
+                                 .why = why,
+                                 .rank = rank,
+                                 .size = size,
+                                 .ops = &hd_local_ops,
+                                 .group = group,
+                                 .options = options};
+    HD_TRY(hd_comm_new(out, &parts));
+out:
+    return st;
+}
+
+heddle_status hd_join_shm(heddle_comm **out, const char *text, int rank, int size, const heddle_comm_options *options)
+{
+    char key[HD_KEY_BYTES];
+    const char *parts[] = {"join", text}; /* apart from launchers' keys */
+    hd_launch_key(key, parts, 2);
+    return meet(out, key, rank, size, options, "ranks joined by a key");
+}
 
 heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why)
 {
     heddle_status st = HEDDLE_OK;
     hd_launch l;
-    hd_group *group = NULL;
-    heddle_comm_options checked;
-    HD_TRY(hd_options_check(&checked, options));
     HD_TRY(hd_launch_read_local(&l));
     if (l.name == NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
@@ -20,21 +51,7 @@ heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options,
                        "shm: %d of %d ranks are on this host, shared memory needs all of them (mpi spans hosts)",
                        l.here, l.size);
     }
-    const hd_join join = {.key = l.key,
-                          .n = l.size,
-                          .me = l.rank,
-                          .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
-                          .arena_bytes = checked.arena_bytes,
-                          .interrupt = hd_options_interrupt(&checked)};
-    HD_TRY(hd_group_join(&group, &join));
-    const hd_comm_parts parts = {.name = "shm",
-                                 .why = why,
-                                 .rank = l.rank,
-                                 .size = l.size,
-                                 .ops = &hd_local_ops,
-                                 .group = group,
-                                 .options = options};
-    HD_TRY(hd_comm_new(out, &parts));
+    HD_TRY(meet(out, l.key, l.rank, l.size, options, why));
 out:
     return st;
 }

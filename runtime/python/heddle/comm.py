@@ -159,6 +159,19 @@ class Comm:
                      DataLoader inherit it
         arena_bytes  address space for memory that peers reach; the machine's memory by itself
         """
+        return cls._opened(mesh, deadline_s, bind, arena_bytes,
+                           lambda out, options: lib.heddle_comm_open(out, where.encode(), options))
+
+    @classmethod
+    def join(cls, key: str, rank: int, size: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0,
+             bind: bool = False, arena_bytes: Optional[int] = None) -> "Comm":
+        """The processes of this host that name the same key, a word that nobody else has, as ranks. Collective."""
+        return cls._opened(mesh, deadline_s, bind, arena_bytes,
+                           lambda out, options: lib.heddle_comm_join(out, key.encode(), rank, size, options))
+
+    @classmethod
+    def _opened(cls, mesh: Optional[str], deadline_s: float, bind: bool, arena_bytes: Optional[int],
+                call: Callable[[Any, Any], int]) -> "Comm":
         wanted = None if mesh is None else lib.heddle_mesh_size(ctypes.byref(mesh_of(mesh)))
         options, state = _abi.heddle_comm_options(), _State()
         lib.heddle_comm_options_init(ctypes.byref(options))
@@ -168,7 +181,7 @@ class Comm:
         if arena_bytes is not None:
             options.arena_bytes = arena_bytes
         out = ctypes.c_void_p()
-        state.check(lib.heddle_comm_open(ctypes.byref(out), where.encode(), ctypes.byref(options)))
+        state.check(call(ctypes.byref(out), ctypes.byref(options)))
         state.handle = made(out)
         size = lib.heddle_comm_size(out)
         comm = cls(state, mesh if mesh is not None else f"[sp={size}]")
