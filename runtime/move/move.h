@@ -96,8 +96,8 @@ heddle_status hd_channel_wait(hd_channel *channel);
 int hd_channel_is_idle(const hd_channel *channel);
 /* In the place of an execution: all ranks that would wait for this one are told, and so is the caller. */
 heddle_status hd_channel_refuse(hd_channel *channel, int reason);
-/* 1 when peers wait for this rank before they copy. */
-int hd_channel_has_peers(const hd_channel *channel);
+/* Do peers that copy from or to this rank's arrays reach that memory? 1 where there are none. */
+int hd_channel_can_travel(const hd_channel *channel, const void *memory, size_t bytes);
 /* Bytes that this rank has sent, [nranks]; counted while moving. */
 int64_t *hd_channel_sent(hd_channel *channel);
 

@@ -153,9 +153,9 @@ heddle_status hd_peer_post(hd_channel *c, int kind, int peer, const uint64_t *wo
     return hd_link_post(c->link, peer, slot_of(c, kind), c->sequence, words, nwords);
 }
 
-int hd_channel_has_peers(const hd_channel *c)
+int hd_channel_can_travel(const hd_channel *c, const void *memory, size_t bytes)
 {
-    return c->guard != NULL && c->has_near;
+    return !c->has_near || hd_window_name(c->window[c->rank], memory, bytes) != 0;
 }
 
 /* Names stay while the arrays do. */

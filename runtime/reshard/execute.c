@@ -53,13 +53,12 @@ heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_spac
 static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const void *src, const void *dst)
 {
     heddle_status st = hd_refusal_of(reason, plan, HEDDLE_SPACE_HOST, src, dst);
-    if (st != HEDDLE_OK || *reason != HD_REFUSED_NOT || !hd_channel_has_peers(plan->channel) ||
-        plan->request.options.memory == HEDDLE_MEMORY_ANY) {
+    if (st != HEDDLE_OK || *reason != HD_REFUSED_NOT || plan->request.options.memory == HEDDLE_MEMORY_ANY) {
         return st;
     }
-    if (hd_comm_export(plan->comm, src, (size_t)plan->request.src_bytes) == 0) {
+    if (!hd_channel_can_travel(plan->channel, src, (size_t)plan->request.src_bytes)) {
         *reason = HD_REFUSED_SRC;
-    } else if (hd_comm_export(plan->comm, dst, (size_t)plan->request.dst_bytes) == 0) {
+    } else if (!hd_channel_can_travel(plan->channel, dst, (size_t)plan->request.dst_bytes)) {
         *reason = HD_REFUSED_DST;
     }
     return HEDDLE_OK;
