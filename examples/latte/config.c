@@ -171,23 +171,21 @@ static int check_sizes(json_reader *r, config *out)
     return 0;
 }
 
-heddle_status config_read(config *out, const char *folder)
+heddle_status config_parse(config *out, const char *text, size_t size, const char *name)
 {
     char error[512];
-    mapped file;
+    json_reader r = {.text = text, .size = size, .part = "the file", .error = error, .error_bytes = sizeof(error)};
     memset(out, 0, sizeof(*out));
+    return take_all(&r, out) == 0 && check_sizes(&r, out) == 0
+               ? HEDDLE_OK
+               : heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s", name, error);
+}
+
+heddle_status config_read(config *out, const char *folder)
+{
+    mapped file;
     heddle_status st = map_file(&file, folder, "config.json");
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    json_reader r = {.text = (const char *)file.bytes,
-                     .size = file.size,
-                     .part = "the file",
-                     .error = error,
-                     .error_bytes = sizeof(error)};
-    if (take_all(&r, out) != 0 || check_sizes(&r, out) != 0) {
-        st = heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s", file.path, error);
-    }
+    st = st ? st : config_parse(out, (const char *)file.bytes, file.size, file.path);
     unmap_file(&file);
     return st;
 }

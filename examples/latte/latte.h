@@ -55,6 +55,8 @@ typedef struct config {
 
 /* HEDDLE_ERR_IO, _PARSE: FOLDER/config.json cannot be read, is none, or asks for what this program does not do. */
 heddle_status config_read(config *out, const char *folder);
+/* `name` stands for the file in sentences. */
+heddle_status config_parse(config *out, const char *text, size_t size, const char *name);
 
 /* --- weights.c ---------------------------------------------------------------------------------------------------- */
 typedef struct mapped {
@@ -63,6 +65,7 @@ typedef struct mapped {
     size_t size;
 } mapped;
 
+heddle_status no_memory(const char *what, int64_t values);
 heddle_status map_file(mapped *out, const char *folder, const char *name);
 void unmap_file(mapped *file);
 
@@ -80,6 +83,8 @@ typedef struct weights {
 } weights;
 
 heddle_status weights_open(weights *out, const char *folder);
+/* Opens the files that an index names, in w->folder; every tensor is where it says. */
+heddle_status index_parse(weights *w, const char *text, size_t size, const char *name);
 void weights_close(weights *w);
 /* The tensor as f32; its shape must be this. out NULL: only look; a missing one is remembered then. */
 heddle_status weights_take(float *out, weights *w, const char *name, int ndim, const int64_t *extent);
@@ -105,7 +110,6 @@ void layers_free(layers *l);
 heddle_status block_take(heddle_block *block, weights *w, const config *cfg, int stage, int64_t layer);
 heddle_status table_take(float *out, weights *w, const config *cfg, int stage, int64_t layer); /* [6, c] */
 heddle_status dense_forward(float *y, const dense *layer, const float *x, int64_t rows, int64_t threads);
-heddle_status no_memory(const char *what, int64_t values);
 
 /* --- input.c ------------------------------------------------------------------------------------------------------ */
 typedef struct floats {

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-heddle_status no_memory(const char *what, int64_t values)
-{
-    return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %s: %" PRId64 " values", what, values);
-}
-
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
 
 typedef struct source {

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,11 @@
 
 static const char one_file[] = "diffusion_pytorch_model.safetensors";
 static const char index_file[] = "diffusion_pytorch_model.safetensors.index.json";
+
+heddle_status no_memory(const char *what, int64_t values)
+{
+    return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %s: %" PRId64 " values", what, values);
+}
 
 heddle_status map_file(mapped *out, const char *folder, const char *name)
 {
@@ -134,9 +140,16 @@ static int take_index(json_reader *r, weights *w)
     return w->nshards > 0 ? 0 : json_complain(r, "'weight_map' is missing or empty");
 }
 
+heddle_status index_parse(weights *w, const char *text, size_t size, const char *name)
+{
+    char error[1024];
+    json_reader r = {.text = text, .size = size, .part = "the file", .error = error, .error_bytes = sizeof(error)};
+    return take_index(&r, w) == 0 ? HEDDLE_OK : heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s", name, error);
+}
+
 heddle_status weights_open(weights *out, const char *folder)
 {
-    char error[1024], path[PATH_BYTES];
+    char path[PATH_BYTES];
     mapped index;
     memset(out, 0, sizeof(*out));
     out->folder = folder;
@@ -145,17 +158,7 @@ heddle_status weights_open(weights *out, const char *folder)
         return open_shard(out, one_file);
     }
     heddle_status st = map_file(&index, folder, index_file);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    json_reader r = {.text = (const char *)index.bytes,
-                     .size = index.size,
-                     .part = "the file",
-                     .error = error,
-                     .error_bytes = sizeof(error)};
-    if (take_index(&r, out) != 0) {
-        st = heddle_set_error(HEDDLE_ERR_PARSE, "%s: %s", index.path, error);
-    }
+    st = st ? st : index_parse(out, (const char *)index.bytes, index.size, index.path);
     unmap_file(&index);
     return st;
 }

@@ -36,6 +36,12 @@ for ranks in 2 3 4; do
 done
 run some plain --mesh '[a=2 b=2]' --threads 2 --transport threads
 same one some "two axes, two threads"
+if have_mpi; then
+    ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" mpirun --allow-run-as-root --oversubscribe -n 2 "$latte" \
+        "$work/plain" --ranks 2 --text-tokens 7 --output "$work/some.npy" </dev/null >"$work/out" 2>&1 || fail "mpirun"
+    same one some "mpirun"
+    [ "$(grep -c '^latte:' "$work/out")" = 1 ] || fail "mpirun: one rank speaks"
+fi
 run guided-one plain --ranks 1 --steps 2 --guidance 4
 for ranks in 2 3; do # the two samples of a pass go to ranks of their own, or do not
     run guided plain --ranks $ranks --steps 2 --guidance 4
