@@ -82,8 +82,10 @@ static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, h
     heddle_status st = HEDDLE_OK;
     int any_adds[HD_MAX_LEGS] = {0};
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&plan->mailed, 1, sizeof *plan->mailed, "a reshard") : mine;
+    if (mine == HEDDLE_OK) {
+        plan->mailed->device = hd_comm_device(plan->comm);
+    }
     HD_TRY(hd_comm_agree(plan->comm, mine));
-    plan->mailed->device = hd_comm_device(plan->comm);
     HD_TRY(gather_adds(any_adds, plan, parts));
     st = hd_comm_agree(plan->comm, make(plan, parts, any_adds));
 out:

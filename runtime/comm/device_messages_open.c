@@ -1,0 +1,164 @@
+/* Opening and ending what the wire nccl needs. */
+#include "runtime/comm/device_messages.h"
+
+#include <string.h>
+
+enum { WORD_BYTES = 16 };
+
+/* Which library it is, if there is one. */
+heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
+{
+    hd_messages found;
+    (void)comm;
+    (void)place;
+    if (device->library->kernels == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the library of %s was built without kernels (nvcc)", device->name);
+    }
+    return hd_messages_load(&found, "nccl", device->folder, device);
+}
+
+/* Collective: rank 0's name for all. */
+static heddle_status share_id(unsigned char *id, heddle_comm *comm, const hd_messages *messages)
+{
+    heddle_status st = HEDDLE_OK;
+    unsigned char *all = NULL;
+    heddle_status mine =
+        hd_alloc((void **)&all, (size_t)comm->size, HEDDLE_MESSAGES_ID_BYTES, "names under which ranks meet");
+    memset(id, 0, HEDDLE_MESSAGES_ID_BYTES);
+    if (mine == HEDDLE_OK && comm->rank == 0) {
+        mine = messages->library->make_id(id);
+    }
+    HD_TRY(hd_comm_agree(comm, mine));
+    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, id, all, HEDDLE_MESSAGES_ID_BYTES));
+    memcpy(id, all, HEDDLE_MESSAGES_ID_BYTES);
+out:
+    hd_free(all);
+    return st;
+}
+
+/* A word to and from every rank, so that what the library sets up for two ranks when they talk first is there. */
+static heddle_status greet(hd_comm_mail *mail, heddle_stream stream, char *words)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_comm *root = mail->root;
+    hd_comm_letters all = {0};
+    HD_TRY(hd_alloc((void **)&all.send, (size_t)root->size, sizeof *all.send, "messages between devices"));
+    HD_TRY(hd_alloc((void **)&all.recv, (size_t)root->size, sizeof *all.recv, "messages between devices"));
+    for (int r = 0; r < root->size; r++) {
+        if (r != root->rank) {
+            all.send[all.nsends++] = (heddle_device_message){words, WORD_BYTES, r};
+            all.recv[all.nrecvs++] = (heddle_device_message){words + (r + 1) * WORD_BYTES, WORD_BYTES, r};
+        }
+    }
+    HD_TRY(all.nsends > 0 ? hd_comm_mail_begin(mail, &all, stream) : HEDDLE_OK);
+    st = hd_comm_mail_settle(mail, 0, "the first exchange between devices");
+out:
+    hd_free(all.send);
+    hd_free(all.recv);
+    return st;
+}
+
+static heddle_status await(hd_comm_mail *mail, void *event)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t deadline_ns = hd_comm_deadline_ns(mail->root, 0);
+    int done = 0, settled = 0;
+    for (int turn = 0; !done; turn++) {
+        HD_TRY(mail->device->library->event_test(event, mail->device->number, &done));
+        HD_TRY(hd_comm_mail_look(mail, &settled)); /* nobody watches yet */
+        HD_TRY(hd_comm_check(mail->root));
+        if (hd_now_ns() > deadline_ns) {
+            return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
+                           mail->root->rank);
+        }
+        hd_comm_mail_nap(turn);
+    }
+    st = hd_comm_mail_look(mail, &settled); /* what failed has ended, too */
+out:
+    return st;
+}
+
+/* Everything that may fail or wait once: later exchanges only enqueue. */
+static heddle_status try_out(hd_comm_mail *mail)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = mail->device->library;
+    int device = mail->device->number;
+    heddle_stream stream = NULL;
+    void *words = NULL, *event = NULL;
+    HD_TRY(hd_comm_mail_settle(mail, 0, "the meeting of the ranks"));
+    HD_TRY(library->alloc(&words, device, (size_t)(mail->root->size + 1) * WORD_BYTES));
+    HD_TRY(library->stream_create(&stream, device));
+    HD_TRY(library->event_create(&event, device));
+    HD_TRY(greet(mail, stream, words));
+    HD_TRY(library->event_record(event, device, stream));
+    HD_TRY(await(mail, event));
+    st = hd_comm_mail_start_watch(mail);
+out:
+    if (st != HEDDLE_OK) {
+        hd_messages_end(&mail->messages, 1); /* before its memory goes */
+    }
+    library->event_destroy(event, device);
+    library->stream_destroy(stream, device);
+    library->free(words, device);
+    return st;
+}
+
+static void mail_free(hd_comm_mail *mail)
+{
+    hd_comm_mail_stop_watch(mail);
+    mail->device->library->event_destroy(mail->begun, mail->device->number);
+    mail->device->library->event_destroy(mail->ended, mail->device->number);
+    pthread_mutex_destroy(&mail->lock);
+    pthread_cond_destroy(&mail->ends);
+    hd_free(mail);
+}
+
+static heddle_status make_mail(hd_comm_mail **out, heddle_comm *root, const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_alloc((void **)out, 1, sizeof **out, "messages between devices"));
+    (*out)->root = root;
+    (*out)->device = device;
+    pthread_mutex_init(&(*out)->lock, NULL);
+    pthread_cond_init(&(*out)->ends, NULL);
+    HD_TRY(device->library->event_create(&(*out)->begun, device->number));
+    HD_TRY(device->library->event_create(&(*out)->ended, device->number));
+    st = hd_messages_load(&(*out)->messages, "nccl", device->folder, device);
+out:
+    return st;
+}
+
+heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_comm_mail *mail = NULL;
+    unsigned char id[HEDDLE_MESSAGES_ID_BYTES];
+    HD_TRY(hd_comm_agree(comm, make_mail(&mail, comm, device)));
+    HD_TRY(share_id(id, comm, &mail->messages));
+    HD_TRY(hd_comm_agree(
+        comm, mail->messages.library->begin(&mail->messages.handle, id, comm->rank, comm->size, device->number)));
+    HD_TRY(hd_comm_agree(comm, try_out(mail)));
+    comm->mail = mail;
+    mail = NULL;
+out:
+    if (mail != NULL) {
+        hd_comm_mail_stop_watch(mail);
+        hd_messages_end(&mail->messages, 1);
+        mail_free(mail);
+    }
+    return st;
+}
+
+/* When all has gone well nothing is under way any more: plans and sessions end before. */
+void hd_comm_close_mail(heddle_comm *comm)
+{
+    hd_comm_mail *mail = comm->mail;
+    if (mail == NULL || hd_group_is_fork(comm->group)) {
+        return; /* what a fork has of it is the parent's */
+    }
+    hd_comm_mail_stop_watch(mail);
+    hd_messages_end(&mail->messages, mail->broken != HEDDLE_OK || hd_comm_check(comm) != HEDDLE_OK);
+    mail_free(mail);
+    comm->mail = NULL;
+}

@@ -1,0 +1,259 @@
+/* What goes wrong on the wire nccl: every rank is told, what is in streams ends, and nothing is left behind. */
+#include "on_device.h"
+#include "time_limit.h"
+
+#include <signal.h>
+
+typedef struct nccl_sim {
+    void (*fail_at)(int64_t n, int result);
+    void (*fail_group_at)(int64_t n, int result);
+    int64_t (*calls)(void);
+    int (*comms)(void);
+    int64_t (*aborts)(void);
+} nccl_sim;
+
+/* From the library as heddle loads it. */
+static nccl_sim get_sim(void)
+{
+    static const char *const names[] = {"ncclsim_fail_at", "ncclsim_fail_group_at", "ncclsim_calls", "ncclsim_comms",
+                                        "ncclsim_aborts"};
+    nccl_sim out;
+    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(handle);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *found = dlsym(handle, names[i]);
+        assert_non_null(found);
+        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
+    }
+    return out;
+}
+
+static heddle_comm_options by_nccl(int64_t deadline_ms)
+{
+    heddle_comm_options options;
+    setenv("HEDDLE_MODULE_PATH", HEDDLE_NCCL_SIM, 1);
+    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1);
+    heddle_comm_options_init(&options);
+    options.device = "cuda";
+    options.wire = HEDDLE_WIRE_NCCL;
+    options.deadline_ms = deadline_ms;
+    return options;
+}
+
+enum { RANKS = 2 };
+static heddle_status ended[RANKS]; /* how each rank's work went */
+static _Atomic int is_enqueued, given_up;
+
+static heddle_status two_rounds(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    (void)arg;
+    HD_TRY(device_set_up(&f, comm, 0));
+    for (int round = 0; round < 2; round++) {
+        device_fill(&f, round);
+        HD_TRY(device_copy_now(comm, f.src, f.sent, sizeof f.sent));
+        HD_TRY(heddle_reshard_start(f.reshard, f.src, f.dst, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_reshard_wait(f.reshard));
+        HD_TRY(device_copy_now(comm, f.got, f.dst, sizeof f.got));
+        HD_TRY(check_got(&f, round));
+    }
+out:
+    ended[heddle_comm_rank(comm)] = st;
+    device_tear_down(&f);
+    return st;
+}
+
+/* The n-th call of NCCL fails, whichever it is. */
+static void every_call_may_fail(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    nccl_sim sim = get_sim();
+    int n = 1, failed = 0;
+    for (heddle_status st = HEDDLE_ERR_INTERNAL; st != HEDDLE_OK; n++) {
+        memset(ended, -1, sizeof ended);
+        int64_t began_ns = hd_now_ns();
+        sim.fail_at(n, 3);
+        st = heddle_run_ranks_with(RANKS, "threads", &options, two_rounds, NULL);
+        sim.fail_at(0, 0);
+        assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(4)); /* nobody waited for the deadline */
+        assert_int_equal(sim.comms(), 0);
+        failed += st != HEDDLE_OK;
+        for (int r = 0; r < RANKS; r++) {
+            assert_true(st == HEDDLE_OK ? ended[r] == HEDDLE_OK : ended[r] != HEDDLE_OK);
+        }
+        assert_true(st == HEDDLE_OK || strstr(heddle_last_error(), "NCCL: ") != NULL);
+        assert_true(n < 100);
+    }
+    assert_true(failed > 15);
+}
+
+static void a_group_may_fail(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    nccl_sim sim = get_sim();
+    for (int n = 1; n <= 6; n++) { /* the first two while attaching */
+        sim.fail_group_at(n, 2);
+        heddle_status st = heddle_run_ranks_with(RANKS, "threads", &options, two_rounds, NULL);
+        assert_true(st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER);
+        assert_true(says("failed with 2, unhandled system error") || says("a remote rank failed"));
+        assert_int_equal(sim.comms(), 0);
+    }
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, two_rounds, NULL));
+}
+
+/* Rank 1 does not come. Rank 0's host waits for its stream, as cudaStreamSynchronize does, and asks heddle nothing. */
+static heddle_status one_stays_away(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    const int *aborts = arg;
+    HD_TRY(device_set_up(&f, comm, 0));
+    if (heddle_comm_rank(comm) == 0) {
+        int64_t began_ns = hd_now_ns();
+        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, HEDDLE_NO_STREAM));
+        is_enqueued = 1;
+        HD_TRY(device_settle(comm, HEDDLE_NO_STREAM));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+        st = heddle_comm_poll(comm);
+        CHECK(*aborts ? st == HEDDLE_ERR_PEER && says("rank 1 gave up: tired")
+                      : st == HEDDLE_ERR_TIMEOUT && says("messages between devices (NCCL 2.28.9)"));
+        CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, HEDDLE_NO_STREAM) == st);
+        CHECK(heddle_reshard_wait(f.reshard) == st);
+        given_up = 1;
+        st = HEDDLE_OK;
+    }
+    while (heddle_comm_rank(comm) == 1 && !is_enqueued) {
+        usleep(1000);
+    }
+    if (heddle_comm_rank(comm) == 1 && *aborts) {
+        HD_TRY(heddle_comm_abort(comm, "tired"));
+    }
+    while (!given_up) {
+        usleep(1000);
+    }
+out:
+    device_tear_down(&f);
+    return st;
+}
+
+static void a_rank_that_does_not_come_ends_at_the_deadline(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(1000);
+    nccl_sim sim = get_sim();
+    setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
+    for (int aborts = 0; aborts < 2; aborts++) {
+        int64_t before = sim.aborts();
+        is_enqueued = given_up = 0;
+        options.deadline_ms = aborts ? 60000 : 1000;
+        HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, one_stays_away, &aborts));
+        assert_true(sim.aborts() > before && sim.aborts() <= before + RANKS); /* once each, at most */
+        assert_int_equal(sim.comms(), 0);
+    }
+}
+
+static heddle_status one_dies(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    (void)arg;
+    HD_TRY(device_set_up(&f, comm, 0));
+    for (int round = 0; round < 1000; round++) {
+        if (round == 3 && heddle_comm_rank(comm) == 1) {
+            raise(SIGKILL);
+        }
+        HD_TRY(heddle_reshard_start(f.reshard, f.src, f.dst, HEDDLE_NO_STREAM));
+        HD_TRY(heddle_reshard_wait(f.reshard));
+    }
+out:
+    device_tear_down(&f);
+    return st;
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(60000);
+    int64_t began_ns = hd_now_ns();
+    assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);
+    assert_true(says("rank 1 was killed by signal 9"));
+    assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+}
+
+static heddle_status nothing(heddle_comm *comm, void *arg)
+{
+    char *says_wire = arg;
+    const char *wire = strstr(heddle_comm_describe(comm), "wire ");
+    snprintf(says_wire, 300, "%s", wire != NULL && heddle_comm_rank(comm) == 0 ? wire : says_wire);
+    return HEDDLE_OK;
+}
+
+/* Asked for it is an error; `auto` takes the next wire and says why. */
+static void an_older_nccl_is_refused(void **state)
+{
+    (void)state;
+    char wire[300] = "";
+    heddle_comm_options options = by_nccl(10000);
+    setenv("HEDDLE_NCCLSIM_VERSION", "21803", 1);
+    assert_int_equal(heddle_run_ranks_with(RANKS, "threads", &options, nothing, wire), HEDDLE_ERR_UNSUPPORTED);
+    assert_true(says("wire nccl: rank 0: NCCL 2.18.3 was found, heddle is built for 2.28.9"));
+    unsetenv("HEDDLE_NCCLSIM_VERSION");
+    options.wire = HEDDLE_WIRE_AUTO;
+    nccl_sim sim = get_sim();
+    sim.fail_at(3, 5); /* a call of the meeting */
+    HD_OK(heddle_run_ranks_with(1, "threads", &options, nothing, wire));
+    assert_true(strstr(wire, "wire peer") != NULL || strstr(wire, "wire host") != NULL);
+    assert_true(strstr(wire, "wire peer") != NULL || strstr(wire, "not nccl: NCCL: nccl") != NULL);
+}
+
+/* While the stream is held execute returns, and nothing is there yet. */
+static heddle_status goes_on(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    static _Atomic int enqueued;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    device_fill(&f, 7);
+    HD_TRY(device_copy_now(comm, f.src, f.sent, sizeof f.sent));
+    sim.hold(stream);
+    HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+    HD_TRY(heddle_comm_poll(comm));
+    for (enqueued++; enqueued < RANKS;) {
+        usleep(100);
+    }
+    sim.release();
+    HD_TRY(heddle_reshard_wait(f.reshard));
+    HD_TRY(device_copy_now(comm, f.got, f.dst, sizeof f.got));
+    HD_TRY(check_got(&f, 7));
+out:
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    return st;
+}
+
+static void execute_only_enqueues(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, goes_on, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(execute_only_enqueues),     cmocka_unit_test(every_call_may_fail),
+        cmocka_unit_test(a_group_may_fail),          cmocka_unit_test(a_rank_that_does_not_come_ends_at_the_deadline),
+        cmocka_unit_test(a_rank_that_dies_is_named), cmocka_unit_test(an_older_nccl_is_refused),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
