@@ -2,6 +2,7 @@
 #include "runtime/device/device.h"
 #include "runtime/base/base.h"
 
+#include <string.h>
 #include <unistd.h>
 
 static void push(hd_device_buffer **list, hd_device_buffer *buffer)
@@ -70,8 +71,45 @@ int hd_device_release(hd_device *device, void *memory)
     return 1;
 }
 
+heddle_status hd_device_page(hd_device *device, void **out)
+{
+    heddle_status st = HEDDLE_OK;
+    void *page = device->pages;
+    if (page != NULL) {
+        device->pages = *device->pages;
+    } else {
+        HD_TRY(hd_alloc_aligned(&page, HD_DEVICE_PAGE_BYTES, HD_DEVICE_PAGE_BYTES, "a page for a device"));
+        HD_TRY(device->library->pin(page, HD_DEVICE_PAGE_BYTES, device->number));
+    }
+    memset(page, 0, HD_DEVICE_PAGE_BYTES);
+    *out = page;
+    page = NULL;
+out:
+    hd_free(page);
+    return st;
+}
+
+void hd_device_page_back(hd_device *device, void *page)
+{
+    *(void **)page = device->pages;
+    device->pages = page;
+}
+
+static void free_page(hd_device *device)
+{
+    void *page = device->pages;
+    device->pages = *device->pages;
+    if (device->opened_by == getpid()) {
+        device->library->unpin(page, device->number);
+    }
+    hd_free(page);
+}
+
 void hd_device_close(hd_device *device)
 {
+    while (device != NULL && device->pages != NULL) {
+        free_page(device);
+    }
     while (device != NULL && device->buffers != NULL) {
         free_first(device, &device->buffers);
     }

@@ -19,6 +19,7 @@ typedef struct hd_device {
     hd_device_buffer *buffers; /* that are out */
     int keeps;                 /* freeing would wait for kernels that wait for this rank: buffers are kept instead */
     hd_device_buffer *kept;    /* for the next ones */
+    void **pages;              /* of hd_device_page, not in use: each begins with the address of the next */
     char name[80];             /* "cuda:1" */
     char describe[160];        /* its kind, in a few words */
 } hd_device;
@@ -31,6 +32,11 @@ void hd_device_close(hd_device *device);
 
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes);
 int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out */
+/* A page of the host that kernels read and write, zeroed. What was given back is kept for the next one and unpinned in
+ * the end, because that waits for all kernels of the device. */
+enum { HD_DEVICE_PAGE_BYTES = 4096 };
+heddle_status hd_device_page(hd_device *device, void **out);
+void hd_device_page_back(hd_device *device, void *page);
 
 /* Does [memory, ...) lie where it should? 0 when it does. */
 typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;

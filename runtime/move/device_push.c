@@ -337,10 +337,9 @@ static void free_memory(hd_push *p)
     hd_device_release(p->device, p->states);
     hd_device_release(p->device, p->memory);
     hd_device_release(p->device, p->lists);
-    if (p->is_pinned) {
-        p->device->library->unpin(p->report, p->device->number);
+    if (p->report != NULL) {
+        hd_device_page_back(p->device, p->report);
     }
-    hd_free(p->report);
 }
 
 void hd_push_destroy(hd_push *p)

@@ -46,11 +46,10 @@ struct hd_push {
     char *lists;  /* of the device */
     int64_t memory_bytes, lists_bytes;
     hd_device_report *report; /* [nphases] pinned */
-    int is_pinned;
-    heddle_stream stream; /* its own */
-    void *begun, *ended;  /* events: of the caller's stream, behind the last launch */
-    heddle_stream last;   /* stream of the last execution */
-    int is_under_way;     /* ended is to happen yet, as far as is known */
+    heddle_stream stream;     /* its own */
+    void *begun, *ended;      /* events: of the caller's stream, behind the last launch */
+    heddle_stream last;       /* stream of the last execution */
+    int is_under_way;         /* ended is to happen yet, as far as is known */
     hd_comm_view view;
     int is_started; /* by start, and not known to have ended */
     hd_outlook outlook;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 256, PAGE_BYTES = 4096, BYTES_OF_A_BLOCK = 32768 /* of a launch, at the least */ };
+enum { ALIGNMENT = 256, BYTES_OF_A_BLOCK = 32768 /* of a launch, at the least */ };
 
 static int64_t reserve(int64_t *all_bytes, int64_t bytes)
 {
@@ -207,17 +207,7 @@ static void make_meet(hd_push_step *step, hd_push *p, int phase, const told *all
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status make_report(hd_push *p)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_alloc_aligned((void **)&p->report, PAGE_BYTES, PAGE_BYTES, "a device's report"));
-    memset(p->report, 0, PAGE_BYTES);
-    HD_TRY(p->device->library->pin(p->report, PAGE_BYTES, p->device->number));
-    p->is_pinned = 1;
-out:
-    return st;
-}
-_Static_assert(HD_MAX_LEGS * sizeof(hd_device_report) <= PAGE_BYTES, "reports fit their page");
+_Static_assert(HD_MAX_LEGS * sizeof(hd_device_report) <= HD_DEVICE_PAGE_BYTES, "reports fit their page");
 
 static heddle_status load_kernels(const hd_push *p)
 {
@@ -238,7 +228,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     const heddle_device *library = p->device->library;
     memset(mine->slot_of, 0xff, sizeof mine->slot_of);
     HD_TRY(load_kernels(p));
-    HD_TRY(make_report(p));
+    HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));
     HD_TRY(library->event_create(&p->ended, p->device->number));

@@ -94,7 +94,7 @@ static heddle_status prepare_edges(heddle_session *session)
     return st == HEDDLE_OK && session->backward ? prepare_backward(session) : st;
 }
 
-/* The two that the usual pass needs. */
+/* Those that the usual pass needs; in a device's memory all, because a pass that is captured may not allocate. */
 static heddle_status prepare_buffers(heddle_session *session)
 {
     int moves = 0;
@@ -104,8 +104,12 @@ static heddle_status prepare_buffers(heddle_session *session)
     if (session->dry_run || !moves) {
         return HEDDLE_OK;
     }
-    heddle_status st = hd_session_buffer_grow(session, &session->buffer[0], 0);
-    return st != HEDDLE_OK ? st : hd_session_buffer_grow(session, &session->buffer[1], 0);
+    const int needed = session->space == HEDDLE_SPACE_DEVICE ? HD_SESSION_BUFFERS : HD_SESSION_BUFFERS - 1;
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < needed && st == HEDDLE_OK; i++) {
+        st = hd_session_buffer_grow(session, &session->buffer[i], 0);
+    }
+    return st;
 }
 
 static heddle_status start(heddle_session *session)

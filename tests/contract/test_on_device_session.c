@@ -178,6 +178,59 @@ out:
     return st;
 }
 
+/* A pass in a graph: what x holds at each replay goes through all stages, and the device counts it. */
+static heddle_status captured(heddle_comm *comm, void *arg)
+{
+    enum { REPLAYS = 100 };
+    heddle_status st = HEDDLE_OK;
+    fixture f = {0};
+    twofold x = {0};
+    device_sim sim;
+    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    const hd_device *device = hd_comm_device(comm);
+    heddle_stream stream = NULL;
+    void *graph = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
+    HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
+    HD_TRY(device->library->stream_create(&stream, device->number));
+    HD_TRY(twofold_make(&x, comm));
+    HD_TRY(bring(&x, &f, "s@sp", 0));
+    HD_TRY(sim.capture(stream, 1));
+    for (int i = 0; i < STAGES * REPEAT; i++) {
+        HD_TRY(heddle_session_enter(f.session, stages[i % STAGES], &x.x, NULL, stream));
+    }
+    HD_TRY(sim.record(stream, &graph));
+    twofold source = x;
+    for (int round = 0; round < REPLAYS; round++) {
+        HD_TRY(bring(&source, &f, "s@sp", 0));
+        for (size_t i = 0; i < source.image.capacity_bytes / sizeof(float); i++) {
+            ((float *)x.on_host)[i] += (float)round;
+        }
+        HD_TRY(device_copy(comm, x.on_device, x.on_host, ROOM_BYTES, stream));
+        HD_TRY(sim.replay(graph, stream));
+        HD_TRY(device_settle(comm, stream));
+        HD_TRY(pull(&x));
+        HD_TRY(check_stamps(&x.image, &f, heddle_comm_rank(comm), (float)round));
+    }
+    HD_TRY(heddle_session_get_counters(&counters, f.session));
+    CHECK(counters.bytes_planned > 0 && counters.bytes_sent == REPLAYS * counters.bytes_planned);
+    st = heddle_comm_barrier(comm);
+out:
+    sim.graph_free(graph);
+    tear_down(&f);
+    twofold_free(&x);
+    device->library->stream_destroy(stream, device->number);
+    return st;
+}
+
+static void a_pass_in_a_graph(void **state)
+{
+    (void)state;
+    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, captured);
+}
+
 static void forward_among_threads(void **state)
 {
     (void)state;
@@ -206,6 +259,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(forward_among_threads),
         cmocka_unit_test(forward_among_processes),
         cmocka_unit_test(backward_as_on_the_host),
+        cmocka_unit_test(a_pass_in_a_graph),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -11,6 +11,9 @@ static _Atomic int held;
 EXPORT heddle_status device_sim_stream_create(void **stream);
 EXPORT void device_sim_stream_destroy(void *stream);
 EXPORT heddle_status device_sim_capture(void *stream, int begins);
+EXPORT heddle_status device_sim_record(void *stream, void **graph);
+EXPORT heddle_status device_sim_replay(void *graph, void *stream);
+EXPORT void device_sim_graph_free(void *graph);
 EXPORT void device_sim_hold(void *stream);
 EXPORT void device_sim_release(void);
 
@@ -38,6 +41,32 @@ heddle_status device_sim_capture(void *stream, int begins)
         (void)cudaGraphDestroy(graph);
     }
     return error == cudaSuccess ? HEDDLE_OK : HEDDLE_ERR_DEVICE;
+}
+
+/* Ends a capture: what it has recorded can be replayed. */
+heddle_status device_sim_record(void *stream, void **graph)
+{
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t made = NULL;
+    cudaError_t error = cudaStreamEndCapture(stream, &recorded);
+    error = error == cudaSuccess ? cudaGraphInstantiate(&made, recorded, 0) : error;
+    if (recorded != NULL) {
+        (void)cudaGraphDestroy(recorded);
+    }
+    *graph = made;
+    return error == cudaSuccess ? HEDDLE_OK : HEDDLE_ERR_DEVICE;
+}
+
+heddle_status device_sim_replay(void *graph, void *stream)
+{
+    return cudaGraphLaunch(graph, stream) == cudaSuccess ? HEDDLE_OK : HEDDLE_ERR_DEVICE;
+}
+
+void device_sim_graph_free(void *graph)
+{
+    if (graph != NULL) {
+        (void)cudaGraphExecDestroy(graph);
+    }
 }
 
 static void until_release(void *user)

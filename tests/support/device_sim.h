@@ -14,6 +14,9 @@ typedef struct device_sim {
     heddle_status (*stream_create)(void **stream);
     void (*stream_destroy)(void *stream); /* released before */
     heddle_status (*capture)(void *stream, int begins);
+    heddle_status (*record)(void *stream, void **graph); /* ends a capture */
+    heddle_status (*replay)(void *graph, void *stream);
+    void (*graph_free)(void *graph);
     void (*hold)(void *stream); /* what is enqueued from now on waits until release */
     void (*release)(void);
     void (*fail_at)(int64_t n, int error);
@@ -29,9 +32,10 @@ static inline void device_sim_here(void)
 /* After something was attached. Functions are copied: a pointer to data is none to a function. */
 static inline heddle_status device_sim_get(device_sim *out)
 {
-    static const char *const names[] = {"device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture",
-                                        "device_sim_hold",          "device_sim_release",        "hd_sim_fail_at",
-                                        "hd_sim_device_bytes"};
+    static const char *const names[] = {
+        "device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture", "device_sim_record",
+        "device_sim_replay",        "device_sim_graph_free",     "device_sim_hold",    "device_sim_release",
+        "hd_sim_fail_at",           "hd_sim_device_bytes"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;
