@@ -250,10 +250,12 @@ out:
     return st;
 }
 
-static heddle_status end(hd_push *p, heddle_stream stream)
+/* Also behind launches some of which could not be enqueued: the others are under way. */
+static heddle_status end(hd_push *p, heddle_stream stream, heddle_status enqueued)
 {
     p->last = stream;
-    return p->device->library->event_record(p->ended, p->device->number, stream);
+    heddle_status st = p->device->library->event_record(p->ended, p->device->number, stream);
+    return enqueued != HEDDLE_OK ? enqueued : st;
 }
 
 heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_stream stream)
@@ -265,8 +267,7 @@ heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_strea
     const heddle_device *library = p->device->library;
     HD_TRY(library->event_record(p->begun, p->device->number, stream));
     HD_TRY(library->stream_wait(p->stream, p->begun, p->device->number));
-    HD_TRY(enqueue(p, src, dst, p->stream));
-    HD_TRY(end(p, p->stream));
+    HD_TRY(end(p, p->stream, enqueue(p, src, dst, p->stream)));
     p->is_started = 1;
 out:
     return st == HEDDLE_OK ? st : give_up(p, st);
@@ -296,8 +297,7 @@ heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_str
     if (st != HEDDLE_OK) {
         return st;
     }
-    HD_TRY(enqueue(p, src, dst, stream));
-    st = end(p, stream);
+    st = end(p, stream, enqueue(p, src, dst, stream));
 out:
     return st == HEDDLE_OK ? st : give_up(p, st);
 }
