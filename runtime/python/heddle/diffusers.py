@@ -60,6 +60,19 @@ def _wan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
     }, why
 
 
+def _ltx(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    return {
+        "": Sizes("hidden_states", "b s _"),
+        "rope": (Split("output.0", "b s _", "s"), Split("output.1", "b s _", "s")),
+        "time_embed": (Split("output.0", "(b s) m", "s", optional=True),  # a timestep for every token
+                       Split("output.1", "(b s) g", "s", optional=True)),
+        "transformer_blocks.0": Split("hidden_states", "b s c", "s"),
+        "transformer_blocks.*.attn1": Attend("s", chosen, states),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, why
+
+
 def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
     if method == "auto" and heads >= comm.size:
         return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: bitwise as one process"
@@ -74,4 +87,5 @@ def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
 _PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
     "LatteTransformer3DModel": _latte,
     "WanTransformer3DModel": _wan,
+    "LTXVideoTransformer3DModel": _ltx,
 }

@@ -135,7 +135,7 @@ class Split:
     """From a tensor that every rank has whole to this rank's block of the dim `over`. What it was computed from gets
     the gradient of this block alone: an addend.
 
-    optional  True: a tensor with another number of dims is left alone
+    optional  True: a tensor that has not these dims, in number or in the extents that are known, is left alone
     """
 
     what: str
@@ -148,10 +148,13 @@ class Split:
         dims.need(self.over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
-            if self.optional and x.dim() != len(dims.groups):
-                return x
-            x = ranks.unfold(x, dims)
-            return ranks.fold(x.narrow(dims.names.index(self.over), *ranks.part(self.over)), dims, self.over)
+            try:
+                unfolded = ranks.unfold(x, dims)
+            except ArgumentError:
+                if self.optional:
+                    return x
+                raise
+            return ranks.fold(unfolded.narrow(dims.names.index(self.over), *ranks.part(self.over)), dims, self.over)
         return apply
 
 
