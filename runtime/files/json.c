@@ -224,19 +224,35 @@ int json_numbers(json_reader *r, int64_t *out, int capacity, int *count, const c
     }
 }
 
-/* true, false, null, or a number: begins with a digit, behind a sign at most. */
+static const char *behind_digits(const char *at)
+{
+    while (*at >= '0' && *at <= '9') {
+        at++;
+    }
+    return at;
+}
+
+/* -?(0|[1-9][0-9]*)(.[0-9]+)?([eE][+-]?[0-9]+)? */
+static int is_number(const char *word)
+{
+    const char *start = word + (word[0] == '-'), *at = behind_digits(start);
+    int good = at > start && (start[0] != '0' || at == start + 1);
+    if (*at == '.') {
+        start = at + 1;
+        at = behind_digits(start);
+        good = good && at > start;
+    }
+    if (*at == 'e' || *at == 'E') {
+        start = at + 1 + (at[1] == '+' || at[1] == '-');
+        at = behind_digits(start);
+        good = good && at > start;
+    }
+    return good && *at == '\0';
+}
+
 static int is_word(const char *word)
 {
-    static const char *const known[] = {"true", "false", "null"};
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(word, known[i]) == 0) {
-            return 1;
-        }
-    }
-    char *end = NULL;
-    const char *digits = word + (word[0] == '-');
-    strtod(word, &end);
-    return digits[0] >= '0' && digits[0] <= '9' && digits[1] != 'x' && digits[1] != 'X' && *end == '\0';
+    return strcmp(word, "true") == 0 || strcmp(word, "false") == 0 || strcmp(word, "null") == 0 || is_number(word);
 }
 
 int json_scalar(json_reader *r, char **out, int *quoted)
