@@ -131,6 +131,7 @@ class Comm:
     size: int  #: number of ranks
     mesh: str  #: `[sp=4]`: the axes that `axis` knows
     number: int  #: of this communicator in this process, for operators that take only plain values
+    plans_max: int = 512  #: reshards that are kept; the same on all ranks
 
     def __init__(self, state: _State, mesh: str, parent: "Optional[Comm]" = None):
         self._state = state
@@ -138,7 +139,8 @@ class Comm:
         self.mesh = mesh
         self.rank = lib.heddle_comm_rank(state.handle)
         self.size = lib.heddle_comm_size(state.handle)
-        self._plans: Dict[Any, Reshard] = {}
+        self._plans: "collections.OrderedDict[str, Reshard]" = collections.OrderedDict()
+        self._texts: Dict[Any, str] = {}
         self._attentions: Dict[Any, Any] = {}
         self._pool: Optional[Pool] = None
         self.number = next(_numbers)
@@ -273,14 +275,23 @@ class Comm:
 
     def reshard(self, line: "str | Line", dtype: Optional[str] = None) -> Reshard:
         """The plan of a line, made on first use and kept: `comm.reshard("f32[t=7 s=5] on [sp=2]: t@sp -> s@sp")`.
-        `dtype` replaces the line's. Making it is collective, so all ranks ask for the same lines in the same order."""
+        `dtype` replaces the line's. Making it is collective, so all ranks ask for the same lines in the same order. Of
+        more than `plans_max` the one that was not asked for longest is let go, and made again when it is."""
         key = (line, dtype)
-        plan = self._plans.get(key)
-        if plan is None:
+        text = self._texts.get(key)
+        if text is None:
             parsed = line if isinstance(line, Line) else Line(line)
-            parsed = parsed if dtype is None else parsed.with_dtype(dtype)
-            plan = self._plans.get(parsed.text) or Reshard(self, parsed)
-            self._plans[key] = self._plans[parsed.text] = plan
+            text = (parsed if dtype is None else parsed.with_dtype(dtype)).text
+            if len(self._texts) >= 8 * self.plans_max:
+                self._texts.clear()
+            self._texts[key] = text
+        plan = self._plans.get(text)
+        if plan is None:
+            plan = self._plans[text] = Reshard(self, text)
+            while len(self._plans) > self.plans_max:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(text)
         return plan
 
     def attention(self, problem: str, method: str = "ulysses", dtype: Optional[str] = None,

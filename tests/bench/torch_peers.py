@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""One switch of torch tensors by heddle and by what one would write without it, in one run; ratios within it.
+
+    torchrun --nproc-per-node 2 tests/bench/torch_peers.py [--iterations N] [TxSxC ...]
+
+    pooled    heddle.torch.switch, source and result in the communicator's pool
+    result    source in torch's memory, result in the pool
+    out=      both in torch's memory, the result's used again
+    autograd  as "result", with the graph of a gradient
+    gloo      split, contiguous, all_to_all of gloo's sends, cat: by hand; a fresh result every time
+    kept      the same with buffers that are used again
+    touch     a fresh tensor of the result's size, written once: what its page faults cost
+
+Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then the ratio of gloo's
+minimum to that of "pooled" and "result". Every way's result is compared first.
+"""
+import argparse
+import random
+import sys
+import time
+
+import heddle
+import heddle.torch as ht
+import torch
+import torch.distributed as dist
+
+SHAPES = ["4x8x32", "8x64x64", "16x256x144", "16x1024x288", "32x1024x576", "64x2048x576"]
+
+
+def blocks(length: int, parts: int) -> list:
+    return [length // parts + (i < length % parts) for i in range(parts)]
+
+
+class ByHand:
+    """t -> s by gloo, which has sends and receives and no all_to_all."""
+
+    def __init__(self, t: int, s: int, c: int, comm: heddle.Comm, is_kept: bool):
+        self.comm, self.to, self.from_ = comm, blocks(s, comm.size), blocks(t, comm.size)
+        self.mine = self.to[comm.rank]
+        self.room = self._fresh(c) if is_kept else None
+        self.result = torch.empty(t, self.mine, c) if is_kept else None
+        self.c = c
+
+    def _fresh(self, c: int) -> list:
+        return [torch.empty(rows, self.mine, c) for rows in self.from_]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        room = self.room if self.room is not None else self._fresh(self.c)
+        parts = [part.contiguous() for part in x.split(self.to, 1)]
+        room[self.comm.rank].copy_(parts[self.comm.rank])
+        others = [peer for peer in range(self.comm.size) if peer != self.comm.rank]
+        wanted = [dist.P2POp(op, buffers[peer], peer) for peer in others
+                  for op, buffers in ((dist.isend, parts), (dist.irecv, room)) if buffers[peer].numel()]
+        for work in dist.batch_isend_irecv(wanted) if wanted else []:
+            work.wait()
+        return torch.cat(room, 0, out=self.result) if self.result is not None else torch.cat(room, 0)
+
+
+def ways_of(t: int, s: int, c: int, comm: heddle.Comm) -> dict:
+    plan = comm.reshard(f"f32[t={t} s={s} c={c}] on {comm.mesh}: t@sp -> s@sp")
+    lo = sum(blocks(t, comm.size)[: comm.rank])
+    x = torch.arange(t * s * c, dtype=torch.float32).view(t, s, c)[lo: lo + blocks(t, comm.size)[comm.rank]].clone()
+    pooled = ht.empty(plan, torch.float32, "src").copy_(x)
+    wanting, out = x.clone().requires_grad_(), torch.empty(plan.dst_shape)
+    fresh, kept = ByHand(t, s, c, comm, False), ByHand(t, s, c, comm, True)
+    ways = {"pooled": lambda: ht.switch(pooled, plan), "result": lambda: ht.switch(x, plan),
+            "out=": lambda: ht.switch(x, plan, out=out), "autograd": lambda: ht.switch(wanting, plan),
+            "gloo": lambda: fresh(x), "kept": lambda: kept(x)}
+    for name, call in ways.items():
+        if not torch.equal(call().detach(), ways["gloo"]()):
+            sys.exit(f"rank {comm.rank}: {name} has another result than gloo, {t}x{s}x{c}")
+    return {**ways, "touch": lambda: torch.empty(plan.dst_shape).fill_(1.0)}
+
+
+def timed(ways: dict, comm: heddle.Comm, iterations: int) -> dict:
+    took = {name: [] for name in ways}
+    order = random.Random(7)  # the same on every rank
+    for _ in range(iterations):
+        for name in order.sample(list(ways), len(ways)):
+            ways[name]()
+            comm.barrier()
+            begin = time.perf_counter_ns()
+            result = ways[name]()
+            mine = time.perf_counter_ns() - begin
+            del result
+            slowest = max(int.from_bytes(one, "little") for one in comm.allgather(mine.to_bytes(8, "little")))
+            took[name].append(slowest / 1000)
+    return {name: sorted(values) for name, values in took.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="a switch of torch tensors, by heddle and by gloo")
+    parser.add_argument("--iterations", type=int, default=21)
+    parser.add_argument("shapes", nargs="*", default=SHAPES, metavar="TxSxC")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    with heddle.Comm.open() as comm, torch.enable_grad():
+        for shape in given.shapes:
+            t, s, c = map(int, shape.split("x"))
+            took = timed(ways_of(t, s, c, comm), comm, given.iterations)
+            if comm.rank == 0:
+                row = "  ".join(f"{name} {all_[0]:.1f} ({all_[len(all_) // 2]:.1f})" for name, all_ in took.items())
+                ratios = " ".join(f"{took['gloo'][0] / took[name][0]:.1f}x" for name in ("pooled", "result"))
+                size = f"{4 * t * s * c / comm.size / 1e6:.3f} MB per rank"
+                print(f"{shape} {size}: {row}  gloo/ours {ratios}", flush=True)
+    dist.destroy_process_group()
+
+
+main()
