@@ -126,6 +126,7 @@ struct heddle_comm {
     hd_device *device;      /* of the communicator without parent; NULL: none */
     heddle_wire wire;       /* between devices, where there is one */
     hd_comm_mail *mail;     /* wire nccl; of the communicator without parent */
+    void *lent;             /* by the caller: a handle of the wire's library. NULL: none */
     hd_sharers sharers;     /* of it */
     hd_watch *watch;        /* NULL: no wire on which devices wait */
     hd_outlook *outlooks;   /* of the communicator without parent */

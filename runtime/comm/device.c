@@ -161,13 +161,14 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     if (mine == HEDDLE_OK) {
         hd_fields_add(&fields, "kind", "%.*s", (int)strcspn(where, ":"), where);
         hd_fields_add(&fields, "wire", "%s", wire_names[wire]);
+        hd_fields_add(&fields, "communicator of NCCL", "%s", comm->lent != NULL ? "lent" : "not lent");
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     HD_TRY(hd_comm_agree(comm, hd_device_open(&device, where, folder, comm->group->me)));
     HD_TRY(hd_comm_gather_places(&place, &comm->sharers, comm, device));
     HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, place, wire));
     device->folder = NULL; /* the caller's */
-    device->keeps = comm->wire == HEDDLE_WIRE_PEER && comm->sharers.in_process > 1;
+    device->keeps = comm->wire != HEDDLE_WIRE_HOST && comm->sharers.in_process > 1;
     comm->device = device;
     device = NULL;
     describe(comm, why);

@@ -96,7 +96,8 @@ static heddle_status try_out(hd_comm_mail *mail)
     st = hd_comm_mail_start_watch(mail);
 out:
     if (st != HEDDLE_OK) {
-        hd_messages_end(&mail->messages, 1); /* before its memory goes */
+        hd_messages_end(&mail->messages, 1);             /* before its memory goes */
+        words = mail->root->lent == NULL ? words : NULL; /* what the caller has to end may still come */
     }
     library->event_destroy(event, device);
     library->stream_destroy(stream, device);
@@ -135,9 +136,14 @@ heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
     hd_comm_mail *mail = NULL;
     unsigned char id[HEDDLE_MESSAGES_ID_BYTES];
     HD_TRY(hd_comm_agree(comm, make_mail(&mail, comm, device)));
-    HD_TRY(share_id(id, comm, &mail->messages));
-    HD_TRY(hd_comm_agree(
-        comm, mail->messages.library->begin(&mail->messages.handle, id, comm->rank, comm->size, device->number)));
+    const heddle_device_messages *library = mail->messages.library;
+    void **handle = &mail->messages.handle;
+    if (comm->lent != NULL) { /* on all ranks */
+        HD_TRY(hd_comm_agree(comm, library->borrow(handle, comm->lent, comm->rank, comm->size, device->number)));
+    } else {
+        HD_TRY(share_id(id, comm, &mail->messages));
+        HD_TRY(hd_comm_agree(comm, library->begin(handle, id, comm->rank, comm->size, device->number)));
+    }
     HD_TRY(hd_comm_agree(comm, try_out(mail)));
     comm->mail = mail;
     mail = NULL;

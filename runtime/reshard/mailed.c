@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { YIELDS = 256, NAP_NS = 20000 };
+enum { YIELDS = 256, NAP_NS = 20000, END_NS = 1000000000 };
 
 struct hd_mailed {
     const hd_device *device;
@@ -296,13 +296,31 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->workspace_bytes += all.memory_bytes;
 }
 
+/* After a failure what is enqueued ends soon, unless the handle is the caller's. */
+static int has_ended(const hd_mailed *m)
+{
+    int done = !m->is_recorded;
+    int64_t until_ns = hd_now_ns() + END_NS;
+    for (int turn = 0; !done && hd_now_ns() < until_ns; turn++) {
+        if (m->device->library->event_test(m->event, m->device->number, &done) != HEDDLE_OK) {
+            return 1; /* the device is of no more use */
+        }
+        nap(turn);
+    }
+    return done;
+}
+
 static void destroy(heddle_reshard *plan)
 {
     hd_mailed *m = plan->mailed;
     if (m == NULL) {
         return;
     }
-    (void)wait(plan); /* after a failure nothing goes on */
+    (void)wait(plan);
+    if (!has_ended(m)) { /* somebody else has to end it: its memory stays */
+        hd_free(m);
+        return;
+    }
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         hd_device_mail_destroy(m->phase[p]);
     }

@@ -1,7 +1,9 @@
-/* What goes wrong on the wire nccl: every rank is told, what is in streams ends, and nothing is left behind. */
+/* The wire nccl: calls only enqueue and may be captured, communicators of NCCL may be lent; and what goes wrong: every
+ * rank is told, what is in streams ends, and nothing is left behind. */
 #include "on_device.h"
 #include "time_limit.h"
 
+#include <heddle/nccl.h>
 #include <signal.h>
 
 typedef struct nccl_sim {
@@ -248,12 +250,139 @@ static void execute_only_enqueues(void **state)
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, goes_on, NULL));
 }
 
+/* --- captured -------------------- */
+
+typedef struct graphs { /* CUDA's, of the emulated library */
+    int (*begin)(void *stream, int mode);
+    int (*end)(void *stream, void **graph);
+    int (*instantiate)(void **exec, void *graph, unsigned long long flags);
+    int (*launch)(void *exec, void *stream);
+    int (*graph_destroy)(void *graph);
+    int (*exec_destroy)(void *exec);
+} graphs;
+
+static graphs get_graphs(const device_sim *sim)
+{
+    static const char *const names[] = {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate",
+                                        "cudaGraphLaunch",        "cudaGraphDestroy",     "cudaGraphExecDestroy"};
+    graphs out;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *found = dlsym(sim->handle, names[i]);
+        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
+    }
+    return out;
+}
+
+/* One capture, replayed with other values each time. */
+static heddle_status one_captured(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL, *graph = NULL, *exec = NULL;
+    HD_TRY(device_sim_get(&sim));
+    graphs g = get_graphs(&sim);
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    CHECK(g.begin(stream, 1) == 0);
+    HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+    CHECK(g.end(stream, &graph) == 0 && g.instantiate(&exec, graph, 0) == 0 && g.graph_destroy(graph) == 0);
+    for (int round = 0; round < 100; round++) {
+        device_fill(&f, round);
+        HD_TRY(device_copy(comm, f.src, f.sent, sizeof f.sent, stream));
+        CHECK(g.launch(exec, stream) == 0);
+        HD_TRY(device_copy(comm, f.got, f.dst, sizeof f.got, stream));
+        HD_TRY(device_settle(comm, stream));
+        HD_TRY(check_got(&f, round));
+    }
+    HD_TRY(heddle_comm_poll(comm));
+out:
+    if (exec != NULL) {
+        (void)g.exec_destroy(exec);
+    }
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    return st;
+}
+
+static heddle_status captured(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    return one_captured(comm);
+}
+
+static void a_captured_execution_is_replayed(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, captured, NULL));
+}
+
+/* --- a communicator that is the program's --- */
+
+typedef struct nccl_id {
+    char internal[128];
+} nccl_id;
+
+typedef struct lenders {
+    int (*get_id)(nccl_id *id);
+    int (*init)(struct ncclComm **out, int nranks, nccl_id id, int rank);
+    int (*destroy)(struct ncclComm *comm);
+    nccl_id id;
+    struct ncclComm *comm[RANKS];
+} lenders;
+
+/* Those of NCCL are on device 0, which is the thread's. */
+static heddle_status lends(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    lenders *l = arg;
+    int rank = heddle_comm_rank(comm);
+    CHECK(l->init(&l->comm[rank], RANKS, l->id, rank) == 0);
+    CHECK(heddle_comm_lend_nccl(comm, rank == 0 ? "cuda:0" : "cuda:1", l->comm[rank]) ==
+          (rank == 1 ? HEDDLE_ERR_MISMATCH : HEDDLE_ERR_PEER));
+    CHECK(says("is rank 1 of 2 on cuda:0, heddle's is rank 1 of 2 on cuda:1"));
+    CHECK(heddle_comm_device(comm) == -1);
+    HD_TRY(heddle_comm_lend_nccl(comm, "cuda:0", l->comm[rank]));
+    CHECK(strstr(heddle_comm_describe(comm), "wire nccl (as asked for)") != NULL);
+    st = one_captured(comm);
+out:
+    return st;
+}
+
+static void a_lent_communicator_is_left_alone(void **state)
+{
+    (void)state;
+    (void)by_nccl(10000);
+    nccl_sim sim = get_sim();
+    lenders l = {0};
+    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    void *found[3] = {dlsym(handle, "ncclGetUniqueId"), dlsym(handle, "ncclCommInitRank"),
+                      dlsym(handle, "ncclCommDestroy")};
+    memcpy(&l, found, sizeof found);
+    assert_int_equal(l.get_id(&l.id), 0);
+    HD_OK(heddle_run_ranks(RANKS, "threads", lends, &l));
+    assert_int_equal(sim.comms(), RANKS);
+    assert_int_equal(sim.aborts(), 0);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(l.destroy(l.comm[r]), 0);
+    }
+    assert_int_equal(sim.comms(), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),     cmocka_unit_test(every_call_may_fail),
-        cmocka_unit_test(a_group_may_fail),          cmocka_unit_test(a_rank_that_does_not_come_ends_at_the_deadline),
-        cmocka_unit_test(a_rank_that_dies_is_named), cmocka_unit_test(an_older_nccl_is_refused),
+        cmocka_unit_test(execute_only_enqueues),
+        cmocka_unit_test(every_call_may_fail),
+        cmocka_unit_test(a_group_may_fail),
+        cmocka_unit_test(a_rank_that_does_not_come_ends_at_the_deadline),
+        cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(an_older_nccl_is_refused),
+        cmocka_unit_test(a_captured_execution_is_replayed),
+        cmocka_unit_test(a_lent_communicator_is_left_alone),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -2,6 +2,7 @@
  * test_null2.c the rest; tests/golden/api_null.sh counts that none is missing. */
 #include "fake_transport.h"
 #include "null_calls.h"
+#include <heddle/nccl.h>
 #include <heddle/sys/bench.h>
 #include <heddle/sys/device.h>
 
@@ -66,6 +67,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_buffer_free, "comm buffer?", NULL_NOTHING, (heddle_buffer_free(P(0, a->comm), P(1, buffer_of(a))), 0))    \
     X(heddle_comm_attach_device, "!comm device", NULL_STATUS,                                                          \
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
+    X(heddle_comm_lend_nccl, "!comm device borrowed", NULL_STATUS,                                                     \
+      heddle_comm_lend_nccl(P(0, a->comm), P(1, "pigeon"), P(2, (struct ncclComm *)(void *)a->comm)))                  \
     X(heddle_comm_device, "comm", -1, heddle_comm_device(P(0, a->comm)))                                               \
     X(heddle_comm_device_table, "comm", NULL_NOTHING, heddle_comm_device_table(P(0, a->comm)) != NULL)                 \
     X(heddle_comm_poll, "comm", NULL_STATUS, heddle_comm_poll(P(0, a->comm)))                                          \

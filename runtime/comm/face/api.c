@@ -1,6 +1,7 @@
 /* The public face of a made communicator: what it answers and does. */
 #include "runtime/comm/comm_private.h"
 
+#include <heddle/nccl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -110,6 +111,20 @@ const heddle_device *heddle_comm_device_table(const heddle_comm *comm)
 {
     const hd_device *device = comm != NULL ? hd_comm_device(comm) : NULL;
     return device != NULL ? device->library : NULL;
+}
+
+heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm)); /* else there is nobody to tell */
+    HD_TRY(hd_group_owned(comm->group, "lend nccl"));
+    heddle_status mine = HD_NEED(device);
+    mine = mine == HEDDLE_OK ? HD_NEED(borrowed) : mine;
+    comm->lent = borrowed;
+    st = hd_comm_attach(comm, device, HEDDLE_WIRE_NCCL, NULL, mine);
+    comm->lent = NULL; /* its library has it, or nobody */
+out:
+    return st;
 }
 
 int heddle_comm_device(const heddle_comm *comm)
