@@ -202,6 +202,16 @@ static void close_with_buffers(heddle_comm *comm)
     *comm = (heddle_comm){.group = comm->group, .device = comm->device, .closed = 1};
 }
 
+/* After an abort kernels of peers may still store to this rank's device memory. */
+static void end_watch(heddle_comm *comm)
+{
+    if (comm->watch != NULL && !hd_group_is_fork(comm->group) &&
+        atomic_load(&comm->group->control[comm->group->me]->alarm) != 0) {
+        hd_group_quiesce_devices(comm->group);
+    }
+    hd_watch_stop(comm->watch);
+}
+
 void heddle_comm_destroy(heddle_comm *comm)
 {
     if (comm == NULL || comm->closed) {
@@ -213,7 +223,7 @@ void heddle_comm_destroy(heddle_comm *comm)
     hd_link_destroy(comm->pair.link);
     if (comm->parent == NULL) {
         hd_comm_close_mail(comm);
-        hd_watch_stop(comm->watch);
+        end_watch(comm);
         take_apart(comm);
         if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
             close_with_buffers(comm);

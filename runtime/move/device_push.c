@@ -325,13 +325,23 @@ static void free_list(hd_push_list *list)
     hd_free(list->list);
 }
 
+/* Here, or in another rank; without a sentence, which stays that of what failed. */
+static int has_failed(const hd_push *p)
+{
+    int failed = p->broken != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
+    for (int i = 0; i < p->spec.nphases && p->report != NULL; i++) {
+        failed |= __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE) != HD_DEVICE_CAME;
+    }
+    return failed;
+}
+
 /* What a kernel may still touch stays the communicator's. Kernels of peers have ended when all went well. */
 static void free_memory(hd_push *p)
 {
     if (!await_end(p)) {
         return;
     }
-    if (hd_push_look(p) != HEDDLE_OK || hd_comm_check(p->comm) != HEDDLE_OK) {
+    if (has_failed(p)) {
         hd_comm_quiesce_devices(p->comm);
     }
     hd_device_release(p->device, p->states);

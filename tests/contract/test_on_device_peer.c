@@ -204,7 +204,8 @@ static heddle_status is_aborted(heddle_comm *comm, void *arg)
     HD_TRY(own_set_up(&o, comm, 0));
     if (heddle_comm_rank(comm) == 1) {
         usleep(20000);
-        return heddle_comm_abort(comm, "enough");
+        st = heddle_comm_abort(comm, "enough");
+        goto out; /* what rank 0 may still store to is freed when it does not any more */
     }
     HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     int64_t begin_ns = hd_now_ns();
