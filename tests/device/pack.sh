@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 build=${1:-build}
 out=${HEDDLE_PACK:-build-device}
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,emulator}
+mkdir -p "$out"/{bin,lib,emulator,emulator-nccl}
 
 # Programs and wires are those of ctest, so that there is one list.
 ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a-z]*\)$|\1 \2|p' >"$out/tests"
@@ -22,6 +22,7 @@ for adapter in cuda nccl; do
     [ ! -e "$build/libheddle_$adapter.so" ] || cp -L "$build/libheddle_$adapter.so" "$out/lib/"
 done
 cp "$build/tests/device-sim/libheddle_cuda.so" "$out/emulator/"
+cp -L "$build"/tests/nccl-sim/*.so "$out/emulator-nccl/"
 
 # The C library and NCCL (200 MB) are the machine's own.
 for file in "$out"/bin/* "$out"/lib/*; do
@@ -32,7 +33,7 @@ done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r
     *) cp -L "$path" "$out/lib/$name" ;;
     esac
 done
-strip --strip-unneeded "$out"/bin/* "$out"/lib/* "$out"/emulator/*
+strip --strip-unneeded "$out"/bin/* "$out"/lib/* "$out"/emulator*/*
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then

@@ -123,9 +123,29 @@ needs_gpu "question 11, bytes of DRAM" &&
     fi
 
 # --- tests
+export NCCL_MULTI_RANK_GPU_ENABLE=1 # several ranks on one GPU, from NCCL 2.30.3 on
+by_wire() { # WIRE COMMAND...
+    local wire=$1 folder=$HEDDLE_MODULE_PATH
+    shift
+    [ $emulator = 0 ] || [ "$wire" != nccl ] || folder=$pack/emulator-nccl
+    env HEDDLE_TEST_WIRE="$wire" HEDDLE_MODULE_PATH="$folder" LD_LIBRARY_PATH="$folder:$LD_LIBRARY_PATH" "$@"
+}
+missing="" # wires that this machine has not
+for wire in $(cut -d' ' -f2 "$pack/tests" | sort -u); do
+    [ $device = 1 ] || break
+    why=$(by_wire "$wire" timeout 60 heddle verify 'u8[t=2 s=2] on [sp=2]: t@sp -> s@sp' --device cuda --wire "$wire" 2>&1) ||
+        missing="$missing $wire"
+    printf '== wire %s\n%s\n' "$wire" "$why" >>"$log"
+done
 while read -r program wire; do
     needs_device "test $program@$wire" || continue
-    tell 120 "test $program@$wire" env HEDDLE_TEST_WIRE="$wire" "$program"
+    if [[ " $missing " == *" $wire "* ]]; then
+        [[ "test $program@$wire" =~ $only ]] && row "test $program@$wire" "not here: no wire $wire (log.txt says why)"
+        continue
+    fi
+    export -f by_wire
+    export emulator pack
+    tell 120 "test $program@$wire" bash -c 'by_wire "$@"' by_wire "$wire" "$program"
 done <"$pack/tests"
 needs_device example && tell 30 example example_05_device
 for transport in threads shm; do

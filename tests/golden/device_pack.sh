@@ -33,8 +33,9 @@ if [ ! -e /dev/nvidia0 ]; then
     grep -q "no cuda device: there is no NVIDIA driver" logs/table.txt || fail "no reason: $(cat out)"
     [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
 fi
-run 0 --emulator --only 'probe|question 1$|test_session@auto|example|verify on threads|bench 7: 1 KiB a pair, 2'
+run 0 --emulator --only 'probe|question 1$|test_session@|example|verify on threads|bench 7: 1 KiB a pair, 2'
 for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'test_session@auto .* 0 failed' \
+    'test_session@nccl .* 0 failed' \
     'example .*in the pass' 'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do
     grep -q "$result" logs/table.txt || fail "no '$result' in: $(cat out)"
 done

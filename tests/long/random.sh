@@ -35,6 +35,16 @@ if [[ $transports == *mpi* ]]; then
     draw 400 4 mpi attention --messages
     draw 400 4 mpi linear-attention --messages
 fi
+# Arrays on the emulated device, by the wires that it has.
+for folder in device-sim nccl-sim; do
+    [ -e "${HEDDLE_BUILD:?}/tests/$folder/libheddle_cuda.so" ] || continue
+    wire=auto
+    [ $folder = device-sim ] || wire=nccl
+    for ranks in 2 4 6; do
+        HEDDLE_MODULE_PATH=$HEDDLE_BUILD/tests/$folder draw 1000 $ranks threads --device cuda --wire $wire
+        HEDDLE_MODULE_PATH=$HEDDLE_BUILD/tests/$folder draw 1000 $ranks shm --device cuda --wire $wire
+    done
+done
 session="$(dirname "$HEDDLE")/test_session_adjoint" # random schedules, there and back
 for _ in $([ -x "$session" ] && seq $(((200 * percent + 99) / 100))); do
     seed=$((seed + 1))
