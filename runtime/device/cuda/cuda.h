@@ -6,8 +6,8 @@
 #include <cuda_runtime_api.h>
 #include <heddle/sys/device.h>
 
-/* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
-extern _Atomic(heddle_device_fail_fn) hd_cuda_fail;
+/* By heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
+heddle_status hd_cuda_fail(heddle_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* HEDDLE_ERR_DEVICE, with the call and CUDA's words; HEDDLE_OK for cudaSuccess. */
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call);

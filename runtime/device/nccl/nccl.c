@@ -4,14 +4,18 @@
 #include <cuda_runtime_api.h>
 #include <heddle/sys/device_messages.h>
 #include <nccl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { SENTENCE_BYTES = 1024 };
+
 _Static_assert(sizeof(ncclUniqueId) == HEDDLE_MESSAGES_ID_BYTES, "an id travels as bytes");
 
 /* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
-static _Atomic(heddle_device_fail_fn) fail;
+static _Atomic(heddle_device_fail_fn) fail_of_heddle;
 
 typedef struct hd_nccl {
     ncclComm_t comm;
@@ -19,6 +23,17 @@ typedef struct hd_nccl {
 } hd_nccl;
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status __attribute__((format(printf, 2, 3))) fail(heddle_status status, const char *format, ...)
+{
+    char sentence[SENTENCE_BYTES];
+    heddle_device_fail_fn say = atomic_load(&fail_of_heddle); /* called as it is, it would be a plain load */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    return say(status, "%s", sentence);
+}
 
 static heddle_status status_of(ncclResult_t result, ncclComm_t comm, const char *call)
 {
@@ -232,7 +247,7 @@ HEDDLE_API heddle_status heddle_device_messages_v1(const heddle_device_messages 
 
 heddle_status heddle_device_messages_v1(const heddle_device_messages **out, heddle_device_fail_fn say)
 {
-    fail = say;
+    atomic_store(&fail_of_heddle, say);
     *out = &nccl_messages;
     return HEDDLE_OK;
 }
