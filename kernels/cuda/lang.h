@@ -10,6 +10,7 @@
  * Memory of devices, and host memory that devices see, is touched through hd_load_N and hd_store_N alone (N bytes, at a
  * multiple of N): 16, 8, 4, 2, 1. hd_load_constant_N is for what nobody writes while the kernel runs, which caches need
  * not agree about. The flags of other ranks are read by hd_load_acquire_system and written by hd_store_release_system;
+ * what the host may read at any time is written by hd_store_relaxed_system;
  * counters that blocks of one kernel share grow by hd_add_device (acquire and release), which returns the old value;
  * hd_count_device counts only, and orders nothing.
  */
@@ -122,6 +123,11 @@ HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+HD_DEV void hd_store_relaxed_system(uint64_t *at, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
 HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)

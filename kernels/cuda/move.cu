@@ -194,12 +194,12 @@ HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
 HD_DEV void report_on(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
 {
     hd_device_report *report = meet->report;
-    hd_store_8(&report->begin_ns, hd_load_8(&meet->state->begin_ns));
-    hd_store_8(&report->end_ns, hd_timer_ns());
+    hd_store_relaxed_system(&report->begin_ns, hd_load_8(&meet->state->begin_ns));
+    hd_store_relaxed_system(&report->end_ns, hd_timer_ns());
     for (int p = 0; p < meet->npeers; p++) {
         uint64_t bytes = hd_load_constant_8(&list->bytes_of[p]);
         if (bytes != 0) {
-            hd_store_8(&report->bytes_to[p], hd_load_8(&report->bytes_to[p]) + bytes);
+            hd_store_relaxed_system(&report->bytes_to[p], hd_load_8(&report->bytes_to[p]) + bytes);
         }
     }
     hd_store_release_system(&report->epoch, epoch);

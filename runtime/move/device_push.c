@@ -304,16 +304,22 @@ out:
 
 /* --- what the device has reported --------------------------------------------------------------------------------- */
 
+/* A later launch may be writing. */
+static int64_t read_now(const uint64_t *value)
+{
+    return (int64_t)__atomic_load_n(value, __ATOMIC_RELAXED);
+}
+
 void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *p)
 {
     const hd_device_report *last = &p->report[p->spec.nphases - 1];
     out->executions = (int64_t)__atomic_load_n(&last->epoch, __ATOMIC_ACQUIRE);
-    out->device_ns = (int64_t)(last->end_ns - p->report[0].begin_ns);
+    out->device_ns = read_now(&last->end_ns) - read_now(&p->report[0].begin_ns);
     out->memory_bytes = p->memory_bytes + p->lists_bytes + HD_MAX_LEGS * (int64_t)sizeof(hd_device_state);
     for (int r = 0; r < p->nranks; r++) {
         bytes_to[r] = 0;
         for (int i = 0; i < p->spec.nphases && r != p->rank; i++) {
-            bytes_to[r] += (int64_t)p->report[i].bytes_to[r];
+            bytes_to[r] += read_now(&p->report[i].bytes_to[r]);
         }
     }
 }

@@ -102,6 +102,11 @@ HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
     __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
 }
 
+HD_DEV void hd_store_relaxed_system(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELAXED);
+}
+
 HD_DEV uint32_t hd_count_device(uint32_t *at, uint32_t value)
 {
     return __atomic_fetch_add((uint32_t *)hd_sim_at(at, 4), value, __ATOMIC_RELAXED);

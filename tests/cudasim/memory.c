@@ -19,23 +19,25 @@ static const size_t SPAN = (size_t)1 << 32;
 #else
 static const size_t SPAN = (size_t)1 << 36;
 #endif
-enum { PAGE = 4096, ALIGNMENT = 256, PATTERN = 0xcb };
+enum { PAGE = 4096, ALIGNMENT = 256, PATTERN = 0xcb, MOST_AREAS = 1 << 18 };
 
 static char *untouchable; /* SPAN bytes; the view lies SPAN bytes further */
 static int file;          /* what lies behind the view: page at offset x of both */
 static size_t turn;       /* where the next search begins */
 static char given_edge;   /* freed here, allocated there */
 
-static hd_sim_area *area;
-static int nareas, capacity;
+static hd_sim_area *area; /* [MOST_AREAS], never moved: the race detector does not see the emulator's own lock */
+static int nareas;
 static _Atomic uint64_t generation = 1;
 static _Atomic int64_t device_bytes;
 
 void hd_sim_memory_begin(void)
 {
     untouchable = mmap(NULL, 2 * SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    area = mmap(NULL, MOST_AREAS * sizeof *area, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
     file = memfd_create("cudasim", MFD_CLOEXEC);
-    if (untouchable == MAP_FAILED || file < 0 || ftruncate(file, (off_t)SPAN) != 0) {
+    if (untouchable == MAP_FAILED || (void *)area == MAP_FAILED || file < 0 || ftruncate(file, (off_t)SPAN) != 0) {
         hd_sim_die("no addresses for the memory of devices");
     }
 }
@@ -62,12 +64,8 @@ const hd_sim_area *hd_sim_find(const void *pointer)
 
 void hd_sim_add_area(const hd_sim_area *what)
 {
-    if (nareas == capacity) {
-        capacity = capacity > 0 ? 2 * capacity : 16;
-        area = realloc(area, (size_t)capacity * sizeof *area);
-        if (area == NULL) {
-            hd_sim_die("no memory for %d areas", capacity);
-        }
+    if (nareas == MOST_AREAS) {
+        hd_sim_die("more than %d pieces of memory", nareas);
     }
     area[nareas++] = *what;
     atomic_fetch_add(&generation, 1);
