@@ -54,6 +54,8 @@ void hd_free(void *memory);
 void hd_alloc_fail_at(long n);
 
 int64_t hd_now_ns(void); /* CLOCK_MONOTONIC */
+/* Between two looks at what a device does, `turn` counted from 0: gives the core away, later sleeps for a while. */
+void hd_nap(int turn);
 
 /* A descriptor that was just opened, moved behind 0, 1 and 2 if it got one of those: they are the program's even while
  * it has them closed, and what it prints would land in this file. -1 stays -1, as does errno; -1 also when the

@@ -2,15 +2,28 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { YIELDS = 256, NAP_NS = 20000 };
 
 int64_t hd_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void hd_nap(int turn)
+{
+    const struct timespec some = {.tv_nsec = NAP_NS};
+    if (turn < YIELDS) {
+        sched_yield();
+    } else {
+        nanosleep(&some, NULL);
+    }
 }
 
 const char *hd_env(const char *name)

@@ -102,6 +102,13 @@ void hd_copy_make_dense(hd_copy *copy, hd_side side, int64_t offset_bytes)
     merge_loops(copy);
 }
 
+int hd_copy_same_place(const hd_copy *a, const hd_copy *b)
+{
+    size_t bytes = (size_t)a->nloops * sizeof(int64_t);
+    return a->nloops == b->nloops && a->run_bytes == b->run_bytes && a->dst_offset_bytes == b->dst_offset_bytes &&
+           memcmp(a->count, b->count, bytes) == 0 && memcmp(a->dst_stride_bytes, b->dst_stride_bytes, bytes) == 0;
+}
+
 heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer)
 {
     hd_copy one = *copy;

@@ -26,6 +26,8 @@ void hd_copy_walk(hd_copy *copy, hd_side side);
 void hd_copy_stream(hd_copy *copy);
 /* Replace one side by a dense array in loop order, at `offset_bytes`. */
 void hd_copy_make_dense(hd_copy *copy, hd_side side, int64_t offset_bytes);
+/* Do both walk the same destination, alike? Terms of one sum do. */
+int hd_copy_same_place(const hd_copy *a, const hd_copy *b);
 /* One side of a copy as a message. */
 heddle_message hd_copy_message(const hd_copy *copy, hd_side side, int peer);
 

@@ -139,16 +139,10 @@ static void add_recvs(making *m)
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* Any two parts are for the same place or for disjoint ones. */
-static int same_place(const hd_part *a, const hd_part *b)
-{
-    return a->copy.dst_offset_bytes == b->copy.dst_offset_bytes;
-}
-
 static int is_first(const hd_parts *recv, int i)
 {
     int k = 0;
-    while (k < i && !same_place(&recv->part[k], &recv->part[i])) {
+    while (k < i && !hd_copy_same_place(&recv->part[k].copy, &recv->part[i].copy)) {
         k++;
     }
     return k == i;
@@ -164,7 +158,7 @@ static heddle_status add_sum(making *m, int first)
     heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, 0);
     *sum = (mail_sum){.first = mail->nterms, .elems = bytes / (int64_t)m->spec->elem_bytes};
     for (int i = first; i < recv->count; i++) {
-        if (same_place(&recv->part[first], &recv->part[i])) {
+        if (hd_copy_same_place(&recv->part[first].copy, &recv->part[i].copy)) {
             mail->term_at[mail->nterms++] = m->part_at[i];
             sum->nterms++;
         }

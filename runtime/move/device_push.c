@@ -1,11 +1,9 @@
 /* Executions by stores between devices: what is enqueued, and how its end is noticed. */
 #include "runtime/move/device_push_inside.h"
 
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
-enum { YIELDS = 256, NAP_NS = 20000, GRACE_NS = 1000000000 /* of the host behind the device's own deadlines */ };
+enum { GRACE_NS = 1000000000 }; /* of the host behind the device's own deadlines */
 
 /* --- launches; on the plan's device as the current one ------------------------------------------------------------ */
 
@@ -164,16 +162,6 @@ out:
     return st;
 }
 
-static void nap(int turn)
-{
-    const struct timespec some = {.tv_nsec = NAP_NS};
-    if (turn < YIELDS) {
-        sched_yield();
-    } else {
-        nanosleep(&some, NULL);
-    }
-}
-
 /* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. */
 static int await_end(hd_push *p)
 {
@@ -181,7 +169,7 @@ static int await_end(hd_push *p)
     int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS;
     int done = !p->is_under_way;
     for (int turn = 0; !done && hd_now_ns() < deadline_ns; turn++) {
-        nap(turn);
+        hd_nap(turn);
         done = library->event_test(p->ended, p->device->number, &done) != HEDDLE_OK || done;
     }
     set_under_way(p, !done);
@@ -212,7 +200,7 @@ heddle_status hd_push_wait(hd_push *p)
                                       hd_comm_rank_name(p->comm, p->rank), p->device->name, p->spec.what, p->spec.what,
                                       p->spec.line));
         }
-        nap(turn);
+        hd_nap(turn);
     }
 out:
     return st;

@@ -78,14 +78,6 @@ static heddle_status make_local(hd_push_list *out, hd_push *p, const hd_copy *co
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* Parts for the same place walk the destination alike. */
-static int same_place(const hd_copy *a, const hd_copy *b)
-{
-    size_t bytes = (size_t)a->nloops * sizeof(int64_t);
-    return a->nloops == b->nloops && a->run_bytes == b->run_bytes && a->dst_offset_bytes == b->dst_offset_bytes &&
-           memcmp(a->count, b->count, bytes) == 0 && memcmp(a->dst_stride_bytes, b->dst_stride_bytes, bytes) == 0;
-}
-
 /* The order in which a part lies in its slot, the same for sender and receiver: that of the destination. */
 static hd_copy in_slot(const hd_copy *copy, int64_t at)
 {
@@ -113,7 +105,7 @@ static hd_push_sum one_sum(hd_push *p, hd_push_step *step, const hd_parts *recv,
     sum.elems = sum.bytes / p->spec.elem_bytes;
     sum.is_direct = whole.nloops == 0;
     for (int k = first; k < recv->count; k++) {
-        if (same_place(copy, &recv->part[k].copy)) {
+        if (hd_copy_same_place(copy, &recv->part[k].copy)) {
             int64_t at = reserve(&p->memory_bytes, sum.bytes);
             slot_of[recv->part[k].peer] = at - step->slots_at;
             sum.term_at[sum.nterms++] = at;

@@ -1,10 +1,7 @@
 /* Host memory on the way to and from a device's, and the order of what is enqueued against what the host does. */
 #include "runtime/move/device_staging.h"
 
-#include <sched.h>
-#include <time.h>
-
-enum { PAGE_BYTES = 4096, YIELDS = 256, NAP_NS = 20000 };
+enum { PAGE_BYTES = 4096 };
 
 struct hd_staging {
     heddle_comm *comm;
@@ -51,16 +48,6 @@ heddle_status hd_staging_test(hd_staging *staging, int *done)
     return st;
 }
 
-static void nap(int turn)
-{
-    const struct timespec some = {.tv_nsec = NAP_NS};
-    if (turn < YIELDS) {
-        sched_yield();
-    } else {
-        nanosleep(&some, NULL);
-    }
-}
-
 /* What the stream has to do before may be anything, and never end. looks: whether somebody has given up. */
 static heddle_status await(hd_staging *staging, int looks)
 {
@@ -81,7 +68,7 @@ static heddle_status await(hd_staging *staging, int looks)
                            hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)), staging->device->name,
                            s->what, s->what, s->line);
         }
-        nap(turn);
+        hd_nap(turn);
     }
 out:
     return st;

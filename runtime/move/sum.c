@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-/* Parts for the same place walk the destination alike. */
-static int same_place(const hd_copy *a, const hd_copy *b)
-{
-    size_t bytes = (size_t)a->nloops * sizeof(int64_t);
-    return a->nloops == b->nloops && a->run_bytes == b->run_bytes && a->dst_offset_bytes == b->dst_offset_bytes &&
-           memcmp(a->count, b->count, bytes) == 0 && memcmp(a->dst_stride_bytes, b->dst_stride_bytes, bytes) == 0;
-}
-
 static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
     const hd_part *part = &t->recv.part[recv];
@@ -102,7 +94,7 @@ heddle_status hd_sums_build(hd_transfer *t)
         hd_sum *sum = &out->sum[out->nsums++];
         sum->first = out->nterms;
         for (int k = i; k < recv->count; k++) {
-            if (!done[k] && same_place(&recv->part[i].copy, &recv->part[k].copy)) {
+            if (!done[k] && hd_copy_same_place(&recv->part[i].copy, &recv->part[k].copy)) {
                 done[k] = 1;
                 member[sum->nterms++] = k;
             }

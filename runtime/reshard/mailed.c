@@ -2,11 +2,9 @@
 #include "runtime/move/device_mail.h"
 #include "runtime/reshard/plan.h"
 
-#include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
-enum { YIELDS = 256, NAP_NS = 20000, END_NS = 1000000000 };
+enum { END_NS = 1000000000 };
 
 struct hd_mailed {
     const hd_device *device;
@@ -239,16 +237,6 @@ out:
     return st;
 }
 
-static void nap(int turn)
-{
-    const struct timespec some = {.tv_nsec = NAP_NS};
-    if (turn < YIELDS) {
-        sched_yield();
-    } else {
-        nanosleep(&some, NULL);
-    }
-}
-
 static heddle_status wait(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
@@ -267,7 +255,7 @@ static heddle_status wait(heddle_reshard *plan)
             plan->mailed->is_started = 0;
             return hd_comm_mail_give_up(plan->comm, st);
         }
-        nap(turn);
+        hd_nap(turn);
     }
 out:
     return st;
@@ -305,7 +293,7 @@ static int has_ended(const hd_mailed *m)
         if (m->device->library->event_test(m->event, m->device->number, &done) != HEDDLE_OK) {
             return 1; /* the device is of no more use */
         }
-        nap(turn);
+        hd_nap(turn);
     }
     return done;
 }
