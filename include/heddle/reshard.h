@@ -123,8 +123,9 @@ typedef struct heddle_reshard_info {
     const char *kernel; /* copy kernel of this rank's largest transfer */
     const char *why;    /* one sentence: why this path and kernel, with figures if timed */
     const char *line;   /* the reshard line */
-    const char *wire;   /* between devices: "peer", "host"; "" for arrays in host memory */
-    int is_capturable;  /* 1: execute may be captured into a graph */
+    const char *wire;   /* between devices: "peer", "nccl", "host"; "" for arrays in host memory */
+    int is_capturable;  /* 1: execute may be captured into a graph. The counters of a replayed graph: wire peer counts
+                           every replay, wire nccl the capture once */
     int64_t device_ns;  /* wire peer: of the last finished execution, waiting for peers included */
 } heddle_reshard_info;
 

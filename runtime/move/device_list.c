@@ -1,7 +1,6 @@
 /* Copies within a device's memory as lists of boxes, each carried out by one launch. */
-#include "runtime/move/device_mail.h"
+#include "runtime/move/device_list.h"
 
-#include <sched.h>
 #include <string.h>
 
 enum { BYTES_OF_A_BLOCK = 32768 /* at the least */, BASES = 2 };
@@ -25,26 +24,48 @@ hd_device_box hd_device_box_of(const hd_copy *copy, int src_base, int dst_base)
     return box;
 }
 
-/* Nobody waits for anybody in these launches, so only their bytes and the device limit them. */
-static heddle_status blocks_for(int *out, const hd_device *device, const hd_device_box *box, int nboxes)
+int hd_device_blocks_for(const hd_device_box *box, int nboxes, int most)
 {
-    int most = 0;
-    double bytes = 0;
+    double blocks = 1;
     for (int i = 0; i < nboxes; i++) {
-        double one = (double)box[i].run_bytes;
+        double bytes = (double)box[i].run_bytes;
         for (int k = 0; k < box[i].nloops; k++) {
-            one *= (double)box[i].count[k];
+            bytes *= (double)box[i].count[k];
         }
-        bytes += one;
+        blocks += bytes / BYTES_OF_A_BLOCK;
     }
-    heddle_status st = device->library->blocks(&most, device->number);
-    *out = bytes / BYTES_OF_A_BLOCK < most ? (int)(bytes / BYTES_OF_A_BLOCK) + 1 : most;
-    *out = *out > nboxes ? *out : nboxes;
+    most = most > 0 ? most : 1;
+    return blocks < most ? (int)blocks : most;
+}
+
+heddle_status hd_device_load_kernels(const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    int before = 0;
+    HD_TRY(device->library->enter(&before, device->number));
+    st = device->library->status(kernels_of(device)->load(), device->number, "loading the kernels");
+    device->library->leave(before);
+out:
+    return st;
+}
+
+heddle_status hd_device_list_build(void **out, size_t *bytes, const hd_device *device, const hd_device_box *box,
+                                   int nboxes, int blocks)
+{
+    const hd_device_kernels *kernels = kernels_of(device);
+    *bytes = kernels->list_bytes(box, nboxes, blocks);
+    if (*bytes == 0) {
+        return hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
+    }
+    heddle_status st = hd_alloc(out, 1, *bytes, "boxes of a device");
+    if (st == HEDDLE_OK) {
+        kernels->list_make(*out, box, nboxes, blocks);
+    }
     return st;
 }
 
 /* The list's copy on the device, on a stream that nobody else's work is on. */
-static heddle_status upload(hd_device_list *list)
+static heddle_status upload(hd_device_list *list, int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = list->device->library;
@@ -55,9 +76,13 @@ static heddle_status upload(hd_device_list *list)
     HD_TRY(library->event_create(&event, device));
     HD_TRY(library->copy(list->on_device, 0, list->list, 0, list->bytes, 1, device, stream));
     HD_TRY(library->event_record(event, device, stream));
-    while (!done) {
+    for (int turn = 0; !done; turn++) {
         HD_TRY(library->event_test(event, device, &done));
-        sched_yield();
+        HD_TRY(done || hd_now_ns() < deadline_ns
+                   ? HEDDLE_OK
+                   : hd_fail(HEDDLE_ERR_TIMEOUT, "device %s did not come to a copy of %lld bytes before the deadline",
+                             list->device->name, (long long)list->bytes));
+        hd_nap(turn);
     }
 out:
     library->event_destroy(event, device);
@@ -65,24 +90,23 @@ out:
     return st;
 }
 
-heddle_status hd_device_list_make(hd_device_list *out, const hd_device *device, const hd_device_box *box, int nboxes)
+heddle_status hd_device_list_make(hd_device_list *out, const hd_device *device, const hd_device_box *box, int nboxes,
+                                  int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_device_kernels *kernels = kernels_of(device);
-    int blocks = 0;
+    int most = 0, blocks;
+    size_t bytes = 0;
     *out = (hd_device_list){.device = device};
     if (nboxes == 0) {
         return HEDDLE_OK;
     }
-    HD_TRY(blocks_for(&blocks, device, box, nboxes));
-    out->bytes = (int64_t)kernels->list_bytes(box, nboxes, blocks);
-    if (out->bytes == 0) {
-        return hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
-    }
-    HD_TRY(hd_alloc(&out->list, 1, (size_t)out->bytes, "boxes of a device"));
-    kernels->list_make(out->list, box, nboxes, blocks);
-    HD_TRY(device->library->alloc(&out->on_device, device->number, (size_t)out->bytes));
-    st = upload(out);
+    /* Nobody waits for anybody in these launches, so only their bytes and the device limit them. */
+    HD_TRY(device->library->blocks(&most, device->number));
+    blocks = hd_device_blocks_for(box, nboxes, most);
+    HD_TRY(hd_device_list_build(&out->list, &bytes, device, box, nboxes, blocks > nboxes ? blocks : nboxes));
+    out->bytes = (int64_t)bytes;
+    HD_TRY(device->library->alloc(&out->on_device, device->number, bytes));
+    st = upload(out, deadline_ns);
 out:
     if (st != HEDDLE_OK) {
         hd_device_list_free(out);

@@ -215,16 +215,17 @@ static heddle_status make(making *m)
     heddle_status st = HEDDLE_OK;
     hd_device_mail *mail = m->mail;
     const hd_copy *clear = m->spec->phase->clear;
+    int64_t deadline_ns = hd_comm_deadline_ns(mail->comm, m->spec->deadline_ms);
     HD_TRY(alloc_all(m));
     add_sends(m);
     add_recvs(m);
     HD_TRY(add_sums(m));
     if (clear != NULL && hd_copy_bytes(clear) > 0) {
         hd_device_box box = hd_device_box_of(clear, 0, 0);
-        HD_TRY(hd_device_list_make(&mail->clear, mail->device, &box, 1));
+        HD_TRY(hd_device_list_make(&mail->clear, mail->device, &box, 1, deadline_ns));
     }
-    HD_TRY(hd_device_list_make(&mail->before, mail->device, m->before, m->nbefore));
-    HD_TRY(hd_device_list_make(&mail->after, mail->device, m->after, m->nafter));
+    HD_TRY(hd_device_list_make(&mail->before, mail->device, m->before, m->nbefore, deadline_ns));
+    HD_TRY(hd_device_list_make(&mail->after, mail->device, m->after, m->nafter, deadline_ns));
     if (mail->stage_bytes > 0) {
         st = mail->device->library->alloc((void **)&mail->stage, mail->device->number, (size_t)mail->stage_bytes);
     }

@@ -56,10 +56,8 @@ static heddle_status add(const hd_push *p, const hd_push_step *step, void *dst, 
         for (int k = 0; k < sum->nterms; k++) {
             term[k] = p->memory + sum->term_at[k];
         }
-        if (sum->nterms > 1) {
-            char *result = (sum->is_direct ? (char *)dst : p->memory) + sum->result_at;
-            HD_TRY(launched(p, p->kernels->sum(result, term, sum->nterms, sum->elems, p->spec.dtype, stream)));
-        }
+        char *result = (sum->is_direct ? (char *)dst : p->memory) + sum->result_at;
+        HD_TRY(launched(p, p->kernels->sum(result, term, sum->nterms, sum->elems, p->spec.dtype, stream)));
     }
     st = copy(p, &step->unpack, p->memory, dst, stream);
 out:

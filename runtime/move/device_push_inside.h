@@ -2,7 +2,7 @@
 #ifndef HD_MOVE_DEVICE_PUSH_INSIDE_H
 #define HD_MOVE_DEVICE_PUSH_INSIDE_H
 
-#include "kernels/table_device.h"
+#include "runtime/move/device_list.h"
 #include "runtime/move/device_push.h"
 
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 256, BYTES_OF_A_BLOCK = 32768 /* of a launch, at the least */ };
+enum { ALIGNMENT = 256 };
 
 static int64_t reserve(int64_t *all_bytes, int64_t bytes)
 {
@@ -14,54 +14,23 @@ static int64_t reserve(int64_t *all_bytes, int64_t bytes)
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
-static hd_device_box box_of(const hd_copy *copy, int peer, int dst_base)
+static hd_device_box box_of(const hd_copy *copy, int peer)
 {
-    hd_device_box box = {.peer = peer,
-                         .dst_base = dst_base,
-                         .src_offset_bytes = copy->src_offset_bytes,
-                         .dst_offset_bytes = copy->dst_offset_bytes,
-                         .run_bytes = copy->run_bytes,
-                         .nloops = copy->nloops};
-    memcpy(box.count, copy->count, sizeof copy->count);
-    memcpy(box.src_stride_bytes, copy->src_stride_bytes, sizeof copy->src_stride_bytes);
-    memcpy(box.dst_stride_bytes, copy->dst_stride_bytes, sizeof copy->dst_stride_bytes);
+    hd_device_box box = hd_device_box_of(copy, 0, 0);
+    box.peer = peer;
     return box;
-}
-
-/* Blocks that a launch may have: kernels of all ranks that share the device wait for one another there, so they must
- * run at the same time. */
-static heddle_status blocks_for(int *out, const hd_push *p, const hd_device_box *box, int nboxes)
-{
-    heddle_status st = HEDDLE_OK;
-    int most = 0;
-    double bytes = 0;
-    for (int i = 0; i < nboxes; i++) {
-        double one = (double)box[i].run_bytes;
-        for (int k = 0; k < box[i].nloops; k++) {
-            one *= (double)box[i].count[k];
-        }
-        bytes += one;
-    }
-    HD_TRY(p->device->library->blocks(&most, p->device->number));
-    most = most / hd_comm_sharers(p->comm).all - nboxes; /* shares are rounded up */
-    *out = bytes / BYTES_OF_A_BLOCK < most ? (int)(bytes / BYTES_OF_A_BLOCK) + 1 : most;
-    *out = *out > 0 ? *out : 1;
-out:
-    return st;
 }
 
 static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes)
 {
     heddle_status st = HEDDLE_OK;
-    int blocks = 0;
-    HD_TRY(blocks_for(&blocks, p, box, nboxes));
-    out->bytes = p->kernels->list_bytes(box, nboxes, blocks);
-    if (out->bytes == 0) {
-        st = hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
-        goto out;
-    }
-    HD_TRY(hd_alloc(&out->list, 1, out->bytes, "boxes of a device"));
-    p->kernels->list_make(out->list, box, nboxes, blocks);
+    int most = 0;
+    HD_TRY(p->device->library->blocks(&most, p->device->number));
+    /* Kernels of all ranks that share the device wait for one another there, so they must run at the same time; and
+     * the boxes' shares are rounded up. */
+    most = most / hd_comm_sharers(p->comm).all - nboxes;
+    HD_TRY(
+        hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes, hd_device_blocks_for(box, nboxes, most)));
     out->at = reserve(&p->lists_bytes, (int64_t)out->bytes);
 out:
     return st;
@@ -72,7 +41,7 @@ static heddle_status make_local(hd_push_list *out, hd_push *p, const hd_copy *co
     if (copy == NULL || hd_copy_bytes(copy) == 0) {
         return HEDDLE_OK;
     }
-    hd_device_box box = box_of(copy, p->rank, 0);
+    hd_device_box box = box_of(copy, p->rank);
     return make_list(out, p, &box, 1);
 }
 
@@ -111,12 +80,7 @@ static hd_push_sum one_sum(hd_push *p, hd_push_step *step, const hd_parts *recv,
             sum.term_at[sum.nterms++] = at;
         }
     }
-    if (sum.nterms == 1 || !sum.is_direct) { /* a lone term keeps its bits */
-        sum.is_direct = 0;
-        sum.result_at = sum.nterms == 1 ? sum.term_at[0] : reserve(&p->memory_bytes, sum.bytes);
-    } else {
-        sum.result_at = whole.dst_offset_bytes;
-    }
+    sum.result_at = sum.is_direct ? whole.dst_offset_bytes : reserve(&p->memory_bytes, sum.bytes);
     return sum;
 }
 
@@ -134,7 +98,7 @@ static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *r
             *sum = one_sum(p, step, recv, i, slot_of);
             if (!sum->is_direct) {
                 const hd_copy copy = out_of_slot(&recv->part[i].copy, sum->result_at);
-                box[nboxes++] = box_of(&copy, p->rank, 0);
+                box[nboxes++] = box_of(&copy, p->rank);
             }
         }
     }
@@ -167,7 +131,7 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
             if (send->part[i].peer == peer) {
                 int64_t slot = all[peer].slot_of[phase][p->rank];
                 const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
-                box[nboxes++] = box_of(&copy, peer, 0);
+                box[nboxes++] = box_of(&copy, peer);
             }
         }
     }
@@ -201,25 +165,13 @@ static void make_meet(hd_push_step *step, hd_push *p, int phase, const told *all
 
 _Static_assert(HD_MAX_LEGS * sizeof(hd_device_report) <= HD_DEVICE_PAGE_BYTES, "reports fit their page");
 
-static heddle_status load_kernels(const hd_push *p)
-{
-    heddle_status st = HEDDLE_OK;
-    const heddle_device *library = p->device->library;
-    int before = 0;
-    HD_TRY(library->enter(&before, p->device->number));
-    st = library->status(p->kernels->load(), p->device->number, "cudaFuncGetAttributes");
-    library->leave(before);
-out:
-    return st;
-}
-
 /* What a rank can make by itself, before the others are asked. */
 static heddle_status make_own(hd_push *p, told *mine)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = p->device->library;
     memset(mine->slot_of, 0xff, sizeof mine->slot_of);
-    HD_TRY(load_kernels(p));
+    HD_TRY(hd_device_load_kernels(p->device));
     HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));

@@ -64,9 +64,26 @@ static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const
     return HEDDLE_OK;
 }
 
+heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst)
+{
+    int reason = HD_REFUSED_NOT;
+    if (plan->is_checked && src == plan->src && dst == plan->dst) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
+    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
+        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
+                     hd_refusals[reason], plan->line_text);
+    }
+    plan->is_checked = st == HEDDLE_OK;
+    plan->src = src;
+    plan->dst = dst;
+    return st;
+}
+
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
-static const void *place(const heddle_reshard *plan, hd_place where)
+const void *hd_plan_place(const heddle_reshard *plan, hd_place where)
 {
     const hd_work *w = &plan->work;
     switch (where) {
@@ -82,8 +99,8 @@ static const void *place(const heddle_reshard *plan, hd_place where)
 static void list_legs(heddle_reshard *plan)
 {
     for (int p = 0; p < plan->nphases; p++) {
-        plan->leg[p] = (hd_leg){plan->transfer[p], place(plan, plan->problem.phase[p].src),
-                                (void *)(uintptr_t)place(plan, plan->problem.phase[p].dst)};
+        plan->leg[p] = (hd_leg){plan->transfer[p], hd_plan_place(plan, plan->problem.phase[p].src),
+                                (void *)(uintptr_t)hd_plan_place(plan, plan->problem.phase[p].dst)};
     }
 }
 

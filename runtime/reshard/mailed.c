@@ -18,22 +18,12 @@ struct hd_mailed {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status make_local(hd_device_list *out, const hd_device *device, const hd_copy *copy, int64_t offset)
+static heddle_status make_local(hd_device_list *out, const heddle_reshard *plan, const hd_copy *copy, int64_t offset)
 {
     hd_device_box box = hd_device_box_of(copy, 0, 0);
-    return offset >= 0 ? hd_device_list_make(out, device, &box, 1) : HEDDLE_OK;
-}
-
-static heddle_status load_kernels(const hd_device *device)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_device_kernels *kernels = device->library->kernels;
-    int before = 0;
-    HD_TRY(device->library->enter(&before, device->number));
-    st = device->library->status(kernels->load(), device->number, "loading the kernels");
-    device->library->leave(before);
-out:
-    return st;
+    return offset >= 0 ? hd_device_list_make(out, plan->mailed->device, &box, 1,
+                                             hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms))
+                       : HEDDLE_OK;
 }
 
 static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, const int *any_adds)
@@ -41,9 +31,9 @@ static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, con
     heddle_status st = HEDDLE_OK;
     hd_mailed *m = plan->mailed;
     HD_TRY(m->device->library->event_create(&m->event, m->device->number));
-    HD_TRY(load_kernels(m->device));
-    HD_TRY(make_local(&m->before, m->device, &plan->work.src_dense, plan->work.src_offset));
-    HD_TRY(make_local(&m->after, m->device, &plan->work.dst_dense, plan->work.dst_offset));
+    HD_TRY(hd_device_load_kernels(m->device));
+    HD_TRY(make_local(&m->before, plan, &plan->work.src_dense, plan->work.src_offset));
+    HD_TRY(make_local(&m->after, plan, &plan->work.dst_dense, plan->work.dst_offset));
     for (int p = 0; p < plan->nphases; p++) {
         hd_mail_spec spec = {.phase = &parts[p].spec,
                              .any_adds = any_adds[p],
@@ -121,32 +111,13 @@ static void explain(heddle_reshard *plan)
 /* A rank that cannot take part would be waited for: it gives up. */
 static heddle_status check(heddle_reshard *plan, const void *src, void *dst)
 {
-    int reason = HD_REFUSED_NOT;
-    if (plan->is_checked && src == plan->src && dst == plan->dst) {
-        return HEDDLE_OK;
-    }
-    heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
-    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
-        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
-                     hd_refusals[reason], plan->line_text);
-    }
-    plan->is_checked = st == HEDDLE_OK;
-    plan->src = src;
-    plan->dst = dst;
+    heddle_status st = hd_plan_take_arrays(plan, src, dst);
     return st == HEDDLE_OK ? st : hd_comm_mail_give_up(plan->comm, st);
 }
 
 static char *place(const heddle_reshard *plan, hd_place where)
 {
-    const hd_work *w = &plan->work;
-    switch (where) {
-    case HD_PLACE_SRC:
-        return w->src_offset >= 0 ? w->memory + w->src_offset : (char *)(uintptr_t)plan->src;
-    case HD_PLACE_DST:
-        return w->dst_offset >= 0 ? w->memory + w->dst_offset : plan->dst;
-    default:
-        return w->memory + w->offset[where == HD_PLACE_WORK1];
-    }
+    return (char *)(uintptr_t)hd_plan_place(plan, where);
 }
 
 static heddle_status copy_local(const hd_mailed *m, const hd_device_list *list, const void *src, void *dst,
@@ -282,6 +253,7 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->bytes_messages = all.bytes;
     info->messages = all.messages;
     info->workspace_bytes += all.memory_bytes;
+    info->is_capturable = 1;
 }
 
 /* After a failure what is enqueued ends soon, unless the handle is the caller's. */

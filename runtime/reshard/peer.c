@@ -72,18 +72,7 @@ static void explain(heddle_reshard *plan)
 /* A rank that cannot take part would be waited for: it gives up. */
 static heddle_status check(heddle_reshard *plan, const void *src, void *dst)
 {
-    int reason = HD_REFUSED_NOT;
-    if (plan->is_checked && src == plan->src && dst == plan->dst) {
-        return HEDDLE_OK;
-    }
-    heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
-    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
-        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
-                     hd_refusals[reason], plan->line_text);
-    }
-    plan->is_checked = st == HEDDLE_OK;
-    plan->src = src;
-    plan->dst = dst;
+    heddle_status st = hd_plan_take_arrays(plan, src, dst);
     return st == HEDDLE_OK ? st : hd_comm_abort_with(plan->comm, st);
 }
 

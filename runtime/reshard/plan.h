@@ -169,6 +169,11 @@ extern const char *const hd_refusals[HD_REFUSED_COUNT];
 /* What is wrong with arrays that lie, or should lie, in `space`, without asking who reaches them. */
 heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_space space, const void *src,
                             const void *dst);
+/* Arrays in a device's memory of wires without a channel to refuse them by: this rank's plan->src and ->dst from now
+ * on, or HEDDLE_ERR_ARG. The others would wait for a rank that cannot take part: it gives up. */
+heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst);
+/* Where a phase reads or writes, of the arrays taken last. */
+const void *hd_plan_place(const heddle_reshard *plan, hd_place where);
 /* Nothing is in flight, or HEDDLE_ERR_ARG. */
 heddle_status hd_plan_check_free(heddle_reshard *plan);
 

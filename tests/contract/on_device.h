@@ -120,4 +120,15 @@ out:
     return st;
 }
 
+/* All that a rank does with a device. */
+static inline heddle_status goes_through(heddle_comm *comm)
+{
+    device_fixture f = {0};
+    heddle_status st = device_set_up(&f, comm, 0);
+    st = st == HEDDLE_OK ? whole(&f, 1) : st;
+    st = st == HEDDLE_OK ? heddle_comm_poll(comm) : st;
+    device_tear_down(&f);
+    return st;
+}
+
 #endif

@@ -280,6 +280,7 @@ static heddle_status one_captured(heddle_comm *comm)
     device_fixture f = {0};
     device_sim sim;
     void *stream = NULL, *graph = NULL, *exec = NULL;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
     HD_TRY(device_sim_get(&sim));
     graphs g = get_graphs(&sim);
     HD_TRY(device_set_up(&f, comm, 0));
@@ -296,6 +297,8 @@ static heddle_status one_captured(heddle_comm *comm)
         HD_TRY(check_got(&f, round));
     }
     HD_TRY(heddle_comm_poll(comm));
+    HD_TRY(heddle_reshard_get_info(&info, f.reshard));
+    CHECK(info.is_capturable && strcmp(info.wire, "nccl") == 0 && info.executions == 1);
 out:
     if (exec != NULL) {
         (void)g.exec_destroy(exec);

@@ -253,16 +253,6 @@ static void a_refusal_ends_waits(void **state)
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static heddle_status goes_through(heddle_comm *comm)
-{
-    device_fixture f = {0};
-    heddle_status st = device_set_up(&f, comm, 0);
-    st = st == HEDDLE_OK ? whole(&f, 1) : st;
-    st = st == HEDDLE_OK ? heddle_comm_poll(comm) : st;
-    device_tear_down(&f);
-    return st;
-}
-
 static void every_call_can_fail(void **state)
 {
     (void)state;

@@ -137,17 +137,6 @@ static void a_captured_stream_is_refused(void **state)
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-/* All that a rank does, with the n-th call of its device failing. */
-static heddle_status goes_through(heddle_comm *comm)
-{
-    device_fixture f = {0};
-    heddle_status st = device_set_up(&f, comm, 0);
-    st = st == HEDDLE_OK ? whole(&f, 1) : st;
-    st = st == HEDDLE_OK ? heddle_comm_poll(comm) : st;
-    device_tear_down(&f);
-    return st;
-}
-
 static void every_call_can_fail(void **state)
 {
     (void)state;

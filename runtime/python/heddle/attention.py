@@ -99,6 +99,17 @@ class _Sharded:
     def _create(self) -> int:
         raise NotImplementedError
 
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
+        inputs = self._inputs(q, k, v)
+        o = self._empty(q, self.heads, self.dv)
+        self.execute(*inputs, self._place("o", o, self.heads, self.dv))
+        return o
+
+    def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
+        """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
+        raise NotImplementedError
+
     def _object(self, turn: int) -> int:
         self._state.open_handle()
         at = turn % len(self._objects)
@@ -212,13 +223,6 @@ class Attention(_Sharded):
                                                       ctypes.byref(line.from_), ctypes.byref(options)))
         return made(out)
 
-    def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
-        inputs = self._inputs(q, k, v)
-        o = self._empty(q, self.heads, self.dv)
-        self.execute(*inputs, self._place("o", o, self.heads, self.dv))
-        return o
-
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
         given = self._place("d_o", d_o, self.heads, self.dv)
@@ -227,7 +231,6 @@ class Attention(_Sharded):
         return dq, dk, dv
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
-        """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
         handle, ticket = self._next()
         self._state.check(lib.heddle_attention_forward(handle, *_arrays((q, k, v, o)), None, None))
         return ticket
@@ -272,13 +275,6 @@ class LinearAttention(_Sharded):
                                                              ctypes.byref(line.from_), ctypes.byref(options)))
         return made(out)
 
-    def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
-        inputs = self._inputs(q, k, v)
-        o = self._empty(q, self.heads, self.dv)
-        self.execute(*inputs, self._place("o", o, self.heads, self.dv))
-        return o
-
     def backward(self, q: Any, k: Any, v: Any, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call, given its q, k, v again."""
         inputs = *self._inputs(q, k, v), self._place("d_o", d_o, self.heads, self.dv)
@@ -287,7 +283,6 @@ class LinearAttention(_Sharded):
         return dq, dk, dv
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
-        """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
         handle, ticket = self._next()
         self._state.check(lib.heddle_linear_attention_forward(handle, *_arrays((q, k, v, o)), None))
         return ticket
