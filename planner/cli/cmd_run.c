@@ -79,12 +79,12 @@ static void say_place(const run_job *job, int ranks)
     const char *sentence = heddle_last_error();
     const char *named = strstr(sentence, "rank ");
     const int rank = named == NULL ? -1 : atoi(named + 5);
-    if (job->task.place == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
+    if (job->task.step_of == NULL || cli_launcher(NULL, NULL) != NULL || strstr(sentence, "stage '") != NULL ||
         strstr(sentence, "entering '") != NULL || strstr(sentence, "backward from '") != NULL || rank < 0 ||
         rank >= ranks) {
         return;
     }
-    const int step = job->task.place[rank] - 1;
+    const int step = job->task.step_of[rank] - 1;
     if (step < 0) {
         snprintf(name, sizeof(name), "before the first stage");
     } else {
@@ -155,13 +155,13 @@ static int run_ranks(run_job *job, int ranks)
 {
     const size_t bytes = (size_t)ranks * sizeof(int);
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    job->task.place = place == MAP_FAILED ? NULL : place;
+    job->task.step_of = place == MAP_FAILED ? NULL : place;
     job->task.watch = isatty(STDERR_FILENO) ? show_step : NULL;
     const int code = cli_with_ranks(job->options, ranks, run_main, job);
     if (code == CLI_FAILED) {
         say_place(job, ranks);
     }
-    if (job->task.place != NULL) {
+    if (job->task.step_of != NULL) {
         munmap(place, bytes);
     }
     return code;

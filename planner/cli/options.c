@@ -1,7 +1,7 @@
 #include "options.h"
-#include "planner/report/text.h"
-
 #include "launch.h"
+#include "planner/report/text.h"
+#include "runtime/verify/samples.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -118,7 +118,7 @@ static const cli_option table[] = {
     {"iterations", "N", CLI_BENCH, NUMBER, AT(iterations), NULL,
      "executions timed; at least 30 rounds of 4, and until --seconds are over", 1, 400000},
     {"iterations", "N", CLI_BENCH_LINEAR, NUMBER, AT(iterations), NULL,
-     "calls timed; as many as fit --seconds, at least 10", 1, 1000000},
+     "calls timed; as many as fit --seconds, at least 10", 1, SAMPLES_AT_MOST},
     {"seconds", "S", BENCHES, NUMBER, AT(seconds), "3", "time to spend", 0, 86400},
     {"memory", "peer|any", CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
      "any: private buffers, which peers cannot reach"},

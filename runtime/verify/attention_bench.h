@@ -25,7 +25,8 @@ typedef struct attention_bench {
 /* Collective: the three take turns for so long. */
 heddle_status attention_time(attention_bench *out, heddle_comm *comm, const attention_case *c, double seconds);
 
-/* What is timed of linear attention: forward or backward, so many calls, or as many as fit the seconds. */
+/* What is timed of linear attention: forward or backward, so many calls (at most SAMPLES_AT_MOST), or, iterations 0, as
+ * many as fit the seconds. */
 typedef struct linear_bench_options {
     int backward, ranks;
     int64_t iterations, seconds;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Four times the cache of today's largest devices; a sample lasts so long that its end, which the host looks for every
+/* Twice the cache of today's largest devices; a sample lasts so long that its end, which the host looks for every
  * now and then, does not count. */
 enum { COLD_BYTES = 256 << 20, LEAST_SETS = 2, MOST_SETS = 64, SAMPLE_MS = 10, MOST_REPEATS = 1000, TURNS = 4 };
 
@@ -104,18 +104,19 @@ static heddle_status more(int *go_on, const bench *b, const heddle_bench_options
     double wants = rounds < options->min_rounds ||
                    (rounds < options->max_rounds && samples_now_ms() - start_ms < (double)options->budget_ms);
     heddle_status st = largest(&wants, b->comm);
-    *go_on = wants > 0 && (int64_t)b->samples + TURNS <= SAMPLES_AT_MOST;
+    *go_on = wants > 0;
     return st;
 }
 
 static heddle_status measure(bench *b, const heddle_bench_options *options)
 {
     const double start_ms = samples_now_ms();
+    const size_t most = (size_t)options->max_rounds * TURNS;
     int go_on = 1;
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
-        b->ms[i] = calloc(SAMPLES_AT_MOST, sizeof *b->ms[i]);
-        st = b->ms[i] == NULL ? judge_no_memory("times", SAMPLES_AT_MOST * (double)sizeof *b->ms[i]) : HEDDLE_OK;
+        b->ms[i] = calloc(most, sizeof *b->ms[i]);
+        st = b->ms[i] == NULL ? judge_no_memory("times", (double)most * (double)sizeof *b->ms[i]) : HEDDLE_OK;
     }
     while (st == HEDDLE_OK && go_on) {
         for (int turn = 0; turn < TURNS && st == HEDDLE_OK; turn++, b->samples++) {

@@ -151,8 +151,8 @@ static int64_t now_ns(void)
 static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 {
     heddle_bucket_info before = {.struct_bytes = sizeof(before)}, after = {.struct_bytes = sizeof(after)};
-    if (f->task->place != NULL) { /* behind all steps, forward and back */
-        __atomic_store_n(&f->task->place[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
+    if (f->task->step_of != NULL) { /* behind all steps, forward and back */
+        __atomic_store_n(&f->task->step_of[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
     }
     heddle_status st = heddle_bucket_get_info(&before, f->back->bucket);
     const int64_t start_ns = now_ns();

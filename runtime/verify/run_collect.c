@@ -16,7 +16,7 @@ static heddle_status run_reference(run_result *out, const run_task *task)
     heddle_comm_options_init(&comm_options);
     comm_options.bind = HEDDLE_BIND_NONE;
     alone.passes = 1;
-    alone.place = NULL;
+    alone.step_of = NULL;
     heddle_status st = heddle_mesh_parse(&alone.mesh, "[sp=1]");
     if (st == HEDDLE_OK) {
         st = heddle_plan(&schedule, task->model, &alone.mesh, NULL);

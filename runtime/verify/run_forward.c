@@ -124,8 +124,8 @@ static void begin_step(void *ctx, int step, int backward)
     const run_pass *f = ctx;
     const run_task *task = f->task;
     const int nstages = task->info.nstages * task->info.repeat;
-    if (task->place != NULL) {
-        __atomic_store_n(&task->place[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
+    if (task->step_of != NULL) {
+        __atomic_store_n(&task->step_of[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
                          __ATOMIC_RELAXED);
     }
     if (f->is_watched) {

@@ -30,6 +30,7 @@ for kind in fail kill; do
             else
                 [ $code = 1 ] || fail "$kind=$n, $transport: exit code $code"
                 grep -q "rank 1" "$work/err" || fail "$kind=$n, $transport: rank 1 is not named"
+                ! grep -q "rank 1: rank 1:" "$work/err" || fail "$kind=$n, $transport: rank 1 is named twice"
             fi
         done
         [ $code = 0 ] || fail "$kind=$n, $transport: call $n was not expected"

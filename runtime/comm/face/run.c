@@ -27,7 +27,11 @@ static heddle_status result_of(const hd_run_shared *shared, int nranks)
         return HEDDLE_OK;
     }
     const hd_run_rank *r = &shared->rank[worst];
-    return hd_fail((heddle_status)r->status, "rank %d%s %s", worst, r->ended ? "" : ":", r->sentence);
+    char name[32];
+    const int bytes = snprintf(name, sizeof name, "rank %d:", worst);
+    const int is_named = strncmp(r->sentence, name, (size_t)bytes) == 0; /* by whoever first knew */
+    return is_named ? hd_fail((heddle_status)r->status, "%s", r->sentence)
+                    : hd_fail((heddle_status)r->status, "rank %d%s %s", worst, r->ended ? "" : ":", r->sentence);
 }
 
 static heddle_status run_all(int nranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
