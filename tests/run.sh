@@ -5,13 +5,18 @@
 #     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy python long (docs/testing.md)
 #     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi plain
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
+#     tests/run.sh --build ...            builds what the same words without it run, and stops
 #
 # What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS tests run at a time (default 1).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
 
-preset=release
+preset=release build_only=0
+if [ "${1:-}" = --build ]; then
+    build_only=1
+    shift
+fi
 if [ "${1:-}" = --preset ]; then
     preset=${2:?--preset wants a name: release asan ubsan asan-ubsan tsan clang nompi plain fuzz}
     shift 2
@@ -29,18 +34,23 @@ heddle_packages $wanted
 
 mkdir -p "$folder"
 log=$folder/build.log
-launcher=""
+given=""
 case $preset in # this one everything; the others what they run
 release) targets="" ;;
 fuzz) targets="--target fuzzers" ;;
 *) targets="--target$(printf ' tier_%s' "$@")" ;;
 esac
-command -v ccache >/dev/null && launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
-if ! { cmake --preset "$preset" -G Ninja -DHEDDLE_TESTS=ON $launcher && cmake --build "$folder" $targets; } >"$log" 2>&1; then
+exec 9>"$folder/lock"
+flock 9 # a build of this folder that runs already is waited for
+command -v ccache >/dev/null && given=-DCMAKE_C_COMPILER_LAUNCHER=ccache
+[ -f "$folder/CMakeCache.txt" ] || given="-G Ninja $given" # a folder keeps the generator that it has
+if ! { cmake --preset "$preset" -DHEDDLE_TESTS=ON $given && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2
     echo "error: the build failed; the whole log is in $log" >&2
     exit 1
 fi
+exec 9>&-
+[ "$build_only" = 0 ] || exit 0
 
 case " $* " in *" python "*)
     if [ -z "${HEDDLE_TEST_PYTHON:-}" ]; then
@@ -79,10 +89,9 @@ export HEDDLE_TEST_ALLOW_SKIP
 export HEDDLE_TEST_SKIP_LOG=$PWD/$folder/not_run_here.tsv
 : >"$HEDDLE_TEST_SKIP_LOG"
 
-export HEDDLE_TEST_TIME_SCALE=${HEDDLE_TEST_TIME_SCALE:-1}
 case $preset in
 *san | fuzz)
-    export HEDDLE_TEST_TIME_SCALE=5
+    : "${HEDDLE_TEST_TIME_SCALE:=5}"
     [ "$preset" != tsan ] || : "${HEDDLE_TEST_ROUNDS:=10}"
     export HEDDLE_TEST_ROUNDS=${HEDDLE_TEST_ROUNDS:-25} # of random draws; shapes, methods and faults are all tried
     export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
@@ -90,6 +99,7 @@ case $preset in
     export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp
     ;;
 esac
+export HEDDLE_TEST_TIME_SCALE=${HEDDLE_TEST_TIME_SCALE:-1}
 
 results=$PWD/$folder/results.xml
 rm -f "$results"
