@@ -1,46 +1,10 @@
 /* The wire nccl: calls only enqueue and may be captured, communicators of NCCL may be lent; and what goes wrong: every
  * rank is told, what is in streams ends, and nothing is left behind. */
-#include "on_device.h"
+#include "graphs.h"
+#include "nccl_sim.h"
 #include "time_limit.h"
 
-#include <heddle/nccl.h>
 #include <signal.h>
-
-typedef struct nccl_sim {
-    void (*fail_at)(int64_t n, int result);
-    void (*fail_group_at)(int64_t n, int result);
-    int64_t (*calls)(void);
-    int (*comms)(void);
-    int64_t (*aborts)(void);
-} nccl_sim;
-
-/* From the library as heddle loads it. */
-static nccl_sim get_sim(void)
-{
-    static const char *const names[] = {"ncclsim_fail_at", "ncclsim_fail_group_at", "ncclsim_calls", "ncclsim_comms",
-                                        "ncclsim_aborts"};
-    nccl_sim out;
-    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
-    assert_non_null(handle);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *found = dlsym(handle, names[i]);
-        assert_non_null(found);
-        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
-    }
-    return out;
-}
-
-static heddle_comm_options by_nccl(int64_t deadline_ms)
-{
-    heddle_comm_options options;
-    setenv("HEDDLE_MODULE_PATH", HEDDLE_NCCL_SIM, 1);
-    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1);
-    heddle_comm_options_init(&options);
-    options.device = "cuda";
-    options.wire = HEDDLE_WIRE_NCCL;
-    options.deadline_ms = deadline_ms;
-    return options;
-}
 
 enum { RANKS = 2 };
 static heddle_status ended[RANKS]; /* how each rank's work went */
@@ -252,27 +216,6 @@ static void execute_only_enqueues(void **state)
 
 /* --- captured -------------------- */
 
-typedef struct graphs { /* CUDA's, of the emulated library */
-    int (*begin)(void *stream, int mode);
-    int (*end)(void *stream, void **graph);
-    int (*instantiate)(void **exec, void *graph, unsigned long long flags);
-    int (*launch)(void *exec, void *stream);
-    int (*graph_destroy)(void *graph);
-    int (*exec_destroy)(void *exec);
-} graphs;
-
-static graphs get_graphs(const device_sim *sim)
-{
-    static const char *const names[] = {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate",
-                                        "cudaGraphLaunch",        "cudaGraphDestroy",     "cudaGraphExecDestroy"};
-    graphs out;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *found = dlsym(sim->handle, names[i]);
-        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
-    }
-    return out;
-}
-
 /* One capture, replayed with other values each time. */
 static heddle_status one_captured(heddle_comm *comm)
 {
@@ -325,14 +268,8 @@ static void a_captured_execution_is_replayed(void **state)
 
 /* --- a communicator that is the program's --- */
 
-typedef struct nccl_id {
-    char internal[128];
-} nccl_id;
-
 typedef struct lenders {
-    int (*get_id)(nccl_id *id);
-    int (*init)(struct ncclComm **out, int nranks, nccl_id id, int rank);
-    int (*destroy)(struct ncclComm *comm);
+    nccl_sim sim;
     nccl_id id;
     struct ncclComm *comm[RANKS];
 } lenders;
@@ -343,7 +280,7 @@ static heddle_status lends(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     lenders *l = arg;
     int rank = heddle_comm_rank(comm);
-    CHECK(l->init(&l->comm[rank], RANKS, l->id, rank) == 0);
+    CHECK(l->sim.init(&l->comm[rank], RANKS, l->id, rank) == 0);
     CHECK(heddle_comm_lend_nccl(comm, rank == 0 ? "cuda:0" : "cuda:1", l->comm[rank]) ==
           (rank == 1 ? HEDDLE_ERR_MISMATCH : HEDDLE_ERR_PEER));
     CHECK(says("is rank 1 of 2 on cuda:0, heddle's is rank 1 of 2 on cuda:1"));
@@ -359,20 +296,15 @@ static void a_lent_communicator_is_left_alone(void **state)
 {
     (void)state;
     (void)by_nccl(10000);
-    nccl_sim sim = get_sim();
-    lenders l = {0};
-    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
-    void *found[3] = {dlsym(handle, "ncclGetUniqueId"), dlsym(handle, "ncclCommInitRank"),
-                      dlsym(handle, "ncclCommDestroy")};
-    memcpy(&l, found, sizeof found);
-    assert_int_equal(l.get_id(&l.id), 0);
+    lenders l = {.sim = get_sim()};
+    assert_int_equal(l.sim.get_id(&l.id), 0);
     HD_OK(heddle_run_ranks(RANKS, "threads", lends, &l));
-    assert_int_equal(sim.comms(), RANKS);
-    assert_int_equal(sim.aborts(), 0);
+    assert_int_equal(l.sim.comms(), RANKS);
+    assert_int_equal(l.sim.aborts(), 0);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(l.destroy(l.comm[r]), 0);
+        assert_int_equal(l.sim.destroy(l.comm[r]), 0);
     }
-    assert_int_equal(sim.comms(), 0);
+    assert_int_equal(l.sim.comms(), 0);
 }
 
 int main(int argc, char **argv)

@@ -11,7 +11,8 @@
  *   streams   StreamCreateWithFlags StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent StreamIsCapturing
  *             LaunchHostFunc; NULL and cudaStreamLegacy are the legacy default stream
  *   events    EventCreateWithFlags EventDestroy EventRecord EventQuery EventSynchronize EventElapsedTime
- *   graphs    StreamBeginCapture StreamEndCapture GraphInstantiate GraphLaunch GraphDestroy GraphExecDestroy
+ *   graphs    StreamBeginCapture StreamEndCapture ThreadExchangeStreamCaptureMode GraphInstantiate GraphLaunch
+ *             GraphDestroy GraphExecDestroy
  *   names     IpcGetMemHandle IpcOpenMemHandle IpcCloseMemHandle, between processes of this machine
  *   kernels   FuncGetAttributes; launched by HD_LAUNCH of kernels/cuda/lang.h
  */
@@ -193,6 +194,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);

@@ -26,6 +26,7 @@ typedef struct hd_sim_capture {
 
 static hd_sim_capture *captures;
 static uint64_t last_number;
+static _Thread_local enum cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 static void graph_unref(cudaGraph_t graph)
 {
@@ -48,8 +49,9 @@ int hd_sim_forbids(void)
     int forbidden = 0;
     hd_sim_lock();
     for (hd_sim_capture *c = captures; c != NULL; c = c->next) {
-        if (c->mode == cudaStreamCaptureModeGlobal ||
-            (c->mode == cudaStreamCaptureModeThreadLocal && pthread_equal(c->thread, pthread_self()))) {
+        int is_own = pthread_equal(c->thread, pthread_self()) && c->mode != cudaStreamCaptureModeRelaxed;
+        int is_all = c->mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal;
+        if ((is_own && thread_mode != cudaStreamCaptureModeRelaxed) || is_all) {
             forbidden = c->is_invalid = 1;
         }
     }
@@ -160,6 +162,15 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     }
     hd_sim_unlock();
     return hd_sim_result(error);
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    HD_SIM_CALL();
+    enum cudaStreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return cudaSuccess;
 }
 
 /* All that was captured elsewhere must have come back to where it began. */

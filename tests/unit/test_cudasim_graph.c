@@ -118,6 +118,26 @@ static void captures_are_refused(void **state)
     OK(cudaDeviceSynchronize());
 }
 
+/* What a thread may ask meanwhile goes by its own mode. */
+static void modes_are_of_threads(void **state)
+{
+    (void)state;
+    cudaStream_t stream = stream_new();
+    cudaEvent_t event = event_new();
+    for (int mode = cudaStreamCaptureModeGlobal; mode <= cudaStreamCaptureModeRelaxed; mode++) {
+        enum cudaStreamCaptureMode own = cudaStreamCaptureModeRelaxed;
+        cudaGraph_t graph = NULL;
+        OK(cudaStreamBeginCapture(stream, mode));
+        OK(cudaThreadExchangeStreamCaptureMode(&own));
+        assert_int_equal(own, cudaStreamCaptureModeGlobal);
+        OK(cudaEventQuery(event));
+        OK(cudaThreadExchangeStreamCaptureMode(&own));
+        assert_int_equal(own, cudaStreamCaptureModeRelaxed);
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphDestroy(graph));
+    }
+}
+
 static void read_all(int from, void *to, size_t bytes)
 {
     assert_int_equal(read(from, to, bytes), bytes);
@@ -174,6 +194,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(a_graph_runs_again),
         cmocka_unit_test(captures_are_refused),
+        cmocka_unit_test(modes_are_of_threads),
         cmocka_unit_test(another_process_opens_memory),
     };
     return HD_RUN_CASES(cases, argc, argv);

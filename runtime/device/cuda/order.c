@@ -33,9 +33,23 @@ heddle_status hd_cuda_event_record(void *event, int device, heddle_stream stream
     return st;
 }
 
+/* A question about an event of heddle's, which is in no capture, does no harm to one: neither to the calling thread's
+ * nor to one of mode "global". */
+static cudaError_t ask(cudaEvent_t event)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    error = cudaEventQuery(event);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    return error;
+}
+
 heddle_status hd_cuda_event_test(void *event, int device, int *done)
 {
-    cudaError_t error = cudaEventQuery(event);
+    cudaError_t error = ask(event);
     *done = error == cudaSuccess;
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();

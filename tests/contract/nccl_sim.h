@@ -1,0 +1,55 @@
+/* The fake NCCL that libheddle_nccl is linked to in tests: what it does on request, and calls of NCCL itself. */
+#ifndef HD_TEST_NCCL_SIM_H
+#define HD_TEST_NCCL_SIM_H
+
+#include "on_device.h"
+
+#include <heddle/nccl.h>
+
+typedef struct nccl_id {
+    char internal[128];
+} nccl_id;
+
+typedef struct nccl_sim {
+    void (*fail_at)(int64_t n, int result);
+    void (*fail_group_at)(int64_t n, int result);
+    int64_t (*calls)(void);
+    int (*comms)(void);
+    int64_t (*aborts)(void);
+    int (*get_id)(nccl_id *id);
+    int (*init)(struct ncclComm **out, int nranks, nccl_id id, int rank); /* on the thread's device */
+    int (*destroy)(struct ncclComm *comm);
+    int (*abort)(struct ncclComm *comm);
+    int (*set_device)(int device); /* CUDA's */
+} nccl_sim;
+
+/* From the library as heddle loads it. */
+static inline nccl_sim get_sim(void)
+{
+    static const char *const names[] = {
+        "ncclsim_fail_at", "ncclsim_fail_group_at", "ncclsim_calls",   "ncclsim_comms", "ncclsim_aborts",
+        "ncclGetUniqueId", "ncclCommInitRank",      "ncclCommDestroy", "ncclCommAbort", "cudaSetDevice"};
+    nccl_sim out;
+    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(handle);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *found = dlsym(handle, names[i]);
+        assert_non_null(found);
+        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
+    }
+    return out;
+}
+
+static inline heddle_comm_options by_nccl(int64_t deadline_ms)
+{
+    heddle_comm_options options;
+    setenv("HEDDLE_MODULE_PATH", HEDDLE_NCCL_SIM, 1);
+    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1);
+    heddle_comm_options_init(&options);
+    options.device = "cuda";
+    options.wire = HEDDLE_WIRE_NCCL;
+    options.deadline_ms = deadline_ms;
+    return options;
+}
+
+#endif
