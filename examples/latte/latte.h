@@ -8,6 +8,7 @@
  *     input.c      latent and text                          sample.c     DDIM: noise to latent
  *     main.c       starts the ranks
  *
+ * ../common has what is nothing of a transformer's: the command line's words, and random numbers without state.
  * A folder has config.json and diffusion_pytorch_model.safetensors, or shards with an index, as diffusers writes them.
  * The latent is [b c f h w]; patches of a frame are the tokens, the activation is x[b, t, s, c] (sample, frame, token,
  * channels). What comes before and behind the blocks works token by token; every rank does it for the tokens it has.
@@ -126,8 +127,6 @@ typedef struct input {
 
 heddle_status input_read(input *out, const options *opt, const config *cfg);
 void input_free(input *in);
-/* Standard normal; a function of its arguments, so that every rank has the same. */
-double random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 /* --- plan.c ------------------------------------------------------------------------------------------------------- */
 typedef struct job {

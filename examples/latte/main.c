@@ -6,6 +6,7 @@
  *
  * The result has the same bits on any number of ranks, unless --method has attention over a sharded dim.
  */
+#include "examples/common/program.h"
 #include "latte.h"
 #include "runtime/files/npy.h"
 #include "runtime/files/output.h"
@@ -61,32 +62,10 @@ static heddle_status run_rank(heddle_comm *comm, void *arg)
     }
     st = st ? st : report(&net);
     st = st ? st : write_result(&net, result, channels);
+    st = st || net.rank != 0 ? st : program_printed();
     network_destroy(&net);
     free(result);
     return st;
-}
-
-/* "auto": the launcher's ranks if there are several, else processes of our own. */
-static heddle_status run_job(job *work)
-{
-    const options *opt = work->opt;
-    const char *transport = opt->transport;
-    if (strcmp(transport, "auto") == 0) {
-        heddle_comm *comm = NULL;
-        heddle_status st = heddle_comm_open(&comm, "auto", NULL);
-        const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
-        if (size > 1) {
-            st = size != opt->ranks ? heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted",
-                                                       size, (long long)opt->ranks)
-                                    : run_rank(comm, work);
-        }
-        heddle_comm_destroy(comm);
-        if (st != HEDDLE_OK || size > 1) {
-            return st;
-        }
-        transport = "shm";
-    }
-    return heddle_run_ranks((int)opt->ranks, transport, run_rank, work);
 }
 
 /* All that can be wrong with what the user gave is found before ranks are started. */
@@ -115,11 +94,11 @@ int main(int argc, char **argv)
     job work = {.opt = &opt, .files = &files};
     int code = options_read(&opt, argc, argv);
     if (code != 0) {
-        return code == 1 ? 0 : code;
+        return program_exit("example_latte", code == 1 ? 0 : code);
     }
     heddle_status st = prepare(&work);
     code = st != HEDDLE_OK ? 2 : 0;
-    st = st ? st : run_job(&work);
+    st = st ? st : program_run(opt.ranks, opt.transport, run_rank, &work);
     if (st != HEDDLE_OK) {
         fprintf(stderr, "example_latte: %s: %s\n", heddle_status_name(st), heddle_last_error());
         code = code != 0 ? code : 1;

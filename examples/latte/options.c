@@ -1,11 +1,10 @@
 /* The command line. */
+#include "examples/common/program.h"
 #include "latte.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+static const char name[] = "example_latte";
 static const char help_text[] =
     "usage: example_latte FOLDER [options]\n"
     "Runs Latte, a text-to-video transformer, on several ranks. FOLDER has config.json and\n"
@@ -26,46 +25,6 @@ static const char help_text[] =
     "  --seed N            of latent and text (1)\n"
     "  --output FILE.npy   the pass's result [b out f h w], or the latent behind the last step\n";
 
-static int complain(const char *what, const char *option, const char *value)
-{
-    fprintf(stderr, "example_latte: %s %s%s%s\n", option, what, value == NULL ? "" : ", not ",
-            value == NULL ? "" : value);
-    return 2;
-}
-
-typedef struct entry {
-    const char *name;
-    const char **text;
-    int64_t *number;
-    double *real;
-    double lo, hi;
-} entry;
-
-static int take(const entry *e, const char *value)
-{
-    char wanted[80], *end = NULL;
-    if (value == NULL || value[0] == '\0') {
-        return complain("wants a value", e->name, NULL);
-    }
-    if (e->text != NULL) {
-        *e->text = value;
-        return 0;
-    }
-    errno = 0;
-    const double real = e->real != NULL ? strtod(value, &end) : (double)strtoll(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || !(real >= e->lo && real <= e->hi)) {
-        snprintf(wanted, sizeof(wanted), "wants a %snumber from %.9g to %.9g", e->real != NULL ? "" : "whole ", e->lo,
-                 e->hi);
-        return complain(wanted, e->name, value);
-    }
-    if (e->real != NULL) {
-        *e->real = real;
-    } else {
-        *e->number = (int64_t)real;
-    }
-    return 0;
-}
-
 static int read_mesh(options *out)
 {
     if (out->mesh_text == NULL) {
@@ -74,63 +33,53 @@ static int read_mesh(options *out)
         return 0;
     }
     if (heddle_mesh_parse(&out->mesh, out->mesh_text) != HEDDLE_OK) {
-        return complain(heddle_last_error(), "--mesh:", NULL);
+        return program_complain(name, "--mesh:", heddle_last_error(), NULL);
     }
     const int ranks = heddle_mesh_size(&out->mesh);
     if (ranks > MAX_RANKS || (out->ranks != 0 && ranks != out->ranks)) {
-        fprintf(stderr, "example_latte: --mesh %s has %d ranks; --ranks says %lld, and %d are the most\n",
-                out->mesh_text, ranks, (long long)out->ranks, MAX_RANKS);
+        fprintf(stderr, "%s: --mesh %s has %d ranks; --ranks says %lld, and %d are the most\n", name, out->mesh_text,
+                ranks, (long long)out->ranks, MAX_RANKS);
         return 2;
     }
     out->ranks = ranks;
     return 0;
 }
 
-static int check(options *out)
+/* What the other one of two options makes meaningless. */
+static int check_pairs(const options *out)
 {
-    if (out->folder == NULL) {
-        return complain("is missing; --help says what it has", "FOLDER", NULL);
+    if (out->steps > 0 && out->timestep >= 0) {
+        return program_complain(name, "--timestep", "is for one pass", "--steps");
     }
-    if (strcmp(out->transport, "threads") != 0 && strcmp(out->transport, "shm") != 0 &&
-        strcmp(out->transport, "auto") != 0) {
-        return complain("is threads, shm or auto", "--transport", out->transport);
+    if (out->latent != NULL && out->frames > 0) {
+        return program_complain(name, "--frames", "is for seeded noise", "--latent");
+    }
+    if (out->text != NULL && out->text_tokens > 0) {
+        return program_complain(name, "--text-tokens", "is for seeded text", "--text");
     }
     if ((out->guidance != 0 && out->steps == 0) || (out->negative != NULL && out->guidance == 0)) {
-        return complain("goes with --steps, --negative with --guidance", "--guidance", NULL);
-    }
-    return read_mesh(out);
-}
-
-static int take_all(options *out, const entry *entries, int nentries, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        int k = 0;
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(help_text, stdout);
-            return 1;
-        }
-        if (argv[i][0] != '-' && out->folder == NULL) {
-            out->folder = argv[i];
-            continue;
-        }
-        while (k < nentries && strcmp(argv[i], entries[k].name) != 0) {
-            k++;
-        }
-        if (k == nentries) {
-            return complain("is no option; --help lists them", argv[i], NULL);
-        }
-        if (take(&entries[k], i + 1 < argc ? argv[i + 1] : NULL) != 0) {
-            return 2;
-        }
-        i++;
+        return program_complain(name, "--guidance", "goes with --steps, --negative with --guidance", NULL);
     }
     return 0;
 }
 
+static int check(options *out)
+{
+    if (out->folder == NULL) {
+        return program_complain(name, "FOLDER", "is missing; --help says what it has", NULL);
+    }
+    if (program_check_transport(name, out->transport) != 0 || check_pairs(out) != 0) {
+        return 2;
+    }
+    out->timestep = out->timestep < 0 ? 500 : out->timestep;
+    out->text_tokens = out->text_tokens == 0 ? 120 : out->text_tokens;
+    return read_mesh(out);
+}
+
 int options_read(options *out, int argc, char **argv)
 {
-    *out = (options){.transport = "auto", .threads = 1, .seed = 1, .text_tokens = 120, .timestep = 500};
-    const entry entries[] = {
+    *out = (options){.transport = "auto", .threads = 1, .seed = 1, .timestep = -1};
+    const program_option entries[] = {
         {"--ranks", .number = &out->ranks, .lo = 1, .hi = MAX_RANKS},
         {"--mesh", .text = &out->mesh_text},
         {"--transport", .text = &out->transport},
@@ -147,6 +96,7 @@ int options_read(options *out, int argc, char **argv)
         {"--seed", .number = &out->seed, .lo = 0, .hi = 1e15},
         {"--output", .text = &out->output},
     };
-    const int code = take_all(out, entries, (int)(sizeof(entries) / sizeof(entries[0])), argc, argv);
+    const program all = {name, help_text, entries, (int)(sizeof(entries) / sizeof(entries[0])), &out->folder};
+    const int code = program_options(&all, argc, argv);
     return code != 0 ? code : check(out);
 }

@@ -1,5 +1,6 @@
 /* The same training on one rank and on several: data, noise and first weights are the same numbers everywhere, the
  * first loss has the same bits, later ones differ by the order in which gradients are summed. */
+#include "examples/common/program.h"
 #include "train.h"
 
 #include <math.h>
@@ -7,8 +8,8 @@
 
 typedef struct variant {
     const char *name;
-    int dp, sp, shard_optimizer, recompute;
-    int same_as; /* bitwise: index of an earlier variant, or -1 */
+    int dp, sp, shard_optimizer, recompute; /* dp: at most COMPARE_DP, which divides the batch */
+    int same_as;                            /* bitwise: index of an earlier variant, or -1 */
 } variant;
 
 static const variant variants[] = {
@@ -87,7 +88,7 @@ int compare_layouts(const options *opt, const clip *video)
             mine.methods = NULL;
         }
         job work = {.opt = &mine, .video = video, .result = results[i]};
-        const heddle_status st = run_job(&work);
+        const heddle_status st = program_run(mine.ranks, mine.transport, train_rank, &work);
         if (st != HEDDLE_OK) {
             fprintf(stderr, "example_train_video: %s: %s: %s\n", variants[i].name, heddle_status_name(st),
                     heddle_last_error());

@@ -1,4 +1,5 @@
 /* The loop around the training step, from the first weights to the picture. */
+#include "examples/common/program.h"
 #include "train.h"
 
 #include <errno.h>
@@ -131,6 +132,7 @@ heddle_status train_rank(heddle_comm *comm, void *arg)
         work->result->weights = sum_of_weights(&t.net);
         st = opt->loss_csv == NULL ? HEDDLE_OK : write_losses(opt, work->result);
         report_end(opt, work->result);
+        st = st ? st : program_printed();
     }
     gallery_free(&pictures);
     trainer_destroy(&t);

@@ -1,9 +1,10 @@
 /* The command line. */
+#include "examples/common/program.h"
 #include "train.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+
+static const char name[] = "example_train_video";
 
 static const char help_text[] =
     "usage: example_train_video [options]\n"
@@ -14,7 +15,7 @@ static const char help_text[] =
     "  --shard-optimizer     each data rank keeps 1/D of the optimiser's state\n"
     "  --recompute           keep the input of each stage only, compute the rest again in backward\n"
     "  --linear              linear attention over time\n"
-    "  --methods LIST        STAGE=METHOD,...: attention over a sharded dim in stages s.attn, t.attn "
+    "  --method LIST         STAGE=METHOD,...: attention over a sharded dim in stages s.attn, t.attn "
     "(docs/attention.md)\n"
     "  --clip FILE.y4m       learn this clip (8 bits; shrunk and cropped) instead of a generated one\n"
     "  --steps N             training steps (1500)\n"
@@ -30,58 +31,12 @@ static const char help_text[] =
     "  --print-every N       steps between lines where there is no terminal (100)\n"
     "  --compare             train with 1, 2 and 4 ranks and compare the losses; --steps 100 unless given\n";
 
-static int complain(const char *what, const char *option, const char *value)
-{
-    fprintf(stderr, "example_train_video: %s %s%s%s\n", option, what, value == NULL ? "" : ", not ",
-            value == NULL ? "" : value);
-    return 2;
-}
-
-typedef struct entry {
-    const char *name;
-    const char **text;
-    int64_t *number;
-    double *real;
-    int *flag;
-    double lo, hi;
-} entry;
-
-static int take(const entry *e, const char *value)
-{
-    char wanted[80], *end = NULL;
-    if (e->flag != NULL) {
-        *e->flag = 1;
-        return 0;
-    }
-    if (value == NULL || value[0] == '\0') {
-        return complain("wants a value", e->name, NULL);
-    }
-    if (e->text != NULL) {
-        *e->text = value;
-        return 0;
-    }
-    errno = 0;
-    const double real = e->real != NULL ? strtod(value, &end) : (double)strtoll(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || !(real >= e->lo && real <= e->hi)) {
-        snprintf(wanted, sizeof(wanted), "wants a %snumber from %.9g to %.9g", e->real != NULL ? "" : "whole ", e->lo,
-                 e->hi);
-        return complain(wanted, e->name, value);
-    }
-    if (e->real != NULL) {
-        *e->real = real;
-    } else {
-        *e->number = (int64_t)real;
-    }
-    return 0;
-}
-
 /* The mesh's text to dp and sp; both may be left away, other axes are refused. */
 static int read_mesh(options *out)
 {
     heddle_mesh mesh;
     if (heddle_mesh_parse(&mesh, out->mesh_text) != HEDDLE_OK) {
-        fprintf(stderr, "example_train_video: --mesh: %s\n", heddle_last_error());
-        return 2;
+        return program_complain(name, "--mesh:", heddle_last_error(), NULL);
     }
     const int64_t ranks = out->ranks;
     out->dp = out->sp = 1;
@@ -91,23 +46,61 @@ static int read_mesh(options *out)
         } else if (strcmp(mesh.axis[i].name, "sp") == 0) {
             out->sp = mesh.axis[i].size;
         } else {
-            return complain("has the axes dp (data) and sp (sequence)", "--mesh", mesh.axis[i].name);
+            return program_complain(name, "--mesh", "has the axes dp (data) and sp (sequence)", mesh.axis[i].name);
         }
     }
     out->ranks = out->dp * out->sp;
     if (out->ranks > MAX_RANKS) {
-        return complain("has more than 256 ranks", "--mesh", NULL);
+        return program_complain(name, "--mesh", "has more than 256 ranks", NULL);
     }
     if (ranks != 0 && ranks != out->ranks) {
-        fprintf(stderr, "example_train_video: --ranks %lld, but the mesh %s has %lld\n", (long long)ranks,
-                out->mesh_text, (long long)out->ranks);
+        fprintf(stderr, "%s: --ranks %lld, but the mesh %s has %lld\n", name, (long long)ranks, out->mesh_text,
+                (long long)out->ranks);
         return 2;
     }
     return 0;
 }
 
+/* The comparison chooses ranks, meshes and shards itself, and writes no files. */
+static int check_compare(const options *out)
+{
+    const struct {
+        const char *name;
+        int is_given;
+    } others[] = {{"--ranks", out->ranks != 0},
+                  {"--mesh", out->mesh_text != NULL},
+                  {"--shard-optimizer", out->shard_optimizer},
+                  {"--picture", out->picture != NULL},
+                  {"--loss-csv", out->loss_csv != NULL}};
+    for (size_t i = 0; out->compare && i < sizeof(others) / sizeof(others[0]); i++) {
+        if (others[i].is_given) {
+            return program_complain(name, others[i].name, "is for one training", "--compare");
+        }
+    }
+    return 0;
+}
+
+static int check_sizes(const options *out)
+{
+    const int64_t dp = out->compare ? COMPARE_DP : out->dp;
+    if (out->batch % dp != 0) {
+        fprintf(stderr, "%s: --batch %lld cannot be shared evenly by %lld data ranks%s\n", name, (long long)out->batch,
+                (long long)dp, out->compare ? ", which --compare has" : "");
+        return 2;
+    }
+    if (out->side % out->patch != 0) {
+        return program_complain(name, "--side", "must be a multiple of --patch", NULL);
+    }
+    return out->channels % (4 * out->heads) == 0
+               ? 0
+               : program_complain(name, "--channels", "must be a multiple of 4 times --heads", NULL);
+}
+
 static int check(options *out)
 {
+    if (program_check_transport(name, out->transport) != 0 || check_compare(out) != 0) {
+        return 2;
+    }
     if (out->mesh_text != NULL) {
         if (read_mesh(out) != 0) {
             return 2;
@@ -117,53 +110,15 @@ static int check(options *out)
         out->dp = 1;
         out->sp = out->ranks;
     }
-    if (strcmp(out->transport, "threads") != 0 && strcmp(out->transport, "shm") != 0 &&
-        strcmp(out->transport, "auto") != 0) {
-        return complain("is threads, shm or auto", "--transport", out->transport);
+    if (out->shard_optimizer && out->dp == 1) {
+        return program_complain(name, "--shard-optimizer",
+                                "shares the state over the data axis: it wants a --mesh with dp=2 or more", NULL);
     }
-    if (out->batch % out->dp != 0) {
-        fprintf(stderr, "example_train_video: --batch %lld cannot be shared evenly by %lld data ranks\n",
-                (long long)out->batch, (long long)out->dp);
-        return 2;
-    }
-    if (out->shard_optimizer && out->dp == 1 && !out->compare) {
-        return complain("shares the state over the data axis: it wants a --mesh with dp=2 or more", "--shard-optimizer",
-                        NULL);
-    }
-    if (out->side % out->patch != 0) {
-        return complain("must be a multiple of --patch", "--side", NULL);
-    }
-    if (out->channels % (4 * out->heads) != 0) {
-        return complain("must be a multiple of 4 times --heads", "--channels", NULL);
-    }
-    if (out->compare && (out->picture != NULL || out->loss_csv != NULL || out->mesh_text != NULL)) {
-        return complain("chooses the meshes itself and writes no files: no --mesh, --picture, --loss-csv", "--compare",
-                        NULL);
-    }
-    return 0;
-}
-
-static int take_all(const entry *entries, int nentries, int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        int k = 0;
-        while (k < nentries && strcmp(argv[i], entries[k].name) != 0) {
-            k++;
-        }
-        if (k == nentries) {
-            return complain("is no option; --help lists them", argv[i], NULL);
-        }
-        if (take(&entries[k], i + 1 < argc ? argv[i + 1] : NULL) != 0) {
-            return 2;
-        }
-        i += entries[k].flag == NULL;
-    }
-    return 0;
+    return check_sizes(out);
 }
 
 int options_read(options *out, int argc, char **argv)
 {
-    int help = 0;
     *out = (options){.transport = "auto",
                      .steps = 0,
                      .batch = 4,
@@ -178,14 +133,14 @@ int options_read(options *out, int argc, char **argv)
                      .print_every = 100,
                      .learning_rate = 0.006,
                      .noise = 0.8};
-    const entry entries[] = {
+    const program_option entries[] = {
         {"--ranks", .number = &out->ranks, .lo = 1, .hi = MAX_RANKS},
         {"--mesh", .text = &out->mesh_text},
         {"--transport", .text = &out->transport},
         {"--shard-optimizer", .flag = &out->shard_optimizer},
         {"--recompute", .flag = &out->recompute},
         {"--linear", .flag = &out->linear},
-        {"--methods", .text = &out->methods},
+        {"--method", .text = &out->methods},
         {"--clip", .text = &out->clip},
         {"--steps", .number = &out->steps, .lo = 1, .hi = 1000000},
         {"--batch", .number = &out->batch, .lo = 1, .hi = 1024},
@@ -203,15 +158,9 @@ int options_read(options *out, int argc, char **argv)
         {"--loss-csv", .text = &out->loss_csv},
         {"--print-every", .number = &out->print_every, .lo = 1, .hi = 1000000},
         {"--compare", .flag = &out->compare},
-        {"--help", .flag = &help},
     };
-    if (take_all(entries, (int)(sizeof(entries) / sizeof(entries[0])), argc, argv) != 0) {
-        return 2;
-    }
-    if (help) {
-        fputs(help_text, stdout);
-        return 1;
-    }
+    const program all = {name, help_text, entries, (int)(sizeof(entries) / sizeof(entries[0])), NULL};
+    const int code = program_options(&all, argc, argv);
     out->steps = out->steps != 0 ? out->steps : out->compare ? 100 : 1500;
-    return check(out);
+    return code != 0 ? code : check(out);
 }

@@ -8,12 +8,15 @@
  *     main.c       starts the ranks                         sample.c    noise to video, before and after training
  *     compare.c    the same training on other ranks
  *
+ * ../common has what is nothing of a transformer's: the command line's words, random numbers without state, ranks.
  * The activation x[b, t, s, c] (sample, frame, patch of a frame, channels) is sharded over the mesh [dp=D sp=S]:
  * samples over dp, and over sp the dim that the stage at hand does not attend over. Everything random is a function of
  * seed and global position, so that every number of ranks sees the same data, noise and first weights.
  */
 #ifndef TRAIN_H
 #define TRAIN_H
+
+#include "examples/common/random.h"
 
 #include <heddle/heddle.h>
 #include <heddle/train/adamw.h>
@@ -22,7 +25,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { COLOURS = 3, ROWS_OF_VECTOR = 6, TIME_FEATURES = 64, MAX_STAGES = 128, MAX_RANKS = 256 };
+enum {
+    COLOURS = 3,
+    ROWS_OF_VECTOR = 6,
+    TIME_FEATURES = 64,
+    MAX_STAGES = 128,
+    MAX_RANKS = 256,
+    COMPARE_DP = 2,
+    MAX_FRAMES = 4096
+};
 
 typedef struct options {
     const char *transport, *mesh_text, *clip, *picture, *loss_csv, *methods;
@@ -44,7 +55,7 @@ typedef struct clip {
 } clip;
 
 int clip_generate(clip *out, int64_t frames, int64_t side);
-/* Shrunk and cropped to side x side. 0, or -1 with one sentence in error. */
+/* The first frames, MAX_FRAMES at most, shrunk and cropped to side x side. 0, or -1 with one sentence in error. */
 int clip_read_y4m(clip *out, const char *path, int64_t side, char *error, size_t error_bytes);
 /* The tokens of `box` of the sub-clips that begin at frame first[b]: out [box, 3 * patch * patch]. */
 void clip_tokens(float *out, const clip *video, const heddle_box *box, const int64_t *first, int64_t patch);
@@ -128,7 +139,8 @@ heddle_status network_forward(network *net, float *velocity, const float *noisy,
 heddle_status network_backward(network *net, float *dvelocity, const float *noisy, const double *time);
 
 /* --- train.c, sample.c, report.c, picture.c, compare.c ------------------------------------------------------------ */
-typedef struct outcome { /* written by rank 0, readable by the process that started the ranks */
+/* Written by rank 0. Who reads it when ranks that were processes have ended gives memory that those share. */
+typedef struct outcome {
     int64_t steps;
     uint64_t weights;                                    /* a sum over the bits of all parameters */
     double error_noised, error_untrained, error_trained; /* mean squared, of the picture's rows against the first */
@@ -161,7 +173,6 @@ typedef struct trainer {
 
 heddle_status train_rank(heddle_comm *comm, void *arg); /* arg: a job */
 heddle_status train_step(trainer *t, int64_t step, double *loss);
-heddle_status run_job(job *work);                           /* starts the ranks */
 int compare_layouts(const options *opt, const clip *video); /* exit code */
 
 typedef struct gallery { /* rows of the picture: [frames, 3, side, side] each */
@@ -179,9 +190,5 @@ void report_progress(const options *opt, int64_t step, double loss, double secon
 void report_end(const options *opt, const outcome *result);
 heddle_status count_traffic(traffic *out, const trainer *t);
 heddle_status report_traffic(trainer *t);
-
-/* --- deterministic random numbers --------------------------------------------------------------------------------- */
-uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
-double random_unit(uint64_t seed, uint64_t stream, uint64_t index); /* 0 < u < 1 */
 
 #endif

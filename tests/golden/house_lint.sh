@@ -45,7 +45,7 @@ allowed() {
     runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
     planner/report) echo "runtime/files runtime/verify planner/report | runtime planner/model" ;;
     planner/cli) echo "runtime/files runtime/verify planner/report | runtime planner/model planner/search" ;;
-    examples/latte) echo "runtime/files | runtime planner" ;;
+    examples/latte | examples/train_video) echo "runtime/files examples/common | runtime planner" ;;
     examples | examples/*) echo "| runtime planner" ;;
     planner/*) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner" ;;
     *) echo "unknown" ;;

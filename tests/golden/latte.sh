@@ -129,6 +129,17 @@ refused "whole number from 1 to 1000, not 0" plain --steps 0
 refused "goes with --steps" plain --guidance 3
 refused "cannot be written\|no such\|No such" plain --output "$work/none/a.npy"
 refused "is no option" plain --rank 2
+refused "--timestep is for one pass, not --steps" plain --timestep 3 --steps 2
+refused "--frames is for seeded noise, not --latent" plain --frames 1 --latent "$work/one.npy"
+refused "--text-tokens is for seeded text, not --text" plain --text-tokens 7 --text "$work/one.npy"
 folder odd out=6
 refused "--steps wants a model that predicts noise" odd --steps 1
+
+for options in --help '' '--transport threads'; do # what is printed and does not arrive is a failure, said once
+    got=0
+    # shellcheck disable=SC2086
+    "$latte" "$work/plain" $options >/dev/full 2>"$work/out" || got=$?
+    [ "$got" = 1 ] && [ "$(grep -c 'standard output could not be written' "$work/out")" = 1 ] && [ "$(wc -l <"$work/out")" = 1 ] ||
+        fail "'$options' with a full standard output: exit code $got"
+done
 echo ok

@@ -72,7 +72,7 @@ awk -v a="$kept" -v b="$(number activations)" -v c="$state" -v d="$(number optim
     'BEGIN { exit !(b < 0.5 * a && d <= 0.55 * c && d > 0) }' || fail "memory: $kept and $state before"
 "$train" "${small[@]}" --steps 2 --ranks 7 --transport threads >"$work/out" || fail "7 ranks, 6 frames"
 "$train" "${small[@]}" --steps 2 --linear >"$work/out" || fail "linear"
-"$train" "${small[@]}" --steps 2 --methods t.attn=ring >"$work/out" || fail "ring"
+"$train" "${small[@]}" --steps 2 --method t.attn=ring >"$work/out" || fail "ring"
 grep -q 't.attn (ring)' "$work/out" || fail "ring: the plan's line"
 grep -q 'attention planned [1-9]' "$work/out" || fail "ring: bytes"
 if [ -x "$HEDDLE_BUILD/example_make_clip" ]; then
@@ -87,7 +87,7 @@ if have_mpi; then
     [ "$(grep -c '^loss:' "$work/out")" = 1 ] || fail "mpirun: one rank speaks"
 fi
 
-# Bad options: exit code 2 (1 for files), one sentence, nothing else.
+# Bad options and files: exit code 2, one sentence, nothing else.
 refused() { # code, part of the sentence, options
     local code=$1 sentence=$2 got=0
     shift 2
@@ -107,12 +107,26 @@ refused 2 'dp=2 or more' --shard-optimizer
 refused 2 'multiple of --patch' --side 25
 refused 2 'multiple of 4 times --heads' --channels 30
 refused 2 'threads, shm or auto' --transport tcp
-refused 2 'no --mesh' --compare --mesh '[sp=2]'
-refused 1 'cannot be opened' --clip "$work/none.y4m"
-refused 1 'no YUV4MPEG2 clip' --clip "$train"
-refused 1 'cannot be written' --picture "$work/none/a.png"
-refused 1 'it is a folder' --picture "$work"
-refused 1 "has no method 'best'" --methods t.attn=best --steps 1
-[ ! -f "$work/b.y4m" ] || refused 1 'ends within a frame' --clip "$work/b.y4m"
-[ ! -f "$work/a.y4m" ] || refused 1 'has 9 frames' --clip "$work/a.y4m" --frames 10
+refused 2 'batch 3 cannot be shared evenly by 2 data ranks, which --compare has' --compare --batch 3
+for option in '--mesh [sp=2]' '--ranks 2' --shard-optimizer "--picture $work/c.png" "--loss-csv $work/c.csv"; do
+    # shellcheck disable=SC2086
+    refused 2 "${option%% *} is for one training, not --compare" --compare $option
+done
+refused 2 'is not a file with anything in it' --clip "$work"
+refused 2 'cannot be opened' --clip "$work/none.y4m"
+refused 2 'not a YUV4MPEG2 clip' --clip "$train"
+refused 2 'cannot be written' --picture "$work/none/a.png"
+refused 2 'Is a directory' --picture "$work"
+refused 1 "has no method 'best'" --method t.attn=best --steps 1
+[ ! -f "$work/b.y4m" ] || refused 2 'frame 1 is cut off' --clip "$work/b.y4m"
+[ ! -f "$work/a.y4m" ] || refused 2 'has 9 frames' --clip "$work/a.y4m" --frames 10
+
+# What is printed and does not arrive is a failure, said once.
+for options in --help '--steps 1' '--steps 1 --transport threads' '--compare --steps 1'; do
+    got=0
+    # shellcheck disable=SC2086
+    "$train" "${small[@]}" $options >/dev/full 2>"$work/err" || got=$?
+    [ "$got" = 1 ] && [ "$(grep -c 'standard output could not be written' "$work/err")" = 1 ] && [ "$(wc -l <"$work/err")" = 1 ] ||
+        fail "$options with a full standard output: exit code $got: $(cat "$work/err")"
+done
 echo ok
