@@ -143,7 +143,7 @@ static int boxes_of(hd_device_box *box, world *w, const hd_problem *problem, int
     return n;
 }
 
-static void bind(world *w, const hd_problem *problem, const hd_parts *src, const hd_parts *dst, int is_pull)
+static void bind(world *w, const hd_problem *problem, const all_parts *src, const all_parts *dst, int is_pull)
 {
     for (int r = 0; r < w->nranks; r++) {
         w->rank[r].src = device_new(src->bytes[r]);
@@ -199,7 +199,7 @@ static void launch(world *w, int r, int is_pull)
 }
 
 /* Fresh numbers, all ranks at once; every stream is in order by itself, and by the flags with the others. */
-static void execute(world *w, const hd_parts *src, const hd_parts *dst, int is_pull)
+static void execute(world *w, const all_parts *src, const all_parts *dst, int is_pull)
 {
     for (int r = 0; r < w->nranks; r++) {
         rank *me = &w->rank[r];
@@ -237,28 +237,28 @@ static void reshards(int is_pull)
     for (int round = 0; round < hd_rounds(60); round++) {
         heddle_reshard_line line;
         hd_problem problem;
-        hd_parts src, dst, wanted;
+        all_parts src, dst, wanted;
         hd_random_line(&line, &source, sizes[round % 4], 5, 1500, 0);
         HD_OK(hd_problem_make(&problem, &line));
-        hd_parts_make(&src, &line, 0);
-        hd_parts_make(&dst, &line, 1);
-        hd_parts_make(&wanted, &line, 1);
+        all_parts_make(&src, &line, 0);
+        all_parts_make(&dst, &line, 1);
+        all_parts_make(&wanted, &line, 1);
         world w;
         world_make(&w, sizes[round % 4], 1, (uint64_t)60000000000);
         bind(&w, &problem, &src, &dst, is_pull);
         announce(&w, !is_pull && round % 2 == 0);
         for (int i = 0; i < LAUNCHES; i++) {
-            hd_parts_fill_random(&src, &source, line.shape.dtype);
+            all_parts_fill_random(&src, &source, line.shape.dtype);
             hd_simulate_oracle(&line, &src, &wanted);
             execute(&w, &src, &dst, is_pull);
-            hd_parts_equal(&dst, &wanted, &line);
+            all_parts_equal(&dst, &wanted, &line);
         }
         check_reports(&w, LAUNCHES);
         unbind(&w);
         world_free(&w);
-        hd_parts_free(&src);
-        hd_parts_free(&dst);
-        hd_parts_free(&wanted);
+        all_parts_free(&src);
+        all_parts_free(&dst);
+        all_parts_free(&wanted);
     }
     assert_int_equal(hd_sim_device_bytes(), 0);
 }
@@ -282,7 +282,7 @@ static const char one_way[] = "f32[t=64 s=64 c=4] on [sp=2]: t@sp(0 64) -> t@sp(
 typedef struct scene {
     heddle_reshard_line line;
     hd_problem problem;
-    hd_parts src, dst, wanted;
+    all_parts src, dst, wanted;
     world w;
 } scene;
 
@@ -291,10 +291,10 @@ static void scene_make(scene *s, const char *text, int needs_ready, uint64_t dea
     random_source source = {3};
     HD_OK(heddle_reshard_parse(&s->line, text));
     HD_OK(hd_problem_make(&s->problem, &s->line));
-    hd_parts_make(&s->src, &s->line, 0);
-    hd_parts_make(&s->dst, &s->line, 1);
-    hd_parts_make(&s->wanted, &s->line, 1);
-    hd_parts_fill_random(&s->src, &source, s->line.shape.dtype);
+    all_parts_make(&s->src, &s->line, 0);
+    all_parts_make(&s->dst, &s->line, 1);
+    all_parts_make(&s->wanted, &s->line, 1);
+    all_parts_fill_random(&s->src, &source, s->line.shape.dtype);
     hd_simulate_oracle(&s->line, &s->src, &s->wanted);
     world_make(&s->w, s->src.nranks, needs_ready, deadline_ns);
     bind(&s->w, &s->problem, &s->src, &s->dst, 0);
@@ -304,9 +304,9 @@ static void scene_free(scene *s)
 {
     unbind(&s->w);
     world_free(&s->w);
-    hd_parts_free(&s->src);
-    hd_parts_free(&s->dst);
-    hd_parts_free(&s->wanted);
+    all_parts_free(&s->src);
+    all_parts_free(&s->dst);
+    all_parts_free(&s->wanted);
 }
 
 /* Enqueued one behind another, without a word from the host: epochs keep the ranks in step. READY keeps a rank that is

@@ -20,7 +20,7 @@ static const char *const transports[] = {"threads", "shm"};
 
 /* What ranks saw, visible to the test also when they are processes. */
 typedef struct seen {
-    _Atomic int started;
+    _Atomic int told; /* ranks that remember */
     heddle_status status[64];
     char sentence[64][256];
 } seen;
@@ -42,6 +42,7 @@ static heddle_status remember(heddle_comm *comm, heddle_status status)
     all_seen->status[me] = status;
     snprintf(all_seen->sentence[me], sizeof all_seen->sentence[me], "%s",
              status != HEDDLE_OK ? heddle_last_error() : "");
+    all_seen->told++;
     return status;
 }
 
@@ -182,7 +183,12 @@ static heddle_status late_rank(heddle_comm *comm, void *arg)
         hd_link *link = NULL;
         heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
         hd_link_destroy(link);
-        usleep(600000);
+        for (int64_t start_ns = hd_now_ns(); all_seen->told == 0;) { /* with rank 0's deadline */
+            if (hd_now_ns() - start_ns > hd_test_limit_ns(5)) {
+                return hd_fail(HEDDLE_ERR_INTERNAL, "rank 0 waits beyond its deadline");
+            }
+            usleep(1000);
+        }
         return st;
     }
     int64_t start_ns = hd_now_ns();

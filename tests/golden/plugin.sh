@@ -81,7 +81,7 @@ grep -hq 'rank 1' "$work"/[0-2] || fail "rank 0 does not name the one that faile
 ranks 3 verify "$line" --transport 'fault(kill=9@1):sockets' --messages
 [ "$(cut -d' ' -f2 <<<"$codes")" -ge 128 ] && ! grep -qw 0 <<<"$codes" || fail "a rank was killed"
 grep -hq 'rank 1' "$work"/[0-2] || fail "nobody names the one that was killed"
-ranks 3 verify "$line" --transport 'fault(delay=4000ms@1):sockets' --messages --deadline 1
+ranks 3 verify "$line" --transport 'fault(delay=2000ms@1):sockets' --messages --deadline 1
 ! grep -qw 0 <<<"$codes" || fail "a rank was too late"
 grep -hq 'rank 1 did not come in time' "$work"/[0-2] || fail "nobody says that a rank was late"
 

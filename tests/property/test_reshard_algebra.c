@@ -27,17 +27,17 @@ static void equals_oracle(void **state)
     for (int round = 0; round < hd_rounds(1500); round++) {
         heddle_reshard_line line;
         random_problem(&line, &source, round, 2);
-        hd_parts src, got, wanted;
-        hd_parts_make(&src, &line, 0);
-        hd_parts_make(&got, &line, 1);
-        hd_parts_make(&wanted, &line, 1);
-        hd_parts_fill_random(&src, &source, line.shape.dtype);
+        all_parts src, got, wanted;
+        all_parts_make(&src, &line, 0);
+        all_parts_make(&got, &line, 1);
+        all_parts_make(&wanted, &line, 1);
+        all_parts_fill_random(&src, &source, line.shape.dtype);
         hd_simulate(&line, &src, &got);
         hd_simulate_oracle(&line, &src, &wanted);
-        hd_parts_equal(&got, &wanted, &line);
-        hd_parts_free(&src);
-        hd_parts_free(&got);
-        hd_parts_free(&wanted);
+        all_parts_equal(&got, &wanted, &line);
+        all_parts_free(&src);
+        all_parts_free(&got);
+        all_parts_free(&wanted);
     }
 }
 
@@ -190,19 +190,19 @@ static void there_and_back(void **state)
         back.from_order = line.to_order;
         back.to = line.from;
         back.to_order = line.from_order;
-        hd_parts src, dst, again;
-        hd_parts_make(&src, &line, 0);
-        hd_parts_make(&dst, &line, 1);
-        hd_parts_make(&again, &line, 0);
-        hd_parts_fill_global(&src, &line, 0, (uint64_t)round);
+        all_parts src, dst, again;
+        all_parts_make(&src, &line, 0);
+        all_parts_make(&dst, &line, 1);
+        all_parts_make(&again, &line, 0);
+        all_parts_fill_global(&src, &line, 0, (uint64_t)round);
         hd_simulate(&line, &src, &dst);
         hd_simulate(&back, &dst, &again);
-        hd_parts_equal(&again, &src, &line);
-        hd_parts_fill_global(&again, &back, 1, (uint64_t)round);
-        hd_parts_equal(&again, &src, &line);
-        hd_parts_free(&src);
-        hd_parts_free(&dst);
-        hd_parts_free(&again);
+        all_parts_equal(&again, &src, &line);
+        all_parts_fill_global(&again, &back, 1, (uint64_t)round);
+        all_parts_equal(&again, &src, &line);
+        all_parts_free(&src);
+        all_parts_free(&dst);
+        all_parts_free(&again);
     }
 }
 
@@ -221,28 +221,28 @@ static void composition(void **state)
         random_side(&bc.to, &bc.to_order, &source, &ab, 0);
         ac.to = bc.to;
         ac.to_order = bc.to_order;
-        hd_parts a, b, c, direct, wanted;
-        hd_parts_make(&a, &ab, 0);
-        hd_parts_make(&b, &ab, 1);
-        hd_parts_make(&c, &bc, 1);
-        hd_parts_make(&direct, &ac, 1);
-        hd_parts_make(&wanted, &ac, 1);
-        hd_parts_fill_global(&a, &ab, 0, (uint64_t)round);
+        all_parts a, b, c, direct, wanted;
+        all_parts_make(&a, &ab, 0);
+        all_parts_make(&b, &ab, 1);
+        all_parts_make(&c, &bc, 1);
+        all_parts_make(&direct, &ac, 1);
+        all_parts_make(&wanted, &ac, 1);
+        all_parts_fill_global(&a, &ab, 0, (uint64_t)round);
         hd_simulate(&ab, &a, &b);
         hd_simulate(&bc, &b, &c);
         hd_simulate(&ac, &a, &direct);
-        hd_parts_fill_global(&wanted, &ac, 1, (uint64_t)round);
-        hd_parts_equal(&direct, &wanted, &ac);
-        hd_parts_equal(&c, &wanted, &bc);
-        hd_parts_free(&a);
-        hd_parts_free(&b);
-        hd_parts_free(&c);
-        hd_parts_free(&direct);
-        hd_parts_free(&wanted);
+        all_parts_fill_global(&wanted, &ac, 1, (uint64_t)round);
+        all_parts_equal(&direct, &wanted, &ac);
+        all_parts_equal(&c, &wanted, &bc);
+        all_parts_free(&a);
+        all_parts_free(&b);
+        all_parts_free(&c);
+        all_parts_free(&direct);
+        all_parts_free(&wanted);
     }
 }
 
-static uint64_t dot(const hd_parts *a, const hd_parts *b)
+static uint64_t dot(const all_parts *a, const all_parts *b)
 {
     uint64_t sum = 0, x, y;
     for (int r = 0; r < a->nranks; r++) {
@@ -265,22 +265,22 @@ static void adjoint_is_transpose(void **state)
         random_problem(&line, &source, round, 2);
         line.shape.dtype = HEDDLE_I64;
         hd_adjoint_line(&adjoint, &line);
-        hd_parts x, fx, y, fty;
-        hd_parts_make(&x, &line, 0);
-        hd_parts_make(&fx, &line, 1);
-        hd_parts_make(&y, &adjoint, 0);
-        hd_parts_make(&fty, &adjoint, 1);
-        hd_parts_fill_random(&x, &source, HEDDLE_I64);
-        hd_parts_fill_random(&y, &source, HEDDLE_I64);
+        all_parts x, fx, y, fty;
+        all_parts_make(&x, &line, 0);
+        all_parts_make(&fx, &line, 1);
+        all_parts_make(&y, &adjoint, 0);
+        all_parts_make(&fty, &adjoint, 1);
+        all_parts_fill_random(&x, &source, HEDDLE_I64);
+        all_parts_fill_random(&y, &source, HEDDLE_I64);
         hd_simulate_oracle(&line, &x, &fx);
         hd_simulate(&adjoint, &y, &fty);
         if (dot(&y, &fx) != dot(&fty, &x)) {
             fail_msg("%s: <y, F x> and <F* y, x> differ", hd_line_text(&line));
         }
-        hd_parts_free(&x);
-        hd_parts_free(&fx);
-        hd_parts_free(&y);
-        hd_parts_free(&fty);
+        all_parts_free(&x);
+        all_parts_free(&fx);
+        all_parts_free(&y);
+        all_parts_free(&fty);
     }
 }
 

@@ -53,7 +53,7 @@ static void *exactly(size_t bytes)
     return memory;
 }
 
-void hd_parts_make(hd_parts *out, const heddle_reshard_line *line, int is_to)
+void all_parts_make(all_parts *out, const heddle_reshard_line *line, int is_to)
 {
     out->nranks = heddle_mesh_size(&line->mesh);
     out->part = calloc((size_t)out->nranks, sizeof *out->part);
@@ -66,7 +66,7 @@ void hd_parts_make(hd_parts *out, const heddle_reshard_line *line, int is_to)
     }
 }
 
-void hd_parts_free(hd_parts *parts)
+void all_parts_free(all_parts *parts)
 {
     for (int r = 0; r < parts->nranks; r++) {
         free(parts->part[r]);
@@ -109,7 +109,7 @@ static uint64_t finite_bits(uint64_t bits, heddle_dtype dtype)
     return out;
 }
 
-void hd_parts_fill_random(hd_parts *parts, random_source *source, heddle_dtype dtype)
+void all_parts_fill_random(all_parts *parts, random_source *source, heddle_dtype dtype)
 {
     size_t bytes = heddle_dtype_bytes(dtype);
     for (int r = 0; r < parts->nranks; r++) {
@@ -142,7 +142,7 @@ static uint64_t global_value(const heddle_shape *shape, const int64_t *at, uint6
     return finite_bits(random_at(seed, index, 0), shape->dtype);
 }
 
-void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed)
+void all_parts_fill_global(all_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed)
 {
     const heddle_layout *layout = is_to ? &line->to : &line->from;
     const heddle_order *order = is_to ? &line->to_order : &line->from_order;
@@ -164,7 +164,7 @@ void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int 
     }
 }
 
-void hd_parts_equal(const hd_parts *got, const hd_parts *wanted, const heddle_reshard_line *line)
+void all_parts_equal(const all_parts *got, const all_parts *wanted, const heddle_reshard_line *line)
 {
     for (int r = 0; r < wanted->nranks; r++) {
         const unsigned char *a = got->part[r], *b = wanted->part[r];
@@ -267,7 +267,7 @@ static void run_phase(const hd_problem *problem, int phase, int rank, void *cons
     hd_pieces_free(&pieces);
 }
 
-void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst)
+void hd_simulate(const heddle_reshard_line *line, const all_parts *src, const all_parts *dst)
 {
     hd_problem problem;
     HD_OK(hd_problem_make(&problem, line));
@@ -294,7 +294,7 @@ void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_
     }
 }
 
-void hd_simulate_oracle(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst)
+void hd_simulate_oracle(const heddle_reshard_line *line, const all_parts *src, const all_parts *dst)
 {
     HD_OK(oracle_reshard(line, (const void *const *)src->part, dst->part));
 }

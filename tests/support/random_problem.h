@@ -13,24 +13,24 @@ const char *hd_line_text(const heddle_reshard_line *line);
 
 /* One dense local array per rank, in one layout and memory order. Allocated exactly, so that a sanitizer sees what
  * runs over. */
-typedef struct hd_parts {
+typedef struct all_parts {
     int nranks;
     void **part;
     size_t *bytes;
-} hd_parts;
+} all_parts;
 
-void hd_parts_make(hd_parts *out, const heddle_reshard_line *line, int is_to);
-void hd_parts_free(hd_parts *parts);
+void all_parts_make(all_parts *out, const heddle_reshard_line *line, int is_to);
+void all_parts_free(all_parts *parts);
 /* Finite values of the dtype, different on every rank, also where the layout says replicated. */
-void hd_parts_fill_random(hd_parts *parts, random_source *source, heddle_dtype dtype);
+void all_parts_fill_random(all_parts *parts, random_source *source, heddle_dtype dtype);
 /* Each rank's part of one global array: equal on replicas; partial sums: on coordinate 0, the others zero. */
-void hd_parts_fill_global(hd_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed);
+void all_parts_fill_global(all_parts *parts, const heddle_reshard_line *line, int is_to, uint64_t seed);
 /* Fails the case with the line's text, the first wrong rank and byte. */
-void hd_parts_equal(const hd_parts *got, const hd_parts *wanted, const heddle_reshard_line *line);
+void all_parts_equal(const all_parts *got, const all_parts *wanted, const heddle_reshard_line *line);
 
 /* Run a reshard with hd_compile, hd_piece_copy, memcpy and scalar sums. */
-void hd_simulate(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
-void hd_simulate_oracle(const heddle_reshard_line *line, const hd_parts *src, const hd_parts *dst);
+void hd_simulate(const heddle_reshard_line *line, const all_parts *src, const all_parts *dst);
+void hd_simulate_oracle(const heddle_reshard_line *line, const all_parts *src, const all_parts *dst);
 
 /* from and to swapped, replicated and partial swapped. */
 void hd_adjoint_line(heddle_reshard_line *out, const heddle_reshard_line *line);
