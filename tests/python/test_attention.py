@@ -59,6 +59,13 @@ with heddle.Comm.open() as comm:
                 close(plan(*mine), rows(o, n, rank), 1e-12)
                 for got, wanted in zip(plan.backward(rows(d_o, n, rank)), gradients(d_o)):
                     close(got, rows(wanted, n, rank), 1e-12)
+    one = np.broadcast_to(0.5, mine[0].shape)  # strides of zero: every element is the same one
+    assert np.array_equal(plan(one, one, one), plan(*[np.full(one.shape, 0.5)] * 3))
+    wanted = plan.backward(np.full(one.shape, 0.5))
+    assert all(np.array_equal(a, b) for a, b in zip(plan.backward(one), wanted))
+    packed = np.zeros(one.shape, [("tag", "u1"), ("x", "f8")])["x"]  # strides that are no multiples of an element
+    packed[...] = mine[0]
+    assert np.array_equal(plan(packed, *mine[1:]), plan(*mine))
     single = comm.attention(problem, "ring", "f32")
     o, _ = softmax_attention(q, k, v, False, [2, 2])
     close(single(*(rows(x, n, rank).astype(np.float32) for x in (q, k, v))), rows(o, n, rank), 1e-5)

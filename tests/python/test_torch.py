@@ -7,6 +7,7 @@ from pathlib import Path
 from ranks import JUDGE, SCALE, run
 
 COMMON = JUDGE + """
+import os
 import torch
 import heddle
 import heddle.torch as ht
@@ -51,6 +52,18 @@ with heddle.Comm.open() as comm:
     refused(heddle.UnsupportedError, "meta", ht.switch, mine.to("meta"), plan)
     refused(heddle.ArgumentError, "partial sums", ht.split, mine,
             comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> sum@sp"))
+    y = ht.switch(mine.clone().requires_grad_(), plan)
+    y += 1  # in place, as on any operator's result
+    y.sum().backward()
+    weight = torch.ones(plan.dst_shape, requires_grad=True)
+    h = weight * out
+    ht.switch(mine, plan, out=out)  # what h's gradient needs is overwritten
+    refused(RuntimeError, "modified by an inplace operation", h.sum().backward)
+
+    def by_a_communicator_that_nobody_keeps(x):
+        own = heddle.Comm.join(os.environ["HEDDLE_KEY"] + "own", rank, n)
+        return ht.switch(x, own.reshard(plan.line))
+    by_a_communicator_that_nobody_keeps(mine.clone().requires_grad_()).sum().backward()
     kept = ht.switch(mine, plan)
 assert torch.equal(kept, wanted)  # of a communicator that is closed
 print("ok")
@@ -126,6 +139,8 @@ print("ok")
 
 def test_a_switch_is_its_transpose_and_differentiable_twice(tmp_path):
     run(tmp_path, COMMON + """
+with torch.inference_mode(), heddle.Comm.open() as other:  # the first use of the package, say
+    ht.switch(torch.ones(3), other.reshard(f"f32[t={3 * other.size}] on [sp={other.size}]: t@sp -> *"))
 with heddle.Comm.open() as comm:
     for sides in ["t@sp -> s@sp", "* -> t@sp", "s@sp -> *", "sum@sp -> t@sp"]:
         plan = comm.reshard(f"f64[t=7 s=5] on [sp={comm.size}]: {sides}")

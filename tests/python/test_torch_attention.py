@@ -57,6 +57,24 @@ with heddle.Comm.open() as comm:
         compare(comm, method, torch.float64, 1e-12, 11, 6, 2, True)
         compare(comm, method, torch.float32, 1e-5, 2, 3, 3, False)
         compare(comm, method, torch.bfloat16, 0.03, 11, 3, 3, False)
+    for method in ("ring", "gather-kv"):  # gradients, and arguments, that are one number expanded: strides of zero
+        plan = comm.attention(f"f64[b=2 s=11 h=3 d=8] on [sp={comm.size}]: s@sp", method)
+        q, one = draw(1, 2, 3, 11, 8), torch.tensor(0.5, dtype=torch.float64)
+        wanted, _ = stepped(lambda q, one: F.scaled_dot_product_attention(q, q * q, one.expand(q.shape)), q, one)
+        q_all, q_mine = q.clone().requires_grad_(), rows(q, comm).clone().requires_grad_()
+        F.scaled_dot_product_attention(q_all, q_all.sin(), q_all.cos()).sum().backward()
+        ht.attention(q_mine, q_mine.sin(), q_mine.cos(), plan).sum().backward()
+        close(q_mine.grad, rows(q_all.grad, comm), 1e-12)
+        mine = ht.attention(rows(q, comm), rows(q * q, comm), one.expand(rows(q, comm).shape), plan)
+        close(mine, rows(wanted.detach(), comm), 1e-12)
+        (dx,) = torch.autograd.grad((ht.attention(q_mine, q_mine, q_mine, plan) ** 2).sum(), q_mine, create_graph=True)
+        refused(heddle.UnsupportedError, "once only", torch.autograd.grad, dx.sum(), q_mine)
+    refused(heddle.UnsupportedError, "scale is 0", ht.attention, *[rows(q, comm)] * 3,
+            comm.attention(f"f64[b=2 s=11 h=3 d=8] on [sp={comm.size}]: s@sp", "ring", scale=0.0))
+
+    def forward_by_a_plan_that_nobody_keeps(q):
+        return ht.attention(q, q, q, heddle.Attention(comm, f"f64[b=2 s=11 h=3 d=8] on [sp={comm.size}]: s@sp", "ring"))
+    forward_by_a_plan_that_nobody_keeps(q_mine).sum().backward()
     x = torch.zeros(2, 2, 3, 8, dtype=torch.float16)
     plan = comm.attention(f"f32[b=2 s=9 h=2 d=8] on [sp={comm.size}]: s@sp", "ring")
     refused(heddle.UnsupportedError, "f16", ht.attention, x, x, x, plan)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from . import _abi
 from ._library import check, lib, made
-from .errors import ArgumentError
+from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .reshard import NUMPY
 
@@ -35,6 +35,14 @@ def _arrays(places: Sequence[Place]) -> List[Any]:
     """What a call in C takes: pointers to heddle_attention_array."""
     return [ctypes.byref(_abi.heddle_attention_array(data=data or None, stride_elems=(ctypes.c_int64 * 4)(*strides)))
             for data, strides in places]
+
+
+def _told(array: Any) -> Any:
+    """The array, or a copy where strides in elements cannot tell it: all zero, which the library takes for a dense one,
+    or no multiples of the element."""
+    if any(array.strides) and not any(stride % array.itemsize for stride in array.strides):
+        return array
+    return array.copy()
 
 
 _numbers = itertools.count()
@@ -101,6 +109,7 @@ class _Sharded:
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
+        q, k, v = _told(q), _told(k), _told(v)
         inputs = self._inputs(q, k, v)
         o = self._empty(q, self.heads, self.dv)
         self.execute(*inputs, self._place("o", o, self.heads, self.dv))
@@ -212,10 +221,12 @@ class Attention(_Sharded):
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
 
     def _create(self) -> int:
+        if self.scale == 0:  # which in C stands for 1 / sqrt(width)
+            raise UnsupportedError(f"{self.text}: scale is 0, which method {self.method} does not know")
         options, out, line = _abi.heddle_attention_options(), ctypes.c_void_p(), self.line._c
         lib.heddle_attention_options_init(ctypes.byref(options))
         options.method, options.kv_heads, options.causal = self._method, self.kv_heads, int(self.causal)
-        options.scale, options.threads = self.scale or 0.0, self._threads
+        options.scale, options.threads = 0.0 if self.scale is None else self.scale, self._threads
         if self.key_lengths is not None:
             options.key_lengths = (ctypes.c_int64 * len(self.key_lengths))(*self.key_lengths)
         self._state.check(lib.heddle_attention_create(ctypes.byref(out), self._state.open_handle(),
@@ -225,6 +236,7 @@ class Attention(_Sharded):
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
+        d_o = _told(d_o)
         given = self._place("d_o", d_o, self.heads, self.dv)
         dq, dk, dv = (self._empty(d_o, heads, self.width) for heads in (self.heads, self.kv_heads, self.kv_heads))
         self.execute_backward(self._last(), given, *self._inputs(dq, dk, dv))
@@ -277,6 +289,7 @@ class LinearAttention(_Sharded):
 
     def backward(self, q: Any, k: Any, v: Any, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call, given its q, k, v again."""
+        q, k, v, d_o = _told(q), _told(k), _told(v), _told(d_o)
         inputs = *self._inputs(q, k, v), self._place("d_o", d_o, self.heads, self.dv)
         dq, dk, dv = (self._empty(d_o, self.heads, width) for width in (self.width, self.width, self.dv))
         self.execute_backward(self._last(), *inputs, *self._inputs(dq, dk, dv))

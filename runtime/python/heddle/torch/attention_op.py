@@ -83,6 +83,11 @@ def _no_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return q + (k.sum() + v.sum())
 
 
+def _told(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy where all its strides are zero, as of an expanded number: the library takes that for a dense one."""
+    return x if any(x.stride()) else x.contiguous()
+
+
 def _place(x: torch.Tensor) -> Place:
     return x.data_ptr(), x.stride()
 
@@ -99,12 +104,14 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tu
     made = by_number(plan).of_dtype(dtype_of(q, "attention"))
     _fit(made, ("q", q, made.heads, made.width), ("k", k, made.kv_heads, made.width),
          ("v", v, made.kv_heads, made.dv))
+    q, k, v = _told(q), _told(k), _told(v)
     o = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype)
     return o, torch.tensor([made.execute(_place(q), _place(k), _place(v), _place(o))])
 
 
 def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
               plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    d_o, q, k, v = _told(d_o), _told(q), _told(k), _told(v)
     made, inputs = by_number(plan).of_dtype(dtype_of(q, "attention")), (_place(q), _place(k), _place(v))
     at = int(ticket.item())
     if not made.holds(at):  # the same on every rank: all of them count alike
@@ -118,12 +125,18 @@ def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, ctx.plan = inputs
+    ctx.held = by_number(ctx.plan)  # as long as this graph is there
     ctx.save_for_backward(q, k, v, output[1])
 
 
 def _gradient(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
     q, k, v, ticket = ctx.saved_tensors
     return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, ctx.plan), None
+
+
+def _twice(*_: Any) -> Any:
+    raise UnsupportedError("attention by a method of the library is differentiated once only: ulysses is as often as "
+                           "torch's own")
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -137,3 +150,4 @@ torch.library.register_fake("heddle::attention", _fake, lib=_ops)
 torch.library.register_fake("heddle::attention_backward",
                             lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
 torch.library.register_autograd("heddle::attention", _gradient, setup_context=_setup, lib=_ops)
+torch.library.register_autograd("heddle::attention_backward", _twice, lib=_ops)

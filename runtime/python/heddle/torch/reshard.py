@@ -15,7 +15,6 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
            torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
            torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
 
-_NOTHING = torch.empty(0)
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
 _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
@@ -95,6 +94,8 @@ def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> No
                             f"{x.dtype}{plan.dst_shape}")
     x = x.contiguous()
     plan.execute(x.data_ptr(), out.data_ptr())
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)  # whoever saved what it held is told
 
 
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
@@ -109,7 +110,8 @@ def pooled(comm: Comm, shape: Tuple[int, ...], dtype: torch.dtype) -> torch.Tens
         count *= extent
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(comm.pool.buffer(count * dtype.itemsize), dtype=dtype).view(shape)
+    # No view, which nobody could write to in place once it is an operator's result.
+    return torch.frombuffer(comm.pool.buffer(count * dtype.itemsize), dtype=dtype).resize_(shape)
 
 
 @functools.lru_cache(maxsize=None)
@@ -121,11 +123,18 @@ def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
     return x.new_empty(_dst_shape(line, by_number(comm).rank))
 
 
+@functools.lru_cache(maxsize=None)
+def _nothing() -> torch.Tensor:
+    with torch.inference_mode(False):  # else it could not be saved for any backward
+        return torch.empty(0)
+
+
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
     _, ctx.line, ctx.back, ctx.comm = inputs
+    ctx.held = by_number(ctx.comm)  # as long as this graph is there
     # Checkpointing recomputes up to the last saved tensor as soon as the first is wanted: this makes both the same
     # place on all ranks, those without heads included, whose graph saves less.
-    ctx.save_for_backward(_NOTHING)
+    ctx.save_for_backward(_nothing())
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
