@@ -103,13 +103,16 @@ static int count_ranks(int *ranks, const cli_arguments *a, const request *asks)
 static int run(const cli_arguments *a)
 {
     request asks = {.random = (int)a->random,
-                    .seed = (uint64_t)a->seed,
+                    .seed = a->seed < 0 ? 1 : (uint64_t)a->seed,
                     .memory = a->memory == CLI_SECOND ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
                     .save = a->save};
     npy_array input = {.data = NULL};
     int ranks = 0, code = CLI_OK;
     if (a->operand == NULL && (a->input != NULL || a->save != NULL)) {
         return cli_usage_error("--input and --save need a reshard line, not --random");
+    }
+    if (a->operand != NULL && a->seed >= 0) {
+        return cli_usage_error("--seed needs --random: the values of a reshard line's array are their indices");
     }
     if (a->operand != NULL) {
         code = cli_report(heddle_reshard_parse(&asks.line, a->operand));

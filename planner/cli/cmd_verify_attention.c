@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 typedef struct trial {
+    const cli_arguments *asked;
     attention_case problem;
     attention_errors errors;
 } trial;
@@ -38,13 +39,15 @@ static heddle_status attempt(cli_outcome *out, void *trial_of, heddle_comm *comm
 {
     trial *t = trial_of;
     attention_arrays global = {NULL};
-    if (source != NULL) {
-        attention_draw(&t->problem, source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
+    heddle_status st =
+        source == NULL ? HEDDLE_OK : cli_attention_draw(&t->problem, source, heddle_comm_size(comm), t->asked);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     attention_describe(out->line, sizeof out->line, &t->problem);
     out->dtype = t->problem.shape.dtype;
     out->errors = t->errors.of;
-    heddle_status st = attention_check(comm, &t->problem, out->problem, &t->errors, save != NULL ? &global : NULL);
+    st = attention_check(comm, &t->problem, out->problem, &t->errors, save != NULL ? &global : NULL);
     if (st == HEDDLE_OK && save != NULL && heddle_comm_rank(comm) == 0) {
         st = save_all(&t->problem, &global, save);
     }
@@ -69,7 +72,7 @@ static const cli_trial_kind kind = {.name = "attention",
 
 static int run(const cli_arguments *a)
 {
-    trial first = {.errors = {.planned = {0}}};
+    trial first = {.asked = a};
     int ranks = 0, code = cli_attention_problem(&first.problem, &ranks, a);
     first.problem.options.log_sum_exp = 1;
     if (code == CLI_OK && a->operand != NULL) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 typedef struct trial {
+    const cli_arguments *asked;
     linear_case problem;
     linear_errors errors;
 } trial;
@@ -35,13 +36,15 @@ static heddle_status attempt(cli_outcome *out, void *trial_of, heddle_comm *comm
 {
     trial *t = trial_of;
     linear_arrays global = {NULL};
-    if (source != NULL) {
-        linear_draw(&t->problem, source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
+    heddle_status st =
+        source == NULL ? HEDDLE_OK : cli_linear_draw(&t->problem, source, heddle_comm_size(comm), t->asked);
+    if (st != HEDDLE_OK) {
+        return st;
     }
     linear_describe(out->line, sizeof out->line, &t->problem);
     out->dtype = t->problem.shape.dtype;
     out->errors = t->errors.of;
-    heddle_status st = linear_check(comm, &t->problem, out->problem, &t->errors, save != NULL ? &global : NULL);
+    st = linear_check(comm, &t->problem, out->problem, &t->errors, save != NULL ? &global : NULL);
     if (st == HEDDLE_OK && save != NULL && heddle_comm_rank(comm) == 0) {
         st = save_all(&t->problem, &global, save);
     }
@@ -71,8 +74,11 @@ static const cli_trial_kind kind = {.name = "linear attention",
 
 static int run(const cli_arguments *a)
 {
-    trial first = {.errors = {.planned = {0}}};
+    trial first = {.asked = a};
     int ranks = 0, code = cli_linear_problem(&first.problem, &ranks, a);
+    if (code == CLI_OK && a->operand != NULL) {
+        code = cli_report(linear_check_memory(&first.problem));
+    }
     return code == CLI_OK ? cli_verify_trials(a, ranks, &kind, &first) : code;
 }
 

@@ -84,9 +84,11 @@ static const cli_option table[] = {
      "repeat on one rank and compare, bitwise where all attention is local, else within a tolerance; compare all "
      "ranks' "
      "copies of the result, and bytes sent with bytes planned"},
-    {"random", "COUNT", VERIFIES, NUMBER, AT(random), NULL, "so many problems drawn from the seed", 1, 100000000},
-    {"seed", "S", VERIFIES | CLI_BENCH_LINEAR, NUMBER, AT(seed), "1", "of random problems, and of values", 0,
-     LLONG_MAX},
+    {"random", "COUNT", VERIFIES, NUMBER, AT(random), NULL,
+     "so many problems drawn from the seed, such as other options ask for", 1, 100000000},
+    {"seed", "S", CLI_VERIFY, NUMBER, AT(seed), NULL, "of random problems (1)", 0, LLONG_MAX},
+    {"seed", "S", CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR | CLI_BENCH_LINEAR, NUMBER, AT(seed), "1",
+     "of random problems, and of values", 0, LLONG_MAX},
     {"input", "X.npy", CLI_VERIFY, TEXT, AT(input), NULL,
      "the global array; without it element i has the value i modulo 2^n, what the dtype holds exactly (n = 53 f64, 24 "
      "f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is checked in as many rounds as the whole "
@@ -94,8 +96,9 @@ static const cli_option table[] = {
     {"save", "DIR", CLI_VERIFY, TEXT, AT(save), NULL,
      "writes DIR/from-RANK.npy and DIR/to-RANK.npy, the local arrays in their memory order"},
     {"method", "M", ATTENTION, TEXT, AT(method), NULL,
-     "local, ulysses, ring, rsa, usp or gather-kv; usp wants two mesh axes, ring first"},
-    {"method", "M", LINEAR, TEXT, AT(method), "lasp", "local, lasp, lasp2 or scan"},
+     "local, ulysses, ring, rsa, usp or gather-kv (local; of random problems any); usp wants two mesh axes, ring "
+     "first"},
+    {"method", "M", LINEAR, TEXT, AT(method), NULL, "local, lasp, lasp2 or scan (lasp; of random problems any)"},
     {"kv-heads", "K", ATTENTION, NUMBER, AT(kv_heads), NULL, "heads of k and v, divides those of q", 1, INT_MAX},
     {"causal", NULL, ATTENTION, FLAG, AT(causal), NULL, "query i sees keys 0..i"},
     {"zigzag", NULL, ATTENTION, FLAG, AT(zigzag), NULL, "rows placed so that this is balanced"},
@@ -278,7 +281,7 @@ int cli_parse(cli_arguments *out, const cli_command *command, int first, int arg
     struct option options[OPTIONS + 1];
     const int output = row_of(command, "output"), help = row_of(command, "help");
     int code = CLI_OK;
-    *out = (cli_arguments){.command = command, .argc = argc, .argv = argv};
+    *out = (cli_arguments){.command = command, .argc = argc, .argv = argv, .seed = -1};
     for (int i = 0; i < OPTIONS && code == CLI_OK; i++) {
         if ((table[i].commands & command->bit) != 0 && table[i].unasked != NULL) {
             code = take(out, &table[i], table[i].unasked);

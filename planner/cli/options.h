@@ -9,7 +9,7 @@ enum { CLI_METHODS_BYTES = 4096 };
 /* Words to choose from, by number; 0: nothing was said. */
 enum { CLI_FIRST = 1, CLI_SECOND = 2 };
 
-/* Numbers that were not given are 0, texts NULL, unless the table has a default. */
+/* Numbers that were not given are 0 (seed: -1), texts NULL, unless the table has a default. */
 struct cli_arguments {
     const cli_command *command;
     int argc; /* from the sub-command's name on, for mpirun, whose ranks read them again */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANDOM_RANKS = 4 };
+enum { RANDOM_RANKS = 4, MOST_DRAWS = 20000 };
 
 static int parse_line(heddle_shape *shape, heddle_mesh *at, heddle_layout *sharded, const char *text)
 {
@@ -31,6 +31,20 @@ static int parse_line(heddle_shape *shape, heddle_mesh *at, heddle_layout *shard
         }
     }
     return cli_report(st);
+}
+
+/* With --random: how many ranks, and that no option was given that is of one problem only. */
+static int take_random(int *ranks, const cli_arguments *a, const char *option, const char *given)
+{
+    *ranks = a->ranks > 0 ? (int)a->ranks : RANDOM_RANKS;
+    return given == NULL ? CLI_OK : cli_usage_error("--%s is of one problem, not of --random", option);
+}
+
+static heddle_status none_drawn(int ranks)
+{
+    return heddle_set_error(HEDDLE_ERR_ARG,
+                            "%d problems were drawn for %d rank%s, and none is such as the options ask for", MOST_DRAWS,
+                            ranks, ranks == 1 ? "" : "s");
 }
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
@@ -84,12 +98,35 @@ int cli_attention_problem(attention_case *out, int *ranks, const cli_arguments *
 {
     int code = take_attention_options(out, a);
     if (code != CLI_OK || a->operand == NULL) {
-        *ranks = a->ranks > 0 ? (int)a->ranks : RANDOM_RANKS;
-        return code;
+        return code != CLI_OK ? code : take_random(ranks, a, "key-lengths", a->key_lengths);
     }
     code = parse_line(&out->shape, &out->mesh, &out->layout, a->operand);
     code = code != CLI_OK ? code : cli_mesh_ranks(ranks, a, &out->mesh);
     return code != CLI_OK ? code : check_attention(out);
+}
+
+/* Has `drawn` all that was asked for? `asked` is what take_attention_options made of it. */
+static int is_asked_attention(const heddle_attention_options *drawn, const heddle_attention_options *asked,
+                              const cli_arguments *a)
+{
+    return (a->method == NULL || drawn->method == asked->method) && (!a->causal || drawn->causal) &&
+           (!a->zigzag || drawn->placement == asked->placement) && (!a->all_reduce || drawn->rsa_all_reduce) &&
+           (a->kv_heads == 0 || drawn->kv_heads == asked->kv_heads) &&
+           (a->projected == 0 || drawn->projected_length == asked->projected_length);
+}
+
+heddle_status cli_attention_draw(attention_case *out, random_source *source, int ranks, const cli_arguments *a)
+{
+    attention_case asked = {.seed = 0};
+    take_attention_options(&asked, a);
+    for (int i = 0; i < MOST_DRAWS; i++) {
+        attention_draw(out, source, ranks, HEDDLE_DTYPE_COUNT);
+        if (is_asked_attention(&out->options, &asked.options, a)) {
+            out->options.threads = a->threads > 0 ? asked.options.threads : out->options.threads;
+            return HEDDLE_OK;
+        }
+    }
+    return none_drawn(ranks);
 }
 
 /* --- linear attention --------------------------------------------------------------------------------------------- */
@@ -125,7 +162,8 @@ static int take_linear_options(linear_case *out, const cli_arguments *a)
     o->bidirectional = a->bidirectional;
     o->receive_first = a->receive_first;
     out->seed = (uint64_t)a->seed;
-    return cli_report(heddle_linear_method_parse(&o->method, a->method));
+    o->method = HEDDLE_LINEAR_LASP;
+    return a->method != NULL ? cli_report(heddle_linear_method_parse(&o->method, a->method)) : CLI_OK;
 }
 
 int cli_linear_problem(linear_case *out, int *ranks, const cli_arguments *a)
@@ -136,8 +174,7 @@ int cli_linear_problem(linear_case *out, int *ranks, const cli_arguments *a)
     }
     int code = take_linear_options(out, a);
     if (code != CLI_OK || a->operand == NULL) {
-        *ranks = a->ranks > 0 ? (int)a->ranks : RANDOM_RANKS;
-        return code;
+        return code != CLI_OK ? code : take_random(ranks, a, "decay", a->decay);
     }
     code = parse_line(&out->shape, &out->mesh, &out->layout, a->operand);
     code = code != CLI_OK ? code : take_decay(out, a);
@@ -148,4 +185,26 @@ int cli_linear_problem(linear_case *out, int *ranks, const cli_arguments *a)
     out->options.decay = out->decay;
     return cli_report(
         heddle_linear_attention_plan_traffic(&traffic, &out->shape, &out->mesh, &out->layout, &out->options, 0));
+}
+
+static int is_asked_linear(const heddle_linear_attention_options *drawn, const heddle_linear_attention_options *asked,
+                           const cli_arguments *a)
+{
+    return (a->method == NULL || drawn->method == asked->method) && (!a->causal || !drawn->bidirectional) &&
+           (!a->bidirectional || drawn->bidirectional) && (!a->receive_first || drawn->receive_first) &&
+           (a->dv == 0 || drawn->dv == asked->dv) && (a->chunk == 0 || drawn->chunk_rows == asked->chunk_rows);
+}
+
+heddle_status cli_linear_draw(linear_case *out, random_source *source, int ranks, const cli_arguments *a)
+{
+    linear_case asked = {.seed = 0};
+    take_linear_options(&asked, a);
+    for (int i = 0; i < MOST_DRAWS; i++) {
+        linear_draw(out, source, ranks, HEDDLE_DTYPE_COUNT);
+        if (is_asked_linear(&out->options, &asked.options, a)) {
+            out->options.threads = a->threads > 0 ? asked.options.threads : out->options.threads;
+            return HEDDLE_OK;
+        }
+    }
+    return none_drawn(ranks);
 }

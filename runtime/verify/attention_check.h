@@ -52,7 +52,7 @@ void attention_describe(char *out, size_t bytes, const attention_case *c);
 heddle_status attention_check(heddle_comm *comm, const attention_case *c, char *problem, attention_errors *errors,
                               attention_arrays *global);
 attention_extents attention_extents_of(const attention_case *c);
-/* HEDDLE_ERR_ARG, with both numbers, where the references of all ranks take more memory than this machine has left. */
+/* As judge_check_memory. */
 heddle_status attention_check_memory(const attention_case *c);
 
 /* q, k, v, d_o, e and f: values in -1..1 that the dtype holds exactly, from the case's seed. */

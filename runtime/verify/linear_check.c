@@ -370,3 +370,14 @@ void linear_free(linear_arrays *arrays)
     }
     memset(arrays, 0, sizeof *arrays);
 }
+
+heddle_status linear_check_memory(const linear_case *c)
+{
+    const heddle_dim *dim = c->shape.dim;
+    const double b = (double)dim[0].extent, s = (double)dim[1].extent, h = (double)dim[2].extent;
+    const double dk = (double)dim[3].extent, dv = c->options.dv > 0 ? (double)c->options.dv : dk;
+    const double arrays = ARRAYS / 2 * (dk + dv), elems = 2 * b * h * (s * arrays + dk * dv) + s * arrays;
+    char problem[256];
+    snprintf(problem, sizeof problem, "%.0f rows, %.0f heads of %.0f and %.0f,", b * s, h, dk, dv);
+    return judge_check_memory(problem, elems * sizeof(double), heddle_mesh_size(&c->mesh));
+}

@@ -56,6 +56,9 @@ void linear_describe(char *out, size_t bytes, const linear_case *c);
 /* The most that one rank sends, and all ranks together, as planned. */
 heddle_status linear_traffic(heddle_attention_traffic *most, heddle_attention_traffic *all, const linear_case *c);
 
+/* As judge_check_memory. */
+heddle_status linear_check_memory(const linear_case *c);
+
 /* Collective. problem[0] stays 0 when all is right on this rank; else it gets a sentence. global: NULL, or gets the
  * inputs and what the ranks computed, to be freed with linear_free. */
 heddle_status linear_check(heddle_comm *comm, const linear_case *c, char *problem, linear_errors *errors,

@@ -21,6 +21,11 @@ done
 check 0 "as planned" verify attention 'f64[b=2 s=37 h=6 d=16] on [a=2 b=2]' --method usp --causal --zigzag --transport threads
 check 0 "as planned" verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=3]' --method rsa --project 5 --transport threads
 check 0 "12 attention problems right" verify attention --random 12 --ranks 3 --transport shm --seed 5
+check 0 "5 attention problems right" verify attention --random 5 --ranks 2 --method rsa --all-reduce --causal
+check 2 "none is such as the options ask for" verify attention --random 5 --ranks 2 --method ring --all-reduce
+check 2 "none is such as the options ask for" verify attention --random 5 --ranks 2 --method local
+check 2 "none is such as the options ask for" verify attention --random 5 --ranks 2 --kv-heads 1000
+check 2 "--key-lengths is of one problem, not of --random" verify attention --random 5 --key-lengths 1,2
 check 2 "do not divide" verify attention "$line" --method ring --kv-heads 4
 check 2 "no attention method is called 'rings'" verify attention "$line" --method rings
 check 2 "usp wants the dim sharded over two mesh axes" verify attention "$line" --method usp

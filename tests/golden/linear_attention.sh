@@ -63,6 +63,11 @@ says "width" 2 "dim 'd' is sharded over mesh axis sp" verify 'f32[b=2 s=37 h=6 d
 says "ranks" 2 "--ranks 3, but the mesh of the problem has 4" verify "$line" --ranks 3
 says "nothing" 2 "wants either one problem or --random" verify
 says "option" 2 "'--what': unknown option" verify "$line" --what 1
+says "memory" 2 "bytes on 4 ranks, available are" verify 'f32[b=1 s=1000000000 h=64 d=128] on [sp=4]'
+says "drawn method" 0 "20 linear attention problems right" verify --random 20 --ranks 2 --method scan --bidirectional
+says "no such draw" 2 "none is such as the options ask for" verify --random 2 --ranks 2 --method scan --receive-first
+says "drawn width" 2 "none is such as the options ask for" verify --random 2 --ranks 2 --dv 1000
+says "decay of draws" 2 "--decay is of one problem, not of --random" verify --random 2 --decay 0.5
 says "help" 0 "usage: heddle verify linear-attention" verify --help
 says "bench help" 0 "usage: heddle bench linear-attention" bench --help
 says "bench nothing" 2 "wants" bench
