@@ -74,7 +74,11 @@ lacking() {
     in_namespace tc qdisc add dev lo root netem delay 1ms || echo netem
     [ "$(id -u)" = 0 ] || echo root
     [ -e /dev/nvidia0 ] || echo gpu
-    command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || echo nvcc
+    local nvcc
+    nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
+    [ -x "$nvcc" ] || echo nvcc
+    [ -f "${nvcc%/bin/*}/include/nccl.h" ] || echo nccl
+    "$nvcc" --version 2>/dev/null | grep -qF "release $(sed -n '1s/^# nvcc //p' tests/golden/cuda_registers.txt)," || echo nvcc-release
     [ "$(uname -m)" = x86_64 ] || echo qemu
     for name in torch diffusers mypy scikit_build_core; do
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"

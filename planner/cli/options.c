@@ -91,8 +91,9 @@ static const cli_option table[] = {
      "of random problems, and of values", 0, LLONG_MAX},
     {"input", "X.npy", CLI_VERIFY, TEXT, AT(input), NULL,
      "the global array; without it element i has the value i modulo 2^n, what the dtype holds exactly (n = 53 f64, 24 "
-     "f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is checked in as many rounds as the whole "
-     "index needs; the first is the one that is saved"},
+     "f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is checked in up to 16 rounds, a digit "
+     "of the index each, which tell all elements apart but those of more than 65536 bool; the first is the one that is "
+     "saved"},
     {"save", "DIR", CLI_VERIFY, TEXT, AT(save), NULL,
      "writes DIR/from-RANK.npy and DIR/to-RANK.npy, the local arrays in their memory order"},
     {"method", "M", ATTENTION, TEXT, AT(method), NULL,

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Registers of every CUDA kernel on every architecture are those of cuda_registers.txt, and nothing spills; and the
-# header of the emulator says what the toolkit's does. HEDDLE_WRITE_GOLDEN=1 writes the table anew.
+# header of the emulator says what the toolkit's does. HEDDLE_WRITE_GOLDEN=1 writes the table anew. Another release of
+# nvcc than the table's has other registers and other warnings: it only has to compile for the architectures it knows.
 set -u
 cd "${HEDDLE_SOURCE:?}"
 . tests/support/skip.sh
@@ -11,31 +12,41 @@ esac
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 [ -x "$nvcc" ] || skip_test nvcc "there is no nvcc"
 release=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+golden=tests/golden/cuda_registers.txt
+is_golden=0
+[ -z "${HEDDLE_WRITE_GOLDEN:-}" ] && [ "$(head -n 1 "$golden")" != "# nvcc $release" ] || is_golden=1
+targets="" narch=0
+for arch in 80 90 100; do
+    "$nvcc" --list-gpu-arch | grep -qx "compute_$arch" || continue
+    targets="$targets -gencode=arch=compute_$arch,code=sm_$arch"
+    narch=$((narch + 1))
+done
+strict=""
+[ $is_golden = 0 ] || strict="-warn-spills,-Werror --Werror=all-warnings"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
 # --- registers
 for source in kernels/cuda/*.cu; do
-    "$nvcc" -std=c++17 -O2 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 \
-        -gencode=arch=compute_100,code=sm_100 -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v,-warn-spills,-Werror \
-        --Werror=all-warnings -c "$source" -o "$work/object" >"$work/log" 2>&1 || grep -v ptxas "$work/log" >>"$work/refused"
+    # shellcheck disable=SC2086
+    "$nvcc" -std=c++17 -O2 $targets -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v${strict:+,$strict} \
+        -c "$source" -o "$work/object" >"$work/log" 2>&1 || grep -v ptxas "$work/log" >>"$work/refused"
     cat "$work/log"
 done | awk '/entry function/ { # _Z, the length of the name, the name
                 match($0, /_Z[0-9]+/); length_of = substr($0, RSTART + 2, RLENGTH - 2)
                 name = substr($0, RSTART + RLENGTH, length_of); arch = $NF; gsub("\x27", "", arch) }
             /spill stores/ { spilled = $5 }
             / Used [0-9]+ registers/ { print name, arch, $5, "spilled", spilled }' | sort >"$work/registers"
-golden=tests/golden/cuda_registers.txt
 [ -z "${HEDDLE_WRITE_GOLDEN:-}" ] || { echo "# nvcc $release"; cat "$work/registers"; } >"$golden"
-if [ "$(head -n 1 "$golden")" = "# nvcc $release" ]; then
+if [ $is_golden = 1 ]; then
     diff <(tail -n +2 "$golden") "$work/registers" || { echo "registers are not those of $golden"; failed=1; }
+    grep -v 'spilled 0$' "$work/registers" && failed=1
 else
-    not_here nvcc "$golden is of another nvcc than $release"
+    not_here nvcc-release "$golden is of another nvcc than $release: neither registers nor spills were judged"
 fi
 [ ! -e "$work/refused" ] || { cat "$work/refused"; failed=1; }
-grep -v 'spilled 0$' "$work/registers" && failed=1
-[ "$(wc -l <"$work/registers")" -ge 45 ] || { echo "few kernels were seen"; failed=1; }
+[ "$(wc -l <"$work/registers")" -ge $((15 * narch)) ] && [ $narch -ge 1 ] || { echo "few kernels were seen"; failed=1; }
 
 # --- the headers of the emulator and of the fake NCCL: every constant, and every function, in both
 include=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include

@@ -23,6 +23,8 @@ if have_mpi; then
 fi
 
 # Bytes of the saved arrays: 2 x 3 u8, split by t, then by s in other blocks and another memory order.
+says "seed of a line" 2 "--seed needs --random" 'u8[t=2 s=3] on [x=2]: t@x -> s@x' --seed 5
+says "seed of draws" 0 "3 reshards" --random 3 --ranks 2 --seed 0
 says "save" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/parts" --transport shm
 data() { # FILE: the bytes behind the header, its shape
     tail -c +$(($(od -An -tu2 -j8 -N2 "$1") + 11)) "$1" | od -An -tu1 | tr -s ' '
