@@ -108,9 +108,9 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
     snprintf(c->broken_why, sizeof c->broken_why, "%s%s", heddle_last_error(), more);
     c->broken = st;
     hd_channel_leave(c);
-    atomic_store(c->view.moving, hd_channel_borrows(c));
+    hd_channel_mark(c, 0);
     st = hd_fail(st, "%s", c->broken_why);
-    if (hd_channel_borrows(c)) {
+    if (atomic_load(c->view.moving) != 0) { /* of what is borrowed */
         return hd_comm_abort_with(c->comm, st);
     }
     return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);

@@ -1,4 +1,4 @@
-/* One execution is a small state machine, one function per state; who drives it, and who helps. */
+/* One execution is a small state machine, one function per state. */
 #include "runtime/move/transfer.h"
 
 /* --- in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for several in
@@ -37,10 +37,10 @@ static hd_transfer *current(const hd_channel *c)
     return c->leg[c->at].transfer;
 }
 
-/* Whoever copies says so before, then asks whether anybody has given up; a full fence lies between. */
-static void mark(hd_channel *c, int moving)
+void hd_channel_mark(hd_channel *c, int moving)
 {
-    atomic_store_explicit(c->view.moving, hd_channel_borrows(c) | moving, memory_order_release);
+    int borrows = atomic_load_explicit(c->view.moving, memory_order_relaxed) & ~HD_COPIES;
+    atomic_store_explicit(c->view.moving, borrows | moving, memory_order_release);
     c->is_marked = moving;
 }
 
@@ -55,7 +55,7 @@ static heddle_status begin(hd_channel *c)
     const hd_leg *leg = &c->leg[c->at];
     c->sequence++;
     if (c->is_whole && leg->transfer->mail.exchange == NULL) {
-        mark(c, 1); /* the READYs are its fence, and nothing but them is waited for */
+        hd_channel_mark(c, 1); /* the READYs are its fence, and nothing but them is waited for */
     }
     HD_TRY(hd_peer_announce(leg->transfer, leg));
     c->mail_done = leg->transfer->mail.exchange == NULL;
@@ -86,7 +86,7 @@ static heddle_status collect(hd_channel *c, int block, int *stuck)
         return HEDDLE_OK;
     }
     if (__builtin_expect(c->refused_by > 0, 0)) {
-        mark(c, 0);
+        hd_channel_mark(c, 0);
         hd_channel_leave(c);
         return hd_channel_tell_refusal(c);
     }
@@ -113,7 +113,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         }
     }
     if (!c->is_marked) {
-        mark(c, 1);
+        hd_channel_mark(c, 1);
         atomic_thread_fence(memory_order_seq_cst);
     }
     HD_TRY(hd_channel_heed(c));
@@ -121,7 +121,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         hd_copy_clear(t->kernels, &t->clear, c->leg[c->at].dst);
     }
     HD_TRY(hd_peer_move(t, &c->leg[c->at]));
-    mark(c, 0);
+    hd_channel_mark(c, 0);
     c->waited = 0;
     c->state = HD_MAIL;
 out:
@@ -143,8 +143,7 @@ out:
     return st;
 }
 
-/* As far as it goes without waiting (block: for anything but flags). */
-static heddle_status advance(hd_channel *c, int block, int *stuck)
+heddle_status hd_channel_advance(hd_channel *c, int block, int *stuck)
 {
     heddle_status st = HEDDLE_OK;
     *stuck = 0;
@@ -175,77 +174,13 @@ static heddle_status advance(hd_channel *c, int block, int *stuck)
     return st;
 }
 
-/* --- driving ------------------------------------------------------------------------------------------------------ */
-
-static int is_alone(const hd_channel *c)
-{
-    const hd_channel *first = *c->view.in_flight;
-    return first == NULL || (first == c && c->next == NULL);
-}
-
-/* What happens to the others is theirs to report, unless it is the end of all: then this rank has given up, and the one
- * that is waited for here ends with the reason, not with the alarm that its own rank has raised. */
-static heddle_status help_others(hd_channel *c)
-{
-    hd_channel *other = *c->view.in_flight;
-    while (other != NULL) {
-        hd_channel *next = other->next;
-        int stuck;
-        if (other != c) {
-            other->outcome = advance(other, 0, &stuck);
-            if (other->broken != HEDDLE_OK) {
-                return other->outcome;
-            }
-        }
-        other = next;
-    }
-    return HEDDLE_OK;
-}
+/* --- beginning one ------------------------------------------------------------------------------------------------ */
 
 /* An execution cannot begin: an earlier one failed, or is in flight. */
 static inline heddle_status check_free(hd_channel *c)
 {
     int is_plain = c->state == HD_IDLE && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
     return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_check_free(c);
-}
-
-heddle_status hd_channel_linger(hd_channel *c)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_comm_check(c->comm));
-    HD_TRY(help_others(c));
-    if (hd_now_ns() > hd_channel_deadline(c)) {
-        st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
-                     c->options.what);
-    }
-out:
-    return st;
-}
-
-static heddle_status drive(hd_channel *c, int block)
-{
-    heddle_status st = HEDDLE_OK;
-    int stuck;
-    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
-        return hd_channel_take_outcome(c);
-    }
-    for (int round = 0;; round++) {
-        st = advance(c, block && (c->is_whole || is_alone(c)), &stuck);
-        if (st != HEDDLE_OK || !stuck) {
-            return st;
-        }
-        st = hd_channel_linger(c);
-        if (st != HEDDLE_OK) {
-            return hd_channel_give_up(c, st);
-        }
-        if (!block) {
-            return HEDDLE_OK;
-        }
-        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
-            return hd_channel_take_outcome(c);
-        }
-        hd_comm_relax(c->comm, round);
-    }
 }
 
 heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
@@ -275,25 +210,18 @@ heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
     c->is_whole = *c->view.in_flight == NULL;
     HD_TRY(launch(c));
     if (c->is_whole) {
-        st = advance(c, 1, &stuck);
+        st = hd_channel_advance(c, 1, &stuck);
     }
-    return st == HEDDLE_OK && stuck ? drive(c, 1) : st;
+    return st == HEDDLE_OK && stuck ? hd_channel_wait(c) : st;
 out:
-    return st;
-}
-
-heddle_status hd_channel_test(hd_channel *c, int *done)
-{
-    heddle_status st = drive(c, 0);
-    *done = c->state == HD_IDLE;
     return st;
 }
 
 heddle_status hd_channel_progress(hd_channel *c, int *done)
 {
     int stuck;
-    heddle_status st =
-        c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c) : advance(c, 0, &stuck);
+    heddle_status st = c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c)
+                                                                         : hd_channel_advance(c, 0, &stuck);
     *done = c->state == HD_IDLE;
     return st;
 }
@@ -301,11 +229,6 @@ heddle_status hd_channel_progress(hd_channel *c, int *done)
 int hd_channel_is_idle(const hd_channel *c)
 {
     return c->state == HD_IDLE;
-}
-
-heddle_status hd_channel_wait(hd_channel *c)
-{
-    return drive(c, 1);
 }
 
 int64_t *hd_channel_sent(hd_channel *c)

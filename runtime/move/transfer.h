@@ -58,7 +58,7 @@ typedef struct hd_private {
     hd_copy *copy;         /* [nfrom] for process_vm_readv */
 } hd_private;
 
-/* --- loads and stores (peer.c) ------------------------------------------------------------------------------------ */
+/* --- loads and stores (peer.c, made in peer_make.c) --------------------------------------------------------------- */
 
 /* Whoever is read from or written to tells so (READY, with its addresses); whoever has moved says that (DONE, with the
  * bytes). */
@@ -169,10 +169,6 @@ static inline int hd_channel_linked(const hd_channel *channel, int peer)
 
 /* What view.moving says of a rank: that it copies, and how many arrays it has borrowed. */
 enum { HD_COPIES = 1, HD_BORROWS = 2 };
-static inline int hd_channel_borrows(const hd_channel *channel)
-{
-    return atomic_load_explicit(channel->view.moving, memory_order_relaxed) & ~HD_COPIES;
-}
 
 /* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
  * have come to e+1. */
@@ -225,6 +221,10 @@ int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
 void hd_channel_set_link(hd_channel *channel, hd_link *link); /* taken over */
 int64_t hd_channel_deadline(hd_channel *channel);
+/* Says whether this rank copies: before it does, then asks whether anybody has given up; a full fence lies between. */
+void hd_channel_mark(hd_channel *channel, int moving);
+/* As far as it goes without waiting (block: for anything but flags). */
+heddle_status hd_channel_advance(hd_channel *channel, int block, int *stuck);
 /* HEDDLE_ERR_PEER when somebody has given up; after the mark and a fence, before memory of peers is touched. */
 heddle_status hd_channel_heed(hd_channel *channel);
 /* A turn of a wait in which nothing came: did anybody give up, can others go on, is it late? */

@@ -1,0 +1,79 @@
+/* Several executions in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for
+ * them in different orders. */
+#include "runtime/move/transfer.h"
+
+static int is_alone(const hd_channel *c)
+{
+    const hd_channel *first = *c->view.in_flight;
+    return first == NULL || (first == c && c->next == NULL);
+}
+
+/* What happens to the others is theirs to report, unless it is the end of all: then this rank has given up, and the one
+ * that is waited for here ends with the reason, not with the alarm that its own rank has raised. */
+static heddle_status help_others(hd_channel *c)
+{
+    hd_channel *other = *c->view.in_flight;
+    while (other != NULL) {
+        hd_channel *next = other->next;
+        int stuck;
+        if (other != c) {
+            other->outcome = hd_channel_advance(other, 0, &stuck);
+            if (other->broken != HEDDLE_OK) {
+                return other->outcome;
+            }
+        }
+        other = next;
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_channel_linger(hd_channel *c)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_comm_check(c->comm));
+    HD_TRY(help_others(c));
+    if (hd_now_ns() > hd_channel_deadline(c)) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s passed its deadline", hd_comm_rank_name(c->comm, c->rank),
+                     c->options.what);
+    }
+out:
+    return st;
+}
+
+static heddle_status drive(hd_channel *c, int block)
+{
+    heddle_status st = HEDDLE_OK;
+    int stuck;
+    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
+        return hd_channel_take_outcome(c);
+    }
+    for (int round = 0;; round++) {
+        st = hd_channel_advance(c, block && (c->is_whole || is_alone(c)), &stuck);
+        if (st != HEDDLE_OK || !stuck) {
+            return st;
+        }
+        st = hd_channel_linger(c);
+        if (st != HEDDLE_OK) {
+            return hd_channel_give_up(c, st);
+        }
+        if (!block) {
+            return HEDDLE_OK;
+        }
+        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
+            return hd_channel_take_outcome(c);
+        }
+        hd_comm_relax(c->comm, round);
+    }
+}
+
+heddle_status hd_channel_test(hd_channel *c, int *done)
+{
+    heddle_status st = drive(c, 0);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
+heddle_status hd_channel_wait(hd_channel *c)
+{
+    return drive(c, 1);
+}
