@@ -120,7 +120,7 @@ out:
 
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     heddle_status st = hd_group_owned(root->group, "abort");
     if (st != HEDDLE_OK) {
         return st;

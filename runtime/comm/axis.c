@@ -20,6 +20,7 @@ static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const in
     comm->rank = rank;
     comm->size = size;
     comm->parent = parent;
+    comm->root = parent->root;
     comm->group = parent->group;
     comm->name = parent->name;
     comm->options = parent->options;

@@ -60,7 +60,7 @@ static int reached(const heddle_comm *comm, int root_rank, int root_peer, int ro
 
 void hd_comm_find_local(heddle_comm *comm)
 {
-    const heddle_comm *root = hd_comm_root(comm);
+    const heddle_comm *root = comm->root;
     int me = hd_comm_root_rank(comm, comm->rank);
     comm->nlocal = 0;
     for (int r = 0; r < comm->size; r++) {
@@ -125,6 +125,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     heddle_comm *comm = NULL;
     HD_TRY(hd_alloc(&p, 1, sizeof(heddle_comm), "a communicator"));
     comm = p;
+    comm->root = comm;
     comm->rank = parts->rank;
     comm->size = parts->size;
     comm->ops = parts->ops;
@@ -199,7 +200,7 @@ static void close_with_buffers(heddle_comm *comm)
 {
     hd_group_leave(comm->group);
     free_arrays(comm);
-    *comm = (heddle_comm){.group = comm->group, .device = comm->device, .closed = 1};
+    *comm = (heddle_comm){.root = comm, .group = comm->group, .device = comm->device, .closed = 1};
 }
 
 /* After an abort kernels of peers may still store to this rank's device memory. */

@@ -109,6 +109,7 @@ struct heddle_comm {
     void *ctx;           /* of ops */
     hd_traits messages;  /* to ranks that are not reached */
     heddle_comm *parent; /* axis groups */
+    heddle_comm *root;   /* the one without parent */
     int *parent_rank;    /* of every rank; NULL: no parent */
     hd_group *group;     /* owned by the communicator without parent */
     int *member;         /* by rank: group index, -1: not on this host */
@@ -169,26 +170,8 @@ static inline hd_interrupt hd_options_interrupt(const heddle_comm_options *optio
 extern const hd_comm_ops hd_local_ops; /* all ranks in the group; ctx unused */
 extern const hd_comm_ops hd_part_ops;  /* axis group of a communicator without hub */
 
-static inline heddle_comm *hd_comm_root(heddle_comm *comm)
-{
-    while (comm->parent != NULL) {
-        comm = comm->parent;
-    }
-    return comm;
-}
-
-static inline const heddle_comm *hd_comm_root_of(const heddle_comm *comm)
-{
-    while (comm->parent != NULL) {
-        comm = comm->parent;
-    }
-    return comm;
-}
-
-static inline heddle_status hd_comm_check_outside(heddle_comm *comm)
-{
-    return comm->ops->check != NULL ? comm->ops->check(comm) : HEDDLE_OK;
-}
+/* HEDDLE_ERR_PEER when a rank outside the group gave up; root: a communicator without parent. */
+heddle_status hd_comm_check_outside(heddle_comm *root);
 
 /* The rank's number in the communicator that the user opened: what sentences name. */
 static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
@@ -222,11 +205,7 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why);
  * HEDDLE_ERR_PEER when another rank's failed; comm->records holds everybody's afterwards. */
 heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own);
 
-/* One turn's look around in a wait loop, for turns where hd_wait_looks says so: did a rank give up, die, is it late? */
-static inline int hd_wait_looks(const hd_group *group, int round)
-{
-    return round > 0 && (round >= group->spins || (round & 255) == 255);
-}
+/* One turn's look around in a wait loop, where hd_group_looks says so: did a rank give up, die, is it late? */
 heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 
 /* A link over all ranks of a communicator with hub, whatever the options say about reaching. It is part of other calls:

@@ -8,11 +8,7 @@ const hd_traits hd_memory_traits = {.link = HEDDLE_LINK_MEMORY, .spaces = 1u << 
 
 static int host_of(const heddle_comm *comm, int rank)
 {
-    const heddle_comm *root = comm;
-    while (root->parent != NULL) {
-        root = root->parent;
-    }
-    return hd_pretended_host(hd_comm_root_rank(comm, rank), root->size, comm->options.pretend_hosts);
+    return hd_pretended_host(hd_comm_root_rank(comm, rank), comm->root->size, comm->options.pretend_hosts);
 }
 
 void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int rank)

@@ -8,12 +8,12 @@ static const char *const wire_names[] = {"auto", "peer", "nccl", "host"};
 
 hd_device *hd_comm_device(const heddle_comm *comm)
 {
-    return hd_comm_root_of(comm)->device;
+    return comm->root->device;
 }
 
 heddle_wire hd_comm_wire(const heddle_comm *comm)
 {
-    const heddle_comm *root = hd_comm_root_of(comm);
+    const heddle_comm *root = comm->root;
     return root->device != NULL ? root->wire : HEDDLE_WIRE_HOST;
 }
 

@@ -92,7 +92,7 @@ static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, 
 /* All ranks are told before the library is: its peers see only that somebody has gone. */
 heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     char why[1024];
     st = find_cause(root, st, why, sizeof why);
     st = hd_comm_abort_with(root, st);
@@ -104,7 +104,7 @@ heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st)
 
 heddle_status hd_comm_mail_check(heddle_comm *comm)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     hd_comm_mail *mail = root->mail;
     int done = 0;
     pthread_mutex_lock(&mail->lock);
@@ -234,7 +234,7 @@ heddle_status hd_comm_mail_exchange(heddle_comm *comm, const hd_comm_letters *le
                                     int is_captured)
 {
     heddle_status st = HEDDLE_OK;
-    hd_comm_mail *mail = hd_comm_root(comm)->mail;
+    hd_comm_mail *mail = comm->root->mail;
     HD_TRY(is_captured ? HEDDLE_OK : record(mail, mail->begun, stream, letters->deadline_ms));
     HD_TRY(hd_comm_mail_begin(mail, letters, stream));
     HD_TRY(hd_comm_mail_settle(mail, letters->deadline_ms, "an exchange between devices"));

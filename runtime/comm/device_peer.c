@@ -8,24 +8,24 @@ enum { MOST_RANKS = 64 /* HD_DEVICE_MAX_PEERS of the kernels */ };
 
 hd_sharers hd_comm_sharers(const heddle_comm *comm)
 {
-    return hd_comm_root_of(comm)->sharers;
+    return comm->root->sharers;
 }
 
 const uint64_t *hd_comm_abort_word(const heddle_comm *comm)
 {
-    return hd_watch_word(hd_comm_root_of(comm)->watch);
+    return hd_watch_word(comm->root->watch);
 }
 
 void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     outlook->next = root->outlooks;
     root->outlooks = outlook;
 }
 
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
 {
-    hd_outlook **at = &hd_comm_root(comm)->outlooks;
+    hd_outlook **at = &comm->root->outlooks;
     while (*at != NULL && *at != outlook) {
         at = &(*at)->next;
     }

@@ -31,7 +31,7 @@ static heddle_status check_messages(const heddle_comm *comm, const heddle_messag
 /* Tags only grow on every rank, so an exchange of a part never meets one of the whole under the same tag. */
 static heddle_status agree_on_tag(heddle_comm *comm, heddle_status mine, int *tag)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     hd_record own = {.number = root->next_tag};
     heddle_status st = hd_comm_agree_with(comm, mine, &own);
     for (int r = 0; r < comm->size && st == HEDDLE_OK; r++) {
@@ -44,7 +44,7 @@ static heddle_status agree_on_tag(heddle_comm *comm, heddle_status mine, int *ta
 
 static void enter_list(hd_exchange *exchange)
 {
-    hd_exchange **first = &hd_comm_root(exchange->comm)->exchanges;
+    hd_exchange **first = &exchange->comm->root->exchanges;
     exchange->next = *first;
     exchange->from = first;
     if (exchange->next != NULL) {
@@ -128,7 +128,7 @@ void hd_exchange_destroy(hd_exchange *exchange)
 
 void hd_comm_withdraw(heddle_comm *comm, char *why, size_t why_bytes)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     if (root->ops->withdraw(root) != HEDDLE_OK) {
         size_t at = strlen(why);
         snprintf(why + at, why_bytes - at, "; %s", heddle_last_error());

@@ -7,7 +7,7 @@
 heddle_status hd_comm_enter(heddle_comm *comm)
 {
     hd_group *group = comm->group;
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     if (__builtin_expect(atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire) != 0, 0)) {
         return hd_group_check(group);
     }

@@ -96,7 +96,7 @@ static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, ui
             comm->broken = (int)st;
             break;
         }
-        if (hd_wait_looks(group, round)) {
+        if (hd_group_looks(group, round)) {
             int late = 0;
             st = hd_wait_look(comm, &deadline_ns, &late);
             if (st == HEDDLE_OK && (late || group->armed || (round & 15) == 0)) {

@@ -24,9 +24,14 @@ static heddle_status ask_interrupt(heddle_comm *root)
     return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", root->rank);
 }
 
+heddle_status hd_comm_check_outside(heddle_comm *root)
+{
+    return root->ops->check != NULL ? root->ops->check(root) : HEDDLE_OK;
+}
+
 heddle_status hd_comm_check(heddle_comm *comm)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     heddle_status st = hd_group_check(root->group);
     st = st != HEDDLE_OK ? st : hd_comm_check_outside(root);
     return st != HEDDLE_OK || root->interrupt.ask == NULL ? st : ask_interrupt(root);
@@ -34,7 +39,7 @@ heddle_status hd_comm_check(heddle_comm *comm)
 
 void hd_comm_relax(heddle_comm *comm, int round)
 {
-    heddle_comm *root = hd_comm_root(comm);
+    heddle_comm *root = comm->root;
     if (root->ops->relax != NULL) {
         root->ops->relax(root, round);
     } else {

@@ -48,7 +48,7 @@ typedef struct hd_control {
     _Atomic uint32_t sleeping;                              /* 1: ring after posting */
     _Alignas(HD_LINE_PAIR_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                      /* hd_rank_state */
-    _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (wait.c) */
+    _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (lives.c) */
     _Atomic int moving;    /* 1: this rank may be copying to or from its peers' memory */
     _Atomic int on_device; /* likewise a device of its: things that are enqueued there */
     cpu_set_t cpus;        /* where this rank may run; written before anybody else looks */
@@ -145,11 +145,17 @@ heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *
 void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */
 void hd_team_adopt(hd_team *team, hd_block *blocks);  /* frees them when the last thread has left */
 
-/* waiting */
+/* waiting (wait.c) */
 void hd_group_set_spins(hd_group *group);
 void hd_group_relax(hd_group *group, int round);
 void hd_group_disarm(hd_group *group);
 void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
+void hd_group_wake(hd_group *group, int index); /* whether it sleeps or not */
+/* 1: turn `round` of a wait looks around for ranks that gave up, died or are late. */
+int hd_group_looks(const hd_group *group, int round);
+
+/* who is still there (lives.c) */
+int hd_group_left(const hd_group *group, int index); /* it has closed */
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
 /* 1: a member gave up or died. For another thread than the rank's: life: [n] a copy of group->life with descriptors of
@@ -169,10 +175,6 @@ heddle_status hd_group_disowned(const hd_group *group, const char *call);
 static inline heddle_status hd_group_owned(const hd_group *group, const char *call)
 {
     return __builtin_expect(*group->awake != 0, 1) ? HEDDLE_OK : hd_group_disowned(group, call);
-}
-static inline int hd_group_left(const hd_group *group, int index)
-{
-    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
 }
 
 /* machine */

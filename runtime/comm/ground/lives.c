@@ -1,0 +1,150 @@
+/* Who of the ranks of this host is still there: those that left, gave up or died are noticed, the others are told. */
+#include "runtime/comm/ground/ground.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2, QUIESCE_DEVICES_S = 1 };
+enum { INTERRUPT_NS = 10000000 };
+enum { WHY_FREE, WHY_IN_WRITING, WHY_READABLE }; /* hd_control.why_state */
+
+int hd_group_left(const hd_group *group, int index)
+{
+    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
+}
+
+static int lock_released(int fd)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+/* A member that has ended without leaving. One that left is not watched any more. */
+static void look_at_lives(hd_group *group)
+{
+    int ended = poll(group->life, (nfds_t)group->n, 0);
+    for (int i = 0; i < group->n && group->dead == 0; i++) {
+        int gone = ended > 0 && group->life[i].fd >= 0 && group->life[i].revents != 0;
+        gone |= group->lock_fd[i] >= 0 && lock_released(group->lock_fd[i]);
+        if (!gone) {
+            continue;
+        }
+        if (!hd_group_left(group, i)) {
+            group->dead = 1 + i;
+        } else if (group->life[i].fd >= 0) {
+            close(group->life[i].fd);
+            group->life[i].fd = -1;
+        }
+    }
+}
+
+int hd_group_is_over(const hd_group *group, struct pollfd *life)
+{
+    if (atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire) != 0) {
+        return 1;
+    }
+    int ended = group->team == NULL ? poll(life, (nfds_t)group->n, 0) : 0, over = 0;
+    for (int i = 0; i < group->n && group->team == NULL; i++) {
+        int gone = ended > 0 && life[i].fd >= 0 && life[i].revents != 0;
+        gone |= group->lock_fd[i] >= 0 && lock_released(group->lock_fd[i]);
+        over |= gone && !hd_group_left(group, i);
+    }
+    return over;
+}
+
+heddle_status hd_group_check(hd_group *group)
+{
+    int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
+    if (alarm != 0) {
+        hd_control *who = group->control[alarm - 1];
+        return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[alarm - 1], who->why);
+    }
+    if (group->team == NULL && group->dead == 0) {
+        int64_t now_ns = hd_now_ns();
+        if (now_ns - group->checked_ns >= HD_PEER_CHECK_NS) {
+            group->checked_ns = now_ns;
+            look_at_lives(group);
+        }
+    }
+    if (group->dead != 0) {
+        return hd_fail(HEDDLE_ERR_PEER, "rank %d died (process %ld has ended)", group->rank[group->dead - 1],
+                       (long)group->pid[group->dead - 1]);
+    }
+    return HEDDLE_OK;
+}
+
+/* The alarm of a rank that gave up reaches the others one by one: a peer that has heard it may have closed before it is
+ * heard here. So what is behind a close is looked for at every member, and at once. */
+heddle_status hd_group_closed(hd_group *group, int index, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    group->checked_ns = 0;
+    HD_TRY(hd_group_check(group));
+    for (int i = 0; i < group->n; i++) {
+        if (atomic_load(&group->control[i]->why_state) == WHY_READABLE) {
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[i], group->control[i]->why);
+        }
+    }
+    st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)", group->rank[index],
+                 group->rank[group->me], what);
+out:
+    return st;
+}
+
+/* The first reason stays: later calls change nothing. */
+void hd_group_raise(hd_group *group, const char *why)
+{
+    hd_control *own = group->control[group->me];
+    int is_free = WHY_FREE;
+    if (!atomic_compare_exchange_strong(&own->why_state, &is_free, WHY_IN_WRITING)) {
+        return;
+    }
+    snprintf(own->why, sizeof own->why, "%s", why != NULL ? why : "no reason given");
+    atomic_store(&own->why_state, WHY_READABLE);
+    for (int i = 0; i < group->n; i++) {
+        int none = 0;
+        hd_control *control = group->control[i];
+        if (atomic_compare_exchange_strong(&control->alarm, &none, 1 + group->me)) {
+            hd_group_wake(group, i); /* in any case: this may be another thread than the one that waits */
+        }
+    }
+}
+
+/* A copy in progress ends by itself, and nobody starts another one after the alarm. Only a process that was killed in
+ * the middle of a copy leaves its mark standing, hence the limit there. */
+static void quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
+{
+    const int64_t limit_ns = hd_now_ns() + limit_s * 1000000000;
+    for (int i = 0; i < group->n; i++) {
+        const _Atomic int *flag = (const _Atomic int *)((const char *)group->control[i] + flag_at);
+        while (i != group->me && atomic_load(flag) != 0 && !hd_group_left(group, i) && group->dead != 1 + i &&
+               hd_now_ns() < limit_ns) {
+            if (group->team == NULL) {
+                look_at_lives(group);
+            }
+            sched_yield();
+        }
+    }
+}
+
+void hd_group_quiesce(hd_group *group)
+{
+    quiesce(group, offsetof(hd_control, moving), group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S);
+}
+
+/* Kernels end soon after the alarm, but their host may not ask for a while. */
+void hd_group_quiesce_devices(hd_group *group)
+{
+    quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
+}
+
+int hd_interrupted(hd_interrupt *interrupt)
+{
+    const int64_t now_ns = hd_now_ns();
+    if (interrupt->ask == NULL || now_ns - interrupt->asked_ns < INTERRUPT_NS) {
+        return 0;
+    }
+    interrupt->asked_ns = now_ns;
+    return interrupt->ask(interrupt->arg) != 0;
+}
