@@ -25,7 +25,7 @@ HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
     }
 }
 
-#include "kernels/cpu/copy/vector.h"
+#include "kernels/cpu/copy/stream.h"
 
 /* Without masked loads the line that is being filled lies in memory: bytes start..fill of the line at `line` are in
  * `part`, between two lines of room, so that a long run's ends are put in with whole vectors. */

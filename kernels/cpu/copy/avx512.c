@@ -25,7 +25,7 @@ HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
     _mm512_mask_storeu_epi8(dst, mask, _mm512_maskz_loadu_epi8(mask, src));
 }
 
-#include "kernels/cpu/copy/vector.h"
+#include "kernels/cpu/copy/stream.h"
 
 /* A destination that grows by runs of any length: bytes wait in `carry` until their line is full and can be streamed.
  * Bytes start..fill of the line at `line` are in carry. */
