@@ -31,6 +31,8 @@ static float rows_score(const hd_attn_block *block, int64_t i, int64_t j)
 
 #include "kernels/cpu/attention/vector.h"
 
+#include "kernels/cpu/attention/vector_back.h"
+
 #include "kernels/cpu/attention/rows.h"
 
 void ATTN_FILL(hd_kernels *table)
