@@ -172,9 +172,9 @@ int64_t hd_core_row(const hd_core *core, const hd_pair *pair);
 typedef void (*hd_pair_fn)(void *ctx, const hd_turn *turn, const hd_pair *pair);
 void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx);
 
-/* --- rings (ring_walk.c) ------------------------------------------------------------------------------------------ */
+/* --- rings (ring_walk.c, ring_make.c) ----------------------------------------------------------------------------- */
 
-/* One turn round the ring. Blocks travel or are lent (hop 0), or partial sums of them come home (hop 1), or both. The
+/* One turn round the ring. Blocks travel or lie where they are lent, or partial sums of them come home, or both. The
  * visitor is called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum`
  * where its contribution to the member's sum is to be added (zeroed; own: own_sum). */
 enum { HD_TRAVEL, HD_SUMS, HD_SPREAD, HD_HOPS }; /* blocks in storage type, sums, finished sums in real type */
@@ -182,14 +182,21 @@ typedef heddle_status (*hd_visit_fn)(void *ctx, int member, const void *held, vo
 typedef struct hd_ring_walk {
     const void *block;       /* own block; NULL: nothing travels */
     int kind;                /* of what travels: HD_TRAVEL or HD_SPREAD */
+    int index;               /* of the block among those that are lent together */
+    int keeps;               /* what is borrowed: the next walk reads there too */
     void *own_sum;           /* own part of the sums; NULL: no sums */
     int64_t sum_elems_a_row; /* reals */
     hd_visit_fn visit;
     void *ctx;
 } hd_ring_walk;
 heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk);
-/* Hops and buffers: rows of ring members times these. 0: none of the kind. */
-heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS]);
+/* Around the walks of HD_TRAVEL, where blocks are lent; elsewhere nothing happens. blocks: the own ones, one after the
+ * other. regain waits until nobody reads them any more; st: how it went in between, after a failure no thread of this
+ * rank reads blocks of others. */
+heddle_status hd_ring_lend(hd_core *core, const void *blocks);
+heddle_status hd_ring_regain(hd_core *core, heddle_status st);
+/* Hops and buffers: rows of ring members times these. 0: none of the kind. lent: how many blocks together. */
+heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS], int lent);
 void hd_ring_destroy(hd_core *core);
 
 /* --- the heads exchange (heads.c): rows to heads and back over `spread` ranks ------------------------------------- */

@@ -8,7 +8,7 @@ static heddle_status ring_create(hd_core *core)
     int64_t a_row = 2 * core->kv_heads * p->batch * p->width;
     const int64_t bytes_a_row[HD_HOPS] = {
         [HD_TRAVEL] = a_row * p->elem_bytes, [HD_SUMS] = p->options.forward_only ? 0 : a_row * p->real_bytes};
-    return hd_ring_create(core, bytes_a_row);
+    return hd_ring_create(core, bytes_a_row, 1);
 }
 
 typedef struct forward_turn {
@@ -30,7 +30,8 @@ static heddle_status ring_forward(hd_core *core, const hd_core_forward *x)
     forward_turn turn = {core, x, {x->o, x->top, x->log_sum}};
     hd_ring_walk walk = {.block = x->kv, .visit = forward_visit, .ctx = &turn};
     hd_core_start(core, &turn.carry);
-    HD_TRY(hd_ring_run(core, &walk));
+    HD_TRY(hd_ring_lend(core, x->kv));
+    HD_TRY(hd_ring_regain(core, hd_ring_run(core, &walk)));
     hd_core_finish(core, &turn.carry, x->lse);
 out:
     return st;
@@ -49,13 +50,15 @@ static heddle_status backward_visit(void *ctx, int member, const void *held, voi
 
 static heddle_status ring_backward(hd_core *core, const hd_core_backward *x)
 {
+    heddle_status st;
     backward_turn turn = {core, x};
     hd_ring_walk walk = {.block = x->kv,
                          .own_sum = x->dkv,
                          .sum_elems_a_row = 2 * core->kv_heads * core->problem->batch * core->problem->width,
                          .visit = backward_visit,
                          .ctx = &turn};
-    return hd_ring_run(core, &walk);
+    st = hd_ring_lend(core, x->kv);
+    return st == HEDDLE_OK ? hd_ring_regain(core, hd_ring_run(core, &walk)) : st;
 }
 
 const hd_core_method hd_core_ring = {ring_create, ring_forward, ring_backward, hd_ring_destroy};

@@ -49,7 +49,7 @@ static heddle_status rsa_create(hd_core *core)
                                           [HD_SPREAD] = back && p->options.rsa_all_reduce ? a_row * p->real_bytes : 0};
     heddle_status mine = take_state(core);
     HD_TRY(core->comm != NULL ? hd_comm_agree(core->comm, mine) : mine);
-    HD_TRY(hd_ring_create(core, bytes_a_row));
+    HD_TRY(hd_ring_create(core, bytes_a_row, 2)); /* keys, values */
 out:
     return st;
 }
@@ -77,6 +77,8 @@ struct round_work {
     char *out;         /* by rows of queries */
     char *matrix;      /* p or dp */
     double scale;
+    int index; /* of what goes round: keys 0, values 1 */
+    int keeps; /* hd_ring_walk */
     /* the present member */
     int member;
     const char *held;
@@ -165,6 +167,8 @@ static heddle_status go_round(round_work *t, const void *block, void *own_sum)
 {
     const hd_attn_problem *p = t->core->problem;
     hd_ring_walk walk = {.block = block,
+                         .index = t->index,
+                         .keeps = t->keeps,
                          .own_sum = own_sum,
                          .sum_elems_a_row = t->core->kv_heads * p->batch * p->width,
                          .visit = round_visit,
@@ -207,15 +211,15 @@ static void softmax_back_turn(void *ctx, const hd_turn *turn)
                                 core->problem->scale);
 }
 
-static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
+static heddle_status forward_rounds(hd_core *core, const hd_core_forward *x)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
     rsa_state *state = core->method;
     int64_t rows = core->heads * p->batch * core->rows[core->rank].rows;
     const char *v = (const char *)x->kv + hd_core_elems(core, core->kv_heads, core->rank) * p->elem_bytes;
-    round_work scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale};
-    round_work values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p};
+    round_work scores = {.core = core, .work = score, .query = x->q, .matrix = state->p, .scale = p->scale, .keeps = 1};
+    round_work values = {.core = core, .work = mix, .query = x->q, .out = x->o, .matrix = state->p, .index = 1};
     softmax_work softmax = {core, x->lse};
     core->kernels->fill(state->p, -__builtin_inf(), rows * state->columns);
     HD_TRY(go_round(&scores, x->kv, NULL));
@@ -224,6 +228,12 @@ static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
     HD_TRY(go_round(&values, v, NULL));
 out:
     return st;
+}
+
+static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
+{
+    heddle_status st = hd_ring_lend(core, x->kv);
+    return st == HEDDLE_OK ? hd_ring_regain(core, forward_rounds(core, x)) : st;
 }
 
 static heddle_status no_work(void *ctx, int member, const void *held, void *sum, hd_poll poll)
@@ -248,7 +258,7 @@ out:
     return st;
 }
 
-static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
+static heddle_status backward_rounds(hd_core *core, const hd_core_backward *x)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
@@ -258,7 +268,14 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     const char *v = (const char *)x->kv + elems * p->elem_bytes;
     char *dk = x->dkv, *dv = dk + elems * p->real_bytes;
     round_work to_dv = {.core = core, .work = mix_back, .query = x->d_o, .matrix = state->p};
-    round_work to_dp = {.core = core, .work = score, .query = x->d_o, .out = x->dq, .matrix = state->dp, .scale = 1};
+    round_work to_dp = {.core = core,
+                        .work = score,
+                        .query = x->d_o,
+                        .out = x->dq,
+                        .matrix = state->dp,
+                        .scale = 1,
+                        .index = 1,
+                        .keeps = 1};
     round_work to_dk = {.core = core, .work = mix_back, .query = x->q, .matrix = state->dp};
     round_work to_dq = {.core = core, .work = mix, .query = x->q, .out = x->dq, .matrix = state->dp};
     HD_TRY(sum_up(&to_dv, dv));
@@ -269,6 +286,12 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     HD_TRY(go_round(&to_dq, x->kv, NULL));
 out:
     return st;
+}
+
+static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
+{
+    heddle_status st = hd_ring_lend(core, x->kv);
+    return st == HEDDLE_OK ? hd_ring_regain(core, backward_rounds(core, x)) : st;
 }
 
 const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy};

@@ -42,7 +42,8 @@ typedef struct hd_part {
 } hd_part;
 
 typedef struct hd_parts {
-    hd_part *part; /* ascending peer, this rank's own part among them; none is empty. Lent: as it is waited for */
+    hd_part
+        *part; /* ascending peer, this rank's own part among them; none is empty. Lent: one run, as it is waited for */
     int count;
 } hd_parts;
 
