@@ -155,8 +155,7 @@ out:
     return hd_channel_give_up(c, st);
 }
 
-/* An execution cannot begin: an earlier one failed, or is in flight. */
-heddle_status hd_channel_check_free(hd_channel *c)
+heddle_status hd_channel_make_free(hd_channel *c)
 {
     if (c->broken != HEDDLE_OK) {
         return hd_channel_take_outcome(c);

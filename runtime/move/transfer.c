@@ -176,17 +176,16 @@ heddle_status hd_channel_advance(hd_channel *c, int block, int *stuck)
 
 /* --- beginning one ------------------------------------------------------------------------------------------------ */
 
-/* An execution cannot begin: an earlier one failed, or is in flight. */
-static inline heddle_status check_free(hd_channel *c)
+heddle_status hd_channel_check_free(hd_channel *c)
 {
     int is_plain = c->state == HD_IDLE && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
-    return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_check_free(c);
+    return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_make_free(c);
 }
 
 heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(check_free(c));
+    HD_TRY(hd_channel_check_free(c));
     for (int i = 0; i < nlegs; i++) {
         c->kept[i] = legs[i];
     }
@@ -204,7 +203,7 @@ heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
 {
     heddle_status st = HEDDLE_OK;
     int stuck = 1;
-    HD_TRY(check_free(c));
+    HD_TRY(hd_channel_check_free(c));
     c->leg = legs;
     c->nlegs = nlegs;
     c->is_whole = *c->view.in_flight == NULL;

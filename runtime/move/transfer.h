@@ -234,6 +234,9 @@ void hd_channel_leave(hd_channel *channel); /* those in flight */
 heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);
 heddle_status hd_channel_tell_refusal(const hd_channel *channel);
 heddle_status hd_channel_take_outcome(hd_channel *channel);
-heddle_status hd_channel_check_free(hd_channel *channel); /* collects what is pending */
+/* Else an execution cannot begin: an earlier one failed, or is in flight. make_free: where something is left of earlier
+ * ones, which it collects. */
+heddle_status hd_channel_check_free(hd_channel *channel);
+heddle_status hd_channel_make_free(hd_channel *channel);
 
 #endif
