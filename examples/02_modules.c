@@ -22,12 +22,12 @@ static const char model_text[] = "model: two-axes\n"
 enum { LAYERS = 3, T = 1, S = 2, C = 3, ELEMS = 9 * 30 * 8 }; /* T S C: places of the dims in [b t s c] */
 
 /* The framework's module: every element gets the mean over `dim` added. It needs `dim` whole on this rank and does not
- * care how the other dims are split. Its result is a new tensor in the framework's own memory. */
+ * care how the other dims are split. Its result is a new tensor in the framework's own memory; NULL: there is none. */
 static float *mean_module(const float *x, const int64_t *len, int dim)
 {
     const int64_t stride[4] = {0, len[S] * len[C], len[C], 1};
     float *y = malloc((size_t)(len[T] * len[S] * len[C]) * sizeof(float) + 1);
-    for (int64_t i = 0; i < len[T] * len[S] * len[C]; i++) {
+    for (int64_t i = 0; y != NULL && i < len[T] * len[S] * len[C]; i++) {
         const float *first = x + i - i / stride[dim] % len[dim] * stride[dim];
         float sum = 0;
         for (int64_t k = 0; k < len[dim]; k++) {
@@ -54,6 +54,9 @@ static heddle_status forward(heddle_session *session, heddle_tensor *x, const he
         }
         x->data = mean_module(x->data, box.len, i % 2 == 0 ? S : T);
         free(before); /* ours again since enter returned; what enter gave out belongs to the session */
+        if (x->data == NULL) {
+            return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for a module's result");
+        }
     }
     return HEDDLE_OK;
 }
@@ -72,6 +75,11 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     heddle_tensor x, alone; /* the same input for all ranks together, and for this one alone */
     float *values = malloc(ELEMS * sizeof(float)), *copy = malloc(ELEMS * sizeof(float));
     (void)arg;
+    if (values == NULL || copy == NULL) {
+        free(values);
+        free(copy);
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for the input");
+    }
     for (int i = 0; i < ELEMS; i++) {
         values[i] = copy[i] = (float)(i * 37 % 101) / 101.0F;
     }

@@ -49,6 +49,9 @@ static heddle_status stamps(int64_t *wrong, heddle_comm *comm, const heddle_tens
     heddle_box box;
     float *image = calloc(1, x->capacity_bytes + 1);
     heddle_status st = heddle_layout_box(&box, &x->shape, mesh, &x->layout, heddle_comm_rank(comm));
+    if (image == NULL) {
+        st = heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %zu bytes", x->capacity_bytes);
+    }
     st = st || fill ? st : copy(comm, image, x->data, x->capacity_bytes);
     *wrong = 0;
     for (int64_t i = 0; st == HEDDLE_OK && i < heddle_box_elems(&box); i++) {

@@ -20,7 +20,7 @@ struct parcel {
     unsigned char data[];
 };
 
-enum { LETTER_MAX_BYTES = 1 << 30, SLEEP_MS = 5, ASK_NS = 10000000 };
+enum { SLEEP_MS = 5, ASK_NS = 10000000 };
 
 int64_t post_now_ns(void)
 {
@@ -80,8 +80,20 @@ static heddle_status to_itself(sockets *s, int kind, const void *data, size_t by
     return HEDDLE_OK;
 }
 
+heddle_status post_check(const sockets *s, int to, size_t bytes)
+{
+    return bytes <= LETTER_MAX_BYTES
+               ? HEDDLE_OK
+               : heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "rank %d has %zu bytes for rank %d, a letter has at most %d",
+                                  s->rank, bytes, to, (int)LETTER_MAX_BYTES);
+}
+
 heddle_status post_copy(sockets *s, int to, int kind, const void *data, size_t bytes)
 {
+    heddle_status st = post_check(s, to, bytes);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     if (to == s->rank) {
         return to_itself(s, kind, data, bytes);
     }

@@ -143,15 +143,18 @@ static heddle_status exchange_create(void *ctx, void **out, const heddle_message
     x->done = calloc((size_t)n + 1, sizeof *x->done);
     x->parcel = calloc((size_t)n + 1, sizeof(parcel *));
     int whole = x->message != NULL && x->done != NULL && x->parcel != NULL;
-    for (int i = 0; whole && i < n; i++) {
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; st == HEDDLE_OK && whole && i < n; i++) {
         size_t bytes = (size_t)(turns_of(&messages[i]) * messages[i].run_bytes);
+        int has_parcel = messages[i].is_send && bytes > 0;
         x->message[i] = messages[i];
-        x->parcel[i] = messages[i].is_send && bytes > 0 ? parcel_make(bytes) : NULL;
-        whole = !messages[i].is_send || bytes == 0 || x->parcel[i] != NULL;
+        st = post_check(s, messages[i].peer, bytes);
+        x->parcel[i] = st == HEDDLE_OK && has_parcel ? parcel_make(bytes) : NULL;
+        whole = !has_parcel || x->parcel[i] != NULL;
     }
-    if (!whole) {
+    if (st != HEDDLE_OK || !whole) {
         exchange_destroy(s, x);
-        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for an exchange of %d messages", n);
+        return st != HEDDLE_OK ? st : heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for an exchange of %d messages", n);
     }
     *out = x;
     return HEDDLE_OK;

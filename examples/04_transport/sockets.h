@@ -6,7 +6,7 @@
 #include <heddle/sys/transport.h>
 
 enum { KIND_GATHER, KIND_PAIR, KIND_EXCHANGE, KIND_ABORT, KIND_GOODBYE };
-enum { WHY_BYTES = 512 };
+enum { WHY_BYTES = 512, LETTER_MAX_BYTES = 1 << 30 /* what a damaged header says is not believed */ };
 
 typedef struct header {
     uint64_t bytes;
@@ -55,6 +55,8 @@ void post_turn(sockets *s);
 void post_sleep(sockets *s);
 /* The oldest letter of this kind and tag, NULL: none is there. The caller frees it. */
 letter *post_take(sockets *s, int from, int kind, int tag);
+/* HEDDLE_ERR_UNSUPPORTED, with both numbers: more than a letter may have. */
+heddle_status post_check(const sockets *s, int to, size_t bytes);
 heddle_status post_copy(sockets *s, int to, int kind, const void *data, size_t bytes);
 
 parcel *parcel_make(size_t bytes); /* NULL: no memory */

@@ -3,12 +3,19 @@
 # command line, tests, libraries, and the shared libraries that they want. At most 64 MiB.
 #
 #     tests/device/pack.sh [BUILD]         BUILD: a build folder with tests (build)
+#
+# HEDDLE_PACK names another folder than build-device/; one that was not filled by this script is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
 out=${HEDDLE_PACK:-build-device}
+if [ -e "$out" ] && [ ! -e "$out/filled-by-pack.sh" ] && [ -n "$(ls -A "$out")" ]; then
+    echo "error: $out is there, and was not filled by this script: remove it, or set HEDDLE_PACK" >&2
+    exit 1
+fi
 rm -rf "$out"
 mkdir -p "$out"/{bin,lib,emulator,emulator-nccl}
+touch "$out/filled-by-pack.sh"
 
 # Programs and wires are those of ctest, so that there is one list.
 ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a-z]*\)$|\1 \2|p' >"$out/tests"
@@ -17,7 +24,8 @@ programs=$(cut -d' ' -f1 "$out/tests" | sort -u)
 for program in heddle example_05_device $programs; do
     cp "$build/$program" "$out/bin/"
 done
-cp -L "$build/libheddle.so.0.2" "$out/lib/"
+soname=$(readelf -d "$build/libheddle.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
+cp -L "$build/libheddle.so" "$out/lib/$soname"
 for adapter in cuda nccl; do
     [ ! -e "$build/libheddle_$adapter.so" ] || cp -L "$build/libheddle_$adapter.so" "$out/lib/"
 done

@@ -4,7 +4,7 @@
 #
 #     tests/device/run.sh [OPTIONS] [LOGS]    LOGS: a folder for log.txt and table.txt ($OUT, else build-device/logs)
 #         --emulator      on the emulated device instead, with small arrays: does this script work?
-#         --only REGEX    the steps whose names match
+#         --only REGEX    the steps whose names match, and the probe
 #
 # Every step has a time limit, and one that cannot run says why. Exit 0: nothing failed; 1: something did; 77: there is no
 # device (all steps that need none have run).
@@ -51,9 +51,12 @@ row() { # NAME RESULT...: a line of the table
 
 # LIMIT_S NAME COMMAND...: its last line is its result; its output goes to the log and stays in $said.
 step() {
+    [[ $2 =~ $only ]] || return 0
+    attempt "$@"
+}
+attempt() { # as step, whatever --only says
     local limit_s=$1 name=$2 code start=$SECONDS left_s=$((ALL_S - SECONDS))
     shift 2
-    [[ $name =~ $only ]] || return 0
     [ $left_s -ge 5 ] || { said="not here: $ALL_S s are over" && return 77; }
     [ $limit_s -le $left_s ] || limit_s=$left_s
     said=$(timeout -k 5 "$limit_s" "$@" 2>&1)
@@ -75,9 +78,9 @@ tell() { # as step, and the result is told
 
 # --- is there a device?
 device=1
-step 60 probe heddle verify 'u8[t=2 s=2] on [sp=1]: t@sp -> s@sp' --device cuda
+attempt 60 probe heddle verify 'u8[t=2 s=2] on [sp=1]: t@sp -> s@sp' --device cuda
 case $? in
-0) [[ probe =~ $only ]] && row probe "$(sed -n 's/.*; device \(.*\); rank 0.*/\1/p' <<<"$said")" ;;
+0) row probe "$(sed -n 's/.*; device \(.*\); rank 0.*/\1/p' <<<"$said")" ;;
 77) device=0 && row probe "no device: $said" ;;
 *) row probe "$said" ;;
 esac
@@ -131,20 +134,21 @@ by_wire() { # WIRE COMMAND...
     env HEDDLE_TEST_WIRE="$wire" HEDDLE_MODULE_PATH="$folder" LD_LIBRARY_PATH="$folder:$LD_LIBRARY_PATH" "$@"
 }
 missing="" # wires that this machine has not
-for wire in $(cut -d' ' -f2 "$pack/tests" | sort -u); do
+export -f by_wire
+export emulator pack
+while read -r wire; do # of the tests that are asked for
     [ $device = 1 ] || break
-    why=$(by_wire "$wire" timeout 60 heddle verify 'u8[t=2 s=2] on [sp=2]: t@sp -> s@sp' --device cuda --wire "$wire" 2>&1) ||
-        missing="$missing $wire"
-    printf '== wire %s\n%s\n' "$wire" "$why" >>"$log"
-done
+    before_failed=$failed before_ran=$ran # a wire that is not here is no failure
+    attempt 60 "wire $wire" bash -c 'by_wire "$@"' by_wire "$wire" heddle verify 'u8[t=2 s=2] on [sp=2]: t@sp -> s@sp' \
+        --device cuda --wire "$wire" </dev/null || missing="$missing $wire"
+    failed=$before_failed ran=$before_ran
+done < <(while read -r program wire; do [[ "test $program@$wire" =~ $only ]] && echo "$wire"; done <"$pack/tests" | sort -u)
 while read -r program wire; do
     needs_device "test $program@$wire" || continue
     if [[ " $missing " == *" $wire "* ]]; then
         [[ "test $program@$wire" =~ $only ]] && row "test $program@$wire" "not here: no wire $wire (log.txt says why)"
         continue
     fi
-    export -f by_wire
-    export emulator pack
     tell 120 "test $program@$wire" bash -c 'by_wire "$@"' by_wire "$wire" "$program"
 done <"$pack/tests"
 needs_device example && tell 30 example example_05_device

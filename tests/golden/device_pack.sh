@@ -20,7 +20,12 @@ fail() {
 
 bash "$HEDDLE_SOURCE/tests/device/run.sh" "$work/none" >out 2>&1
 [ $? = 2 ] && grep -q "pack.sh fills it" out || fail "run.sh without a pack: $(cat out)"
+mkdir "$HEDDLE_PACK" && echo mine >"$HEDDLE_PACK/file"
+bash "$HEDDLE_SOURCE/tests/device/pack.sh" "$HEDDLE_BUILD" >out 2>&1 && fail "pack.sh emptied a folder of others"
+grep -q "was not filled by this script" out && [ -e "$HEDDLE_PACK/file" ] || fail "a folder of others: $(cat out)"
+touch "$HEDDLE_PACK/filled-by-pack.sh"
 bash "$HEDDLE_SOURCE/tests/device/pack.sh" "$HEDDLE_BUILD" >out 2>&1 || fail "pack.sh: $(cat out)"
+[ ! -e "$HEDDLE_PACK/file" ] || fail "what was packed before is still there"
 run() { # EXIT ARGUMENTS...
     local wanted=$1
     shift
@@ -29,10 +34,14 @@ run() { # EXIT ARGUMENTS...
     [ $code = "$wanted" ] || fail "run.sh $* exits $code: $(cat out)"
 }
 if [ ! -e /dev/nvidia0 ]; then
+    run 77 --only 'bench 7'
+    grep -q '^probe .*no device' logs/table.txt && [ "$(wc -l <logs/table.txt)" = 7 ] || fail "some steps only: $(cat out)"
     run 77
     grep -q "no cuda device: there is no NVIDIA driver" logs/table.txt || fail "no reason: $(cat out)"
     [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
 fi
+run 0 --emulator --only 'example'
+grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
 run 0 --emulator --only 'probe|question 1$|test_session@|example|verify on threads|bench 7: 1 KiB a pair, 2'
 for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'test_session@auto .* 0 failed' \
     'test_session@nccl .* 0 failed' \
