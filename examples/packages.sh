@@ -3,23 +3,29 @@
 #     heddle_packages build          what the library needs
 #     heddle_packages build test     and what its tests need; also: hosts (two network namespaces), clang (and libFuzzer)
 #
-# As root on a Debian-like system missing packages are installed; otherwise they are named and the script stops.
+# As root on a Debian-like system missing packages are installed; otherwise they are named, and the script stops unless it
+# can do without: only tests want Ninja and MPI.
 
 heddle_has_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
+
+# What the library is built without where it is missing.
+heddle_optional() {
+    command -v ninja >/dev/null || echo ninja-build
+    command -v mpirun >/dev/null || echo openmpi-bin
+    command -v mpicc >/dev/null || echo libopenmpi-dev
+}
 
 # Prints the Debian package for every probe that fails.
 heddle_missing() {
     command -v cc >/dev/null || echo gcc
     echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1 || echo libc6-dev
     command -v cmake >/dev/null || echo cmake
-    command -v ninja >/dev/null || echo ninja-build
     command -v pkg-config >/dev/null || echo pkg-config
     pkg-config --exists hwloc 2>/dev/null || echo libhwloc-dev
     pkg-config --exists yaml-0.1 2>/dev/null || echo libyaml-dev
     heddle_has_header dnnl.h || echo libdnnl-dev
-    command -v mpirun >/dev/null || echo openmpi-bin
-    command -v mpicc >/dev/null || echo libopenmpi-dev
     case " $* " in *" test "*)
+        heddle_optional
         heddle_has_header cmocka.h || echo libcmocka-dev
         command -v c++ >/dev/null || echo g++
         command -v pgrep >/dev/null || echo procps
@@ -45,10 +51,12 @@ heddle_missing() {
 }
 
 heddle_packages() {
-    local missing
+    local missing optional
     missing=$(heddle_missing "$@" | sort -u | tr '\n' ' ')
-    [ -n "$missing" ] || return 0
+    optional=$(heddle_optional | sort -u | tr '\n' ' ')
+    [ -n "$missing$optional" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        missing="$missing$optional"
         echo "installing Debian packages: $missing"
         local log
         log=$(mktemp)
@@ -59,8 +67,12 @@ heddle_packages() {
             return 2
         fi
         rm -f "$log"
-        missing=$(heddle_missing "$@" | sort -u | tr '\n' ' ')
+        missing=$({ heddle_missing "$@"; heddle_optional; } | sort -u | tr '\n' ' ')
         [ -z "$missing" ] || { echo "error: still missing after the installation: $missing" >&2; return 2; }
+        return 0
+    fi
+    if [ -z "$missing" ]; then
+        echo "not there, and done without (Debian names): $optional"
         return 0
     fi
     echo "error: these packages are missing: $missing" >&2

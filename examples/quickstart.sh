@@ -12,7 +12,9 @@ heddle_packages build
 echo "== 2/5 build (folder build/)"
 mkdir -p build
 log=build/quickstart.log
-if ! { cmake --preset release -G Ninja -DHEDDLE_TESTS=OFF && cmake --build build; } >"$log" 2>&1; then
+generator=""
+[ -f build/CMakeCache.txt ] || ! command -v ninja >/dev/null || generator="-G Ninja" # a folder keeps the one that it has
+if ! { cmake --preset release $generator -DHEDDLE_TESTS=OFF && cmake --build build -j "$(nproc)"; } >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     echo "error: the build failed; the whole log is in $log" >&2
     exit 1

@@ -13,6 +13,13 @@ static heddle_status refuse(const file_output *out)
     return heddle_set_error(HEDDLE_ERR_ARG, "%s: cannot be written: %s", out->path, strerror(errno));
 }
 
+static void forget(const file_output *out)
+{
+    if (!out->is_nameless) {
+        unlink(out->temporary);
+    }
+}
+
 /* Is there something that a file of that name may not take the place of? Sets target. */
 static int is_special(file_output *out, mode_t *mode)
 {
@@ -24,6 +31,30 @@ static int is_special(file_output *out, mode_t *mode)
     }
     *mode = there.st_mode & 0777;
     return !S_ISREG(there.st_mode);
+}
+
+/* A file without a name in the target's folder; its name comes by way of /proc, and must be a possible one. -1: not
+ * here. */
+static int open_nameless(const file_output *out)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", out->target);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        snprintf(folder, sizeof folder, ".");
+    } else {
+        slash[slash == folder] = '\0'; /* keeps the root's slash */
+    }
+    const int can_be_named = access("/proc/self/fd", X_OK) == 0 && access(out->temporary, F_OK) != 0 && errno == ENOENT;
+    return can_be_named ? open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+}
+
+/* `temporary` becomes its name: one that is there already cannot become another file's in one step. */
+static int give_name(const file_output *out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fileno(out->file));
+    return linkat(AT_FDCWD, path, AT_FDCWD, out->temporary, AT_SYMLINK_FOLLOW);
 }
 
 heddle_status file_output_open(file_output *out, const char *path)
@@ -42,14 +73,18 @@ heddle_status file_output_open(file_output *out, const char *path)
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(out->temporary, sizeof out->temporary, "%s.tmp-%ld-%llx", out->target, (long)getpid(),
              (unsigned long long)now.tv_sec << 30 | (unsigned long long)now.tv_nsec);
-    int fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = open_nameless(out);
+    out->is_nameless = fd >= 0;
+    if (!out->is_nameless) {
+        fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
     if (fd < 0) {
         return refuse(out);
     }
     if ((mode != 0 && fchmod(fd, mode) != 0) || (out->file = fdopen(fd, "wb")) == NULL) {
         heddle_status st = refuse(out);
         close(fd);
-        unlink(out->temporary);
+        forget(out);
         return st;
     }
     return HEDDLE_OK;
@@ -62,6 +97,10 @@ heddle_status file_output_close(file_output *out, heddle_status st)
     errno = 0;
     int failed =
         st != HEDDLE_OK || fflush(out->file) != 0 || ferror(out->file) || (is_file && fsync(fileno(out->file)));
+    if (!failed && out->is_nameless) {
+        failed = give_name(out) != 0;
+        out->is_nameless = failed;
+    }
     int why = errno != 0 ? errno : before;
     if (fclose(out->file) != 0 && !failed) {
         failed = 1;
@@ -72,7 +111,7 @@ heddle_status file_output_close(file_output *out, heddle_status st)
         why = errno;
     }
     if (failed && is_file) {
-        unlink(out->temporary);
+        forget(out);
     }
     if (failed && st == HEDDLE_OK) {
         st = heddle_set_error(HEDDLE_ERR_IO, "%s: cannot be written: %s", out->path, strerror(why));
@@ -98,7 +137,7 @@ heddle_status file_output_check(const char *path)
     heddle_status st = file_output_open(&out, path);
     if (st == HEDDLE_OK) {
         fclose(out.file);
-        unlink(out.temporary);
+        forget(&out);
     }
     return st;
 }

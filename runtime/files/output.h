@@ -6,13 +6,15 @@
 #include <limits.h>
 #include <stdio.h>
 
-/* A file is written under another name beside its own, and renamed when it is whole: whoever reads it never sees a
- * part, and what was there before stays if the disk is full. Devices and pipes are written to as they are. */
+/* A file is written without a name, or, on a file system that cannot, under another one beside its own, and gets its
+ * name when it is whole: whoever reads it never sees a part, and what was there before stays if the disk is full. A
+ * file without a name goes with a program that is killed. Devices and pipes are written to as they are. */
 typedef struct file_output {
     FILE *file;
     const char *path;         /* as asked for, in sentences; borrowed */
     char target[PATH_MAX];    /* behind symbolic links */
-    char temporary[PATH_MAX]; /* "": the target is written itself */
+    char temporary[PATH_MAX]; /* its name until it is whole; "": the target is written itself */
+    int is_nameless;          /* `temporary` is no file yet */
 } file_output;
 
 /* HEDDLE_ERR_ARG: no file can be written there; nothing to close. */

@@ -1,4 +1,4 @@
-/* What a reshard must give, by one process, element by element: no box algebra shared with the library. */
+/* What a reshard must give, by one process, element by element; of the library only heddle_layout_box. */
 #ifndef HD_VERIFY_ORACLE_H
 #define HD_VERIFY_ORACLE_H
 

@@ -35,8 +35,9 @@ typedef struct verify_part {
     size_t memory_bytes;
     char *memory, *data;
     unsigned char *owned; /* strided: 1 for each byte of the span that belongs to an element; else NULL */
-    heddle_comm *comm;    /* NULL: plain memory */
-    char *on_device;      /* the array as the reshard sees it, where the communicator has a device; else NULL */
+    heddle_comm *comm;
+    int is_lent;     /* memory is the communicator's, not malloc's */
+    char *on_device; /* the array as the reshard sees it, where the communicator has a device; else NULL */
 } verify_part;
 
 typedef struct verify_storage {

@@ -89,12 +89,13 @@ heddle_status verify_part_make(verify_part *out, heddle_comm *comm, const heddle
     out->memory_bytes = 2 * GUARD_BYTES + shift + out->span_bytes;
     void *memory = NULL, *on_device = NULL;
     const int is_image = heddle_comm_device(comm) >= 0;
-    out->comm = is_image || !storage->private_memory ? comm : NULL;
-    if (is_image || storage->private_memory) {
+    out->comm = comm;
+    out->is_lent = !is_image && !storage->private_memory;
+    if (out->is_lent) {
+        st = heddle_buffer_alloc(&memory, comm, out->memory_bytes, HEDDLE_SPACE_HOST);
+    } else {
         memory = malloc(out->memory_bytes);
         st = is_image ? heddle_buffer_alloc(&on_device, comm, out->memory_bytes, HEDDLE_SPACE_DEVICE) : st;
-    } else {
-        st = heddle_buffer_alloc(&memory, comm, out->memory_bytes, HEDDLE_SPACE_HOST);
     }
     out->on_device = on_device;
     out->owned = storage->pad_elems > 0 && st == HEDDLE_OK ? calloc(out->span_bytes + 1, 1) : NULL;
@@ -118,8 +119,8 @@ void verify_part_free(verify_part *part)
 {
     if (part->on_device != NULL) {
         heddle_buffer_free(part->comm, part->on_device);
-        free(part->memory);
-    } else if (part->comm != NULL) {
+    }
+    if (part->is_lent) {
         heddle_buffer_free(part->comm, part->memory);
     } else {
         free(part->memory);

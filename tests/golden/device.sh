@@ -24,6 +24,8 @@ done
 says "wire host" 0 "wire host (as asked for)" --random 5 --ranks 2 --device cuda:1 --wire host
 
 says "save" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/device" --device cuda
+HEDDLE_CUDASIM_MEMORY=4 says "no room on the device" 1 "has no 16777728 bytes" 'u8[t=4096 s=4096] on [sp=1]: t@sp -> s@sp' \
+    --device cuda
 command=bench
 says "bench" 0 '"samples": 8,' 'bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp' --device cuda --iterations 8 --seconds 0 \
     --json
