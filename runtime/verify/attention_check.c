@@ -133,10 +133,7 @@ static heddle_status make_run(run *r)
     kv_shape.dim[2].extent = r->n.kv_heads;
     st = st != HEDDLE_OK ? st : heddle_layout_box(&r->kv_box, &kv_shape, &r->c->mesh, &r->c->layout, rank);
     st = st != HEDDLE_OK ? st : heddle_mesh_coords(coords, &r->c->mesh, rank);
-    r->counts = 1;
-    for (int a = 0; a < r->c->mesh.naxes && st == HEDDLE_OK; a++) {
-        r->counts &= r->c->layout.dim_of_axis[a] != HEDDLE_REPLICATED || coords[a] == 0;
-    }
+    r->counts = st == HEDDLE_OK && judge_counts_once(&r->c->mesh, &r->c->layout, coords);
     st = st != HEDDLE_OK ? st : attention_alloc(&r->reference, &r->n);
     st = st != HEDDLE_OK ? st : attention_alloc(&r->size, &r->n);
     return st != HEDDLE_OK ? st : make_arrays(r);

@@ -163,3 +163,26 @@ heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, i
     free(all);
     return st;
 }
+
+int judge_counts_once(const heddle_mesh *mesh, const heddle_layout *layout, const int *coords)
+{
+    int counts = 1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        counts &= layout->dim_of_axis[a] != HEDDLE_REPLICATED || coords[a] == 0;
+    }
+    return counts;
+}
+
+int64_t judge_elems(const heddle_shape *shape)
+{
+    int64_t elems = 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        elems *= shape->dim[d].extent;
+    }
+    return elems;
+}
+
+const char *judge_s(long long count)
+{
+    return count == 1 ? "" : "s";
+}

@@ -37,6 +37,12 @@ void judge_counts(char *out, size_t bytes, int rank, int calls, const heddle_att
 
 /* Keeps of each the one that comes nearest to what is allowed. */
 void judge_gather(judge_error *worst, const judge_error *error, int count);
+/* Of all ranks that have the same part of an array, is this one, at these coordinates of the mesh, the one that counts
+ * in sums over ranks? */
+int judge_counts_once(const heddle_mesh *mesh, const heddle_layout *layout, const int *coords);
+int64_t judge_elems(const heddle_shape *shape);
+/* "" or "s" behind a counted word. */
+const char *judge_s(long long count);
 /* Collective: `own` is 1 on a rank that has found a problem. *failed = any has; *speaks = this rank is the lowest of
  * them. */
 heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, int own);

@@ -317,10 +317,7 @@ static heddle_status place_rank(check *k)
     int coords[HEDDLE_MAX_AXES], rank = heddle_comm_rank(k->comm);
     heddle_status st = heddle_layout_box(&k->box, &k->c->shape, &k->c->mesh, &k->c->layout, rank);
     st = st != HEDDLE_OK ? st : heddle_mesh_coords(coords, &k->c->mesh, rank);
-    k->counts = 1;
-    for (int a = 0; a < k->c->mesh.naxes && st == HEDDLE_OK; a++) {
-        k->counts &= k->c->layout.dim_of_axis[a] != HEDDLE_REPLICATED || coords[a] == 0;
-    }
+    k->counts = st == HEDDLE_OK && judge_counts_once(&k->c->mesh, &k->c->layout, coords);
     return st;
 }
 

@@ -1,3 +1,4 @@
+#include "runtime/verify/judge.h"
 #include "runtime/verify/reshard_check.h"
 
 #include <heddle/sys/index.h>
@@ -17,10 +18,7 @@ static int exact_bits(heddle_dtype dtype)
 
 int verify_rounds(const heddle_reshard_line *line, const npy_array *input)
 {
-    int64_t elems = 1, base = (int64_t)1 << exact_bits(line->shape.dtype);
-    for (int d = 0; d < line->shape.ndim; d++) {
-        elems *= line->shape.dim[d].extent;
-    }
+    const int64_t elems = judge_elems(&line->shape), base = (int64_t)1 << exact_bits(line->shape.dtype);
     int rounds = 1;
     for (int64_t left = elems; input == NULL && left > base && rounds < MAX_ROUNDS; left = (left - 1) / base + 1) {
         rounds++;

@@ -1,4 +1,5 @@
 /* A run against one rank: bytes, copies, values. */
+#include "runtime/verify/judge.h"
 #include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
@@ -11,21 +12,6 @@
  * it, and a last bit that falls the other way grows through the layers behind. */
 #define TOLERANCE_F32 2e-5
 #define TOLERANCE_BF16 0.03
-
-static int64_t elems_of(const heddle_shape *shape)
-{
-    int64_t elems = 1;
-    for (int d = 0; d < shape->ndim; d++) {
-        elems *= shape->dim[d].extent;
-    }
-    return elems;
-}
-
-/* "" or "s" behind a counted word. */
-static const char *plural(long long count)
-{
-    return count == 1 ? "" : "s";
-}
 
 void run_step_name(char *out, size_t out_bytes, const run_task *task, int step)
 {
@@ -71,7 +57,7 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_task *task,
         moved += total;
     }
     snprintf(sentence, sentence_bytes, "bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64 " bytes)",
-             nranks, plural(nranks), nsteps, plural(nsteps), moved);
+             nranks, judge_s(nranks), nsteps, judge_s(nsteps), moved);
     return 0;
 }
 
@@ -143,7 +129,7 @@ static int check_within(char *sentence, size_t sentence_bytes, const run_task *t
                         const void *reference, int methods)
 {
     const heddle_shape *shape = &task->info.shape;
-    const int64_t elems = elems_of(shape);
+    const int64_t elems = judge_elems(shape);
     run_span s = {0};
     char place[256];
     for (int64_t i = 0; i < elems; i++) {
@@ -165,7 +151,7 @@ int run_check_values(char *sentence, size_t sentence_bytes, const run_task *task
 {
     const heddle_shape *shape = &task->info.shape;
     const size_t bytes = heddle_dtype_bytes(shape->dtype);
-    const int64_t elems = elems_of(shape);
+    const int64_t elems = judge_elems(shape);
     int64_t differ = 0, first = 0;
     const int methods = count_methods(task);
     if (memcmp(output, reference, (size_t)elems * bytes) == 0) {

@@ -1,5 +1,6 @@
 /* --check of a training step: bytes as integers, the input's gradient bit for bit where only data moved, the
  * parameters' gradients, which are sums over ranks, within a tolerance. */
+#include "runtime/verify/judge.h"
 #include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
@@ -47,11 +48,8 @@ int run_check_input_gradient(char *sentence, size_t sentence_bytes, const run_ta
                              const void *reference)
 {
     const heddle_shape *shape = &task->info.shape;
-    int64_t elems = 1;
+    const int64_t elems = judge_elems(shape);
     run_span s = {0};
-    for (int d = 0; d < shape->ndim; d++) {
-        elems *= shape->dim[d].extent;
-    }
     if (only_moves(task)) {
         return run_check_values(sentence, sentence_bytes, task, dx, reference);
     }
@@ -138,12 +136,6 @@ int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, co
     return code;
 }
 
-/* "" or "s" behind a counted word. */
-static const char *plural(long long count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* What the schedule says: with --recompute methods run forward once more. -1: it cannot be asked. */
 static int64_t scheduled_bytes(const run_task *task)
 {
@@ -196,6 +188,6 @@ int run_check_backward_bytes(char *sentence, size_t sentence_bytes, const run_re
     snprintf(sentence, sentence_bytes,
              "backward: bytes sent = bytes planned for %d rank%s x %d edge%s (%" PRId64
              " bytes) and the gradients (%" PRId64 " bytes)",
-             r->nranks, plural(r->nranks), nsteps, plural(nsteps), moved, reduced);
+             r->nranks, judge_s(r->nranks), nsteps, judge_s(nsteps), moved, reduced);
     return 0;
 }
