@@ -2,11 +2,13 @@
 from ranks import JUDGE, run
 
 COMMON = JUDGE + """
+import copy
+import dataclasses
 import torch
 import torch.nn.functional as F
 import heddle
 import heddle.torch as ht
-from heddle.torch import Attend, Gather, Once, Sizes, Split, Switch
+from heddle.torch import Attend, Gather, Sizes, Split, Switch
 from torch.utils.checkpoint import checkpoint
 
 torch.set_num_threads(1)
@@ -23,7 +25,8 @@ class Mix(torch.nn.Module):
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 class Model(torch.nn.Module):
-    '''x[b, t, s, c]: first, then blocks that mix places and frames in turn, as video models have them, and last.'''
+    '''x[b, t, s, c]: first, then blocks that mix places and frames in turn, as video models have them, and last, whose
+    result meets what has come round them.'''
     def __init__(self, heads):
         super().__init__()
         torch.manual_seed(0)
@@ -33,26 +36,29 @@ class Model(torch.nn.Module):
 
     def forward(self, x, scale, is_last_wanted=True):
         b, t, s, c = x.shape
-        x, scale = self.first(x).reshape(b * t, s, c), self.first(scale)
+        given, x, scale = x.reshape(b * t, s, c), self.first(x).reshape(b * t, s, c), self.first(scale)
         for space, time in zip(self.space, self.time):
             x = self.call(space, x, scale.repeat_interleave(t, 0)[:, None])
             x = x.reshape(b, t, -1, c).transpose(1, 2).reshape(-1, t, c)
             x = self.call(time, x)
             x = x.reshape(b, -1, t, c).transpose(1, 2).reshape(b * t, -1, c)
-        return {"y": self.last(x)} if is_last_wanted else (x,)
+        if not is_last_wanted:
+            return (x,)
+        gate = scale.repeat_interleave(t, 0)[:, None, :5]
+        return {"y": self.last(x) * (1 + gate) + given[..., :5]}
 
 FRAMES = {  # blocks of frames for what mixes places, of places for what mixes frames
     "": Sizes("x", "b t _ _"),
     "space.0": Split("x", "(b t) s c", "t"),
     "space.[1-9]*": Switch("x", "(b t) s c", "s", "t"),
     "space.*": [Split("scale", "(b t) _ c", "t"), Switch("output", "(b t) s c", "t", "s")],
-    "last": [Gather("input", "(b t) s c", "s"), Once()],
+    "last": Gather("input", "(b t) s c", "s"),
 }
 PLACES = {  # blocks of places all the way, by attention over all ranks
     "": Sizes("x", "b t _ _"),
     "space.0": Split("x", "(b t) s c", "s"),
     "space.*": Attend("s"),
-    "last": [Gather("input", "(b t) s c", "s"), Once()],
+    "last": Gather("input", "(b t) s c", "s"),
 }
 
 def inputs(b, t, s, dtype=torch.float64):
@@ -99,18 +105,118 @@ with heddle.Comm.open() as comm:
     handle = ht.parallelize(single, PLACES, comm)
     assert torch.equal(single(x=x, scale=scale)["y"], wanted)
     handle.remove()
-    with ht.modules._Attending(Attend("s"), None):
+    with ht.modules._Attending(Attend("s"), ht.modules._Ranks(comm)):
         refused(heddle.UnsupportedError, "dropout 0.5", F.scaled_dot_product_attention, *[torch.zeros(1, 2, 3, 4)] * 3,
                 dropout_p=0.5)
 
     def plan_with(**more):
         return ht.parallelize, single, {**PLACES, **more}, comm
     refused(heddle.ArgumentError, "no module of Model is called 'blocks.*'; there are ",
-            *plan_with(**{"blocks.*": Once()}))
+            *plan_with(**{"blocks.*": Attend("s")}))
     refused(heddle.ArgumentError, "'first' (Linear) has no argument 'z': input",
             *plan_with(first=Split("z", "b c", "b")))
     refused(heddle.ArgumentError, "has no dim 't'", *plan_with(first=Split("input", "b c", "t")))
     refused(heddle.ArgumentError, "wanted names of dims", *plan_with(first=Split("input", "b b", "b")))
     assert not single._forward_pre_hooks and not single.space[0]._forward_hooks  # nothing stays of a plan refused
+print("ok")
+""", 3)
+
+
+def test_passes_one_after_another_and_attention_that_is_not_seen(tmp_path):
+    run(tmp_path, COMMON + """
+class Row(torch.nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = torch.nn.ModuleList([mix, Mix(2)])
+        self.call = lambda block, x: block(x)
+
+    def forward(self, x, **more):
+        for block in self.mix:
+            x = self.call(block, x)
+        return x
+
+class Own(torch.nn.Module):
+    '''Hides its attention.'''
+    def __init__(self):
+        super().__init__()
+        self.mha = torch.nn.MultiheadAttention(12, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.mha(x, x, x, need_weights=False)[0]
+
+@dataclasses.dataclass
+class Result:
+    y: torch.Tensor
+    more: list
+
+class Nested(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Model(4).double()
+
+    def forward(self, given):
+        return Result(self.inner(*given["both"])["y"], [3, given["both"][1] * 2])
+
+def two_passes(model, first, second):
+    (x, scale), given = [y.clone().requires_grad_() for y in first], second
+    y = model(x, scale)["y"]
+    model(*given)
+    (y * y).sum().backward()
+    return x.grad, scale.grad
+
+def nested(model, given):
+    given = [y.clone().requires_grad_() for y in given]
+    out = model({"both": given})
+    ((out.y ** 2).sum() + out.more[1].sum()).backward()
+    return [y.grad for y in given]
+
+def agree(got, wanted):
+    for a, b in zip(got, wanted):
+        assert a.shape == b.shape and (a - b).abs().max() <= 1e-12 * (1 + b.abs().max()), (a - b).abs().max()
+
+with heddle.Comm.open() as comm:
+    for plan, reentrant in [(FRAMES, False), (FRAMES, True), (PLACES, False), (PLACES, True)]:
+        model = Model(heads=4).double()
+        model.call = lambda block, *given: checkpoint(block, *given, use_reentrant=reentrant)
+        for first, second in [(inputs(2, 7, 5), inputs(1, 4, 6)), (inputs(1, 2, 2), inputs(1, 3, 3))]:
+            wanted = two_passes(model, first, second)
+            handle = ht.parallelize(model, plan, comm)
+            agree(two_passes(model, first, second), wanted)
+            handle.remove()
+
+    outer, given = Nested(), inputs(2, 7, 5)
+    wanted = nested(outer, given)
+    handle = ht.parallelize(outer, {name and f"inner.{name}" or "inner": step for name, step in PLACES.items()}, comm)
+    agree(nested(outer, given), wanted)
+    copied, halved = copy.deepcopy(outer), Nested()
+    with torch.no_grad():
+        for p in [*copied.parameters(), *halved.parameters()]:
+            p /= 2
+        assert torch.equal(copied({"both": given}).y, halved({"both": given}).y)
+    handle.remove()
+
+    x = torch.randn(2, 7, 12)
+    for mix, words in [(torch.nn.Linear(12, 12), "'mix.0' called no scaled_dot"), (Own(), "MultiheadAttention hides")]:
+        model = Row(mix)
+        name = "input" if isinstance(mix, torch.nn.Linear) else "x"
+        ht.parallelize(model, {"mix.0": [Split(name, "b s c", "s"), Attend("s")]}, comm)
+        refused(heddle.UnsupportedError, words, model, x)
+
+    model, alone = Row(Mix(2)), [torch.randn(1, 2, 3, 4) for _ in range(3)]
+    wanted = F.scaled_dot_product_attention(*alone)
+    ht.parallelize(model, {"": Attend("s"), "mix.0": Split("x", "b s c", "s"),
+                           "mix.1": Gather("output", "b s c", "s")}, comm)
+    for reentrant in (False, True):
+        model.call = lambda block, x: checkpoint(block, x, use_reentrant=reentrant)
+        refused(heddle.UnsupportedError, "is a checkpoint", model, x.requires_grad_())
+    model.call = lambda block, x: block(x)
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+    hook = model.mix[0].qkv.register_forward_pre_hook(pressed)
+    refused(KeyboardInterrupt, "", model, x)
+    assert torch.equal(F.scaled_dot_product_attention(*alone), wanted)  # attention elsewhere is what it was
+    ht.parallelize(model, {"": Split("scale", "b c", "b")}, comm)
+    refused(heddle.ArgumentError, "was called without 'scale'", model, x)
 print("ok")
 """, 3)

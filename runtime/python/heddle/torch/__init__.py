@@ -9,9 +9,9 @@ dense are copied before.
 """
 from .attention_op import attention, linear_attention
 from .gradients import reduce_gradients
-from .modules import Attend, Gather, Once, Parallel, Sizes, Split, Switch, parallelize
+from .modules import Attend, Gather, Parallel, Sizes, Split, Switch, parallelize
 from .process_group import from_process_group
 from .reshard import empty, gather, split, switch
 
-__all__ = ["Attend", "Gather", "Once", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
+__all__ = ["Attend", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
            "from_process_group", "gather", "linear_attention", "parallelize", "reduce_gradients", "split", "switch"]

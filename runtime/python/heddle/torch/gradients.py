@@ -22,8 +22,8 @@ def added_up(x: torch.Tensor, comm: Comm) -> torch.Tensor:
 def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optional[Comm] = None,
                      mean_over: Optional[Comm] = None) -> None:
     """Of every parameter's gradient: the sum over the ranks that shared one sample (`comm.axis("sp")`), the mean over
-    those that had samples of their own (`comm.axis("dp")`). In place, in float32 buckets or those of the gradients' own
-    dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters.
+    those that had samples of their own (`comm.axis("dp")`). In place, added in rank order in the gradients' own dtype,
+    in buckets of one dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters.
     """
     for bucket in _buckets(parameters):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])

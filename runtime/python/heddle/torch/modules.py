@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import inspect
 import re
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
 from ..line import mesh_of
 from .attention_op import attention
-from .gradients import added_up
+from .boundary import entering, leaving
+from .reshard import texts_of
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -49,6 +51,8 @@ class _Dims:
 class _Ranks:
     """What the steps of one model share: the axis, and the extents of the whole tensors, learned anew in every pass."""
 
+    is_attending = False  #: this call of attention is heddle's own
+
     def __init__(self, comm: Comm):
         mesh = mesh_of(comm.mesh)
         if mesh.naxes != 1:
@@ -56,7 +60,10 @@ class _Ranks:
                                 "comm.axis(...)")
         self.comm = comm
         self.axis = mesh.axis[0].name.decode()
-        self.sizes: Dict[str, int] = {}
+        self.sizes: Dict[str, int] = {}  #: of the pass that runs, forward or backward
+
+    def __deepcopy__(self, _: Any) -> "_Ranks":
+        return self  # a copied model runs on the same ranks
 
     def part(self, name: str) -> Tuple[int, int]:
         """Where this rank's block of a dim begins, and how long it is."""
@@ -185,8 +192,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Gather:
-    """From blocks of a dim to the whole on every rank. All ranks compute the same from it, which counts once: every
-    rank's block gets its part of the gradient. Parameters behind it want `Once`."""
+    """From blocks of a dim to the whole on every rank."""
 
     what: str
     dims: str
@@ -199,33 +205,33 @@ class Gather:
         def apply(x: torch.Tensor) -> torch.Tensor:
             x = ranks.unfold(x, dims, self.over)
             line = ranks.line(x, dims, (self.over,), f"{self.over}@{ranks.axis}", "*")
-            return ranks.fold(_moved(x, line, ranks.comm, is_boundary=True), dims)
+            return ranks.fold(_moved(x, line, ranks.comm), dims)
         return apply
 
 
-def _moved(x: torch.Tensor, line: str, comm: Comm, is_boundary: bool = False) -> torch.Tensor:
-    text, adjoint, back = comm.reshard(line).texts
-    return torch.ops.heddle.reshard(x, text, back if is_boundary else adjoint, comm.number)
+def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
+    text, adjoint, _ = texts_of(line)
+    return torch.ops.heddle.reshard(x, text, adjoint, comm.number)
 
 
 @dataclass(frozen=True)
 class Attend:
     """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
     this rank has a block: `heddle.torch.attention` by `method`, keeping the last `states` forwards for their
-    backwards."""
+    backwards. A module that calls no such attention, or torch.nn.MultiheadAttention, is refused when it runs; so is a
+    checkpoint between the module and its attention, which would recompute without this step."""
 
     over: str
     method: str = "ulysses"
     states: int = 1
 
 
-@dataclass(frozen=True)
-class Once:
-    """The module comes behind a `Gather`: all ranks compute the same, and only the first keeps its gradients of the
-    module's parameters, so that those of the whole model add up to what one rank would have."""
+Step = Union[Sizes, Split, Switch, Gather, Attend]
 
 
-Step = Union[Sizes, Split, Switch, Gather, Attend, Once]
+def _how_saved() -> Tuple[bool, Any]:
+    """What a checkpoint changes for whatever it calls: reentrant, that gradients are wanted; else who saves tensors."""
+    return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 class _Attending(TorchFunctionMode):
@@ -233,10 +239,15 @@ class _Attending(TorchFunctionMode):
 
     def __init__(self, step: Attend, ranks: _Ranks):
         super().__init__()
-        self._step, self._ranks = step, ranks
+        self._step, self._ranks, self._saved = step, ranks, _how_saved()
+        self.calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is torch.nn.functional.multi_head_attention_forward:
+            raise UnsupportedError("Attend: torch.nn.MultiheadAttention hides its attention, which would be that of "
+                                   "this rank alone: wanted a module that calls scaled_dot_product_attention")
+        if func is torch.nn.functional.scaled_dot_product_attention and not self._ranks.is_attending:
+            self.calls += 1
             return self._attend(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -248,12 +259,20 @@ class _Attending(TorchFunctionMode):
             raise UnsupportedError(f"Attend: attention of {tuple(query.shape)}"
                                    f"{', with a mask' if attn_mask is not None else ''}, dropout {dropout_p}: wanted 4 "
                                    "dims, no mask, no dropout")
+        if _how_saved() != self._saved:
+            raise UnsupportedError("Attend: between the module and its attention is a checkpoint (or torch.no_grad, or "
+                                   "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
+                                   "within")
         dims = _Dims(f"_ _ {step.over} _")
         query, key, value = (ranks.unfold(x, dims, step.over) for x in (query, key, value))
         (b, h, _, d), comm = query.shape, ranks.comm
         plan = comm.attention(f"f32[b={b} s={ranks.sizes[step.over]} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}",
                               step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale, states=step.states)
-        return ranks.fold(attention(query, key, value, plan), dims, step.over)
+        ranks.is_attending = True
+        try:
+            return ranks.fold(attention(query, key, value, plan), dims, step.over)
+        finally:
+            ranks.is_attending = False
 
 
 class Parallel:
@@ -266,7 +285,7 @@ class Parallel:
 
     def remove(self) -> None:
         """The model is as it was before."""
-        for handle in self._handles:
+        for handle in reversed(self._handles):
             handle.remove()
         self._handles.clear()
 
@@ -277,18 +296,20 @@ def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[
     `output.0`) after.
 
     Outside of the model every rank computes what one rank would: arguments and results are whole, and so are the
-    gradients of arguments. Gradients of parameters are addends: `reduce_gradients` adds them up. All ranks run the same
-    graph, also those that get no rows. Not collective; ArgumentError where a pattern names no module, or a step an
-    argument that its module has not.
+    gradients of arguments. Gradients of parameters are addends: `reduce_gradients` adds them up. The loss is computed
+    from what the model returns, alike on all ranks, and counts once. All ranks run the same graph, also those that get
+    no rows. Not collective; ArgumentError where a pattern names no module, or a step an argument that its module has
+    not.
     """
     ranks = _Ranks(comm)
     handle = Parallel(ranks)
     try:
-        handle._handles.append(model.register_forward_pre_hook(_entering(ranks), with_kwargs=True))
+        handle._handles.append(model.register_forward_pre_hook(entering(ranks), with_kwargs=True))
         for pattern, steps in plan.items():
             for module in _matching(model, pattern):
                 for step in [steps] if not isinstance(steps, Sequence) else steps:
                     handle._handles += _hooked(module, pattern, step, ranks)
+        handle._handles.append(model.register_forward_hook(leaving(ranks)))
     except BaseException:
         handle.remove()
         raise
@@ -306,39 +327,9 @@ def _matching(model: torch.nn.Module, pattern: str) -> List[torch.nn.Module]:
     return found
 
 
-def _entering(ranks: _Ranks) -> Any:
-    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        ranks.sizes.clear()
-        return (tuple(_shared(value, ranks) for value in args),
-                {name: _shared(value, ranks) for name, value in kwargs.items()})
-    return hook
-
-
-def _shared(value: Any, ranks: _Ranks) -> Any:
-    if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
-        return _Shared.apply(value, ranks.comm)
-    return value
-
-
-class _Shared(torch.autograd.Function):
-    """The same on every rank; the addends of its gradient are added up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, comm: Comm) -> torch.Tensor:
-        ctx.comm = comm
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return added_up(gradient, ctx.comm), None
-
-
 def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) -> List[Any]:
     if isinstance(step, Attend):
-        return _attending(module, step, ranks)
-    if isinstance(step, Once):
-        return [parameter.register_hook(lambda g: g if ranks.comm.rank == 0 else torch.zeros_like(g))
-                for parameter in module.parameters() if parameter.requires_grad]
+        return [_Attended(module, pattern, step, ranks)]
     apply, (name, *path) = step._made(ranks), step.what.split(".")
     if name == "output":
         return [module.register_forward_hook(lambda _, args, output: _at(output, path, apply))]
@@ -354,6 +345,8 @@ def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) ->
             args = (*args[:at], _at(args[at], path, apply), *args[at + 1:])
         elif name in kwargs:
             kwargs = {**kwargs, name: _at(kwargs[name], path, apply)}
+        elif name not in names and not getattr(step, "optional", False):
+            raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) was called without '{name}'")
         return args, kwargs
     return [module.register_forward_pre_hook(hook, with_kwargs=True)]
 
@@ -368,14 +361,26 @@ def _at(value: Any, path: List[str], apply: _Apply) -> Any:
     return type(value)([*value[:index], _at(value[index], path[1:], apply), *value[index + 1:]])
 
 
-def _attending(module: torch.nn.Module, step: Attend, ranks: _Ranks) -> List[Any]:
-    entered: List[_Attending] = []
+class _Attended:
+    """Its forward runs while `_Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C."""
 
-    def enter(*_: Any) -> None:
-        entered.append(_Attending(step, ranks))
-        entered[-1].__enter__()
+    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: _Ranks):
+        self._module, self._own = module, module.__dict__.get("forward")
+        # A partial, which is copied together with its module.
+        module.forward = functools.update_wrapper(  # type: ignore[method-assign]
+            functools.partial(_attended, module.forward, pattern, step, ranks), module.forward)
 
-    def leave(*_: Any) -> None:
-        if entered:
-            entered.pop().__exit__(None, None, None)
-    return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]
+    def remove(self) -> None:
+        if self._own is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._own  # type: ignore[method-assign]
+
+
+def _attended(forward: Any, pattern: str, step: Attend, ranks: _Ranks, *args: Any, **kwargs: Any) -> Any:
+    with _Attending(step, ranks) as attending:
+        output = forward(*args, **kwargs)
+    if attending.calls == 0:
+        raise UnsupportedError(f"Attend: '{pattern}' called no scaled_dot_product_attention of torch.nn.functional: its"
+                               " attention, if it has one, was that of this rank alone")
+    return output

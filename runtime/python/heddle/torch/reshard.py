@@ -114,7 +114,14 @@ def pooled(comm: Comm, shape: Tuple[int, ...], dtype: torch.dtype) -> torch.Tens
     return torch.frombuffer(comm.pool.buffer(count * dtype.itemsize), dtype=dtype).resize_(shape)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=4096)
+def texts_of(line: str) -> Tuple[str, str, str]:
+    """As `Reshard.texts`, without a plan."""
+    parsed = Line(line)
+    return parsed.text, parsed.adjoint().text, parsed.reversed().text
+
+
+@functools.lru_cache(maxsize=4096)
 def _dst_shape(line: str, rank: int) -> Tuple[int, ...]:
     return Line(line).dst_shape(rank)
 

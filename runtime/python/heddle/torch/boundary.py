@@ -1,0 +1,89 @@
+"""Where a model on several ranks begins and ends: outside every rank has the whole, inside gradients are addends."""
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+import torch
+
+from ..comm import Comm
+from ..errors import UnsupportedError
+from .gradients import added_up
+
+Apply = Callable[[torch.Tensor], torch.Tensor]
+
+
+def entering(ranks: Any) -> Any:
+    """Before the model: a pass of its own, and gradients of arguments that are whole again."""
+    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        ranks.sizes = {}
+        return _each((args, kwargs), lambda x: _Shared.apply(x, ranks.comm))
+    return hook
+
+
+def leaving(ranks: Any) -> Any:
+    """Behind it."""
+    return lambda _, args, output: _each(output, lambda x: _Counted.apply(x, ranks), is_all=True)
+
+
+class _Shared(torch.autograd.Function):
+    """The same on every rank; the addends of its gradient are added up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Comm) -> torch.Tensor:
+        ctx.comm = comm
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return added_up(gradient, ctx.comm), None
+
+
+class _Counted(torch.autograd.Function):
+    """What all ranks compute a loss from, alike: it counts once, on the first rank, so that gradients within the model
+    are addends everywhere. A backward that begins here is that of this pass, which checkpoints recompute."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ranks: Any) -> torch.Tensor:
+        ctx.ranks, ctx.sizes = ranks, ranks.sizes
+        return x.clone()  # no view, which could not be written in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        ctx.ranks.sizes = ctx.sizes
+        return gradient if ctx.ranks.comm.rank == 0 else torch.zeros_like(gradient), None
+
+
+def _each(value: Any, apply: Apply, is_all: bool = False) -> Any:
+    """`apply` on every tensor that wants a gradient, in tuples, lists, mappings and dataclasses; the value itself where
+    there is none. is_all: of another object, whose tensors nobody can exchange, none may want a gradient."""
+    if not torch.is_grad_enabled():
+        return value
+    if isinstance(value, torch.Tensor):
+        return apply(value) if value.requires_grad else value
+    if isinstance(value, (tuple, list)):
+        parts = [_each(part, apply, is_all) for part in value]
+        if all(a is b for a, b in zip(parts, value)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, Mapping):
+        return _exchanged(value, dict(value), lambda other, key, part: other.__setitem__(key, part), apply, is_all)
+    if dataclasses.is_dataclass(value):
+        return _exchanged(value, vars(value), object.__setattr__, apply, is_all)
+    if is_all and any(isinstance(part, torch.Tensor) and part.requires_grad
+                      for part in getattr(value, "__dict__", {}).values()):
+        raise UnsupportedError(f"parallelize: the model returns a {type(value).__name__} with tensors that want "
+                               "gradients: wanted tensors, or tuples, lists, mappings and dataclasses of them")
+    return value
+
+
+def _exchanged(value: Any, parts: Mapping[str, Any], put: Callable[[Any, str, Any], None], apply: Apply,
+               is_all: bool) -> Any:
+    made = {name: _each(part, apply, is_all) for name, part in parts.items()}
+    if all(made[name] is part for name, part in parts.items()):
+        return value
+    other = copy.copy(value)
+    for name, part in made.items():
+        put(other, name, part)
+    return other
