@@ -3,16 +3,17 @@
  * with its own error or one that names the rank, nothing is left, and what comes out of a late run has the same bits.
  */
 #include "case.h"
+#include "left_over.h"
+#include "time_limit.h"
+
+#include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { RANKS = 4, ARRAYS = 8, CALLS = 2, SECONDS = 5, OF_RANK = 1 };
 
@@ -22,13 +23,6 @@ typedef struct job {
     volatile uint64_t sum[RANKS]; /* of the results' bits */
     char why[RANKS][256];
 } job;
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 typedef struct problem {
     heddle_shape shape;
@@ -132,29 +126,14 @@ static heddle_status run_rank(heddle_comm *comm, void *arg)
     return st;
 }
 
-static int left_in_dev_shm(void)
-{
-    int count = 0;
-    DIR *folder = opendir("/dev/shm");
-    for (struct dirent *e = folder != NULL ? readdir(folder) : NULL; e != NULL; e = readdir(folder)) {
-        char mine[32];
-        snprintf(mine, sizeof mine, "%d", (int)getpid());
-        count += strstr(e->d_name, "heddle") != NULL && strstr(e->d_name, mine) != NULL;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
-}
-
 static heddle_status run(job *j, const char *transport)
 {
-    const char *scale = getenv("HEDDLE_TEST_TIME_SCALE");
-    double began = seconds(), most = SECONDS * (scale != NULL ? atof(scale) : 1);
+    const int64_t began_ns = hd_now_ns();
     memset((void *)j->returned, 0, sizeof j->returned);
     heddle_status st = heddle_run_ranks(RANKS, transport, run_rank, j);
-    if (seconds() - began > most) {
-        fail_msg("%s, %s %d: took %.1f s", transport, j->linear ? "linear" : "softmax", j->method, seconds() - began);
+    const int64_t took_ns = hd_now_ns() - began_ns;
+    if (took_ns > hd_test_limit_ns(SECONDS)) {
+        fail_msg("%s, %s %d: took %.1f s", transport, j->linear ? "linear" : "softmax", j->method, took_ns / 1e9);
     }
     return st;
 }
@@ -188,6 +167,7 @@ static job *shared_job(int linear, int method, int both)
 static void sweep(int linear, const char *kind, const char *where)
 {
     int methods = linear ? HEDDLE_LINEAR_METHOD_COUNT : HEDDLE_ATTENTION_METHOD_COUNT, hit = 0;
+    const holdings at_first = holdings_now();
     for (int i = 0; i < 2 * methods; i++) {
         if (i % 2 == 0 && !hd_goes("%s %s %d %d", kind, where, linear, i)) {
             continue; /* both ways is the longer half */
@@ -205,7 +185,7 @@ static void sweep(int linear, const char *kind, const char *where)
         munmap(j, sizeof *j);
     }
     assert_true(hit > 2 * methods);
-    assert_int_equal(left_in_dev_shm(), 0);
+    assert_nothing_left(at_first);
 }
 
 static void a_call_fails(void **state)

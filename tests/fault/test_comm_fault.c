@@ -1,12 +1,12 @@
 /* Ranks that give up, come late, run out of memory or lose a transport call: everybody is told, nothing hangs or leaks.
  */
 #include "case.h"
+#include "left_over.h"
 #include "time_limit.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
-#include <dirent.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,23 +44,6 @@ static heddle_status remember(heddle_comm *comm, heddle_status status)
              status != HEDDLE_OK ? heddle_last_error() : "");
     all_seen->told++;
     return status;
-}
-
-static int open_descriptors(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (readdir(folder) != NULL) {
-        n++;
-    }
-    closedir(folder);
-    return n;
-}
-
-static void assert_nothing_left(int descriptors)
-{
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(open_descriptors(), descriptors);
 }
 
 /* --- giving up ---------------------------------------------------------------------------------------------------- */
@@ -297,7 +280,7 @@ static void every_call_fails_once(void **state)
 {
     (void)state;
     long none = 0;
-    int descriptors = open_descriptors();
+    const holdings before = holdings_now();
     for (size_t t = 0; t < 2; t++) {
         for (int rank = 0; rank < 4; rank += 3) {
             heddle_status st = HEDDLE_ERR_TRANSPORT;
@@ -315,13 +298,13 @@ static void every_call_fails_once(void **state)
             assert_true(n > 8);
         }
     }
-    assert_nothing_left(descriptors);
+    assert_nothing_left(before);
 }
 
 static void every_allocation_of_a_rank_fails_once(void **state)
 {
     (void)state;
-    int descriptors = open_descriptors();
+    const holdings before = holdings_now();
     heddle_status st = HEDDLE_ERR_NOMEM;
     long n = 0;
     while (st != HEDDLE_OK && n < 500) { /* processes: the counter of threads would be everybody's */
@@ -332,7 +315,7 @@ static void every_allocation_of_a_rank_fails_once(void **state)
     }
     assert_int_equal(st, HEDDLE_OK);
     assert_true(n > 20);
-    assert_nothing_left(descriptors);
+    assert_nothing_left(before);
 }
 
 /* Also those of the parent and of the meeting. */
@@ -340,7 +323,7 @@ static void every_allocation_of_a_run_fails_once(void **state)
 {
     (void)state;
     long none = 0;
-    int descriptors = open_descriptors();
+    const holdings before = holdings_now();
     forget();
     HD_OK(heddle_run_ranks(4, "threads", busy_rank, &none)); /* what is made once per process */
     for (size_t t = 0; t < 2; t++) {
@@ -356,7 +339,7 @@ static void every_allocation_of_a_run_fails_once(void **state)
         assert_int_equal(st, HEDDLE_OK);
         assert_true(n > 20);
     }
-    assert_nothing_left(descriptors);
+    assert_nothing_left(before);
 }
 
 static void overtaking_changes_nothing(void **state)

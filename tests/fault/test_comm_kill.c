@@ -1,12 +1,12 @@
 /* Processes that are killed: the survivors return within two seconds naming the dead rank, nothing is left behind. */
 #include "case.h"
+#include "left_over.h"
 #include "time_limit.h"
 
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/verify/random.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,33 +35,6 @@ static void forget(void)
         assert_true(shared != MAP_FAILED);
     }
     memset(shared, 0, sizeof *shared);
-}
-
-static int entries(const char *path)
-{
-    int n = 0;
-    DIR *folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL) {
-        n++;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return n;
-}
-
-/* Other programs of this machine may come and go there. */
-static int named_heddle(const char *path)
-{
-    int n = 0;
-    DIR *folder = opendir(path);
-    for (struct dirent *e = NULL; folder != NULL && (e = readdir(folder)) != NULL;) {
-        n += strncmp(e->d_name, "heddle", 6) == 0;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return n;
 }
 
 /* Until somebody is killed. Different ranks wait in different ways. */
@@ -113,7 +86,7 @@ static pid_t start_killer(int victim, int after_us)
 static void survivors_name_the_dead(void **state)
 {
     (void)state;
-    int descriptors = entries("/proc/self/fd");
+    const holdings before = holdings_now();
     random_source source = {7};
     for (int turn = 0; turn < hd_rounds(20); turn++) {
         int victim = turn % RANKS;
@@ -135,8 +108,7 @@ static void survivors_name_the_dead(void **state)
         assert_int_equal(waitpid(killer, NULL, 0), killer);
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     }
-    assert_int_equal(entries("/proc/self/fd"), descriptors);
-    assert_int_equal(named_heddle("/dev/shm"), 0);
+    assert_nothing_left(before);
 }
 
 static heddle_status short_rank(heddle_comm *comm, void *arg)
@@ -155,7 +127,7 @@ static heddle_status short_rank(heddle_comm *comm, void *arg)
 static void killed_at_every_call(void **state)
 {
     (void)state;
-    int descriptors = entries("/proc/self/fd");
+    const holdings before = holdings_now();
     for (int n = 1; n <= 6; n++) {
         for (int victim = 0; victim < 3; victim++) {
             char where[64];
@@ -169,7 +141,7 @@ static void killed_at_every_call(void **state)
         }
     }
     HD_OK(heddle_run_ranks(3, "fault(kill=100@2):shm", short_rank, NULL));
-    assert_int_equal(entries("/proc/self/fd"), descriptors);
+    assert_nothing_left(before);
 }
 
 /* A rank may also be killed before the ranks have met: from the first moment on. */
@@ -206,6 +178,57 @@ static void killed_while_meeting(void **state)
         assert_int_equal(waitpid(run, &wait_status, 0), run);
         assert_int_equal(wait_status, 0);
         assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(3));
+    }
+}
+
+/* A process that goes on after a rank has died: nothing of the communicator is open or mapped any more. */
+static int joins_and_goes_on(int rank)
+{
+    char number[16];
+    const heddle_mesh mesh = {.naxes = 2, .axis = {{"a", 2}, {"b", 2}}};
+    heddle_comm *comm = NULL, *axis = NULL;
+    void *buffer = NULL;
+    heddle_status st = HEDDLE_OK;
+    const holdings before = holdings_now();
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("HEDDLE_RANK", number, 1);
+    HD_TRY(heddle_comm_open(&comm, "shm", NULL));
+    HD_TRY(heddle_buffer_alloc(&buffer, comm, 5000000, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_comm_axis_group(&axis, comm, &mesh, 1));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (rank == 1) {
+        raise(SIGKILL);
+    }
+    st = heddle_comm_barrier(comm);
+out:
+    heddle_buffer_free(comm, buffer);
+    heddle_comm_destroy(axis);
+    heddle_comm_destroy(comm);
+    if (st != HEDDLE_ERR_PEER) {
+        fprintf(stderr, "rank %d: %d, %s\n", rank, (int)st, heddle_last_error());
+    }
+    assert_nothing_left(before);
+    return st != HEDDLE_ERR_PEER;
+}
+
+static void survivors_hold_nothing(void **state)
+{
+    char key[32];
+    pid_t pid[RANKS];
+    (void)state;
+    snprintf(key, sizeof key, "hold-%d", (int)getpid());
+    setenv("HEDDLE_KEY", key, 1);
+    setenv("HEDDLE_SIZE", "4", 1);
+    for (int r = 0; r < RANKS; r++) {
+        pid[r] = fork();
+        if (pid[r] == 0) {
+            _exit(joins_and_goes_on(r));
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        int ended = 0;
+        assert_int_equal(waitpid(pid[r], &ended, 0), pid[r]);
+        assert_int_equal(ended, r == 1 ? SIGKILL : 0);
     }
 }
 
@@ -280,11 +303,9 @@ static void odd_ends(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(survivors_name_the_dead),
-        cmocka_unit_test(killed_at_every_call),
-        cmocka_unit_test(killed_while_meeting),
-        cmocka_unit_test(ranks_die_with_their_parent),
-        cmocka_unit_test(odd_ends),
+        cmocka_unit_test(survivors_name_the_dead),     cmocka_unit_test(killed_at_every_call),
+        cmocka_unit_test(killed_while_meeting),        cmocka_unit_test(survivors_hold_nothing),
+        cmocka_unit_test(ranks_die_with_their_parent), cmocka_unit_test(odd_ends),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
