@@ -39,7 +39,7 @@ command=verify
 
 example=${HEDDLE_BUILD:?}/example_05_device
 "$example" >"$folder/out" 2>&1 || { echo "FAILED: example_05_device exits $?"; cat "$folder/out"; failed=1; }
-[ "$(grep -c '0 wrong after the switch, 0 in the pass' "$folder/out")" = 4 ] || { cat "$folder/out"; failed=1; }
+[ "$(grep -c ': 0 wrong after the switch, 0 in the pass' "$folder/out")" = 4 ] || { cat "$folder/out"; failed=1; }
 HEDDLE_CUDASIM_DEVICES=0 "$example" >"$folder/out" 2>&1
 [ $? = 77 ] || { echo "FAILED: example_05_device without a device"; cat "$folder/out"; failed=1; }
 unset HEDDLE_MODULE_PATH
