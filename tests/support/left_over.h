@@ -1,5 +1,5 @@
-/* What a process still holds of the ranks that it ran. Their shared memory has no name in any folder: it is there as long
- * as somebody has it mapped or open. */
+/* What a process still holds of the ranks that it ran. Their shared memory has no name in any folder: it is there as
+ * long as somebody has it mapped or open. */
 #ifndef HD_TEST_LEFT_OVER_H
 #define HD_TEST_LEFT_OVER_H
 
