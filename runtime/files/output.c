@@ -33,10 +33,19 @@ static int is_special(file_output *out, mode_t *mode)
     return !S_ISREG(there.st_mode);
 }
 
-/* A file without a name in the target's folder; its name comes by way of /proc, and must be a possible one. -1: not
- * here. */
+/* A file gets its name by way of /proc. One that is there already cannot become another file's in one step. */
+static int give_name(int fd, const char *name)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, path, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+/* A file without a name in the target's folder, after another one has shown that such a file can be named here: later
+ * it would be too late. -1: it cannot. */
 static int open_nameless(const file_output *out)
 {
+    const int flags = O_WRONLY | O_TMPFILE | O_CLOEXEC;
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", out->target);
     char *slash = strrchr(folder, '/');
@@ -45,16 +54,15 @@ static int open_nameless(const file_output *out)
     } else {
         slash[slash == folder] = '\0'; /* keeps the root's slash */
     }
-    const int can_be_named = access("/proc/self/fd", X_OK) == 0 && access(out->temporary, F_OK) != 0 && errno == ENOENT;
-    return can_be_named ? open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666) : -1;
-}
-
-/* `temporary` becomes its name: one that is there already cannot become another file's in one step. */
-static int give_name(const file_output *out)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fileno(out->file));
-    return linkat(AT_FDCWD, path, AT_FDCWD, out->temporary, AT_SYMLINK_FOLLOW);
+    const int first = open(folder, flags, 0666);
+    const int can_be_named = first >= 0 && give_name(first, out->temporary) == 0;
+    if (can_be_named) {
+        unlink(out->temporary);
+    }
+    if (first >= 0) {
+        close(first);
+    }
+    return can_be_named ? open(folder, flags, 0666) : -1;
 }
 
 heddle_status file_output_open(file_output *out, const char *path)
@@ -98,7 +106,7 @@ heddle_status file_output_close(file_output *out, heddle_status st)
     int failed =
         st != HEDDLE_OK || fflush(out->file) != 0 || ferror(out->file) || (is_file && fsync(fileno(out->file)));
     if (!failed && out->is_nameless) {
-        failed = give_name(out) != 0;
+        failed = give_name(fileno(out->file), out->temporary) != 0;
         out->is_nameless = failed;
     }
     int why = errno != 0 ? errno : before;
