@@ -2,7 +2,7 @@
 from ranks import JUDGE, run
 
 COMMON = JUDGE + """
-import gc, os, sys
+import gc, os, sys, time
 import numpy as np
 import heddle
 
@@ -130,8 +130,38 @@ held = comm.pool.held_bytes
 comm.reshard(f"i8[t=5000] on [sp={comm.size}]: * -> t@sp")(np.zeros(5000, np.int8))
 assert comm.pool.held_bytes == held + 4096
 empty = comm.pool.empty((0, 3), np.float32)
+comm.pool.trim()
+held, page = comm.pool.held_bytes, 4096
+lent = comm.pool.buffer(100 * page)
+for pages in [*range(1, 100), *range(99, 0, -1)] * 3:  # lengths that vary
+    lent = None
+    lent = comm.pool.buffer(pages * page)
+    assert comm.pool.held_bytes - held <= 4 * 104 * page, (pages, comm.pool.held_bytes)  # 2 blocks at most at once
+lent = None
+lent = comm.pool.buffer(104 * page)
+before, lent = comm.pool.held_bytes, None
+lent = comm.pool.buffer(97 * page)  # where 104 were
+assert comm.pool.held_bytes == before
+lent = None
 for _ in range(50):  # plans that nobody holds are destroyed
     heddle.Reshard(comm, f"f32[t=8] on [sp={comm.size}]: t@sp -> *", tuning="rules")
+gc.collect()
+
+class Owner:
+    pass
+freed = []
+for make in (lambda: heddle.Reshard(comm, "f32[t=9] on [sp=2]: t@sp -> *", tuning="rules"), lambda: comm.axis("sp"),
+             lambda: comm.attention("f32[b=1 s=9 h=2 d=4] on [sp=2]: s@sp", "ring")(
+                 *[np.zeros((1, 5 - comm.rank, 2, 4), np.float32)] * 3)):
+    comm._state.adopt(Owner(), 0, lambda _: freed.append(time.monotonic()))  # let go at once
+    time.sleep(0.2 * comm.rank)  # the other rank may still be in an execution
+    begin = time.monotonic()
+    make()
+    theirs = [float(word) for word in comm.allgather(b"%-32.6f" % begin)]
+    assert freed.pop() >= max(theirs)
+comm.axis("sp").close()
+comm._groups.clear()
+comm._attentions.clear()
 gc.collect()
 comm._state.sweep()
 assert len(comm._state._live) == 2
@@ -152,6 +182,7 @@ def test_groups_of_an_axis(tmp_path):
 comm = heddle.Comm.open(mesh="[dp=2 sp=2]")
 group = comm.axis("sp")
 assert (group.size, group.rank, group.mesh) == (2, comm.rank % 2, "[sp=2]")
+assert comm.axis("sp") is group
 assert group.allgather(bytes([comm.rank])) == [bytes([comm.rank // 2 * 2]), bytes([comm.rank // 2 * 2 + 1])]
 whole = np.arange(24, dtype=np.int64).reshape(6, 4) + 100 * (comm.rank // 2)
 assert same(group.reshard("i64[t=6 s=4] on [sp=2]: t@sp -> s@sp")(part(whole, 0, group.rank, 2)),
@@ -160,12 +191,18 @@ refused(heddle.ArgumentError, "there is dp sp", comm.axis, "tp")
 other = comm.axis("dp")
 other.close()
 refused(heddle.ArgumentError, "closed", other.barrier)
+assert comm.axis("dp").allgather(b"x") == [b"x"] * 2  # made again
 total = np.array([1.0, comm.rank])
 comm.allreduce_sum(total)
 assert total.tolist() == [4.0, 6.0]
 comm.barrier()
 comm.close()  # with a group and its plans still there
 refused(heddle.ArgumentError, "closed", group.barrier)
+refused(heddle.ArgumentError, "closed", comm.axis, "sp")
+with heddle.Comm.open(arena_bytes=64 << 20) as small:  # 16 MB of each rank
+    for mb in (9, 10, 11, 9, 8, 11):  # no two fit
+        held = None
+        held = small.pool.buffer(mb << 20)
 print("ok")
 """, 4)
 

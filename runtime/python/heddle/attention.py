@@ -123,9 +123,9 @@ class _Sharded:
         self._state.open_handle()
         at = turn % len(self._objects)
         if self._objects[at] == 0:
-            self._state.sweep()
             self._objects[at] = self._create()
             self._state.adopt(self, self._objects[at], self._destroy)
+            self._state.sweep()
         return self._objects[at]
 
     def _next(self) -> Tuple[int, int]:

@@ -94,6 +94,8 @@ class _State:
         weakref.finalize(owner, self._dropped.append, number).atexit = False
 
     def sweep(self) -> None:
+        """Destroys what nobody holds any more. Behind a collective call, which says of all ranks that they have begun
+        it: none is still in an execution of what this rank has let go."""
         while self._dropped:
             destroy = self._live.pop(self._dropped.popleft(), None)
             if destroy:
@@ -142,6 +144,7 @@ class Comm:
         self._plans: "collections.OrderedDict[str, Reshard]" = collections.OrderedDict()
         self._texts: Dict[Any, str] = {}
         self._attentions: Dict[Any, Any] = {}
+        self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
         self.number = next(_numbers)
         _BY_NUMBER[self.number] = self
@@ -213,6 +216,7 @@ class Comm:
     def close(self) -> None:
         """Leaves; plans and groups made with it end. Arrays from its pool stay. Not collective (over MPI it is). Twice
         is legal."""
+        self._groups.clear()
         self._plans.clear()
         self._attentions.clear()
         self._state.close()
@@ -226,20 +230,24 @@ class Comm:
         return lib.heddle_comm_describe(self._state.open_handle()).decode()
 
     def axis(self, name: str) -> "Comm":
-        """The ranks that differ from this one only in their place on the mesh axis `name`. Collective."""
+        """The ranks that differ from this one only in their place on the mesh axis `name`, made on first use and kept
+        until it is closed. Making it is collective."""
+        group = self._groups.get(name)
+        if group is not None and not group.closed:
+            return group
         mesh = mesh_of(self.mesh)
         index = lib.heddle_axis_index(ctypes.byref(mesh), name.encode())
         if index < 0:
             known = " ".join(mesh.axis[a].name.decode() for a in range(mesh.naxes))
             raise ArgumentError(f"no axis '{name}' in {self.mesh}: there is {known}")
         out = ctypes.c_void_p()
-        self._state.sweep()
         self._state.check(lib.heddle_comm_axis_group(ctypes.byref(out), self._state.open_handle(), ctypes.byref(mesh),
                                                      index))
         state = _State(self._state)
         state.handle = made(out)
-        group = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
+        group = self._groups[name] = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
         self._state.adopt(group, state.handle, lambda _: state.close())
+        self._state.sweep()
         return group
 
     def barrier(self) -> None:

@@ -66,10 +66,10 @@ class Reshard:
         options.src_stride_elems = self._strides("src_strides", src_strides)
         options.dst_stride_elems = self._strides("dst_strides", dst_strides)
         out = ctypes.c_void_p()
-        comm._state.sweep()
         comm._state.check(lib.heddle_reshard_create_line(ctypes.byref(out), comm._state.open_handle(),
                                                          ctypes.byref(self.line._c), ctypes.byref(options)))
         self._hold(made(out), src_strides, dst_strides)
+        comm._state.sweep()
 
     def _hold(self, handle: int, src_strides: Optional[Sequence[int]], dst_strides: Optional[Sequence[int]]) -> None:
         line, rank = self.line, self.comm.rank
