@@ -153,11 +153,19 @@ with heddle.Comm.open() as comm:
         assert sums[0] == sums[1], sides
         (twice,) = torch.autograd.grad((dx * x.detach()).sum(), y)  # d<x, F*y>/dy = F x
         assert torch.equal(twice, moved.detach()), sides
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(torch.ops.heddle.reshard.default,
                           (torch.randn(heddle.Line(f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp").src_shape(comm.rank)),
                            f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp",
                            f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp", comm.number),
-                          test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+                          test_utils=checks)
+    same = f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp"
+    x = torch.randn(heddle.Line(same).src_shape(comm.rank))
+    torch.library.opcheck(torch.ops.heddle.reshard_out.default, (x, torch.empty_like(x), same, comm.number),
+                          test_utils=checks[:2])
+    plan = comm.attention(f"f32[b=1 s=7 h=2 d=4] on [sp={comm.size}]: s@sp", "ring")
+    q = torch.randn(plan.q_shape, requires_grad=True)
+    torch.library.opcheck(torch.ops.heddle.attention.default, (q, q, q, plan.number), test_utils=checks[1:])
 print("ok")
 """, 2)
 
@@ -177,6 +185,8 @@ with heddle.Comm.open() as comm:
     into = torch.compile(lambda x, out: ht.switch(x + 1, there, out=out) * 2, fullgraph=True, backend="aot_eager")
     x, out = torch.randn(there.src_shape), torch.empty(there.dst_shape)
     assert torch.equal(into(x, out), ht.switch(x + 1, there) * 2) and torch.equal(out, ht.switch(x + 1, there))
+    refused(Exception, f"wants {there.src_shape}", into, x[:1], out)  # before anything is moved
+    refused(Exception, "wanted a dense", into, x, out[:1])
 print("ok")
 """, 2)
 
@@ -232,3 +242,23 @@ def test_the_modules_example():
         job = subprocess.run([sys.executable, "-m", "heddle", "-n", str(ranks), str(example)], capture_output=True,
                              text=True, timeout=240 * SCALE)
         assert job.returncode == 0 and job.stdout.count("as one rank") == ranks, job.stdout + job.stderr
+
+
+def test_gradients_of_two_axes_dtypes_and_buckets(tmp_path):
+    run(tmp_path, COMMON + """
+with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
+    sizes, ht.gradients._AT_ONCE_BYTES = [90, 5, 400, 3, 7], 256  # of float32 two buckets full and one begun
+    dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.bfloat16]
+    parameters = [torch.nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in zip(sizes, dtypes)]
+    none = torch.nn.Parameter(torch.zeros(2))  # has no gradient
+    for i, p in enumerate(parameters):
+        p.grad = torch.full_like(p, i + 1.0) * (comm.rank + 1)
+        p.grad[-1] = 8.0
+    ht.reduce_gradients([*parameters, none], sum_over=comm.axis("sp"), mean_over=comm.axis("dp"))
+    for i, p in enumerate(parameters):  # (1 + 2 + 3 + 4) / 2
+        wanted = torch.full_like(p, (i + 1.0) * 5)
+        wanted[-1] = 16.0
+        assert torch.equal(p.grad, wanted), (i, p.grad[-4:])
+    assert none.grad is None
+print("ok")
+""", 4)

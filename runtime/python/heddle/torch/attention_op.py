@@ -92,18 +92,18 @@ def _place(x: torch.Tensor) -> Place:
     return x.data_ptr(), x.stride()
 
 
-def _fit(plan: Any, *arrays: Tuple[str, torch.Tensor, int, int]) -> None:
-    for name, x, heads, width in arrays:
+def _fit(plan: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: str) -> None:
+    for name, x, heads, width in (("q", q, plan.heads, plan.width), ("k", k, plan.kv_heads, plan.width),
+                                  ("v", v, plan.kv_heads, plan.dv)):
         wanted = plan.local_shape(heads, width)
-        if x.shape != wanted or dtype_of(x, plan.text) != plan.line.dtype:
+        if x.shape != wanted or dtype_of(x, plan.text) != dtype:
             raise ArgumentError(f"{plan.text}: {name} is {x.dtype}{tuple(x.shape)} in [b, s, h, d], rank "
-                                f"{plan.comm.rank} wants {plan.line.dtype}{wanted}")
+                                f"{plan.comm.rank} wants {dtype}{wanted}")
 
 
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
     made = by_number(plan).of_dtype(dtype_of(q, "attention"))
-    _fit(made, ("q", q, made.heads, made.width), ("k", k, made.kv_heads, made.width),
-         ("v", v, made.kv_heads, made.dv))
+    _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
     o = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype)
     return o, torch.tensor([made.execute(_place(q), _place(k), _place(v), _place(o))])
@@ -141,6 +141,7 @@ def _twice(*_: Any) -> Any:
 
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
     made = by_number(plan)
+    _fit(made, q, k, v, dtype_of(q, made.text))
     return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((1,), dtype=torch.int64)
 
 

@@ -75,9 +75,13 @@ def look(x: torch.Tensor) -> None:
 
 def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
     plan = by_number(comm).reshard(line, dtype_of(x, line))
-    if x.shape != plan.src_shape:
-        raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {plan.comm.rank} wants {plan.src_shape}")
+    _fit(x, line, plan.src_shape, plan.comm.rank)
     return plan
+
+
+def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
+    if x.shape != shape:
+        raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {rank} wants {shape}")
 
 
 def _reshard(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
@@ -89,13 +93,17 @@ def _reshard(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
 
 def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
     plan = _plan_of(x, line, comm)
-    if out.shape != plan.dst_shape or out.dtype != x.dtype or not out.is_contiguous():
-        raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()}, wanted a dense "
-                            f"{x.dtype}{plan.dst_shape}")
+    _fit_out(out, x, line, plan.dst_shape)
     x = x.contiguous()
     plan.execute(x.data_ptr(), out.data_ptr())
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)  # whoever saved what it held is told
+
+
+def _fit_out(out: torch.Tensor, x: torch.Tensor, line: str, shape: Tuple[int, ...]) -> None:
+    if out.shape != shape or out.dtype != x.dtype or not out.is_contiguous():
+        raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()}, wanted a dense "
+                            f"{x.dtype}{shape}")
 
 
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
@@ -122,12 +130,21 @@ def texts_of(line: str) -> Tuple[str, str, str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _dst_shape(line: str, rank: int) -> Tuple[int, ...]:
-    return Line(line).dst_shape(rank)
+def _shapes(line: str, rank: int) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    parsed = Line(line)
+    return parsed.src_shape(rank), parsed.dst_shape(rank)
 
 
 def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
-    return x.new_empty(_dst_shape(line, by_number(comm).rank))
+    rank = by_number(comm).rank
+    src_shape, dst_shape = _shapes(line, rank)
+    dtype_of(x, line)
+    _fit(x, line, src_shape, rank)
+    return x.new_empty(dst_shape)
+
+
+def _fake_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
+    _fit_out(out, x, line, tuple(_fake(x, line, line, comm).shape))
 
 
 @functools.lru_cache(maxsize=None)
@@ -152,5 +169,5 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
 _ops.impl("reshard", _reshard, "CPU")
 _ops.impl("reshard_out", _reshard_out, "CPU")
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
-torch.library.register_fake("heddle::reshard_out", lambda x, out, line, comm: None, lib=_ops)
+torch.library.register_fake("heddle::reshard_out", _fake_out, lib=_ops)
 torch.library.register_autograd("heddle::reshard", _backward, setup_context=_setup, lib=_ops)
