@@ -4,26 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-int hd_plan_any_near(const heddle_reshard *plan)
+int hd_plan_ways(const heddle_reshard *plan)
 {
-    int any = 0;
+    int ways = 0;
     for (int p = 0; p < plan->nphases; p++) {
         hd_transfer_info t;
         hd_transfer_get_info(&t, plan->transfer[p]);
-        any |= t.any_near;
+        ways |= (t.any_near ? HD_WAY_NEAR : 0) | (t.any_messages ? HD_WAY_MESSAGES : 0);
     }
-    return any;
-}
-
-int hd_plan_any_messages(const heddle_reshard *plan)
-{
-    int any = 0;
-    for (int p = 0; p < plan->nphases; p++) {
-        hd_transfer_info t;
-        hd_transfer_get_info(&t, plan->transfer[p]);
-        any |= t.any_messages;
-    }
-    return any;
+    return ways;
 }
 
 /* The phase whose lanes carry most of this rank's bytes. */
@@ -41,10 +30,11 @@ static void main_phase(hd_transfer_info *out, const heddle_reshard *plan)
 
 static const char *path_name(const heddle_reshard *plan, const hd_transfer_info *t)
 {
-    if (!hd_plan_any_near(plan)) {
-        return hd_plan_any_messages(plan) ? "messages" : "local";
+    const int ways = hd_plan_ways(plan);
+    if (!(ways & HD_WAY_NEAR)) {
+        return ways & HD_WAY_MESSAGES ? "messages" : "local";
     }
-    if (hd_plan_any_messages(plan)) {
+    if (ways & HD_WAY_MESSAGES) {
         return "mixed";
     }
     if (t->is_private) {
@@ -55,11 +45,12 @@ static const char *path_name(const heddle_reshard *plan, const hd_transfer_info 
 
 static const char *path_reason(const heddle_reshard *plan, const hd_transfer_info *t)
 {
-    if (!hd_plan_any_near(plan)) {
-        return hd_plan_any_messages(plan) ? "no two ranks reach each other's memory"
-                                          : "no rank needs anything from another";
+    const int ways = hd_plan_ways(plan);
+    if (!(ways & HD_WAY_NEAR)) {
+        return ways & HD_WAY_MESSAGES ? "no two ranks reach each other's memory"
+                                      : "no rank needs anything from another";
     }
-    if (hd_plan_any_messages(plan)) {
+    if (ways & HD_WAY_MESSAGES) {
         return "ranks of one host copy, the others send messages";
     }
     if (t->any_adds) {

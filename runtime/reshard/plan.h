@@ -125,9 +125,9 @@ heddle_status hd_plan_run(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_start(heddle_reshard *plan, const void *src, void *dst);
 heddle_status hd_plan_test(heddle_reshard *plan, int *done);
 heddle_status hd_plan_wait(heddle_reshard *plan);
-/* Any phase, any rank. */
-int hd_plan_any_near(const heddle_reshard *plan);
-int hd_plan_any_messages(const heddle_reshard *plan);
+/* In any phase, of any rank: ways that its bytes take. */
+enum { HD_WAY_NEAR = 1, HD_WAY_MESSAGES = 2 };
+int hd_plan_ways(const heddle_reshard *plan);
 /* Collective; every rank comes to the same result. The twin takes the request of the plan, dense and by rule; *out is
  * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);

@@ -198,7 +198,7 @@ static heddle_status tune_reach(heddle_reshard *plan, hd_trial *t)
             goto out; /* terms are added where they lie: they must be readable by loads */
         }
     }
-    if (!used || !hd_plan_any_near(plan)) {
+    if (!used || !(hd_plan_ways(plan) & HD_WAY_NEAR)) {
         goto out;
     }
     HD_TRY(hd_channel_probe_readv(plan->channel, &works));
