@@ -12,6 +12,8 @@
 #define ATTN(name) f32_##name
 #include "kernels/cpu/attention/scalar.h"
 
+#include "kernels/cpu/attention/scalar_rows.h"
+
 void hd_attn_fill(hd_kernels *table)
 {
     table->attn_f32 = (hd_attn_kernels){

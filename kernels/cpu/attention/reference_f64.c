@@ -12,6 +12,8 @@
 #define ATTN(name) f64_##name
 #include "kernels/cpu/attention/scalar.h"
 
+#include "kernels/cpu/attention/scalar_rows.h"
+
 void hd_attn_fill_f64(hd_kernels *table)
 {
     table->attn_f64 = (hd_attn_kernels){

@@ -1,4 +1,4 @@
-/* Whole score rows for any vector width: included after vector.h and the rows of scalar.h (rows_NAME), which do
+/* Whole score rows for any vector width: included after vector.h and the rows of scalar_rows.h (rows_NAME), which do
  * what the mask's edge crosses, and widths that are no multiple of the vector. */
 
 enum { SUM_BLOCK = 256 };

@@ -29,6 +29,8 @@ static float rows_score(const hd_attn_block *block, int64_t i, int64_t j)
 #define ATTN(name) rows_##name
 #include "kernels/cpu/attention/scalar.h"
 
+#include "kernels/cpu/attention/scalar_rows.h"
+
 #include "kernels/cpu/attention/vector.h"
 
 #include "kernels/cpu/attention/vector_back.h"
