@@ -31,7 +31,7 @@ typedef enum heddle_bind { HEDDLE_BIND_AUTO = 0, HEDDLE_BIND_NONE = 1, HEDDLE_BI
 /* How bytes travel between the memories of the ranks' devices. */
 typedef enum heddle_wire {
     HEDDLE_WIRE_AUTO = 0, /* the fastest that is there; heddle_comm_describe says which and why */
-    HEDDLE_WIRE_PEER = 1, /* kernels store to the peers' device memory: ranks that are threads of one process */
+    HEDDLE_WIRE_PEER = 1, /* kernels store to the peers' device memory: ranks of one host */
     HEDDLE_WIRE_NCCL = 2, /* messages from device to device by NCCL (libheddle_nccl); calls only enqueue */
     HEDDLE_WIRE_HOST = 3  /* through host memory, with what the communicator has; calls wait for their bytes */
 } heddle_wire;
@@ -106,9 +106,11 @@ HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, 
 HEDDLE_API heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
                                           const heddle_comm_options *options);
 
-/* Leaves, and frees the communicator. Not collective; NULL is legal. Plans and sessions made with it must be destroyed
- * before. Buffers that are still out stay as they are: then `comm` stays a name for heddle_buffer_free and nothing else
- * (HEDDLE_ERR_ARG), until the last of them is freed. So a tensor that lives in one may outlive its communicator.
+/* Leaves, and frees the communicator. Not collective, but where processes have mapped one another's device memory it
+ * waits up to a second until they let go of this rank's; NULL is legal. Plans and sessions made with it must be
+ * destroyed before. Buffers that are still out stay as they are: then `comm` stays a name for heddle_buffer_free and
+ * nothing else (HEDDLE_ERR_ARG), until the last of them is freed. So a tensor that lives in one may outlive its
+ * communicator.
  *
  * A fork of a process that has a communicator cannot use it: calls fail with HEDDLE_ERR_ARG and name both processes
  * (those on links, plans and sessions do not look: leave them alone). Destroying it there frees that process's handle;
@@ -168,15 +170,16 @@ HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 
 /* HEDDLE_SPACE_HOST: memory that peers of this host can reach, 4096-byte aligned, touched before it is returned. With
  * "threads" any memory is reachable and this is plain aligned memory. HEDDLE_SPACE_DEVICE: memory of this rank's
- * device, 256-byte aligned; plans take any other memory of that device, too. Not collective. HEDDLE_ERR_NOMEM names the
+ * device, 256-byte aligned; plans take any other memory of that device, too, but between processes (HEDDLE_WIRE_PEER)
+ * a dst that was not there from here when a plan was last made costs a copy. Not collective. HEDDLE_ERR_NOMEM names the
  * bytes.
  * HEDDLE_ERR_UNSUPPORTED: of a device, and none is attached. HEDDLE_ERR_ARG: NULL, no such space, in a fork. */
 HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
 /* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer,
  * and what is enqueued on a device's must be done: where ranks of one process share a device and its kernels wait for
  * one another (HEDDLE_WIRE_PEER) its memory is kept for the next heddle_buffer_alloc, because freeing it would wait for
- * all of them. `comm` is the one it was allocated with, or the one that was made a group of; it may be destroyed
- * already (heddle_comm_destroy). */
+ * all of them, and so is what other processes have mapped. `comm` is the one it was allocated with, or the one that was
+ * made a group of; it may be destroyed already (heddle_comm_destroy). */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Attach a device to this rank, so that plans and sessions can be asked for arrays in its memory (options.space,

@@ -225,6 +225,7 @@ void heddle_comm_destroy(heddle_comm *comm)
     if (comm->parent == NULL) {
         hd_comm_close_mail(comm);
         end_watch(comm);
+        hd_comm_close_maps(comm);
         take_apart(comm);
         if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
             close_with_buffers(comm);

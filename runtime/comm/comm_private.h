@@ -100,6 +100,7 @@ typedef struct hd_breaker {
 } hd_breaker;
 
 typedef struct hd_comm_mail hd_comm_mail;
+typedef struct hd_mapping hd_mapping;
 
 struct heddle_comm {
     int rank;
@@ -131,6 +132,7 @@ struct heddle_comm {
     hd_sharers sharers;     /* of it */
     hd_watch *watch;        /* NULL: no wire on which devices wait */
     hd_outlook *outlooks;   /* of the communicator without parent */
+    hd_mapping *mappings;   /* likewise: device memory of other processes */
     void *in_flight;        /* of the transfers: hd_comm_view */
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
@@ -197,6 +199,10 @@ heddle_status hd_comm_gather_places(hd_device_place **place, hd_sharers *sharers
 /* The wire peer: can this rank take part; collective: what it stands on, which ends with the communicator. */
 heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
 heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device);
+/* Collective: can every rank map the device memory of all others? */
+heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device);
+/* Lets go of other processes' device memory, and waits for a moment until they have let go of this one's. */
+void hd_comm_close_maps(heddle_comm *comm);
 
 /* heddle_comm_abort, of a communicator that is one. */
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why);

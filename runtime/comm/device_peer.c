@@ -69,16 +69,19 @@ heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "there are %d ranks, and kernels meet at most %d", comm->size,
                        MOST_RANKS);
     }
-    if (!hd_comm_shares_address_space(comm) || comm->nlocal < comm->size) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the ranks are not threads of one process that reach one another");
+    if (comm->nlocal < comm->size) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the ranks do not all reach one another on one host");
+    }
+    if (!hd_comm_shares_address_space(comm) && device->library->share == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "memory of %s stays in its process", device->name);
     }
     HD_TRY(device->library->blocks(&blocks, device->number));
     if (comm->sharers.all * comm->size > blocks) { /* a block for each peer, and all of them wait for one another */
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%d of %d ranks share device %s, which runs %d blocks at a time",
                        comm->sharers.all, comm->size, device->name, blocks);
     }
-    for (int r = 0; r < comm->size; r++) {
-        HD_TRY(device->library->reach(device->number, place[r].number));
+    for (int r = 0; r < comm->size; r++) { /* of other processes: hd_comm_try_maps */
+        HD_TRY(place[r].process == getpid() ? device->library->reach(device->number, place[r].number) : HEDDLE_OK);
     }
 out:
     return st;
@@ -87,6 +90,7 @@ out:
 heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device)
 {
     heddle_status st = hd_comm_agree(comm, hd_watch_start(&comm->watch, comm->group, device));
+    st = st == HEDDLE_OK ? hd_comm_try_maps(comm, device) : st;
     if (st != HEDDLE_OK) {
         hd_watch_stop(comm->watch);
         comm->watch = NULL;

@@ -25,7 +25,7 @@ static hd_device_buffer *take_kept(hd_device *device, size_t bytes)
     return buffer;
 }
 
-heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes)
+heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use)
 {
     heddle_status st = HEDDLE_OK;
     hd_device_buffer *buffer = take_kept(device, bytes);
@@ -34,6 +34,7 @@ heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes)
         buffer->bytes = bytes > 0 ? bytes : 1;
         HD_TRY(device->library->alloc(&buffer->memory, device->number, buffer->bytes));
     }
+    buffer->is_own = use == HD_DEVICE_FOR_OWN;
     push(&device->buffers, buffer);
     *out = buffer->memory;
     buffer = NULL;
@@ -46,9 +47,10 @@ static void free_first(hd_device *device, hd_device_buffer **list)
 {
     hd_device_buffer *buffer = *list;
     *list = buffer->next;
-    if (device->opened_by == getpid()) {
+    if (device->opened_by == getpid() && !(device->is_mapped && buffer->at != NULL)) {
         device->library->free(buffer->memory, device->number);
     }
+    hd_free(buffer->at);
     hd_free(buffer);
 }
 
@@ -62,7 +64,7 @@ int hd_device_release(hd_device *device, void *memory)
     if (buffer == NULL) {
         return 0;
     }
-    if (device->keeps) {
+    if (device->keeps || buffer->at != NULL) {
         *at = buffer->next;
         push(&device->kept, buffer);
     } else {

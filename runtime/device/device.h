@@ -9,6 +9,9 @@ typedef struct hd_device_buffer {
     struct hd_device_buffer *next;
     void *memory;
     size_t bytes;
+    int is_own;   /* nobody else is given its address */
+    uint64_t *at; /* shared with other processes: by rank of the user's communicator, where that one has it mapped; 0:
+                   * nowhere yet. NULL: it is not shared */
 } hd_device_buffer;
 
 typedef struct hd_device {
@@ -18,6 +21,7 @@ typedef struct hd_device {
     const char *folder;        /* of its library, and of others for it; only while it is attached */
     hd_device_buffer *buffers; /* that are out */
     int keeps;                 /* freeing would wait for kernels that wait for this rank: buffers are kept instead */
+    int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */
     hd_device_buffer *kept;    /* for the next ones */
     void **pages;              /* of hd_device_page, not in use: each begins with the address of the next */
     char name[80];             /* "cuda:1" */
@@ -30,8 +34,10 @@ heddle_status hd_device_open(hd_device **out, const char *where, const char *fol
 /* With all buffers that are out. NULL is legal. In a fork of the process that opened it only the handle is freed. */
 void hd_device_close(hd_device *device);
 
-heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes);
-int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out */
+/* PEERS: other ranks may be given its address, in their processes too (hd_comm_map_devices). */
+typedef enum hd_device_use { HD_DEVICE_FOR_PEERS, HD_DEVICE_FOR_OWN } hd_device_use;
+heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use);
+int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out. What is shared is kept */
 /* A page of the host that kernels read and write, zeroed. What was given back is kept for the next one and unpinned in
  * the end, because that waits for all kernels of the device. */
 enum { HD_DEVICE_PAGE_BYTES = 4096 };

@@ -36,15 +36,32 @@ static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst
     return launched(p, p->kernels->clear(&move, stream));
 }
 
-/* What peers store here begins at `at`, and so does what stays. */
+/* 0: there is a rank that cannot store to it. */
+static int tell(const hd_push *p, hd_push_step *step, const void *at)
+{
+    int all = 1;
+    for (int r = 0; r < p->nranks; r++) {
+        step->meet.place[r] = hd_comm_at_peer(p->comm, r, at);
+        all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
+    }
+    return all;
+}
+
+/* What stays begins at `at`, and so does what peers store here, where they reach it. */
 static heddle_status meet(const hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
 {
-    hd_device_move move = move_of(p, &step->push, &src, &at);
-    for (int r = 0; r < p->nranks; r++) {
-        step->meet.place[r] = (uint64_t)(uintptr_t)at;
+    if (step->told != at) {
+        step->lands = !tell(p, step, at);
+        if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at))) {
+            return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has memory that peers have not mapped",
+                           hd_comm_rank_name(p->comm, p->rank));
+        }
+        step->told = at;
     }
+    hd_device_move move = move_of(p, &step->push, &src, &at);
     move.meet = &step->meet;
-    return launched(p, p->kernels->push(&move, stream));
+    heddle_status st = launched(p, p->kernels->push(&move, stream));
+    return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;
 }
 
 static heddle_status add(const hd_push *p, const hd_push_step *step, void *dst, heddle_stream stream)
@@ -301,7 +318,11 @@ void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *p
     const hd_device_report *last = &p->report[p->spec.nphases - 1];
     out->executions = (int64_t)__atomic_load_n(&last->epoch, __ATOMIC_ACQUIRE);
     out->device_ns = read_now(&last->end_ns) - read_now(&p->report[0].begin_ns);
-    out->memory_bytes = p->memory_bytes + p->lists_bytes + HD_MAX_LEGS * (int64_t)sizeof(hd_device_state);
+    out->lands = 0;
+    for (int i = 0; i < p->spec.nphases; i++) {
+        out->lands |= p->step[i].lands;
+    }
+    out->memory_bytes = p->memory_bytes + p->lists_bytes;
     for (int r = 0; r < p->nranks; r++) {
         bytes_to[r] = 0;
         for (int i = 0; i < p->spec.nphases && r != p->rank; i++) {
@@ -336,7 +357,6 @@ static void free_memory(hd_push *p)
     if (has_failed(p)) {
         hd_comm_quiesce_devices(p->comm);
     }
-    hd_device_release(p->device, p->states);
     hd_device_release(p->device, p->memory);
     hd_device_release(p->device, p->lists);
     if (p->report != NULL) {
@@ -358,6 +378,7 @@ void hd_push_destroy(hd_push *p)
         free_list(&p->step[i].clear);
         free_list(&p->step[i].push);
         free_list(&p->step[i].unpack);
+        free_list(&p->step[i].land);
         hd_free(p->step[i].sum);
     }
     free_list(&p->before);

@@ -26,8 +26,11 @@ typedef struct hd_push_sum {
 typedef struct hd_push_step {
     hd_push_place src, dst;
     hd_push_list clear, push, unpack; /* unpack: sums to where they belong */
+    hd_push_list land;                /* from where peers have stored to where it belongs */
     int adds;
-    int64_t slots_at; /* in the plan's memory */
+    int64_t slots_at; /* in the plan's memory: for terms, else for a destination that peers have not mapped */
+    const void *told; /* the destination that meet.place was made for */
+    int lands;        /* peers store to the slots instead */
     hd_push_sum *sum; /* [nsums] */
     int nsums;
     hd_device_meet meet;
@@ -41,9 +44,9 @@ struct hd_push {
     int rank, nranks;
     hd_push_step step[HD_MAX_LEGS];
     hd_push_list before, after;
-    void *states; /* of the device, one per phase; peers write them */
-    char *memory; /* of the device: work, slots, sums */
-    char *lists;  /* of the device */
+    char *memory; /* of the device: work, slots, sums, and a state per phase; peers write there */
+    int64_t states_at;
+    char *lists; /* of the device */
     int64_t memory_bytes, lists_bytes;
     hd_device_report *report; /* [nphases] pinned */
     heddle_stream stream;     /* its own */

@@ -108,6 +108,34 @@ out:
     return st;
 }
 
+/* --- destinations that peers do not reach ------------------------------------------------------------------------ */
+
+/* Between processes any memory may come that peers have not mapped: they store to memory of the plan, where everything
+ * lies as it does in the destination, and this rank copies it from there. */
+static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts *recv)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device_box *box = NULL;
+    int nboxes = 0;
+    HD_TRY(hd_alloc((void **)&box, (size_t)recv->count, sizeof *box, "boxes of a device"));
+    for (int i = 0; i < recv->count; i++) {
+        if (recv->part[i].peer != p->rank) {
+            hd_copy copy = recv->part[i].copy;
+            copy.src_offset_bytes = copy.dst_offset_bytes;
+            memcpy(copy.src_stride_bytes, copy.dst_stride_bytes, sizeof copy.src_stride_bytes);
+            hd_copy_walk(&copy, HD_SIDE_DST);
+            box[nboxes++] = box_of(&copy, p->rank);
+        }
+    }
+    if (nboxes > 0) {
+        step->slots_at = reserve(&p->memory_bytes, p->spec.dst_bytes);
+        st = make_list(&step->land, p, box, nboxes);
+    }
+out:
+    hd_free(box);
+    return st;
+}
+
 /* --- what ranks tell one another ---------------------------------------------------------------------------------- */
 
 /* Of this rank: where its states lie, and for every phase and rank where that one's term goes; -1: its parts go to
@@ -141,7 +169,7 @@ out:
     return st;
 }
 
-static void make_meet(hd_push_step *step, hd_push *p, int phase, const told *all)
+static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const told *all)
 {
     hd_device_meet *meet = &step->meet;
     *meet = (hd_device_meet){.rank = p->rank,
@@ -152,13 +180,18 @@ static void make_meet(hd_push_step *step, hd_push *p, int phase, const told *all
                              .abort_word = hd_comm_abort_word(p->comm),
                              .report = &p->report[phase]};
     for (int r = 0; r < p->nranks; r++) {
-        meet->peer_state[r] = (hd_device_state *)(uintptr_t)all[r].states + phase;
+        hd_device_state *states = hd_comm_of_peer(p->comm, r, all[r].states);
+        if (states == NULL) {
+            return hd_fail(HEDDLE_ERR_INTERNAL, "the flags of rank %d are not mapped", hd_comm_rank_name(p->comm, r));
+        }
+        meet->peer_state[r] = states + phase;
     }
     meet->state = meet->peer_state[p->rank];
     const hd_parts *recv = p->spec.phase[phase].recv;
     for (int i = 0; i < recv->count; i++) {
         meet->heard |= recv->part[i].peer == p->rank ? 0 : (uint64_t)1 << recv->part[i].peer;
     }
+    return HEDDLE_OK;
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -176,7 +209,6 @@ static heddle_status make_own(hd_push *p, told *mine)
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));
     HD_TRY(library->event_create(&p->ended, p->device->number));
-    HD_TRY(hd_device_alloc(p->device, &p->states, HD_MAX_LEGS * sizeof(hd_device_state)));
     reserve(&p->memory_bytes, p->spec.work_bytes);
     for (int i = 0; i < p->spec.nphases; i++) {
         const hd_push_phase *phase = &p->spec.phase[i];
@@ -185,10 +217,16 @@ static heddle_status make_own(hd_push *p, told *mine)
         step->dst = phase->dst;
         step->adds = phase->adds;
         HD_TRY(make_local(&step->clear, p, phase->clear));
-        HD_TRY(phase->adds ? make_sums(step, p, phase->recv, mine->slot_of[i]) : HEDDLE_OK);
+        if (phase->adds) {
+            HD_TRY(make_sums(step, p, phase->recv, mine->slot_of[i]));
+        } else if (phase->dst.array == HD_PUSH_DST && !hd_comm_shares_address_space(p->comm)) {
+            HD_TRY(make_landing(step, p, phase->recv));
+        }
     }
     HD_TRY(make_local(&p->before, p, p->spec.before.copy));
     HD_TRY(make_local(&p->after, p, p->spec.after.copy));
+    p->states_at = reserve(&p->memory_bytes, HD_MAX_LEGS * (int64_t)sizeof(hd_device_state));
+    HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes, HD_DEVICE_FOR_PEERS));
 out:
     return st;
 }
@@ -212,11 +250,13 @@ static heddle_status upload(hd_push *p)
         put(image, &p->step[i].clear);
         put(image, &p->step[i].push);
         put(image, &p->step[i].unpack);
+        put(image, &p->step[i].land);
     }
     put(image, &p->before);
     put(image, &p->after);
     HD_TRY(library->copy(p->lists, 0, image, 0, p->lists_bytes, 1, p->device->number, p->stream));
-    HD_TRY(library->copy(p->states, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number, p->stream));
+    HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
+                         p->stream));
     HD_TRY(library->event_record(p->ended, p->device->number, p->stream));
     p->is_under_way = 1;
     atomic_fetch_add(p->view.on_device, 1);
@@ -232,10 +272,9 @@ static heddle_status make_rest(hd_push *p, const told *all)
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < p->spec.nphases; i++) {
         HD_TRY(make_pushes(&p->step[i], p, i, all));
-        make_meet(&p->step[i], p, i, all);
+        HD_TRY(make_meet(&p->step[i], p, i, all));
     }
-    HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes));
-    HD_TRY(hd_device_alloc(p->device, (void **)&p->lists, (size_t)p->lists_bytes));
+    HD_TRY(hd_device_alloc(p->device, (void **)&p->lists, (size_t)p->lists_bytes, HD_DEVICE_FOR_OWN));
     HD_TRY(upload(p));
 out:
     return st;
@@ -270,7 +309,8 @@ heddle_status hd_push_create(hd_push **out, heddle_comm *comm, const hd_push_spe
     st = st == HEDDLE_OK ? alloc_push(&p, comm, spec) : st;
     st = st == HEDDLE_OK ? make_own(p, &own) : st;
     HD_TRY(hd_comm_agree(comm, st));
-    own.states = (uint64_t)(uintptr_t)p->states;
+    HD_TRY(hd_comm_map_devices(comm));
+    own.states = (uint64_t)(uintptr_t)(p->memory + p->states_at);
     HD_TRY(hd_comm_allgather_or_abort(comm, &own, all, sizeof own));
     HD_TRY(hd_comm_agree(comm, make_rest(p, all))); /* all states are zeros behind that */
     *out = p;

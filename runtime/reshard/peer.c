@@ -35,6 +35,7 @@ static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, h
     const hd_work *w = &plan->work;
     hd_push_spec spec = {.nphases = plan->nphases,
                          .work_bytes = w->bytes,
+                         .dst_bytes = plan->request.dst_bytes,
                          .elem_bytes = (int64_t)plan->elem_bytes,
                          .dtype = plan->request.line.shape.dtype,
                          .deadline_ms = plan->request.options.deadline_ms,
@@ -124,6 +125,11 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->measured_bytes_to = plan->pushed_to;
     info->is_capturable = 1;
     info->device_ns = report.device_ns;
+    if (report.lands) {
+        info->why = "wire peer between processes, which had not mapped this dst when a plan was last made "
+                    "(heddle_buffer_alloc before heddle_reshard_create): they store into the plan's memory, and a copy "
+                    "takes it to dst";
+    }
 }
 
 static void destroy(heddle_reshard *plan)

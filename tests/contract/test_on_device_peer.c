@@ -180,7 +180,7 @@ static heddle_status is_late(heddle_comm *comm, void *arg)
         while ((st = heddle_comm_poll(comm)) == HEDDLE_OK) {
             usleep(1000);
         }
-        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: rank 0: a reshard on device cuda:0 is overdue"));
+        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: a reshard on device cuda:0 is overdue"));
         CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_PEER);
     }
     st = HEDDLE_OK;
@@ -237,7 +237,7 @@ static heddle_status is_refused(heddle_comm *comm, void *arg)
         CHECK(st == HEDDLE_ERR_ARG && says("rank 1: its src is host memory, and the plan is of a device's"));
     } else {
         CHECK(st == HEDDLE_OK || st == HEDDLE_ERR_PEER);
-        CHECK(heddle_reshard_wait(o.f.reshard) == HEDDLE_ERR_PEER && says("rank 1 gave up: rank 1: its src"));
+        CHECK(heddle_reshard_wait(o.f.reshard) == HEDDLE_ERR_PEER && says("rank 1 gave up: its src"));
     }
     st = HEDDLE_OK;
 out:

@@ -90,7 +90,7 @@ static heddle_status a_stream_is_late(heddle_comm *comm, void *arg)
     st = heddle_reshard_execute(f.reshard, f.src, f.dst, stream);
     sim.release();
     CHECK(st == (is_late ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));
-    CHECK(says("rank 0: the stream of device cuda:0 did not come to the copies of a reshard before the deadline"));
+    CHECK(says("the stream of device cuda:0 did not come to the copies of a reshard before the deadline"));
     CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_PEER);
     st = HEDDLE_OK;
 out:

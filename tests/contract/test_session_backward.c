@@ -57,6 +57,7 @@ static heddle_status steps(heddle_comm *comm, void *arg)
         placed_free(comm, mine);
         mine = NULL;
     }
+    HD_TRY(placed_on_device(comm) ? device_settle(comm, placed_stream) : HEDDLE_OK); /* empty parts were not copied */
     HD_TRY(heddle_session_get_counters(&counters, f.session));
     CHECK(counters.enters == 2 * f.info.nedges && counters.backward_enters == 2 * f.info.nedges);
     CHECK(counters.bytes_sent == counters.bytes_planned);

@@ -101,7 +101,7 @@ static void buffers_of_a_device(void **state)
     void *memory[3];
     hd_stray stray = HD_STRAY_NOT;
     for (int i = 0; i < 3; i++) {
-        HD_OK(hd_device_alloc(&device, &memory[i], (size_t)i * 100));
+        HD_OK(hd_device_alloc(&device, &memory[i], (size_t)i * 100, HD_DEVICE_FOR_PEERS));
     }
     assert_int_equal(hd_device_release(&device, memory[1]), 1);
     assert_int_equal(hd_device_release(&device, memory[1]), 0);

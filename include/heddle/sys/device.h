@@ -23,6 +23,11 @@
 extern "C" {
 #endif
 
+/* What other processes of the host are told of memory so that they can have it, too. */
+typedef struct heddle_device_name {
+    unsigned char bytes[64];
+} heddle_device_name;
+
 typedef struct heddle_device {
     size_t struct_bytes;
     const char *name; /* "host", "cuda" */
@@ -76,6 +81,12 @@ typedef struct heddle_device {
     /* Kernels of `device` may touch the memory of `peer`, too, a device of the same process. HEDDLE_ERR_UNSUPPORTED:
      * they cannot reach it. */
     heddle_status (*reach)(int device, int peer);
+    /* Memory of `alloc`, for other processes. All three are NULL in a library whose memory stays in its process. */
+    heddle_status (*share)(heddle_device_name *out, void *memory, int device);
+    /* Where kernels of `device` find what another process has shared, until unmap; once for each name. Not while
+     * kernels wait for other ranks: it may wait for them. */
+    heddle_status (*map)(void **out, const heddle_device_name *name, int device);
+    void (*unmap)(void *memory, int device); /* before the memory is freed there */
 } heddle_device;
 
 /* The built-in table of host memory. Static storage. */

@@ -74,7 +74,8 @@ heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, h
     hd_device *device = space == HEDDLE_SPACE_DEVICE ? hd_comm_device(comm) : NULL;
     HD_TRY(hd_comm_need_space(comm, space, device != NULL ? device->number : 0, "a buffer"));
     HD_TRY(begin(comm, "buffer alloc"));
-    HD_TRY(device != NULL ? hd_device_alloc(device, out, bytes) : hd_group_alloc(comm->group, out, bytes));
+    HD_TRY(device != NULL ? hd_device_alloc(device, out, bytes, HD_DEVICE_FOR_PEERS)
+                          : hd_group_alloc(comm->group, out, bytes));
     comm->group->buffers_out++;
 out:
     return st;

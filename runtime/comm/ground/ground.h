@@ -51,6 +51,7 @@ typedef struct hd_control {
     _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (lives.c) */
     _Atomic int moving;    /* 1: this rank may be copying to or from its peers' memory */
     _Atomic int on_device; /* likewise a device of its: things that are enqueued there */
+    _Atomic int maps;      /* 1: it has device memory of others mapped */
     cpu_set_t cpus;        /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_hub_memory hub;
@@ -166,6 +167,7 @@ heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
 void hd_group_quiesce_devices(hd_group *group);        /* hd_comm_quiesce_devices */
+int hd_group_await_unmapped(hd_group *group);          /* a second at most. 1: no other member maps anything any more */
 /* 1: the wait is to end. Asks at most every 10 ms. */
 int hd_interrupted(hd_interrupt *interrupt);
 /* A fork of the process that made the group? Asks the kernel. */

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2, QUIESCE_DEVICES_S = 1 };
@@ -53,12 +54,20 @@ int hd_group_is_over(const hd_group *group, struct pollfd *life)
     return over;
 }
 
+/* Behind its name, which many sentences begin with. */
+static const char *why_of(const hd_group *group, int index)
+{
+    char name[32];
+    const char *why = group->control[index]->why;
+    const int length = snprintf(name, sizeof name, "rank %d: ", group->rank[index]);
+    return strncmp(why, name, (size_t)length) == 0 ? why + length : why;
+}
+
 heddle_status hd_group_check(hd_group *group)
 {
     int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
     if (alarm != 0) {
-        hd_control *who = group->control[alarm - 1];
-        return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[alarm - 1], who->why);
+        return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[alarm - 1], why_of(group, alarm - 1));
     }
     if (group->team == NULL && group->dead == 0) {
         int64_t now_ns = hd_now_ns();
@@ -83,7 +92,7 @@ heddle_status hd_group_closed(hd_group *group, int index, const char *what)
     HD_TRY(hd_group_check(group));
     for (int i = 0; i < group->n; i++) {
         if (atomic_load(&group->control[i]->why_state) == WHY_READABLE) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[i], group->control[i]->why);
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[i], why_of(group, i));
         }
     }
     st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)", group->rank[index],
@@ -113,9 +122,10 @@ void hd_group_raise(hd_group *group, const char *why)
 
 /* A copy in progress ends by itself, and nobody starts another one after the alarm. Only a process that was killed in
  * the middle of a copy leaves its mark standing, hence the limit there. */
-static void quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
+static int quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
 {
     const int64_t limit_ns = hd_now_ns() + limit_s * 1000000000;
+    int is_quiet = 1;
     for (int i = 0; i < group->n; i++) {
         const _Atomic int *flag = (const _Atomic int *)((const char *)group->control[i] + flag_at);
         while (i != group->me && atomic_load(flag) != 0 && !hd_group_left(group, i) && group->dead != 1 + i &&
@@ -125,18 +135,25 @@ static void quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
             }
             sched_yield();
         }
+        is_quiet &= hd_now_ns() < limit_ns;
     }
+    return is_quiet;
 }
 
 void hd_group_quiesce(hd_group *group)
 {
-    quiesce(group, offsetof(hd_control, moving), group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S);
+    (void)quiesce(group, offsetof(hd_control, moving), group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S);
 }
 
 /* Kernels end soon after the alarm, but their host may not ask for a while. */
 void hd_group_quiesce_devices(hd_group *group)
 {
-    quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
+    (void)quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
+}
+
+int hd_group_await_unmapped(hd_group *group)
+{
+    return quiesce(group, offsetof(hd_control, maps), QUIESCE_DEVICES_S);
 }
 
 int hd_interrupted(hd_interrupt *interrupt)

@@ -44,4 +44,8 @@ heddle_status hd_cuda_blocks(int *blocks, int device);
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device);
 heddle_status hd_cuda_reach(int device, int peer);
 
+heddle_status hd_cuda_share(heddle_device_name *out, void *memory, int device);
+heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device);
+void hd_cuda_unmap(void *memory, int device);
+
 #endif

@@ -1,0 +1,256 @@
+/* Device memory between processes: each rank maps what the others have allocated, once, and tells them where. */
+#include "runtime/comm/comm_private.h"
+
+#include <string.h>
+
+struct hd_mapping {
+    hd_mapping *next;
+    int rank;             /* whose, of the communicator without parent */
+    uint64_t base, bytes; /* there */
+    char *memory;         /* here */
+};
+
+/* In this process, where addresses are the same. */
+static int is_here(const heddle_comm *comm, int rank)
+{
+    return comm->group->team != NULL || hd_comm_peer_pid(comm, rank) == comm->group->maker;
+}
+
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
+
+static hd_mapping *find(const heddle_comm *root, int root_rank, uint64_t address)
+{
+    hd_mapping *m = root->mappings;
+    while (m != NULL && (m->rank != root_rank || address - m->base >= m->bytes)) {
+        m = m->next;
+    }
+    return m;
+}
+
+void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory)
+{
+    if (is_here(comm, rank)) {
+        return (void *)(uintptr_t)memory;
+    }
+    const hd_mapping *m = find(comm->root, hd_comm_root_rank(comm, rank), memory);
+    return m != NULL ? m->memory + (memory - m->base) : NULL;
+}
+
+uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory)
+{
+    const uintptr_t address = (uintptr_t)memory;
+    if (is_here(comm, rank)) {
+        return address;
+    }
+    const hd_device_buffer *b = hd_comm_device(comm)->buffers;
+    while (b != NULL && address - (uintptr_t)b->memory >= b->bytes) {
+        b = b->next;
+    }
+    const uint64_t at = b != NULL && b->at != NULL ? b->at[hd_comm_root_rank(comm, rank)] : 0;
+    return at != 0 ? at + (address - (uintptr_t)b->memory) : 0;
+}
+
+/* --- mapping ------------------------------------------------------------------------------------------------------ */
+
+/* A piece of memory as its owner knows it; no bytes: none. */
+typedef struct offer {
+    uint64_t base, bytes;
+    heddle_device_name name;
+} offer;
+
+/* Arrays by rank of comm have `most` entries for each. */
+typedef struct meeting {
+    heddle_comm *comm;
+    hd_device *device;
+    int most;
+    offer *own, *all;
+    uint64_t *answer, *answers; /* where this rank has what the others offer; the same of all ranks */
+} meeting;
+
+/* Is there a rank that does not have it yet? */
+static int is_new(const meeting *m, const hd_device_buffer *b)
+{
+    int missing = 0;
+    for (int r = 0; r < m->comm->size && !b->is_own; r++) {
+        missing |= !is_here(m->comm, r) && (b->at == NULL || b->at[hd_comm_root_rank(m->comm, r)] == 0);
+    }
+    return missing;
+}
+
+static int count_new(const meeting *m)
+{
+    int count = 0;
+    for (const hd_device_buffer *b = m->device->buffers; b != NULL; b = b->next) {
+        count += is_new(m, b);
+    }
+    return count;
+}
+
+/* What is shared once is not freed before the communicator ends: others may have it mapped. */
+static heddle_status offer_one(offer *out, const meeting *m, hd_device_buffer *b)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t ranks = (size_t)m->comm->root->size;
+    HD_TRY(m->device->library->share(&out->name, b->memory, m->device->number));
+    HD_TRY(b->at == NULL ? hd_alloc((void **)&b->at, ranks, sizeof *b->at, "shared memory") : HEDDLE_OK);
+    out->base = (uint64_t)(uintptr_t)b->memory;
+    out->bytes = b->bytes;
+out:
+    return st;
+}
+
+static heddle_status prepare(meeting *m)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)m->comm->size, most = (size_t)m->most;
+    int count = 0;
+    HD_TRY(hd_alloc((void **)&m->own, most, sizeof *m->own, "shared memory"));
+    HD_TRY(hd_alloc((void **)&m->all, n * most, sizeof *m->all, "shared memory"));
+    HD_TRY(hd_alloc((void **)&m->answer, n * most, sizeof *m->answer, "shared memory"));
+    HD_TRY(hd_alloc((void **)&m->answers, n * n * most, sizeof *m->answers, "shared memory"));
+    for (hd_device_buffer *b = m->device->buffers; b != NULL; b = b->next) {
+        HD_TRY(is_new(m, b) ? offer_one(&m->own[count++], m, b) : HEDDLE_OK);
+    }
+out:
+    return st;
+}
+
+static heddle_status map_one(uint64_t *at, const meeting *m, int rank, const offer *o)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *root = m->comm->root;
+    const int root_rank = hd_comm_root_rank(m->comm, rank);
+    hd_mapping *known = find(root, root_rank, o->base), *mapping = NULL;
+    if (known == NULL) {
+        HD_TRY(hd_alloc((void **)&mapping, 1, sizeof *mapping, "shared memory"));
+        *mapping = (hd_mapping){.next = root->mappings, .rank = root_rank, .base = o->base, .bytes = o->bytes};
+        HD_TRY(m->device->library->map((void **)&mapping->memory, &o->name, m->device->number));
+        root->mappings = known = mapping;
+        mapping = NULL;
+    }
+    *at = (uint64_t)(uintptr_t)known->memory;
+out:
+    hd_free(mapping);
+    return st;
+}
+
+static heddle_status map_all(const meeting *m)
+{
+    heddle_status st = HEDDLE_OK;
+    atomic_store(&m->comm->group->control[m->comm->group->me]->maps, 1);
+    for (int r = 0; r < m->comm->size; r++) {
+        for (int i = 0; i < m->most && !is_here(m->comm, r); i++) {
+            const int at = r * m->most + i;
+            HD_TRY(m->all[at].bytes > 0 ? map_one(&m->answer[at], m, r, &m->all[at]) : HEDDLE_OK);
+        }
+    }
+out:
+    return st;
+}
+
+/* What the others have said of this rank's memory, which is offered in the order of the device's list. */
+static void note(const meeting *m)
+{
+    const int own_at = m->comm->rank * m->most;
+    int i = 0;
+    for (hd_device_buffer *b = m->device->buffers; b != NULL; b = b->next) {
+        if (i == m->most || (uint64_t)(uintptr_t)b->memory != m->own[i].base) {
+            continue;
+        }
+        for (int r = 0; r < m->comm->size; r++) {
+            if (!is_here(m->comm, r)) {
+                b->at[hd_comm_root_rank(m->comm, r)] = m->answers[r * m->comm->size * m->most + own_at + i];
+            }
+        }
+        i++;
+    }
+}
+
+heddle_status hd_comm_map_devices(heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    meeting m = {.comm = comm, .device = hd_comm_device(comm)};
+    hd_record own = {0};
+    if (hd_comm_shares_address_space(comm)) {
+        return HEDDLE_OK;
+    }
+    own.number = count_new(&m);
+    HD_TRY(hd_comm_agree_with(comm, HEDDLE_OK, &own));
+    for (int r = 0; r < comm->size; r++) {
+        m.most = comm->records[r].number > m.most ? comm->records[r].number : m.most;
+    }
+    if (m.most == 0) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_comm_agree(comm, prepare(&m)));
+    HD_TRY(hd_comm_allgather_or_abort(comm, m.own, m.all, (size_t)m.most * sizeof *m.own));
+    HD_TRY(hd_comm_agree(comm, map_all(&m)));
+    HD_TRY(
+        hd_comm_allgather_or_abort(comm, m.answer, m.answers, (size_t)comm->size * (size_t)m.most * sizeof *m.answer));
+    note(&m);
+out:
+    hd_free(m.own);
+    hd_free(m.all);
+    hd_free(m.answer);
+    hd_free(m.answers);
+    return st;
+}
+
+/* --- before and after --------------------------------------------------------------------------------------------- */
+
+/* The devices may not see one another from these processes, or the processes share too little of a host: that shows
+ * when one tries. */
+static heddle_status try_others(const heddle_comm *comm, const hd_device *device, const heddle_device_name *all)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int r = 0; r < comm->size; r++) {
+        void *memory = NULL;
+        if (!is_here(comm, r)) {
+            HD_TRY(device->library->map(&memory, &all[r], device->number));
+            device->library->unmap(memory, device->number);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    heddle_device_name own, *all = NULL;
+    if (hd_comm_shares_address_space(comm)) {
+        return HEDDLE_OK;
+    }
+    st = hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "shared memory");
+    st = st == HEDDLE_OK ? device->library->alloc(&memory, device->number, sizeof own) : st;
+    HD_TRY(hd_comm_agree(comm, st == HEDDLE_OK ? device->library->share(&own, memory, device->number) : st));
+    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, all, sizeof own));
+    HD_TRY(hd_comm_agree(comm, try_others(comm, device, all))); /* nobody has it mapped behind that */
+out:
+    device->library->free(memory, device->number);
+    hd_free(all);
+    return st;
+}
+
+void hd_comm_close_maps(heddle_comm *comm)
+{
+    hd_group *group = comm->group;
+    hd_control *own = group->control[group->me];
+    const int is_own = !hd_group_is_fork(group);
+    const int may_unmap = is_own && atomic_load(&own->on_device) == 0; /* else a kernel may still store there */
+    while (comm->mappings != NULL) {
+        hd_mapping *m = comm->mappings;
+        comm->mappings = m->next;
+        if (may_unmap) {
+            comm->device->library->unmap(m->memory, comm->device->number);
+        }
+        hd_free(m);
+    }
+    if (may_unmap) {
+        atomic_store(&own->maps, 0);
+    }
+    if (is_own && comm->device != NULL) {
+        comm->device->is_mapped = !hd_group_await_unmapped(group);
+    }
+}

@@ -1,0 +1,238 @@
+/* The wire peer between processes: whose memory peers have mapped and whose not, graphs, ranks that die, and calls that
+ * fail on one rank. */
+#include "on_device.h"
+#include "time_limit.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { REPLAYS = 20, MOST_CALLS = 120 };
+
+static heddle_status says_why(const heddle_reshard *reshard, const char *wanted)
+{
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_status st = heddle_reshard_get_info(&info, reshard);
+    if (st == HEDDLE_OK && (strcmp(info.wire, "peer") != 0 || strstr(info.why, wanted) == NULL)) {
+        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "wire %s, %s", info.wire, info.why);
+    }
+    return st;
+}
+
+static const char *const direct = "at its place in the peers' memory", *const lands = "into the plan's memory";
+
+/* --- whose memory ------------------------------------------------------------------------------------------------- */
+
+/* Buffers that were there before the plan are stored to; later ones, and memory of the caller's own, get a copy. Both
+ * by turns, and differently on both ranks. */
+static heddle_status comes_right(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0}, late = {0};
+    const hd_device *device = hd_comm_device(comm);
+    void *own = NULL;
+    (void)arg;
+    HD_TRY(device_set_up(&late, comm, 0));
+    HD_TRY(device->library->alloc(&own, device->number, sizeof f.got));
+    for (int round = 0; round < 3; round++) {
+        HD_TRY(whole(&late, round));
+        HD_TRY(says_why(late.reshard, lands));
+    }
+    HD_TRY(device_set_up(&f, comm, 0)); /* now those of `late` are mapped */
+    HD_TRY(whole(&late, 3));
+    HD_TRY(says_why(late.reshard, lands)); /* the same dst as before */
+    int32_t *const dst[3] = {late.dst, f.dst, own};
+    for (int round = 0; round < 9; round++) {
+        const int which = (round + heddle_comm_rank(comm)) % 3;
+        device_fixture g = f;
+        g.dst = dst[which];
+        HD_TRY(whole(&g, round));
+        HD_TRY(says_why(g.reshard, which == 0 ? direct : lands));
+    }
+    st = heddle_comm_barrier(comm);
+out:
+    device->library->free(own, device->number);
+    device_tear_down(&f);
+    device_tear_down(&late);
+    return st;
+}
+
+static void any_memory_will_do(void **state)
+{
+    (void)state;
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, comes_right);
+    run_on(2, "shm", "cuda:0", HEDDLE_WIRE_PEER, comes_right);
+}
+
+/* --- graphs ------------------------------------------------------------------------------------------------------- */
+
+/* One into mapped memory on rank 0 and into memory that is not on rank 1; other executions come between. */
+static heddle_status is_captured(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0}, first = {0};
+    device_sim sim;
+    void *graph = NULL, *stream = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&first, comm, 0));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    int32_t *const dst = heddle_comm_rank(comm) == 0 ? first.dst : f.dst;
+    HD_TRY(sim.capture(stream, 1));
+    HD_TRY(heddle_reshard_execute(f.reshard, f.src, dst, stream));
+    HD_TRY(sim.record(stream, &graph));
+    for (int round = 0; round < REPLAYS; round++) {
+        device_fill(&f, round);
+        HD_TRY(device_copy(comm, f.src, f.sent, sizeof f.sent, stream));
+        HD_TRY(sim.replay(graph, stream));
+        HD_TRY(device_copy(comm, f.got, dst, sizeof f.got, stream));
+        HD_TRY(device_settle(comm, stream));
+        HD_TRY(check_got(&f, round));
+        HD_TRY(round % 4 == 0 ? whole(&f, 100 + round) : HEDDLE_OK);
+    }
+    HD_TRY(heddle_comm_poll(comm));
+    st = heddle_comm_barrier(comm);
+out:
+    if (stream != NULL) {
+        sim.graph_free(graph);
+        sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    device_tear_down(&first);
+    return st;
+}
+
+static void graphs_stay_valid(void **state)
+{
+    (void)state;
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, is_captured);
+}
+
+/* --- who does not come -------------------------------------------------------------------------------------------- */
+
+/* Rank 1 is killed; rank 0 waits for its stream, and asks heddle nothing until that has ended. */
+static heddle_status one_dies(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    for (int round = 0; round < 3; round++) {
+        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+        HD_TRY(device_settle(comm, stream));
+    }
+    if (heddle_comm_rank(comm) == 1) {
+        raise(SIGKILL);
+    }
+    const int64_t began_ns = hd_now_ns();
+    HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+    HD_TRY(device_settle(comm, stream));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
+    CHECK(heddle_reshard_wait(f.reshard) == HEDDLE_ERR_PEER && says("rank 1 died"));
+    CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_PEER);
+out:
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    return st;
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = "cuda";
+    options.wire = HEDDLE_WIRE_PEER;
+    const int64_t began_ns = hd_now_ns();
+    device_sim_here();
+    assert_int_equal(heddle_run_ranks_with(2, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);
+    assert_true(says("rank 1 was killed by signal 9"));
+    assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(5));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+static heddle_status attaches_and_moves(heddle_comm *comm)
+{
+    device_fixture f = {0}, g = {0};
+    heddle_status st = heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_AUTO);
+    st = st == HEDDLE_OK ? device_set_up(&g, comm, 0) : st;
+    st = st == HEDDLE_OK ? device_set_up(&f, comm, 0) : st;
+    if (st == HEDDLE_OK) {
+        int32_t *const own = f.dst;
+        f.dst = g.dst;
+        st = whole(&f, 1);
+        f.dst = own;
+    }
+    st = st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
+    if (f.comm != NULL) {
+        device_tear_down(&f);
+    }
+    if (g.comm != NULL) {
+        device_tear_down(&g);
+    }
+    return st;
+}
+
+/* The n-th call of rank 1 fails, of a communicator of its own each time, attaching included: both ranks hear of it or
+ * take another wire. */
+static heddle_status each_fails(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    int failed = 0, elsewhere = 0;
+    device_sim sim;
+    heddle_comm_options options;
+    const int rank = heddle_comm_rank(comm);
+    (void)arg;
+    CHECK(dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW) != NULL);
+    HD_TRY(device_sim_get(&sim));
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 20000;
+    for (int n = 0; n <= MOST_CALLS; n += 3) { /* 0: none fails */
+        char key[40];
+        heddle_comm *own = NULL;
+        snprintf(key, sizeof key, "fails-%d-%d", (int)getppid(), n);
+        HD_TRY(heddle_comm_join(&own, key, rank, 2, &options));
+        sim.fail_at(rank == 1 ? n : 0, 999);
+        const int64_t began_ns = hd_now_ns();
+        st = attaches_and_moves(own);
+        sim.fail_at(0, 0);
+        failed += st != HEDDLE_OK;
+        elsewhere += st == HEDDLE_OK && strstr(heddle_comm_describe(own), "wire host (not peer: ") != NULL;
+        heddle_comm_destroy(own);
+        CHECK(st == HEDDLE_OK || st == HEDDLE_ERR_PEER || st == HEDDLE_ERR_UNSUPPORTED ||
+              (st == HEDDLE_ERR_DEVICE && rank == 1 && says("failed with error 999")));
+        CHECK(n > 0 || (st == HEDDLE_OK && sim.device_bytes() == 0));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(5));
+        HD_TRY(heddle_comm_barrier(comm));
+    }
+    CHECK(failed > MOST_CALLS / 15 && elsewhere > 0);
+    st = HEDDLE_OK;
+out:
+    return st;
+}
+
+static void every_call_can_fail(void **state)
+{
+    (void)state;
+    device_sim_here();
+    HD_OK(heddle_run_ranks_with(2, "shm", NULL, each_fails, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(any_memory_will_do),
+        cmocka_unit_test(graphs_stay_valid),
+        cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(every_call_can_fail),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
