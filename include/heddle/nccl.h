@@ -28,6 +28,24 @@ struct ncclComm;
  * one and others do not. */
 HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed);
 
+/* A communicator of the ranks that `borrowed` (above) has: rank, number of ranks and device are its own, and the wire is
+ * nccl. For a program that knows its ranks by NCCL alone. They are processes of one host, or threads of one: a few
+ * bytes through `borrowed` tell each where the others are, and then they meet as by heddle_comm_join, so that
+ * agreements, deadlines and the watch over peers' lives do not go by NCCL. Collective. options may be NULL; its
+ * device: NULL, or one that `borrowed` is on; its wire: AUTO or NCCL. heddle_comm_destroy leaves `borrowed` as it is.
+ *   HEDDLE_ERR_ARG          out or borrowed is NULL, another wire
+ *   HEDDLE_ERR_MISMATCH     options.device is not that of `borrowed`, the sentence has both; or ranks' options differ
+ *   HEDDLE_ERR_UNSUPPORTED  no libheddle_cuda or libheddle_nccl, another NCCL, or ranks on several hosts (on all ranks;
+ *                           open a communicator that spans them, and lend it this)
+ *   HEDDLE_ERR_TIMEOUT      not all ranks came. What NCCL had begun goes on waiting until the caller ends it
+ *                           (ncclCommAbort). A `borrowed` whose calls wait (config.blocking) may wait in the first one
+ *                           for ranks that do not come, and NCCL knows no deadline
+ *   HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_DEVICE  NCCL or the device failed, in its words
+ * and the errors of heddle_comm_join. A rank that fails before it has sent its words (the first four) is waited for by
+ * the others until their deadline. */
+HEDDLE_API heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed,
+                                               const heddle_comm_options *options);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,7 @@
 static char text[HEDDLE_LINE_BYTES];
 static int coords[HEDDLE_MAX_AXES];
 static int64_t stride[HEDDLE_MAX_DIMS];
+static const heddle_comm_options of_pigeons = {.struct_bytes = sizeof of_pigeons, .device = "pigeon"};
 static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
 
 /* function, arguments, neutral value, call */
@@ -69,6 +70,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
     X(heddle_comm_lend_nccl, "!comm device borrowed", NULL_STATUS,                                                     \
       heddle_comm_lend_nccl(P(0, a->comm), P(1, "pigeon"), P(2, (struct ncclComm *)(void *)a->comm)))                  \
+    X(heddle_comm_from_nccl, "!out borrowed", NULL_STATUS,                                                             \
+      heddle_comm_from_nccl(P(0, &(heddle_comm *){NULL}), P(1, (struct ncclComm *)(void *)a->comm), &of_pigeons))      \
     X(heddle_comm_device, "comm", -1, heddle_comm_device(P(0, a->comm)))                                               \
     X(heddle_comm_device_table, "comm", NULL_NOTHING, heddle_comm_device_table(P(0, a->comm)) != NULL)                 \
     X(heddle_comm_poll, "comm", NULL_STATUS, heddle_comm_poll(P(0, a->comm)))                                          \

@@ -144,13 +144,18 @@ static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID
     return st;
 }
 
+static heddle_status look(void *handle, int *rank, int *nranks, int *device)
+{
+    heddle_status st = NCCL(handle, ncclCommCount(handle, nranks));
+    st = st == HEDDLE_OK ? NCCL(handle, ncclCommUserRank(handle, rank)) : st;
+    return st == HEDDLE_OK ? NCCL(handle, ncclCommCuDevice(handle, device)) : st;
+}
+
 static heddle_status borrow(void **out, void *handle, int rank, int nranks, int device)
 {
     hd_nccl *made = NULL;
     int its_ranks = 0, its_rank = 0, its_device = 0;
-    heddle_status st = NCCL(handle, ncclCommCount(handle, &its_ranks));
-    st = st == HEDDLE_OK ? NCCL(handle, ncclCommUserRank(handle, &its_rank)) : st;
-    st = st == HEDDLE_OK ? NCCL(handle, ncclCommCuDevice(handle, &its_device)) : st;
+    heddle_status st = look(handle, &its_rank, &its_ranks, &its_device);
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -236,6 +241,7 @@ static const heddle_device_messages nccl_messages = {
     .describe = describe,
     .make_id = make_id,
     .begin = begin,
+    .look = look,
     .borrow = borrow,
     .test = test,
     .exchange = exchange,

@@ -1,0 +1,211 @@
+/* Ranks that a communicator of NCCL knows already. Its messages between devices tell them once where everybody sits and
+ * a key; then they join as processes of one host, and the communicator is lent to the wire nccl. */
+#include "runtime/comm/transport/callbacks.h"
+#include "runtime/comm/transport/transport.h"
+#include "runtime/device/messages.h"
+
+#include <heddle/nccl.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_BYTES = 40 };
+
+typedef struct meeting {
+    const heddle_comm_options *options;
+    hd_interrupt interrupt;
+    int64_t deadline_ns;
+    hd_device *device;
+    hd_messages messages; /* its handle is one by which the first word goes */
+    int rank, size;
+} meeting;
+
+/* The device is the handle's own, unless the options name one. */
+static heddle_status find_device(meeting *b, void *handle)
+{
+    heddle_status st = HEDDLE_OK;
+    const char *asked = b->options->device, *folder = b->options->module_folder;
+    int number = 0;
+    char name[32];
+    HD_TRY(hd_device_open(&b->device, asked != NULL ? asked : "cuda:current", folder, 0));
+    HD_TRY(hd_messages_load(&b->messages, "nccl", folder, b->device));
+    HD_TRY(b->messages.library->look(handle, &b->rank, &b->size, &number));
+    if (asked == NULL && number != b->device->number) {
+        hd_device_close(b->device);
+        b->device = NULL;
+        snprintf(name, sizeof name, "cuda:%d", number);
+        HD_TRY(hd_device_open(&b->device, name, folder, 0));
+    }
+    st = b->messages.library->borrow(&b->messages.handle, handle, b->rank, b->size, b->device->number);
+out:
+    return st;
+}
+
+/* --- the first word ----------------------------------------------------------------------------------------------- */
+
+/* Own words at place `rank` of the device's memory, everybody's after it. */
+static heddle_status enqueue(const meeting *b, char *words, hd_introduction *all, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = b->device->library;
+    const int64_t bytes = sizeof *all;
+    heddle_device_message *send = NULL, *recv = NULL;
+    int n = 0;
+    HD_TRY(hd_alloc((void **)&send, (size_t)b->size, sizeof *send, "the first messages of ranks"));
+    HD_TRY(hd_alloc((void **)&recv, (size_t)b->size, sizeof *recv, "the first messages of ranks"));
+    for (int r = 0; r < b->size; r++) {
+        if (r != b->rank) {
+            send[n] = (heddle_device_message){words + b->rank * bytes, bytes, r};
+            recv[n++] = (heddle_device_message){words + r * bytes, bytes, r};
+        }
+    }
+    HD_TRY(library->copy(words + b->rank * bytes, bytes, &all[b->rank], bytes, bytes, 1, b->device->number, stream));
+    st = b->messages.library->exchange(b->messages.handle, send, n, recv, n, stream);
+out:
+    hd_free(send);
+    hd_free(recv);
+    return st;
+}
+
+static heddle_status look_at_time(meeting *b)
+{
+    if (hd_interrupted(&b->interrupt)) {
+        return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d: interrupted while ranks met", b->rank);
+    }
+    return hd_now_ns() <= b->deadline_ns
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_TIMEOUT,
+                         "rank %d of %d: not all ranks of the communicator of NCCL came before the deadline (%lld ms)",
+                         b->rank, b->size, (long long)b->options->deadline_ms);
+}
+
+/* Until what was begun is enqueued and, of a stream, has happened. */
+static heddle_status await(meeting *b, void *event, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = b->device->library;
+    int is_enqueued = 0, done = 0;
+    for (int turn = 0; !done; turn++) {
+        HD_TRY(turn > 0 ? look_at_time(b) : HEDDLE_OK);
+        int was_enqueued = is_enqueued;
+        HD_TRY(b->messages.library->test(b->messages.handle, &is_enqueued));
+        if (is_enqueued && !was_enqueued) {
+            HD_TRY(library->event_record(event, b->device->number, stream));
+        }
+        HD_TRY(is_enqueued ? library->event_test(event, b->device->number, &done) : HEDDLE_OK);
+        hd_nap(turn);
+    }
+    st = b->messages.library->test(b->messages.handle, &is_enqueued); /* what failed has ended, too */
+out:
+    return st;
+}
+
+/* Everybody's words to the host, once they are there: until then it is not asked for, as that could wait for them. */
+static heddle_status meet(hd_introduction *all, meeting *b, char *words, void *event, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t bytes = b->size * (int64_t)sizeof *all;
+    HD_TRY(enqueue(b, words, all, stream));
+    HD_TRY(await(b, event, stream));
+    HD_TRY(b->device->library->copy(all, bytes, words, bytes, bytes, 1, b->device->number, stream));
+    st = await(b, event, stream);
+out:
+    return st;
+}
+
+/* Collective. */
+static heddle_status introduce(hd_introduction *all, meeting *b)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = b->device->library;
+    const int number = b->device->number;
+    heddle_stream stream = NULL;
+    void *event = NULL, *words = NULL;
+    HD_TRY(hd_introduce(&all[b->rank], b->options));
+    if (b->size == 1) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(library->alloc(&words, number, (size_t)b->size * sizeof *all));
+    HD_TRY(library->stream_create(&stream, number));
+    HD_TRY(library->event_create(&event, number));
+    st = meet(all, b, words, event, stream);
+    words = st == HEDDLE_OK ? words : NULL; /* until the caller ends it messages may come: the memory stays */
+out:
+    library->event_destroy(event, number);
+    library->stream_destroy(stream, number);
+    library->free(words, number);
+    return st;
+}
+
+/* --- what follows from it ----------------------------------------------------------------------------------------- */
+
+static heddle_status need_one_host(const hd_introduction *all, int size)
+{
+    const heddle_comm_options nothing_pretended = {0};
+    for (int r = 1; r < size; r++) {
+        if (!hd_introductions_meet(all, size, 0, r, &nothing_pretended)) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "ranks 0 and %d of the communicator of NCCL share no memory (other hosts, users or "
+                           "namespaces): open a communicator that spans them (mpi, heddle_comm_from_callbacks) and "
+                           "lend it to that (heddle_comm_lend_nccl)",
+                           r);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Under rank 0's random word. */
+static heddle_status join(heddle_comm **out, meeting *b, const hd_introduction *all, void *handle)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = *b->options;
+    char key[KEY_BYTES];
+    options.device = NULL; /* below, with what is lent */
+    options.wire = HEDDLE_WIRE_AUTO;
+    snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[0].word[2], (unsigned long long)all[0].word[3]);
+    HD_TRY(hd_join_shm(&comm, key, b->rank, b->size, &options));
+    comm->lent = handle;
+    st = hd_comm_attach(comm, b->device->name, HEDDLE_WIRE_NCCL, options.module_folder, HEDDLE_OK);
+    comm->lent = NULL;
+    HD_TRY(st);
+    *out = comm;
+    comm = NULL;
+out:
+    heddle_comm_destroy(comm);
+    return st;
+}
+
+static heddle_status check(const heddle_comm_options *options)
+{
+    int fits = options->wire == HEDDLE_WIRE_AUTO || options->wire == HEDDLE_WIRE_NCCL;
+    return fits ? HEDDLE_OK
+                : hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_nccl: wire is %d, wanted %d or 0", (int)options->wire,
+                          (int)HEDDLE_WIRE_NCCL);
+}
+
+heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed, const heddle_comm_options *given)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm_options options;
+    hd_introduction *all = NULL;
+    meeting b = {.options = &options};
+    HD_TRY(HD_NEED(out));
+    HD_TRY(HD_NEED(borrowed));
+    HD_TRY(hd_options_check(&options, given));
+    HD_TRY(check(&options));
+    b.deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
+    b.interrupt = hd_options_interrupt(&options);
+    HD_TRY(find_device(&b, borrowed));
+    HD_TRY(hd_alloc((void **)&all, (size_t)b.size, sizeof *all, "introductions of the ranks"));
+    HD_TRY(introduce(all, &b));
+    HD_TRY(hd_introductions_agree(all, b.size));
+    HD_TRY(need_one_host(all, b.size));
+
+    hd_messages_end(&b.messages, 0);
+    st = join(out, &b, all, borrowed);
+out:
+    hd_messages_end(&b.messages, 0);
+    hd_device_close(b.device);
+    hd_free(all);
+    return st;
+}

@@ -1,0 +1,210 @@
+/* heddle_comm_from_nccl: a communicator of the ranks that a communicator of NCCL has, and what goes wrong while it is
+ * made. What is borrowed is left alone. */
+#include "nccl_sim.h"
+#include "time_limit.h"
+
+#include <sched.h>
+
+enum { RANKS = 2 };
+
+typedef struct lender {
+    nccl_sim sim;
+    nccl_id id;
+    heddle_comm_options options; /* of heddle_comm_from_nccl */
+    int *device;                 /* [ranks] */
+    int64_t fails_at;            /* a call of NCCL from then on */
+} lender;
+
+static lender get_lender(int *device)
+{
+    lender out = {.sim = get_sim(), .device = device};
+    out.options = by_nccl(10000);
+    out.options.device = NULL;
+    out.options.wire = HEDDLE_WIRE_AUTO;
+    assert_int_equal(out.sim.get_id(&out.id), 0);
+    return out;
+}
+
+/* Of the ranks of `launched`, which know nothing of devices. */
+static heddle_status begin(struct ncclComm **out, const lender *l, const heddle_comm *launched)
+{
+    heddle_status st = HEDDLE_OK;
+    int rank = heddle_comm_rank(launched);
+    CHECK(l->sim.set_device(l->device[rank]) == 0);
+    CHECK(l->sim.init(out, heddle_comm_size(launched), l->id, rank) == 0);
+out:
+    return st;
+}
+
+/* Found on its device although another one is the thread's. */
+static heddle_status borrows(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    int rank = heddle_comm_rank(launched);
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    device_fixture f = {0};
+    HD_TRY(begin(&nccl, l, launched));
+    CHECK(l->sim.set_device(0) == 0);
+    HD_TRY(heddle_comm_from_nccl(&comm, nccl, &l->options));
+    CHECK(heddle_comm_rank(comm) == rank && heddle_comm_size(comm) == heddle_comm_size(launched));
+    CHECK(heddle_comm_device(comm) == l->device[rank]);
+    CHECK(strstr(heddle_comm_describe(comm), "wire nccl (as asked for)") != NULL);
+    HD_TRY(device_set_up(&f, comm, 0));
+    for (int round = 0; round < 3; round++) {
+        HD_TRY(whole(&f, round));
+    }
+out:
+    device_tear_down(&f);
+    heddle_comm_destroy(comm);
+    if (st == HEDDLE_OK && (l->sim.aborts() != 0 || l->sim.destroy(nccl) != 0)) {
+        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: what was borrowed was ended", rank);
+    }
+    return st;
+}
+
+static void ranks_are_those_of_nccl(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){3, 1});
+    HD_OK(heddle_run_ranks(RANKS, "shm", borrows, &l));
+    HD_OK(heddle_run_ranks(RANKS, "threads", borrows, &l));
+    HD_OK(heddle_run_ranks(1, "threads", borrows, &l));
+    assert_int_equal(l.sim.comms(), 0);
+}
+
+/* Rank 0 comes alone. What it had begun waits on until its NCCL is aborted, as the header says. */
+static heddle_status comes_alone(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    int64_t began_ns = hd_now_ns();
+    HD_TRY(begin(&nccl, l, launched));
+    if (heddle_comm_rank(launched) == 0) {
+        CHECK(heddle_comm_from_nccl(&comm, nccl, &l->options) == HEDDLE_ERR_TIMEOUT && comm == NULL);
+        CHECK(says("rank 0 of 2: not all ranks of the communicator of NCCL came before the deadline (300 ms)"));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    CHECK(l->sim.abort(nccl) == 0);
+out:
+    return st;
+}
+
+static void a_rank_that_does_not_come_is_said(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){0, 1});
+    l.options.deadline_ms = 300;
+    HD_OK(heddle_run_ranks(RANKS, "shm", comes_alone, &l));
+}
+
+/* Rank 1 moves to another namespace of users, so it shares no memory with rank 0. */
+static heddle_status elsewhere(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    int moved = heddle_comm_rank(launched) == 0 || unshare(CLONE_NEWUSER) == 0, all[RANKS];
+    HD_TRY(heddle_comm_allgather(launched, &moved, all, sizeof moved));
+    if (!all[1]) {
+        return HEDDLE_OK; /* not allowed here */
+    }
+    HD_TRY(begin(&nccl, l, launched));
+    CHECK(heddle_comm_from_nccl(&comm, nccl, &l->options) == HEDDLE_ERR_UNSUPPORTED && comm == NULL);
+    CHECK(says("ranks 0 and 1 of the communicator of NCCL share no memory") && says("heddle_comm_lend_nccl"));
+    CHECK(l->sim.destroy(nccl) == 0);
+out:
+    return st;
+}
+
+static void ranks_of_several_hosts_are_refused(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){0, 1});
+    HD_OK(heddle_run_ranks(RANKS, "shm", elsewhere, &l));
+}
+
+/* Each rank says which of the others it is unlike. */
+static heddle_status differs(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    heddle_comm_options options = l->options;
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    HD_TRY(begin(&nccl, l, launched));
+    options.pretend_hosts = heddle_comm_rank(launched);
+    CHECK(heddle_comm_from_nccl(&comm, nccl, &options) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("rank 1 opens the communicator with pretend_hosts = 1, rank 0 with 0"));
+    options.pretend_hosts = 0;
+    options.device = "cuda:3";
+    CHECK(heddle_comm_from_nccl(&comm, nccl, &options) == HEDDLE_ERR_MISMATCH);
+    CHECK(says("on cuda:0, heddle's is rank") && says("on cuda:3"));
+    options.wire = HEDDLE_WIRE_PEER;
+    CHECK(heddle_comm_from_nccl(&comm, nccl, &options) == HEDDLE_ERR_ARG && says("wire is 1, wanted 2 or 0"));
+    CHECK(comm == NULL && l->sim.destroy(nccl) == 0);
+out:
+    return st;
+}
+
+static void options_that_differ_are_refused(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){0, 0});
+    HD_OK(heddle_run_ranks(RANKS, "shm", differs, &l));
+}
+
+static heddle_status went[RANKS];
+
+static heddle_status tries(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    int rank = heddle_comm_rank(launched);
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    HD_TRY(begin(&nccl, l, launched));
+    HD_TRY(heddle_comm_barrier(launched));
+    if (rank == 0) {
+        l->sim.fail_at(l->fails_at, 3);
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    went[rank] = heddle_comm_from_nccl(&comm, nccl, &l->options);
+    CHECK((went[rank] == HEDDLE_OK) == (comm != NULL));
+    heddle_comm_destroy(comm);
+    HD_TRY(heddle_comm_barrier(launched));
+    CHECK(l->sim.abort(nccl) == 0);
+out:
+    return st;
+}
+
+/* Whichever it is: no rank goes on alone, and what is borrowed is still the caller's to end. */
+static void every_call_may_fail(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){0, 1});
+    l.options.deadline_ms = 150;
+    for (l.fails_at = 1; l.fails_at <= 28; l.fails_at += 3) {
+        HD_OK(heddle_run_ranks(RANKS, "threads", tries, &l));
+        l.sim.fail_at(0, 0);
+        assert_true(went[0] != HEDDLE_OK && went[1] != HEDDLE_OK);
+        assert_int_equal(l.sim.comms(), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(ranks_are_those_of_nccl),
+        cmocka_unit_test(a_rank_that_does_not_come_is_said),
+        cmocka_unit_test(ranks_of_several_hosts_are_refused),
+        cmocka_unit_test(options_that_differ_are_refused),
+        cmocka_unit_test(every_call_may_fail),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
