@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -72,13 +71,15 @@ heddle_status hd_comm_mail_look(hd_comm_mail *mail, int *done)
     return mail->messages.library->test(mail->messages.handle, done);
 }
 
-/* A library says that some rank is gone; the communicator says which and why, if it knows in a moment. */
+/* A library, or the thread beside, says that some rank is gone; the communicator says which and why, if it knows in a
+ * moment. */
 static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, size_t why_bytes)
 {
     int64_t until_ns = hd_now_ns() + NEWS_NS;
     snprintf(why, why_bytes, "%s", heddle_last_error());
     heddle_status cause = hd_comm_check(root);
-    for (int turn = 0; st == HEDDLE_ERR_TRANSPORT && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
+    int is_gone = st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER;
+    for (int turn = 0; is_gone && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
         cause = hd_comm_check(root);
         hd_comm_mail_nap(turn);
     }
@@ -118,22 +119,22 @@ heddle_status hd_comm_mail_check(heddle_comm *comm)
 
 /* --- the thread beside -------------------------------------------------------------------------------------------- */
 
-/* With the lock. It must not ask what only the rank's thread may (hd_comm_check). */
-static void look_around(hd_comm_mail *mail, const _Atomic int *alarm)
+/* With the lock. It must not ask what only the rank's thread may (hd_comm_check): who it was is said when that asks. */
+static void look_around(hd_comm_mail *mail)
 {
     heddle_status st = HEDDLE_OK;
-    int done = 0, is_alarm = atomic_load_explicit(alarm, memory_order_acquire) != 0;
+    int done = 0, is_over = hd_group_is_over(mail->root->group, mail->life);
     if (mail->broken != HEDDLE_OK) {
         return;
     }
-    if (is_alarm) {
-        st = hd_fail(HEDDLE_ERR_PEER, "rank %d: a rank has given up", mail->root->rank);
+    if (is_over) {
+        st = hd_fail(HEDDLE_ERR_PEER, "rank %d: a rank has given up or died", mail->root->rank);
     } else {
         st = hd_comm_mail_look(mail, &done);
         st = st == HEDDLE_OK ? look_at_clock(mail) : st;
     }
     if (st != HEDDLE_OK) {
-        if (!is_alarm) {
+        if (!is_over) {
             (void)hd_comm_abort(mail->root, heddle_last_error());
         }
         break_off(mail, st);
@@ -143,8 +144,6 @@ static void look_around(hd_comm_mail *mail, const _Atomic int *alarm)
 static void *watch(void *arg)
 {
     hd_comm_mail *mail = arg;
-    hd_comm_view view;
-    hd_comm_get_view(&view, mail->root);
     pthread_mutex_lock(&mail->lock);
     while (!mail->shall_end) {
         struct timespec until;
@@ -153,7 +152,7 @@ static void *watch(void *arg)
         until.tv_sec += ns / 1000000000;
         until.tv_nsec = ns % 1000000000;
         if (pthread_cond_timedwait(&mail->ends, &mail->lock, &until) == ETIMEDOUT && !mail->shall_end) {
-            look_around(mail, view.alarm);
+            look_around(mail);
         }
     }
     pthread_mutex_unlock(&mail->lock);

@@ -19,6 +19,7 @@ struct hd_comm_mail {
     heddle_status broken;
     char why[1024];
     pthread_t watch;
+    struct pollfd *life; /* its own */
     pthread_cond_t ends;
     int is_watched, shall_end;
 };

@@ -108,6 +108,7 @@ out:
 static void mail_free(hd_comm_mail *mail)
 {
     hd_comm_mail_stop_watch(mail);
+    hd_group_free_lives(mail->life, mail->root->group);
     mail->device->library->event_destroy(mail->begun, mail->device->number);
     mail->device->library->event_destroy(mail->ended, mail->device->number);
     pthread_mutex_destroy(&mail->lock);
@@ -123,6 +124,7 @@ static heddle_status make_mail(hd_comm_mail **out, heddle_comm *root, const hd_d
     (*out)->device = device;
     pthread_mutex_init(&(*out)->lock, NULL);
     pthread_cond_init(&(*out)->ends, NULL);
+    HD_TRY(hd_group_copy_lives(&(*out)->life, root->group));
     HD_TRY(device->library->event_create(&(*out)->begun, device->number));
     HD_TRY(device->library->event_create(&(*out)->ended, device->number));
     st = hd_messages_load(&(*out)->messages, "nccl", device->folder, device);

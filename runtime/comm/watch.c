@@ -11,7 +11,7 @@ enum { LOOK_EVERY_NS = 20000000, PAGE_BYTES = 4096 };
 struct hd_watch {
     const hd_group *group;
     const hd_device *device;
-    struct pollfd *life; /* [n] own copies: the group's belong to the rank's thread */
+    struct pollfd *life; /* own copies: the group's belong to the rank's thread */
     uint64_t *word;      /* a page */
     int is_pinned, runs;
     pid_t maker;
@@ -51,16 +51,6 @@ static void *look_around(void *arg)
     return NULL;
 }
 
-static heddle_status copy_lives(hd_watch *watch)
-{
-    heddle_status st = hd_alloc((void **)&watch->life, (size_t)watch->group->n, sizeof *watch->life, "a watch");
-    for (int i = 0; st == HEDDLE_OK && i < watch->group->n; i++) {
-        int fd = watch->group->life != NULL ? watch->group->life[i].fd : -1;
-        watch->life[i] = (struct pollfd){.fd = fd >= 0 ? dup(fd) : -1, .events = POLLIN};
-    }
-    return st;
-}
-
 static heddle_status run(hd_watch *watch)
 {
     pthread_condattr_t by_monotonic;
@@ -84,7 +74,7 @@ heddle_status hd_watch_start(hd_watch **out, hd_group *group, const hd_device *d
     watch->group = group;
     watch->device = device;
     watch->maker = getpid();
-    HD_TRY(copy_lives(watch));
+    HD_TRY(hd_group_copy_lives(&watch->life, group));
     HD_TRY(hd_alloc_aligned((void **)&watch->word, PAGE_BYTES, PAGE_BYTES, "a watch"));
     *watch->word = 0;
     HD_TRY(device->library->pin(watch->word, PAGE_BYTES, device->number));
@@ -110,16 +100,11 @@ void hd_watch_stop(hd_watch *watch)
         pthread_mutex_unlock(&watch->lock);
         pthread_join(watch->thread, NULL);
     }
-    for (int i = 0; watch->life != NULL && i < watch->group->n; i++) {
-        if (watch->life[i].fd >= 0) {
-            close(watch->life[i].fd);
-        }
-    }
+    hd_group_free_lives(watch->life, watch->group);
     if (watch->is_pinned && is_own) {
         watch->device->library->unpin(watch->word, watch->device->number);
     }
     hd_free(watch->word);
-    hd_free(watch->life);
     hd_free(watch);
 }
 

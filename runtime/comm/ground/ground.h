@@ -159,9 +159,10 @@ int hd_group_looks(const hd_group *group, int round);
 int hd_group_left(const hd_group *group, int index); /* it has closed */
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
-/* 1: a member gave up or died. For another thread than the rank's: life: [n] a copy of group->life with descriptors of
- * its own. */
+/* 1: a member gave up or died. For another thread than the rank's, whose copies `life` are. */
 int hd_group_is_over(const hd_group *group, struct pollfd *life);
+heddle_status hd_group_copy_lives(struct pollfd **out, const hd_group *group);
+void hd_group_free_lives(struct pollfd *life, const hd_group *group); /* NULL is legal */
 /* HEDDLE_ERR_PEER for a wait (`what`) on a member that has left: names who gave up or died before that, else it. */
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */

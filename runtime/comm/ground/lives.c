@@ -54,6 +54,26 @@ int hd_group_is_over(const hd_group *group, struct pollfd *life)
     return over;
 }
 
+heddle_status hd_group_copy_lives(struct pollfd **out, const hd_group *group)
+{
+    heddle_status st = hd_alloc((void **)out, (size_t)group->n, sizeof **out, "a watch");
+    for (int i = 0; st == HEDDLE_OK && i < group->n; i++) {
+        int fd = group->life != NULL ? group->life[i].fd : -1;
+        (*out)[i] = (struct pollfd){.fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1, .events = POLLIN};
+    }
+    return st;
+}
+
+void hd_group_free_lives(struct pollfd *life, const hd_group *group)
+{
+    for (int i = 0; life != NULL && i < group->n; i++) {
+        if (life[i].fd >= 0) {
+            close(life[i].fd);
+        }
+    }
+    hd_free(life);
+}
+
 /* Behind its name, which many sentences begin with. */
 static const char *why_of(const hd_group *group, int index)
 {

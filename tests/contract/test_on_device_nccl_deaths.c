@@ -1,0 +1,144 @@
+/* A rank that is killed inside a switch by the wire nccl, between processes, and a library of messages that does not
+ * notice: streams of the others end although their hosts only wait for them, the dead rank is named, and nothing is left
+ * behind. */
+#include "nccl_sim.h"
+#include "time_limit.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { RANKS = 3, DIES = 1, WHY_BYTES = 400 };
+
+/* What survivors found, seen by the process that started them. */
+typedef struct finding {
+    _Atomic int has_enqueued;
+    heddle_status polled, again, executed;
+    char why[WHY_BYTES];
+    int64_t took_ns;
+    int aborts, comms;
+} finding;
+
+typedef struct deaths {
+    nccl_sim sim;
+    heddle_comm_options options;
+    finding *found; /* [ranks], shared */
+} deaths;
+
+static heddle_status make(heddle_reshard **out, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    HD_TRY(heddle_reshard_parse(&line, "i32[t=6 s=9] on [sp=3]: t@sp -> s@sp as s,t"));
+    st = heddle_reshard_create_line(out, comm, &line, &options);
+out:
+    return st;
+}
+
+/* Its own part is enqueued, too, but its stream does not come to it. */
+static void die(heddle_reshard *reshard, void *src, void *dst, const finding *found, const device_sim *sim,
+                void *stream)
+{
+    sim->hold(stream);
+    if (heddle_reshard_execute(reshard, src, dst, stream) != HEDDLE_OK) {
+        return;
+    }
+    while (!found[0].has_enqueued || !found[2].has_enqueued) {
+        usleep(100);
+    }
+    raise(SIGKILL);
+}
+
+static heddle_status one_dies(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const deaths *d = arg;
+    int rank = heddle_comm_rank(comm);
+    finding *mine = &d->found[rank];
+    heddle_reshard *reshard = NULL;
+    device_sim sim;
+    void *src = NULL, *dst = NULL, *stream = NULL;
+    HD_TRY(heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_NCCL));
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(make(&reshard, comm));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(heddle_buffer_alloc(&src, comm, 1024, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, 1024, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, stream)); /* all is well */
+    HD_TRY(device_settle(comm, stream));
+    HD_TRY(heddle_comm_poll(comm));
+    if (rank == DIES) {
+        die(reshard, src, dst, d->found, &sim, stream);
+    }
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+    int64_t began_ns = hd_now_ns();
+    mine->has_enqueued = 1;
+    HD_TRY(device_settle(comm, stream)); /* asks heddle nothing */
+    mine->took_ns = hd_now_ns() - began_ns;
+    mine->polled = heddle_comm_poll(comm);
+    snprintf(mine->why, WHY_BYTES, "%s", heddle_last_error());
+    mine->executed = heddle_reshard_execute(reshard, src, dst, stream);
+    mine->again = heddle_reshard_wait(reshard);
+    mine->aborts = (int)d->sim.aborts();
+    mine->comms = d->sim.comms();
+out:
+    heddle_reshard_destroy(reshard);
+    sim.stream_destroy(stream);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+static int names_in_shm(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/dev/shm");
+    for (const struct dirent *e = folder != NULL ? readdir(folder) : NULL; e != NULL; e = readdir(folder)) {
+        n += strstr(e->d_name, "heddle") != NULL;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return n;
+}
+
+static void survivors_end_and_say_who(void **state)
+{
+    (void)state;
+    deaths d = {.sim = get_sim(), .options = by_nccl(60000)};
+    d.found = mmap(NULL, RANKS * sizeof *d.found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    d.options.device = NULL;
+    assert_true(d.found != MAP_FAILED);
+    int names = names_in_shm();
+    setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
+    assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &d.options, one_dies, &d), HEDDLE_ERR_PEER);
+    assert_true(says("rank 1 was killed by signal 9"));
+    for (int r = 0; r < RANKS; r++) {
+        const finding *f = &d.found[r];
+        if (r != DIES) {
+            assert_int_equal(f->polled, HEDDLE_ERR_PEER);
+            assert_non_null(strstr(f->why, "rank 1 died"));
+            assert_true(f->executed == HEDDLE_ERR_PEER && f->again == HEDDLE_ERR_PEER);
+            assert_true(f->took_ns < hd_test_limit_ns(2));
+            assert_int_equal(f->aborts, 1);
+            assert_int_equal(f->comms, 0);
+        }
+    }
+    assert_int_equal(names_in_shm(), names);
+    assert_true(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+    munmap(d.found, RANKS * sizeof *d.found);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(survivors_end_and_say_who),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
