@@ -28,7 +28,7 @@ struct ncclComm;
  * one and others do not. */
 HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed);
 
-/* A communicator of the ranks that `borrowed` (above) has: rank, number of ranks and device are its own, and the wire is
+/* A communicator of the ranks that `borrowed` (above) has: rank, number of ranks and device are its own, the wire is
  * nccl. For a program that knows its ranks by NCCL alone. They are processes of one host, or threads of one: a few
  * bytes through `borrowed` tell each where the others are, and then they meet as by heddle_comm_join, so that
  * agreements, deadlines and the watch over peers' lives do not go by NCCL. Collective. options may be NULL; its

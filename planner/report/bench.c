@@ -14,6 +14,23 @@ static double gb_per_s(int64_t bytes, double ms)
     return ms > 0 ? (double)bytes / ms * 1e-6 : 0;
 }
 
+static void print_json_of_device(const heddle_bench_result *r)
+{
+    if (r->device_min_ms > 0) {
+        printf(" \"device_min_ms\": %.6f, \"device_median_ms\": %.6f, \"roofline_device_min_ms\": %.6f, "
+               "\"roofline_device_median_ms\": %.6f,\n \"device_ratio\": %.4f, \"device_ratio_median\": %.4f,\n",
+               r->device_min_ms, r->device_median_ms, r->roofline_device_min_ms, r->roofline_device_median_ms,
+               ratio(r->roofline_device_min_ms, r->device_min_ms),
+               ratio(r->roofline_device_median_ms, r->device_median_ms));
+    }
+    if (r->graph_min_ms > 0) {
+        printf(" \"graph_min_ms\": %.6f, \"graph_median_ms\": %.6f, \"graph_ratio\": %.4f, "
+               "\"graph_ratio_median\": %.4f,\n",
+               r->graph_min_ms, r->graph_median_ms, ratio(r->roofline_device_min_ms, r->graph_min_ms),
+               ratio(r->roofline_device_median_ms, r->graph_median_ms));
+    }
+}
+
 static void print_json(const heddle_reshard_line *of, const heddle_comm *comm, const heddle_bench_result *r)
 {
     char line[HEDDLE_LINE_BYTES];
@@ -29,6 +46,7 @@ static void print_json(const heddle_reshard_line *of, const heddle_comm *comm, c
     printf(" \"roofline_ratio\": %.4f, \"roofline_ratio_median\": %.4f, \"roofline_is_local\": %s,\n",
            ratio(r->roofline_min_ms, r->min_ms), ratio(r->roofline_median_ms, r->median_ms),
            r->roofline_is_local ? "true" : "false");
+    print_json_of_device(r);
     printf(" \"bytes_per_rank\": %lld, \"bytes_sent_per_rank\": %lld, \"bytes_total\": %lld, \"gb_per_s\": %.3f,\n",
            (long long)r->bytes_per_rank, (long long)r->bytes_sent_per_rank, (long long)r->bytes_total,
            gb_per_s(r->bytes_total, r->min_ms));
@@ -42,6 +60,24 @@ static void print_json(const heddle_reshard_line *of, const heddle_comm *comm, c
     printf("}\n");
 }
 
+static void print_row(const char *what, double min_ms, double median_ms, int64_t bytes, const char *how)
+{
+    printf("%-10s %12.5f %12.5f %9.2f  %s\n", what, min_ms, median_ms, gb_per_s(bytes, min_ms), how);
+}
+
+/* The same executions by another clock, and replays. */
+static void print_on_device(const heddle_bench_result *r)
+{
+    const char *clock = "by the device's clock";
+    print_row("reshard", r->device_min_ms, r->device_median_ms, r->bytes_total, clock);
+    if (r->graph_min_ms > 0) {
+        print_row("graph", r->graph_min_ms, r->graph_median_ms, r->bytes_total, "by the device's clock, replays");
+    }
+    print_row("roofline", r->roofline_device_min_ms, r->roofline_device_median_ms, r->bytes_total, clock);
+    printf("%-10s %12.3f %12.3f\n", "ratio", ratio(r->roofline_device_min_ms, r->device_min_ms),
+           ratio(r->roofline_device_median_ms, r->device_median_ms));
+}
+
 static void print_table(const heddle_comm *comm, const heddle_bench_result *r)
 {
     printf("%s\n", heddle_comm_describe(comm));
@@ -53,6 +89,9 @@ static void print_table(const heddle_comm *comm, const heddle_bench_result *r)
            r->roofline_is_local ? " (part of it inside own memory: ranks are out of reach)" : "");
     printf("%-10s %12.3f %12.3f\n", "ratio", ratio(r->roofline_min_ms, r->min_ms),
            ratio(r->roofline_median_ms, r->median_ms));
+    if (r->device_min_ms > 0) {
+        print_on_device(r);
+    }
     printf("%lld bytes per rank, %lld of them sent; %lld samples of %lld executions each\n",
            (long long)r->bytes_per_rank, (long long)r->bytes_sent_per_rank, (long long)r->samples,
            (long long)r->repeats);

@@ -12,15 +12,26 @@
  * now and then, does not count. */
 enum { COLD_BYTES = 256 << 20, LEAST_SETS = 2, MOST_SETS = 64, SAMPLE_MS = 10, MOST_REPEATS = 1000, TURNS = 4 };
 
+/* What is timed by turns. */
+typedef enum timed { TIMED_EAGER, TIMED_COPY, TIMED_GRAPH, TIMED } timed;
+
+typedef struct times {
+    double *host_ms, *device_ms; /* per execution */
+} times;
+
 typedef struct bench {
     heddle_comm *comm;
+    const heddle_device *library;
+    int device;
     heddle_reshard *reshard;
     heddle_reshard_info info;
     heddle_stream stream;
     void *src[MOST_SETS], *dst[MOST_SETS];
-    int sets, next; /* arrays are used by turns */
+    int sets, next;    /* arrays are used by turns */
+    void *begin, *end; /* timers */
+    void *graph;       /* of one execution with each pair of arrays; NULL: none */
     int64_t repeats;
-    double *ms[2]; /* of the reshard and of the copy, per execution */
+    times of[TIMED];
     int samples;
 } bench;
 
@@ -58,39 +69,95 @@ static heddle_status make_arrays(bench *b)
     return st;
 }
 
-/* One execution of what is timed: enqueued. */
-static heddle_status enqueue(bench *b, int is_copy)
+/* Everything is enqueued between two of them. */
+static heddle_status make_timers(bench *b)
+{
+    heddle_status st = b->library->timer_create(&b->begin, b->device);
+    return st == HEDDLE_OK ? b->library->timer_create(&b->end, b->device) : st;
+}
+
+static heddle_status make_graph(bench *b)
+{
+    if (!b->info.is_capturable) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = b->library->capture_begin(b->device, b->stream);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    for (int i = 0; i < b->sets && st == HEDDLE_OK; i++) {
+        st = heddle_reshard_execute(b->reshard, b->src[i], b->dst[i], b->stream);
+    }
+    heddle_status ended = b->library->capture_end(&b->graph, b->device, b->stream);
+    return st == HEDDLE_OK ? ended : st;
+}
+
+/* One of what is timed, and how many executions that is. */
+static heddle_status enqueue(int64_t *executions, bench *b, timed what)
 {
     const int at = b->next, after = (at + 1) % b->sets;
+    *executions = what == TIMED_GRAPH ? b->sets : 1;
+    if (what == TIMED_GRAPH) {
+        return b->library->graph_launch(b->graph, b->device, b->stream);
+    }
     b->next = after;
-    return is_copy
-               ? heddle_comm_device_table(b->comm)->copy(b->dst[after], 0, b->dst[at], 0, (int64_t)b->info.dst_bytes, 1,
-                                                         heddle_comm_device(b->comm), b->stream)
+    return what == TIMED_COPY
+               ? b->library->copy(b->dst[after], 0, b->dst[at], 0, (int64_t)b->info.dst_bytes, 1, b->device, b->stream)
                : heddle_reshard_execute(b->reshard, b->src[at], b->dst[at], b->stream);
 }
 
-static heddle_status sample(double *ms, bench *b, int is_copy)
+static heddle_status sample(double *host_ms, double *device_ms, bench *b, timed what)
 {
     heddle_status st = heddle_comm_barrier(b->comm);
+    int64_t executions = 0, some = 0;
     const double start = samples_now_ms();
-    for (int64_t i = 0; i < b->repeats && st == HEDDLE_OK; i++) {
-        st = enqueue(b, is_copy);
+    st = st == HEDDLE_OK ? b->library->event_record(b->begin, b->device, b->stream) : st;
+    for (; executions < b->repeats && st == HEDDLE_OK; executions += some) {
+        st = enqueue(&some, b, what);
     }
+    st = st == HEDDLE_OK ? b->library->event_record(b->end, b->device, b->stream) : st;
     st = st == HEDDLE_OK ? judge_device_settle(b->comm, b->stream) : st;
-    *ms = (samples_now_ms() - start) / (double)b->repeats;
+    *host_ms = (samples_now_ms() - start) / (double)executions;
+    st = st == HEDDLE_OK ? b->library->timer_read(device_ms, b->begin, b->end, b->device) : st;
+    *device_ms /= (double)executions;
     return st;
+}
+
+/* One of each. */
+static heddle_status sample_all(bench *b, int i)
+{
+    heddle_status st = HEDDLE_OK;
+    for (timed what = 0; what < TIMED && st == HEDDLE_OK; what++) {
+        const times *of = &b->of[what];
+        const int is_timed = what != TIMED_GRAPH || b->graph != NULL;
+        st = is_timed ? sample(&of->host_ms[i], &of->device_ms[i], b, what) : HEDDLE_OK;
+    }
+    return st;
+}
+
+static heddle_status make_times(bench *b, const heddle_bench_options *options)
+{
+    const size_t most = (size_t)options->max_rounds * TURNS;
+    for (timed what = 0; what < TIMED; what++) {
+        times *of = &b->of[what];
+        of->host_ms = calloc(most, sizeof *of->host_ms);
+        of->device_ms = calloc(most, sizeof *of->device_ms);
+        if (of->host_ms == NULL || of->device_ms == NULL) {
+            return judge_no_memory("times", 2 * (double)most * (double)sizeof *of->host_ms);
+        }
+    }
+    return HEDDLE_OK;
 }
 
 /* Warm, and how many executions make a sample. */
 static heddle_status prepare(bench *b)
 {
-    double ms = 0;
     heddle_status st = HEDDLE_OK;
     b->repeats = 2;
     for (int turn = 0; turn < 2 && st == HEDDLE_OK; turn++) {
-        st = sample(&ms, b, 1);
-        st = st == HEDDLE_OK ? sample(&ms, b, 0) : st;
+        st = sample_all(b, turn);
     }
+    double ms = b->of[TIMED_EAGER].host_ms[1];
     st = st == HEDDLE_OK ? largest(&ms, b->comm) : st;
     const double wanted = ms > 0 ? SAMPLE_MS / ms : MOST_REPEATS;
     b->repeats = wanted > MOST_REPEATS ? MOST_REPEATS : wanted > 1 ? (int64_t)wanted : 1;
@@ -111,24 +178,26 @@ static heddle_status more(int *go_on, const bench *b, const heddle_bench_options
 static heddle_status measure(bench *b, const heddle_bench_options *options)
 {
     const double start_ms = samples_now_ms();
-    const size_t most = (size_t)options->max_rounds * TURNS;
     int go_on = 1;
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
-        b->ms[i] = calloc(most, sizeof *b->ms[i]);
-        st = b->ms[i] == NULL ? judge_no_memory("times", (double)most * (double)sizeof *b->ms[i]) : HEDDLE_OK;
-    }
     while (st == HEDDLE_OK && go_on) {
         for (int turn = 0; turn < TURNS && st == HEDDLE_OK; turn++, b->samples++) {
-            st = sample(&b->ms[0][b->samples], b, 0);
-            st = st == HEDDLE_OK ? sample(&b->ms[1][b->samples], b, 1) : st;
+            st = sample_all(b, b->samples);
         }
         st = st == HEDDLE_OK ? more(&go_on, b, options, start_ms) : st;
     }
-    for (int i = 0; i < 2 && st == HEDDLE_OK; i++) {
-        st = samples_slowest(b->ms[i], b->samples, b->comm);
+    for (timed what = 0; what < TIMED && st == HEDDLE_OK; what++) {
+        st = samples_slowest(b->of[what].host_ms, b->samples, b->comm);
+        st = st == HEDDLE_OK ? samples_slowest(b->of[what].device_ms, b->samples, b->comm) : st;
     }
     return st;
+}
+
+/* Sorts them. */
+static void sum_up(double *min_ms, double *median_ms, double *ms, int samples)
+{
+    *median_ms = samples_median(ms, samples);
+    *min_ms = ms[0];
 }
 
 static heddle_status conclude(heddle_bench_result *out, bench *b)
@@ -141,10 +210,12 @@ static heddle_status conclude(heddle_bench_result *out, bench *b)
     out->rounds = b->samples / TURNS;
     out->samples = b->samples;
     out->repeats = b->repeats;
-    out->median_ms = samples_median(b->ms[0], b->samples);
-    out->roofline_median_ms = samples_median(b->ms[1], b->samples);
-    out->min_ms = b->ms[0][0];
-    out->roofline_min_ms = b->ms[1][0];
+    const times *eager = &b->of[TIMED_EAGER], *copy = &b->of[TIMED_COPY], *graph = &b->of[TIMED_GRAPH];
+    sum_up(&out->min_ms, &out->median_ms, eager->host_ms, b->samples);
+    sum_up(&out->device_min_ms, &out->device_median_ms, eager->device_ms, b->samples);
+    sum_up(&out->roofline_min_ms, &out->roofline_median_ms, copy->host_ms, b->samples);
+    sum_up(&out->roofline_device_min_ms, &out->roofline_device_median_ms, copy->device_ms, b->samples);
+    sum_up(&out->graph_min_ms, &out->graph_median_ms, graph->device_ms, b->samples);
     out->bytes_per_rank = (int64_t)dst_bytes;
     out->bytes_sent_per_rank = (int64_t)sent;
     out->bytes_total = total;
@@ -157,24 +228,37 @@ static heddle_status conclude(heddle_bench_result *out, bench *b)
     return st;
 }
 
+static void free_measures(bench *b)
+{
+    b->library->graph_destroy(b->graph, b->device);
+    b->library->event_destroy(b->begin, b->device);
+    b->library->event_destroy(b->end, b->device);
+    for (timed what = 0; what < TIMED; what++) {
+        free(b->of[what].host_ms);
+        free(b->of[what].device_ms);
+    }
+}
+
 heddle_status device_bench(heddle_bench_result *out, heddle_comm *comm, const heddle_reshard_line *line,
                            const heddle_bench_options *options)
 {
-    bench b = {.comm = comm};
+    bench b = {.comm = comm, .library = heddle_comm_device_table(comm), .device = heddle_comm_device(comm)};
     heddle_status st = judge_stream_create(&b.stream, comm);
     st = st == HEDDLE_OK ? make_plan(&b, line, options->reshard) : st;
     st = st == HEDDLE_OK ? make_arrays(&b) : st;
+    st = st == HEDDLE_OK ? make_timers(&b) : st;
+    st = st == HEDDLE_OK ? make_times(&b, options) : st;
+    st = st == HEDDLE_OK ? make_graph(&b) : st;
     st = st == HEDDLE_OK ? prepare(&b) : st;
     st = st == HEDDLE_OK ? measure(&b, options) : st;
     st = st == HEDDLE_OK ? conclude(out, &b) : st;
     st = st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
     heddle_reshard_destroy(b.reshard);
     judge_stream_destroy(comm, b.stream);
+    free_measures(&b);
     for (int i = 0; i < b.sets; i++) {
         heddle_buffer_free(comm, b.src[i]);
         heddle_buffer_free(comm, b.dst[i]);
     }
-    free(b.ms[0]);
-    free(b.ms[1]);
     return st;
 }

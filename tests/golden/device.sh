@@ -34,6 +34,19 @@ grep -q '"roofline_kernel": "the device.s copy"' "$folder/out" && grep -q '"byte
     cat "$folder/out"
     failed=1
 }
+above_zero() { # KEYS of what bench printed
+    for key; do
+        grep -qE "\"$key\": [0-9.]*[1-9]" "$folder/out" || { echo "FAILED: bench: no $key:"; cat "$folder/out"; failed=1; }
+    done
+}
+timed='device_min_ms device_median_ms roofline_device_min_ms roofline_device_median_ms'
+above_zero $timed graph_min_ms graph_median_ms
+says "bench by host memory" 0 '"samples": 4,' 'bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp' --device cuda --wire host \
+    --iterations 4 --seconds 0 --json
+above_zero $timed
+grep -q graph_ "$folder/out" && { echo "FAILED: wire host was timed as a graph"; failed=1; }
+HEDDLE_MODULE_PATH=$HEDDLE_BUILD/tests/nccl-sim says "bench by nccl" 0 "by the device's clock, replays" "$line" \
+    --device cuda --wire nccl --iterations 4 --seconds 0
 HEDDLE_CUDASIM_DEVICES=-1 says "bench without a driver" 77 "no cuda device" "$line" --device cuda
 command=verify
 

@@ -40,6 +40,11 @@ typedef struct heddle_bench_result {
     char roofline_kernel[32];  /* of the fastest contiguous copy, with its direction in roofline_way */
     char roofline_way[32];     /* "pull, own part first" ... */
     char why[512];
+    /* Of arrays on a device (`heddle bench --device`), by the clock of the slowest rank's; 0: not measured. graph: the
+     * same executions launched as a graph, where the plan may be captured. */
+    double device_min_ms, device_median_ms;
+    double roofline_device_min_ms, roofline_device_median_ms;
+    double graph_min_ms, graph_median_ms;
 } heddle_bench_result;
 
 /* Collective; allocates the buffers (heddle_buffer_alloc, or private memory with HEDDLE_MEMORY_ANY), touches them,

@@ -74,6 +74,15 @@ typedef struct heddle_device {
     /* A stream that the default stream of the device has no order with. */
     heddle_status (*stream_create)(heddle_stream *out, int device);
     void (*stream_destroy)(heddle_stream stream, int device); /* NULL is legal */
+    /* For who measures: an event that also says when it happened, for event_record, event_test and event_destroy; the
+     * time between two that have happened; and a graph of what this thread enqueues on the stream between begin and
+     * end, which begins no execution of it. */
+    heddle_status (*timer_create)(void **out, int device);
+    heddle_status (*timer_read)(double *ms, void *begin, void *end, int device);
+    heddle_status (*capture_begin)(int device, heddle_stream stream);
+    heddle_status (*capture_end)(void **graph, int device, heddle_stream stream);
+    heddle_status (*graph_launch)(void *graph, int device, heddle_stream stream);
+    void (*graph_destroy)(void *graph, int device); /* NULL is legal */
     /* How many blocks of kernels the device is sure to run at the same time. */
     heddle_status (*blocks)(int *blocks, int device);
     /* A word for the device that is the same in all processes of its host. */

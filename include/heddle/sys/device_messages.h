@@ -39,8 +39,8 @@ typedef struct heddle_device_messages {
                            int device);
     /* What a handle of the library's own (an ncclComm_t) is: its rank, number of ranks and device. */
     heddle_status (*look)(void *handle, int *rank, int *nranks, int *device);
-    /* `begin` with such a handle, which stays the caller's: it is neither ended nor aborted. HEDDLE_ERR_MISMATCH: it has
-     * other ranks, another rank or device; the sentence has both numbers. */
+    /* `begin` with such a handle, which stays the caller's: it is neither ended nor aborted. HEDDLE_ERR_MISMATCH: it
+     * has other ranks, another rank or device; the sentence has both numbers. */
     heddle_status (*borrow)(void **out, void *handle, int rank, int nranks, int device);
     /* done 1: what was begun is done; of an exchange: it is enqueued. Otherwise ask again, before anything else is
      * called. An error may also be one of work that was enqueued before; the handle is of no more use then. */

@@ -40,6 +40,12 @@ heddle_status hd_cuda_check(int device);
 
 heddle_status hd_cuda_stream_create(heddle_stream *out, int device);
 void hd_cuda_stream_destroy(heddle_stream stream, int device);
+heddle_status hd_cuda_timer_create(void **out, int device);
+heddle_status hd_cuda_timer_read(double *ms, void *begin, void *end, int device);
+heddle_status hd_cuda_capture_begin(int device, heddle_stream stream);
+heddle_status hd_cuda_capture_end(void **graph, int device, heddle_stream stream);
+heddle_status hd_cuda_graph_launch(void *graph, int device, heddle_stream stream);
+void hd_cuda_graph_destroy(void *graph, int device);
 heddle_status hd_cuda_blocks(int *blocks, int device);
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device);
 heddle_status hd_cuda_reach(int device, int peer);

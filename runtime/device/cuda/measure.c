@@ -1,0 +1,73 @@
+/* Times by the device's clock, and graphs, for who measures. */
+#include "cuda.h"
+
+heddle_status hd_cuda_timer_create(void **out, int device)
+{
+    int before = 0;
+    cudaEvent_t event = NULL;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDefault));
+        hd_cuda_leave(before);
+    }
+    *out = event;
+    return st;
+}
+
+heddle_status hd_cuda_timer_read(double *ms, void *begin, void *end, int device)
+{
+    float between = 0;
+    heddle_status st = HD_CUDA(device, cudaEventElapsedTime(&between, begin, end));
+    *ms = between;
+    return st;
+}
+
+/* Other threads may do what they like meanwhile. */
+heddle_status hd_cuda_capture_begin(int device, heddle_stream stream)
+{
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        hd_cuda_leave(before);
+    }
+    return st;
+}
+
+heddle_status hd_cuda_capture_end(void **graph, int device, heddle_stream stream)
+{
+    int before = 0;
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t exec = NULL;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    st = HD_CUDA(device, cudaStreamEndCapture(stream, &recorded));
+    st = st == HEDDLE_OK ? HD_CUDA(device, cudaGraphInstantiate(&exec, recorded, 0)) : st;
+    if (recorded != NULL) {
+        (void)cudaGraphDestroy(recorded);
+    }
+    hd_cuda_leave(before);
+    *graph = exec;
+    return st;
+}
+
+heddle_status hd_cuda_graph_launch(void *graph, int device, heddle_stream stream)
+{
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = HD_CUDA(device, cudaGraphLaunch(graph, stream));
+        hd_cuda_leave(before);
+    }
+    return st;
+}
+
+void hd_cuda_graph_destroy(void *graph, int device)
+{
+    (void)device;
+    if (graph != NULL) {
+        (void)cudaGraphExecDestroy(graph);
+    }
+}
