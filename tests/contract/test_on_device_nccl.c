@@ -48,12 +48,36 @@ static void random_problems(void **state)
     }
 }
 
+/* Ranks 0 and 2, and 1 and 3: numbers of a group are not those of the communicator of NCCL. */
+static heddle_status in_group(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_mesh mesh;
+    heddle_comm *group = NULL;
+    HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
+    HD_TRY(heddle_comm_axis_group(&group, comm, &mesh, 0));
+    st = device_check_lines(group, arg);
+out:
+    heddle_comm_destroy(group);
+    return st;
+}
+
+static void in_axis_groups(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl();
+    device_job job = DEVICE_JOB((rc_mode){.tuning = HEDDLE_TUNING_RULES}, device_lines);
+    options.deadline_ms = 10000;
+    HD_OK(heddle_run_ranks_with(4, "threads", &options, in_group, &job));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(between_threads),
         cmocka_unit_test(between_processes),
         cmocka_unit_test(random_problems),
+        cmocka_unit_test(in_axis_groups),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
