@@ -69,11 +69,19 @@ static heddle_status make_arrays(bench *b)
     return st;
 }
 
-/* Everything is enqueued between two of them. */
+/* Everything is enqueued between two of them. A device without kernels has none. */
 static heddle_status make_timers(bench *b)
 {
+    if (b->library->timer_create == NULL) {
+        return HEDDLE_OK;
+    }
     heddle_status st = b->library->timer_create(&b->begin, b->device);
     return st == HEDDLE_OK ? b->library->timer_create(&b->end, b->device) : st;
+}
+
+static heddle_status stamp(const bench *b, void *timer)
+{
+    return timer != NULL ? b->library->event_record(timer, b->device, b->stream) : HEDDLE_OK;
 }
 
 static heddle_status make_graph(bench *b)
@@ -111,15 +119,17 @@ static heddle_status sample(double *host_ms, double *device_ms, bench *b, timed 
     heddle_status st = heddle_comm_barrier(b->comm);
     int64_t executions = 0, some = 0;
     const double start = samples_now_ms();
-    st = st == HEDDLE_OK ? b->library->event_record(b->begin, b->device, b->stream) : st;
+    st = st == HEDDLE_OK ? stamp(b, b->begin) : st;
     for (; executions < b->repeats && st == HEDDLE_OK; executions += some) {
         st = enqueue(&some, b, what);
     }
-    st = st == HEDDLE_OK ? b->library->event_record(b->end, b->device, b->stream) : st;
+    st = st == HEDDLE_OK ? stamp(b, b->end) : st;
     st = st == HEDDLE_OK ? judge_device_settle(b->comm, b->stream) : st;
     *host_ms = (samples_now_ms() - start) / (double)executions;
-    st = st == HEDDLE_OK ? b->library->timer_read(device_ms, b->begin, b->end, b->device) : st;
-    *device_ms /= (double)executions;
+    if (st == HEDDLE_OK && b->end != NULL) {
+        st = b->library->timer_read(device_ms, b->begin, b->end, b->device);
+        *device_ms /= (double)executions;
+    }
     return st;
 }
 
@@ -230,7 +240,9 @@ static heddle_status conclude(heddle_bench_result *out, bench *b)
 
 static void free_measures(bench *b)
 {
-    b->library->graph_destroy(b->graph, b->device);
+    if (b->graph != NULL) {
+        b->library->graph_destroy(b->graph, b->device);
+    }
     b->library->event_destroy(b->begin, b->device);
     b->library->event_destroy(b->end, b->device);
     for (timed what = 0; what < TIMED; what++) {

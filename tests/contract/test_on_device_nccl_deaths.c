@@ -1,5 +1,5 @@
 /* A rank that is killed inside a switch by the wire nccl, between processes, and a library of messages that does not
- * notice: streams of the others end although their hosts only wait for them, the dead rank is named, nothing is left. */
+ * notice: the others' streams end although their hosts only wait for them, the dead rank is named, nothing is left. */
 #include "nccl_sim.h"
 #include "time_limit.h"
 
