@@ -214,6 +214,56 @@ static void execute_only_enqueues(void **state)
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, goes_on, NULL));
 }
 
+/* On rank 1 the first stream is held: the second execution waits for the first, whose staging it uses, on every rank. */
+static heddle_status on_two_streams(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream[2] = {NULL, NULL}, *src = NULL, *dst = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(heddle_buffer_alloc(&src, comm, sizeof f.sent, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, sizeof f.sent, HEDDLE_SPACE_DEVICE));
+    for (int round = 0; round < 2; round++) {
+        HD_TRY(sim.stream_create(&stream[round]));
+        device_fill(&f, round);
+        HD_TRY(device_copy_now(comm, round == 0 ? f.src : src, f.sent, sizeof f.sent));
+    }
+    if (heddle_comm_rank(comm) == 1) {
+        sim.hold(stream[0]);
+    }
+    HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream[0]));
+    HD_TRY(heddle_reshard_execute(f.reshard, src, dst, stream[1]));
+    HD_TRY(heddle_comm_barrier(comm));
+    usleep(20000);
+    sim.release();
+    for (int round = 0; round < 2; round++) {
+        HD_TRY(device_settle(comm, stream[round]));
+        HD_TRY(device_copy_now(comm, f.got, round == 0 ? f.dst : dst, sizeof f.got));
+        HD_TRY(check_got(&f, round));
+    }
+out:
+    sim.release();
+    for (int i = 0; i < 2; i++) {
+        if (stream[i] != NULL) {
+            sim.stream_destroy(stream[i]);
+        }
+    }
+    device_tear_down(&f);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+static void streams_take_turns(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, on_two_streams, NULL));
+}
+
 /* --- captured -------------------- */
 
 /* One capture, replayed with other values each time. */
@@ -311,6 +361,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(execute_only_enqueues),
+        cmocka_unit_test(streams_take_turns),
         cmocka_unit_test(every_call_may_fail),
         cmocka_unit_test(a_group_may_fail),
         cmocka_unit_test(a_rank_that_does_not_come_ends_at_the_deadline),
