@@ -1,5 +1,6 @@
 /* A rank that is killed inside a switch by the wire nccl, between processes, and a library of messages that does not
- * notice: the others' streams end although their hosts only wait for them, the dead rank is named, nothing is left. */
+ * notice: the others' streams end although their hosts only wait for them, the dead rank is named, nothing is left. And
+ * a rank that cannot take part. */
 #include "nccl_sim.h"
 #include "time_limit.h"
 
@@ -134,10 +135,46 @@ static void survivors_end_and_say_who(void **state)
     munmap(d.found, RANKS * sizeof *d.found);
 }
 
+static _Atomic int is_told;
+
+/* Rank 0 cannot take part, which nothing that is under way says to rank 1. */
+static heddle_status one_is_refused(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4);
+    (void)arg;
+    HD_TRY(device_set_up(&f, comm, 0));
+    if (heddle_comm_rank(comm) == 0) {
+        CHECK(heddle_reshard_execute(f.reshard, f.sent, f.dst, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        while (!is_told && hd_now_ns() < until_ns) {
+            usleep(1000);
+        }
+    } else {
+        for (st = HEDDLE_OK; st == HEDDLE_OK && hd_now_ns() < until_ns; usleep(1000)) {
+            st = heddle_comm_poll(comm);
+        }
+        is_told = 1;
+        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up"));
+        st = HEDDLE_OK;
+    }
+out:
+    device_tear_down(&f);
+    return st;
+}
+
+static void a_rank_that_is_refused_tells_the_others(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(60000);
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, one_is_refused, NULL));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(survivors_end_and_say_who),
+        cmocka_unit_test(a_rank_that_is_refused_tells_the_others),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

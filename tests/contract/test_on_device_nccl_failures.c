@@ -214,7 +214,7 @@ static void execute_only_enqueues(void **state)
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, goes_on, NULL));
 }
 
-/* On rank 1 the first stream is held: the second execution waits for the first, whose staging it uses, on every rank. */
+/* On rank 1 the first stream is held: the second execution waits for the first, whose staging it uses, on both. */
 static heddle_status on_two_streams(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
