@@ -53,6 +53,15 @@ with heddle.Comm.open() as comm:
     refused(heddle.UnsupportedError, "meta", ht.switch, mine.to("meta"), plan)
     refused(heddle.ArgumentError, "partial sums", ht.split, mine,
             comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> sum@sp"))
+    with torch.inference_mode():
+        y = ht.switch(mine, plan)
+        assert torch.equal(y, wanted) and torch.equal(ht.switch(mine, plan, out=torch.empty(plan.dst_shape)), wanted)
+        y += 1
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x * 1):
+        x = mine.clone().requires_grad_()
+        y = ht.switch(x.sin(), plan) ** 2
+    y.sum().backward()
+    assert torch.allclose(x.grad, (2 * mine).sin())
     y = ht.switch(mine.clone().requires_grad_(), plan)
     y += 1  # in place, as on any operator's result
     y.sum().backward()

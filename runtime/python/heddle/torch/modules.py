@@ -76,6 +76,7 @@ class _Ranks:
         if x.dim() != len(dims.groups):
             raise ArgumentError(f"'{dims.text}' has {len(dims.groups)} dims, the tensor {tuple(x.shape)}")
         extents: List[int] = []
+        learned: Dict[str, int] = {}  # kept when all of x fits
         for length, group in zip(x.shape, dims.groups):
             known = {name: self._local(name, cut) for name in group if name in self.sizes}
             unknown, rest = [name for name in group if name not in known], 1
@@ -84,12 +85,13 @@ class _Ranks:
             if len(unknown) == 1 and unknown[0] != cut and rest > 0 and length % rest == 0:
                 known[unknown[0]] = length // rest
                 if not unknown[0].startswith("any"):
-                    self.sizes[unknown[0]] = length // rest
+                    learned[unknown[0]] = length // rest
             elif unknown or rest != length:
                 raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}; known are "
                                     f"{' '.join(f'{name}={size}' for name, size in self.sizes.items())}"
                                     f"{f', of {cut} this rank has {self._local(cut, cut)}' if cut in known else ''}")
             extents += [known[name] for name in group]
+        self.sizes.update(learned)
         x = x.reshape(extents)
         if cut is not None and self.part(cut)[1] == 0:
             x = x.narrow(dims.names.index(cut), 0, 0)
