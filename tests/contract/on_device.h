@@ -131,4 +131,38 @@ static inline heddle_status goes_through(heddle_comm *comm)
     return st;
 }
 
+/* Each call of the device's library that goes_through makes fails once. Either that is an error which says so; or what
+ * was asked for was done all the same (goes_through looks): the device of the calling thread was not set back, say, or
+ * one piece of memory was not released. No more bytes than these are left. */
+static inline void each_call_fails(heddle_wire wire, int64_t most_after_error, int64_t most_unreleased)
+{
+    device_sim sim;
+    int failed = 0;
+    heddle_comm *comm = alone_on(wire);
+    HD_OK(device_sim_get(&sim));
+    int64_t calls = sim.calls();
+    HD_OK(goes_through(comm));
+    calls = sim.calls() - calls;
+    heddle_comm_destroy(comm);
+    assert_int_equal(sim.device_bytes(), 0);
+    for (int64_t n = 1; n <= calls; n++) { /* some are repeated, as often as an event is looked at */
+        comm = alone_on(wire);
+        const int64_t bytes = sim.device_bytes();
+        sim.fail_at(n, 999);
+        heddle_status st = goes_through(comm);
+        sim.fail_at(0, 0);
+        if (st != HEDDLE_OK) {
+            assert_int_equal(st, HEDDLE_ERR_DEVICE);
+            assert_true(says("device cuda:") && says("failed with error 999"));
+            failed++;
+        }
+        heddle_comm_destroy(comm);
+        const int64_t left = sim.device_bytes() - bytes;
+        if (left > (st != HEDDLE_OK ? most_after_error : most_unreleased)) {
+            fail_msg("call %d of %d: status %d, %lld bytes are left", (int)n, (int)calls, (int)st, (long long)left);
+        }
+    }
+    assert_true(failed > 20); /* of some 30 by host, 75 by peer */
+}
+
 #endif
