@@ -23,26 +23,34 @@ right() {
     fi
 }
 
+# Every method by its name where messages are sent; where no message is, by random problems of four ranks.
+each_method() { # HOW OPTION...
+    local how=$1 method mask
+    shift
+    for method in ring rsa 'rsa --all-reduce' 'rsa --project 5' ulysses gather-kv; do
+        mask=--causal
+        [ "$method" = 'rsa --project 5' ] && mask=
+        # shellcheck disable=SC2086
+        right "$method $how" attention 'f64[b=2 s=37 h=4 d=8] on [sp=4]' --method $method --kv-heads 2 $mask "$@"
+    done
+    for method in lasp lasp2 scan 'lasp --bidirectional'; do
+        mask='--decay 0.9'
+        [ "$method" = 'lasp --bidirectional' ] && mask=
+        # shellcheck disable=SC2086
+        right "$method $how" linear-attention 'f64[b=2 s=37 h=2 d=8] on [sp=4]' --method $method $mask "$@"
+    done
+}
+
 for how in "" "--messages" "--hosts 2"; do
     # shellcheck disable=SC2206
     option=($how)
-    for ranks in ${how:+2} 4; do
-        softmax="f64[b=2 s=37 h=4 d=8] on [sp=$ranks]"
-        for method in ring rsa 'rsa --all-reduce' 'rsa --project 5' ulysses gather-kv; do
-            mask=--causal
-            [ "$method" = 'rsa --project 5' ] && mask=
-            # shellcheck disable=SC2086
-            right "$method $how" attention "$softmax" --method $method --kv-heads 2 $mask "${option[@]}"
-        done
-        for method in lasp lasp2 scan; do
-            right "$method $how" linear-attention "f64[b=2 s=37 h=2 d=8] on [sp=$ranks]" --method $method --decay 0.9 "${option[@]}"
-        done
-        right "both ways $how" linear-attention "f64[b=2 s=37 h=2 d=8] on [sp=$ranks]" --method lasp --bidirectional "${option[@]}"
-    done
+    [ -z "$how" ] || each_method "$how" "${option[@]}"
     right "usp $how" attention 'f64[b=2 s=37 h=4 d=8] on [ring=2 sp=2]' --method usp --causal --zigzag "${option[@]}"
+    few=2
+    [ -n "$how" ] || few=4
     for command in attention linear-attention; do
-        right "random $how" $command --random 20 --ranks 4 --seed 5 "${option[@]}"
-        right "random of 3 $how" $command --random 10 --ranks 3 --seed 6 "${option[@]}"
+        right "random of 3 $how" $command --random 20 --ranks 3 --seed 5 "${option[@]}"
+        right "random of $few $how" $command --random $((5 * few)) --ranks $few --seed 6 "${option[@]}"
     done
 done
 [ $failed = 0 ] && echo "attention on MPI ranks: verified"
