@@ -103,8 +103,12 @@ mkfifo "$work/frames"
 for stream in 0 1 2; do
     sh -c "exec \"\$0\" run \"\$1\" --input \"\$2\" $stream>&-" "$HEDDLE" "$HEDDLE_SOURCE/tests/golden/tiny.yaml" "$work/frames" >/dev/null 2>&1 </dev/null &
     reader=$!
-    exec 9>"$work/frames" # returns when the command has opened its end
-    kept=$(readlink "/proc/$reader/fd/$stream")
+    exec 9<>"$work/frames" # does not wait; the command opens its end when it may
+    kept=
+    for _ in $(seq $((600 * ${HEDDLE_TEST_TIME_SCALE:-1}))); do
+        readlink /proc/$reader/fd/* 2>/dev/null | grep -qxF "$work/frames" && kept=$(readlink "/proc/$reader/fd/$stream") && break
+        sleep 0.1
+    done
     exec 9>&-
     wait $reader
     [ "$kept" = /dev/null ] || fail "closed stream $stream became '$kept'"
