@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # heddle verify attention and bench attention: right answers, exit codes, sentences; saved arrays against NumPy.
 set -u
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 failed=0
 check() { # wanted exit code, text that must appear, arguments
     local wanted=$1 text=$2
@@ -67,6 +68,8 @@ for name, x in want.items():
     if not error < 1e-12:
         sys.exit(f"{name}.npy differs from NumPy's by {error}")
 PY
+else
+    not_here numpy "no Python with NumPy: saved arrays"
 fi
 [ $failed = 0 ] && echo "attention: verified"
 exit $failed

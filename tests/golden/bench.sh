@@ -1,5 +1,7 @@
 # heddle bench: the keys of its JSON, the list of kernels, forced kernels, and complaints.
 set -u
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+command -v python3 >/dev/null || not_here python "no python3: JSON is not read back"
 failed=0
 fail() {
     echo "FAILED: $*" >&2

@@ -90,6 +90,8 @@ assert all(x["backward_bytes_total"] == 2 * x["forward_bytes_total"] for x in b)
 c = [x for x in s["stages"] if x["name"] == "C"]
 assert all(x["forward_bytes_total"] == 3 * 2 * 15 * 4 * 12 * 12 * 4 and x["forward_messages"] == 3 for x in c)
 PY
+else
+    not_here python "no python3: sums of the saved schedule"
 fi
 
 # Every method, uneven shards, ranks without rows, two axes, bf16, several threads.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Bad input of heddle run: exit code 2 (3 where no plan exists) and one sentence that names the file and the numbers.
 set -uo pipefail
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -115,6 +116,8 @@ if command -v python3 >/dev/null; then
     head -c 100000 "$work/w.st" >"$work/cut.st"
     refuses 2 'cut.st' "$model" --weights "$work/cut.st"
     refuses 2 'blocks.2.s.attn' "$model" --weights "$work/w.st" --layers 3
+else
+    not_here python "no python3: weights of other shapes"
 fi
 
 # A file that does not end.
