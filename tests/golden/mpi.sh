@@ -30,6 +30,11 @@ exits() {
     fi
 }
 
+sim=$HEDDLE_BUILD/tests/device-sim # between processes of MPI devices' memory is mapped as between those of shm
+if [ -e "$sim/libheddle_cuda.so" ]; then
+    HEDDLE_MODULE_PATH=$sim exits "wire peer" 0 verify --random 20 --ranks 3 --transport mpi --seed 13 --device cuda \
+        --wire peer
+fi
 for how in "" "--messages" "--hosts 2"; do
     # shellcheck disable=SC2086
     exits "random $how" 0 verify --random 60 --ranks 4 --transport mpi --seed 11 $how
