@@ -190,6 +190,8 @@ with heddle.Comm.open() as comm:
     assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
     for a, b in zip(got[2], wanted[2]):
         close(a, b)
+    for name in ("reshard", "attention", "attention_backward"):  # in the same order on all ranks
+        assert torch._higher_order_ops.effects.has_effects(getattr(torch.ops.heddle, name).default)
     there = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
     into = torch.compile(lambda x, out: ht.switch(x + 1, there, out=out) * 2, fullgraph=True, backend="aot_eager")
     x, out = torch.randn(there.src_shape), torch.empty(there.dst_shape)

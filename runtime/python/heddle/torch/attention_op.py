@@ -7,7 +7,7 @@ import torch
 
 from ..attention import Attention, LinearAttention, Place, by_number
 from ..errors import ArgumentError, UnsupportedError
-from .reshard import dtype_of, look, pooled
+from .reshard import dtype_of, keep_order, look, pooled
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -152,3 +152,4 @@ torch.library.register_fake("heddle::attention_backward",
                             lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
 torch.library.register_autograd("heddle::attention", _gradient, setup_context=_setup, lib=_ops)
 torch.library.register_autograd("heddle::attention_backward", _twice, lib=_ops)
+keep_order(torch.ops.heddle.attention, torch.ops.heddle.attention_backward)

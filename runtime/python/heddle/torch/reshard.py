@@ -171,3 +171,17 @@ _ops.impl("reshard_out", _reshard_out, "CPU")
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
 torch.library.register_fake("heddle::reshard_out", _fake_out, lib=_ops)
 torch.library.register_autograd("heddle::reshard", _backward, setup_context=_setup, lib=_ops)
+
+
+def keep_order(*operators: Any) -> None:
+    """A compiler leaves them in the order of the program, which is the same on all ranks: by tokens from one to the
+    next, where this torch has them."""
+    try:
+        from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+    except ImportError:
+        return
+    for operator in operators:
+        _register_effectful_op(operator.default, _EffectType.ORDERED)
+
+
+keep_order(torch.ops.heddle.reshard)
