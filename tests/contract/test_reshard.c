@@ -296,5 +296,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_kernel),
         cmocka_unit_test(forced_kernel_stays),
     };
+    rc_prepare(lines, (int)(sizeof lines / sizeof *lines));
+    rc_prepare(sum_lines, (int)(sizeof sum_lines / sizeof *sum_lines));
+    rc_prepare(timed_lines, (int)(sizeof timed_lines / sizeof *timed_lines));
     return HD_RUN_CASES(cases, argc, argv);
 }
