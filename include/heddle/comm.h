@@ -112,6 +112,9 @@ HEDDLE_API heddle_status heddle_comm_join(heddle_comm **out, const char *key, in
  * nothing else (HEDDLE_ERR_ARG), until the last of them is freed. So a tensor that lives in one may outlive its
  * communicator.
  *
+ * Wire "nccl": graphs that executions were captured into must be destroyed before. NCCL ends only when they are gone,
+ * and perhaps with other ranks of the host: the call waits for that until the deadline, and a thread goes on waiting.
+ *
  * A fork of a process that has a communicator cannot use it: calls fail with HEDDLE_ERR_ARG and name both processes
  * (those on links, plans and sessions do not look: leave them alone). Destroying it there frees that process's handle;
  * neither the parent nor its peers notice. */

@@ -20,8 +20,9 @@ struct ncclComm;
  * once.
  *
  * After a failure, at the deadline and after an abort heddle uses it no more and says so on all ranks, but what is
- * enqueued goes on waiting until the caller ends it (ncclCommAbort), and so do streams behind it. Plans that are
- * destroyed meanwhile leave their workspace on the device alone.
+ * enqueued goes on waiting until the caller ends it (ncclCommAbort, from then on, also before heddle_comm_destroy),
+ * and so do streams behind it. Where it has not ended within a second heddle frees no memory of the device any more,
+ * neither plans' workspace nor buffers, because that would wait for it.
  *
  * Errors of heddle_comm_attach_device, and HEDDLE_ERR_MISMATCH: `borrowed` has another number of ranks, another rank or
  * another device than comm; the sentence has both (on this rank; the others get HEDDLE_ERR_PEER), or some ranks lend

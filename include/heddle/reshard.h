@@ -153,7 +153,9 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * On the wire "nccl" the call only *enqueues*: it waits for no other rank but where NCCL itself does so to enqueue. src
  * is free and dst complete in stream order; wait, test and heddle_comm_poll say what went wrong meanwhile, and then,
  * or at the deadline, end what is enqueued on this rank (ncclCommAbort). It may be captured into a graph: counters then
- * count the capture once, and the caller orders replays and other executions of the plan, which share its workspace.
+ * count the capture once, and the caller orders replays and other executions of the plan, which share its workspace;
+ * the graph is destroyed before the communicator. Replays have no deadline. The call makes a pair of events where more
+ * executions of a communicator are under way than ever before, beyond eight.
  * Ranks that share a device need streams of their own: on the default stream they would wait for one another for ever.
  * A rank whose arguments are refused gives up.
  *

@@ -55,15 +55,17 @@ typedef struct hd_comm_letters {
     int nsends, nrecvs;
     int64_t deadline_ms; /* 0: the communicator's */
 } hd_comm_letters;
-/* Returns when all of it is enqueued as one. After a failure nothing that was enqueued goes on, and the communicator is
- * of no more use. */
+/* Returns when all of it is enqueued as one. After a failure what was enqueued ends soon, and the communicator is of no
+ * more use. */
 heddle_status hd_comm_mail_exchange(heddle_comm *comm, const hd_comm_letters *letters, heddle_stream stream,
                                     int is_captured);
 /* Has anything gone wrong with what is enqueued, or in another rank? Never waits. */
 heddle_status hd_comm_mail_check(heddle_comm *comm);
-/* What is enqueued ends, now, and all ranks are told `st` with the sentence of the moment; returns it, or what it is
+/* What is enqueued ends soon, and all ranks are told `st` with the sentence of the moment; returns it, or what it is
  * due to. */
 heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st);
+/* 1: something went wrong, and the library's handle is lent: what is enqueued ends when its owner ends that. */
+int hd_comm_mail_is_left(heddle_comm *comm);
 /* Ranks of the user's communicator that have this rank's device, itself included. */
 typedef struct hd_sharers {
     int all, in_process;

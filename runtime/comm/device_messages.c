@@ -1,67 +1,14 @@
-/* The wire nccl: messages between the ranks' devices. The library's handle belongs to the communicator without parent;
- * whoever finds that something went wrong ends it, once, and with it what is enqueued on the device: the rank's thread,
- * or one beside it, because the rank's may wait for the device and ask nobody. */
+/* The wire nccl: messages between the ranks' devices. The library's handle belongs to the communicator without parent.
+ * Whoever finds that something went wrong, the rank's thread or the one beside it, says so once; then the one beside it
+ * ends the handle, and with it what is enqueued on the device. */
 #include "runtime/comm/device_messages.h"
 
-#include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
-enum {
-    YIELDS = 256,
-    NAP_NS = 20000,
-    NEWS_NS = 100000000, /* that who is to blame needs to get here */
-    LOOK_EVERY_NS = 20000000
-};
-
-void hd_comm_mail_nap(int turn)
-{
-    const struct timespec some = {.tv_nsec = NAP_NS};
-    if (turn < YIELDS) {
-        sched_yield();
-    } else {
-        nanosleep(&some, NULL);
-    }
-}
+enum { NEWS_NS = 100000000 /* that who is to blame needs to get here */ };
 
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
-
-/* With the lock, with the sentence of the moment. */
-static void break_off(hd_comm_mail *mail, heddle_status st)
-{
-    if (mail->broken == HEDDLE_OK) {
-        mail->broken = st;
-        snprintf(mail->why, sizeof mail->why, "%s", heddle_last_error());
-        hd_messages_end(&mail->messages, 1);
-    }
-}
-
-/* With the lock. The exchange that was enqueued last: the deadline runs from when its stream is known to have come to
- * it. */
-static heddle_status look_at_clock(hd_comm_mail *mail)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_device *device = mail->device;
-    int done = 0;
-    if (!mail->is_recorded) {
-        return HEDDLE_OK;
-    }
-    HD_TRY(device->library->event_test(mail->ended, device->number, &done));
-    mail->is_recorded = !done;
-    if (!done && mail->late_ns == 0) {
-        HD_TRY(device->library->event_test(mail->begun, device->number, &done));
-        mail->late_ns = done ? hd_comm_deadline_ns(mail->root, mail->deadline_ms) : 0;
-    } else if (!done && hd_now_ns() > mail->late_ns) {
-        st = hd_fail(HEDDLE_ERR_TIMEOUT,
-                     "rank %d: messages between devices (%s) that its stream has come to did not come before the "
-                     "deadline",
-                     mail->root->rank, mail->messages.describe);
-    }
-out:
-    return st;
-}
 
 heddle_status hd_comm_mail_look(hd_comm_mail *mail, int *done)
 {
@@ -81,7 +28,7 @@ static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, 
     int is_gone = st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER;
     for (int turn = 0; is_gone && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
         cause = hd_comm_check(root);
-        hd_comm_mail_nap(turn);
+        hd_nap(turn);
     }
     if (cause == HEDDLE_OK) {
         return hd_fail(st, "%s", why);
@@ -98,9 +45,18 @@ heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st)
     st = find_cause(root, st, why, sizeof why);
     st = hd_comm_abort_with(root, st);
     pthread_mutex_lock(&root->mail->lock);
-    break_off(root->mail, st);
+    hd_comm_mail_break_off(root->mail, st);
     pthread_mutex_unlock(&root->mail->lock);
     return hd_fail(st, "%s", why);
+}
+
+int hd_comm_mail_is_left(heddle_comm *comm)
+{
+    const heddle_comm *root = comm->root;
+    pthread_mutex_lock(&root->mail->lock);
+    int is_left = root->mail->broken != HEDDLE_OK && root->lent != NULL;
+    pthread_mutex_unlock(&root->mail->lock);
+    return is_left;
 }
 
 heddle_status hd_comm_mail_check(heddle_comm *comm)
@@ -110,74 +66,11 @@ heddle_status hd_comm_mail_check(heddle_comm *comm)
     int done = 0;
     pthread_mutex_lock(&mail->lock);
     heddle_status st = hd_comm_mail_look(mail, &done);
-    st = st == HEDDLE_OK ? look_at_clock(mail) : st;
+    st = st == HEDDLE_OK ? hd_comm_mail_look_at_clock(mail, 0) : st;
     int is_known = mail->broken != HEDDLE_OK && mail->broken != HEDDLE_ERR_PEER; /* and all have been told */
     pthread_mutex_unlock(&mail->lock);
     st = st == HEDDLE_OK ? hd_comm_check(root) : st;
     return st == HEDDLE_OK || is_known ? st : hd_comm_mail_give_up(root, st);
-}
-
-/* --- the thread beside -------------------------------------------------------------------------------------------- */
-
-/* With the lock. It must not ask what only the rank's thread may (hd_comm_check): who it was is said when that asks. */
-static void look_around(hd_comm_mail *mail)
-{
-    heddle_status st = HEDDLE_OK;
-    int done = 0, is_over = hd_group_is_over(mail->root->group, mail->life);
-    if (mail->broken != HEDDLE_OK) {
-        return;
-    }
-    if (is_over) {
-        st = hd_fail(HEDDLE_ERR_PEER, "rank %d: a rank has given up or died", mail->root->rank);
-    } else {
-        st = hd_comm_mail_look(mail, &done);
-        st = st == HEDDLE_OK ? look_at_clock(mail) : st;
-    }
-    if (st != HEDDLE_OK) {
-        if (!is_over) {
-            (void)hd_comm_abort(mail->root, heddle_last_error());
-        }
-        break_off(mail, st);
-    }
-}
-
-static void *watch(void *arg)
-{
-    hd_comm_mail *mail = arg;
-    pthread_mutex_lock(&mail->lock);
-    while (!mail->shall_end) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        int64_t ns = until.tv_nsec + LOOK_EVERY_NS;
-        until.tv_sec += ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
-        if (pthread_cond_timedwait(&mail->ends, &mail->lock, &until) == ETIMEDOUT && !mail->shall_end) {
-            look_around(mail);
-        }
-    }
-    pthread_mutex_unlock(&mail->lock);
-    return NULL;
-}
-
-heddle_status hd_comm_mail_start_watch(hd_comm_mail *mail)
-{
-    int error = pthread_create(&mail->watch, NULL, watch, mail);
-    mail->is_watched = error == 0;
-    return error == 0 ? HEDDLE_OK
-                      : hd_fail(HEDDLE_ERR_NOMEM, "the thread that watches over device %s cannot be started (error %d)",
-                                mail->device->name, error);
-}
-
-void hd_comm_mail_stop_watch(hd_comm_mail *mail)
-{
-    if (mail->is_watched) {
-        pthread_mutex_lock(&mail->lock);
-        mail->shall_end = 1;
-        pthread_cond_signal(&mail->ends);
-        pthread_mutex_unlock(&mail->lock);
-        pthread_join(mail->watch, NULL);
-        mail->is_watched = 0;
-    }
 }
 
 /* --- exchanges ---------------------------------------------------------------------------------------------------- */
@@ -199,7 +92,7 @@ heddle_status hd_comm_mail_settle(hd_comm_mail *mail, int64_t deadline_ms, const
             return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: %s (%s) did not go on before the deadline", mail->root->rank,
                            what, mail->messages.describe);
         }
-        hd_comm_mail_nap(turn);
+        hd_nap(turn);
     }
 out:
     return st;
@@ -218,13 +111,38 @@ heddle_status hd_comm_mail_begin(hd_comm_mail *mail, const hd_comm_letters *lett
     return st;
 }
 
-static heddle_status record(hd_comm_mail *mail, void *event, heddle_stream stream, int64_t deadline_ms)
+/* What is behind it in the stream. */
+static heddle_status begin_span(hd_mail_span **out, hd_comm_mail *mail, heddle_stream stream, int64_t deadline_ms)
 {
+    heddle_status st = HEDDLE_OK;
     pthread_mutex_lock(&mail->lock);
-    heddle_status st = mail->device->library->event_record(event, mail->device->number, stream);
-    mail->is_recorded = st == HEDDLE_OK && event == mail->ended;
-    mail->late_ns = 0;
-    mail->deadline_ms = deadline_ms;
+    HD_TRY(mail->spare == NULL ? hd_comm_mail_add_spare(mail) : HEDDLE_OK);
+    HD_TRY(mail->device->library->event_record(mail->spare->begun, mail->device->number, stream));
+    *out = mail->spare;
+    mail->spare = (*out)->next;
+    (*out)->next = NULL;
+    (*out)->late_ns = 0;
+    (*out)->deadline_ms = deadline_ms;
+out:
+    pthread_mutex_unlock(&mail->lock);
+    return st;
+}
+
+/* NULL is legal. */
+static heddle_status end_span(hd_mail_span *span, hd_comm_mail *mail, heddle_stream stream, heddle_status st)
+{
+    if (span == NULL) {
+        return st;
+    }
+    pthread_mutex_lock(&mail->lock);
+    st = st == HEDDLE_OK ? mail->device->library->event_record(span->ended, mail->device->number, stream) : st;
+    if (st == HEDDLE_OK) {
+        *(mail->last != NULL ? &mail->last->next : &mail->under_way) = span;
+        mail->last = span;
+    } else {
+        span->next = mail->spare;
+        mail->spare = span;
+    }
     pthread_mutex_unlock(&mail->lock);
     return st;
 }
@@ -234,10 +152,11 @@ heddle_status hd_comm_mail_exchange(heddle_comm *comm, const hd_comm_letters *le
 {
     heddle_status st = HEDDLE_OK;
     hd_comm_mail *mail = comm->root->mail;
-    HD_TRY(is_captured ? HEDDLE_OK : record(mail, mail->begun, stream, letters->deadline_ms));
+    hd_mail_span *span = NULL;
+    HD_TRY(is_captured ? HEDDLE_OK : begin_span(&span, mail, stream, letters->deadline_ms));
     HD_TRY(hd_comm_mail_begin(mail, letters, stream));
-    HD_TRY(hd_comm_mail_settle(mail, letters->deadline_ms, "an exchange between devices"));
-    st = is_captured ? HEDDLE_OK : record(mail, mail->ended, stream, letters->deadline_ms);
+    st = hd_comm_mail_settle(mail, letters->deadline_ms, "an exchange between devices");
 out:
+    st = end_span(span, mail, stream, st);
     return st == HEDDLE_OK ? st : hd_comm_mail_give_up(comm, st);
 }

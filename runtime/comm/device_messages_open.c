@@ -2,8 +2,9 @@
 #include "runtime/comm/device_messages.h"
 
 #include <string.h>
+#include <time.h>
 
-enum { WORD_BYTES = 16 };
+enum { WORD_BYTES = 16, SPARES = 8 /* exchanges that may be under way before execute makes events */ };
 
 /* Which library it is, if there is one. */
 heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
@@ -71,7 +72,7 @@ static heddle_status await(hd_comm_mail *mail, void *event)
             return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
                            mail->root->rank);
         }
-        hd_comm_mail_nap(turn);
+        hd_nap(turn);
     }
     st = hd_comm_mail_look(mail, &settled); /* what failed has ended, too */
 out:
@@ -105,28 +106,22 @@ out:
     return st;
 }
 
-static void mail_free(hd_comm_mail *mail)
-{
-    hd_comm_mail_stop_watch(mail);
-    hd_group_free_lives(mail->life, mail->root->group);
-    mail->device->library->event_destroy(mail->begun, mail->device->number);
-    mail->device->library->event_destroy(mail->ended, mail->device->number);
-    pthread_mutex_destroy(&mail->lock);
-    pthread_cond_destroy(&mail->ends);
-    hd_free(mail);
-}
-
 static heddle_status make_mail(hd_comm_mail **out, heddle_comm *root, const hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
+    pthread_condattr_t by_monotonic;
     HD_TRY(hd_alloc((void **)out, 1, sizeof **out, "messages between devices"));
     (*out)->root = root;
     (*out)->device = device;
     pthread_mutex_init(&(*out)->lock, NULL);
-    pthread_cond_init(&(*out)->ends, NULL);
+    pthread_condattr_init(&by_monotonic);
+    pthread_condattr_setclock(&by_monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&(*out)->news, &by_monotonic);
+    pthread_condattr_destroy(&by_monotonic);
     HD_TRY(hd_group_copy_lives(&(*out)->life, root->group));
-    HD_TRY(device->library->event_create(&(*out)->begun, device->number));
-    HD_TRY(device->library->event_create(&(*out)->ended, device->number));
+    for (int i = 0; i < SPARES; i++) {
+        HD_TRY(hd_comm_mail_add_spare(*out));
+    }
     st = hd_messages_load(&(*out)->messages, "nccl", device->folder, device);
 out:
     return st;
@@ -151,9 +146,7 @@ heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
     mail = NULL;
 out:
     if (mail != NULL) {
-        hd_comm_mail_stop_watch(mail);
-        hd_messages_end(&mail->messages, 1);
-        mail_free(mail);
+        hd_comm_mail_end(mail, 1);
     }
     return st;
 }
@@ -165,8 +158,6 @@ void hd_comm_close_mail(heddle_comm *comm)
     if (mail == NULL || hd_group_is_fork(comm->group)) {
         return; /* what a fork has of it is the parent's */
     }
-    hd_comm_mail_stop_watch(mail);
-    hd_messages_end(&mail->messages, mail->broken != HEDDLE_OK || hd_comm_check(comm) != HEDDLE_OK);
-    mail_free(mail);
+    hd_comm_mail_end(mail, hd_comm_check(comm) != HEDDLE_OK);
     comm->mail = NULL;
 }

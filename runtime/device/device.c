@@ -47,11 +47,17 @@ static void free_first(hd_device *device, hd_device_buffer **list)
 {
     hd_device_buffer *buffer = *list;
     *list = buffer->next;
-    if (device->opened_by == getpid() && !(device->is_mapped && buffer->at != NULL)) {
+    int is_in_use = device->is_left || (device->is_mapped && buffer->at != NULL);
+    if (device->opened_by == getpid() && !is_in_use) {
         device->library->free(buffer->memory, device->number);
     }
     hd_free(buffer->at);
     hd_free(buffer);
+}
+
+void hd_device_leave(hd_device *device)
+{
+    device->is_left = 1;
 }
 
 int hd_device_release(hd_device *device, void *memory)
@@ -101,6 +107,9 @@ static void free_page(hd_device *device)
 {
     void *page = device->pages;
     device->pages = *device->pages;
+    if (device->is_left) {
+        return;
+    }
     if (device->opened_by == getpid()) {
         device->library->unpin(page, device->number);
     }

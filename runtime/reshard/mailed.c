@@ -14,6 +14,8 @@ struct hd_mailed {
     heddle_stream stream;         /* of it */
     int is_recorded;              /* it may still be under way */
     int is_started;               /* by start, and nobody has heard of its end */
+    int is_captured;              /* some executions are in graphs */
+    int was_awaited;              /* after a failure */
 };
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -153,15 +155,55 @@ static heddle_status enqueue(heddle_reshard *plan, heddle_stream stream, int is_
         HD_TRY(hd_device_mail_run(m->phase[p], place(plan, phase->src), place(plan, phase->dst), stream, is_captured,
                                   hd_channel_sent(plan->channel)));
     }
-    HD_TRY(copy_local(m, &m->after, place(plan, HD_PLACE_DST), plan->dst, stream));
+    st = copy_local(m, &m->after, place(plan, HD_PLACE_DST), plan->dst, stream);
+out:
+    return st;
+}
+
+/* Also behind work some of which could not be enqueued: the rest is under way. */
+static heddle_status record(heddle_reshard *plan, heddle_stream stream, int is_captured, heddle_status enqueued)
+{
+    hd_mailed *m = plan->mailed;
+    m->is_captured |= is_captured;
+    heddle_status st = HEDDLE_OK;
     if (!is_captured) {
-        HD_TRY(library->event_record(m->event, m->device->number, stream));
+        st = m->device->library->event_record(m->event, m->device->number, stream);
         m->stream = stream;
         m->is_recorded = 1;
     }
-    plan->executions++;
-out:
+    st = enqueued == HEDDLE_OK ? st : enqueued;
+    plan->executions += st == HEDDLE_OK;
     return st;
+}
+
+/* After a failure what is enqueued ends soon, unless the handle is the caller's. 0: it has not, or nobody knows. */
+static int has_ended(const heddle_reshard *plan)
+{
+    const hd_mailed *m = plan->mailed;
+    int done = !m->is_recorded;
+    int64_t until_ns = hd_now_ns() + END_NS;
+    for (int turn = 0; !done && hd_now_ns() < until_ns; turn++) {
+        if (m->device->library->event_test(m->event, m->device->number, &done) != HEDDLE_OK) {
+            return 1; /* the device is of no more use */
+        }
+        hd_nap(turn);
+    }
+    return done && !(m->is_captured && hd_comm_mail_is_left(plan->comm));
+}
+
+/* The sentence stays. src and dst are the caller's again, or the device's memory is left alone. */
+static heddle_status await_end(heddle_reshard *plan, heddle_status st)
+{
+    char why[1024];
+    if (st == HEDDLE_OK || plan->mailed->was_awaited) {
+        return st;
+    }
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    plan->mailed->was_awaited = 1;
+    if (!has_ended(plan)) {
+        hd_device_leave(hd_comm_device(plan->comm));
+    }
+    return hd_fail(st, "%s", why);
 }
 
 static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
@@ -175,10 +217,10 @@ static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, h
     HD_TRY(hd_comm_mail_check(plan->comm));
     HD_TRY(check(plan, src, dst));
     st = device->library->stream_captures(&captures, device->number, stream);
-    st = st == HEDDLE_OK ? enqueue(plan, stream, captures) : st;
+    st = st == HEDDLE_OK ? record(plan, stream, captures, enqueue(plan, stream, captures)) : st;
     st = st == HEDDLE_OK ? st : hd_comm_mail_give_up(plan->comm, st);
 out:
-    return st;
+    return await_end(plan, st);
 }
 
 static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
@@ -205,7 +247,7 @@ out:
         *done = 1;
         m->is_started = 0;
     }
-    return st;
+    return await_end(plan, st);
 }
 
 static heddle_status wait(heddle_reshard *plan)
@@ -224,7 +266,7 @@ static heddle_status wait(heddle_reshard *plan)
                          "reshard %s",
                          hd_comm_rank_name(plan->comm, plan->rank), plan->mailed->device->name, plan->line_text);
             plan->mailed->is_started = 0;
-            return hd_comm_mail_give_up(plan->comm, st);
+            return await_end(plan, hd_comm_mail_give_up(plan->comm, st));
         }
         hd_nap(turn);
     }
@@ -256,20 +298,6 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->is_capturable = 1;
 }
 
-/* After a failure what is enqueued ends soon, unless the handle is the caller's. */
-static int has_ended(const hd_mailed *m)
-{
-    int done = !m->is_recorded;
-    int64_t until_ns = hd_now_ns() + END_NS;
-    for (int turn = 0; !done && hd_now_ns() < until_ns; turn++) {
-        if (m->device->library->event_test(m->event, m->device->number, &done) != HEDDLE_OK) {
-            return 1; /* the device is of no more use */
-        }
-        hd_nap(turn);
-    }
-    return done;
-}
-
 static void destroy(heddle_reshard *plan)
 {
     hd_mailed *m = plan->mailed;
@@ -277,7 +305,8 @@ static void destroy(heddle_reshard *plan)
         return;
     }
     (void)wait(plan);
-    if (!has_ended(m)) { /* somebody else has to end it: its memory stays */
+    if (!has_ended(plan)) { /* somebody else has to end it: its memory stays, and so does what is freed from now on */
+        hd_device_leave(hd_comm_device(plan->comm));
         hd_free(m);
         return;
     }

@@ -21,14 +21,16 @@ typedef struct nccl_sim {
     int (*destroy)(struct ncclComm *comm);
     int (*abort)(struct ncclComm *comm);
     int (*set_device)(int device); /* CUDA's */
+    void (*end_together)(int nranks);
 } nccl_sim;
 
 /* From the library as heddle loads it. */
 static inline nccl_sim get_sim(void)
 {
-    static const char *const names[] = {
-        "ncclsim_fail_at", "ncclsim_fail_group_at", "ncclsim_calls",   "ncclsim_comms", "ncclsim_aborts",
-        "ncclGetUniqueId", "ncclCommInitRank",      "ncclCommDestroy", "ncclCommAbort", "cudaSetDevice"};
+    static const char *const names[] = {"ncclsim_fail_at",  "ncclsim_fail_group_at", "ncclsim_calls",
+                                        "ncclsim_comms",    "ncclsim_aborts",        "ncclGetUniqueId",
+                                        "ncclCommInitRank", "ncclCommDestroy",       "ncclCommAbort",
+                                        "cudaSetDevice",    "ncclsim_end_together"};
     nccl_sim out;
     void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
     assert_non_null(handle);

@@ -1,6 +1,8 @@
-/* The wire nccl and graphs of CUDA: what heddle asks of the device meanwhile does no harm to a capture. */
+/* The wire nccl and graphs of CUDA: what heddle asks of the device meanwhile does no harm to a capture; and NCCL does
+ * not end before the graphs that have work of it, or ranks that it ends with: nobody waits for that for ever. */
 #include "graphs.h"
 #include "nccl_sim.h"
+#include "time_limit.h"
 
 enum { RANKS = 2, MODES = 3 };
 
@@ -91,11 +93,140 @@ static void the_watch_harms_no_capture(void **state)
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, captured_meanwhile, NULL));
 }
 
+/* --- ends ------------------------- */
+
+typedef struct ends {
+    nccl_sim sim;
+    int gives_up; /* rank 1, while rank 0 has a replay under way */
+    void *exec[RANKS];
+    _Atomic int destroyed;
+} ends;
+
+/* A communicator of the ranks that heddle_run_ranks has started, which the test destroys itself. */
+static heddle_status join(heddle_comm **out, const heddle_comm *launched)
+{
+    heddle_comm_options options = by_nccl(1000);
+    char key[64];
+    snprintf(key, sizeof key, "heddle-test-ends-%d", (int)getpid());
+    return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &options);
+}
+
+static heddle_status capture(void **exec, const device_fixture *f, const graphs *g, void *stream)
+{
+    heddle_status st = HEDDLE_OK;
+    void *graph = NULL;
+    CHECK(g->begin(stream, 1) == 0);
+    HD_TRY(heddle_reshard_execute(f->reshard, f->src, f->dst, stream));
+    CHECK(g->end(stream, &graph) == 0 && g->instantiate(exec, graph, 0) == 0 && g->graph_destroy(graph) == 0);
+out:
+    return st;
+}
+
+static heddle_status replay_alone(heddle_comm *comm, const ends *e, const graphs *g, void *stream)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t began_ns = hd_now_ns();
+    if (heddle_comm_rank(comm) == 1) {
+        return heddle_comm_abort(comm, "tired");
+    }
+    CHECK(g->launch(e->exec[0], stream) == 0);
+    HD_TRY(device_settle(comm, stream));
+    CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_PEER && says("rank 1 gave up: tired"));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
+out:
+    return st;
+}
+
+/* The graph outlives the communicator. */
+static heddle_status keeps_graph(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    ends *e = arg;
+    heddle_comm *comm = NULL;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    HD_TRY(join(&comm, launched));
+    HD_TRY(device_sim_get(&sim));
+    graphs g = get_graphs(&sim);
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(capture(&e->exec[heddle_comm_rank(launched)], &f, &g, stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    st = e->gives_up ? replay_alone(comm, e, &g, stream) : HEDDLE_OK;
+out:
+    device_tear_down(&f);
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    int64_t began_ns = hd_now_ns();
+    heddle_comm_destroy(comm);
+    return st == HEDDLE_OK && hd_now_ns() - began_ns > hd_test_limit_ns(4)
+               ? heddle_set_error(HEDDLE_ERR_INTERNAL, "it took too long")
+               : st;
+}
+
+static void a_graph_may_outlive_its_communicator(void **state)
+{
+    (void)state;
+    heddle_comm *comm = NULL;
+    heddle_comm_options options = by_nccl(1000);
+    device_sim sim;
+    HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the library */
+    HD_OK(device_sim_get(&sim));
+    graphs g = get_graphs(&sim);
+    heddle_comm_destroy(comm);
+    for (int gives_up = 0; gives_up < 2; gives_up++) {
+        ends e = {.sim = get_sim(), .gives_up = gives_up};
+        HD_OK(heddle_run_ranks(RANKS, "threads", keeps_graph, &e));
+        assert_int_equal(e.sim.comms(), RANKS);
+        for (int r = 0; r < RANKS; r++) {
+            assert_int_equal(g.exec_destroy(e.exec[r]), 0);
+        }
+        for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
+            usleep(1000);
+        }
+        assert_int_equal(e.sim.comms(), 0);
+    }
+}
+
+/* Rank 1 stays until rank 0's communicator is gone, which NCCL would rather destroy together with its own. */
+static heddle_status leaves_early(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    ends *e = arg;
+    heddle_comm *comm = NULL;
+    int64_t began_ns = hd_now_ns();
+    HD_TRY(join(&comm, launched));
+    while (heddle_comm_rank(launched) == 1 && !e->destroyed && hd_now_ns() - began_ns < hd_test_limit_ns(8)) {
+        usleep(1000);
+    }
+    CHECK(heddle_comm_rank(launched) == 0 || e->destroyed);
+out:
+    heddle_comm_destroy(comm);
+    e->destroyed = 1;
+    return st;
+}
+
+static void a_rank_may_leave_before_others(void **state)
+{
+    (void)state;
+    ends e = {.sim = get_sim()};
+    e.sim.end_together(RANKS);
+    HD_OK(heddle_run_ranks(RANKS, "threads", leaves_early, &e));
+    for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
+        usleep(1000);
+    }
+    assert_int_equal(e.sim.comms(), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(a_capture_may_follow_at_once),
         cmocka_unit_test(the_watch_harms_no_capture),
+        cmocka_unit_test(a_graph_may_outlive_its_communicator),
+        cmocka_unit_test(a_rank_may_leave_before_others),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -30,6 +30,9 @@ HD_SIM_EXPORT int64_t hd_sim_calls(void);
 HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
 /* Kernels that ran, and the blocks of the last one that ended. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
+/* Into the graph that `stream` is captured into: when that one is gone, gone(user) is called, which must not call CUDA
+ * (cudaGraphRetainUserObject in short). 0: nothing is captured there. */
+HD_SIM_EXPORT int hd_sim_when_gone(void *stream, void (*gone)(void *user), void *user);
 /* The address through which host code may look at device memory: tests only. */
 HD_SIM_EXPORT void *hd_sim_view(const void *device_memory, uint64_t bytes);
 

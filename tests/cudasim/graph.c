@@ -87,6 +87,26 @@ cudaError_t hd_sim_capture_op(cudaStream_t stream, const hd_sim_op *what)
     return cudaSuccess;
 }
 
+static void run_nothing(hd_sim_op *op)
+{
+    (void)op;
+}
+
+static void drop_gone(hd_sim_op *op)
+{
+    op->u.host.function(op->u.host.user);
+}
+
+int hd_sim_when_gone(void *stream, void (*gone)(void *user), void *user)
+{
+    const hd_sim_op op = {.run = run_nothing, .drop = drop_gone, .u.host = {gone, user}};
+    hd_sim_lock();
+    cudaStream_t found = hd_sim_stream(stream);
+    int is_in = found != NULL && found->capture != NULL && hd_sim_capture_op(found, &op) == cudaSuccess;
+    hd_sim_unlock();
+    return is_in;
+}
+
 void hd_sim_capture_record(cudaEvent_t event, cudaStream_t stream)
 {
     event->capture = stream->capture->number;

@@ -130,7 +130,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id
         return ncclSystemError;
     }
     comm->has_starter = 1;
-    ncclsim_count_comm(1, 0);
+    ncclsim_count_comm(1);
     *out = comm;
     return comm->is_blocking ? await_start(comm) : ncclInProgress;
 }
@@ -205,24 +205,26 @@ static void end(ncclComm_t comm)
 {
     join(comm);
     pthread_mutex_lock(&comm->lock);
-    while (comm->running > 0) {
+    while (comm->running > 0 || comm->graphs > 0) {
         pthread_cond_wait(&comm->changed, &comm->lock);
     }
     batch *pending = comm->pending;
     comm->pending = NULL;
     pthread_mutex_unlock(&comm->lock);
+    ncclsim_await_others();
     while (pending != NULL) {
         batch *next = pending->next;
         ncclsim_batch_free(pending);
         pending = next;
     }
     ncclsim_unref(comm);
+    ncclsim_count_comm(-1);
 }
 
-/* What is in streams goes on; its last one frees the communicator. */
+/* As the real one, both wait until no graph has work of the communicator any more. What is in streams goes on; its last
+ * one frees it. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    ncclsim_count_comm(-1, 0);
     end(comm);
     return ncclSuccess;
 }
@@ -230,7 +232,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     uint64_t one = 1;
-    ncclsim_count_comm(-1, 1);
+    ncclsim_count_abort();
     if (write(comm->bell, &one, sizeof one) != sizeof one) {
         return ncclSystemError;
     }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static _Atomic int64_t calls, fail_in, fail_group_in, aborts;
-static _Atomic int fail_result, fail_group_result, comms;
+static _Atomic int fail_result, fail_group_result, comms, together;
 static _Thread_local char last_error[256];
 
 static ncclResult_t countdown(_Atomic int64_t *in, const _Atomic int *result)
@@ -54,10 +54,35 @@ int64_t ncclsim_aborts(void)
     return atomic_load(&aborts);
 }
 
-void ncclsim_count_comm(int more, int is_abort)
+void ncclsim_count_comm(int more)
 {
     atomic_fetch_add(&comms, more);
-    atomic_fetch_add(&aborts, is_abort);
+}
+
+void ncclsim_count_abort(void)
+{
+    atomic_fetch_add(&aborts, 1);
+}
+
+void ncclsim_end_together(int nranks)
+{
+    atomic_store(&together, nranks);
+}
+
+void ncclsim_await_others(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+    static int came;
+    int wanted = atomic_load(&together);
+    pthread_mutex_lock(&lock);
+    int until = wanted > 0 ? (came / wanted + 1) * wanted : 0;
+    came += wanted > 0;
+    pthread_cond_broadcast(&changed);
+    while (came < until) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 int ncclsim_is_silent(void)

@@ -163,6 +163,15 @@ static void run(void *user)
 
 /* --- on the caller's ---------------------------------------------------------------------------------------------- */
 
+static void leave_graph(void *user)
+{
+    ncclComm_t comm = user;
+    pthread_mutex_lock(&comm->lock);
+    comm->graphs--;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
 static ncclResult_t enqueue(batch *b)
 {
     ncclComm_t comm = b->comm;
@@ -176,10 +185,15 @@ static ncclResult_t enqueue(batch *b)
     if (b->is_kept) {
         b->next = comm->kept;
         comm->kept = b;
+        comm->graphs++;
     } else {
         comm->references++;
     }
     pthread_mutex_unlock(&comm->lock);
+    if (b->is_kept && !hd_sim_when_gone(b->stream, leave_graph, comm)) {
+        leave_graph(comm);
+        return ncclUnhandledCudaError;
+    }
     if (cudaLaunchHostFunc(b->stream, run, b) == cudaSuccess) {
         return ncclSuccess;
     }

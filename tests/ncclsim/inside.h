@@ -36,9 +36,9 @@ struct ncclComm {
     pthread_cond_t changed;
     ncclResult_t state; /* ncclInProgress: not begun yet */
     char why[256];
-    int references, running;
-    int polls;      /* until what is pending is done */
-    batch *pending; /* groups not enqueued yet */
+    int references, running, graphs; /* graphs: that have work of it */
+    int polls;                       /* until what is pending is done */
+    batch *pending;                  /* groups not enqueued yet */
     batch *kept;
 };
 
@@ -46,7 +46,10 @@ struct ncclComm {
 ncclResult_t ncclsim_begin(void); /* of a call: counted, made to fail */
 ncclResult_t ncclsim_begin_group(void);
 int ncclsim_is_silent(void);
-void ncclsim_count_comm(int more, int is_abort);
+void ncclsim_count_comm(int more);
+void ncclsim_count_abort(void);
+/* Where ranks end together: until all those of this process do. */
+void ncclsim_await_others(void);
 ncclResult_t ncclsim_say(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* comm.c */

@@ -6,6 +6,9 @@
  * a receiver that wants another number fails with ncclInvalidUsage, where the real one would hang or lie. A rank that
  * failed, aborted or died closes its sockets, and the others' work fails with ncclRemoteError.
  *
+ * A communicator that is destroyed or aborted waits for the end of all graphs that have work of it, as the real one
+ * does.
+ *
  * With config.blocking 0 nothing waits, as with the real one: what was asked for is in progress until
  * ncclCommGetAsyncError has been asked often enough, and a group is in no stream before that.
  *
@@ -24,7 +27,10 @@ NCCLSIM_EXPORT void ncclsim_fail_at(int64_t n, int result);
 /* The n-th group from now on fails while its stream carries it out. */
 NCCLSIM_EXPORT void ncclsim_fail_group_at(int64_t n, int result);
 NCCLSIM_EXPORT int64_t ncclsim_calls(void); /* since the program's start */
-NCCLSIM_EXPORT int ncclsim_comms(void);     /* communicators that are neither destroyed nor aborted */
+NCCLSIM_EXPORT int ncclsim_comms(void);     /* communicators that have not ended */
 NCCLSIM_EXPORT int64_t ncclsim_aborts(void);
+/* From now on a communicator that is destroyed or aborted waits until nranks of them are, as the real one may for those
+ * of its host; 0: none waits. */
+NCCLSIM_EXPORT void ncclsim_end_together(int nranks);
 
 #endif

@@ -1,0 +1,256 @@
+/* The wire nccl: whatever is in streams ends at the deadline where a rank does not come, however much was enqueued
+ * behind it or beside it; what is lent is the lender's to end. */
+#include "nccl_sim.h"
+#include "time_limit.h"
+
+enum { LATE_MS = 300, MANY = 30 };
+
+static _Atomic int is_over;
+
+static heddle_status set_up_line(heddle_reshard **out, heddle_comm *comm, const char *text)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    options.deadline_ms = LATE_MS;
+    HD_TRY(heddle_reshard_parse(&line, text));
+    st = heddle_reshard_create_line(out, comm, &line, &options);
+out:
+    return st;
+}
+
+/* The stream ends, and heddle says why. */
+static heddle_status ends_late(heddle_comm *comm, void *stream)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t began_ns = hd_now_ns();
+    HD_TRY(device_settle(comm, stream));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+    CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_TIMEOUT && says("did not come before the deadline"));
+out:
+    is_over = 1;
+    return st;
+}
+
+static void await_the_end(void)
+{
+    while (!is_over) {
+        usleep(1000);
+    }
+}
+
+/* Two executions at once; the plan of a sum into a replicated array has two phases. */
+static heddle_status several_wait(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const char *text = arg;
+    heddle_reshard *reshard = NULL;
+    device_sim sim;
+    void *src = NULL, *dst = NULL, *stream = NULL;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(set_up_line(&reshard, comm, text));
+    HD_TRY(heddle_buffer_alloc(&src, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 0) {
+        for (int i = 0; i < 2; i++) {
+            HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+        }
+        HD_TRY(ends_late(comm, stream));
+    }
+    await_the_end();
+out:
+    is_over = 1;
+    heddle_reshard_destroy(reshard);
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+static void what_waits_behind_hides_nothing(void **state)
+{
+    (void)state;
+    static char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
+    heddle_comm_options options = by_nccl(10000);
+    for (int i = 0; i < 2; i++) {
+        is_over = 0;
+        HD_OK(heddle_run_ranks_with(2, "threads", &options, several_wait, lines[i]));
+    }
+}
+
+/* Rank 0 waits for rank 2 in one stream, and for rank 1, which comes, in another. */
+static heddle_status two_streams(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    int rank = heddle_comm_rank(comm);
+    heddle_comm *group[2] = {NULL, NULL};
+    heddle_mesh mesh;
+    device_fixture f[2] = {{0}};
+    device_sim sim;
+    void *stream[2] = {NULL, NULL};
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
+    for (int i = 0; i < 2; i++) {
+        HD_TRY(heddle_comm_axis_group(&group[i], comm, &mesh, i));
+        HD_TRY(device_set_up(&f[i], group[i], LATE_MS));
+        HD_TRY(sim.stream_create(&stream[i]));
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+    if (rank == 0) {
+        HD_TRY(heddle_reshard_execute(f[0].reshard, f[0].src, f[0].dst, stream[0]));
+    }
+    if (rank < 2) {
+        HD_TRY(heddle_reshard_execute(f[1].reshard, f[1].src, f[1].dst, stream[1]));
+        HD_TRY(heddle_reshard_wait(f[1].reshard));
+    }
+    HD_TRY(rank == 0 ? ends_late(comm, stream[0]) : HEDDLE_OK);
+    await_the_end();
+out:
+    is_over = 1;
+    for (int i = 0; i < 2; i++) {
+        device_tear_down(&f[i]);
+        if (stream[i] != NULL) {
+            sim.stream_destroy(stream[i]);
+        }
+        heddle_comm_destroy(group[i]);
+    }
+    return st;
+}
+
+static void another_stream_hides_nothing(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    is_over = 0;
+    HD_OK(heddle_run_ranks_with(4, "threads", &options, two_streams, NULL));
+}
+
+/* More of them than events were made for; the deadline of each begins with itself. */
+static heddle_status many_wait(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, LATE_MS));
+    HD_TRY(sim.stream_create(&stream));
+    device_fill(&f, 5);
+    HD_TRY(device_copy_now(comm, f.src, f.sent, sizeof f.sent));
+    sim.hold(stream);
+    for (int i = 0; i < MANY; i++) {
+        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+    }
+    usleep(2 * LATE_MS * 1000);
+    HD_TRY(heddle_comm_poll(comm));
+    HD_TRY(heddle_comm_barrier(comm));
+    sim.release();
+    HD_TRY(device_settle(comm, stream));
+    HD_TRY(device_copy_now(comm, f.got, f.dst, sizeof f.got));
+    HD_TRY(check_got(&f, 5));
+    st = heddle_comm_poll(comm);
+out:
+    sim.release();
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    return st;
+}
+
+static void many_may_be_under_way(void **state)
+{
+    (void)state;
+    heddle_comm_options options = by_nccl(10000);
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, many_wait, NULL));
+}
+
+/* --- a communicator of NCCL that is the program's --------- */
+
+typedef struct lender {
+    nccl_sim sim;
+    nccl_id id;
+    const char *line;
+    int fails_half_way; /* rank 0: of what it enqueues the end is missing */
+} lender;
+
+/* What rank 0 has enqueued waits on; its thread does not, whatever it frees, until it ends that itself. */
+static heddle_status is_left(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    struct ncclComm *nccl = NULL;
+    heddle_reshard *reshard = NULL;
+    device_sim sim;
+    void *src = NULL, *dst = NULL, *stream = NULL;
+    int rank = heddle_comm_rank(comm);
+    CHECK(l->sim.set_device(rank) == 0 && l->sim.init(&nccl, 2, l->id, rank) == 0);
+    HD_TRY(heddle_comm_lend_nccl(comm, "cuda:current", nccl));
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(set_up_line(&reshard, comm, l->line));
+    HD_TRY(heddle_buffer_alloc(&src, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    int64_t began_ns = hd_now_ns();
+    if (rank == 0 && l->fails_half_way) {
+        HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+        l->sim.fail_at(2, 3);
+        CHECK(heddle_reshard_execute(reshard, src, dst, stream) == HEDDLE_ERR_TRANSPORT);
+    } else if (rank == 0) {
+        HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+        CHECK(heddle_reshard_wait(reshard) == HEDDLE_ERR_TIMEOUT);
+    }
+    heddle_reshard_destroy(reshard);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    reshard = NULL;
+    src = dst = NULL;
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(5));
+out:
+    is_over |= rank == 0;
+    await_the_end();
+    l->sim.fail_at(0, 0);
+    l->sim.abort(nccl);
+    if (stream != NULL) {
+        sim.stream_destroy(stream);
+    }
+    heddle_reshard_destroy(reshard);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+static void what_is_lent_is_left_to_its_owner(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
+    for (int i = 0; i < 4; i++) {
+        lender l = {.sim = get_sim(), .line = lines[i % 2], .fails_half_way = i / 2};
+        (void)by_nccl(0);
+        is_over = 0;
+        assert_int_equal(l.sim.get_id(&l.id), 0);
+        HD_OK(heddle_run_ranks(2, "threads", is_left, &l));
+        assert_int_equal(l.sim.comms(), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(what_waits_behind_hides_nothing),
+        cmocka_unit_test(another_stream_hides_nothing),
+        cmocka_unit_test(many_may_be_under_way),
+        cmocka_unit_test(what_is_lent_is_left_to_its_owner),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
