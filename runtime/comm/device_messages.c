@@ -42,6 +42,12 @@ heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st)
 {
     heddle_comm *root = comm->root;
     char why[1024];
+    pthread_mutex_lock(&root->mail->lock);
+    int is_said = root->mail->broken == st && st != HEDDLE_ERR_PEER; /* by this rank, which knows the cause */
+    pthread_mutex_unlock(&root->mail->lock);
+    if (is_said) {
+        return st;
+    }
     st = find_cause(root, st, why, sizeof why);
     st = hd_comm_abort_with(root, st);
     pthread_mutex_lock(&root->mail->lock);

@@ -1,6 +1,7 @@
 /* Opening and ending what the wire nccl needs. */
 #include "runtime/comm/device_messages.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -38,31 +39,47 @@ out:
 }
 
 /* A word to and from every rank, so that what the library sets up for two ranks when they talk first is there. */
-static heddle_status greet(hd_comm_mail *mail, heddle_stream stream, char *words)
+typedef struct greeting {
+    hd_comm_letters letters;
+    heddle_stream stream;
+    void *words, *event;
+} greeting;
+
+/* Half of the deadline: who waits for a rank that has failed comes to where they agree before that one's patience ends.
+ */
+static int64_t patience_ms(const hd_comm_mail *mail)
+{
+    return (mail->root->options.deadline_ms + 1) / 2;
+}
+
+/* All that may fail on one rank alone, and the meeting. */
+static heddle_status prepare(greeting *g, hd_comm_mail *mail)
 {
     heddle_status st = HEDDLE_OK;
+    const heddle_device *library = mail->device->library;
     const heddle_comm *root = mail->root;
-    hd_comm_letters all = {0};
-    HD_TRY(hd_alloc((void **)&all.send, (size_t)root->size, sizeof *all.send, "messages between devices"));
-    HD_TRY(hd_alloc((void **)&all.recv, (size_t)root->size, sizeof *all.recv, "messages between devices"));
+    int device = mail->device->number;
+    hd_comm_letters *l = &g->letters;
+    HD_TRY(library->alloc(&g->words, device, (size_t)(root->size + 1) * WORD_BYTES));
+    HD_TRY(library->stream_create(&g->stream, device));
+    HD_TRY(library->event_create(&g->event, device));
+    HD_TRY(hd_alloc((void **)&l->send, (size_t)root->size, sizeof *l->send, "messages between devices"));
+    HD_TRY(hd_alloc((void **)&l->recv, (size_t)root->size, sizeof *l->recv, "messages between devices"));
     for (int r = 0; r < root->size; r++) {
         if (r != root->rank) {
-            all.send[all.nsends++] = (heddle_device_message){words, WORD_BYTES, r};
-            all.recv[all.nrecvs++] = (heddle_device_message){words + (r + 1) * WORD_BYTES, WORD_BYTES, r};
+            l->send[l->nsends++] = (heddle_device_message){g->words, WORD_BYTES, r};
+            l->recv[l->nrecvs++] = (heddle_device_message){(char *)g->words + (r + 1) * WORD_BYTES, WORD_BYTES, r};
         }
     }
-    HD_TRY(all.nsends > 0 ? hd_comm_mail_begin(mail, &all, stream) : HEDDLE_OK);
-    st = hd_comm_mail_settle(mail, 0, "the first exchange between devices");
+    st = hd_comm_mail_settle(mail, patience_ms(mail), "the meeting of the ranks");
 out:
-    hd_free(all.send);
-    hd_free(all.recv);
     return st;
 }
 
 static heddle_status await(hd_comm_mail *mail, void *event)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t deadline_ns = hd_comm_deadline_ns(mail->root, 0);
+    int64_t deadline_ns = hd_comm_deadline_ns(mail->root, patience_ms(mail));
     int done = 0, settled = 0;
     for (int turn = 0; !done; turn++) {
         HD_TRY(mail->device->library->event_test(event, mail->device->number, &done));
@@ -79,30 +96,59 @@ out:
     return st;
 }
 
-/* Everything that may fail or wait once: later exchanges only enqueue. */
+static heddle_status greet(const greeting *g, hd_comm_mail *mail)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(g->letters.nsends > 0 ? hd_comm_mail_begin(mail, &g->letters, g->stream) : HEDDLE_OK);
+    HD_TRY(hd_comm_mail_settle(mail, patience_ms(mail), "the first exchange between devices"));
+    HD_TRY(mail->device->library->event_record(g->event, mail->device->number, g->stream));
+    HD_TRY(await(mail, g->event));
+    st = hd_comm_mail_start_watch(mail);
+out:
+    return st;
+}
+
+static void end_greeting(greeting *g, const hd_comm_mail *mail, int has_failed)
+{
+    const heddle_device *library = mail->device->library;
+    library->event_destroy(g->event, mail->device->number);
+    library->stream_destroy(g->stream, mail->device->number);
+    if (!has_failed || mail->root->lent == NULL) { /* what a lender has to end may still come */
+        library->free(g->words, mail->device->number);
+    }
+    hd_free(g->letters.send);
+    hd_free(g->letters.recv);
+}
+
+/* A rank that has failed ends the handle, so that others may hear of it; its reason comes before theirs where they have
+ * waited for it in vain. */
+static heddle_status agree(hd_comm_mail *mail, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    int has_waited = mine == HEDDLE_ERR_TIMEOUT || mine == HEDDLE_ERR_TRANSPORT;
+    char why[1024];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    if (mine != HEDDLE_OK && !mail->is_watched) {
+        hd_messages_end(&mail->messages, 1);
+    }
+    HD_TRY(hd_comm_agree(mail->root, has_waited ? HEDDLE_OK : mine));
+    st = hd_comm_agree(mail->root, has_waited ? hd_fail(mine, "%s", why) : mine);
+out:
+    return st;
+}
+
+/* Collective. Everything that may fail or wait once: later exchanges only enqueue. */
 static heddle_status try_out(hd_comm_mail *mail)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_device *library = mail->device->library;
-    int device = mail->device->number;
-    heddle_stream stream = NULL;
-    void *words = NULL, *event = NULL;
-    HD_TRY(hd_comm_mail_settle(mail, 0, "the meeting of the ranks"));
-    HD_TRY(library->alloc(&words, device, (size_t)(mail->root->size + 1) * WORD_BYTES));
-    HD_TRY(library->stream_create(&stream, device));
-    HD_TRY(library->event_create(&event, device));
-    HD_TRY(greet(mail, stream, words));
-    HD_TRY(library->event_record(event, device, stream));
-    HD_TRY(await(mail, event));
-    st = hd_comm_mail_start_watch(mail);
+    greeting g = {0};
+    HD_TRY(agree(mail, prepare(&g, mail)));
+    HD_TRY(agree(mail, greet(&g, mail)));
 out:
-    if (st != HEDDLE_OK) {
-        hd_messages_end(&mail->messages, 1);             /* before its memory goes */
-        words = mail->root->lent == NULL ? words : NULL; /* what the caller has to end may still come */
+    if (st != HEDDLE_OK && !mail->is_watched) {
+        hd_messages_end(&mail->messages, 1); /* before its memory goes */
     }
-    library->event_destroy(event, device);
-    library->stream_destroy(stream, device);
-    library->free(words, device);
+    end_greeting(&g, mail, st != HEDDLE_OK);
     return st;
 }
 
@@ -141,7 +187,7 @@ heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
         HD_TRY(share_id(id, comm, &mail->messages));
         HD_TRY(hd_comm_agree(comm, library->begin(handle, id, comm->rank, comm->size, device->number)));
     }
-    HD_TRY(hd_comm_agree(comm, try_out(mail)));
+    HD_TRY(try_out(mail));
     comm->mail = mail;
     mail = NULL;
 out:

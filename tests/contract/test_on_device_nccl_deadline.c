@@ -205,7 +205,9 @@ static heddle_status is_left(heddle_comm *comm, void *arg)
     if (rank == 0 && l->fails_half_way) {
         HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
         l->sim.fail_at(2, 3);
-        CHECK(heddle_reshard_execute(reshard, src, dst, stream) == HEDDLE_ERR_TRANSPORT);
+        st = heddle_reshard_execute(reshard, src, dst, stream);
+        CHECK(st == HEDDLE_ERR_TRANSPORT);
+        st = HEDDLE_OK;
     } else if (rank == 0) {
         HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
         CHECK(heddle_reshard_wait(reshard) == HEDDLE_ERR_TIMEOUT);
@@ -234,8 +236,8 @@ static void what_is_lent_is_left_to_its_owner(void **state)
 {
     (void)state;
     static const char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
-    for (int i = 0; i < 4; i++) {
-        lender l = {.sim = get_sim(), .line = lines[i % 2], .fails_half_way = i / 2};
+    for (int i = 0; i < 2; i++) {
+        lender l = {.sim = get_sim(), .line = lines[i], .fails_half_way = i};
         (void)by_nccl(0);
         is_over = 0;
         assert_int_equal(l.sim.get_id(&l.id), 0);

@@ -1,0 +1,88 @@
+/* Attaching by the wire nccl where a call fails on one rank: the others hear of it, nobody waits until the
+ * communicator's deadline, and that stays usable. */
+#include "nccl_sim.h"
+#include "time_limit.h"
+
+enum { RANKS = 2 };
+
+typedef struct attempt {
+    nccl_sim nccl;
+    void (*fail_at)(int64_t n, int error); /* of NCCL, or of the device */
+    int64_t n;
+    int error, failed;
+} attempt;
+
+static heddle_status attaches(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    attempt *a = arg;
+    int64_t began_ns = hd_now_ns();
+    heddle_status all[RANKS], mine;
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 0) {
+        a->fail_at(a->n, a->error);
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+    mine = heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_NCCL);
+    HD_TRY(heddle_comm_allgather(comm, &mine, all, sizeof mine)); /* it is usable */
+    CHECK((all[0] == HEDDLE_OK) == (all[1] == HEDDLE_OK));
+    CHECK((heddle_comm_device(comm) >= 0) == (mine == HEDDLE_OK));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2.5));
+    a->failed += heddle_comm_rank(comm) == 0 && mine != HEDDLE_OK;
+out:
+    return st;
+}
+
+static void try_all(attempt *a, int first, int last)
+{
+    heddle_comm_options options = by_nccl(3000);
+    options.device = NULL;
+    options.wire = HEDDLE_WIRE_AUTO;
+    for (a->n = first; a->n <= last; a->n++) {
+        HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, attaches, a));
+        a->fail_at(0, 0);
+        assert_int_equal(a->nccl.comms(), 0);
+    }
+}
+
+static attempt get_attempt(void)
+{
+    heddle_comm *comm = NULL;
+    attempt out = {.nccl = get_sim(), .error = 999};
+    heddle_comm_options options = by_nccl(3000);
+    device_sim sim;
+    HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the libraries */
+    HD_OK(device_sim_get(&sim));
+    heddle_comm_destroy(comm);
+    out.fail_at = sim.fail_at;
+    return out;
+}
+
+static void every_call_of_the_device_may_fail(void **state)
+{
+    (void)state;
+    attempt a = get_attempt();
+    try_all(&a, 1, 70);
+    assert_true(a.failed > 20);
+}
+
+/* The greeting: rank 1 hears nothing of rank 0's failure from NCCL. */
+static void a_silent_nccl_may_fail(void **state)
+{
+    (void)state;
+    attempt a = get_attempt();
+    a.fail_at = a.nccl.fail_at;
+    a.error = 3;
+    setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
+    try_all(&a, 6, 9);
+    assert_true(a.failed > 2);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(every_call_of_the_device_may_fail),
+        cmocka_unit_test(a_silent_nccl_may_fail),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
