@@ -37,6 +37,12 @@ with heddle.Comm.open() as comm:
     assert comm.reshard(small[0]) is first and comm.reshard(small[2]) is comm.reshard(small[2])
     assert comm.reshard(small[0]) is first and comm.reshard(small[1]) is not second  # which was let go
     assert len(comm._plans) == 2
+    problems = [f"f32[b=1 s={s} h=3 d=4] on [sp=3]: s@sp" for s in (7, 8, 9)]
+    first, second = comm.attention(problems[0]), comm.attention(problems[1])
+    assert comm.attention(problems[0].replace(" h", "  h")) is first
+    assert comm.attention(problems[2], "ring") is comm.attention(problems[2], "ring")
+    assert comm.attention(problems[0], "ulysses") is first and comm.attention(problems[1]) is not second
+    assert comm.linear_attention(problems[0]) is not first and len(comm._attentions) == 2
     plan = comm.reshard("f32[t=7 s=5] on [sp=3]: t@sp -> s@sp")
     assert comm.reshard("f32[t=7  s=5] on [sp=3]: t@sp -> s@sp") is plan
     assert comm.reshard("f64[t=7 s=5] on [sp=3]: t@sp -> s@sp", "f32") is plan

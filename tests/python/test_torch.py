@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from ranks import JUDGE, SCALE, run
 
 COMMON = JUDGE + """
@@ -78,6 +79,50 @@ with heddle.Comm.open() as comm:
 assert torch.equal(kept, wanted)  # of a communicator that is closed
 print("ok")
 """, 3)
+
+
+def test_tensors_of_a_device_go_by_its_plans_and_streams(monkeypatch):
+    pytest.importorskip("torch")
+    import heddle
+    import torch
+    from heddle.torch import reshard as ops
+
+    class Plan:  # no such device is here: what the operators ask of a plan for one
+        src_shape, dst_shape, space, asked = (4, 5), (5, 4), "device", []
+
+        def execute(self, *given):
+            self.asked.append(given)
+
+    class Comm:
+        rank, device, plan, asked = 0, 1, Plan(), []
+
+        def reshard(self, *given):
+            self.asked.append(given)
+            return self.plan
+
+    class Tensor:
+        dtype, device = torch.bfloat16, torch.device("cuda:1")
+        is_contiguous = is_inference = lambda self: True
+
+        def __init__(self, address, shape):
+            self.data_ptr, self.shape = lambda: address, shape
+
+        def contiguous(self):
+            return self
+
+    comm = Plan.comm = Comm()
+    monkeypatch.setattr(ops, "by_number", {7: comm}.get)
+    monkeypatch.setattr(torch.cuda, "current_stream", {Tensor.device: type("Stream", (), {"cuda_stream": 77})}.get)
+    ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", 7)
+    assert comm.asked == [("a line", "bf16", "device")] and comm.plan.asked == [(1000, 2000, 77)]
+    ops.look(Tensor(0, ()), comm)
+    comm.device = 0
+    with pytest.raises(heddle.UnsupportedError, match="a tensor on cuda:1: .* in host memory and on cuda:0"):
+        ops.look(Tensor(0, ()), comm)
+    comm.device = -1
+    with pytest.raises(heddle.UnsupportedError, match="attach_device.. is missing"):
+        ops.look(Tensor(0, ()), comm)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("heddle::reshard", "CUDA")
 
 
 MODEL = """

@@ -75,6 +75,30 @@ with heddle.Comm.open() as comm:
     def forward_by_a_plan_that_nobody_keeps(q):
         return ht.attention(q, q, q, heddle.Attention(comm, f"f64[b=2 s=11 h=3 d=8] on [sp={comm.size}]: s@sp", "ring"))
     forward_by_a_plan_that_nobody_keeps(q_mine).sum().backward()
+    def moves():
+        return sum(plan.info().executions for plan in comm._plans.values())
+    for kv, each in ((6, 2), (3, 3)):  # q, k, v as one and o; q alone, k and v as one, and o
+        plan = comm.attention(f"f32[b=1 s=11 h=6 d=8] on [sp={comm.size}]: s@sp", kv_heads=kv)
+        x, few = (rows(draw(1, 1, h, 11, 8, dtype=torch.float32), comm) for h in (6, kv))
+        before = moves()
+        o, back = stepped(lambda *x: ht.attention(*x, plan), x, few, few)
+        assert moves() - before == each
+        back(o)
+        assert moves() - before == 2 * each
+    comm.plans_max = 1
+    for method in ("ring", "ulysses"):  # plans that are let go between a forward and its backward
+        q, d_o = draw(1, 1, 3, 9, 8), draw(2, 1, 3, 9, 8)
+        o, back = stepped(F.scaled_dot_product_attention, q, q, q)
+        wanted = back(d_o)
+        for dtype in ("f64", "f32"):  # by a plan of this dtype, and of another
+            plan = comm.attention(f"{dtype}[b=1 s=9 h=3 d=8] on [sp={comm.size}]: s@sp", method)
+            mine, back_mine = stepped(lambda *x: ht.attention(*x, plan), *(rows(q, comm),) * 3)
+            del plan
+            for s in (7, 8):
+                comm.attention(f"f64[b=1 s={s} h=3 d=8] on [sp={comm.size}]: s@sp", method)
+            for a, b in zip(back_mine(rows(d_o, comm)), wanted):
+                close(a, rows(b, comm), 1e-12)
+    comm.plans_max = 512
     x = torch.zeros(2, 2, 3, 8, dtype=torch.float16)
     plan = comm.attention(f"f32[b=2 s=9 h=2 d=8] on [sp={comm.size}]: s@sp", "ring")
     refused(heddle.UnsupportedError, "f16", ht.attention, x, x, x, plan)

@@ -166,8 +166,10 @@ class _Sharded:
         return out.view(like.dtype)
 
 
-def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], ...]]:
-    """From rows [b, s, h, d] to heads [b, h, s, d]. Key heads are cut evenly, query heads where their key heads are."""
+def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, str]]]:
+    """The lines there and back of one array of all heads, and of those that go together as one: q, k and v, or k and v
+    where they have fewer heads. From rows [b, s, h, d] to heads [b, h, s, d]; key heads are cut evenly, query heads
+    where their key heads are."""
     _, s, h, _ = plan.line.dims
     shape, mesh, sides = re.split(" on |: ", plan.text)
     cut = re.findall(rf"\b({s}@(\w+)(?:\([^)]*\))?)", sides)
@@ -175,16 +177,21 @@ def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], ...]]:
         return None
     entry, axis, ranks = cut[0][0], cut[0][1], int(re.findall(rf"\b{cut[0][1]}=(\d+)", mesh)[0])
     each, more = divmod(plan.kv_heads, ranks)
-    return tuple(_there_and_back(plan, heads, sides, sides.replace(
-        entry, f"{h}@{axis}({' '.join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))})"))
-        for heads in (plan.heads, plan.kv_heads))
+
+    def lines(heads: int, together: int) -> Tuple[str, str]:
+        lengths = " ".join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))
+        return _there_and_back(plan, heads, together, sides, sides.replace(entry, f"{h}@{axis}({lengths})"))
+    return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
 
 
-def _there_and_back(plan: "Attention", heads: int, rows: str, columns: str) -> Tuple[str, str]:
+def _there_and_back(plan: "Attention", heads: int, together: int, rows: str, columns: str) -> Tuple[str, str]:
     b, s, h, d = plan.line.dims
     shape, mesh, _ = re.split(" on |: ", plan.text)
-    shape = shape.replace(f" {h}={plan.heads} ", f" {h}={heads} ")
-    line = Line(f"{shape} on {mesh}: {rows} -> {columns} as {b},{h},{s},{d}")
+    shape, order = shape.replace(f" {h}={plan.heads} ", f" {h}={heads} "), f"{b},{h},{s},{d}"
+    if together > 1:
+        which = next(name for name in ("n", "m", "l", "k", "j") if name not in plan.line.dims)
+        shape, order = shape.replace("[", f"[{which}={together} "), f"{which},{order}"
+    line = Line(f"{shape} on {mesh}: {rows} -> {columns} as {order}")
     return line.text, line.reversed().text
 
 
@@ -216,8 +223,9 @@ class Attention(_Sharded):
             raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
         if key_lengths is not None and len(key_lengths) != self.line.shape[0]:
             raise ArgumentError(f"{self.text}: {len(key_lengths)} key_lengths for {self.line.shape[0]} samples")
-        #: the lines there and back of q and o, and of k and v; None: ulysses cannot be written as reshards
-        self.to_heads: Optional[Tuple[Tuple[str, str], ...]] = _to_heads(self)
+        #: the lines there and back of o, and of what goes together as one (_to_heads); None: ulysses cannot be written
+        #: as reshards
+        self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = _to_heads(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
 
     def _create(self) -> int:

@@ -40,6 +40,9 @@ def _asked(raised: List[BaseException]):
             answer = 1
 
 
+#: plans by what was asked for, that of the last call last
+_Kept = collections.OrderedDict[Any, Any]
+
 _numbers = itertools.count()
 _BY_NUMBER: "weakref.WeakValueDictionary[int, Comm]" = weakref.WeakValueDictionary()
 
@@ -133,7 +136,8 @@ class Comm:
     size: int  #: number of ranks
     mesh: str  #: `[sp=4]`: the axes that `axis` knows
     number: int  #: of this communicator in this process, for operators that take only plain values
-    plans_max: int = 512  #: reshards that are kept; the same on all ranks
+    device: int  #: the number of the device that is attached to this rank; -1: none
+    plans_max: int = 512  #: reshards that are kept, and as many attentions; the same on all ranks
 
     def __init__(self, state: _State, mesh: str, parent: "Optional[Comm]" = None):
         self._state = state
@@ -141,9 +145,10 @@ class Comm:
         self.mesh = mesh
         self.rank = lib.heddle_comm_rank(state.handle)
         self.size = lib.heddle_comm_size(state.handle)
-        self._plans: "collections.OrderedDict[str, Reshard]" = collections.OrderedDict()
+        self.device = lib.heddle_comm_device(state.handle)
+        self._plans: _Kept = collections.OrderedDict()
         self._texts: Dict[Any, str] = {}
-        self._attentions: Dict[Any, Any] = {}
+        self._attentions: _Kept = collections.OrderedDict()
         self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
         self.number = next(_numbers)
@@ -250,6 +255,20 @@ class Comm:
         self._state.sweep()
         return group
 
+    def attach_device(self, device: str = "cuda:current", wire: str = "auto") -> None:
+        """A device for this rank, so that reshards can be asked for arrays in its memory (`space="device"`): see
+        heddle_comm_attach_device. Collective, once.
+
+        device  "cuda": by this rank's place on its host; "cuda:1": that number; "cuda:current": the one that is current
+        wire    how bytes travel between devices: "auto" "peer" "nccl" "host"
+        """
+        wires = {"auto": _abi.HEDDLE_WIRE_AUTO, "peer": _abi.HEDDLE_WIRE_PEER, "nccl": _abi.HEDDLE_WIRE_NCCL,
+                 "host": _abi.HEDDLE_WIRE_HOST}
+        if wire not in wires:
+            raise ArgumentError(f"wire is '{wire}', wanted {' or '.join(wires)}")
+        self._state.check(lib.heddle_comm_attach_device(self._state.open_handle(), device.encode(), wires[wire]))
+        self.device = lib.heddle_comm_device(self._state.handle)
+
     def barrier(self) -> None:
         self._state.check(lib.heddle_comm_barrier(self._state.open_handle()))
 
@@ -281,10 +300,16 @@ class Comm:
             self._pool = self._parent.pool if self._parent else Pool(self)
         return self._pool
 
-    def reshard(self, line: "str | Line", dtype: Optional[str] = None) -> Reshard:
+    def reshard(self, line: "str | Line", dtype: Optional[str] = None, space: str = "host") -> Reshard:
         """The plan of a line, made on first use and kept: `comm.reshard("f32[t=7 s=5] on [sp=2]: t@sp -> s@sp")`.
-        `dtype` replaces the line's. Making it is collective, so all ranks ask for the same lines in the same order. Of
-        more than `plans_max` the one that was not asked for longest is let go, and made again when it is."""
+        `dtype` replaces the line's; `space` says where arrays lie. Making it is collective, so all ranks ask for the
+        same lines in the same order. Of more than `plans_max` the one that was not asked for longest is let go, and
+        made again when it is."""
+        text = self._text(line, dtype)
+        return self._kept(self._plans, (text, space), lambda: Reshard(self, text, space=space))
+
+    def _text(self, line: "str | Line", dtype: Optional[str]) -> str:
+        """The shortest form of a line: reading one costs more than a small switch."""
         key = (line, dtype)
         text = self._texts.get(key)
         if text is None:
@@ -293,13 +318,16 @@ class Comm:
             if len(self._texts) >= 8 * self.plans_max:
                 self._texts.clear()
             self._texts[key] = text
-        plan = self._plans.get(text)
+        return text
+
+    def _kept(self, plans: _Kept, key: Any, make: Callable[[], Any]) -> Any:
+        plan = plans.get(key)
         if plan is None:
-            plan = self._plans[text] = Reshard(self, text)
-            while len(self._plans) > self.plans_max:
-                self._plans.popitem(last=False)
+            plan = plans[key] = make()
+            while len(plans) > self.plans_max:
+                plans.popitem(last=False)
         else:
-            self._plans.move_to_end(text)
+            plans.move_to_end(key)
         return plan
 
     def attention(self, problem: str, method: str = "ulysses", dtype: Optional[str] = None,
@@ -317,12 +345,6 @@ class Comm:
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
         frozen = tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value)
                               for name, value in options.items()))
-        key = kind, problem, method, dtype, frozen
-        plan = self._attentions.get(key)
-        if plan is None:
-            line = Line(f"{problem} -> *")
-            line = line if dtype is None else line.with_dtype(dtype)
-            key_of_line = kind, line.text, method, frozen
-            plan = self._attentions.get(key_of_line) or kind(self, line, method, **options)
-            self._attentions[key] = self._attentions[key_of_line] = plan
-        return plan
+        text = self._text(f"{problem} -> *", dtype)
+        return self._kept(self._attentions, (kind, text, method, frozen),
+                          lambda: kind(self, Line(text), method, **options))

@@ -9,6 +9,7 @@ from . import _abi
 from ._library import check, lib, made
 from .errors import ArgumentError
 from .line import Line, make_line
+from .seen import on_device
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -48,13 +49,14 @@ class Reshard:
                  communicator's pool, else ArgumentError
     src_strides, dst_strides   in elements, per dim of the shape, where the arrays are not dense; ranks may differ.
                  `heddle.strides_of` gives those of an array
+    space        "host"; "device": arrays lie in the memory of the device that this rank has attached
     tuning       "trials": timed on creation, up to half a second for large arrays; "rules": chosen by rule
     """
 
     def __init__(self, comm: "Comm", line: "str | Line", mesh: Optional[str] = None, from_: Optional[str] = None,
                  to: Optional[str] = None, *, memory: str = "any", src_strides: Optional[Sequence[int]] = None,
                  dst_strides: Optional[Sequence[int]] = None, tuning: str = "trials",
-                 deadline_s: Optional[float] = None):
+                 deadline_s: Optional[float] = None, space: str = "host"):
         self.comm = comm
         self.line = make_line(line, mesh, from_, to)
         options = _abi.heddle_reshard_options()
@@ -62,17 +64,21 @@ class Reshard:
         options.memory = _choice("memory", memory, {"any": _abi.HEDDLE_MEMORY_ANY, "peer": _abi.HEDDLE_MEMORY_PEER})
         options.tuning = _choice("tuning", tuning, {"trials": _abi.HEDDLE_TUNING_TRIALS,
                                                     "rules": _abi.HEDDLE_TUNING_RULES})
+        options.space = _choice("space", space, {"host": _abi.HEDDLE_SPACE_HOST, "device": _abi.HEDDLE_SPACE_DEVICE})
+        options.device = max(comm.device, 0) if space == "device" else 0
         options.deadline_ms = 0 if deadline_s is None else max(int(deadline_s * 1000), 1)
         options.src_stride_elems = self._strides("src_strides", src_strides)
         options.dst_stride_elems = self._strides("dst_strides", dst_strides)
         out = ctypes.c_void_p()
         comm._state.check(lib.heddle_reshard_create_line(ctypes.byref(out), comm._state.open_handle(),
                                                          ctypes.byref(self.line._c), ctypes.byref(options)))
-        self._hold(made(out), src_strides, dst_strides)
+        self._hold(made(out), space, src_strides, dst_strides)
         comm._state.sweep()
 
-    def _hold(self, handle: int, src_strides: Optional[Sequence[int]], dst_strides: Optional[Sequence[int]]) -> None:
+    def _hold(self, handle: int, space: str, src_strides: Optional[Sequence[int]],
+              dst_strides: Optional[Sequence[int]]) -> None:
         line, rank = self.line, self.comm.rank
+        self.space = space
         self._handle = handle
         self._state = self.comm._state
         self._state.adopt(self, handle, lib.heddle_reshard_destroy)
@@ -95,25 +101,42 @@ class Reshard:
     def __repr__(self) -> str:
         return f"<heddle.Reshard {self.line.text}>"
 
-    def __call__(self, src: Any, out: Any = None) -> Any:
+    def __call__(self, src: Any, out: Any = None, stream: int = 0) -> Any:
         """Moves this rank's array; the result lies in `out` or, without one, in the communicator's pool. Both are NumPy
-        arrays (or have their interface) of exactly the plan's shape, dtype and strides."""
+        arrays (or have their interface) of exactly the plan's shape, dtype and strides.
+
+        On a device they have __cuda_array_interface__ or __dlpack__, and `out` is wanted. The call is enqueued on
+        `stream` (a cudaStream_t; 0: the default one), as heddle_reshard_execute says: both arrays stay until the stream
+        has come so far.
+        """
+        if self.space == "device":
+            return self._on_device(src, out, stream)
         if out is None:
             if not self._is_dense:
                 raise ArgumentError(f"{self.line.text}: a plan with dst_strides wants an array `out`")
             out = self.comm.pool.empty(self.dst_shape, NUMPY[self.line.dtype][0])
             out = out.view(src.dtype) if out.dtype.itemsize == src.dtype.itemsize else out
-        self._look("src", src, self.src_shape, self._src_strides)
-        self._look("out", out, self.dst_shape, self._dst_strides)
+        self._look("src", src, src.flags.c_contiguous, self.src_shape, self._src_strides)
+        self._look("out", out, out.flags.c_contiguous, self.dst_shape, self._dst_strides)
         if not out.flags.writeable:
             raise ArgumentError(f"{self.line.text}: out is a read-only array")
         self.execute(src.__array_interface__["data"][0], out.__array_interface__["data"][0])
         return out
 
-    def execute(self, src: int, dst: int) -> None:
+    def _on_device(self, src: Any, out: Any, stream: int) -> Any:
+        from_ = on_device(f"{self.line.text}: src", src, self.comm.device, stream)
+        to = on_device(f"{self.line.text}: out", out, self.comm.device, stream)
+        self._look("src", from_, from_.is_dense, self.src_shape, self._src_strides)
+        self._look("out", to, to.is_dense, self.dst_shape, self._dst_strides)
+        if not to.is_writeable:
+            raise ArgumentError(f"{self.line.text}: out is a read-only array")
+        self.execute(from_.address, to.address, stream)
+        return out
+
+    def execute(self, src: int, dst: int, stream: int = 0) -> None:
         """The same on addresses, which nobody looks at."""
         self._state.open_handle()
-        self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, None))
+        self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, stream))
 
     def adjoint(self) -> "Reshard":
         """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use,
@@ -124,7 +147,7 @@ class Reshard:
             self._state.check(lib.heddle_reshard_create_adjoint(ctypes.byref(out), self._handle))
             adjoint = Reshard.__new__(Reshard)
             adjoint.comm, adjoint.line = self.comm, self.line.adjoint()
-            adjoint._hold(made(out), self._given[1], self._given[0])
+            adjoint._hold(made(out), self.space, self._given[1], self._given[0])
             self._adjoint = adjoint
         return self._adjoint
 
@@ -139,14 +162,15 @@ class Reshard:
             workspace_bytes=raw.workspace_bytes, executions=raw.executions,
             measured_bytes_sent=raw.measured_bytes_sent)
 
-    def _look(self, name: str, array: Any, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]]) -> None:
+    def _look(self, name: str, array: Any, is_dense: bool, shape: Tuple[int, ...],
+              strides: Optional[Tuple[int, ...]]) -> None:
         if str(array.dtype) not in NUMPY[self.line.dtype]:
             raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
                                 f"{' or '.join(NUMPY[self.line.dtype])}")
         if array.shape != shape:
             raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank "
                                 f"{self.comm.rank} wants {shape}")
-        if array.flags.c_contiguous if strides is None else self._agree(array, strides):
+        if is_dense if strides is None else self._agree(array, strides):
             return
         wanted = "a dense array" if strides is None else f"strides of {strides} elements"
         raise ArgumentError(f"{self.line.text}: {name} has strides of {array.strides} bytes, wanted {wanted}")

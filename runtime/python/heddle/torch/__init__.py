@@ -1,4 +1,4 @@
-"""Tensors of torch in host memory between ranks: gradients, torch.compile, results in memory that peers reach.
+"""Tensors of torch between ranks: gradients, torch.compile, results in memory that peers reach.
 
     plan = comm.reshard("f32[b=2 t=7 s=13 c=8] on [sp=2]: t@sp -> s@sp")
     x = heddle.torch.switch(x, plan)

@@ -23,14 +23,15 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     """o of this rank's rows of the sequence; q, k, v likewise, of any dtype that the method has. With gradients: those
     of a loss that is the sum over all ranks.
 
-    "ulysses" moves q, k and v so that every rank has the whole sequence of some heads, calls `sdpa` (None: torch's own)
-    and moves o back: bitwise what one process gets where `sdpa` treats every head alike. Ranks that get no head wait.
+    "ulysses" moves q, k and v, as one where they have as many heads, so that every rank has the whole sequence of some
+    heads, calls `sdpa` (None: torch's own) and moves o back: bitwise what one process gets where `sdpa` treats every
+    head alike. Ranks that get no head wait.
     Other methods are the library's own, of float32, float64 or bfloat16; a backward that comes after more than
     `plan.states` other forwards runs the forward again.
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
-    look(q)
+    look(q, plan.comm)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
@@ -45,7 +46,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
                      heads_first: bool = True) -> torch.Tensor:
     """The same of a linear attention (`Comm.linear_attention`), always the library's own."""
-    look(q)
+    look(q, plan.comm)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     o = _planned(q, k, v, plan)
@@ -53,6 +54,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
 
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
+    if q.device.type != "cpu":
+        raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, ulysses "
+                               "moves tensors of a device, too")
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 
 
@@ -71,9 +75,12 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
     if plan.to_heads is None:
         raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")
-    (there, back), (there_kv, back_kv), number = *plan.to_heads, plan.comm.number
-    q = torch.ops.heddle.reshard(q, there, back, number)
-    k, v = (torch.ops.heddle.reshard(x, there_kv, back_kv, number) for x in (k, v))
+    (there, back), (there_packed, back_packed), number = *plan.to_heads, plan.comm.number
+    if plan.heads == plan.kv_heads:
+        q, k, v = torch.ops.heddle.reshard_packed([q, k, v], there_packed, back_packed, number).unbind(0)
+    else:
+        q = torch.ops.heddle.reshard(q, there, back, number)
+        k, v = torch.ops.heddle.reshard_packed([k, v], there_packed, back_packed, number).unbind(0)
     o = sdpa(q, k, v) if q.shape[1] > 0 else _no_heads(q, k, v)
     return torch.ops.heddle.reshard(o, back, there, number)
 
@@ -106,15 +113,15 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tu
     _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
     o = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype)
-    return o, torch.tensor([made.execute(_place(q), _place(k), _place(v), _place(o))])
+    return o, torch.tensor([made.number, made.execute(_place(q), _place(k), _place(v), _place(o))])
 
 
 def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
               plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     d_o, q, k, v = _told(d_o), _told(q), _told(k), _told(v)
     made, inputs = by_number(plan).of_dtype(dtype_of(q, "attention")), (_place(q), _place(k), _place(v))
-    at = int(ticket.item())
-    if not made.holds(at):  # the same on every rank: all of them count alike
+    number, at = ticket.tolist()
+    if made.number != number or not made.holds(at):  # the same on every rank: all of them count and keep plans alike
         again = torch.empty_like(d_o)
         at = made.execute(*inputs, _place(again))
     out: List[torch.Tensor] = [pooled(made.comm, tuple(x.shape), x.dtype) for x in (q, k, v)]
@@ -142,7 +149,7 @@ def _twice(*_: Any) -> Any:
 def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
     made = by_number(plan)
     _fit(made, q, k, v, dtype_of(q, made.text))
-    return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((1,), dtype=torch.int64)
+    return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((2,), dtype=torch.int64)
 
 
 _ops.impl("attention", _forward, "CPU")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -17,6 +17,7 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
+_ops.define("reshard_packed(Tensor[] xs, str line, str back, int comm) -> Tensor")
 _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
 
 
@@ -26,7 +27,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
-    look(x)
+    look(x, plan.comm)
     line, adjoint, _ = plan.texts
     if out is None:
         return torch.ops.heddle.reshard(x, line, adjoint, plan.comm.number)
@@ -55,7 +56,7 @@ def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 
 
 def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
-    look(x)
+    look(x, plan.comm)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
@@ -68,13 +69,21 @@ def dtype_of(x: torch.Tensor, text: str) -> str:
     return DTYPES[x.dtype]
 
 
-def look(x: torch.Tensor) -> None:
-    if x.device.type != "cpu":
-        raise UnsupportedError(f"a tensor on {x.device}: this package moves tensors in host memory")
+def look(x: torch.Tensor, comm: Comm) -> None:
+    """Is it where this communicator moves tensors?"""
+    if x.device.type == "cpu" or x.device.type == "cuda" and x.device.index == comm.device:
+        return
+    there = "" if comm.device < 0 else f" and on cuda:{comm.device}"
+    more = ": comm.attach_device() is missing" if x.device.type == "cuda" and comm.device < 0 else ""
+    raise UnsupportedError(f"a tensor on {x.device}: this communicator moves tensors in host memory{there}{more}")
+
+
+def _plan_by(x: torch.Tensor, line: str, comm: int) -> Reshard:
+    return by_number(comm).reshard(line, dtype_of(x, line), "device" if x.device.type == "cuda" else "host")
 
 
 def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
-    plan = by_number(comm).reshard(line, dtype_of(x, line))
+    plan = _plan_by(x, line, comm)
     _fit(x, line, plan.src_shape, plan.comm.rank)
     return plan
 
@@ -87,15 +96,37 @@ def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
 def _reshard(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
     plan = _plan_of(x, line, comm)
     x, out = x.contiguous(), empty(plan, x.dtype)
-    plan.execute(x.data_ptr(), out.data_ptr())
+    _execute(plan, x, out)
     return out
+
+
+def _execute(plan: Reshard, x: torch.Tensor, out: torch.Tensor) -> None:
+    stream = torch.cuda.current_stream(x.device).cuda_stream if plan.space == "device" else 0
+    plan.execute(x.data_ptr(), out.data_ptr(), stream)
+
+
+def _reshard_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
+    """Tensors of one shape as the first dim of the line's. They are copied to where peers reach them, so that whatever
+    they were the move reads them where they are."""
+    plan = _plan_by(xs[0], line, comm)
+    _fit_packed(xs, line, plan.src_shape, plan.comm.rank)
+    source, out = empty(plan, xs[0].dtype, "src"), empty(plan, xs[0].dtype)
+    torch.stack(xs, out=source)
+    _execute(plan, source, out)
+    return out
+
+
+def _fit_packed(xs: List[torch.Tensor], line: str, shape: Tuple[int, ...], rank: int) -> None:
+    for x in xs:
+        if x.shape != shape[1:] or x.dtype != xs[0].dtype or len(xs) != shape[0]:
+            raise ArgumentError(f"{line}: one of {len(xs)} tensors is {x.dtype}{tuple(x.shape)}, rank {rank} wants "
+                                f"{shape[0]} of {xs[0].dtype}{shape[1:]}")
 
 
 def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
     plan = _plan_of(x, line, comm)
     _fit_out(out, x, line, plan.dst_shape)
-    x = x.contiguous()
-    plan.execute(x.data_ptr(), out.data_ptr())
+    _execute(plan, x.contiguous(), out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)  # whoever saved what it held is told
 
@@ -108,8 +139,11 @@ def _fit_out(out: torch.Tensor, x: torch.Tensor, line: str, shape: Tuple[int, ..
 
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies
-    there is not staged."""
-    return pooled(plan.comm, {"src": plan.src_shape, "dst": plan.dst_shape}[side], dtype)
+    there is not staged. A device's tensors are torch's own."""
+    shape = {"src": plan.src_shape, "dst": plan.dst_shape}[side]
+    if plan.space == "device":
+        return torch.empty(shape, dtype=dtype, device=f"cuda:{plan.comm.device}")
+    return pooled(plan.comm, shape, dtype)
 
 
 def pooled(comm: Comm, shape: Tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -143,6 +177,14 @@ def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
     return x.new_empty(dst_shape)
 
 
+def _fake_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
+    rank = by_number(comm).rank
+    src_shape, dst_shape = _shapes(line, rank)
+    dtype_of(xs[0], line)
+    _fit_packed(xs, line, src_shape, rank)
+    return xs[0].new_empty(dst_shape)
+
+
 def _fake_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
     _fit_out(out, x, line, tuple(_fake(x, line, line, comm).shape))
 
@@ -166,11 +208,19 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     return torch.ops.heddle.reshard(gradient, ctx.back, ctx.line, ctx.comm), None, None, None
 
 
-_ops.impl("reshard", _reshard, "CPU")
-_ops.impl("reshard_out", _reshard_out, "CPU")
+def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    return list(_backward(ctx, gradient)[0].unbind(0)), None, None, None
+
+
+for _device in ("CPU", "CUDA"):
+    _ops.impl("reshard", _reshard, _device)
+    _ops.impl("reshard_packed", _reshard_packed, _device)
+    _ops.impl("reshard_out", _reshard_out, _device)
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
+torch.library.register_fake("heddle::reshard_packed", _fake_packed, lib=_ops)
 torch.library.register_fake("heddle::reshard_out", _fake_out, lib=_ops)
 torch.library.register_autograd("heddle::reshard", _backward, setup_context=_setup, lib=_ops)
+torch.library.register_autograd("heddle::reshard_packed", _backward_packed, setup_context=_setup, lib=_ops)
 
 
 def keep_order(*operators: Any) -> None:
@@ -184,4 +234,4 @@ def keep_order(*operators: Any) -> None:
         _register_effectful_op(operator.default, _EffectType.ORDERED)
 
 
-keep_order(torch.ops.heddle.reshard)
+keep_order(torch.ops.heddle.reshard, torch.ops.heddle.reshard_packed)
