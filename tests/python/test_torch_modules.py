@@ -114,7 +114,30 @@ with heddle.Comm.open() as comm:
     ranks.sizes["b"] = 2
     refused(heddle.ArgumentError, "known are b=2", ranks.unfold, torch.zeros(5, 3), ht.modules._Dims("t b"))
     assert ranks.sizes == {"b": 2}  # nothing is learned from a tensor that does not fit
-    with ht.modules._Attending(Attend("s"), ht.modules._Ranks(comm)):
+    ranks, draw = ht.modules._Ranks(comm), torch.Generator().manual_seed(5)
+    ranks.sizes.update(l=2, s=7)  # of l a rank has none
+    for over in ("s", ("l", "s"), ("s", "l")):
+        of = (over,) if isinstance(over, str) else over
+        total = sum(ranks.sizes[name] for name in of)
+        q, k, v = (torch.randn(2, heads, total, 8, dtype=torch.float64, generator=draw) for heads in (4, 2, 2))
+        cut = [blocks(ranks.sizes[name], comm.size)[comm.rank: comm.rank + 2] for name in of]
+        def mine(x):
+            pieces = [x.split([ranks.sizes[name] for name in of], 2)[i][:, :, lo:hi] for i, (lo, hi) in enumerate(cut)]
+            return torch.cat([piece if piece.shape[2] else torch.ones_like(x[:, :, :1]) for piece in pieces], 2)
+        for mask in (None, torch.rand(2, 4, total, total, generator=draw) > 0.3,
+                     torch.randn(2, 1, 1, total, dtype=torch.float64, generator=draw)):
+            for causal in ((False, True) if mask is None else (False,)):
+                wanted = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
+                with ht.attending.Attending(Attend(over), ranks):
+                    got = F.scaled_dot_product_attention(*map(mine, (q, k, v)), mask, is_causal=causal, enable_gqa=True)
+                assert (got - mine(wanted)).abs().max() <= 1e-12, (over, mask is None, causal)
+    for method, words, more in [("ring", "ring knows no mask", {"attn_mask": mask}),
+                                ("gather-kv", "no causal of rows of s and l", {"is_causal": True})]:
+        with ht.attending.Attending(Attend(("s", "l"), method), ranks):
+            refused(heddle.UnsupportedError, words, F.scaled_dot_product_attention, *map(mine, (q, k, v)), **more)
+    with ht.attending.Attending(Attend("s"), ranks):
+        refused(heddle.ArgumentError, "has 9 rows, this rank has", F.scaled_dot_product_attention, *[q] * 3)
+    with ht.attending.Attending(Attend("s"), ranks):
         refused(heddle.UnsupportedError, "dropout 0.5", F.scaled_dot_product_attention, *[torch.zeros(1, 2, 3, 4)] * 3,
                 dropout_p=0.5)
 

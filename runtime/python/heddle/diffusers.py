@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, Sequence, Tuple, Union
 
 from .comm import Comm
 from .errors import ArgumentError, UnsupportedError
-from .torch.modules import Attend, Gather, Parallel, Sizes, Split, Step, Switch, parallelize as _parallelize
+from .torch.attending import Attend
+from .torch.modules import Gather, Parallel, Sizes, Split, Step, Switch, parallelize as _parallelize
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
@@ -73,6 +74,35 @@ def _ltx(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
     }, why
 
 
+def _hunyuan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+    if model.config.image_condition_type == "token_replace":
+        raise UnsupportedError("HunyuanVideoTransformer3DModel with image_condition_type token_replace: tokens of its "
+                               "first frame go by another way, which heddle does not cut")
+    if method not in ("auto", "ulysses"):
+        raise ArgumentError("HunyuanVideoTransformer3DModel attends with a mask of text, which ulysses knows and "
+                            f"{method} does not")
+    heads = model.config.num_attention_heads
+    blocks, joint = "transformer_blocks", ("s", "l")
+    return {
+        "rope": (Split("output.0", "s _", "s"), Split("output.1", "s _", "s")),
+        f"{blocks}.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
+        f"{blocks}.*.attn": Attend(joint, "ulysses", states),
+        f"single_{blocks}.*.attn": Attend(joint, "ulysses", states),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, (f"ulysses over video and text, both cut, with the text's mask; {min(heads, comm.size)} of {comm.size} ranks "
+        "have heads: bitwise as one process")
+
+
+def _cogvideox(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    return {
+        "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
+        "transformer_blocks.*": (Split("image_rotary_emb.0", "s _", "s"), Split("image_rotary_emb.1", "s _", "s")),
+        "transformer_blocks.*.attn1": Attend(("l", "s"), chosen, states),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, f"over text and video, both cut: {why}"
+
+
 def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
     if method == "auto" and heads >= comm.size:
         return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: bitwise as one process"
@@ -88,4 +118,6 @@ _PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
     "LatteTransformer3DModel": _latte,
     "WanTransformer3DModel": _wan,
     "LTXVideoTransformer3DModel": _ltx,
+    "HunyuanVideoTransformer3DModel": _hunyuan,
+    "CogVideoXTransformer3DModel": _cogvideox,
 }

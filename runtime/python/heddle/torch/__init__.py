@@ -7,9 +7,10 @@ A plan stands for its line: tensors of another dtype go by the same line in thei
 on first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
 dense are copied before.
 """
+from .attending import Attend
 from .attention_op import attention, linear_attention
 from .gradients import reduce_gradients
-from .modules import Attend, Gather, Parallel, Sizes, Split, Switch, parallelize
+from .modules import Gather, Parallel, Sizes, Split, Switch, parallelize
 from .process_group import from_process_group
 from .reshard import empty, gather, split, switch
 

@@ -9,19 +9,17 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import inspect
 import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
 from ..line import mesh_of
-from .attention_op import attention
+from .attending import Attend, Attended
 from .boundary import entering, leaving
 from .reshard import texts_of
 
@@ -65,10 +63,13 @@ class _Ranks:
     def __deepcopy__(self, _: Any) -> "_Ranks":
         return self  # a copied model runs on the same ranks
 
-    def part(self, name: str) -> Tuple[int, int]:
-        """Where this rank's block of a dim begins, and how long it is."""
-        each, more = divmod(self.sizes[name], self.comm.size)
-        return each * self.comm.rank + min(self.comm.rank, more), each + (self.comm.rank < more)
+    def part(self, name: str, rank: Optional[int] = None) -> Tuple[int, int]:
+        """Where a rank's block of a dim begins, and how long it is; None: this one's."""
+        return self.cut(self.sizes[name], self.comm.rank if rank is None else rank)
+
+    def cut(self, length: int, rank: int) -> Tuple[int, int]:
+        each, more = divmod(length, self.comm.size)
+        return each * rank + min(rank, more), each + (rank < more)
 
     def unfold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
         """x with one axis per name. Extents that are not known yet are learned, if one of them only is unknown in its
@@ -216,65 +217,7 @@ def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
     return torch.ops.heddle.reshard(x, text, adjoint, comm.number)
 
 
-@dataclass(frozen=True)
-class Attend:
-    """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
-    this rank has a block: `heddle.torch.attention` by `method`, keeping the last `states` forwards for their
-    backwards. A module that calls no such attention, or torch.nn.MultiheadAttention, is refused when it runs; so is a
-    checkpoint between the module and its attention, which would recompute without this step."""
-
-    over: str
-    method: str = "ulysses"
-    states: int = 1
-
-
 Step = Union[Sizes, Split, Switch, Gather, Attend]
-
-
-def _how_saved() -> Tuple[bool, Any]:
-    """What a checkpoint changes for whatever it calls: reentrant, that gradients are wanted; else who saves tensors."""
-    return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
-class _Attending(TorchFunctionMode):
-    """While it is entered, attention is that of all ranks."""
-
-    def __init__(self, step: Attend, ranks: _Ranks):
-        super().__init__()
-        self._step, self._ranks, self._saved = step, ranks, _how_saved()
-        self.calls = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.multi_head_attention_forward:
-            raise UnsupportedError("Attend: torch.nn.MultiheadAttention hides its attention, which would be that of "
-                                   "this rank alone: wanted a module that calls scaled_dot_product_attention")
-        if func is torch.nn.functional.scaled_dot_product_attention and not self._ranks.is_attending:
-            self.calls += 1
-            return self._attend(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
-                scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
-        step, ranks = self._step, self._ranks
-        if attn_mask is not None or dropout_p > 0.0 or query.dim() != 4:
-            raise UnsupportedError(f"Attend: attention of {tuple(query.shape)}"
-                                   f"{', with a mask' if attn_mask is not None else ''}, dropout {dropout_p}: wanted 4 "
-                                   "dims, no mask, no dropout")
-        if _how_saved() != self._saved:
-            raise UnsupportedError("Attend: between the module and its attention is a checkpoint (or torch.no_grad, or "
-                                   "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
-                                   "within")
-        dims = _Dims(f"_ _ {step.over} _")
-        query, key, value = (ranks.unfold(x, dims, step.over) for x in (query, key, value))
-        (b, h, _, d), comm = query.shape, ranks.comm
-        plan = comm.attention(f"f32[b={b} s={ranks.sizes[step.over]} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}",
-                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale, states=step.states)
-        ranks.is_attending = True
-        try:
-            return ranks.fold(attention(query, key, value, plan), dims, step.over)
-        finally:
-            ranks.is_attending = False
 
 
 class Parallel:
@@ -331,7 +274,7 @@ def _matching(model: torch.nn.Module, pattern: str) -> List[torch.nn.Module]:
 
 def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) -> List[Any]:
     if isinstance(step, Attend):
-        return [_Attended(module, pattern, step, ranks)]
+        return [Attended(module, pattern, step, ranks)]
     apply, (name, *path) = step._made(ranks), step.what.split(".")
     if name == "output":
         return [module.register_forward_hook(lambda _, args, output: _at(output, path, apply))]
@@ -361,28 +304,3 @@ def _at(value: Any, path: List[str], apply: _Apply) -> Any:
         return apply(value)
     index = int(path[0])
     return type(value)([*value[:index], _at(value[index], path[1:], apply), *value[index + 1:]])
-
-
-class _Attended:
-    """Its forward runs while `_Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C."""
-
-    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: _Ranks):
-        self._module, self._own = module, module.__dict__.get("forward")
-        # A partial, which is copied together with its module.
-        module.forward = functools.update_wrapper(  # type: ignore[method-assign]
-            functools.partial(_attended, module.forward, pattern, step, ranks), module.forward)
-
-    def remove(self) -> None:
-        if self._own is None:
-            del self._module.forward
-        else:
-            self._module.forward = self._own  # type: ignore[method-assign]
-
-
-def _attended(forward: Any, pattern: str, step: Attend, ranks: _Ranks, *args: Any, **kwargs: Any) -> Any:
-    with _Attending(step, ranks) as attending:
-        output = forward(*args, **kwargs)
-    if attending.calls == 0:
-        raise UnsupportedError(f"Attend: '{pattern}' called no scaled_dot_product_attention of torch.nn.functional: its"
-                               " attention, if it has one, was that of this rank alone")
-    return output

@@ -1,0 +1,167 @@
+"""Attention within a module, of rows that are cut over ranks."""
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple, Union
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..attention import Attention
+from ..errors import ArgumentError, UnsupportedError
+from .attention_op import Local, attention
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
+    this rank has a block: `heddle.torch.attention` by `method`, keeping the last `states` forwards for their
+    backwards. A module that calls no such attention, or torch.nn.MultiheadAttention, is refused when it runs; so is a
+    checkpoint between the module and its attention, which would recompute without this step.
+
+    over  one dim; or several, ("l", "s"), where the module attends over rows of one and then rows of the other, of
+          both of which this rank has its block. By ulysses rows and masks are as one process has them; other methods
+          take the rows in another order, and no mask
+    """
+
+    over: Union[str, Tuple[str, ...]]
+    method: str = "ulysses"
+    states: int = 1
+
+
+def _how_saved() -> Tuple[bool, Any]:
+    """What a checkpoint changes for whatever it calls: reentrant, that gradients are wanted; else who saves tensors."""
+    return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+class Attending(TorchFunctionMode):
+    """While it is entered, attention is that of all ranks."""
+
+    def __init__(self, step: Attend, ranks: Any):
+        super().__init__()
+        self._step, self._ranks, self._saved = step, ranks, _how_saved()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.multi_head_attention_forward:
+            raise UnsupportedError("Attend: torch.nn.MultiheadAttention hides its attention, which would be that of "
+                                   "this rank alone: wanted a module that calls scaled_dot_product_attention")
+        if func is torch.nn.functional.scaled_dot_product_attention and not self._ranks.is_attending:
+            self.calls += 1
+            return self._attend(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
+                scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
+        step, ranks = self._step, self._ranks
+        if dropout_p > 0.0 or query.dim() != 4:
+            raise UnsupportedError(f"Attend: attention of {tuple(query.shape)}, dropout {dropout_p}: wanted 4 dims, no "
+                                   "dropout")
+        if _how_saved() != self._saved:
+            raise UnsupportedError("Attend: between the module and its attention is a checkpoint (or torch.no_grad, or "
+                                   "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
+                                   "within")
+        rows, is_whole = Rows(ranks, step.over), step.method == "ulysses"
+        if not is_whole and (attn_mask is not None or is_causal and len(rows.of) > 1):
+            raise UnsupportedError(f"Attend: {step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
+                                   f"rows of {' and '.join(rows.of)}: ulysses does")
+        query, key, value = (rows.held(x) for x in (query, key, value))
+        (b, h, _, d), comm = query.shape, ranks.comm
+        plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
+                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale, states=step.states)
+        local = None
+        if is_whole and (attn_mask is not None or len(rows.of) > 1):
+            local = _local(rows, attn_mask, plan)
+        ranks.is_attending = True
+        try:
+            return rows.padded(attention(query, key, value, plan, sdpa=local))
+        finally:
+            ranks.is_attending = False
+
+
+class Rows:
+    """Rows of several dims one after another, each of them cut over the ranks: a rank has its block of the first, then
+    its block of the second."""
+
+    def __init__(self, ranks: Any, over: Union[str, Tuple[str, ...]]):
+        self.of = (over,) if isinstance(over, str) else over
+        self.ranks = ranks
+        #: per rank, of every dim
+        self._blocks = [[ranks.part(name, rank)[1] for name in self.of] for rank in range(ranks.comm.size)]
+        self._mine = self._blocks[ranks.comm.rank]
+        self.total = sum(sum(blocks) for blocks in self._blocks)
+        #: as a layout has them
+        self.lengths = "" if len(self.of) == 1 else f"({' '.join(str(sum(blocks)) for blocks in self._blocks)})"
+
+    def held(self, x: torch.Tensor) -> torch.Tensor:
+        """x[_ _ rows _] without rows that nobody looks at."""
+        lengths = [max(length, 1) for length in self._mine]
+        if x.shape[2] != sum(lengths):
+            raise ArgumentError(f"Attend: {tuple(x.shape)} has {x.shape[2]} rows, this rank has "
+                                f"{' and '.join(f'{n} of {name}' for n, name in zip(lengths, self.of))}")
+        if 0 not in self._mine:
+            return x
+        return torch.cat([piece.narrow(2, 0, n) for piece, n in zip(x.split(lengths, 2), self._mine)], 2)
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        """The way back. What there is nothing of stays in the graph, which is that of the other ranks."""
+        if 0 not in self._mine:
+            return x
+        one = x.new_ones([*x.shape[:2], 1, x.shape[3]])
+        pieces = zip(x.split(self._mine, 2), self._mine)
+        return torch.cat([part for piece, n in pieces for part in ((piece,) if n > 0 else (piece, one))], 2)
+
+    def by_dim(self, x: torch.Tensor) -> torch.Tensor:
+        """From the rows of one rank after another to those of one dim after another."""
+        ranks, dims = range(len(self._blocks)), range(len(self.of))
+        pieces = x.split([n for blocks in self._blocks for n in blocks], 2)
+        return torch.cat([pieces[rank * len(self.of) + dim] for dim in dims for rank in ranks], 2)
+
+    def by_rank(self, x: torch.Tensor) -> torch.Tensor:
+        """The way back."""
+        ranks, dims = range(len(self._blocks)), range(len(self.of))
+        pieces = x.split([self._blocks[rank][dim] for dim in dims for rank in ranks], 2)
+        return torch.cat([pieces[dim * len(self._blocks) + rank] for rank in ranks for dim in dims], 2)
+
+
+def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
+    """Attention of this rank's heads, which sees all rows as one process does; so does its mask."""
+    lo, count = rows.ranks.cut(plan.kv_heads, plan.comm.rank)
+    group = plan.heads // plan.kv_heads
+    if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
+        mask = mask.narrow(1, lo * group, count * group)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if len(rows.of) > 1:
+            q, k, v = (rows.by_dim(x) for x in (q, k, v))
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=plan.causal, scale=plan.scale,
+                                                             enable_gqa=group > 1)
+        return rows.by_rank(o) if len(rows.of) > 1 else o
+    return call
+
+
+class Attended:
+    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C."""
+
+    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Any):
+        self._module, self._own = module, module.__dict__.get("forward")
+        # A partial, which is copied together with its module.
+        module.forward = functools.update_wrapper(  # type: ignore[method-assign]
+            functools.partial(_attended, module.forward, pattern, step, ranks), module.forward)
+
+    def remove(self) -> None:
+        if self._own is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._own  # type: ignore[method-assign]
+
+
+def _attended(forward: Any, pattern: str, step: Attend, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+    with Attending(step, ranks) as attending:
+        output = forward(*args, **kwargs)
+    if attending.calls == 0:
+        raise UnsupportedError(f"Attend: '{pattern}' called no scaled_dot_product_attention of torch.nn.functional: its"
+                               " attention, if it has one, was that of this rank alone")
+    return output
