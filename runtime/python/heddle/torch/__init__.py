@@ -7,6 +7,8 @@ A plan stands for its line: tensors of another dtype go by the same line in thei
 on first use, collectively, those of gradients in the first backward; all ranks run the same graph. Tensors that are not
 dense are copied before.
 """
+from typing import TYPE_CHECKING, Any
+
 from .attending import Attend
 from .attention_op import attention, linear_attention
 from .gradients import reduce_gradients
@@ -14,5 +16,15 @@ from .modules import Gather, Parallel, Sizes, Split, Switch, parallelize
 from .process_group import from_process_group
 from .reshard import empty, gather, split, switch
 
-__all__ = ["Attend", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
-           "from_process_group", "gather", "linear_attention", "parallelize", "reduce_gradients", "split", "switch"]
+if TYPE_CHECKING:
+    from .dtensor import redistribute
+
+__all__ = ["Attend", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty", "from_process_group",
+           "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients", "split", "switch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "redistribute":
+        from .dtensor import redistribute  # on first use: DTensors are long to import
+        return redistribute
+    raise AttributeError(f"module 'heddle.torch' has no attribute '{name}'")

@@ -1,0 +1,75 @@
+"""DTensors moved by heddle against torch's own redistribute over gloo."""
+from ranks import JUDGE, run
+
+
+def test_as_torch_redistributes(tmp_path):
+    run(tmp_path, JUDGE + """
+import itertools
+import os
+import torch
+import torch.distributed as dist
+import heddle
+import heddle.torch as ht
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+torch.set_num_threads(1)
+rank, size = int(os.environ["HEDDLE_RANK"]), int(os.environ["HEDDLE_SIZE"])
+dist.init_process_group("gloo", store=dist.FileStore(%r, size), rank=rank, world_size=size)
+comm = ht.from_process_group()
+
+def drawn(seed, shape, dtype):  # whole numbers: their sums are the same in any order
+    return torch.randint(-99, 99, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+def placed(seed, shape, dtype, mesh, placements):
+    if any(p.is_partial() for p in placements):
+        held = distribute_tensor(drawn(seed, shape, dtype), mesh, [Replicate() if p.is_partial() else p
+                                                                   for p in placements])
+        return DTensor.from_local(held.to_local() * (1 + rank), mesh, placements, run_check=False, shape=held.shape,
+                                  stride=held.stride())
+    return distribute_tensor(drawn(seed, shape, dtype), mesh, placements)
+
+def same(a, b):
+    assert a.placements == b.placements and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+    a, b = a.to_local(), b.to_local()
+    assert a.shape == b.shape and torch.equal(a, b), (a, b)
+
+def compare(shape, mesh, before, after, dtype=torch.float32):
+    x, y = (placed(1, shape, dtype, mesh, before).detach().requires_grad_() for _ in range(2))
+    theirs, ours = x.redistribute(placements=after), ht.redistribute(y, after, comm)
+    same(ours, theirs)
+    gradient = placed(2, shape, dtype, mesh, theirs.placements)
+    theirs.backward(gradient)
+    ours.backward(gradient)
+    same(y.grad, x.grad)
+
+line = init_device_mesh("cpu", (4,))
+every = [Shard(0), Shard(1), Replicate(), Partial()]
+for shape in ((5, 6), (2, 3, 4)):  # 2 2 1 0 rows, fewer than ranks
+    for before, after in itertools.product(every, every[:3]):
+        compare(shape, line, [before], [after])
+compare((5, 6), line, [Shard(-1)], [Shard(-2)], torch.bfloat16)
+compare((7,), line, [Partial()], [Shard(0)], torch.float64)
+compare((), line, [Partial()], [Replicate()])
+grid = init_device_mesh("cpu", (2, 2))
+pairs = [(Shard(0), Shard(1)), (Shard(1), Shard(0)), (Replicate(), Shard(1)), (Shard(0), Replicate()),
+         (Partial(), Shard(0)), (Partial(), Partial()), (Replicate(), Replicate())]
+for turn, before in enumerate(pairs):
+    compare((5, 7), grid, before, pairs[(turn + 1) & 3])
+compare((8, 3), grid, (Shard(0), Shard(0)), (Replicate(), Shard(1)))
+
+x = placed(1, (5, 6), torch.float32, line, [Shard(0)])
+assert ht.redistribute(x, [Shard(0)], comm) is x
+refused(heddle.ArgumentError, "wanted Shard or Replicate", ht.redistribute, x, [Partial()], comm)
+refused(heddle.ArgumentError, "on a mesh of 1 axes", ht.redistribute, x, [Shard(0), Shard(1)], comm)
+refused(heddle.UnsupportedError, "5, 6) on 2 axes, 4 blocks that differ", ht.redistribute,
+        placed(1, (5, 6), torch.float32, grid, (Shard(0), Shard(0))), (Replicate(), Replicate()), comm)
+refused(heddle.UnsupportedError, "wanted Shard, Replicate or Partial", ht.redistribute,
+        placed(1, (5, 6), torch.float32, line, [Partial("max")]), [Replicate()], comm)
+turned = placed(1, (5, 6), torch.float32, DeviceMesh("cpu", torch.tensor([1, 0, 3, 2])), [Shard(0)])
+refused(heddle.ArgumentError, "wanted the same order", ht.redistribute, turned, [Replicate()], comm)
+dist.barrier()
+comm.close()
+dist.destroy_process_group()
+print("ok", flush=True)
+""" % str(tmp_path / "store"), 4)
