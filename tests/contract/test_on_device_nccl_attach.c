@@ -28,7 +28,9 @@ static heddle_status attaches(heddle_comm *comm, void *arg)
     CHECK((all[0] == HEDDLE_OK) == (all[1] == HEDDLE_OK));
     CHECK((heddle_comm_device(comm) >= 0) == (mine == HEDDLE_OK));
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2.5));
-    a->failed += heddle_comm_rank(comm) == 0 && mine != HEDDLE_OK;
+    if (heddle_comm_rank(comm) == 0 && mine != HEDDLE_OK) {
+        a->failed++;
+    }
 out:
     return st;
 }

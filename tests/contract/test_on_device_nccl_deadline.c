@@ -100,7 +100,7 @@ static heddle_status two_streams(heddle_comm *comm, void *arg)
     HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
     for (int i = 0; i < 2; i++) {
         HD_TRY(heddle_comm_axis_group(&group[i], comm, &mesh, i));
-        HD_TRY(device_set_up(&f[i], group[i], LATE_MS));
+        HD_TRY(device_set_up(&f[i], group[i], i == 0 ? LATE_MS : 0));
         HD_TRY(sim.stream_create(&stream[i]));
     }
     HD_TRY(heddle_comm_barrier(comm));
