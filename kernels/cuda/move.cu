@@ -219,7 +219,7 @@ HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epo
         }
     }
     if (failure != 0) {
-        hd_store_8(&meet->report->peer, failure & 0xffffffffu);
+        hd_store_relaxed_system(&meet->report->peer, failure & 0xffffffffu);
         hd_store_release_system(&meet->report->status, failure >> 32);
         return;
     }

@@ -1,4 +1,5 @@
-/* Inside of what moves by stores between devices: made in device_push_make.c, run in device_push.c. */
+/* Inside of what moves by stores between devices: made in device_push_make.c, enqueued in device_push_launch.c, run in
+ * device_push.c. */
 #ifndef HD_MOVE_DEVICE_PUSH_INSIDE_H
 #define HD_MOVE_DEVICE_PUSH_INSIDE_H
 
@@ -54,12 +55,15 @@ struct hd_push {
     heddle_stream last;       /* stream of the last execution */
     int is_under_way;         /* ended is to happen yet, as far as is known */
     hd_comm_view view;
-    int is_started; /* by start, and not known to have ended */
+    int is_started;  /* by start, and not known to have ended */
+    int is_captured; /* some executions are in graphs */
+    int is_settled;  /* after a failure: what was enqueued has ended */
     hd_outlook outlook;
     heddle_status broken;
     char broken_why[1024];
 };
 
+heddle_status hd_push_enqueue(hd_push *push, const void *src, void *dst, heddle_stream stream);
 heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */
 
 #endif

@@ -1,0 +1,112 @@
+/* What one execution by stores between devices puts into a stream. */
+#include "runtime/move/device_push_inside.h"
+
+/* On the plan's device as the current one, up to the last. */
+static heddle_status launched(const hd_push *p, int code)
+{
+    return p->device->library->status(code, p->device->number, "a kernel's launch");
+}
+
+static hd_device_move move_of(const hd_push *p, const hd_push_list *list, const void *const *src, void *const *dst)
+{
+    return (hd_device_move){
+        .list = list->list, .list_on_device = p->lists + list->at, .nsrc = 1, .ndst = 1, .src = src, .dst = dst};
+}
+
+static heddle_status copy(const hd_push *p, const hd_push_list *list, const void *src, void *dst, heddle_stream stream)
+{
+    if (list->list == NULL) {
+        return HEDDLE_OK;
+    }
+    const hd_device_move move = move_of(p, list, &src, &dst);
+    return launched(p, p->kernels->push(&move, stream));
+}
+
+static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst, heddle_stream stream)
+{
+    if (list->list == NULL) {
+        return HEDDLE_OK;
+    }
+    const hd_device_move move = move_of(p, list, NULL, &dst);
+    return launched(p, p->kernels->clear(&move, stream));
+}
+
+/* 0: there is a rank that cannot store to it. */
+static int tell(const hd_push *p, hd_push_step *step, const void *at)
+{
+    int all = 1;
+    for (int r = 0; r < p->nranks; r++) {
+        step->meet.place[r] = hd_comm_at_peer(p->comm, r, at);
+        all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
+    }
+    return all;
+}
+
+/* What stays begins at `at`, and so does what peers store here, where they reach it. */
+static heddle_status meet(const hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
+{
+    if (step->told != at) {
+        step->lands = !tell(p, step, at);
+        if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at))) {
+            return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has memory that peers have not mapped",
+                           hd_comm_rank_name(p->comm, p->rank));
+        }
+        step->told = at;
+    }
+    hd_device_move move = move_of(p, &step->push, &src, &at);
+    move.meet = &step->meet;
+    heddle_status st = launched(p, p->kernels->push(&move, stream));
+    return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;
+}
+
+static heddle_status add(const hd_push *p, const hd_push_step *step, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < step->nsums; i++) {
+        const hd_push_sum *sum = &step->sum[i];
+        const void *term[HD_DEVICE_MAX_PEERS];
+        for (int k = 0; k < sum->nterms; k++) {
+            term[k] = p->memory + sum->term_at[k];
+        }
+        char *result = (sum->is_direct ? (char *)dst : p->memory) + sum->result_at;
+        HD_TRY(launched(p, p->kernels->sum(result, term, sum->nterms, sum->elems, p->spec.dtype, stream)));
+    }
+    st = copy(p, &step->unpack, p->memory, dst, stream);
+out:
+    return st;
+}
+
+static void *place(const hd_push *p, const hd_push_place *at, const void *src, void *dst)
+{
+    return at->array == HD_PUSH_SRC   ? (void *)(uintptr_t)src
+           : at->array == HD_PUSH_DST ? dst
+                                      : p->memory + at->offset_bytes;
+}
+
+static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_push_local *before = &p->spec.before, *after = &p->spec.after;
+    HD_TRY(copy(p, &p->before, place(p, &before->src, src, dst), place(p, &before->dst, src, dst), stream));
+    for (int i = 0; i < p->spec.nphases; i++) {
+        hd_push_step *step = &p->step[i];
+        void *from = place(p, &step->src, src, dst), *to = place(p, &step->dst, src, dst);
+        HD_TRY(clear(p, &step->clear, to, stream));
+        HD_TRY(meet(p, step, from, step->adds ? p->memory + step->slots_at : to, stream));
+        HD_TRY(add(p, step, to, stream));
+    }
+    st = copy(p, &p->after, place(p, &after->src, src, dst), place(p, &after->dst, src, dst), stream);
+out:
+    return st;
+}
+
+heddle_status hd_push_enqueue(hd_push *p, const void *src, void *dst, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    int before = 0;
+    HD_TRY(p->device->library->enter(&before, p->device->number));
+    st = enqueue_all(p, src, dst, stream);
+    p->device->library->leave(before);
+out:
+    return st;
+}

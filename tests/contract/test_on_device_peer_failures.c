@@ -1,0 +1,192 @@
+/* The wire peer when something has failed: arrays are the caller's again when a call has said so, other ranks are told
+ * at once, and what graphs of peers may still write stays. */
+#include "on_device.h"
+#include "time_limit.h"
+
+enum { RANKS = 2, QUEUED = 20, CALLS = 60, PATTERN = 0x5a5a5a5a };
+
+typedef struct own {
+    heddle_comm *comm;
+    const hd_device *device;
+    heddle_reshard *reshard;
+    int32_t *src, *dst;
+    heddle_stream stream, other;
+    device_sim sim;
+} own;
+
+static const char adds[] = "i32[t=6 s=8] on [sp=2]: sum@sp -> s@sp"; /* launches behind the meeting write dst */
+static const char moves[] = "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp";
+
+static heddle_status set_up(own *o, heddle_comm *comm, const char *text, int64_t deadline_ms)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    memset(o, 0, sizeof *o);
+    o->comm = comm;
+    o->device = hd_comm_device(comm);
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    options.deadline_ms = deadline_ms;
+    HD_TRY(device_sim_get(&o->sim));
+    HD_TRY(heddle_reshard_parse(&line, text));
+    HD_TRY(heddle_reshard_create_line(&o->reshard, comm, &line, &options));
+    HD_TRY(heddle_buffer_alloc((void **)&o->src, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc((void **)&o->dst, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
+    HD_TRY(o->device->library->stream_create(&o->stream, o->device->number));
+    HD_TRY(o->device->library->stream_create(&o->other, o->device->number));
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
+static void tear_down(own *o)
+{
+    heddle_reshard_destroy(o->reshard);
+    o->device->library->stream_destroy(o->stream, o->device->number);
+    o->device->library->stream_destroy(o->other, o->device->number);
+    heddle_buffer_free(o->comm, o->src);
+    heddle_buffer_free(o->comm, o->dst);
+}
+
+/* Rank 1 does not come. What rank 0 writes into its dst when it has been told stays there. */
+static heddle_status is_written_again(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    int32_t values[ELEMS / RANKS];
+    (void)arg;
+    HD_TRY(set_up(&o, comm, adds, 200));
+    if (heddle_comm_rank(comm) == 0) {
+        for (int i = 0; i < QUEUED; i++) {
+            HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+        }
+        CHECK(heddle_reshard_wait(o.reshard) == HEDDLE_ERR_TIMEOUT && says("missing: rank 1"));
+        for (int i = 0; i < ELEMS / RANKS; i++) {
+            values[i] = PATTERN;
+        }
+        HD_TRY(device_copy(comm, o.dst, values, sizeof values, o.other));
+        HD_TRY(device_settle(comm, o.other));
+        HD_TRY(device_settle(comm, o.stream));
+        memset(values, 0, sizeof values);
+        HD_TRY(device_copy(comm, values, o.dst, sizeof values, o.other));
+        HD_TRY(device_settle(comm, o.other));
+        for (int i = 0; i < ELEMS / RANKS; i++) {
+            CHECK(values[i] == PATTERN);
+        }
+    } else {
+        while (heddle_comm_poll(comm) == HEDDLE_OK) {
+            usleep(1000);
+        }
+    }
+out:
+    tear_down(&o);
+    return st;
+}
+
+static void arrays_are_the_callers_again(void **state)
+{
+    (void)state;
+    run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_written_again);
+}
+
+static heddle_status ended[RANKS];
+static int64_t fails_at;
+static _Atomic int over; /* ranks whose call has returned; until all have nobody leaves */
+
+static heddle_status one_call_fails(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    int rank = heddle_comm_rank(comm);
+    (void)arg;
+    HD_TRY(set_up(&o, comm, moves, 20000));
+    int64_t began_ns = hd_now_ns();
+    if (rank == 0) {
+        o.sim.fail_at(fails_at, 999);
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+    ended[rank] = heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream);
+    ended[rank] = ended[rank] == HEDDLE_OK ? heddle_reshard_start(o.reshard, o.src, o.dst, o.other) : ended[rank];
+    ended[rank] = ended[rank] == HEDDLE_OK ? heddle_reshard_wait(o.reshard) : ended[rank];
+    over++;
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4)); /* the deadline is twenty seconds */
+out:
+    o.sim.fail_at(0, 0);
+    while (st == HEDDLE_OK && over < RANKS) {
+        usleep(100);
+    }
+    tear_down(&o);
+    return st;
+}
+
+/* Whichever it is: the other rank's launch does not wait for one that will not come. */
+static void others_are_told(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (fails_at = 1; fails_at <= CALLS; fails_at++) {
+        over = 0;
+        run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, one_call_fails);
+        failed += ended[0] != HEDDLE_OK && ended[1] != HEDDLE_OK;
+    }
+    assert_true(failed > CALLS / 4);
+}
+
+static _Atomic int is_destroyed;
+
+/* Rank 1's graph may be launched yet when rank 0 has given up and destroys its plan. */
+static heddle_status was_captured(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    void *graph = NULL;
+    (void)arg;
+    HD_TRY(set_up(&o, comm, adds, 0));
+    HD_TRY(o.sim.capture(o.stream, 1));
+    HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+    HD_TRY(o.sim.record(o.stream, &graph));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 1) {
+        o.sim.hold(o.stream);
+        HD_TRY(o.sim.replay(graph, o.stream));
+        while (heddle_comm_poll(comm) == HEDDLE_OK) {
+            usleep(1000);
+        }
+        while (!is_destroyed) {
+            usleep(1000);
+        }
+        o.sim.release();
+    } else {
+        HD_TRY(o.sim.replay(graph, o.stream));
+        usleep(50000); /* it has come, and waits for rank 1's */
+        HD_TRY(heddle_comm_abort(comm, "enough"));
+        HD_TRY(device_settle(comm, o.stream));
+        heddle_reshard_destroy(o.reshard);
+        o.reshard = NULL;
+        is_destroyed = 1;
+        usleep(100000);
+    }
+    st = device_settle(comm, o.stream);
+out:
+    o.sim.graph_free(graph);
+    tear_down(&o);
+    return st;
+}
+
+static void what_peers_replay_finds_its_memory(void **state)
+{
+    (void)state;
+    run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, was_captured);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(arrays_are_the_callers_again),
+        cmocka_unit_test(others_are_told),
+        cmocka_unit_test(what_peers_replay_finds_its_memory),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
