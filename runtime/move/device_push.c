@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { GRACE_NS = 1000000000 }; /* of the host behind the device's own deadlines */
+enum { GRACE_NS = 1000000000 /* of the host behind the device's own deadlines */, MOST_ERRORS = 3 /* in a wait */ };
 
 /* --- what went wrong ---------------------------------------------------------------------------------------------- */
 
@@ -53,16 +53,33 @@ static void set_under_way(hd_push *p, int is_under_way)
     }
 }
 
-/* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. */
+/* Is what was enqueued over? Where the event could not be recorded that is made up for. */
+static heddle_status look_at_end(hd_push *p, int *done)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    if (p->is_unrecorded) {
+        HD_TRY(library->event_record(p->ended, p->device->number, p->last));
+        p->is_unrecorded = 0;
+    }
+    st = library->event_test(p->ended, p->device->number, done);
+out:
+    return st;
+}
+
+/* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. A
+ * device that no longer answers is not waited for, and nothing is known of what it does. */
 static int await_end(hd_push *p)
 {
-    const heddle_device *library = p->device->library;
     int64_t deadline_ns = (p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) : hd_now_ns());
     deadline_ns += GRACE_NS;
     int done = !p->is_under_way;
-    for (int turn = 0; !done && hd_now_ns() < deadline_ns; turn++) {
+    for (int turn = 0, errors = 0; !done && errors < MOST_ERRORS && hd_now_ns() < deadline_ns; turn++) {
         hd_nap(turn);
-        done = library->event_test(p->ended, p->device->number, &done) != HEDDLE_OK || done;
+        if (look_at_end(p, &done) != HEDDLE_OK) {
+            done = 0;
+            errors++;
+        }
     }
     set_under_way(p, !done);
     return done;
@@ -86,7 +103,7 @@ heddle_status hd_push_test(hd_push *p, int *done)
     heddle_status st = HEDDLE_OK;
     *done = 1;
     if (p->is_under_way) {
-        HD_TRY(p->device->library->event_test(p->ended, p->device->number, done));
+        HD_TRY(look_at_end(p, done));
         set_under_way(p, !*done);
         p->is_started = p->is_started && !*done;
     }
@@ -162,6 +179,7 @@ static heddle_status end(hd_push *p, heddle_stream stream, heddle_status enqueue
 {
     p->last = stream;
     heddle_status st = p->device->library->event_record(p->ended, p->device->number, stream);
+    p->is_unrecorded = st != HEDDLE_OK;
     return enqueued != HEDDLE_OK ? enqueued : st;
 }
 

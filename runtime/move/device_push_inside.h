@@ -54,6 +54,7 @@ struct hd_push {
     void *begun, *ended;      /* events: of the caller's stream, behind the last launch */
     heddle_stream last;       /* stream of the last execution */
     int is_under_way;         /* ended is to happen yet, as far as is known */
+    int is_unrecorded;        /* ended is not behind all that is under way: it could not be recorded */
     hd_comm_view view;
     int is_started;  /* by start, and not known to have ended */
     int is_captured; /* some executions are in graphs */
