@@ -116,10 +116,11 @@ typedef struct heddle_reshard_info {
     int64_t messages;                 /* messages this rank sends */
     int64_t workspace_bytes;          /* memory the plan holds besides src and dst */
     size_t src_bytes, dst_bytes;      /* smallest buffers for this rank */
-    int64_t executions;               /* finished so far; wire peer: replays of graphs included */
-    int64_t measured_bytes_sent;      /* counted while moving, all executions together */
+    int64_t executions;               /* finished so far; wire peer: replays included; wire nccl: enqueued so far */
+    int64_t measured_bytes_sent;      /* counted while moving (wire nccl: enqueuing), all executions together */
     const int64_t *measured_bytes_to; /* [nranks] likewise, per peer */
-    const char *path; /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" "device push" */
+    const char *path; /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" "device push"
+                         "device messages" */
     const char *kernel; /* copy kernel of this rank's largest transfer */
     const char *why;    /* one sentence: why this path and kernel, with figures if timed */
     const char *line;   /* the reshard line */
@@ -169,8 +170,10 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
  * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which
  * may take up to two seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says
- * "stopped half way", and src and dst must be left alone as long as that rank lives. One thread at a time per
- * communicator. */
+ * "stopped half way", and src and dst must be left alone as long as that rank lives. Another on the wire "peer": where
+ * the sentence says that the stream did not come to the end, the caller's own work before it has not ended, and what
+ * stands behind it still writes dst when it has; and a peer that replays a graph after the failure may store to dst.
+ * One thread at a time per communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
 
