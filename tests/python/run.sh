@@ -23,7 +23,9 @@ print(next((name for name in sys.argv[1:] if importlib.util.find_spec(name) is N
 PY
     )
     if [ -z "$missing" ]; then
-        export PYTHONPATH=$HEDDLE_BUILD/python PYTHONDONTWRITEBYTECODE=1
+        # What is compiled is kept beside the build: every rank imports torch, which without takes twice as long.
+        unset PYTHONDONTWRITEBYTECODE
+        export PYTHONPATH=$HEDDLE_BUILD/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
         exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$file"
     fi
 done
