@@ -134,7 +134,7 @@ static void others_are_told(void **state)
     assert_true(failed > CALLS / 4);
 }
 
-static _Atomic int is_destroyed;
+static _Atomic int is_destroyed, has_replayed;
 
 /* Rank 1's graph may be launched yet when rank 0 has given up and destroys its plan. */
 static heddle_status was_captured(heddle_comm *comm, void *arg)
@@ -158,6 +158,8 @@ static heddle_status was_captured(heddle_comm *comm, void *arg)
             usleep(1000);
         }
         o.sim.release();
+        HD_TRY(device_settle(comm, o.stream));
+        has_replayed = 1;
     } else {
         HD_TRY(o.sim.replay(graph, o.stream));
         usleep(50000); /* it has come, and waits for rank 1's */
@@ -166,9 +168,11 @@ static heddle_status was_captured(heddle_comm *comm, void *arg)
         heddle_reshard_destroy(o.reshard);
         o.reshard = NULL;
         is_destroyed = 1;
-        usleep(100000);
+        const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4);
+        while (!has_replayed && hd_now_ns() < until_ns) {
+            usleep(1000);
+        }
     }
-    st = device_settle(comm, o.stream);
 out:
     o.sim.graph_free(graph);
     tear_down(&o);
