@@ -119,7 +119,7 @@ typedef struct heddle_reshard_info {
     int64_t executions;               /* finished so far; wire peer: replays included; wire nccl: enqueued so far */
     int64_t measured_bytes_sent;      /* counted while moving (wire nccl: enqueuing), all executions together */
     const int64_t *measured_bytes_to; /* [nranks] likewise, per peer */
-    const char *path; /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" "device push"
+    const char *path;   /* "local" "peer push" "peer pull" "staged" "process_vm_readv" "messages" "mixed" "device push"
                          "device messages" */
     const char *kernel; /* copy kernel of this rank's largest transfer */
     const char *why;    /* one sentence: why this path and kernel, with figures if timed */
