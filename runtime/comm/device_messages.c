@@ -15,7 +15,7 @@ heddle_status hd_comm_mail_look(hd_comm_mail *mail, int *done)
     if (mail->broken != HEDDLE_OK) {
         return hd_fail(mail->broken, "%s", mail->why);
     }
-    return mail->messages.library->test(mail->messages.handle, done);
+    return mail->messages.table->test(mail->messages.handle, done);
 }
 
 /* A library, or the thread beside, says that some rank is gone; the communicator says which and why, if it knows in a
@@ -110,8 +110,8 @@ heddle_status hd_comm_mail_begin(hd_comm_mail *mail, const hd_comm_letters *lett
     pthread_mutex_lock(&mail->lock);
     heddle_status st = hd_comm_mail_look(mail, &done);
     if (st == HEDDLE_OK) {
-        st = mail->messages.library->exchange(mail->messages.handle, letters->send, letters->nsends, letters->recv,
-                                              letters->nrecvs, stream);
+        st = mail->messages.table->exchange(mail->messages.handle, letters->send, letters->nsends, letters->recv,
+                                            letters->nrecvs, stream);
     }
     pthread_mutex_unlock(&mail->lock);
     return st;

@@ -28,7 +28,7 @@ static heddle_status share_id(unsigned char *id, heddle_comm *comm, const hd_mes
         hd_alloc((void **)&all, (size_t)comm->size, HEDDLE_MESSAGES_ID_BYTES, "names under which ranks meet");
     memset(id, 0, HEDDLE_MESSAGES_ID_BYTES);
     if (mine == HEDDLE_OK && comm->rank == 0) {
-        mine = messages->library->make_id(id);
+        mine = messages->table->make_id(id);
     }
     HD_TRY(hd_comm_agree(comm, mine));
     HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, id, all, HEDDLE_MESSAGES_ID_BYTES));
@@ -179,7 +179,7 @@ heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
     hd_comm_mail *mail = NULL;
     unsigned char id[HEDDLE_MESSAGES_ID_BYTES];
     HD_TRY(hd_comm_agree(comm, make_mail(&mail, comm, device)));
-    const heddle_device_messages *library = mail->messages.library;
+    const heddle_device_messages *library = mail->messages.table;
     void **handle = &mail->messages.handle;
     if (comm->lent != NULL) { /* on all ranks */
         HD_TRY(hd_comm_agree(comm, library->borrow(handle, comm->lent, comm->rank, comm->size, device->number)));

@@ -38,7 +38,7 @@ heddle_status hd_messages_load(hd_messages *out, const char *name, const char *f
                        device->library->name);
     }
     HD_TRY(library->describe(out->describe, sizeof out->describe));
-    out->library = library;
+    out->table = library;
 out:
     return st;
 }
@@ -46,7 +46,7 @@ out:
 void hd_messages_end(hd_messages *messages, int gives_up)
 {
     if (messages->handle != NULL) {
-        messages->library->end(messages->handle, gives_up);
+        messages->table->end(messages->handle, gives_up);
         messages->handle = NULL;
     }
 }

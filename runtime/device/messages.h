@@ -7,9 +7,9 @@
 #include <heddle/sys/device_messages.h>
 
 typedef struct hd_messages {
-    const heddle_device_messages *library;
-    void *handle;       /* NULL: none yet, or ended */
-    char describe[120]; /* the library, its version */
+    const heddle_device_messages *table; /* of its functions */
+    void *handle;                        /* NULL: none yet, or ended */
+    char describe[120];                  /* the library, its version */
 } hd_messages;
 
 /* name: of the wire; folder: of libheddle_NAME.so, as for hd_module_load. HEDDLE_ERR_UNSUPPORTED: no such library, it

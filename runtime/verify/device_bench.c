@@ -21,7 +21,7 @@ typedef struct times {
 
 typedef struct bench {
     heddle_comm *comm;
-    const heddle_device *library;
+    const heddle_device *table;
     int device;
     heddle_reshard *reshard;
     heddle_reshard_info info;
@@ -72,16 +72,16 @@ static heddle_status make_arrays(bench *b)
 /* Everything is enqueued between two of them. A device without kernels has none. */
 static heddle_status make_timers(bench *b)
 {
-    if (b->library->timer_create == NULL) {
+    if (b->table->timer_create == NULL) {
         return HEDDLE_OK;
     }
-    heddle_status st = b->library->timer_create(&b->begin, b->device);
-    return st == HEDDLE_OK ? b->library->timer_create(&b->end, b->device) : st;
+    heddle_status st = b->table->timer_create(&b->begin, b->device);
+    return st == HEDDLE_OK ? b->table->timer_create(&b->end, b->device) : st;
 }
 
 static heddle_status stamp(const bench *b, void *timer)
 {
-    return timer != NULL ? b->library->event_record(timer, b->device, b->stream) : HEDDLE_OK;
+    return timer != NULL ? b->table->event_record(timer, b->device, b->stream) : HEDDLE_OK;
 }
 
 static heddle_status make_graph(bench *b)
@@ -89,14 +89,14 @@ static heddle_status make_graph(bench *b)
     if (!b->info.is_capturable) {
         return HEDDLE_OK;
     }
-    heddle_status st = b->library->capture_begin(b->device, b->stream);
+    heddle_status st = b->table->capture_begin(b->device, b->stream);
     if (st != HEDDLE_OK) {
         return st;
     }
     for (int i = 0; i < b->sets && st == HEDDLE_OK; i++) {
         st = heddle_reshard_execute(b->reshard, b->src[i], b->dst[i], b->stream);
     }
-    heddle_status ended = b->library->capture_end(&b->graph, b->device, b->stream);
+    heddle_status ended = b->table->capture_end(&b->graph, b->device, b->stream);
     return st == HEDDLE_OK ? ended : st;
 }
 
@@ -106,11 +106,11 @@ static heddle_status enqueue(int64_t *executions, bench *b, timed what)
     const int at = b->next, after = (at + 1) % b->sets;
     *executions = what == TIMED_GRAPH ? b->sets : 1;
     if (what == TIMED_GRAPH) {
-        return b->library->graph_launch(b->graph, b->device, b->stream);
+        return b->table->graph_launch(b->graph, b->device, b->stream);
     }
     b->next = after;
     return what == TIMED_COPY
-               ? b->library->copy(b->dst[after], 0, b->dst[at], 0, (int64_t)b->info.dst_bytes, 1, b->device, b->stream)
+               ? b->table->copy(b->dst[after], 0, b->dst[at], 0, (int64_t)b->info.dst_bytes, 1, b->device, b->stream)
                : heddle_reshard_execute(b->reshard, b->src[at], b->dst[at], b->stream);
 }
 
@@ -127,7 +127,7 @@ static heddle_status sample(double *host_ms, double *device_ms, bench *b, timed 
     st = st == HEDDLE_OK ? judge_device_settle(b->comm, b->stream) : st;
     *host_ms = (samples_now_ms() - start) / (double)executions;
     if (st == HEDDLE_OK && b->end != NULL) {
-        st = b->library->timer_read(device_ms, b->begin, b->end, b->device);
+        st = b->table->timer_read(device_ms, b->begin, b->end, b->device);
         *device_ms /= (double)executions;
     }
     return st;
@@ -241,10 +241,10 @@ static heddle_status conclude(heddle_bench_result *out, bench *b)
 static void free_measures(bench *b)
 {
     if (b->graph != NULL) {
-        b->library->graph_destroy(b->graph, b->device);
+        b->table->graph_destroy(b->graph, b->device);
     }
-    b->library->event_destroy(b->begin, b->device);
-    b->library->event_destroy(b->end, b->device);
+    b->table->event_destroy(b->begin, b->device);
+    b->table->event_destroy(b->end, b->device);
     for (timed what = 0; what < TIMED; what++) {
         free(b->of[what].host_ms);
         free(b->of[what].device_ms);
@@ -254,7 +254,7 @@ static void free_measures(bench *b)
 heddle_status device_bench(heddle_bench_result *out, heddle_comm *comm, const heddle_reshard_line *line,
                            const heddle_bench_options *options)
 {
-    bench b = {.comm = comm, .library = heddle_comm_device_table(comm), .device = heddle_comm_device(comm)};
+    bench b = {.comm = comm, .table = heddle_comm_device_table(comm), .device = heddle_comm_device(comm)};
     heddle_status st = judge_stream_create(&b.stream, comm);
     st = st == HEDDLE_OK ? make_plan(&b, line, options->reshard) : st;
     st = st == HEDDLE_OK ? make_arrays(&b) : st;

@@ -10,7 +10,7 @@ static heddle_status settle(hd_messages *m)
 {
     heddle_status st = HEDDLE_OK;
     for (int done = 0; !done && st == HEDDLE_OK; sched_yield()) {
-        st = m->library->test(m->handle, &done);
+        st = m->table->test(m->handle, &done);
     }
     return st;
 }
@@ -21,11 +21,11 @@ static heddle_status begin(hd_messages *m, heddle_comm *comm)
     unsigned char id[HEDDLE_MESSAGES_ID_BYTES] = {0}, all[4 * HEDDLE_MESSAGES_ID_BYTES];
     HD_TRY(hd_messages_load(m, "nccl", nccl_sim, hd_comm_device(comm)));
     if (heddle_comm_rank(comm) == 0) {
-        HD_TRY(m->library->make_id(id));
+        HD_TRY(m->table->make_id(id));
     }
     HD_TRY(heddle_comm_allgather(comm, id, all, sizeof id));
-    HD_TRY(m->library->begin(&m->handle, all, heddle_comm_rank(comm), heddle_comm_size(comm),
-                             hd_comm_device(comm)->number));
+    HD_TRY(
+        m->table->begin(&m->handle, all, heddle_comm_rank(comm), heddle_comm_size(comm), hd_comm_device(comm)->number));
     st = settle(m);
 out:
     return st;
@@ -46,7 +46,7 @@ static heddle_status around(heddle_comm *comm, void *arg)
     for (int i = 0; i < n; i++) {
         heddle_device_message send = {memory + i % 2, 4, (rank + 1) % n},
                               recv = {memory + (i + 1) % 2, 4, (rank + n - 1) % n};
-        HD_TRY(m.library->exchange(m.handle, &send, 1, &recv, 1, HEDDLE_NO_STREAM));
+        HD_TRY(m.table->exchange(m.handle, &send, 1, &recv, 1, HEDDLE_NO_STREAM));
         HD_TRY(settle(&m));
     }
     HD_TRY(device_copy(comm, seen, memory, sizeof seen, HEDDLE_NO_STREAM));
@@ -69,7 +69,7 @@ static heddle_status differ(heddle_comm *comm, void *arg)
     HD_TRY(begin(&m, comm));
     HD_TRY(heddle_buffer_alloc((void **)&memory, comm, 64, HEDDLE_SPACE_DEVICE));
     heddle_device_message one = {memory, 32 - rank, 1 - rank};
-    HD_TRY(m.library->exchange(m.handle, &one, rank, &one, !rank, HEDDLE_NO_STREAM));
+    HD_TRY(m.table->exchange(m.handle, &one, rank, &one, !rank, HEDDLE_NO_STREAM));
     for (int i = 0; i < 4000 && st == HEDDLE_OK; i++) {
         st = settle(&m);
         usleep(1000);

@@ -28,14 +28,14 @@ static heddle_status find_device(meeting *b, void *handle)
     char name[32];
     HD_TRY(hd_device_open(&b->device, asked != NULL ? asked : "cuda:current", folder, 0));
     HD_TRY(hd_messages_load(&b->messages, "nccl", folder, b->device));
-    HD_TRY(b->messages.library->look(handle, &b->rank, &b->size, &number));
+    HD_TRY(b->messages.table->look(handle, &b->rank, &b->size, &number));
     if (asked == NULL && number != b->device->number) {
         hd_device_close(b->device);
         b->device = NULL;
         snprintf(name, sizeof name, "cuda:%d", number);
         HD_TRY(hd_device_open(&b->device, name, folder, 0));
     }
-    st = b->messages.library->borrow(&b->messages.handle, handle, b->rank, b->size, b->device->number);
+    st = b->messages.table->borrow(&b->messages.handle, handle, b->rank, b->size, b->device->number);
 out:
     return st;
 }
@@ -59,7 +59,7 @@ static heddle_status enqueue(const meeting *b, char *words, hd_introduction *all
         }
     }
     HD_TRY(library->copy(words + b->rank * bytes, bytes, &all[b->rank], bytes, bytes, 1, b->device->number, stream));
-    st = b->messages.library->exchange(b->messages.handle, send, n, recv, n, stream);
+    st = b->messages.table->exchange(b->messages.handle, send, n, recv, n, stream);
 out:
     hd_free(send);
     hd_free(recv);
@@ -87,14 +87,14 @@ static heddle_status await(meeting *b, void *event, heddle_stream stream)
     for (int turn = 0; !done; turn++) {
         HD_TRY(turn > 0 ? look_at_time(b) : HEDDLE_OK);
         int was_enqueued = is_enqueued;
-        HD_TRY(b->messages.library->test(b->messages.handle, &is_enqueued));
+        HD_TRY(b->messages.table->test(b->messages.handle, &is_enqueued));
         if (is_enqueued && !was_enqueued) {
             HD_TRY(library->event_record(event, b->device->number, stream));
         }
         HD_TRY(is_enqueued ? library->event_test(event, b->device->number, &done) : HEDDLE_OK);
         hd_nap(turn);
     }
-    st = b->messages.library->test(b->messages.handle, &is_enqueued); /* what failed has ended, too */
+    st = b->messages.table->test(b->messages.handle, &is_enqueued); /* what failed has ended, too */
 out:
     return st;
 }
