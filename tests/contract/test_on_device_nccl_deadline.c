@@ -66,9 +66,7 @@ static heddle_status several_wait(heddle_comm *comm, void *arg)
 out:
     is_over = 1;
     heddle_reshard_destroy(reshard);
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     heddle_buffer_free(comm, src);
     heddle_buffer_free(comm, dst);
     return st;
@@ -117,9 +115,7 @@ out:
     is_over = 1;
     for (int i = 0; i < 2; i++) {
         device_tear_down(&f[i]);
-        if (stream[i] != NULL) {
-            sim.stream_destroy(stream[i]);
-        }
+        device_stream_free(&sim, stream[i]);
         heddle_comm_destroy(group[i]);
     }
     return st;
@@ -160,9 +156,7 @@ static heddle_status many_wait(heddle_comm *comm, void *arg)
     st = heddle_comm_poll(comm);
 out:
     sim.release();
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
 }
@@ -223,9 +217,7 @@ out:
     await_the_end();
     l->sim.fail_at(0, 0);
     l->sim.abort(nccl);
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     heddle_reshard_destroy(reshard);
     heddle_buffer_free(comm, src);
     heddle_buffer_free(comm, dst);

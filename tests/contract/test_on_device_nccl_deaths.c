@@ -90,7 +90,7 @@ static heddle_status one_dies(heddle_comm *comm, void *arg)
     mine->comms = d->sim.comms();
 out:
     heddle_reshard_destroy(reshard);
-    sim.stream_destroy(stream);
+    device_stream_free(&sim, stream);
     heddle_buffer_free(comm, src);
     heddle_buffer_free(comm, dst);
     return st;

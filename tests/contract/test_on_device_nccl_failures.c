@@ -1,6 +1,5 @@
 /* The wire nccl: calls only enqueue and may be captured, communicators of NCCL may be lent; and what goes wrong: every
  * rank is told, what is in streams ends, and nothing is left behind. */
-#include "graphs.h"
 #include "nccl_sim.h"
 #include "time_limit.h"
 
@@ -200,9 +199,7 @@ static heddle_status goes_on(heddle_comm *comm, void *arg)
     HD_TRY(device_copy_now(comm, f.got, f.dst, sizeof f.got));
     HD_TRY(check_got(&f, 7));
 out:
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
 }
@@ -247,9 +244,7 @@ static heddle_status on_two_streams(heddle_comm *comm, void *arg)
 out:
     sim.release();
     for (int i = 0; i < 2; i++) {
-        if (stream[i] != NULL) {
-            sim.stream_destroy(stream[i]);
-        }
+        device_stream_free(&sim, stream[i]);
     }
     device_tear_down(&f);
     heddle_buffer_free(comm, src);
@@ -272,19 +267,18 @@ static heddle_status one_captured(heddle_comm *comm)
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
     device_sim sim;
-    void *stream = NULL, *graph = NULL, *exec = NULL;
+    void *stream = NULL, *graph = NULL;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     HD_TRY(device_sim_get(&sim));
-    graphs g = get_graphs(&sim);
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
-    CHECK(g.begin(stream, 1) == 0);
+    HD_TRY(sim.capture(stream, 1));
     HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
-    CHECK(g.end(stream, &graph) == 0 && g.instantiate(&exec, graph, 0) == 0 && g.graph_destroy(graph) == 0);
+    HD_TRY(sim.record(stream, &graph));
     for (int round = 0; round < 100; round++) {
         device_fill(&f, round);
         HD_TRY(device_copy(comm, f.src, f.sent, sizeof f.sent, stream));
-        CHECK(g.launch(exec, stream) == 0);
+        HD_TRY(sim.replay(graph, stream));
         HD_TRY(device_copy(comm, f.got, f.dst, sizeof f.got, stream));
         HD_TRY(device_settle(comm, stream));
         HD_TRY(check_got(&f, round));
@@ -293,12 +287,10 @@ static heddle_status one_captured(heddle_comm *comm)
     HD_TRY(heddle_reshard_get_info(&info, f.reshard));
     CHECK(info.is_capturable && strcmp(info.wire, "nccl") == 0 && info.executions == 1);
 out:
-    if (exec != NULL) {
-        (void)g.exec_destroy(exec);
+    if (graph != NULL) {
+        sim.graph_free(graph);
     }
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
 }

@@ -1,6 +1,5 @@
 /* The wire nccl and graphs of CUDA: what heddle asks of the device meanwhile does no harm to a capture; and NCCL does
  * not end before the graphs that have work of it, or ranks that it ends with: nobody waits for that for ever. */
-#include "graphs.h"
 #include "nccl_sim.h"
 #include "time_limit.h"
 
@@ -13,32 +12,29 @@ static heddle_status warm_then_captured(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
     device_sim sim;
-    void *stream = NULL, *graph = NULL, *exec = NULL;
+    void *stream = NULL, *graph = NULL;
     const int *mode = arg;
     HD_TRY(device_sim_get(&sim));
-    graphs g = get_graphs(&sim);
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
     HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
     HD_TRY(device_settle(comm, stream));
     HD_TRY(heddle_comm_barrier(comm));
-    CHECK(g.begin(stream, *mode) == 0);
+    HD_TRY(sim.capture(stream, *mode));
     HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
-    CHECK(g.end(stream, &graph) == 0 && g.instantiate(&exec, graph, 0) == 0 && g.graph_destroy(graph) == 0);
+    HD_TRY(sim.record(stream, &graph));
     HD_TRY(heddle_comm_barrier(comm));
     device_fill(&f, 3);
     HD_TRY(device_copy(comm, f.src, f.sent, sizeof f.sent, stream));
-    CHECK(g.launch(exec, stream) == 0);
+    HD_TRY(sim.replay(graph, stream));
     HD_TRY(device_copy(comm, f.got, f.dst, sizeof f.got, stream));
     HD_TRY(device_settle(comm, stream));
     st = check_got(&f, 3);
 out:
-    if (exec != NULL) {
-        (void)g.exec_destroy(exec);
+    if (graph != NULL) {
+        sim.graph_free(graph);
     }
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
 }
@@ -61,7 +57,6 @@ static heddle_status captured_meanwhile(heddle_comm *comm, void *arg)
     void *stream = NULL, *other = NULL, *graph = NULL;
     (void)arg;
     HD_TRY(device_sim_get(&sim));
-    graphs g = get_graphs(&sim);
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
     HD_TRY(sim.stream_create(&other));
@@ -69,19 +64,17 @@ static heddle_status captured_meanwhile(heddle_comm *comm, void *arg)
     sim.hold(stream);
     HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
     HD_TRY(heddle_comm_barrier(comm));
-    CHECK(g.begin(other, 0) == 0);
+    HD_TRY(sim.capture(other, 0));
     usleep(100000);
-    CHECK(g.end(other, &graph) == 0 && g.graph_destroy(graph) == 0);
+    HD_TRY(sim.record(other, &graph));
+    sim.graph_free(graph);
     HD_TRY(heddle_comm_barrier(comm));
     sim.release();
     st = heddle_reshard_wait(f.reshard);
 out:
     sim.release();
-    for (int i = 0; i < 2; i++) {
-        if ((i == 0 ? stream : other) != NULL) {
-            sim.stream_destroy(i == 0 ? stream : other);
-        }
-    }
+    device_stream_free(&sim, stream);
+    device_stream_free(&sim, other);
     device_tear_down(&f);
     return st;
 }
@@ -98,7 +91,7 @@ static void the_watch_harms_no_capture(void **state)
 typedef struct ends {
     nccl_sim sim;
     int gives_up; /* rank 1, while rank 0 has a replay under way */
-    void *exec[RANKS];
+    void *graph[RANKS];
     _Atomic int destroyed;
 } ends;
 
@@ -111,25 +104,24 @@ static heddle_status join(heddle_comm **out, const heddle_comm *launched)
     return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &options);
 }
 
-static heddle_status capture(void **exec, const device_fixture *f, const graphs *g, void *stream)
+static heddle_status capture(void **graph, const device_fixture *f, const device_sim *sim, void *stream)
 {
     heddle_status st = HEDDLE_OK;
-    void *graph = NULL;
-    CHECK(g->begin(stream, 1) == 0);
+    HD_TRY(sim->capture(stream, 1));
     HD_TRY(heddle_reshard_execute(f->reshard, f->src, f->dst, stream));
-    CHECK(g->end(stream, &graph) == 0 && g->instantiate(exec, graph, 0) == 0 && g->graph_destroy(graph) == 0);
+    HD_TRY(sim->record(stream, graph));
 out:
     return st;
 }
 
-static heddle_status replay_alone(heddle_comm *comm, const ends *e, const graphs *g, void *stream)
+static heddle_status replay_alone(heddle_comm *comm, const ends *e, const device_sim *sim, void *stream)
 {
     heddle_status st = HEDDLE_OK;
     int64_t began_ns = hd_now_ns();
     if (heddle_comm_rank(comm) == 1) {
         return heddle_comm_abort(comm, "tired");
     }
-    CHECK(g->launch(e->exec[0], stream) == 0);
+    HD_TRY(sim->replay(e->graph[0], stream));
     HD_TRY(device_settle(comm, stream));
     CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_PEER && says("rank 1 gave up: tired"));
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
@@ -148,17 +140,14 @@ static heddle_status keeps_graph(heddle_comm *launched, void *arg)
     void *stream = NULL;
     HD_TRY(join(&comm, launched));
     HD_TRY(device_sim_get(&sim));
-    graphs g = get_graphs(&sim);
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
-    HD_TRY(capture(&e->exec[heddle_comm_rank(launched)], &f, &g, stream));
+    HD_TRY(capture(&e->graph[heddle_comm_rank(launched)], &f, &sim, stream));
     HD_TRY(heddle_comm_barrier(comm));
-    st = e->gives_up ? replay_alone(comm, e, &g, stream) : HEDDLE_OK;
+    st = e->gives_up ? replay_alone(comm, e, &sim, stream) : HEDDLE_OK;
 out:
     device_tear_down(&f);
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     int64_t began_ns = hd_now_ns();
     heddle_comm_destroy(comm);
     return st == HEDDLE_OK && hd_now_ns() - began_ns > hd_test_limit_ns(4)
@@ -174,14 +163,13 @@ static void a_graph_may_outlive_its_communicator(void **state)
     device_sim sim;
     HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the library */
     HD_OK(device_sim_get(&sim));
-    graphs g = get_graphs(&sim);
     heddle_comm_destroy(comm);
     for (int gives_up = 0; gives_up < 2; gives_up++) {
         ends e = {.sim = get_sim(), .gives_up = gives_up};
         HD_OK(heddle_run_ranks(RANKS, "threads", keeps_graph, &e));
         assert_int_equal(e.sim.comms(), RANKS);
         for (int r = 0; r < RANKS; r++) {
-            assert_int_equal(g.exec_destroy(e.exec[r]), 0);
+            sim.graph_free(e.graph[r]);
         }
         for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
             usleep(1000);

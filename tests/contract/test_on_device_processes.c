@@ -101,7 +101,7 @@ static heddle_status is_captured(heddle_comm *comm, void *arg)
 out:
     if (stream != NULL) {
         sim.graph_free(graph);
-        sim.stream_destroy(stream);
+        device_stream_free(&sim, stream);
     }
     device_tear_down(&f);
     device_tear_down(&first);
@@ -141,9 +141,7 @@ static heddle_status one_dies(heddle_comm *comm, void *arg)
     CHECK(heddle_reshard_wait(f.reshard) == HEDDLE_ERR_PEER && says("rank 1 died"));
     CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_PEER);
 out:
-    if (stream != NULL) {
-        sim.stream_destroy(stream);
-    }
+    device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
 }

@@ -63,8 +63,8 @@ static heddle_status in_stream_order(heddle_comm *comm, void *arg)
 out:
     heddle_buffer_free(comm, staged);
     device_tear_down(&f);
-    sim.stream_destroy(stream);
-    sim.stream_destroy(other);
+    device_stream_free(&sim, stream);
+    device_stream_free(&sim, other);
     return st;
 }
 
@@ -97,7 +97,7 @@ static heddle_status a_stream_is_late(heddle_comm *comm, void *arg)
     st = HEDDLE_OK;
 out:
     device_tear_down(&f);
-    sim.stream_destroy(stream);
+    device_stream_free(&sim, stream);
     return st;
 }
 
@@ -113,7 +113,7 @@ static heddle_status a_stream_is_captured(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK, refused;
     device_fixture f = {0};
     device_sim sim;
-    void *stream = NULL;
+    void *stream = NULL, *graph = NULL;
     int captures = heddle_comm_rank(comm) == 1;
     (void)arg;
     HD_TRY(device_sim_get(&sim));
@@ -121,13 +121,14 @@ static heddle_status a_stream_is_captured(heddle_comm *comm, void *arg)
     HD_TRY(sim.stream_create(&stream));
     HD_TRY(captures ? sim.capture(stream, 1) : HEDDLE_OK);
     refused = heddle_reshard_execute(f.reshard, f.src, f.dst, stream);
-    HD_TRY(captures ? sim.capture(stream, 0) : HEDDLE_OK);
+    HD_TRY(captures ? sim.record(stream, &graph) : HEDDLE_OK);
+    sim.graph_free(graph);
     CHECK(refused == HEDDLE_ERR_ARG && says("rank 1") &&
           says("its stream is being captured, and the wire host blocks"));
     st = whole(&f, 2);
 out:
     device_tear_down(&f);
-    sim.stream_destroy(stream);
+    device_stream_free(&sim, stream);
     return st;
 }
 

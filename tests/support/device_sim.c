@@ -10,7 +10,7 @@ static _Atomic int held;
 
 EXPORT heddle_status device_sim_stream_create(void **stream);
 EXPORT void device_sim_stream_destroy(void *stream);
-EXPORT heddle_status device_sim_capture(void *stream, int begins);
+EXPORT heddle_status device_sim_capture(void *stream, int mode);
 EXPORT heddle_status device_sim_record(void *stream, void **graph);
 EXPORT heddle_status device_sim_replay(void *graph, void *stream);
 EXPORT void device_sim_graph_free(void *graph);
@@ -31,16 +31,10 @@ void device_sim_stream_destroy(void *stream)
     (void)cudaStreamDestroy(stream);
 }
 
-/* What is enqueued between the two is recorded, and thrown away. */
-heddle_status device_sim_capture(void *stream, int begins)
+heddle_status device_sim_capture(void *stream, int mode)
 {
-    cudaGraph_t graph = NULL;
-    cudaError_t error = begins ? cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)
-                               : cudaStreamEndCapture(stream, &graph);
-    if (graph != NULL) {
-        (void)cudaGraphDestroy(graph);
-    }
-    return error == cudaSuccess ? HEDDLE_OK : HEDDLE_ERR_DEVICE;
+    return cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode) == cudaSuccess ? HEDDLE_OK
+                                                                                           : HEDDLE_ERR_DEVICE;
 }
 
 /* Ends a capture: what it has recorded can be replayed. */

@@ -12,12 +12,12 @@
 typedef struct device_sim {
     void *handle;
     heddle_status (*stream_create)(void **stream);
-    void (*stream_destroy)(void *stream); /* released before */
-    heddle_status (*capture)(void *stream, int begins);
+    void (*stream_destroy)(void *stream);                /* released before */
+    heddle_status (*capture)(void *stream, int mode);    /* of CUDA: 0 global, 1 of the thread, 2 relaxed */
     heddle_status (*record)(void *stream, void **graph); /* ends a capture */
     heddle_status (*replay)(void *graph, void *stream);
-    void (*graph_free)(void *graph);
-    void (*hold)(void *stream); /* what is enqueued from now on waits until release */
+    void (*graph_free)(void *graph); /* NULL is legal */
+    void (*hold)(void *stream);      /* what is enqueued from now on waits until release */
     void (*release)(void);
     void (*fail_at)(int64_t n, int error);
     int64_t (*device_bytes)(void);
@@ -46,6 +46,14 @@ static inline heddle_status device_sim_get(device_sim *out)
         memcpy((char *)out + offsetof(device_sim, stream_create) + i * sizeof found, &found, sizeof found);
     }
     return HEDDLE_OK;
+}
+
+/* NULL is legal: of a case that failed before it had one. */
+static inline void device_stream_free(const device_sim *sim, void *stream)
+{
+    if (stream != NULL) {
+        sim->stream_destroy(stream);
+    }
 }
 
 #endif
