@@ -252,7 +252,7 @@ static heddle_status late_rank(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     (void)arg;
     plain_case(&c, 2, HEDDLE_LINEAR_LASP, 0.9, 12);
-    c.options.deadline_ms = 100;
+    c.options.deadline_ms = hd_test_limit_ns(0.3) / 1000000;
     HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
     if (heddle_comm_rank(comm) == 0) {
         (void)heddle_comm_barrier(comm); /* until rank 1 has given up */
