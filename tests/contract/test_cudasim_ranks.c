@@ -347,14 +347,13 @@ static void launches_follow_one_another(void **state)
     launches(one_way);
 }
 
-/* Whoever waits for a rank that does not come ends at the deadline, names it, and moves nothing more. The deadline is
- * one that ranks keep who share a core with other work: else one of them would be named. */
+/* Whoever waits for a rank that does not come ends at the deadline, which the others keep, names it, and moves no more. */
 static void a_rank_that_does_not_come_is_named(void **state)
 {
     (void)state;
     for (int needs_ready = 0; needs_ready < 2; needs_ready++) {
         scene s;
-        scene_make(&s, whole, needs_ready, (uint64_t)hd_test_limit_ns(0.3));
+        scene_make(&s, whole, needs_ready, (uint64_t)hd_test_limit_ns(0.2));
         for (int i = 0; i < 2; i++) {
             for (int r = 0; r < 4; r++) {
                 if (r != 2) {
