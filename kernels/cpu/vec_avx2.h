@@ -2,6 +2,8 @@
 #ifndef HD_VEC_AVX2_H
 #define HD_VEC_AVX2_H
 
+#include "kernels/inline.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -161,7 +163,7 @@ static inline float vec_sum(vec x)
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
 
-static inline __attribute__((always_inline)) void vec_transpose(vec *t)
+static inline HD_ALWAYS_INLINE void vec_transpose(vec *t)
 {
     vec u[VEC];
 #pragma GCC unroll 8

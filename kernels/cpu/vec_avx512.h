@@ -2,6 +2,8 @@
 #ifndef HD_VEC_AVX512_H
 #define HD_VEC_AVX512_H
 
+#include "kernels/inline.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -154,7 +156,7 @@ static inline float vec_sum(vec x)
     return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
 }
 
-static inline __attribute__((always_inline)) void vec_transpose(vec *t)
+static inline HD_ALWAYS_INLINE void vec_transpose(vec *t)
 {
     vec u[VEC];
 #pragma GCC unroll 16

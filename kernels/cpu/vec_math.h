@@ -2,9 +2,11 @@
 #ifndef HD_VEC_MATH_H
 #define HD_VEC_MATH_H
 
+#include "kernels/inline.h"
+
 #define HD_LOG2_E 1.4426950408889634f
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE static inline HD_ALWAYS_INLINE
 
 /* 2^x to 1 ulp: x = n + f, 2^f by a polynomial that is exactly 1 at 0. 2^-infinity is 0. */
 INLINE vec vec_exp2(vec x)

@@ -2,6 +2,7 @@
 #ifndef HD_COPY_INTERNAL_H
 #define HD_COPY_INTERNAL_H
 
+#include "kernels/inline.h"
 #include "kernels/table.h"
 
 #if defined(__x86_64__)
@@ -10,7 +11,7 @@
 #define HD_X86 0
 #endif
 
-#define HD_INLINE static inline __attribute__((always_inline))
+#define HD_INLINE static inline HD_ALWAYS_INLINE
 
 /* Behind those that `table` has. */
 void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count);

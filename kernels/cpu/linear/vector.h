@@ -65,8 +65,8 @@ static void store_rows(const hd_linear_rows *x, const float *src, int64_t row, i
     }
 }
 
-static inline __attribute__((always_inline)) void
-store_tile(const gemm *g, int64_t m, int64_t n, vec sum[TILE_ROWS][TILE_VECS], const int rows, const int vecs)
+static inline HD_ALWAYS_INLINE void store_tile(const gemm *g, int64_t m, int64_t n, vec sum[TILE_ROWS][TILE_VECS],
+                                               const int rows, const int vecs)
 {
     float *dst = g->dst + m * g->dst_row + n;
 #pragma GCC unroll 16
@@ -95,8 +95,8 @@ store_tile(const gemm *g, int64_t m, int64_t n, vec sum[TILE_ROWS][TILE_VECS], c
 
 /* rows x vecs results in registers: per k one load of b's row, one broadcast of a per row. Every third row of a has a
  * pointer of its own: the two behind it are reached by multiples of the stride. turned: rows of a are neighbours. */
-static inline __attribute__((always_inline)) void tile(const gemm *g, int64_t m, int64_t n, int64_t k_start,
-                                                       int64_t k_end, const int rows, const int vecs, const int turned)
+static inline HD_ALWAYS_INLINE void tile(const gemm *g, int64_t m, int64_t n, int64_t k_start, int64_t k_end,
+                                         const int rows, const int vecs, const int turned)
 {
     vec sum[TILE_ROWS][TILE_VECS];
     const float *a[TILE_ROWS / 3 + 1];
@@ -136,8 +136,7 @@ static inline __attribute__((always_inline)) void tile(const gemm *g, int64_t m,
     store_tile(g, m, n, sum, rows, vecs);
 }
 
-static inline __attribute__((always_inline)) int64_t tile_rows(const gemm *g, int64_t m, int64_t n, const int vecs,
-                                                               const int turned)
+static inline HD_ALWAYS_INLINE int64_t tile_rows(const gemm *g, int64_t m, int64_t n, const int vecs, const int turned)
 {
     int64_t left = g->m - m;
     int64_t rows = g->exact ? 1 : left >= TILE_ROWS ? TILE_ROWS : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -168,7 +167,7 @@ static inline __attribute__((always_inline)) int64_t tile_rows(const gemm *g, in
     return rows;
 }
 
-static inline __attribute__((always_inline)) void all_tiles(const gemm *g, const int turned)
+static inline HD_ALWAYS_INLINE void all_tiles(const gemm *g, const int turned)
 {
     int64_t n = 0;
     for (; n + TILE_VECS * VEC <= g->n; n += TILE_VECS * VEC) {
