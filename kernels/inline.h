@@ -1,5 +1,5 @@
-/* What is constant in a caller becomes constant in the function that it calls. A sanitizer's build looks for errors, not
- * for speed: there this would take most of the time of compiling. */
+/* What is constant in a caller becomes constant in the function that it calls. A sanitizer's build looks for errors,
+ * not for speed: there this would take most of the time of compiling. */
 #ifndef HD_KERNELS_INLINE_H
 #define HD_KERNELS_INLINE_H
 

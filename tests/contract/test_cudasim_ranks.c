@@ -347,7 +347,7 @@ static void launches_follow_one_another(void **state)
     launches(one_way);
 }
 
-/* Whoever waits for a rank that does not come ends at the deadline (the others keep it), names it, and moves no more. */
+/* Whoever waits for a rank that does not come ends at a deadline (the others keep it), names it, moves no more. */
 static void a_rank_that_does_not_come_is_named(void **state)
 {
     (void)state;
