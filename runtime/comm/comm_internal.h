@@ -4,7 +4,6 @@
 #define HD_COMM_INTERNAL_H
 
 #include "runtime/base/fields.h"
-#include "runtime/comm/ground/window.h"
 #include "runtime/device/device.h"
 
 #include <heddle/comm.h>
@@ -133,8 +132,9 @@ heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence,
  * it closed its communicator. */
 heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int *arrived);
-/* By rank, of this one and of those that it is linked with; they stay while the link does. */
-const hd_window *hd_link_windows(const hd_link *link);
+/* hd_comm_export and hd_comm_import between this rank and those that it is linked with. */
+uint64_t hd_link_name(const hd_link *link, const void *memory, size_t bytes);
+void *hd_link_at(const hd_link *link, int peer, uint64_t name);
 /* Spin while ranks fit the cores, then yield, then futex. HEDDLE_ERR_TIMEOUT names rank, peer and `what`. */
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int64_t deadline_ns, const char *what);

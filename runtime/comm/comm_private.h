@@ -214,6 +214,11 @@ heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_recor
 /* One turn's look around in a wait loop, where hd_group_looks says so: did a rank give up, die, is it late? */
 heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 
+/* The name of a place in a window is its offset plus one, the same in every process; 0 names nothing: not all of it
+ * lies in the window. Zero bytes lie anywhere. */
+uint64_t hd_window_name(hd_window window, const void *memory, size_t bytes);
+void *hd_window_at(hd_window window, uint64_t name);
+
 /* A link over all ranks of a communicator with hub, whatever the options say about reaching. It is part of other calls:
  * its posts and waits do not count as calls (faults). */
 heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm);

@@ -1,4 +1,4 @@
-/* Flags between ranks that share memory: posting them, looking for them, waiting. */
+/* Flags between ranks that share memory: posting them, looking for them, waiting; and the names that they carry. */
 #include "runtime/comm/link.h"
 
 static heddle_status count_call(const hd_link *link, const char *call)
@@ -85,4 +85,27 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
     hd_group_disarm(group);
 out:
     return st;
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+uint64_t hd_window_name(hd_window window, const void *memory, size_t bytes)
+{
+    uintptr_t offset = (uintptr_t)memory - window.base;
+    return bytes == 0 ? 1 : bytes <= window.bytes && offset <= window.bytes - bytes ? (uint64_t)offset + 1 : 0;
+}
+
+void *hd_window_at(hd_window window, uint64_t name)
+{
+    return name - 1 < window.bytes ? (void *)(window.base + (uintptr_t)(name - 1)) : NULL;
+}
+
+uint64_t hd_link_name(const hd_link *link, const void *memory, size_t bytes)
+{
+    return hd_window_name(link->window[link->comm->rank], memory, bytes);
+}
+
+void *hd_link_at(const hd_link *link, int peer, uint64_t name)
+{
+    return hd_window_at(link->window[peer], name);
 }

@@ -118,8 +118,3 @@ void hd_link_destroy(hd_link *link)
     hd_free(link->known);
     hd_free(link);
 }
-
-const hd_window *hd_link_windows(const hd_link *link)
-{
-    return link->window;
-}

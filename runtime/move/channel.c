@@ -50,12 +50,6 @@ void hd_channel_destroy(hd_channel *c)
     hd_free(c);
 }
 
-void hd_channel_set_link(hd_channel *c, hd_link *link)
-{
-    c->link = link;
-    c->window = link != NULL ? hd_link_windows(link) : NULL;
-}
-
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 int64_t hd_channel_deadline(hd_channel *c)

@@ -225,9 +225,7 @@ static heddle_status open_ways(hd_transfer **transfer, int n, hd_channel *c)
         any_link |= transfer[i]->any_near | transfer[i]->any_staged;
     }
     if (any_link && c->link == NULL) {
-        hd_link *link = NULL;
-        HD_TRY(hd_link_create(&link, c->comm));
-        hd_channel_set_link(c, link);
+        HD_TRY(hd_link_create(&c->link, c->comm));
     }
     for (int i = 0; i < n; i++) {
         hd_mail *mail = &transfer[i]->mail;

@@ -62,7 +62,7 @@ heddle_status hd_channel_borrow(hd_channel *c, int peer, const void **at)
     borrow(c, 1);
     atomic_thread_fence(memory_order_seq_cst);
     HD_TRY(hd_channel_heed(c));
-    *at = hd_window_at(c->window[peer], words[1]);
+    *at = hd_link_at(c->link, peer, words[1]);
     return HEDDLE_OK;
 out:
     return hd_channel_give_up(c, st);

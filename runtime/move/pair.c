@@ -46,7 +46,7 @@ static heddle_status make_half(hd_oneway *f, heddle_comm *comm, int half)
     hd_transfer *t = NULL;
     HD_TRY(hd_channel_create(&f->channel[half], comm, &(hd_channel_options){.what = "sendrecv"}));
     c = f->channel[half];
-    hd_channel_set_link(c, f->ground->link);
+    c->link = f->ground->link;
     c->reaches_all = 1;
     c->alternates = 0;
     c->half = half;
@@ -70,7 +70,7 @@ static void destroy_oneway(hd_oneway *f)
     for (int half = 0; f != NULL && half < HALVES; half++) {
         hd_transfer_destroy(f->transfer[half]);
         if (f->channel[half] != NULL) {
-            hd_channel_set_link(f->channel[half], NULL); /* the communicator's */
+            f->channel[half]->link = NULL; /* the communicator's */
         }
         hd_channel_destroy(f->channel[half]);
     }

@@ -15,7 +15,7 @@ heddle_status hd_peer_post(hd_channel *c, int kind, int peer, const uint64_t *wo
 
 int hd_channel_can_travel(const hd_channel *c, const void *memory, size_t bytes)
 {
-    return !c->has_near || hd_window_name(c->window[c->rank], memory, bytes) != 0;
+    return !c->has_near || hd_link_name(c->link, memory, bytes) != 0;
 }
 
 /* Names stay while the arrays do. */
@@ -25,8 +25,8 @@ static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
     if (src == t->named_src && dst == t->named_dst && (src != NULL || dst != NULL)) {
         return HEDDLE_OK;
     }
-    t->src_name = hd_window_name(c->window[c->rank], src, t->src_bytes);
-    t->dst_name = hd_window_name(c->window[c->rank], dst, t->dst_bytes);
+    t->src_name = hd_link_name(c->link, src, t->src_bytes);
+    t->dst_name = hd_link_name(c->link, dst, t->dst_bytes);
     if (t->peers.is_touched && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
         t->named_src = t->named_dst = NULL;
         return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)", c->rank,
@@ -99,11 +99,11 @@ static void take(hd_transfer *t, int i, const uint64_t *words)
         c->refused_by = 1 + peer; /* collect the others first: all are told alike */
         c->refusal = (int)(words[0] & 255);
     } else if (t->peers.uses[i] && t->push) {
-        c->dst_at[peer] = hd_window_at(c->window[peer], words[2]);
+        c->dst_at[peer] = hd_link_at(c->link, peer, words[2]);
     } else if (t->peers.uses[i]) {
         c->reach_of[peer] = (unsigned char)(words[0] >> 8);
         c->src_at[peer] = c->reach_of[peer] == HD_REACH_READV ? (const void *)(uintptr_t)words[1]
-                                                              : hd_window_at(c->window[peer], words[1]);
+                                                              : hd_link_at(c->link, peer, words[1]);
         if (t->oneway != NULL) {
             hd_oneway_take(t, words[2]);
         }

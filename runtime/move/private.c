@@ -110,7 +110,7 @@ uint64_t hd_private_piece(const hd_transfer *t, int peer)
 {
     const hd_channel *c = t->channel;
     int64_t offset = t->own.piece_offset[peer];
-    return offset < 0 ? 0 : hd_window_name(c->window[c->rank], t->stage + offset, 1);
+    return offset < 0 ? 0 : hd_link_name(c->link, t->stage + offset, 1);
 }
 
 int hd_private_all_direct(const hd_transfer *t)

@@ -116,7 +116,6 @@ typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH, HD_LEN
 struct hd_channel {
     heddle_comm *comm;
     hd_comm_view view;
-    const hd_window *window; /* by rank; of the link */
     int rank, nranks;
     hd_channel_options options;
     hd_link *link;
@@ -219,7 +218,6 @@ void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
 /* Reserves bytes of transfer->stage, before it is allocated, and returns their offset. */
 int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
-void hd_channel_set_link(hd_channel *channel, hd_link *link); /* taken over */
 int64_t hd_channel_deadline(hd_channel *channel);
 /* Says whether this rank copies: before it does, then asks whether anybody has given up; a full fence lies between. */
 void hd_channel_mark(hd_channel *channel, int moving);

@@ -6,7 +6,6 @@
 
 #include "runtime/base/base.h"
 #include "runtime/comm/ground/arena_limits.h"
-#include "runtime/comm/ground/window.h"
 
 #include <heddle/comm.h>
 #include <poll.h>
@@ -63,6 +62,13 @@ typedef struct hd_team hd_team; /* threads: what they share, freed by the last *
 
 /* HELD: given back after an abort, when a peer may still be in the middle of a copy. */
 typedef enum hd_block_use { HD_BLOCK_FREE = 0, HD_BLOCK_USED = 1, HD_BLOCK_HELD = 2 } hd_block_use;
+
+/* What the others reach of a rank's memory, as mapped in this process: its arena, or, between threads, all; 0 bytes:
+ * none. */
+typedef struct hd_window {
+    uintptr_t base;
+    size_t bytes;
+} hd_window;
 
 /* A piece of peer-reachable memory; private bookkeeping. */
 typedef struct hd_block {
