@@ -102,10 +102,11 @@ pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
 
 /* What executions read and write in place; it stays while the communicator does. */
 typedef struct hd_comm_view {
-    void **in_flight;       /* the transfers in flight; NULL at first */
-    _Atomic int *moving;    /* this rank copies to or from its peers' memory */
-    _Atomic int *on_device; /* how much of this rank's is enqueued that stores to its peers' device memory */
-    _Atomic int *alarm;     /* not 0: somebody has given up (hd_comm_check says who) */
+    void **in_flight;         /* the transfers in flight; NULL at first */
+    _Atomic int *moving;      /* this rank copies to or from its peers' memory */
+    _Atomic int *on_device;   /* how much of this rank's is enqueued that stores to its peers' device memory */
+    _Atomic int *alarm;       /* not 0: somebody has given up (hd_comm_check says who) */
+    hd_device *const *device; /* hd_comm_device */
 } hd_comm_view;
 void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm);
 

@@ -100,8 +100,11 @@ heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, siz
 void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm)
 {
     hd_control *own = comm->group->control[comm->group->me];
-    *out = (hd_comm_view){
-        .in_flight = &comm->in_flight, .moving = &own->moving, .on_device = &own->on_device, .alarm = &own->alarm};
+    *out = (hd_comm_view){.in_flight = &comm->in_flight,
+                          .moving = &own->moving,
+                          .on_device = &own->on_device,
+                          .alarm = &own->alarm,
+                          .device = &comm->root->device};
 }
 
 void hd_comm_quiesce(heddle_comm *comm)

@@ -7,9 +7,12 @@ static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const h
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard *plan = NULL;
+    hd_comm_view view;
     size_t n = (size_t)heddle_comm_size(comm);
     HD_TRY(hd_alloc((void **)&plan, 1, sizeof *plan, "a reshard"));
     plan->comm = comm;
+    hd_comm_get_view(&view, comm);
+    plan->device = view.device;
     plan->rank = heddle_comm_rank(comm);
     plan->nranks = (int)n;
     plan->request = *request;

@@ -30,7 +30,7 @@ heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_spac
 {
     size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
     const void *side[2] = {src_bytes > 0 ? src : NULL, dst_bytes > 0 ? dst : NULL};
-    const hd_device *device = hd_comm_device(plan->comm);
+    const hd_device *device = *plan->device;
     *reason = HD_REFUSED_NOT;
     if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
         *reason = src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;

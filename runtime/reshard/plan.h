@@ -77,6 +77,7 @@ typedef struct hd_mailed hd_mailed;
 
 struct heddle_reshard {
     heddle_comm *comm;
+    hd_device *const *device; /* of comm, attached by now or NULL */
     int rank, nranks;
     hd_request request;
     hd_problem problem;
