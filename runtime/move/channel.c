@@ -66,7 +66,7 @@ static size_t list_missing(hd_channel *c, int kind, const int *peer, int n, char
     size_t at = 0;
     for (int i = 0; i < n && at < bytes; i++) {
         int here = 0;
-        if (hd_peer_await(c, kind, peer[i], NULL, 0, 0, &here) == HEDDLE_OK && !here) {
+        if (hd_channel_await(c, kind, peer[i], NULL, 0, 0, &here) == HEDDLE_OK && !here) {
             at += (size_t)snprintf(text + at, bytes - at, "%s%d", at == 0 ? "rank " : ", ",
                                    hd_comm_rank_name(c->comm, peer[i]));
         }
@@ -141,7 +141,7 @@ static heddle_status settle(hd_channel *c)
     for (int i = 0; i < c->guard->peers.nhear; i++) {
         uint64_t words[3];
         int here;
-        HD_TRY(hd_peer_await(c, HD_SLOT_READY, c->guard->peers.hear[i], words, 3, 1, &here));
+        HD_TRY(hd_channel_await(c, HD_SLOT_READY, c->guard->peers.hear[i], words, 3, 1, &here));
     }
     c->pending = 0;
     return HEDDLE_OK;
@@ -177,7 +177,7 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
     c->sequence++;
     c->epoch++;
     for (int i = 0; i < peers->ntell && st == HEDDLE_OK; i++) {
-        st = hd_peer_post(c, HD_SLOT_READY, peers->tell[i], words, 3);
+        st = hd_channel_post(c, HD_SLOT_READY, peers->tell[i], words, 3);
     }
     if (st != HEDDLE_OK) {
         return hd_channel_give_up(c, st);

@@ -1,6 +1,28 @@
-/* Several executions in flight on one communicator: whoever waits for one helps the others, so that ranks may wait for
- * them in different orders. */
+/* Executions that are started, several of them in flight on one communicator: whoever waits for one helps the others,
+ * so that ranks may wait for them in different orders. */
 #include "runtime/move/transfer.h"
+
+static void enter(hd_channel *c)
+{
+    c->next = *c->view.in_flight;
+    c->is_listed = 1;
+    *c->view.in_flight = c;
+}
+
+void hd_channel_unlist(hd_channel *c)
+{
+    hd_channel *first = *c->view.in_flight;
+    c->is_listed = 0;
+    if (first == c) {
+        *c->view.in_flight = c->next;
+        return;
+    }
+    for (; first != NULL; first = first->next) {
+        if (first->next == c) {
+            first->next = c->next;
+        }
+    }
+}
 
 static int is_alone(const hd_channel *c)
 {
@@ -66,6 +88,22 @@ static heddle_status drive(hd_channel *c, int block)
     }
 }
 
+heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_channel_check_free(c));
+    for (int i = 0; i < nlegs; i++) {
+        c->kept[i] = legs[i];
+    }
+    c->leg = c->kept;
+    c->nlegs = nlegs;
+    c->is_whole = 0;
+    enter(c);
+    st = hd_channel_launch(c);
+out:
+    return st;
+}
+
 heddle_status hd_channel_test(hd_channel *c, int *done)
 {
     heddle_status st = drive(c, 0);
@@ -76,4 +114,18 @@ heddle_status hd_channel_test(hd_channel *c, int *done)
 heddle_status hd_channel_wait(hd_channel *c)
 {
     return drive(c, 1);
+}
+
+heddle_status hd_channel_progress(hd_channel *c, int *done)
+{
+    int stuck;
+    heddle_status st = c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c)
+                                                                         : hd_channel_advance(c, 0, &stuck);
+    *done = c->state == HD_IDLE;
+    return st;
+}
+
+int hd_channel_is_idle(const hd_channel *c)
+{
+    return c->state == HD_IDLE;
 }

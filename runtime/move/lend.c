@@ -26,7 +26,7 @@ static heddle_status await(hd_channel *c, int kind, int peer, uint64_t *words, i
     heddle_status st = HEDDLE_OK;
     c->deadline_ns = 0;
     for (int round = 0, here = 0;; round++) {
-        HD_TRY(hd_peer_await(c, kind, peer, words, nwords, *c->view.in_flight == NULL, &here));
+        HD_TRY(hd_channel_await(c, kind, peer, words, nwords, *c->view.in_flight == NULL, &here));
         if (here) {
             return HEDDLE_OK;
         }
@@ -48,7 +48,7 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->sequence++;
     c->epoch++;
     c->state = HD_LENT;
-    st = hd_peer_announce(leg->transfer, leg);
+    st = hd_transfer_announce(leg->transfer, leg);
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 out:
     return st;
@@ -80,7 +80,7 @@ static int64_t bytes_from(const hd_transfer *t, int peer)
 heddle_status hd_channel_return(hd_channel *c, int peer)
 {
     uint64_t bytes = (uint64_t)bytes_from(c->leg->transfer, peer);
-    heddle_status st = hd_peer_post(c, HD_SLOT_DONE, peer, &bytes, 1);
+    heddle_status st = hd_channel_post(c, HD_SLOT_DONE, peer, &bytes, 1);
     borrow(c, -1);
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 }

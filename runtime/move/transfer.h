@@ -58,7 +58,7 @@ typedef struct hd_private {
     hd_copy *copy;         /* [nfrom] for process_vm_readv */
 } hd_private;
 
-/* --- loads and stores (peer.c, made in peer_make.c) --------------------------------------------------------------- */
+/* --- who tells whom (peers.c) ------------------------------------------------------------------------------------- */
 
 /* Whoever is read from or written to tells so (READY, with its addresses); whoever has moved says that (DONE, with the
  * bytes). */
@@ -183,14 +183,6 @@ typedef struct hd_geometry {
 void hd_peer_choose(hd_transfer *transfer, const hd_geometry *all, size_t step);
 heddle_status hd_peer_build(hd_transfer *transfer);
 void hd_peer_free(hd_transfer *transfer);
-heddle_status hd_peer_announce(hd_transfer *transfer, const hd_leg *leg);
-heddle_status hd_peer_post(hd_channel *channel, int kind, int peer, const uint64_t *words, int nwords);
-heddle_status hd_peer_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block, int *here);
-/* The READYs of all that it hears from, the DONEs of all that move for it; *stuck: one has not come yet. */
-heddle_status hd_peer_collect(hd_transfer *transfer, int block, int *stuck);
-heddle_status hd_peer_finish(hd_transfer *transfer, int block, int *stuck);
-/* Everything but what stays on this rank, then DONE, then that. */
-heddle_status hd_peer_move(hd_transfer *transfer, const hd_leg *leg);
 
 enum { HD_REFUSED = -1 }; /* bytes of a DONE: nothing was copied, because the sizes differ */
 void hd_oneway_take(hd_transfer *transfer, uint64_t offer);
@@ -227,7 +219,16 @@ heddle_status hd_channel_advance(hd_channel *channel, int block, int *stuck);
 heddle_status hd_channel_heed(hd_channel *channel);
 /* A turn of a wait in which nothing came: did anybody give up, can others go on, is it late? */
 heddle_status hd_channel_linger(hd_channel *channel);
-void hd_channel_leave(hd_channel *channel); /* those in flight */
+/* Begins an execution of channel->leg. */
+heddle_status hd_channel_launch(hd_channel *channel);
+/* Posts where this rank's arrays lie; while the flags travel, makes ready what is needed when they have come. */
+heddle_status hd_transfer_announce(hd_transfer *transfer, const hd_leg *leg);
+/* A flag of this rank in the present leg, and one of a peer. block: waits for it, where nothing else needs progress. */
+heddle_status hd_channel_post(hd_channel *channel, int kind, int peer, const uint64_t *words, int nwords);
+heddle_status hd_channel_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block,
+                               int *here);
+void hd_channel_leave(hd_channel *channel); /* it is idle, and not in flight */
+void hd_channel_unlist(hd_channel *channel);
 /* Says so to everybody who waits, and returns `st` with its sentence. */
 heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);
 heddle_status hd_channel_tell_refusal(const hd_channel *channel);
