@@ -11,6 +11,8 @@
 #include "runtime/reshard/compile.h"
 #include "session_internal.h"
 
+#include <string.h>
+
 enum { SMALLEST_BUFFER = 4096 }; /* ranks with an empty box have a valid address too */
 
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
@@ -83,24 +85,32 @@ static int is_direct(const heddle_session *session, const heddle_tensor *x, cons
     return side->bytes > 0 && is_dense(x, side) && peers_reach(session, x->data, side->bytes);
 }
 
-/* Between strided memory and dense memory of the same part; of a device's in the order of the stream. */
-static heddle_status copy_part(const heddle_session *session, const hd_session_side *side, void *dst,
-                               const int64_t *dst_stride, const void *src, const int64_t *src_stride,
-                               heddle_stream stream)
+/* Stays as it is while the strides do: to choose a kernel takes longer than to copy a few rows. */
+static void make_copy(hd_session_copy *out, const heddle_session *session, const hd_session_side *side,
+                      const int64_t *stride_elems, int is_in)
 {
-    hd_piece piece = {.peer = 0, .box = side->box};
-    hd_array from = {.box = side->box}, to = {.box = side->box};
-    hd_copy copy;
-    for (int d = 0; d < side->box.ndim; d++) {
-        from.stride_elems[d] = src_stride[d];
-        to.stride_elems[d] = dst_stride[d];
+    const size_t stride_bytes = (size_t)side->box.ndim * sizeof(*stride_elems);
+    if (out->is_made && memcmp(out->stride_elems, stride_elems, stride_bytes) == 0) {
+        return;
     }
-    hd_piece_copy(&copy, &piece, &from, &to, session->elem_bytes);
+    const hd_piece whole = {.box = side->box};
+    hd_array caller = {.box = side->box}, dense = {.box = side->box};
+    memcpy(out->stride_elems, stride_elems, stride_bytes);
+    memcpy(caller.stride_elems, stride_elems, stride_bytes);
+    memcpy(dense.stride_elems, side->stride_elems, stride_bytes);
+    hd_piece_copy(&out->copy, &whole, is_in ? &caller : &dense, is_in ? &dense : &caller, session->elem_bytes);
+    out->by = hd_copy_choose(&out->copy, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
+    out->is_made = 1;
+}
+
+/* In a device's memory in the order of the stream. */
+static heddle_status run_copy(const heddle_session *session, const hd_session_copy *copy, void *dst, const void *src,
+                              heddle_stream stream)
+{
     if (session->space == HEDDLE_SPACE_DEVICE) {
-        return hd_device_copy(hd_comm_device(session->comm), &copy, dst, src, stream);
+        return hd_device_copy(hd_comm_device(session->comm), &copy->copy, dst, src, stream);
     }
-    const hd_copy_by by = hd_copy_choose(&copy, (int64_t)heddle_comm_shared_cache_bytes(session->comm));
-    hd_copy_execute(&copy, &by, dst, src);
+    hd_copy_execute(&copy->copy, &copy->by, dst, src);
     return HEDDLE_OK;
 }
 
@@ -124,25 +134,28 @@ heddle_status hd_session_result(void **out, heddle_session *session, const hd_se
     return st;
 }
 
-heddle_status hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+heddle_status hd_session_deliver(const heddle_session *session, hd_session_edge *edge, const heddle_tensor *dst,
                                  const void *result, heddle_stream stream)
 {
-    return to->bytes > 0 && result != dst->data
-               ? copy_part(session, to, dst->data, dst->stride_elems, result, to->stride_elems, stream)
-               : HEDDLE_OK;
+    if (edge->to.bytes == 0 || result == dst->data) {
+        return HEDDLE_OK;
+    }
+    make_copy(&edge->out, session, &edge->to, dst->stride_elems, 0);
+    return run_copy(session, &edge->out, dst->data, result, stream);
 }
 
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const hd_session_side *from, heddle_stream stream)
+                                hd_session_edge *edge, heddle_stream stream)
 {
-    if (is_direct(session, x, from)) {
+    if (is_direct(session, x, &edge->from)) {
         *out = x->data;
         return HEDDLE_OK;
     }
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_session_buffer_grow(session, &session->staging, from->bytes));
-    if (from->bytes > 0) {
-        HD_TRY(copy_part(session, from, session->staging.memory, from->stride_elems, x->data, x->stride_elems, stream));
+    HD_TRY(hd_session_buffer_grow(session, &session->staging, edge->from.bytes));
+    if (edge->from.bytes > 0) {
+        make_copy(&edge->in, session, &edge->from, x->stride_elems, 1);
+        HD_TRY(run_copy(session, &edge->in, session->staging.memory, x->data, stream));
     }
     *out = session->staging.memory;
 out:

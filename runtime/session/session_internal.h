@@ -4,6 +4,7 @@
 #ifndef HD_SESSION_INTERNAL_H
 #define HD_SESSION_INTERNAL_H
 
+#include "runtime/move/copy.h"
 #include <heddle/reshard.h>
 #include <heddle/session.h>
 
@@ -28,9 +29,18 @@ typedef struct hd_session_side {
     size_t bytes;
 } hd_session_side;
 
+/* Between an array of the caller's with these strides and a dense one of the same part. */
+typedef struct hd_session_copy {
+    int is_made;
+    int64_t stride_elems[HEDDLE_MAX_DIMS];
+    hd_copy copy;
+    hd_copy_by by;
+} hd_session_copy;
+
 /* Two layouts, and what moves between them. */
 typedef struct hd_session_edge {
     hd_session_side from, to;
+    hd_session_copy in, out; /* of the last arrays that had to be copied */
     int keeps;               /* equal layouts: nothing moves, and all below is empty */
     heddle_reshard *reshard; /* NULL in a dry run */
     const char *path;        /* of the reshard */
@@ -108,12 +118,12 @@ heddle_status hd_session_compare(const heddle_session *session, heddle_comm *com
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
                                 const heddle_tensor *dst, const void *source);
 /* Copies a result that could not be written to dst directly; nothing otherwise. */
-heddle_status hd_session_deliver(const heddle_session *session, const hd_session_side *to, const heddle_tensor *dst,
+heddle_status hd_session_deliver(const heddle_session *session, hd_session_edge *edge, const heddle_tensor *dst,
                                  const void *result, heddle_stream stream);
 /* *out = memory that every peer can read with x's local part dense in the shape's order: x->data itself where that
  * will do, else a copy. */
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
-                                const hd_session_side *from, heddle_stream stream);
+                                hd_session_edge *edge, heddle_stream stream);
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes);
 
 #endif
