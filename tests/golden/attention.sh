@@ -2,17 +2,10 @@
 # heddle verify attention and bench attention: right answers, exit codes, sentences; saved arrays against NumPy.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-failed=0
-check() { # wanted exit code, text that must appear, arguments
-    local wanted=$1 text=$2
-    shift 2
-    out=$("$HEDDLE" "$@" 2>&1)
-    code=$?
-    if [ $code != "$wanted" ] || ! grep -qF -- "$text" <<<"$out"; then
-        echo "heddle $*: exit $code, wanted $wanted with '$text':"
-        echo "$out"
-        failed=1
-    fi
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
+limit_s=600
+check() { # EXIT TEXT ARGUMENTS...
+    says "heddle ${*:3}" "$@"
 }
 
 line='f64[b=2 s=37 h=6 d=16] on [sp=4]'
@@ -43,12 +36,10 @@ check 2 "1 to 256" verify attention "$line" --method ring --threads 0
 check 0 '"overlap"' bench attention 'f32[b=1 s=256 h=4 d=32] on [sp=2]' --method ring --transport threads --seconds 0 --json
 check 2 "wants one problem, found 0" bench attention --method ring
 
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-check 0 "as planned" verify attention 'f64[b=2 s=19 h=4 d=8] on [sp=3]' --method ring --causal --kv-heads 2 --transport shm --save "$dir"
+check 0 "as planned" verify attention 'f64[b=2 s=19 h=4 d=8] on [sp=3]' --method ring --causal --kv-heads 2 --transport shm --save "$folder"
 python=/usr/bin/python3
 if "$python" -c 'import numpy' 2>/dev/null; then
-    "$python" - "$dir" <<'PY' || failed=1
+    "$python" - "$folder" <<'PY' || failed=1
 import sys
 import numpy as np
 a = {n: np.load(f"{sys.argv[1]}/{n}.npy") for n in "q k v do o dq dk dv lse".split()}

@@ -4,29 +4,16 @@
 set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}" "${HEDDLE_BUILD:?}"
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
+limit_s=600
 models=$HEDDLE_SOURCE/examples/models
 tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
-folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-failed=0
 transports="threads shm"
 if have_mpi; then
     transports="$transports mpi"
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks
 fi
 
-# says WHAT EXIT TEXT ARGUMENTS...: the command exits with EXIT and says TEXT (standard output and error together)
-says() {
-    local what=$1 code=$2 text=$3
-    shift 3
-    "$HEDDLE" "$@" >"$folder/out" 2>&1
-    local rc=$?
-    if [ "$rc" != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
-        echo "FAILED $what: exit $rc (wanted $code), wanted '$text' in:"
-        tail -30 "$folder/out"
-        failed=1
-    fi
-}
 also() { # the last command said this, too
     if ! grep -qE -- "$2" "$folder/out"; then
         echo "FAILED $1: wanted '$2' in:"
