@@ -68,8 +68,8 @@ HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char 
 /* The same from memory; `name` stands for the file in sentences. */
 HEDDLE_API heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,
                                                const char *name);
-/* JSON, written to a temporary file beside `path` and renamed. "-" writes to standard output. HEDDLE_ERR_IO: the file
- * cannot be written; nothing is left behind. */
+/* JSON. The file is `path` when it is whole, and replaces what is there, whose rights it keeps; a device or a pipe is
+ * written to. "-" writes to standard output. HEDDLE_ERR_IO: the file cannot be written; nothing is left behind. */
 HEDDLE_API heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
 HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule); /* NULL is legal */
 /* HEDDLE_ERR_ARG: NULL argument, index out of range. Pointers live as long as the schedule. */

@@ -1,16 +1,12 @@
-/* Schedule -> JSON, one stage or edge per line; written beside the target and renamed. */
+/* Schedule -> JSON, one stage or edge per line. */
 #include "runtime/schedule/schedule_internal.h"
 
 #include "runtime/base/base.h"
+#include "runtime/files/output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void put_text(FILE *f, const char *text)
 {
@@ -120,51 +116,14 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
     fprintf(f, "\n}\n");
 }
 
-static heddle_status save_renamed(const heddle_schedule *schedule, const char *path)
+static heddle_status save(const heddle_schedule *schedule, const char *path)
 {
-    heddle_status st = HEDDLE_OK;
-    char *temporary = NULL;
-    void *memory = NULL;
-    size_t bytes = strlen(path) + sizeof ".tmp--" + 40;
-    HD_TRY(hd_alloc(&memory, bytes, 1, "a file name"));
-    temporary = memory;
-    snprintf(temporary, bytes, "%s.tmp-%ld-%llx", path, (long)getpid(), (unsigned long long)hd_now_ns());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-        goto out;
+    file_output out;
+    if (file_output_open(&out, path) != HEDDLE_OK) {
+        return hd_fail(HEDDLE_ERR_IO, "%s", heddle_last_error());
     }
-    FILE *f = fdopen(fd, "w");
-    if (f == NULL) {
-        close(fd);
-        unlink(temporary);
-        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-        goto out;
-    }
-    put_schedule(f, schedule);
-    int failed = ferror(f) != 0 || fflush(f) != 0 || fsync(fd) != 0;
-    failed = fclose(f) != 0 || failed;
-    if (failed || rename(temporary, path) != 0) {
-        st = hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-        unlink(temporary);
-    }
-out:
-    hd_free(temporary);
-    return st;
-}
-
-/* A device or a pipe: renaming would put a file in its place. */
-static heddle_status save_there(const heddle_schedule *schedule, const char *path)
-{
-    FILE *f = fopen(path, "we");
-    if (f == NULL) {
-        return hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    }
-    put_schedule(f, schedule);
-    int failed = ferror(f) != 0 || fflush(f) != 0;
-    int why = errno;
-    failed = fclose(f) != 0 || failed;
-    return failed ? hd_fail(HEDDLE_ERR_IO, "%s: cannot be written: %s", path, strerror(why)) : HEDDLE_OK;
+    put_schedule(out.file, schedule);
+    return file_output_close(&out, HEDDLE_OK);
 }
 
 heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path)
@@ -176,12 +135,7 @@ heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *
         return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: path is empty");
     }
     if (strcmp(path, "-") != 0) {
-        struct stat there;
-        const int replace = stat(path, &there) != 0 || S_ISREG(there.st_mode) || S_ISDIR(there.st_mode);
-        char *target = realpath(path, NULL); /* a link stays a link to the new file */
-        st = replace ? save_renamed(schedule, target != NULL ? target : path) : save_there(schedule, path);
-        free(target);
-        return st;
+        return save(schedule, path);
     }
     put_schedule(stdout, schedule);
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {

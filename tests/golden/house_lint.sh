@@ -40,7 +40,7 @@ allowed() {
     runtime/model) echo "runtime/base runtime/model | runtime/layout =runtime/comm runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
-    runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule | runtime/reshard/sends.c" ;;
+    runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf
     runtime/files) echo "runtime/files | runtime/base runtime/layout runtime/block" ;;
     runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
     planner/report) echo "runtime/files runtime/verify planner/report | runtime planner/model" ;;
@@ -67,7 +67,7 @@ for file in $(git ls-files 'include/*.h' 'kernels/*.[ch]' 'runtime/*.[ch]' 'plan
         for prefix in ${permitted%%|*}; do
             case $prefix in
             =*) [ "${included%/*}" != "${prefix#=}" ] || ok=1 ;;
-            *) case $included in "$prefix"/*) ok=1 ;; esac ;;
+            *) case $included in "$prefix" | "$prefix"/*) ok=1 ;; esac ;;
             esac
         done
         [ $ok = 1 ] || say "$file: may not include \"$included\""
