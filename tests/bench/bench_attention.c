@@ -1,7 +1,8 @@
 /* Attention kernels on blocks against the library's sgemm, one thread, by turns in one run.
  *
  *     bench_attention [sequence] [width] [seconds] */
-#include "kernels/table.h"
+#include "widest.h"
+
 #include "runtime/base/base.h"
 
 #include <dnnl.h>
@@ -17,17 +18,6 @@ typedef struct bench {
     void *scratch;
     const hd_attn_kernels *kernels;
 } bench;
-
-/* The CPU's kernels, or the end. */
-static const hd_kernels *widest(void)
-{
-    const hd_kernels *kernels = NULL;
-    if (hd_kernels_cpu(&kernels) != HEDDLE_OK) {
-        fprintf(stderr, "%s\n", heddle_last_error());
-        exit(1);
-    }
-    return kernels;
-}
 
 static float *filled(int64_t elems)
 {

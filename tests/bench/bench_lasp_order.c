@@ -8,6 +8,8 @@
  * the rest is real: the order of work, states, their folds, messages and waiting. Times in units of a rank's own work:
  * 1 + (N-1) s, where s is what is serial per rank. The published order must show s = 1.
  */
+#include "widest.h"
+
 #include "runtime/attention/linear_internal.h"
 
 #include <heddle/heddle.h>
@@ -129,17 +131,6 @@ static void run_kernel(const table *t, int which)
         k->outer_back(t->scratch, &t->chunk, NULL, t->state[1]);
         break;
     }
-}
-
-/* The CPU's kernels, or the end. */
-static const hd_kernels *widest(void)
-{
-    const hd_kernels *kernels = NULL;
-    if (hd_kernels_cpu(&kernels) != HEDDLE_OK) {
-        fprintf(stderr, "%s\n", heddle_last_error());
-        exit(1);
-    }
-    return kernels;
 }
 
 static int time_kernels(void)

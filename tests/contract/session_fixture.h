@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "placed.h"
+#include "time_limit.h"
 
 #include "runtime/base/base.h"
 
@@ -160,6 +161,32 @@ static inline heddle_status make_x(heddle_tensor *x, const fixture *f, const cha
                               &f->info.mesh, &layout, NULL, rank));
     place(x, f);
     stamp(x, &box, f);
+out:
+    return st;
+}
+
+/* Ranks in one of which the n-th allocation fails: all went well or somebody says so, and nobody waited. */
+static inline heddle_status run_starved(heddle_rank_main starved, long n)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = 5000;
+    const int64_t start_ns = hd_now_ns();
+    heddle_status st = heddle_run_ranks_with(3, "shm", &options, starved, &n);
+    assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM || st == HEDDLE_ERR_PEER);
+    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4));
+    return st;
+}
+
+/* After a pass that only plans: what would move is what the schedule says, and nothing is held. */
+static inline heddle_status check_dry(const fixture *f, heddle_comm *comm)
+{
+    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_status st;
+    HD_TRY(heddle_session_get_counters(&counters, f->session));
+    CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);
+    HD_TRY(heddle_comm_allreduce_sum(comm, &counters.bytes_planned, 1, HEDDLE_I64));
+    CHECK(counters.bytes_planned == f->info.bytes_total && f->info.bytes_total > 0);
 out:
     return st;
 }

@@ -153,28 +153,31 @@ out:
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
-static heddle_status different_decays(heddle_comm *comm, void *arg)
+/* All ranks ask for decays of 0.9, but for that one. */
+static heddle_status create_with_decay(heddle_comm *comm, heddle_linear_method method, int rank, double decay)
 {
     linear_case c;
     heddle_linear_attention *a = NULL;
-    (void)arg;
-    plain_case(&c, 3, HEDDLE_LINEAR_LASP, 0.9, 12);
+    plain_case(&c, 3, method, 0.9, 12);
     c.options.decay = c.decay;
-    c.decay[1] = heddle_comm_rank(comm) == 2 ? 0.8 : 0.9;
+    c.decay[1] = heddle_comm_rank(comm) == rank ? decay : 0.9;
     heddle_status st = heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+    heddle_linear_attention_destroy(a);
+    return st;
+}
+
+static heddle_status different_decays(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = create_with_decay(comm, HEDDLE_LINEAR_LASP, 2, 0.8);
     int named = strstr(heddle_last_error(), "rank 2 asks for another linear attention: its decay") != NULL;
     return st == HEDDLE_ERR_MISMATCH && named ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
 }
 
 static heddle_status one_bad_option(heddle_comm *comm, void *arg)
 {
-    linear_case c;
-    heddle_linear_attention *a = NULL;
     (void)arg;
-    plain_case(&c, 3, HEDDLE_LINEAR_SCAN, 0.9, 12);
-    c.options.decay = c.decay;
-    c.decay[1] = heddle_comm_rank(comm) == 1 ? 1.5 : 0.9;
-    heddle_status st = heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+    heddle_status st = create_with_decay(comm, HEDDLE_LINEAR_SCAN, 1, 1.5);
     return st == (heddle_comm_rank(comm) == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
 }
 

@@ -194,9 +194,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
     heddle_tensor x = {0};
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
     heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-    int64_t total = 0;
     heddle_status st;
     (void)arg;
     HD_TRY(set_up(&f, comm, 1, 0));
@@ -209,11 +207,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
     }
     HD_TRY(heddle_session_enter(f.session, "end", &x, NULL, placed_stream));
     CHECK(x.data == NULL);
-    HD_TRY(heddle_session_get_counters(&counters, f.session));
-    CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);
-    total = counters.bytes_planned;
-    HD_TRY(heddle_comm_allreduce_sum(comm, &total, 1, HEDDLE_I64));
-    CHECK(total == f.info.bytes_total);
+    st = check_dry(&f, comm);
 out:
     tear_down(&f);
     return st;

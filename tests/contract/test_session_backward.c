@@ -235,9 +235,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
     heddle_tensor dx = {0};
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
     const heddle_layout end = {.dim_of_axis = {HEDDLE_PARTIAL, HEDDLE_REPLICATED}};
-    int64_t total = 0, wanted = 0;
     heddle_status st;
     (void)arg;
     HD_TRY(set_up(&f, comm, 1, 1));
@@ -249,12 +247,7 @@ static heddle_status dry(heddle_comm *comm, void *arg)
         HD_TRY(heddle_session_backward(f.session, name_of(i), &dx, NULL, placed_stream));
     }
     CHECK(dx.data == NULL);
-    HD_TRY(heddle_session_get_counters(&counters, f.session));
-    CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);
-    total = counters.bytes_planned;
-    HD_TRY(heddle_comm_allreduce_sum(comm, &total, 1, HEDDLE_I64));
-    wanted = f.info.bytes_total; /* every edge of this schedule moves as much backward as forward */
-    CHECK(total == wanted && total > 0);
+    st = check_dry(&f, comm); /* every edge of this schedule moves as much backward as forward */
 out:
     tear_down(&f);
     return st;
@@ -351,17 +344,11 @@ out:
 static void survives_failed_allocations(void **state)
 {
     (void)state;
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.deadline_ms = 5000;
     int failed = 0, survived = 0;
     for (long n = 1; n < 300 && survived < 2; n += n < 12 ? 1 : 7) {
-        const int64_t start_ns = hd_now_ns();
-        heddle_status st = heddle_run_ranks_with(3, "shm", &options, starved, &n);
-        failed += st != HEDDLE_OK;
-        survived += st == HEDDLE_OK;
-        assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM || st == HEDDLE_ERR_PEER);
-        assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4)); /* nobody waited for the deadline */
+        const int went_well = run_starved(starved, n) == HEDDLE_OK;
+        failed += !went_well;
+        survived += went_well;
     }
     assert_true(failed > 5 && survived == 2);
 }

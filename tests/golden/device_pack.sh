@@ -7,16 +7,10 @@ case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
     ;;
 esac
 [ -e "$HEDDLE_BUILD/tests/device-sim/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$HEDDLE_SOURCE/tests/support/work.sh"
 export HEDDLE_PACK=$work/pack
 cd "$work" || exit 1
 unset OUT
-failed=0
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 
 bash "$HEDDLE_SOURCE/tests/device/run.sh" "$work/none" >out 2>&1
 [ $? = 2 ] && grep -q "pack.sh fills it" out || fail "run.sh without a pack: $(cat out)"

@@ -5,9 +5,7 @@ set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
 . "$HEDDLE_SOURCE/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$HEDDLE_SOURCE/tests/support/work.sh"
 red=$'\e[31mred\x9b31m\x07'
 shown='\x1b[31mred\x9b31m\x07'
 

@@ -5,13 +5,7 @@ set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
 . "$HEDDLE_SOURCE/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-fail() {
-    echo "FAILED $*"
-    failed=1
-}
+. "$HEDDLE_SOURCE/tests/support/work.sh"
 
 # short WHAT FILE ARGUMENTS...: with files of at most 1 kB the command exits with 1 and a sentence that names FILE,
 # which is as it was

@@ -3,9 +3,7 @@
 set -uo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$HEDDLE_SOURCE/tests/support/work.sh"
 
 # refuses CODE 'WORDS that the sentence has' ARGUMENTS...
 refuses() {

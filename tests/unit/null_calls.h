@@ -27,6 +27,16 @@ typedef struct null_row {
 
 #define P(index, pointer) (null == (index) ? NULL : (pointer))
 
+/* What a list of functions becomes: their calls, and the rows of null_calls. */
+#define CALL(function, arguments, neutral, expression)                                                                 \
+    static long call_##function(const api_objects *a, int null)                                                        \
+    {                                                                                                                  \
+        (void)a;                                                                                                       \
+        (void)null;                                                                                                    \
+        return (long)(expression);                                                                                     \
+    }
+#define ROW(function, arguments, neutral, expression) {#function, arguments, call_##function, neutral},
+
 /* The index-th word of a row; 0 behind the last. */
 static inline int null_argument(char *name, size_t name_bytes, int *legal, const char *arguments, int index)
 {

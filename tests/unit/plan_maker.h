@@ -54,6 +54,29 @@ static inline heddle_schedule_info info_of(const heddle_schedule *schedule)
     return info;
 }
 
+/* Every layout of a shape by whole axes, its last dim whole: returns how many. elems: of its largest part. */
+static inline int all_layouts(heddle_layout *layout, int64_t *elems, const heddle_shape *shape, const heddle_mesh *mesh)
+{
+    int choices = shape->ndim; /* every dim but the channels, and replicated */
+    int count = 1;
+    for (int a = 0; a < mesh->naxes; a++) {
+        count *= choices;
+    }
+    for (int i = 0; i < count; i++) {
+        layout[i] = heddle_layout_replicated();
+        for (int a = 0, rest = i; a < mesh->naxes; a++, rest /= choices) {
+            layout[i].dim_of_axis[a] = rest % choices == 0 ? HEDDLE_REPLICATED : rest % choices - 1;
+        }
+        elems[i] = 0;
+        for (int rank = 0; rank < heddle_mesh_size(mesh); rank++) {
+            heddle_box box;
+            HD_OK(heddle_layout_box(&box, shape, mesh, &layout[i], rank));
+            elems[i] = heddle_box_elems(&box) > elems[i] ? heddle_box_elems(&box) : elems[i];
+        }
+    }
+    return count;
+}
+
 /* Every stage by whole dims. */
 static inline heddle_schedule *plan_local(const heddle_model *model, const char *mesh_text, const char *prologue,
                                           const char *epilogue)

@@ -12,6 +12,16 @@
 
 enum { FILE_BYTES = 1 << 16 };
 
+/* Attention, another stage, an MLP. */
+#define SMALL_MODEL(stage)                                                                                             \
+    "model: 'small'\n"                                                                                                 \
+    "dtype: bf16\n"                                                                                                    \
+    "dims: {b: {size: 1, role: batch}, t: 6, s: 10, c: {size: 8, role: channel}}\n"                                    \
+    "tensors: {x: [b, t, s, c]}\n"                                                                                     \
+    "repeat: 2\n"                                                                                                      \
+    "stages:\n"                                                                                                        \
+    "  - {name: s.attn, kind: attention, over: s, heads: 2}\n" stage "  - {name: mlp, kind: mlp, ratio: 4}\n"
+
 /* Prologue and methods may be NULL: the planner's. */
 static inline heddle_schedule *planned(const char *model_text, const char *mesh_text, const char *prologue,
                                        const char *methods)

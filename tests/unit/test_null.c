@@ -220,15 +220,6 @@ static const heddle_bench_options *short_bench(void)
     return &options;
 }
 
-#define CALL(function, arguments, neutral, expression)                                                                 \
-    static long call_##function(const api_objects *a, int null)                                                        \
-    {                                                                                                                  \
-        (void)a;                                                                                                       \
-        (void)null;                                                                                                    \
-        return (long)(expression);                                                                                     \
-    }
-#define ROW(function, arguments, neutral, expression) {#function, arguments, call_##function, neutral},
-
 VALUES(CALL)
 RANKS(CALL)
 PLANS(CALL)

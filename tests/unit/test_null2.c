@@ -259,15 +259,6 @@ static const heddle_dense_pair_options *pair_options(void)
     return &options;
 }
 
-#define CALL(function, arguments, neutral, expression)                                                                 \
-    static long call_##function(const api_objects *a, int null)                                                        \
-    {                                                                                                                  \
-        (void)a;                                                                                                       \
-        (void)null;                                                                                                    \
-        return (long)(expression);                                                                                     \
-    }
-#define ROW(function, arguments, neutral, expression) {#function, arguments, call_##function, neutral},
-
 SOFTMAX(CALL)
 LINEAR(CALL)
 BLOCKS(CALL)

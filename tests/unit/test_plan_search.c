@@ -45,26 +45,9 @@ static int compare(total a, total b)
 
 static void list_layouts(brute *b)
 {
-    int choices = b->shape.ndim; /* every dim but the channels, and replicated */
-    int count = 1;
-    for (int a = 0; a < b->mesh.naxes; a++) {
-        count *= choices;
-    }
-    b->nlayouts = count;
-    for (int i = 0; i < count; i++) {
-        b->layout[i] = heddle_layout_replicated();
-        for (int a = 0, rest = i; a < b->mesh.naxes; a++, rest /= choices) {
-            b->layout[i].dim_of_axis[a] = rest % choices == 0 ? HEDDLE_REPLICATED : rest % choices - 1;
-        }
-        b->elems[i] = 0;
-        for (int rank = 0; rank < heddle_mesh_size(&b->mesh); rank++) {
-            heddle_box box;
-            HD_OK(heddle_layout_box(&box, &b->shape, &b->mesh, &b->layout[i], rank));
-            b->elems[i] = heddle_box_elems(&box) > b->elems[i] ? heddle_box_elems(&box) : b->elems[i];
-        }
-    }
-    for (int i = 0; i < count; i++) {
-        for (int k = 0; k < count; k++) {
+    b->nlayouts = all_layouts(b->layout, b->elems, &b->shape, &b->mesh);
+    for (int i = 0; i < b->nlayouts; i++) {
+        for (int k = 0; k < b->nlayouts; k++) {
             hd_edge_cost cost;
             HD_OK(hd_edge_cost_listed(&cost, &b->shape, &b->mesh, &b->layout[i], &b->layout[k]));
             b->edge[i][k] = (total){cost.bytes_per_rank_max, cost.bytes_total, cost.bytes_total > 0, 0};

@@ -12,15 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char model_text[] = "model: 'small'\n"
-                                 "dtype: bf16\n"
-                                 "dims: {b: {size: 1, role: batch}, t: 6, s: 10, c: {size: 8, role: channel}}\n"
-                                 "tensors: {x: [b, t, s, c]}\n"
-                                 "repeat: 2\n"
-                                 "stages:\n"
-                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
-                                 "  - {name: mlp, kind: mlp, ratio: 4}\n";
+static const char model_text[] = SMALL_MODEL("  - {name: t.attn, kind: attention, over: t, heads: 2}\n");
 
 static heddle_schedule *make_schedule(const char *mesh_text, const char *prologue)
 {

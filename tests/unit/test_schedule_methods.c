@@ -9,15 +9,7 @@
 #include <unistd.h>
 
 static const char model_text[] =
-    "model: 'small'\n"
-    "dtype: bf16\n"
-    "dims: {b: {size: 1, role: batch}, t: 6, s: 10, c: {size: 8, role: channel}}\n"
-    "tensors: {x: [b, t, s, c]}\n"
-    "repeat: 2\n"
-    "stages:\n"
-    "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-    "  - {name: t.lin, kind: linear-attention, over: t, heads: 4, causal: true, decay: 0.9}\n"
-    "  - {name: mlp, kind: mlp, ratio: 4}\n";
+    SMALL_MODEL("  - {name: t.lin, kind: linear-attention, over: t, heads: 4, causal: true, decay: 0.9}\n");
 
 static heddle_schedule *make_schedule(const char *mesh_text, const char *methods)
 {
