@@ -76,22 +76,26 @@ out:
     return st;
 }
 
+/* Nobody watches yet. */
+static heddle_status look(void *arg)
+{
+    hd_comm_mail *mail = arg;
+    int settled = 0;
+    heddle_status st = hd_comm_mail_look(mail, &settled);
+    return st == HEDDLE_OK ? hd_comm_check(mail->root) : st;
+}
+
 static heddle_status await(hd_comm_mail *mail, void *event)
 {
     heddle_status st = HEDDLE_OK;
     int64_t deadline_ns = hd_comm_deadline_ns(mail->root, patience_ms(mail));
-    int done = 0, settled = 0;
-    for (int turn = 0; !done; turn++) {
-        HD_TRY(mail->device->library->event_test(event, mail->device->number, &done));
-        HD_TRY(hd_comm_mail_look(mail, &settled)); /* nobody watches yet */
-        HD_TRY(hd_comm_check(mail->root));
-        if (hd_now_ns() > deadline_ns) {
-            return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
-                           mail->root->rank);
-        }
-        hd_nap(turn);
+    int done = 0;
+    HD_TRY(hd_device_await(&done, mail->device, event, deadline_ns, look, mail));
+    if (!done) {
+        return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
+                       mail->root->rank);
     }
-    st = hd_comm_mail_look(mail, &settled); /* what failed has ended, too */
+    st = look(mail); /* what failed has ended, too */
 out:
     return st;
 }

@@ -76,13 +76,10 @@ static heddle_status upload(hd_device_list *list, int64_t deadline_ns)
     HD_TRY(library->event_create(&event, device));
     HD_TRY(library->copy(list->on_device, 0, list->list, 0, list->bytes, 1, device, stream));
     HD_TRY(library->event_record(event, device, stream));
-    for (int turn = 0; !done; turn++) {
-        HD_TRY(library->event_test(event, device, &done));
-        HD_TRY(done || hd_now_ns() < deadline_ns
-                   ? HEDDLE_OK
-                   : hd_fail(HEDDLE_ERR_TIMEOUT, "device %s did not come to a copy of %lld bytes before the deadline",
-                             list->device->name, (long long)list->bytes));
-        hd_nap(turn);
+    HD_TRY(hd_device_await(&done, list->device, event, deadline_ns, NULL, NULL));
+    if (!done) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT, "device %s did not come to a copy of %lld bytes before the deadline",
+                     list->device->name, (long long)list->bytes);
     }
 out:
     library->event_destroy(event, device);

@@ -53,18 +53,23 @@ static void set_under_way(hd_push *p, int is_under_way)
     }
 }
 
-/* Is what was enqueued over? Where the event could not be recorded that is made up for. */
-static heddle_status look_at_end(hd_push *p, int *done)
+/* Where the event could not be recorded that is made up for before anybody asks for it. */
+static heddle_status record_end(hd_push *p)
 {
-    heddle_status st = HEDDLE_OK;
-    const heddle_device *library = p->device->library;
-    if (p->is_unrecorded) {
-        HD_TRY(library->event_record(p->ended, p->device->number, p->last));
-        p->is_unrecorded = 0;
+    if (!p->is_unrecorded) {
+        return HEDDLE_OK;
     }
-    st = library->event_test(p->ended, p->device->number, done);
-out:
+    heddle_status st = p->device->library->event_record(p->ended, p->device->number, p->last);
+    p->is_unrecorded = st != HEDDLE_OK;
     return st;
+}
+
+/* Is what was enqueued over by then? look: as hd_device_await has it, for p. */
+static heddle_status await(int *done, hd_push *p, int64_t deadline_ns, hd_device_look_fn look)
+{
+    *done = !p->is_under_way;
+    heddle_status st = *done ? HEDDLE_OK : record_end(p);
+    return st == HEDDLE_OK && !*done ? hd_device_await(done, p->device, p->ended, deadline_ns, look, p) : st;
 }
 
 /* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. A
@@ -73,13 +78,9 @@ static int await_end(hd_push *p)
 {
     int64_t deadline_ns = (p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) : hd_now_ns());
     deadline_ns += GRACE_NS;
-    int done = !p->is_under_way;
-    for (int turn = 0, errors = 0; !done && errors < MOST_ERRORS && hd_now_ns() < deadline_ns; turn++) {
-        hd_nap(turn);
-        if (look_at_end(p, &done) != HEDDLE_OK) {
-            done = 0;
-            errors++;
-        }
+    int done = 0;
+    for (int errors = 0; errors < MOST_ERRORS && await(&done, p, deadline_ns, NULL) != HEDDLE_OK; errors++) {
+        hd_nap(errors);
     }
     set_under_way(p, !done);
     return done;
@@ -103,7 +104,8 @@ heddle_status hd_push_test(hd_push *p, int *done)
     heddle_status st = HEDDLE_OK;
     *done = 1;
     if (p->is_under_way) {
-        HD_TRY(look_at_end(p, done));
+        HD_TRY(record_end(p));
+        HD_TRY(p->device->library->event_test(p->ended, p->device->number, done));
         set_under_way(p, !*done);
         p->is_started = p->is_started && !*done;
     }
@@ -113,31 +115,25 @@ out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
 
+static heddle_status look_around(void *arg)
+{
+    hd_push *p = arg;
+    heddle_status st = hd_push_look(p);
+    return st == HEDDLE_OK ? hd_comm_check(p->comm) : st;
+}
+
 heddle_status hd_push_wait(hd_push *p)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS;
-    for (int turn = 0;; turn++) {
-        int done;
-        HD_TRY(hd_push_test(p, &done));
-        if (done) {
-            return HEDDLE_OK;
-        }
-        st = hd_comm_check(p->comm);
-        if (st != HEDDLE_OK) {
-            return fail_with(p, st);
-        }
-        if (hd_now_ns() > deadline_ns) {
-            return fail_with(p, hd_fail(HEDDLE_ERR_TIMEOUT,
-                                        "rank %d: the stream of device %s did not come to the end of a %s before the "
-                                        "deadline; %s %s",
-                                        hd_comm_rank_name(p->comm, p->rank), p->device->name, p->spec.what,
-                                        p->spec.what, p->spec.line));
-        }
-        hd_nap(turn);
+    int done = 0;
+    HD_TRY(await(&done, p, hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS, look_around));
+    if (!done) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT,
+                     "rank %d: the stream of device %s did not come to the end of a %s before the deadline; %s %s",
+                     hd_comm_rank_name(p->comm, p->rank), p->device->name, p->spec.what, p->spec.what, p->spec.line);
     }
 out:
-    return st;
+    return st == HEDDLE_OK ? hd_push_test(p, &done) : fail_with(p, st);
 }
 
 heddle_status hd_push_wait_on(hd_push *p, heddle_stream stream)

@@ -48,35 +48,37 @@ heddle_status hd_staging_test(hd_staging *staging, int *done)
     return st;
 }
 
-/* What the stream has to do before may be anything, and never end. looks: whether somebody has given up. */
-static heddle_status await(hd_staging *staging, int looks)
+/* What the stream has to do before may be anything, and never end. look: as hd_device_await has it, for the
+ * communicator. */
+static heddle_status await(hd_staging *staging, hd_device_look_fn look)
 {
     heddle_status st = HEDDLE_OK;
     const hd_staging_spec *s = &staging->spec;
-    int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, s->deadline_ms);
-    for (int turn = 0;; turn++) {
-        int done;
-        HD_TRY(hd_staging_test(staging, &done));
-        if (done) {
-            return HEDDLE_OK;
-        }
-        HD_TRY(looks ? hd_comm_check(staging->comm) : HEDDLE_OK);
-        if (hd_now_ns() > deadline_ns) {
-            return hd_fail(HEDDLE_ERR_TIMEOUT,
-                           "rank %d: the stream of device %s did not come to the copies of a %s before the deadline; "
-                           "%s %s",
-                           hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)), staging->device->name,
-                           s->what, s->what, s->line);
-        }
-        hd_nap(turn);
+    int done = !staging->is_recorded;
+    if (!done) {
+        HD_TRY(hd_device_await(&done, staging->device, staging->event,
+                               hd_comm_deadline_ns(staging->comm, s->deadline_ms), look, staging->comm));
+    }
+    staging->is_recorded = !done;
+    if (!done) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT,
+                     "rank %d: the stream of device %s did not come to the copies of a %s before the deadline; %s %s",
+                     hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)), staging->device->name, s->what,
+                     s->what, s->line);
     }
 out:
     return st;
 }
 
+/* Has somebody given up? */
+static heddle_status look(void *comm)
+{
+    return hd_comm_check(comm);
+}
+
 heddle_status hd_staging_wait(hd_staging *staging)
 {
-    return await(staging, 1);
+    return await(staging, look);
 }
 
 heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream)
@@ -119,7 +121,7 @@ void hd_staging_destroy(hd_staging *staging)
     if (staging == NULL) {
         return;
     }
-    if (await(staging, 0) == HEDDLE_OK) { /* else a copy may come yet: its memory stays the communicator's */
+    if (await(staging, NULL) == HEDDLE_OK) { /* else a copy may come yet: its memory stays the communicator's */
         if (staging->is_pinned) {
             staging->device->library->unpin(staging->memory, staging->device->number);
         }

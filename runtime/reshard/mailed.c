@@ -181,12 +181,8 @@ static int has_ended(const heddle_reshard *plan)
 {
     const hd_mailed *m = plan->mailed;
     int done = !m->is_recorded;
-    int64_t until_ns = hd_now_ns() + END_NS;
-    for (int turn = 0; !done && hd_now_ns() < until_ns; turn++) {
-        if (m->device->library->event_test(m->event, m->device->number, &done) != HEDDLE_OK) {
-            return 1; /* the device is of no more use */
-        }
-        hd_nap(turn);
+    if (!done && hd_device_await(&done, m->device, m->event, hd_now_ns() + END_NS, NULL, NULL) != HEDDLE_OK) {
+        return 1; /* the device is of no more use */
     }
     return done && !(m->is_captured && hd_comm_mail_is_left(plan->comm));
 }
@@ -204,6 +200,12 @@ static heddle_status await_end(heddle_reshard *plan, heddle_status st)
         hd_device_leave(hd_comm_device(plan->comm));
     }
     return hd_fail(st, "%s", why);
+}
+
+static heddle_status fail_with(heddle_reshard *plan, heddle_status st)
+{
+    plan->mailed->is_started = 0;
+    return await_end(plan, st);
 }
 
 static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
@@ -243,35 +245,31 @@ static heddle_status test(heddle_reshard *plan, int *done)
     m->is_recorded &= !*done;
     m->is_started &= !*done;
 out:
-    if (st != HEDDLE_OK) {
-        *done = 1;
-        m->is_started = 0;
-    }
-    return await_end(plan, st);
+    *done |= st != HEDDLE_OK;
+    return st == HEDDLE_OK ? st : fail_with(plan, st);
+}
+
+static heddle_status look(void *comm)
+{
+    return hd_comm_mail_check(comm);
 }
 
 static heddle_status wait(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
+    hd_mailed *m = plan->mailed;
     int64_t deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
-    for (int turn = 0;; turn++) {
-        int done = 0;
-        HD_TRY(test(plan, &done));
-        if (done) {
-            return HEDDLE_OK;
-        }
-        if (hd_now_ns() > deadline_ns) {
-            st = hd_fail(HEDDLE_ERR_TIMEOUT,
-                         "rank %d: the stream of device %s did not come to the end of a reshard before the deadline; "
-                         "reshard %s",
-                         hd_comm_rank_name(plan->comm, plan->rank), plan->mailed->device->name, plan->line_text);
-            plan->mailed->is_started = 0;
-            return await_end(plan, hd_comm_mail_give_up(plan->comm, st));
-        }
-        hd_nap(turn);
+    int done = !m->is_recorded;
+    HD_TRY(done ? HEDDLE_OK : hd_device_await(&done, m->device, m->event, deadline_ns, look, plan->comm));
+    if (!done) {
+        st = hd_fail(HEDDLE_ERR_TIMEOUT,
+                     "rank %d: the stream of device %s did not come to the end of a reshard before the deadline; "
+                     "reshard %s",
+                     hd_comm_rank_name(plan->comm, plan->rank), m->device->name, plan->line_text);
+        st = hd_comm_mail_give_up(plan->comm, st);
     }
 out:
-    return st;
+    return st == HEDDLE_OK ? test(plan, &done) : fail_with(plan, st);
 }
 
 static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)

@@ -1,5 +1,6 @@
 /* The host as a device library, and what is said of devices that nobody serves. */
 #include "case.h"
+#include "runtime/base/base.h"
 #include "runtime/device/device.h"
 
 #include <stdint.h>
@@ -118,6 +119,57 @@ static void buffers_of_a_device(void **state)
     HD_OK(hd_device_need(&device, HEDDLE_SPACE_DEVICE, 0, "x", "threads"));
 }
 
+/* An event that happens when it is asked for the n-th time, and what else a wait looks at. */
+static int asked, happens_at, fails_at, looked, look_fails_at;
+
+static heddle_status ask_event(void *event, int device, int *done)
+{
+    (void)event;
+    assert_int_equal(device, 7);
+    asked++;
+    *done = asked == happens_at;
+    return asked == fails_at ? heddle_set_error(HEDDLE_ERR_DEVICE, "the device is gone") : HEDDLE_OK;
+}
+
+static heddle_status look_around(void *arg)
+{
+    assert_ptr_equal(arg, &looked);
+    return ++looked == look_fails_at ? heddle_set_error(HEDDLE_ERR_PEER, "rank 3 gave up") : HEDDLE_OK;
+}
+
+static heddle_status await(int *done, int64_t deadline_ns, int n, int error, int look_error)
+{
+    const heddle_device library = {.event_test = ask_event};
+    const hd_device device = {.library = &library, .number = 7};
+    asked = looked = 0;
+    happens_at = n;
+    fails_at = error;
+    look_fails_at = look_error;
+    *done = -1;
+    return hd_device_await(done, &device, NULL, deadline_ns, look_around, &looked);
+}
+
+static void an_event_is_waited_for(void **state)
+{
+    (void)state;
+    int done = 0;
+    const int64_t late_ns = hd_now_ns() + 60000000000;
+    HD_OK(await(&done, late_ns, 3, 0, 0));
+    assert_true(done == 1 && asked == 3 && looked == 2); /* what has happened needs no look */
+    HD_OK(await(&done, 0, 1, 0, 1));                     /* too late, but it has happened */
+    assert_true(done == 1 && looked == 0);
+    HD_OK(await(&done, 0, 0, 0, 0));
+    assert_true(done == 0 && asked == 1 && looked == 1);
+    const int64_t began_ns = hd_now_ns();
+    HD_OK(await(&done, began_ns + 5000000, 0, 0, 0));
+    assert_true(done == 0 && asked > 1 && hd_now_ns() > began_ns + 5000000);
+    HD_FAILS(HEDDLE_ERR_PEER, await(&done, late_ns, 9, 0, 4));
+    assert_true(done == 0 && asked == 4);
+    says("rank 3 gave up");
+    HD_FAILS(HEDDLE_ERR_DEVICE, await(&done, late_ns, 0, 5, 0));
+    assert_true(done == 0 && looked == 4);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
@@ -127,6 +179,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(names_of_devices),
         cmocka_unit_test(libraries_of_something_else),
         cmocka_unit_test(buffers_of_a_device),
+        cmocka_unit_test(an_event_is_waited_for),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -78,23 +78,27 @@ static heddle_status look_at_time(meeting *b)
                          b->rank, b->size, (long long)b->options->deadline_ms);
 }
 
+static heddle_status look(void *arg)
+{
+    meeting *b = arg;
+    int is_enqueued = 0;
+    heddle_status st = b->messages.table->test(b->messages.handle, &is_enqueued);
+    return st == HEDDLE_OK ? look_at_time(b) : st;
+}
+
 /* Until what was begun is enqueued and, of a stream, has happened. */
 static heddle_status await(meeting *b, void *event, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_device *library = b->device->library;
     int is_enqueued = 0, done = 0;
-    for (int turn = 0; !done; turn++) {
+    for (int turn = 0; !is_enqueued; turn++) {
         HD_TRY(turn > 0 ? look_at_time(b) : HEDDLE_OK);
-        int was_enqueued = is_enqueued;
         HD_TRY(b->messages.table->test(b->messages.handle, &is_enqueued));
-        if (is_enqueued && !was_enqueued) {
-            HD_TRY(library->event_record(event, b->device->number, stream));
-        }
-        HD_TRY(is_enqueued ? library->event_test(event, b->device->number, &done) : HEDDLE_OK);
         hd_nap(turn);
     }
-    st = b->messages.table->test(b->messages.handle, &is_enqueued); /* what failed has ended, too */
+    HD_TRY(b->device->library->event_record(event, b->device->number, stream));
+    HD_TRY(hd_device_await(&done, b->device, event, INT64_MAX, look, b)); /* which knows the deadline */
+    st = b->messages.table->test(b->messages.handle, &is_enqueued);       /* what failed has ended, too */
 out:
     return st;
 }
