@@ -132,6 +132,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id
     comm->has_starter = 1;
     ncclsim_count_comm(1);
     *out = comm;
+    result = ncclsim_begin(); /* the meeting, which is asked for before the call returns */
+    if (result != ncclSuccess) {
+        return result;
+    }
     return comm->is_blocking ? await_start(comm) : ncclInProgress;
 }
 

@@ -22,7 +22,8 @@
 #include <stdint.h>
 
 /* The n-th call from now on (1: the next one) of any thread fails with `result` and does nothing; 0: none. Questions
- * about errors, CommDestroy and CommAbort are no calls. */
+ * about errors, CommDestroy and CommAbort are no calls. CommInitRank and its like are two: where the second one fails
+ * there is a communicator, which is to be aborted. */
 NCCLSIM_EXPORT void ncclsim_fail_at(int64_t n, int result);
 /* The n-th group from now on fails while its stream carries it out. */
 NCCLSIM_EXPORT void ncclsim_fail_group_at(int64_t n, int result);

@@ -121,6 +121,20 @@ static heddle_status make(hd_nccl **out, int device)
     return HEDDLE_OK;
 }
 
+static void end(void *handle, int gives_up)
+{
+    hd_nccl *nccl = handle;
+    int before = 0;
+    if (nccl == NULL) {
+        return;
+    }
+    if (!nccl->is_borrowed && nccl->comm != NULL && enter(&before, nccl->device) == HEDDLE_OK) {
+        (void)(gives_up ? ncclCommAbort(nccl->comm) : ncclCommDestroy(nccl->comm));
+        leave(before);
+    }
+    free(nccl);
+}
+
 static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID_BYTES], int rank, int nranks,
                            int device)
 {
@@ -139,7 +153,7 @@ static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID
     if (st == HEDDLE_OK) {
         *out = made;
     } else {
-        free(made);
+        end(made, 1); /* what fails while ranks meet has a communicator already */
     }
     return st;
 }
@@ -180,20 +194,6 @@ static heddle_status test(void *handle, int *done)
     heddle_status st = NCCL(nccl->comm, ncclCommGetAsyncError(nccl->comm, &state));
     *done = state != ncclInProgress;
     return st == HEDDLE_OK ? status_of(state, nccl->comm, "what was enqueued") : st;
-}
-
-static void end(void *handle, int gives_up)
-{
-    hd_nccl *nccl = handle;
-    int before = 0;
-    if (nccl == NULL) {
-        return;
-    }
-    if (!nccl->is_borrowed && enter(&before, nccl->device) == HEDDLE_OK) {
-        (void)(gives_up ? ncclCommAbort(nccl->comm) : ncclCommDestroy(nccl->comm));
-        leave(before);
-    }
-    free(nccl);
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
