@@ -11,6 +11,9 @@
  * enough for what reads the result. Where launches announce, a READY carries the address of what may be touched, so
  * that every launch may bring another one without anybody else having been told. Flags carry the number of the launch,
  * which lives in the state: a replayed graph stays in step.
+ *
+ * Any block of a launch may wait for a peer whose launch has not begun, and the first one that runs speaks for its
+ * rank: so launches that wait for one another must fit on their device together, each whole (`resident`).
  */
 #ifndef HD_KERNELS_TABLE_DEVICE_H
 #define HD_KERNELS_TABLE_DEVICE_H
@@ -78,10 +81,14 @@ typedef struct hd_device_kernels {
     const char *name;
     /* Has every kernel loaded, which must not happen while another rank's kernel waits. */
     int (*load)(void);
-    /* Bytes of a list of these boxes, to be carried out by about `blocks` blocks. Peers are begun with in the order of
-     * the boxes. 0: more than HD_DEVICE_MAX_BASES or HD_DEVICE_MAX_PEERS, a negative length or loop. */
+    /* How many blocks of launches that meet the current device runs at the same time while it runs nothing else. */
+    int (*resident)(int *blocks);
+    /* Bytes of a list of these boxes, to be carried out by at most `blocks` blocks, but for one of each box at the
+     * least; a box of more than 2^31 vectors counts as several. Peers are begun with in the order of the boxes. 0: more
+     * than HD_DEVICE_MAX_BASES or HD_DEVICE_MAX_PEERS, a negative length or loop. */
     size_t (*list_bytes)(const hd_device_box *box, int nboxes, int blocks);
     void (*list_make)(void *list, const hd_device_box *box, int nboxes, int blocks);
+    int (*list_blocks)(const void *list); /* of a launch */
     /* push: the boxes' sources are this rank's own, and nobody writes them while it runs. pull: the sources are of
      * peers. clear: zeros in the boxes' destinations; without a meeting. */
     int (*push)(const hd_device_move *move, void *stream);

@@ -87,7 +87,9 @@ typedef struct heddle_reshard heddle_reshard;
  *   HEDDLE_ERR_ARG          NULL; an option out of range; an unknown kernel (lists the known ones); strides that are
  *                           negative or, of dst, let elements share memory; options.device is not the communicator's
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
- *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached
+ *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached; wire "peer": ranks that share a
+ *                           device are so many, or parts so long (beyond 2^31 times the 1 to 16 bytes that divide
+ *                           their runs and strides), that their launches do not fit there together
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things (all but strides, deadline and device is
  *                           compared); names the first rank and field that differ, with both values
  *   HEDDLE_ERR_NOMEM        names the bytes
@@ -142,7 +144,9 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * What the stream has so far comes before src is read; dst is complete, and may be read, in stream order. On the wire
  * "peer" the call enqueues and returns at once; src is free in stream order, too. It may be captured into a graph,
  * where all ranks capture and replay theirs as often; executions before that must be complete, or lie in the same
- * stream. Every rank needs a stream of its own: two ranks in one stream wait for each other until the deadline.
+ * stream. Every rank needs a stream of its own: two ranks in one stream wait for each other until the deadline. So may
+ * executions of several plans on several streams, where ranks come to them in different orders (docs/gpu.md, room on a
+ * device): give those an order.
  * Therefore, where ranks of one process share a device, the call on its default stream (HEDDLE_NO_STREAM) waits until
  * dst is complete. A rank that does not come is noticed by the device, at the deadline or at an abort; the next call
  * that looks (heddle_comm_poll, test, wait, execute) says so. An argument that is refused is HEDDLE_ERR_ARG on this

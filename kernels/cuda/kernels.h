@@ -9,6 +9,7 @@ extern "C" {
 #endif
 
 int hd_move_load(void);
+int hd_move_resident(int *blocks);
 int hd_move_push(const hd_device_move *move, void *stream);
 int hd_move_pull(const hd_device_move *move, void *stream);
 int hd_move_clear(const hd_device_move *move, void *stream);

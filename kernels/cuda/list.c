@@ -125,19 +125,20 @@ static int is_valid(const hd_device_box *box)
     return ok;
 }
 
-/* Blocks of each piece: by its bytes, one at the least, and none without a vector for each of its threads. */
+/* Blocks of each piece: one, and of the others as many as its bytes have a right to, rounded down, so that there are no
+ * more than `blocks`; but none without a vector for each of its threads. */
 static int share(hd_list_box *box, int nboxes, int blocks)
 {
     double all = 0;
-    int used = 0;
+    int used = 0, others = blocks > nboxes ? blocks - nboxes : 0;
     for (int i = 0; i < nboxes; i++) {
         all += (double)box[i].vectors * box[i].width_bytes;
     }
     for (int i = 0; i < nboxes; i++) {
         double part = (double)box[i].vectors * box[i].width_bytes / all;
         int64_t most = ((int64_t)box[i].vectors + HD_CUDA_THREADS - 1) / HD_CUDA_THREADS;
-        int64_t parts = (int64_t)(part * blocks + 0.5);
-        box[i].parts = (uint32_t)(parts < 1 ? 1 : parts > most ? most : parts);
+        int64_t parts = 1 + (int64_t)(part * others);
+        box[i].parts = (uint32_t)(parts > most ? most : parts);
         used += (int)box[i].parts;
     }
     return used;
@@ -158,7 +159,7 @@ static int count_pieces(const hd_device_box *box, int nboxes)
 size_t hd_list_bytes(const hd_device_box *box, int nboxes, int blocks)
 {
     int n = count_pieces(box, nboxes);
-    size_t most_blocks = (size_t)n + 1 + (size_t)(blocks > 0 ? blocks : 0); /* rounded up, each of them */
+    size_t most_blocks = (size_t)(blocks > n ? blocks : n > 0 ? n : 1);
     return n < 0 ? 0 : sizeof(hd_list) + most_blocks * sizeof(hd_list_block) + (size_t)n * sizeof(hd_list_box);
 }
 
@@ -203,4 +204,9 @@ void hd_list_make(void *memory, const hd_device_box *box, int nboxes, int blocks
         list->blocks_of[made[i].peer] += made[i].parts;
     }
     fill_blocks(list);
+}
+
+int hd_list_blocks_of(const void *list)
+{
+    return ((const hd_list *)list)->nblocks;
 }

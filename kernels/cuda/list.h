@@ -56,6 +56,7 @@ extern "C" {
 #endif
 size_t hd_list_bytes(const hd_device_box *box, int nboxes, int blocks);
 void hd_list_make(void *list, const hd_device_box *box, int nboxes, int blocks);
+int hd_list_blocks_of(const void *list);
 #ifdef __cplusplus
 }
 #endif

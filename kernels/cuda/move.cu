@@ -351,14 +351,37 @@ int hd_move_clear(const hd_device_move *move, void *stream)
     MOVE(clear_any, clear_any, move, 0, stream);
 }
 
+/* Those that meet come first. */
+enum { KERNELS = 5, MEETING = 4 };
+
+static const void *kernel_of(int i)
+{
+    const void *const kernel[KERNELS] = {HD_KERNEL_ADDRESS(push_few), HD_KERNEL_ADDRESS(push_any),
+                                         HD_KERNEL_ADDRESS(pull_few), HD_KERNEL_ADDRESS(pull_any),
+                                         HD_KERNEL_ADDRESS(clear_any)};
+    return kernel[i];
+}
+
 int hd_move_load(void)
 {
-    const void *const kernel[] = {HD_KERNEL_ADDRESS(push_few), HD_KERNEL_ADDRESS(push_any), HD_KERNEL_ADDRESS(pull_few),
-                                  HD_KERNEL_ADDRESS(pull_any), HD_KERNEL_ADDRESS(clear_any)};
     int error = 0;
-    for (int i = 0; i < (int)(sizeof kernel / sizeof kernel[0]) && error == 0; i++) {
+    for (int i = 0; i < KERNELS && error == 0; i++) {
         struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
+        error = (int)cudaFuncGetAttributes(&attributes, kernel_of(i));
     }
+    return error;
+}
+
+int hd_move_resident(int *blocks)
+{
+    int device = 0, processors = 0, least = 0;
+    int error = (int)cudaGetDevice(&device);
+    error = error == 0 ? (int)cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) : error;
+    for (int i = 0; i < MEETING && error == 0; i++) {
+        int of_one = 0;
+        error = (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel_of(i), HD_CUDA_THREADS, 0);
+        least = i == 0 || of_one < least ? of_one : least;
+    }
+    *blocks = processors * least;
     return error;
 }

@@ -11,8 +11,10 @@ static int load(void)
 const hd_device_kernels hd_kernels_cuda = {
     .name = "cuda",
     .load = load,
+    .resident = hd_move_resident,
     .list_bytes = hd_list_bytes,
     .list_make = hd_list_make,
+    .list_blocks = hd_list_blocks_of,
     .push = hd_move_push,
     .pull = hd_move_pull,
     .clear = hd_move_clear,

@@ -43,6 +43,7 @@ struct hd_push {
     const hd_device_kernels *kernels;
     hd_push_spec spec; /* its phases' parts are borrowed, and only read while it is made */
     int rank, nranks;
+    int most_blocks; /* of a launch */
     hd_push_step step[HD_MAX_LEGS];
     hd_push_list before, after;
     char *memory; /* of the device: work, slots, sums, and a state per phase; peers write there */

@@ -24,16 +24,34 @@ static hd_device_box box_of(const hd_copy *copy, int peer)
 static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes)
 {
     heddle_status st = HEDDLE_OK;
-    int most = 0;
-    HD_TRY(p->device->library->blocks(&most, p->device->number));
-    /* Kernels of all ranks that share the device wait for one another there, so they must run at the same time; and
-     * the boxes' shares are rounded up. */
-    most = most / hd_comm_sharers(p->comm).all - nboxes;
-    HD_TRY(
-        hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes, hd_device_blocks_for(box, nboxes, most)));
+    HD_TRY(hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes,
+                                hd_device_blocks_for(box, nboxes, p->most_blocks)));
     out->at = reserve(&p->lists_bytes, (int64_t)out->bytes);
 out:
     return st;
+}
+
+/* Launches of all ranks that share the device wait for one another there, so all their blocks must run at the same
+ * time: this is a rank's share of them. */
+static heddle_status share_blocks(hd_push *p)
+{
+    int all = 0;
+    heddle_status st = p->device->library->blocks(&all, p->device->number);
+    p->most_blocks = all / hd_comm_sharers(p->comm).all;
+    return st;
+}
+
+/* Of a launch that meets: each box is several where it is very long, and each of them has a block at the least. */
+static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
+{
+    int blocks = p->kernels->list_blocks(list->list);
+    return blocks <= p->most_blocks
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                         "rank %d: a %s needs %d blocks that run at the same time, but %d ranks share device %s, where "
+                         "each has %d; %s %s",
+                         hd_comm_rank_name(p->comm, p->rank), p->spec.what, blocks, hd_comm_sharers(p->comm).all,
+                         p->device->name, p->most_blocks, p->spec.what, p->spec.line);
 }
 
 static heddle_status make_local(hd_push_list *out, hd_push *p, const hd_copy *copy)
@@ -164,6 +182,7 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
         }
     }
     HD_TRY(make_list(&step->push, p, box, nboxes));
+    st = check_blocks(p, &step->push);
 out:
     hd_free(box);
     return st;
@@ -205,6 +224,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     const heddle_device *library = p->device->library;
     memset(mine->slot_of, 0xff, sizeof mine->slot_of);
     HD_TRY(hd_device_load_kernels(p->device));
+    HD_TRY(share_blocks(p));
     HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));

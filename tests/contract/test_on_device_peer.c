@@ -126,6 +126,66 @@ static void start_and_wait_on(void **state)
     run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_split);
 }
 
+/* --- how much of the device ---------------------------------------------------------------------------------------- */
+
+/* Launches that wait for one another must run at the same time, so both ranks' fit the device together. */
+static heddle_status shares_blocks(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const int *processors = arg;
+    enum { BYTES = 1 << 20 };
+    own o;
+    heddle_reshard *large = NULL, *huge = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(heddle_comm_barrier(comm));
+    o.sim.set_processors(*processors);
+    HD_TRY(heddle_comm_barrier(comm));
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=1048576] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_reshard_create_line(&large, comm, &line, &options));
+    HD_TRY(heddle_buffer_alloc(&src, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_comm_barrier(comm));
+    (void)o.sim.most_blocks();
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(heddle_reshard_execute(large, src, dst, o.stream));
+    HD_TRY(heddle_reshard_wait(large));
+    HD_TRY(heddle_comm_barrier(comm));
+    const int most = heddle_comm_rank(comm) == 0 ? o.sim.most_blocks() : 2;
+    CHECK(most >= 2 && most <= *processors);
+
+    /* Boxes that are cut in three, each with a block at the least. */
+    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=8589934594] on [sp=2]: t@sp -> s@sp"));
+    CHECK(heddle_reshard_create_line(&huge, comm, &line, &options) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("a reshard needs 6 blocks that run at the same time, but 2 ranks share device cuda:0, where each has"));
+    st = heddle_comm_barrier(comm);
+out:
+    o.sim.set_processors(132);
+    heddle_reshard_destroy(large);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    own_tear_down(&o);
+    return st;
+}
+
+static void launches_fit_the_device(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = "cuda:0";
+    options.wire = HEDDLE_WIRE_PEER;
+    device_sim_here();
+    for (int processors = 3; processors <= 5; processors += 2) {
+        HD_OK(heddle_run_ranks_with(2, "threads", &options, shares_blocks, &processors));
+    }
+}
+
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 /* Captured without having run before; every replay moves what src holds by then. */
@@ -270,9 +330,13 @@ static void every_call_can_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),     cmocka_unit_test(start_and_wait_on),
-        cmocka_unit_test(graphs_are_replayed),       cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(an_abort_frees_the_stream), cmocka_unit_test(a_refusal_ends_waits),
+        cmocka_unit_test(execute_only_enqueues),
+        cmocka_unit_test(start_and_wait_on),
+        cmocka_unit_test(launches_fit_the_device),
+        cmocka_unit_test(graphs_are_replayed),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(an_abort_frees_the_stream),
+        cmocka_unit_test(a_refusal_ends_waits),
         cmocka_unit_test(every_call_can_fail),
     };
     return HD_RUN_CASES(cases, argc, argv);

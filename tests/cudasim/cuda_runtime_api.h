@@ -14,7 +14,7 @@
  *   graphs    StreamBeginCapture StreamEndCapture ThreadExchangeStreamCaptureMode GraphInstantiate GraphLaunch
  *             GraphDestroy GraphExecDestroy
  *   names     IpcGetMemHandle IpcOpenMemHandle IpcCloseMemHandle, between processes of this machine
- *   kernels   FuncGetAttributes; launched by HD_LAUNCH of kernels/cuda/lang.h
+ *   kernels   FuncGetAttributes OccupancyMaxActiveBlocksPerMultiprocessor; launched by HD_LAUNCH of kernels/cuda/lang.h
  */
 #ifndef HD_CUDASIM_RUNTIME_API_H
 #define HD_CUDASIM_RUNTIME_API_H
@@ -205,6 +205,8 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
 cudaError_t cudaIpcCloseMemHandle(void *memory);
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                          size_t shared_bytes);
 
 #ifdef __cplusplus
 }

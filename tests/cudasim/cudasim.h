@@ -28,8 +28,13 @@ HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
 HD_SIM_EXPORT int64_t hd_sim_calls(void);
 /* Bytes of device memory that are out, all devices together. */
 HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
-/* Kernels that ran, and the blocks of the last one that ended. */
+/* Kernels that ran. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
+/* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.
+ */
+HD_SIM_EXPORT void hd_sim_set_processors(int n);
+/* Of the launch that had most since this was asked last. */
+HD_SIM_EXPORT int hd_sim_most_blocks(void);
 /* Into the graph that `stream` is captured into: when that one is gone, gone(user) is called, which must not call CUDA
  * (cudaGraphRetainUserObject in short). 0: nothing is captured there. */
 HD_SIM_EXPORT int hd_sim_when_gone(void *stream, void (*gone)(void *user), void *user);

@@ -6,6 +6,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
+static _Atomic int processors = 132;
 static int64_t memory_bytes;
 static pid_t owner;
 static _Atomic int64_t calls, fail_at;
@@ -18,6 +19,11 @@ void hd_sim_fail_at(int64_t n, int error)
 {
     atomic_store(&fail_with, error);
     atomic_store(&fail_at, n > 0 ? atomic_load(&calls) + n : 0);
+}
+
+void hd_sim_set_processors(int n)
+{
+    atomic_store(&processors, n);
 }
 
 int64_t hd_sim_calls(void)
@@ -126,7 +132,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     snprintf(out->name, sizeof out->name, "emulated device");
     out->totalGlobalMem = (size_t)memory_bytes;
     out->major = 9;
-    out->multiProcessorCount = 132;
+    out->multiProcessorCount = atomic_load(&processors);
     out->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
@@ -139,7 +145,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
     }
     switch (what) {
     case cudaDevAttrMultiProcessorCount:
-        *value = 132;
+        *value = atomic_load(&processors);
         return cudaSuccess;
     case cudaDevAttrConcurrentKernels:
     case cudaDevAttrUnifiedAddressing:

@@ -302,6 +302,20 @@ static void drop_kernel(hd_sim_op *op)
     free(op->u.kernel.args);
 }
 
+static _Atomic int most_blocks;
+
+int hd_sim_most_blocks(void)
+{
+    return atomic_exchange(&most_blocks, 0);
+}
+
+static void note_blocks(int blocks)
+{
+    int most = atomic_load(&most_blocks);
+    while (most < blocks && !atomic_compare_exchange_weak(&most_blocks, &most, blocks)) {
+    }
+}
+
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes)
 {
@@ -318,6 +332,7 @@ void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned
         return;
     }
     memcpy(copy, args, bytes);
+    note_blocks((int)blocks);
     hd_sim_op op = {.run = hd_sim_run_kernel, .drop = drop_kernel, .u.kernel = {name, body, blocks, threads, copy}};
     hd_sim_result(hd_sim_enqueue(stream, &op));
 }
@@ -327,4 +342,13 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *fu
     HD_SIM_CALL();
     *out = (struct cudaFuncAttributes){.maxThreadsPerBlock = 1024, .numRegs = 32};
     return hd_sim_result(function != NULL ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+/* As heddle's kernels have on an H100: 256 threads with 128 registers. */
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                          size_t shared_bytes)
+{
+    HD_SIM_CALL();
+    *blocks = 2;
+    return hd_sim_result(function != NULL && threads > 0 && shared_bytes == 0 ? cudaSuccess : cudaErrorInvalidValue);
 }

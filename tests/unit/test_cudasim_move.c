@@ -132,6 +132,8 @@ static void move_on_device(const problem *p, unsigned char *dst, int is_pull, in
     size_t bytes = device->list_bytes(box, p->nboxes, blocks);
     void *list = malloc(bytes);
     device->list_make(list, box, p->nboxes, blocks);
+    const int used = device->list_blocks(list), boxes = ((const hd_list *)list)->nboxes;
+    assert_true(used >= 1 && used <= (blocks > boxes ? blocks : boxes > 0 ? boxes : 1));
     char *on_src = on_device(p->src, p->src_bytes), *on_dst = NULL;
     OK(cudaMalloc((void **)&on_dst, p->dst_bytes + 16));
     OK(cudaMemcpyAsync(on_dst + p->shift, dst, p->dst_bytes, cudaMemcpyHostToDevice, stream));
@@ -284,6 +286,7 @@ static void long_boxes_are_cut(void **state)
         const hd_list *l = list;
         int64_t bytes = 0;
         assert_true(l->nboxes > 1);
+        assert_in_range(device->list_blocks(list), l->nboxes, 10);
         for (int k = 0; k < l->nboxes; k++) {
             const hd_list_box *piece = &hd_list_boxes(l)[k];
             assert_true(piece->vectors <= INT32_MAX);

@@ -83,7 +83,8 @@ typedef struct heddle_device {
     heddle_status (*capture_end)(void **graph, int device, heddle_stream stream);
     heddle_status (*graph_launch)(void *graph, int device, heddle_stream stream);
     void (*graph_destroy)(void *graph, int device); /* NULL is legal */
-    /* How many blocks of kernels the device is sure to run at the same time. */
+    /* How many blocks of kernels that wait for other ranks the device is sure to run at the same time, all ranks that
+     * share it together. */
     heddle_status (*blocks)(int *blocks, int device);
     /* A word for the device that is the same in all processes of its host. */
     heddle_status (*identify)(char *out, size_t bytes, int device);

@@ -1,7 +1,8 @@
 /* What kernels are launched on, and with what. */
 #include "runtime/device/cuda/cuda.h"
-
-enum { BLOCKS_OF_A_PROCESSOR = 2 /* of 256 threads with 128 registers each */ };
+#ifdef HD_CUDA_KERNELS
+#include "kernels/table_device.h"
+#endif
 
 heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
 {
@@ -24,13 +25,18 @@ void hd_cuda_stream_destroy(heddle_stream stream, int device)
     }
 }
 
+#ifdef HD_CUDA_KERNELS
 heddle_status hd_cuda_blocks(int *blocks, int device)
 {
-    int processors = 0;
-    heddle_status st = HD_CUDA(device, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    *blocks = processors * BLOCKS_OF_A_PROCESSOR;
+    int before = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st == HEDDLE_OK) {
+        st = hd_cuda_status((cudaError_t)hd_kernels_cuda.resident(blocks), device, "cudaOccupancy");
+        hd_cuda_leave(before);
+    }
     return st;
 }
+#endif
 
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device)
 {
