@@ -169,7 +169,7 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * (HEDDLE_MEMORY_PEER); the sentence names the rank. Every rank: those connected by the exchange, over any number of
  * ranks. Where a transport carries part of the bytes as messages (callbacks, mpi) the rank gives up instead
  * (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_ARG on this rank alone: reshard is NULL, or an
- * execution of it is in flight (heddle_reshard_start).
+ * execution of it is in flight (heddle_reshard_start says until when).
  *
  * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
  * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which
@@ -188,15 +188,23 @@ HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const v
  * progress, copies included, and says in *done whether it is (1: dst is complete); wait blocks. Between start and the
  * end src and dst belong to the plan. One execution in flight per plan, any number of plans; ranks may wait for them in
  * different orders. test and wait of a plan that nothing is in flight of are done. Errors as for execute; a refusal by
- * another rank is returned by test or wait. */
+ * another rank is returned by test or wait.
+ *
+ * By every way and wire alike an execution is in flight, and another one of the plan HEDDLE_ERR_ARG, from start until
+ * test has said that it is done, or wait or wait_on has returned; whether it has ended by then unheard of makes no
+ * difference. After wait_on the next one may begin at once, and comes behind it.
+ *
+ * start is not captured into a graph: on wires "peer" and "nccl" a stream that is being captured is HEDDLE_ERR_ARG on
+ * this rank, which gives up as for other arguments, and nothing is added to the capture. */
 HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
                                               heddle_stream stream);
 HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
 HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
 /* What is put into `stream` from now on comes after the execution in flight. Host memory: `stream` is ignored, and the
  * call returns when dst is complete, as heddle_reshard_wait does. Arrays of a device, wire "host": returns when the
- * other ranks have sent; the stream waits for the copy to dst, the caller does not; wire "peer": returns at once.
- * Errors as for wait. */
+ * other ranks have sent; the stream waits for the copy to dst, the caller does not; wires "peer" and "nccl": returns at
+ * once. wait and test say afterwards, as before, whether dst is complete. Errors as for wait; HEDDLE_ERR_ARG, which
+ * changes nothing: a stream that is being captured. */
 HEDDLE_API heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
 
 #ifdef __cplusplus

@@ -91,7 +91,6 @@ static int await_end(hd_push *p)
 static heddle_status fail_with(hd_push *p, heddle_status st)
 {
     st = give_up(p, st);
-    p->is_started = 0;
     if (!p->is_settled) {
         p->is_settled = await_end(p);
         hd_comm_quiesce_devices(p->comm);
@@ -107,7 +106,6 @@ heddle_status hd_push_test(hd_push *p, int *done)
         HD_TRY(record_end(p));
         HD_TRY(p->device->library->event_test(p->ended, p->device->number, done));
         set_under_way(p, !*done);
-        p->is_started = p->is_started && !*done;
     }
     st = hd_push_look(p);
 out:
@@ -151,13 +149,6 @@ heddle_status hd_push_wait_on(hd_push *p, heddle_stream stream)
 static heddle_status begin(hd_push *p, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    if (p->is_started) {
-        int done;
-        HD_TRY(hd_push_test(p, &done));
-        if (!done) {
-            return hd_fail(HEDDLE_ERR_ARG, "an execution of this %s is already in flight", p->spec.what);
-        }
-    }
     HD_TRY(hd_push_look(p));
     if (p->is_under_way && stream != p->last) {
         HD_TRY(p->device->library->stream_wait(stream, p->ended, p->device->number));
@@ -189,7 +180,6 @@ heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_strea
     HD_TRY(library->event_record(p->begun, p->device->number, stream));
     HD_TRY(library->stream_wait(p->stream, p->begun, p->device->number));
     HD_TRY(end(p, p->stream, hd_push_enqueue(p, src, dst, p->stream)));
-    p->is_started = 1;
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }

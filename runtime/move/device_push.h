@@ -53,7 +53,7 @@ void hd_push_destroy(hd_push *push);
 /* Enqueues one execution and returns; where the default stream is one of several ranks it waits for it. After a
  * failure the communicator is of no more use. */
 heddle_status hd_push_execute(hd_push *push, const void *src, void *dst, heddle_stream stream);
-/* On a stream of the plan's own, behind what `stream` has so far. HEDDLE_ERR_ARG: one is in flight. */
+/* On a stream of the plan's own, behind what `stream` has so far and behind the last execution. */
 heddle_status hd_push_start(hd_push *push, const void *src, void *dst, heddle_stream stream);
 heddle_status hd_push_test(hd_push *push, int *done);
 heddle_status hd_push_wait(hd_push *push);

@@ -57,7 +57,6 @@ struct hd_push {
     int is_under_way;         /* ended is to happen yet, as far as is known */
     int is_unrecorded;        /* ended is not behind all that is under way: it could not be recorded */
     hd_comm_view view;
-    int is_started;  /* by start, and not known to have ended */
     int is_captured; /* some executions are in graphs */
     int is_settled;  /* after a failure: what was enqueued has ended */
     hd_outlook outlook;

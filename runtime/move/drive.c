@@ -124,8 +124,3 @@ heddle_status hd_channel_progress(hd_channel *c, int *done)
     *done = c->state == HD_IDLE;
     return st;
 }
-
-int hd_channel_is_idle(const hd_channel *c)
-{
-    return c->state == HD_IDLE;
-}

@@ -93,8 +93,6 @@ heddle_status hd_channel_test(hd_channel *channel, int *done);
 /* Like test, between pieces of work: the deadline does not run. */
 heddle_status hd_channel_progress(hd_channel *channel, int *done);
 heddle_status hd_channel_wait(hd_channel *channel);
-/* No execution is in flight. Looks at nothing and moves nothing. */
-int hd_channel_is_idle(const hd_channel *channel);
 /* In the place of an execution: all ranks that would wait for this one are told, and so is the caller. */
 heddle_status hd_channel_refuse(hd_channel *channel, int reason);
 /* Do peers that copy from or to this rank's arrays reach that memory? 1 where there are none. */

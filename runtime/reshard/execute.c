@@ -14,7 +14,8 @@ const char *const hd_refusals[HD_REFUSED_COUNT] = {"",
                                                    "its dst is host memory, and the plan is of a device's",
                                                    "its src is memory of a device that the plan is not of",
                                                    "its dst is memory of a device that the plan is not of",
-                                                   "its stream is being captured, and the wire host blocks"};
+                                                   "its stream is being captured, and the wire host blocks",
+                                                   "its stream is being captured, and of this only execute can be"};
 
 static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
@@ -64,6 +65,20 @@ static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const
     return HEDDLE_OK;
 }
 
+static heddle_status refuse(const heddle_reshard *plan, int reason)
+{
+    return hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
+                   hd_refusals[reason], plan->line_text);
+}
+
+heddle_status hd_plan_need_eager(const heddle_reshard *plan, heddle_stream stream)
+{
+    int captures = 0;
+    const hd_device *device = hd_comm_device(plan->comm);
+    heddle_status st = device->library->stream_captures(&captures, device->number, stream);
+    return st == HEDDLE_OK && captures ? refuse(plan, HD_REFUSED_NOT_EXECUTE) : st;
+}
+
 heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst)
 {
     int reason = HD_REFUSED_NOT;
@@ -71,10 +86,7 @@ heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *d
         return HEDDLE_OK;
     }
     heddle_status st = hd_refusal_of(&reason, plan, HEDDLE_SPACE_DEVICE, src, dst);
-    if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
-        st = hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; reshard %s", hd_comm_rank_name(plan->comm, plan->rank),
-                     hd_refusals[reason], plan->line_text);
-    }
+    st = st == HEDDLE_OK && reason != HD_REFUSED_NOT ? refuse(plan, reason) : st;
     plan->is_checked = st == HEDDLE_OK;
     plan->src = src;
     plan->dst = dst;
@@ -143,24 +155,9 @@ static heddle_status finish(heddle_reshard *plan, heddle_status st)
     return st;
 }
 
-/* Others may have helped the last execution to its end without anybody asking after it. */
-heddle_status hd_plan_check_free(heddle_reshard *plan)
-{
-    int done;
-    if (!plan->is_unfinished) {
-        return HEDDLE_OK;
-    }
-    if (!hd_channel_is_idle(plan->channel)) {
-        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
-    }
-    (void)heddle_reshard_test(plan, &done); /* a refusal that nobody asked after is forgotten */
-    return HEDDLE_OK;
-}
-
 static heddle_status prepare(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_plan_check_free(plan));
     HD_TRY(accept(plan, src, dst));
     fill_src(plan);
     plan->is_unfinished = 1;
@@ -192,10 +189,20 @@ int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
     return measured;
 }
 
+/* Until somebody has heard of its end, which every rank does at the same place of its program: whether it has come to
+ * its end is a matter of time, and another one on each rank. */
+static heddle_status check_free(const heddle_reshard *plan)
+{
+    return !plan->is_started ? HEDDLE_OK : hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
+}
+
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     if (reshard == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
+    }
+    if (__builtin_expect(reshard->is_started, 0)) {
+        return check_free(reshard);
     }
     return __builtin_expect(reshard->wire != NULL, 0) ? reshard->wire->execute(reshard, src, dst, stream)
                                                       : hd_plan_run(reshard, src, dst); /* done on return */
@@ -224,11 +231,13 @@ heddle_status hd_plan_wait(heddle_reshard *plan)
 
 heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
-    heddle_status st = HD_NEED(reshard);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    return reshard->wire != NULL ? reshard->wire->start(reshard, src, dst, stream) : hd_plan_start(reshard, src, dst);
+    heddle_status st;
+    HD_TRY(HD_NEED(reshard));
+    HD_TRY(check_free(reshard));
+    st = reshard->wire != NULL ? reshard->wire->start(reshard, src, dst, stream) : hd_plan_start(reshard, src, dst);
+    reshard->is_started = st == HEDDLE_OK;
+out:
+    return st;
 }
 
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
@@ -237,21 +246,28 @@ heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
     HD_TRY(HD_NEED(reshard));
     HD_TRY(HD_NEED(done));
     st = (reshard->wire != NULL ? reshard->wire->test : hd_plan_test)(reshard, done);
+    reshard->is_started &= st == HEDDLE_OK && !*done;
 out:
     return st;
 }
 
 heddle_status heddle_reshard_wait(heddle_reshard *reshard)
 {
-    heddle_status st = HD_NEED(reshard);
-    return st != HEDDLE_OK ? st : (reshard->wire != NULL ? reshard->wire->wait : hd_plan_wait)(reshard);
+    heddle_status st;
+    HD_TRY(HD_NEED(reshard));
+    reshard->is_started = 0;
+    st = (reshard->wire != NULL ? reshard->wire->wait : hd_plan_wait)(reshard);
+out:
+    return st;
 }
 
 heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream)
 {
-    heddle_status st = HD_NEED(reshard);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    return reshard->wire != NULL ? reshard->wire->wait_on(reshard, stream) : hd_plan_wait(reshard);
+    heddle_status st;
+    HD_TRY(HD_NEED(reshard));
+    HD_TRY(reshard->wire != NULL ? hd_plan_need_eager(reshard, stream) : HEDDLE_OK);
+    reshard->is_started = 0;
+    st = reshard->wire != NULL ? reshard->wire->wait_on(reshard, stream) : hd_plan_wait(reshard);
+out:
+    return st;
 }

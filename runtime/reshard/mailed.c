@@ -13,7 +13,6 @@ struct hd_mailed {
     void *event;                  /* behind the last execution that is in no graph */
     heddle_stream stream;         /* of it */
     int is_recorded;              /* it may still be under way */
-    int is_started;               /* by start, and nobody has heard of its end */
     int is_captured;              /* some executions are in graphs */
     int was_awaited;              /* after a failure */
 };
@@ -202,20 +201,11 @@ static heddle_status await_end(heddle_reshard *plan, heddle_status st)
     return hd_fail(st, "%s", why);
 }
 
-static heddle_status fail_with(heddle_reshard *plan, heddle_status st)
-{
-    plan->mailed->is_started = 0;
-    return await_end(plan, st);
-}
-
 static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     const hd_device *device = plan->mailed->device;
     int captures = 0;
-    if (plan->mailed->is_started) {
-        return hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
-    }
     HD_TRY(hd_comm_mail_check(plan->comm));
     HD_TRY(check(plan, src, dst));
     st = device->library->stream_captures(&captures, device->number, stream);
@@ -227,9 +217,8 @@ out:
 
 static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
 {
-    heddle_status st = execute(plan, src, dst, stream);
-    plan->mailed->is_started |= st == HEDDLE_OK && plan->mailed->is_recorded;
-    return st;
+    heddle_status st = hd_plan_need_eager(plan, stream);
+    return st == HEDDLE_OK ? execute(plan, src, dst, stream) : hd_comm_mail_give_up(plan->comm, st);
 }
 
 static heddle_status test(heddle_reshard *plan, int *done)
@@ -243,10 +232,9 @@ static heddle_status test(heddle_reshard *plan, int *done)
         HD_TRY(*done ? hd_comm_mail_check(plan->comm) : HEDDLE_OK); /* what was aborted has ended, too */
     }
     m->is_recorded &= !*done;
-    m->is_started &= !*done;
 out:
     *done |= st != HEDDLE_OK;
-    return st == HEDDLE_OK ? st : fail_with(plan, st);
+    return await_end(plan, st);
 }
 
 static heddle_status look(void *comm)
@@ -269,7 +257,7 @@ static heddle_status wait(heddle_reshard *plan)
         st = hd_comm_mail_give_up(plan->comm, st);
     }
 out:
-    return st == HEDDLE_OK ? test(plan, &done) : fail_with(plan, st);
+    return st == HEDDLE_OK ? test(plan, &done) : await_end(plan, st);
 }
 
 static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
@@ -280,7 +268,6 @@ static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
     if (m->is_recorded) {
         st = m->device->library->stream_wait(stream, m->event, m->device->number);
     }
-    plan->mailed->is_started = 0; /* the caller has what it takes to wait */
 out:
     return st;
 }

@@ -85,7 +85,8 @@ static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, h
 
 static heddle_status start(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
 {
-    heddle_status st = check(plan, src, dst);
+    heddle_status st = hd_plan_need_eager(plan, stream);
+    st = st == HEDDLE_OK ? check(plan, src, dst) : hd_comm_abort_with(plan->comm, st);
     return st == HEDDLE_OK ? hd_push_start(plan->push, src, dst, stream) : st;
 }
 

@@ -101,6 +101,7 @@ struct heddle_reshard {
     hd_leg leg[HD_MAX_LEGS]; /* on them */
     int is_checked;
     int is_unfinished; /* dst is still to be filled from its dense copy */
+    int is_started;    /* by heddle_reshard_start, and nobody has heard of its end: no other one may begin */
 
     /* information */
     int64_t executions;
@@ -162,6 +163,7 @@ enum {
     HD_REFUSED_SRC_DEVICE,
     HD_REFUSED_DST_DEVICE,
     HD_REFUSED_CAPTURE,
+    HD_REFUSED_NOT_EXECUTE,
     HD_REFUSED_COUNT
 };
 
@@ -175,7 +177,7 @@ heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_spac
 heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst);
 /* Where a phase reads or writes, of the arrays taken last. */
 const void *hd_plan_place(const heddle_reshard *plan, hd_place where);
-/* Nothing is in flight, or HEDDLE_ERR_ARG. */
-heddle_status hd_plan_check_free(heddle_reshard *plan);
+/* Of arrays of a device: the stream is not being captured, or HEDDLE_ERR_ARG. */
+heddle_status hd_plan_need_eager(const heddle_reshard *plan, heddle_stream stream);
 
 #endif

@@ -59,11 +59,7 @@ out:
 static heddle_status begin(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)
 {
     int reason = HD_REFUSED_NOT;
-    heddle_status st = hd_plan_check_free(plan);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    st = find_refusal(&reason, plan, src, dst, stream);
+    heddle_status st = find_refusal(&reason, plan, src, dst, stream);
     if (st == HEDDLE_OK && reason != HD_REFUSED_NOT) {
         return hd_channel_refuse(plan->channel, reason);
     }

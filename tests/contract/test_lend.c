@@ -107,7 +107,9 @@ static heddle_status lends(heddle_comm *comm, void *arg)
             HD_TRY(hd_channel_return(l.channel, owner));
         }
         HD_TRY(hd_channel_regain(l.channel));
-        CHECK(hd_channel_is_idle(l.channel));
+        int is_idle = 0;
+        HD_TRY(hd_channel_test(l.channel, &is_idle));
+        CHECK(is_idle);
     }
     for (int peer = 0; peer < l.n; peer++) {
         CHECK(hd_channel_sent(l.channel)[peer] == (peer == l.rank ? 0 : ROUNDS * bytes_of(l.rank)));
