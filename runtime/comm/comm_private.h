@@ -201,6 +201,8 @@ heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device
 heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device);
 /* Collective: can every rank map the device memory of all others? */
 heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device);
+/* Collective: heddle_comm_lend_peers; mine: how this rank's check of its arguments went. */
+heddle_status hd_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes, heddle_status mine);
 /* Lets go of other processes' device memory, and waits for a moment until they have let go of this one's. */
 void hd_comm_close_maps(heddle_comm *comm);
 

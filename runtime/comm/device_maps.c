@@ -36,16 +36,23 @@ void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory)
     return m != NULL ? m->memory + (memory - m->base) : NULL;
 }
 
+static const hd_device_buffer *find_own(const hd_device_buffer *b, uintptr_t address)
+{
+    while (b != NULL && address - (uintptr_t)b->memory >= b->bytes) {
+        b = b->next;
+    }
+    return b;
+}
+
 uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory)
 {
     const uintptr_t address = (uintptr_t)memory;
     if (is_here(comm, rank)) {
         return address;
     }
-    const hd_device_buffer *b = hd_comm_device(comm)->buffers;
-    while (b != NULL && address - (uintptr_t)b->memory >= b->bytes) {
-        b = b->next;
-    }
+    const hd_device *device = hd_comm_device(comm);
+    const hd_device_buffer *b = find_own(device->lent, address);
+    b = b != NULL ? b : find_own(device->buffers, address);
     const uint64_t at = b != NULL && b->at != NULL ? b->at[hd_comm_root_rank(comm, rank)] : 0;
     return at != 0 ? at + (address - (uintptr_t)b->memory) : 0;
 }
@@ -193,6 +200,60 @@ out:
     hd_free(m.all);
     hd_free(m.answer);
     hd_free(m.answers);
+    return st;
+}
+
+/* --- what the program has mapped itself --------------------------------------------------------------------------- */
+
+static heddle_status check_lent(const heddle_comm *comm, void *const *at, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = hd_comm_device(comm);
+    if (device == NULL || hd_comm_wire(comm) != HEDDLE_WIRE_PEER) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "memory of peers is stored to by the wire peer alone, and this is: %s",
+                       comm->root->describe);
+    }
+    if (comm->parent != NULL || bytes == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s",
+                       bytes == 0 ? "no bytes are lent"
+                                  : "memory is lent to the communicator that an axis group is "
+                                    "part of");
+    }
+    for (int r = 0; r < comm->size; r++) {
+        heddle_space space = HEDDLE_SPACE_HOST;
+        int number = -1;
+        HD_TRY(at[r] != NULL ? device->library->look(&space, &number, at[r]) : HEDDLE_OK);
+        if (space != HEDDLE_SPACE_DEVICE || (r == comm->rank && number != device->number)) {
+            return hd_fail(HEDDLE_ERR_ARG, "rank %d: what it lends as rank %d's, %p, is not memory of %s%s", comm->rank,
+                           r, at[r], r == comm->rank ? "its device " : "a device", r == comm->rank ? device->name : "");
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes, heddle_status mine)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)comm->size;
+    hd_device *device = hd_comm_device(comm);
+    hd_device_buffer *lent = NULL;
+    void **all = NULL; /* where each rank has every rank's */
+    hd_fields fields = {.what = "lent memory"};
+    mine = mine == HEDDLE_OK ? check_lent(comm, at, bytes) : mine;
+    if (mine == HEDDLE_OK) {
+        hd_fields_add(&fields, "bytes", "%zu", bytes);
+    }
+    HD_TRY(hd_comm_agree_on(comm, &fields, mine));
+    mine = hd_device_lend(&lent, device, at[comm->rank], bytes, comm->size);
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&all, n * n, sizeof *all, "lent memory") : mine;
+    HD_TRY(hd_comm_agree(comm, mine));
+    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, at, all, n * sizeof *at));
+    for (size_t r = 0; r < n; r++) {
+        lent->at[r] = (uint64_t)(uintptr_t)all[r * n + (size_t)comm->rank];
+    }
+out:
+    hd_free(all);
     return st;
 }
 

@@ -55,6 +55,22 @@ static void free_first(hd_device *device, hd_device_buffer **list)
     hd_free(buffer);
 }
 
+heddle_status hd_device_lend(hd_device_buffer **out, hd_device *device, void *memory, size_t bytes, int ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device_buffer *buffer = NULL;
+    HD_TRY(hd_alloc((void **)&buffer, 1, sizeof *buffer, "lent memory"));
+    HD_TRY(hd_alloc((void **)&buffer->at, (size_t)ranks, sizeof *buffer->at, "lent memory"));
+    buffer->memory = memory;
+    buffer->bytes = bytes;
+    push(&device->lent, buffer);
+    *out = buffer;
+    buffer = NULL;
+out:
+    hd_free(buffer);
+    return st;
+}
+
 void hd_device_leave(hd_device *device)
 {
     device->is_left = 1;
@@ -120,6 +136,12 @@ void hd_device_close(hd_device *device)
 {
     while (device != NULL && device->pages != NULL) {
         free_page(device);
+    }
+    while (device != NULL && device->lent != NULL) {
+        hd_device_buffer *lent = device->lent;
+        device->lent = lent->next;
+        hd_free(lent->at);
+        hd_free(lent);
     }
     while (device != NULL && device->buffers != NULL) {
         free_first(device, &device->buffers);

@@ -20,6 +20,7 @@ typedef struct hd_device {
     pid_t opened_by;           /* no other process can use it */
     const char *folder;        /* of its library, and of others for it; only while it is attached */
     hd_device_buffer *buffers; /* that are out */
+    hd_device_buffer *lent;    /* the caller's, with a place on every rank */
     int is_left;               /* kernels are under way that nobody here can end: nothing is freed any more */
     int keeps;                 /* freeing would wait for kernels that wait for this rank: buffers are kept instead */
     int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */
@@ -38,7 +39,9 @@ void hd_device_close(hd_device *device);
 /* PEERS: other ranks may be given its address, in their processes too (hd_comm_map_devices). */
 typedef enum hd_device_use { HD_DEVICE_FOR_PEERS, HD_DEVICE_FOR_OWN } hd_device_use;
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use);
-void hd_device_leave(hd_device *device);                /* is_left from now on */
+void hd_device_leave(hd_device *device); /* is_left from now on */
+/* Memory of the caller's from now on, for `ranks` places in at, which are 0. */
+heddle_status hd_device_lend(hd_device_buffer **out, hd_device *device, void *memory, size_t bytes, int ranks);
 int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out. What is shared is kept */
 /* A page of the host that kernels read and write, zeroed. What was given back is kept for the next one and unpinned in
  * the end, because that waits for all kernels of the device. */

@@ -4,6 +4,7 @@
 #include "on_device.h"
 #include "time_limit.h"
 
+#include <heddle/peers.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -67,6 +68,100 @@ static void any_memory_will_do(void **state)
     (void)state;
     run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, comes_right);
     run_on(2, "shm", "cuda:0", HEDDLE_WIRE_PEER, comes_right);
+}
+
+/* --- memory that the program has mapped --------------------------------------------------------------------------- */
+
+enum { PIECE = 4096, OFFSET = 512 };
+
+/* As a framework does: a piece of its own on every rank, which all others have mapped, until the process ends. at: [2].
+ */
+static heddle_status map_pieces(void **at, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = hd_comm_device(comm);
+    const int rank = heddle_comm_rank(comm);
+    heddle_device_name own, all[2];
+    HD_TRY(device->library->alloc(&at[rank], device->number, PIECE));
+    HD_TRY(device->library->share(&own, at[rank], device->number));
+    HD_TRY(heddle_comm_allgather(comm, &own, all, sizeof own));
+    st = device->library->map(&at[1 - rank], &all[1 - rank], device->number);
+out:
+    return st;
+}
+
+static heddle_status refuses(heddle_comm *comm, void *const *at)
+{
+    heddle_status st = HEDDLE_OK;
+    const int rank = heddle_comm_rank(comm);
+    int32_t on_host = 0;
+    void *wrong[2] = {at[0], at[1]};
+    CHECK(heddle_comm_lend_peers(comm, at, PIECE + (size_t)rank) == HEDDLE_ERR_MISMATCH && says("4096") &&
+          says("4097"));
+    CHECK(heddle_comm_lend_peers(comm, at, rank == 0 ? 0 : PIECE) == (rank == 0 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER));
+    CHECK(says("no bytes are lent"));
+    wrong[rank] = &on_host;
+    CHECK(heddle_comm_lend_peers(comm, rank == 0 ? wrong : at, PIECE) ==
+          (rank == 0 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER));
+    CHECK(says("rank 0: what it lends as rank 0's, ") && says("is not memory of its device cuda:0"));
+    wrong[rank] = at[rank];
+    wrong[1 - rank] = NULL;
+    CHECK(heddle_comm_lend_peers(comm, rank == 1 ? wrong : at, PIECE) ==
+          (rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER));
+    CHECK(says("rank 1: what it lends as rank 0's, (nil), is not memory of a device"));
+out:
+    return st;
+}
+
+/* The same array before it is lent, which costs a copy, and of another plan after. */
+static heddle_status lends(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0}, g = {0};
+    void *at[2] = {NULL, NULL};
+    int32_t *own = NULL;
+    (void)arg;
+    HD_TRY(map_pieces(at, comm));
+    HD_TRY(device_set_up(&f, comm, 0));
+    own = f.dst;
+    f.dst = (int32_t *)((char *)at[heddle_comm_rank(comm)] + OFFSET);
+    HD_TRY(whole(&f, 0));
+    HD_TRY(says_why(f.reshard, lands));
+    HD_TRY(refuses(comm, at));
+    HD_TRY(heddle_comm_lend_peers(comm, at, PIECE));
+    HD_TRY(device_set_up(&g, comm, 0));
+    int32_t *const other = g.dst;
+    g.dst = f.dst;
+    for (int round = 1; round < 4; round++) {
+        HD_TRY(whole(&g, round));
+        HD_TRY(says_why(g.reshard, direct));
+    }
+    g.dst = other;
+    st = heddle_comm_barrier(comm);
+out:
+    f.dst = own;
+    device_tear_down(&f);
+    device_tear_down(&g);
+    return st;
+}
+
+static heddle_status has_no_use_for_it(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    void *at[2] = {&st, &st};
+    (void)arg;
+    CHECK(heddle_comm_lend_peers(comm, at, 8) == HEDDLE_ERR_UNSUPPORTED && says("wire host"));
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
+static void memory_may_be_lent(void **state)
+{
+    (void)state;
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, lends);
+    run_on(2, "shm", "cuda:0", HEDDLE_WIRE_PEER, lends);
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_HOST, has_no_use_for_it);
 }
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
@@ -144,6 +239,45 @@ out:
     device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;
+}
+
+/* Rank 1 does not come. Rank 0's stream ends by itself, and then both hear who was missing. */
+static heddle_status one_is_late(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    device_sim sim;
+    void *stream = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(device_set_up(&f, comm, 300));
+    HD_TRY(sim.stream_create(&stream));
+    if (heddle_comm_rank(comm) == 0) {
+        const int64_t began_ns = hd_now_ns();
+        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+        HD_TRY(device_settle(comm, stream));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+        CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_TIMEOUT);
+        CHECK(says("rank 0: a reshard on device cuda:0 is overdue, missing: rank 1; reshard i32[t=6 s=8]"));
+        CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_TIMEOUT);
+    } else {
+        while ((st = heddle_comm_poll(comm)) == HEDDLE_OK) {
+            usleep(1000);
+        }
+        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: a reshard on device cuda:0 is overdue, missing: rank 1"));
+        CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_PEER);
+    }
+    st = HEDDLE_OK;
+out:
+    device_stream_free(&sim, stream);
+    device_tear_down(&f);
+    return st;
+}
+
+static void a_rank_that_does_not_come_is_named(void **state)
+{
+    (void)state;
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, one_is_late);
 }
 
 static void a_rank_that_dies_is_named(void **state)
@@ -234,10 +368,9 @@ static void every_call_can_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(any_memory_will_do),
-        cmocka_unit_test(graphs_stay_valid),
-        cmocka_unit_test(a_rank_that_dies_is_named),
-        cmocka_unit_test(every_call_can_fail),
+        cmocka_unit_test(any_memory_will_do),        cmocka_unit_test(memory_may_be_lent),
+        cmocka_unit_test(graphs_stay_valid),         cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(a_rank_that_dies_is_named), cmocka_unit_test(every_call_can_fail),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

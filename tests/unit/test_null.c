@@ -3,6 +3,7 @@
 #include "fake_transport.h"
 #include "null_calls.h"
 #include <heddle/nccl.h>
+#include <heddle/peers.h>
 #include <heddle/sys/bench.h>
 #include <heddle/sys/device.h>
 
@@ -70,6 +71,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
     X(heddle_comm_lend_nccl, "!comm device borrowed", NULL_STATUS,                                                     \
       heddle_comm_lend_nccl(P(0, a->comm), P(1, "pigeon"), P(2, (struct ncclComm *)(void *)a->comm)))                  \
+    X(heddle_comm_lend_peers, "!comm at", NULL_STATUS,                                                                 \
+      heddle_comm_lend_peers(P(0, a->comm), P(1, (void *const[]){text}), 8))                                           \
     X(heddle_comm_from_nccl, "!out borrowed", NULL_STATUS,                                                             \
       heddle_comm_from_nccl(P(0, &(heddle_comm *){NULL}), P(1, (struct ncclComm *)(void *)a->comm), &of_pigeons))      \
     X(heddle_comm_device, "comm", -1, heddle_comm_device(P(0, a->comm)))                                               \

@@ -2,6 +2,7 @@
 #include "runtime/comm/comm_private.h"
 
 #include <heddle/nccl.h>
+#include <heddle/peers.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -124,6 +125,16 @@ heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struc
     comm->lent = borrowed;
     st = hd_comm_attach(comm, device, HEDDLE_WIRE_NCCL, NULL, mine);
     comm->lent = NULL; /* its library has it, or nobody */
+out:
+    return st;
+}
+
+heddle_status heddle_comm_lend_peers(heddle_comm *comm, void *const at[], size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm)); /* else there is nobody to tell */
+    HD_TRY(hd_group_owned(comm->group, "lend peers"));
+    st = hd_comm_lend_peers(comm, at, bytes, HD_NEED(at));
 out:
     return st;
 }
