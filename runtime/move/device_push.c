@@ -199,6 +199,12 @@ heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_str
         return execute_waiting(p, src, dst);
     }
     HD_TRY(p->device->library->stream_captures(&captures, p->device->number, stream));
+    if (captures && p->news != NULL) {
+        return fail_with(p, hd_fail(HEDDLE_ERR_ARG,
+                                    "rank %d: its stream is being captured, and HEDDLE_DEVICE_SYNC=events orders "
+                                    "executions on the host; %s %s",
+                                    hd_comm_rank_name(p->comm, p->rank), p->spec.what, p->spec.line));
+    }
     if (captures) { /* events from outside would be an order that the graph cannot have */
         p->is_captured = 1;
         HD_TRY(hd_push_look(p));
@@ -231,6 +237,7 @@ void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *p
     for (int i = 0; i < p->spec.nphases; i++) {
         out->lands |= p->step[i].lands;
     }
+    out->is_by_events = p->news != NULL;
     out->memory_bytes = p->memory_bytes + p->lists_bytes;
     for (int r = 0; r < p->nranks; r++) {
         bytes_to[r] = 0;
@@ -284,6 +291,7 @@ void hd_push_destroy(hd_push *p)
     }
     const heddle_device *library = p->device->library;
     free_memory(p);
+    hd_push_end_order(p);
     library->event_destroy(p->begun, p->device->number);
     library->event_destroy(p->ended, p->device->number);
     library->stream_destroy(p->stream, p->device->number);

@@ -63,7 +63,8 @@ heddle_status hd_push_wait_on(hd_push *push, heddle_stream stream);
 typedef struct hd_push_report {
     int64_t executions, device_ns; /* finished; of the last one, from its first block to its last */
     int64_t memory_bytes;          /* of the device */
-    int lands; /* the last one's dst was not mapped by peers, which have stored to the plan's memory instead */
+    int is_by_events; /* streams wait, not kernels: executions are counted when they are enqueued, and not captured */
+    int lands;        /* the last one's dst was not mapped by peers, which have stored to the plan's memory instead */
 } hd_push_report;
 /* bytes_to: [nranks] stored for each peer so far; own entry 0. */
 void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *push);

@@ -35,6 +35,7 @@ typedef struct hd_push_step {
     hd_push_sum *sum; /* [nsums] */
     int nsums;
     hd_device_meet meet;
+    int64_t sent_bytes[HD_DEVICE_MAX_PEERS]; /* by an execution; own entry too */
 } hd_push_step;
 
 struct hd_push {
@@ -57,12 +58,21 @@ struct hd_push {
     int is_under_way;         /* ended is to happen yet, as far as is known */
     int is_unrecorded;        /* ended is not behind all that is under way: it could not be recorded */
     hd_comm_view view;
-    int is_captured; /* some executions are in graphs */
-    int is_settled;  /* after a failure: what was enqueued has ended */
+    int is_captured;           /* some executions are in graphs */
+    int is_settled;            /* after a failure: what was enqueued has ended */
+    struct hd_push_news *news; /* [nranks] NULL: kernels wait; else streams do, for events */
+    void *ready, *moved;       /* such events of this rank */
     hd_outlook outlook;
     heddle_status broken;
     char broken_why[1024];
 };
+
+/* device_push_events.c: for streams that wait instead of kernels, where HEDDLE_DEVICE_SYNC asks for that. */
+heddle_status hd_push_take_order(hd_push *push);
+void hd_push_end_order(hd_push *push);
+/* Collective. The launch of a phase, whose move has this rank's own destination. */
+heddle_status hd_push_meet_by_events(hd_push *push, const hd_push_step *step, hd_device_move *move,
+                                     heddle_stream stream);
 
 heddle_status hd_push_enqueue(hd_push *push, const void *src, void *dst, heddle_stream stream);
 heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */

@@ -43,8 +43,12 @@ static int tell(const hd_push *p, hd_push_step *step, const void *at)
 }
 
 /* What stays begins at `at`, and so does what peers store here, where they reach it. */
-static heddle_status meet(const hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
+static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
 {
+    hd_device_move move = move_of(p, &step->push, &src, &at);
+    if (p->news != NULL) {
+        return hd_push_meet_by_events(p, step, &move, stream);
+    }
     if (step->told != at) {
         step->lands = !tell(p, step, at);
         if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at))) {
@@ -53,7 +57,6 @@ static heddle_status meet(const hd_push *p, hd_push_step *step, const void *src,
         }
         step->told = at;
     }
-    hd_device_move move = move_of(p, &step->push, &src, &at);
     move.meet = &step->meet;
     heddle_status st = launched(p, p->kernels->push(&move, stream));
     return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;

@@ -177,12 +177,14 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
             if (send->part[i].peer == peer) {
                 int64_t slot = all[peer].slot_of[phase][p->rank];
                 const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
-                box[nboxes++] = box_of(&copy, peer);
+                step->sent_bytes[peer] += hd_copy_bytes(&copy);
+                box[nboxes] = box_of(&copy, peer);
+                box[nboxes++].dst_base = p->news != NULL ? peer : 0;
             }
         }
     }
     HD_TRY(make_list(&step->push, p, box, nboxes));
-    st = check_blocks(p, &step->push);
+    st = p->news != NULL ? HEDDLE_OK : check_blocks(p, &step->push);
 out:
     hd_free(box);
     return st;
@@ -225,6 +227,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     memset(mine->slot_of, 0xff, sizeof mine->slot_of);
     HD_TRY(hd_device_load_kernels(p->device));
     HD_TRY(share_blocks(p));
+    HD_TRY(hd_push_take_order(p));
     HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));

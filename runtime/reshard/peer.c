@@ -124,9 +124,12 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->workspace_bytes = report.memory_bytes;
     info->executions = report.executions;
     info->measured_bytes_to = plan->pushed_to;
-    info->is_capturable = 1;
+    info->is_capturable = !report.is_by_events;
     info->device_ns = report.device_ns;
-    if (report.lands) {
+    if (report.is_by_events) {
+        info->why = "wire peer, whose streams wait for events of the others' and whose kernels wait for nobody "
+                    "(HEDDLE_DEVICE_SYNC=events): every call waits until all ranks have come to it";
+    } else if (report.lands) {
         info->why = "wire peer between processes, which had not mapped this dst when a plan was last made "
                     "(heddle_buffer_alloc before heddle_reshard_create, heddle_comm_lend_peers): they store into the "
                     "plan's memory, and a copy "

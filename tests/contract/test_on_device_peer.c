@@ -1,49 +1,11 @@
 /* The wire peer between threads: what is only enqueued, graphs that are replayed, and ranks that do not come. */
-#include "on_device.h"
+#include "own_stream.h"
 #include "time_limit.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
 
 enum { REPLAYS = 100 };
-
-/* A fixture with a stream of this rank's own. */
-typedef struct own {
-    device_fixture f;
-    device_sim sim;
-    const hd_device *device;
-    heddle_stream stream;
-} own;
-
-static heddle_status own_set_up(own *o, heddle_comm *comm, int64_t deadline_ms)
-{
-    heddle_status st = HEDDLE_OK;
-    memset(o, 0, sizeof *o);
-    o->device = hd_comm_device(comm);
-    HD_TRY(device_sim_get(&o->sim));
-    HD_TRY(device_set_up(&o->f, comm, deadline_ms));
-    st = o->device->library->stream_create(&o->stream, o->device->number);
-out:
-    return st;
-}
-
-static void own_tear_down(own *o)
-{
-    device_tear_down(&o->f);
-    o->device->library->stream_destroy(o->stream, o->device->number);
-}
-
-static heddle_status enqueue_round(own *o, int round)
-{
-    heddle_status st = HEDDLE_OK;
-    device_fixture *f = &o->f;
-    device_fill(f, round);
-    HD_TRY(device_copy(f->comm, f->src, f->sent, sizeof f->sent, o->stream));
-    HD_TRY(heddle_reshard_execute(f->reshard, f->src, f->dst, o->stream));
-    st = device_copy(f->comm, f->got, f->dst, sizeof f->got, o->stream);
-out:
-    return st;
-}
 
 /* --- enqueued ----------------------------------------------------------------------------------------------------- */
 
@@ -124,66 +86,6 @@ static void start_and_wait_on(void **state)
     (void)state;
     run_on(2, "threads", "cuda:0", HEDDLE_WIRE_PEER, is_split);
     run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_split);
-}
-
-/* --- how much of the device ---------------------------------------------------------------------------------------- */
-
-/* Launches that wait for one another must run at the same time, so both ranks' fit the device together. */
-static heddle_status shares_blocks(heddle_comm *comm, void *arg)
-{
-    heddle_status st = HEDDLE_OK;
-    const int *processors = arg;
-    enum { BYTES = 1 << 20 };
-    own o;
-    heddle_reshard *large = NULL, *huge = NULL;
-    void *src = NULL, *dst = NULL;
-    heddle_reshard_options options;
-    heddle_reshard_line line;
-    HD_TRY(own_set_up(&o, comm, 0));
-    HD_TRY(heddle_comm_barrier(comm));
-    o.sim.set_processors(*processors);
-    HD_TRY(heddle_comm_barrier(comm));
-    heddle_reshard_options_init(&options);
-    options.space = HEDDLE_SPACE_DEVICE;
-    options.device = heddle_comm_device(comm);
-    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=1048576] on [sp=2]: t@sp -> s@sp"));
-    HD_TRY(heddle_reshard_create_line(&large, comm, &line, &options));
-    HD_TRY(heddle_buffer_alloc(&src, comm, BYTES, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_buffer_alloc(&dst, comm, BYTES, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_comm_barrier(comm));
-    (void)o.sim.most_blocks();
-    HD_TRY(heddle_comm_barrier(comm));
-    HD_TRY(heddle_reshard_execute(large, src, dst, o.stream));
-    HD_TRY(heddle_reshard_wait(large));
-    HD_TRY(heddle_comm_barrier(comm));
-    const int most = heddle_comm_rank(comm) == 0 ? o.sim.most_blocks() : 2;
-    CHECK(most >= 2 && most <= *processors);
-
-    /* Boxes that are cut in three, each with a block at the least. */
-    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=8589934594] on [sp=2]: t@sp -> s@sp"));
-    CHECK(heddle_reshard_create_line(&huge, comm, &line, &options) == HEDDLE_ERR_UNSUPPORTED);
-    CHECK(says("a reshard needs 6 blocks that run at the same time, but 2 ranks share device cuda:0, where each has"));
-    st = heddle_comm_barrier(comm);
-out:
-    o.sim.set_processors(132);
-    heddle_reshard_destroy(large);
-    heddle_buffer_free(comm, src);
-    heddle_buffer_free(comm, dst);
-    own_tear_down(&o);
-    return st;
-}
-
-static void launches_fit_the_device(void **state)
-{
-    (void)state;
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.device = "cuda:0";
-    options.wire = HEDDLE_WIRE_PEER;
-    device_sim_here();
-    for (int processors = 3; processors <= 5; processors += 2) {
-        HD_OK(heddle_run_ranks_with(2, "threads", &options, shares_blocks, &processors));
-    }
 }
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
@@ -330,13 +232,9 @@ static void every_call_can_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),
-        cmocka_unit_test(start_and_wait_on),
-        cmocka_unit_test(launches_fit_the_device),
-        cmocka_unit_test(graphs_are_replayed),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(an_abort_frees_the_stream),
-        cmocka_unit_test(a_refusal_ends_waits),
+        cmocka_unit_test(execute_only_enqueues),     cmocka_unit_test(start_and_wait_on),
+        cmocka_unit_test(graphs_are_replayed),       cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(an_abort_frees_the_stream), cmocka_unit_test(a_refusal_ends_waits),
         cmocka_unit_test(every_call_can_fail),
     };
     return HD_RUN_CASES(cases, argc, argv);

@@ -43,6 +43,18 @@ static void between_threads(void **state)
     run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES});
 }
 
+/* No kernel waits for another rank's. */
+static void by_events(void **state)
+{
+    (void)state;
+    heddle_comm_options options = on_device();
+    options.wire = HEDDLE_WIRE_PEER;
+    setenv("HEDDLE_DEVICE_SYNC", "events", 1);
+    run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .path = "device push", .padded = 1});
+    run("threads", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .split_phase = 1});
+    unsetenv("HEDDLE_DEVICE_SYNC");
+}
+
 static void between_processes(void **state)
 {
     (void)state;
@@ -76,10 +88,8 @@ static void random_problems(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(between_threads),
-        cmocka_unit_test(between_processes),
-        cmocka_unit_test(after_trials),
-        cmocka_unit_test(random_problems),
+        cmocka_unit_test(between_threads), cmocka_unit_test(by_events),       cmocka_unit_test(between_processes),
+        cmocka_unit_test(after_trials),    cmocka_unit_test(random_problems),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -33,6 +33,8 @@ HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.
  */
 HD_SIM_EXPORT void hd_sim_set_processors(int n);
+/* From now on one kernel runs at a time, of all streams and devices, as under tools that look into kernels. */
+HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
 /* Of the launch that had most since this was asked last. */
 HD_SIM_EXPORT int hd_sim_most_blocks(void);
 /* Into the graph that `stream` is captured into: when that one is gone, gone(user) is called, which must not call CUDA

@@ -249,10 +249,28 @@ static unsigned turn(engine *e, fibre *set, unsigned threads)
     return live;
 }
 
+static _Atomic int serial, is_running;
+
+void hd_sim_set_serial(int is_serial)
+{
+    atomic_store(&serial, is_serial);
+}
+
+/* 1: nobody else runs until it is given back. Atomics here are no order for the race detector. */
+static int take_turn(void)
+{
+    int is_taken = atomic_load(&serial);
+    for (int idle = 0; is_taken && !atomic_compare_exchange_weak(&is_running, &idle, 1); idle = 0) {
+        sched_yield();
+    }
+    return is_taken;
+}
+
 void hd_sim_run_kernel(hd_sim_op *op)
 {
     unsigned threads = op->u.kernel.threads;
     engine *e = need_engine(threads);
+    int has_turn = take_turn();
     e->op = op;
     e->shared_used = 0;
 #ifdef HD_SIM_TSAN
@@ -274,6 +292,9 @@ void hd_sim_run_kernel(hd_sim_op *op)
         free(e->barrier);
     }
     hd_sim_acquire(&e->end);
+    if (has_turn) {
+        atomic_store(&is_running, 0);
+    }
     atomic_fetch_add(&kernels, 1);
 }
 

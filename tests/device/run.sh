@@ -113,7 +113,8 @@ if needs_gpu "questions 6 7 8"; then
 fi
 needs_gpu "question 10, sanitizer" &&
     if command -v compute-sanitizer >/dev/null; then
-        tell 60 "question 10, sanitizer" compute-sanitizer --error-exitcode 9 heddle verify --random 10 --ranks 1 --device cuda
+        tell 60 "question 10, sanitizer" env HEDDLE_DEVICE_SYNC=events \
+            compute-sanitizer --error-exitcode 9 heddle verify --random 10 --ranks 4 --device cuda --wire peer
     else
         row "question 10, sanitizer" "not here: no compute-sanitizer"
     fi

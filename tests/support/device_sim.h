@@ -24,6 +24,7 @@ typedef struct device_sim {
     int64_t (*calls)(void); /* since the program's start */
     void (*set_processors)(int n);
     int (*most_blocks)(void); /* of a launch since this was asked last */
+    void (*set_serial)(int is_serial);
 } device_sim;
 
 /* Before anything is attached: where the library lies. */
@@ -39,7 +40,7 @@ static inline heddle_status device_sim_get(device_sim *out)
         "device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture", "device_sim_record",
         "device_sim_replay",        "device_sim_graph_free",     "device_sim_hold",    "device_sim_release",
         "hd_sim_fail_at",           "hd_sim_device_bytes",       "hd_sim_calls",       "hd_sim_set_processors",
-        "hd_sim_most_blocks"};
+        "hd_sim_most_blocks",       "hd_sim_set_serial"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;

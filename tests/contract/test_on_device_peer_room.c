@@ -1,0 +1,150 @@
+/* The wire peer on devices that have little room: launches that wait for one another fit there together, and none waits
+ * where one kernel runs at a time. */
+#include "own_stream.h"
+
+/* --- how much of the device --------------------------------------------------------------------------------------- */
+
+/* Launches that wait for one another must run at the same time, so both ranks' fit the device together. */
+static heddle_status shares_blocks(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const int *processors = arg;
+    enum { BYTES = 1 << 20 };
+    own o;
+    heddle_reshard *large = NULL, *huge = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(heddle_comm_barrier(comm));
+    o.sim.set_processors(*processors);
+    HD_TRY(heddle_comm_barrier(comm));
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=1048576] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_reshard_create_line(&large, comm, &line, &options));
+    HD_TRY(heddle_buffer_alloc(&src, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_comm_barrier(comm));
+    (void)o.sim.most_blocks();
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(heddle_reshard_execute(large, src, dst, o.stream));
+    HD_TRY(heddle_reshard_wait(large));
+    HD_TRY(heddle_comm_barrier(comm));
+    const int most = heddle_comm_rank(comm) == 0 ? o.sim.most_blocks() : 2;
+    CHECK(most >= 2 && most <= *processors);
+
+    /* Boxes that are cut in three, each with a block at the least. */
+    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=8589934594] on [sp=2]: t@sp -> s@sp"));
+    CHECK(heddle_reshard_create_line(&huge, comm, &line, &options) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("a reshard needs 6 blocks that run at the same time, but 2 ranks share device cuda:0, where each has"));
+    st = heddle_comm_barrier(comm);
+out:
+    o.sim.set_processors(132);
+    heddle_reshard_destroy(large);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    own_tear_down(&o);
+    return st;
+}
+
+static void launches_fit_the_device(void **state)
+{
+    (void)state;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = "cuda:0";
+    options.wire = HEDDLE_WIRE_PEER;
+    device_sim_here();
+    for (int processors = 3; processors <= 5; processors += 2) {
+        HD_OK(heddle_run_ranks_with(2, "threads", &options, shares_blocks, &processors));
+    }
+}
+
+/* --- one kernel at a time ----------------------------------------------------------------------------------------- */
+
+/* arg: in order by events. Otherwise a kernel that waits for a peer's keeps that from running. */
+static heddle_status runs_alone(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    const int by_events = *(const int *)arg;
+    HD_TRY(own_set_up(&o, comm, by_events ? 0 : 300));
+    HD_TRY(heddle_comm_barrier(comm));
+    o.sim.set_serial(1);
+    HD_TRY(heddle_comm_barrier(comm));
+    for (int round = 0; round < 5 && st == HEDDLE_OK; round++) {
+        st = enqueue_round(&o, round);
+        st = st == HEDDLE_OK ? heddle_reshard_wait(o.f.reshard) : st;
+        st = st == HEDDLE_OK ? device_settle(comm, o.stream) : st;
+        st = st == HEDDLE_OK ? check_got(&o.f, round) : st;
+    }
+    CHECK(by_events ? st == HEDDLE_OK : st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
+    st = HEDDLE_OK;
+    if (by_events) {
+        HD_TRY(heddle_reshard_get_info(&info, o.f.reshard));
+        CHECK(info.executions == 5 && info.measured_bytes_sent == 5 * info.bytes_sent && !info.is_capturable);
+        CHECK(strstr(info.why, "HEDDLE_DEVICE_SYNC=events") != NULL);
+        st = heddle_comm_barrier(comm);
+    }
+out:
+    o.sim.set_serial(0);
+    own_tear_down(&o);
+    return st;
+}
+
+static heddle_status is_not_captured(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    void *graph = NULL;
+    (void)arg;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(o.sim.capture(o.stream, 1));
+    st = heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream);
+    CHECK(st == HEDDLE_ERR_ARG || st == HEDDLE_ERR_PEER);
+    CHECK(says("its stream is being captured, and HEDDLE_DEVICE_SYNC=events orders executions on the host"));
+    st = o.sim.record(o.stream, &graph);
+out:
+    o.sim.graph_free(graph);
+    own_tear_down(&o);
+    return st;
+}
+
+static heddle_status is_refused_by_name(heddle_comm *comm, void *arg)
+{
+    device_fixture f = {0};
+    heddle_status st = HEDDLE_OK;
+    CHECK(device_set_up(&f, comm, 0) != HEDDLE_OK && says(arg));
+out:
+    return st;
+}
+
+static void streams_may_wait_instead(void **state)
+{
+    (void)state;
+    char nonsense[] = "HEDDLE_DEVICE_SYNC is 'luck', wanted flags or events";
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.device = "cuda:0";
+    options.wire = HEDDLE_WIRE_PEER;
+    device_sim_here();
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){0}));
+    setenv("HEDDLE_DEVICE_SYNC", "events", 1);
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){1}));
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, is_not_captured, NULL));
+    setenv("HEDDLE_DEVICE_SYNC", "luck", 1);
+    HD_OK(heddle_run_ranks_with(2, "threads", &options, is_refused_by_name, nonsense));
+    unsetenv("HEDDLE_DEVICE_SYNC");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(launches_fit_the_device),
+        cmocka_unit_test(streams_may_wait_instead),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
