@@ -296,6 +296,26 @@ static void a_rank_that_dies_is_named(void **state)
     assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(5));
 }
 
+static heddle_status has_no_events(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_fixture f = {0};
+    (void)arg;
+    CHECK(device_set_up(&f, comm, 0) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("HEDDLE_DEVICE_SYNC=events is for ranks that are threads of one process"));
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
+static void events_are_for_threads(void **state)
+{
+    (void)state;
+    setenv("HEDDLE_DEVICE_SYNC", "events", 1);
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, has_no_events);
+    unsetenv("HEDDLE_DEVICE_SYNC");
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static heddle_status attaches_and_moves(heddle_comm *comm)
@@ -370,7 +390,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(any_memory_will_do),        cmocka_unit_test(memory_may_be_lent),
         cmocka_unit_test(graphs_stay_valid),         cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(a_rank_that_dies_is_named), cmocka_unit_test(every_call_can_fail),
+        cmocka_unit_test(a_rank_that_dies_is_named), cmocka_unit_test(events_are_for_threads),
+        cmocka_unit_test(every_call_can_fail),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }
