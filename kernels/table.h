@@ -20,6 +20,12 @@ typedef void (*hd_sum_fn)(void *dst, const void *const *src, int nsrc, int64_t e
 
 enum { HD_MOST_COPIES = 32 };
 
+/* Element [i][j][k][l] of somebody's array lies i * stride[0] + j * stride[1] + ... elements behind data. */
+typedef struct hd_strided {
+    void *data;
+    int64_t extent[4], stride[4];
+} hd_strided;
+
 typedef struct hd_kernels {
     const char *name; /* "generic" "avx2" "avx512" */
 
@@ -32,12 +38,11 @@ typedef struct hd_kernels {
 
     hd_sum_fn sum[HEDDLE_DTYPE_COUNT];
 
-    /* --- between a strided array and dense ones: extents and strides (in elements) of three dims */
+    /* --- between a strided array and dense ones of its extents */
 
-    void (*pack)(void *dense, const void *src, int64_t elem_bytes, const int64_t extent[3], const int64_t stride[3]);
+    void (*pack)(void *dense, const hd_strided *src, int64_t elem_bytes);
     /* dst = the sum of nsrc dense arrays, added in this order in f64 and rounded once; none: zeros */
-    void (*unpack)(void *dst, heddle_dtype dtype, const int64_t stride[3], const void *const *src, int nsrc,
-                   heddle_dtype src_dtype, const int64_t extent[3]);
+    void (*unpack)(const hd_strided *dst, heddle_dtype dtype, const void *const *src, int nsrc, heddle_dtype src_dtype);
 
     /* Elementwise, F32 and BF16 (rounded to nearest even). dst may equal src only for equal types. */
     void (*convert)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems);

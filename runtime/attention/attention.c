@@ -44,19 +44,38 @@ static heddle_status check_call(const heddle_attention *a, const heddle_attentio
     return HEDDLE_OK;
 }
 
+/* --- a caller's arrays and dense ones ----------------------------------------------------------------------------- */
+
+/* `count` heads of a caller's array, which has `heads`, in the order of the dense ones: [heads][batch][rows][width]. */
+static hd_strided heads_of(const heddle_attention *a, const heddle_attention_array *array, int64_t heads, int64_t first,
+                           int64_t count)
+{
+    const hd_attn_problem *p = &a->problem;
+    const int64_t rows = p->member_rows[p->rank].rows;
+    const int64_t dense[4] = {rows * heads * p->width, heads * p->width, p->width, 1}, *stride = array->stride_elems;
+    if (stride[0] == 0 && stride[1] == 0 && stride[2] == 0 && stride[3] == 0) {
+        stride = dense;
+    }
+    hd_strided x = {array->data, {count, p->batch, rows, p->width}, {stride[2], stride[0], stride[1], stride[3]}};
+    if (count * p->batch * rows > 0) { /* else data may be NULL */
+        x.data = (char *)x.data + first * x.stride[0] * p->elem_bytes;
+    }
+    return x;
+}
+
 /* A caller's q, k and v as the parts want them: for each part its query heads, key heads, value heads. */
-static void pack_parts(heddle_attention *a, char *dense, const heddle_attention_array *const *x)
+static void pack_parts(const heddle_attention *a, char *dense, const heddle_attention_array *const *x)
 {
     const hd_attn_problem *p = &a->problem;
     int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * p->elem_bytes;
     for (int i = 0; i < p->spread; i++) {
         const hd_head_part *part = &p->part[i];
         for (int which = 0; which < 3; which++) {
-            int64_t first = which == 0 ? part->q_lo : part->kv_lo, count = which == 0 ? part->nq : part->nkv;
-            for (int64_t h = first; h < first + count; h++) {
-                hd_attn_pack_head(a->core.table, dense, x[which], p, h, which == 0 ? p->heads : p->kv_heads);
-                dense += head_bytes;
-            }
+            int64_t count = which == 0 ? part->nq : part->nkv;
+            hd_strided heads = which == 0 ? heads_of(a, x[which], p->heads, part->q_lo, count)
+                                          : heads_of(a, x[which], p->kv_heads, part->kv_lo, count);
+            a->core.table->pack(dense, &heads, p->elem_bytes);
+            dense += count * head_bytes;
         }
     }
 }
@@ -76,7 +95,8 @@ static int64_t bytes_of(const hd_attn_problem *p, heddle_dtype dtype)
     return dtype == p->dtype ? p->elem_bytes : p->real_bytes;
 }
 
-static void unpack_parts(heddle_attention *a, const heddle_attention_array *const *x, const char *dense,
+/* Gradients of q, k and v; that of a key head is the sum of those of the parts that use it. */
+static void unpack_parts(const heddle_attention *a, const heddle_attention_array *const *x, const char *dense,
                          heddle_dtype dtype, const void **src)
 {
     const hd_attn_problem *p = &a->problem;
@@ -93,10 +113,28 @@ static void unpack_parts(heddle_attention *a, const heddle_attention_array *cons
                 }
                 base += p->part[i].nq + 2 * p->part[i].nkv;
             }
-            hd_attn_unpack_head(a->core.table, x[which], src, n, dtype, p, h, heads);
+            hd_strided head = heads_of(a, x[which], heads, h, 1);
+            a->core.table->unpack(&head, p->dtype, src, n, dtype);
         }
     }
 }
+
+/* bf16 is computed in f32; of other types both arrays are one. */
+static void widen(const heddle_attention *a, void *real, const void *storage, int64_t elems)
+{
+    if (real != storage) {
+        a->core.table->convert(real, HEDDLE_F32, storage, HEDDLE_BF16, elems);
+    }
+}
+
+static void narrow(const heddle_attention *a, void *storage, const void *real, int64_t elems)
+{
+    if (storage != real) {
+        a->core.table->convert(storage, HEDDLE_BF16, real, HEDDLE_F32, elems);
+    }
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 static heddle_status run_forward(heddle_attention *a, const heddle_attention_array *const *x, void *lse)
 {
@@ -106,14 +144,15 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv));
     }
-    hd_attn_widen(a->core.table, a->wide_q, a->qkv, p->dtype, a->q_elems);
+    widen(a, a->wide_q, a->qkv, a->q_elems);
     hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->top, a->log_sum, a->lse};
     a->core.going_back = 0;
     HD_TRY(a->method->forward(&a->core, &call));
-    const char *o = a->o, *out_lse = a->lse;
+    const void *o = a->o;
+    const char *out_lse = a->lse;
     heddle_dtype type = p->real;
     if (p->spread > 1) {
-        hd_attn_narrow(a->core.table, a->narrow_o, a->o, p->dtype, a->q_elems);
+        narrow(a, a->narrow_o, a->o, a->q_elems);
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_ROWS, a->narrow_o, a->rows));
         o = a->rows;
         type = p->dtype;
@@ -122,11 +161,8 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
             out_lse = a->lse_rows;
         }
     }
-    int64_t rows = p->batch * p->member_rows[p->rank].rows;
-    for (int64_t h = 0; h < p->heads; h++) {
-        const void *src = o + h * rows * p->width * bytes_of(p, type);
-        hd_attn_unpack_head(a->core.table, x[3], &src, 1, type, p, h, p->heads);
-    }
+    hd_strided all = heads_of(a, x[3], p->heads, 0, p->heads);
+    a->core.table->unpack(&all, p->dtype, &o, 1, type);
     int64_t own = p->member_rows[p->rank].rows * p->real_bytes;
     for (int64_t b = 0; lse != NULL && b < p->batch; b++) { /* [h][b][rows] to [b][h][rows] */
         for (int64_t h = 0; h < p->heads; h++) {
@@ -169,20 +205,19 @@ out:
     return st == HEDDLE_OK ? HEDDLE_OK : give_up(a, st);
 }
 
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
 static heddle_status run_backward(heddle_attention *a, const heddle_attention_array *const *x)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = &a->problem;
-    int64_t head_bytes = p->batch * p->member_rows[p->rank].rows * p->width * p->elem_bytes;
     int64_t all_elems = a->q_elems + 2 * a->kv_elems;
-    char *packed = p->spread > 1 ? a->rows : a->d_o;
-    for (int64_t h = 0; h < p->heads; h++) {
-        hd_attn_pack_head(a->core.table, packed + h * head_bytes, x[0], p, h, p->heads);
-    }
+    hd_strided all = heads_of(a, x[0], p->heads, 0, p->heads);
+    a->core.table->pack(p->spread > 1 ? a->rows : a->d_o, &all, p->elem_bytes);
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o));
     }
-    hd_attn_widen(a->core.table, a->wide_d_o, a->d_o, p->dtype, a->q_elems);
+    widen(a, a->wide_d_o, a->d_o, a->q_elems);
     a->core.kernels->row_dots(a->delta, a->o, a->wide_d_o, a->row_elems, p->width);
     memset(a->grad, 0, (size_t)(all_elems * p->real_bytes));
     hd_core_backward call = {.q = a->wide_q,
@@ -198,7 +233,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     const char *grad = a->grad;
     heddle_dtype type = p->real;
     if (p->spread > 1) {
-        hd_attn_narrow(a->core.table, a->narrow_grad, a->grad, p->dtype, all_elems);
+        narrow(a, a->narrow_grad, a->grad, all_elems);
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, a->narrow_grad, a->rows));
         grad = a->rows;
         type = p->dtype;

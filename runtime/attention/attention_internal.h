@@ -232,22 +232,4 @@ typedef struct hd_side_blocks {
 heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddle_dtype dtype, const int64_t extent[4],
                                   const hd_side_blocks *from, const hd_side_blocks *to, int64_t deadline_ms);
 
-/* --- a caller's arrays (pack.c) ----------------------------------------------------------------------------------- */
-
-/* Strides of a caller's array; dense ones where all are 0. */
-void hd_attn_strides(int64_t stride[4], const heddle_attention_array *array, int64_t rows, int64_t heads,
-                     int64_t width);
-/* dense[batch][rows][width] = one head of a caller's array, in the storage type. */
-void hd_attn_pack_head(const hd_kernels *kernels, void *dense, const heddle_attention_array *array,
-                       const hd_attn_problem *problem, int64_t head, int64_t array_heads);
-/* One head of a caller's array = the sum of nsrc dense ones of type `dtype` (storage or real), rounded once. */
-void hd_attn_unpack_head(const hd_kernels *kernels, const heddle_attention_array *array, const void *const *src,
-                         int nsrc, heddle_dtype dtype, const hd_attn_problem *problem, int64_t head,
-                         int64_t array_heads);
-/* Elementwise between storage and real type. */
-void hd_attn_widen(const hd_kernels *kernels, void *real, const void *storage, heddle_dtype storage_dtype,
-                   int64_t elems);
-void hd_attn_narrow(const hd_kernels *kernels, void *storage, const void *real, heddle_dtype storage_dtype,
-                    int64_t elems);
-
 #endif

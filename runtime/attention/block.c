@@ -177,8 +177,8 @@ static key_rows rows_of(const hd_core *core, const void *kv, int member, const h
         return (key_rows){k, v};
     }
     char *wide_k = hd_core_wide(core, turn->thread), *wide_v = wide_k + elems * p->real_bytes;
-    hd_attn_widen(core->table, wide_k, k, p->dtype, elems);
-    hd_attn_widen(core->table, wide_v, v, p->dtype, elems);
+    core->table->convert(wide_k, HEDDLE_F32, k, HEDDLE_BF16, elems);
+    core->table->convert(wide_v, HEDDLE_F32, v, HEDDLE_BF16, elems);
     return (key_rows){wide_k, wide_v};
 }
 

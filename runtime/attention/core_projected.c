@@ -108,7 +108,8 @@ static const char *own_keys(hd_core *core, const void *kv)
     if (p->dtype != HEDDLE_BF16) {
         return kv;
     }
-    hd_attn_widen(core->table, state->wide, kv, p->dtype, 2 * hd_core_elems(core, core->kv_heads, core->rank));
+    int64_t elems = 2 * hd_core_elems(core, core->kv_heads, core->rank);
+    core->table->convert(state->wide, HEDDLE_F32, kv, HEDDLE_BF16, elems);
     return state->wide;
 }
 
@@ -120,7 +121,8 @@ static const void *own_projection(hd_core *core, int of_values)
     if (p->dtype != HEDDLE_BF16) {
         return e;
     }
-    hd_attn_widen(core->table, state->wide_e[of_values], e, p->dtype, state->m * core->rows[core->rank].rows);
+    int64_t elems = state->m * core->rows[core->rank].rows;
+    core->table->convert(state->wide_e[of_values], HEDDLE_F32, e, HEDDLE_BF16, elems);
     return state->wide_e[of_values];
 }
 
@@ -283,7 +285,9 @@ static void store_projection_gradients(hd_core *core, const char *keys)
             void *real = p->dtype == HEDDLE_BF16 ? state->de : out[i];
             const char *own_rows = keys + i * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
             projection_gradient(core, (char *)state->dkv + i * half, own_rows, real);
-            hd_attn_narrow(core->table, out[i], real, p->dtype, state->m * own);
+            if (real != out[i]) {
+                core->table->convert(out[i], HEDDLE_BF16, real, HEDDLE_F32, state->m * own);
+            }
         }
     }
 }

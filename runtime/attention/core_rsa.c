@@ -121,7 +121,7 @@ static void round_turn(void *ctx, const hd_turn *turn)
         s.keys = w->held + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
         if (p->dtype == HEDDLE_BF16) {
             void *wide = hd_core_wide(w->core, turn->thread);
-            hd_attn_widen(w->core->table, wide, s.keys, p->dtype, elems);
+            w->core->table->convert(wide, HEDDLE_F32, s.keys, HEDDLE_BF16, elems);
             s.keys = wide;
         }
     }

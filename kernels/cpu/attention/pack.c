@@ -42,43 +42,49 @@ static void pack_row(char *to, const char *from, int64_t elem_bytes, int64_t ele
     }
 }
 
-static void pack(void *dense, const void *src, int64_t elem_bytes, const int64_t extent[3], const int64_t stride[3])
+static void pack(void *dense, const hd_strided *src, int64_t elem_bytes)
 {
+    const int64_t *extent = src->extent, *stride = src->stride;
     char *to = dense;
-    for (int64_t b = 0; b < extent[0]; b++) {
-        for (int64_t s = 0; s < extent[1]; s++) {
-            const char *from = (const char *)src + (b * stride[0] + s * stride[1]) * elem_bytes;
-            pack_row(to, from, elem_bytes, extent[2], stride[2]);
-            to += extent[2] * elem_bytes;
+    for (int64_t i = 0; i < extent[0]; i++) {
+        for (int64_t j = 0; j < extent[1]; j++) {
+            for (int64_t k = 0; k < extent[2]; k++) {
+                int64_t at = i * stride[0] + j * stride[1] + k * stride[2];
+                pack_row(to, (const char *)src->data + at * elem_bytes, elem_bytes, extent[3], stride[3]);
+                to += extent[3] * elem_bytes;
+            }
         }
     }
 }
 
-static void unpack_row(void *dst, heddle_dtype dtype, int64_t to, int64_t stride, const void *const *src, int nsrc,
-                       heddle_dtype src_dtype, int64_t first, int64_t elems)
+/* Elements from `first` on of the dense arrays. */
+static void unpack_row(const hd_strided *dst, heddle_dtype dtype, int64_t to, const void *const *src, int nsrc,
+                       heddle_dtype src_dtype, int64_t first)
 {
-    for (int64_t c = 0; c < elems; c++) {
-        double sum = nsrc > 0 ? load(src[0], first + c, src_dtype) : 0;
+    for (int64_t l = 0; l < dst->extent[3]; l++) {
+        double sum = nsrc > 0 ? load(src[0], first + l, src_dtype) : 0;
         for (int i = 1; i < nsrc; i++) {
-            sum += load(src[i], first + c, src_dtype);
+            sum += load(src[i], first + l, src_dtype);
         }
-        store(dst, to + c * stride, dtype, sum);
+        store(dst->data, to + l * dst->stride[3], dtype, sum);
     }
 }
 
-static void unpack(void *dst, heddle_dtype dtype, const int64_t stride[3], const void *const *src, int nsrc,
-                   heddle_dtype src_dtype, const int64_t extent[3])
+static void unpack(const hd_strided *dst, heddle_dtype dtype, const void *const *src, int nsrc, heddle_dtype src_dtype)
 {
-    int64_t elem_bytes = dtype == HEDDLE_F64 ? 8 : dtype == HEDDLE_BF16 ? 2 : 4;
-    int as_they_are = nsrc == 1 && dtype == src_dtype && stride[2] == 1;
-    for (int64_t b = 0; b < extent[0]; b++) {
-        for (int64_t s = 0; s < extent[1]; s++) {
-            int64_t to = b * stride[0] + s * stride[1], first = (b * extent[1] + s) * extent[2];
-            if (as_they_are) {
-                memcpy((char *)dst + to * elem_bytes, (const char *)src[0] + first * elem_bytes,
-                       (size_t)(extent[2] * elem_bytes));
-            } else {
-                unpack_row(dst, dtype, to, stride[2], src, nsrc, src_dtype, first, extent[2]);
+    const int64_t *extent = dst->extent, *stride = dst->stride;
+    int64_t elem_bytes = dtype == HEDDLE_F64 ? 8 : dtype == HEDDLE_BF16 ? 2 : 4, first = 0;
+    int as_they_are = nsrc == 1 && dtype == src_dtype && stride[3] == 1;
+    for (int64_t i = 0; i < extent[0]; i++) {
+        for (int64_t j = 0; j < extent[1]; j++) {
+            for (int64_t k = 0; k < extent[2]; k++, first += extent[3]) {
+                int64_t to = i * stride[0] + j * stride[1] + k * stride[2];
+                if (as_they_are) {
+                    memcpy((char *)dst->data + to * elem_bytes, (const char *)src[0] + first * elem_bytes,
+                           (size_t)(extent[3] * elem_bytes));
+                } else {
+                    unpack_row(dst, dtype, to, src, nsrc, src_dtype, first);
+                }
             }
         }
     }
