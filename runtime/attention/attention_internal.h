@@ -172,7 +172,7 @@ int64_t hd_core_row(const hd_core *core, const hd_pair *pair);
 typedef void (*hd_pair_fn)(void *ctx, const hd_turn *turn, const hd_pair *pair);
 void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx);
 
-/* --- rings (ring_walk.c, ring_make.c) ----------------------------------------------------------------------------- */
+/* --- rings (core_ring.c, ring_make.c) ----------------------------------------------------------------------------- */
 
 /* One turn round the ring. Blocks travel or lie where they are lent, or partial sums of them come home, or both. The
  * visitor is called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum`

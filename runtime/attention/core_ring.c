@@ -1,6 +1,183 @@
 /* Ring attention: keys and values travel, queries stay; online softmax. Backward: gradients of keys and values travel
- * behind them in the type of the arithmetic. With one member this is the local method. */
-#include "runtime/attention/attention_internal.h"
+ * behind them in the type of the arithmetic. With one member this is the local method.
+ *
+ * One turn round the ring: blocks travel, partial sums come home, work is done meanwhile. Where all members reach one
+ * another's memory the blocks stay: each member reads them where they lie, in the same order.
+ *
+ * In step i rank r holds the block of member r - i. Its contribution to that member's sum joins what the rank before
+ * has added up for it, and goes on; after the last step it is one hop from home. So sums of N blocks take N - 1 hops,
+ * and are added in the order of the ring, the same in every run.
+ */
+#include "runtime/attention/ring.h"
+
+#include <string.h>
+
+static heddle_status poll_hops(void *ctx)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_core *core = ctx;
+    for (int kind = 0; kind < HD_HOPS; kind++) {
+        int done;
+        if (core->hop[kind] != NULL && core->hop[kind]->step >= 0) {
+            HD_TRY(hd_channel_progress(core->hop[kind]->channel, &done));
+        }
+    }
+out:
+    return st;
+}
+
+/* No samples or no heads: there is no hop, and nothing to move. Every rank runs its hops in the same order, so the one
+ * that is furthest behind can always go on. */
+static heddle_status start(hd_core *core, int kind, int step, const void *src, void *dst)
+{
+    hd_hop *hop = core->hop[kind];
+    if (hop == NULL) {
+        return HEDDLE_OK;
+    }
+    const hd_leg leg = {hop->transfer[hop->ntransfers == 1 ? 0 : step], src, dst};
+    hop->step = step;
+    return hd_channel_start(hop->channel, &leg, 1);
+}
+
+static void count(hd_core *core, int64_t bytes)
+{
+    hd_moved *moved = &core->moved[core->going_back];
+    moved->bytes += bytes;
+    moved->messages += bytes > 0;
+}
+
+static heddle_status finish(hd_core *core, int kind)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = core->hop[kind];
+    if (hop == NULL) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_channel_wait(hop->channel));
+    count(core, hop->send_bytes[hop->step]);
+    hop->step = -1;
+out:
+    return st;
+}
+
+static int member_of(const hd_core *core, int step)
+{
+    return (core->rank - step + core->nranks) % core->nranks;
+}
+
+/* Before the visit: the block in hand goes on to the next rank, or the one to be visited is found where it lies. */
+static heddle_status take_block(hd_core *core, const hd_ring_walk *walk, int step, const void **held)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = core->hop[walk->kind];
+    int member = member_of(core, step);
+    if (hop == NULL || !hop->lends) {
+        return step < core->nranks - 1 ? start(core, walk->kind, step, *held, core->travel[step % 2]) : HEDDLE_OK;
+    }
+    if (step > 0 && core->rows[member].rows > 0) {
+        HD_TRY(hop->at[member] == NULL ? hd_channel_borrow(hop->channel, member, &hop->at[member]) : HEDDLE_OK);
+        *held = (const char *)hop->at[member] + walk->index * core->rows[member].rows * hop->bytes_a_row;
+    }
+out:
+    return st;
+}
+
+/* After it: the next one is in hand, or this one is given back. */
+static heddle_status leave_block(hd_core *core, const hd_ring_walk *walk, int step, const void **held)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = core->hop[walk->kind];
+    int is_last = step == core->nranks - 1, member = member_of(core, step);
+    if (hop == NULL || !hop->lends) {
+        HD_TRY(is_last ? HEDDLE_OK : finish(core, walk->kind));
+        *held = core->travel[step % 2];
+        return HEDDLE_OK;
+    }
+    if (hop->at[member] != NULL && !walk->keeps) {
+        hop->at[member] = NULL;
+        HD_TRY(hd_channel_return(hop->channel, member));
+    }
+    count(core, is_last ? 0 : hop->send_bytes[step]);
+out:
+    return st;
+}
+
+heddle_status hd_ring_lend(hd_core *core, const void *blocks)
+{
+    hd_hop *hop = core->hop[HD_TRAVEL];
+    if (hop == NULL || !hop->lends) {
+        return HEDDLE_OK;
+    }
+    memset(hop->at, 0, (size_t)core->nranks * sizeof *hop->at);
+    hop->step = 0;
+    return hd_channel_lend(hop->channel, &(hd_leg){.transfer = hop->transfer[0], .src = blocks});
+}
+
+heddle_status hd_ring_regain(hd_core *core, heddle_status st)
+{
+    hd_hop *hop = core->hop[HD_TRAVEL];
+    if (hop == NULL || !hop->lends) {
+        return st;
+    }
+    HD_TRY(st);
+    HD_TRY(hd_channel_regain(hop->channel));
+    hop->step = -1;
+    return HEDDLE_OK;
+out:
+    return hd_channel_forgo(hop->channel, st);
+}
+
+/* The sum that has arrived joins the one made here, which goes on. */
+static heddle_status pass_sum(hd_core *core, const hd_ring_walk *walk, int step, int member)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t elems = core->rows[member].rows * walk->sum_elems_a_row;
+    if (step > 1) {
+        HD_TRY(finish(core, HD_SUMS));
+        core->kernels->add(core->sum[0], core->sum[2], elems);
+    }
+    void *made = core->sum[0];
+    if (core->nranks > 2) {
+        core->sum[0] = core->sum[1];
+        core->sum[1] = made;
+    }
+    HD_TRY(start(core, HD_SUMS, step - 1, made, core->sum[2]));
+out:
+    return st;
+}
+
+heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    int n = core->nranks;
+    const void *held = walk->block;
+    hd_poll poll = {n > 1 ? poll_hops : NULL, core};
+    for (int i = 0; i < n; i++) {
+        int member = member_of(core, i);
+        if (walk->block != NULL) {
+            HD_TRY(take_block(core, walk, i, &held));
+        }
+        int64_t sum_elems = core->rows[member].rows * walk->sum_elems_a_row;
+        if (walk->own_sum != NULL && i > 0 && sum_elems > 0) {
+            memset(core->sum[0], 0, (size_t)(sum_elems * core->problem->real_bytes));
+        }
+        HD_TRY(walk->visit(walk->ctx, member, held, i == 0 ? walk->own_sum : core->sum[0], poll));
+        if (walk->own_sum != NULL && i > 0) {
+            HD_TRY(pass_sum(core, walk, i, member));
+        }
+        if (walk->block != NULL) {
+            HD_TRY(leave_block(core, walk, i, &held));
+        }
+    }
+    if (walk->own_sum != NULL && n > 1) {
+        HD_TRY(finish(core, HD_SUMS));
+        core->kernels->add(walk->own_sum, core->sum[2], core->rows[core->rank].rows * walk->sum_elems_a_row);
+    }
+out:
+    return st;
+}
+
+/* --- the method ---------------------------------------------------------------------------------------------------- */
 
 static heddle_status ring_create(hd_core *core)
 {
