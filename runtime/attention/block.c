@@ -2,7 +2,6 @@
 #include "runtime/attention/attention_internal.h"
 #include "runtime/base/threads.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 int64_t hd_core_elems(const hd_core *core, int64_t heads, int rank)
@@ -68,8 +67,6 @@ typedef struct team {
     void *ctx;
     hd_poll poll;
     int64_t pieces;
-    heddle_status st;    /* of the polls; the calling thread's */
-    _Atomic int is_over; /* a poll has failed */
 } team;
 
 /* The first local query head that uses this local key head or a later one. */
@@ -82,23 +79,21 @@ static int64_t first_query_head(const hd_core *core, int64_t kv_head)
 
 static heddle_status run_key_head(void *ctx, int thread, int64_t job)
 {
-    team *t = ctx;
+    heddle_status st = HEDDLE_OK;
+    const team *t = ctx;
     hd_turn turn = {.thread = thread, .piece = job % t->pieces, .pieces = t->pieces};
     job /= t->pieces;
     turn.batch = job % t->core->problem->batch;
     turn.kv_head = job / t->core->problem->batch;
     int64_t end = first_query_head(t->core, turn.kv_head + 1);
     for (turn.head = first_query_head(t->core, turn.kv_head); turn.head < end; turn.head++) {
-        if (atomic_load_explicit(&t->is_over, memory_order_relaxed)) {
-            return HEDDLE_OK;
-        }
         t->fn(t->ctx, &turn);
         if (thread == 0 && t->poll.poll != NULL) {
-            t->st = t->poll.poll(t->poll.ctx);
-            atomic_store_explicit(&t->is_over, t->st != HEDDLE_OK, memory_order_relaxed);
+            HD_TRY(t->poll.poll(t->poll.ctx));
         }
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll)
@@ -111,8 +106,7 @@ heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn
     }
     const hd_threads threads = {
         .name = "hd-attention", .count = core->threads, .jobs = jobs * t.pieces, .fn = run_key_head, .ctx = &t};
-    heddle_status st = hd_threads_run(&threads);
-    return st != HEDDLE_OK ? st : t.st;
+    return hd_threads_run(&threads);
 }
 
 /* Only the turn's piece of the queries. 0: it has none. */
