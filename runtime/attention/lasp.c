@@ -66,7 +66,7 @@ static heddle_status test(hd_flow *flow)
     heddle_status st = HEDDLE_OK;
     int done = 0;
     if (flow->receiving) {
-        HD_TRY(hd_flow_moved(flow, edge_in(flow), &done));
+        HD_TRY(hd_channel_progress(flow->channel[edge_in(flow)], &done));
         flow->receiving = !done;
         flow->ready = done;
     }
@@ -74,7 +74,7 @@ static heddle_status test(hd_flow *flow)
         HD_TRY(send_on(flow));
     }
     if (flow->sending) {
-        HD_TRY(hd_flow_moved(flow, edge_out(flow), &done));
+        HD_TRY(hd_channel_progress(flow->channel[edge_out(flow)], &done));
         flow->sending = !done;
     }
     flow->done = flow->ready && flow->given && !flow->sending;

@@ -74,7 +74,7 @@ static heddle_status test(hd_flow *flow)
         HD_TRY(hd_flow_start(flow, 0, 0, flow->own, flow->all, flow->n - 1));
     }
     if (flow->step == 1) {
-        HD_TRY(hd_flow_moved(flow, 0, &gathered));
+        HD_TRY(hd_channel_progress(flow->channel[0], &gathered));
     }
     if (gathered) {
         fold_all(flow, flow->twin != NULL ? flow->twin->all : flow->all);

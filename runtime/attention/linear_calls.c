@@ -5,72 +5,77 @@
  * every chunk takes its own. No product is done twice.
  */
 #include "runtime/attention/linear_internal.h"
+#include "runtime/base/threads.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* States a call makes: the one that goes right and the one that goes left. */
-static int rightward_states(int backward)
+static int rightward_states(const heddle_linear_attention *a)
 {
-    return backward ? HD_STATES_G_LEFT : HD_STATES_KV_LEFT;
+    return a->going_back ? HD_STATES_G_LEFT : HD_STATES_KV_LEFT;
 }
 
-static int leftward_states(int backward)
+static int leftward_states(const heddle_linear_attention *a)
 {
-    return backward ? HD_STATES_G_RIGHT : HD_STATES_KV_RIGHT;
+    return a->going_back ? HD_STATES_G_RIGHT : HD_STATES_KV_RIGHT;
 }
 
-static void contribute(heddle_linear_attention *a, int thread, int64_t i, int backward)
+/* --- work on one head of one sample, by any thread ---------------------------------------------------------------- */
+
+static heddle_status contribute(void *ctx, int thread, int64_t i)
 {
+    heddle_linear_attention *a = ctx;
     void *scratch = hd_linear_scratch(a, thread, i);
-    int right = rightward_states(backward), left = leftward_states(backward);
+    int right = rightward_states(a), left = leftward_states(a);
     for (int64_t c = 0; c < a->problem.nchunks; c++) {
         hd_linear_chunk chunk;
         hd_linear_chunk_views(&chunk, a, i, c);
-        a->kernels->states(scratch, &chunk, backward, a->states[right] == NULL ? NULL : hd_linear_state(a, right, i, c),
+        a->kernels->states(scratch, &chunk, a->going_back,
+                           a->states[right] == NULL ? NULL : hd_linear_state(a, right, i, c),
                            a->states[left] == NULL ? NULL : hd_linear_state(a, left, i, c));
     }
     if (a->uses[0]) {
-        hd_linear_total(a, thread, right, i, 1, a->flow[0]->own);
+        hd_linear_total(a, thread, right, i, a->flow[0]->own);
     }
     if (a->uses[1]) {
-        hd_linear_total(a, thread, left, i, 0, a->flow[1]->own);
+        hd_linear_total(a, thread, left, i, a->flow[1]->own);
     }
+    return HEDDLE_OK;
 }
 
-static void contribute_forward(heddle_linear_attention *a, int thread, int64_t i)
+static heddle_status inner_forward(void *ctx, int thread, int64_t i)
 {
-    contribute(a, thread, i, 0);
-}
-
-static void contribute_backward(heddle_linear_attention *a, int thread, int64_t i)
-{
-    contribute(a, thread, i, 1);
-}
-
-static void inner_forward(heddle_linear_attention *a, int thread, int64_t i)
-{
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention *a = ctx;
     void *scratch = hd_linear_scratch(a, thread, i);
     for (int64_t c = 0; c < a->problem.nchunks; c++) {
         hd_linear_chunk chunk;
         hd_linear_chunk_views(&chunk, a, i, c);
         chunk.o = chunk.o_so_far;
         a->kernels->inner(scratch, &chunk);
-        hd_linear_poll(a, thread);
+        HD_TRY(hd_linear_poll(a, thread));
     }
+out:
+    return st;
 }
 
-static void inner_backward(heddle_linear_attention *a, int thread, int64_t i)
+static heddle_status inner_backward(void *ctx, int thread, int64_t i)
 {
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention *a = ctx;
     void *scratch = hd_linear_scratch(a, thread, i);
     for (int64_t c = 0; c < a->problem.nchunks; c++) {
         hd_linear_chunk chunk;
         hd_linear_chunk_views(&chunk, a, i, c);
         chunk.dk = chunk.dk_so_far;
         chunk.dv = chunk.dv_so_far;
-        a->kernels->inner_back(scratch, &chunk, hd_linear_before(a, HD_STATES_KV_LEFT, i, c, 1),
-                               hd_linear_before(a, HD_STATES_KV_RIGHT, i, c, 0));
-        hd_linear_poll(a, thread);
+        a->kernels->inner_back(scratch, &chunk, hd_linear_before(a, HD_STATES_KV_LEFT, i, c),
+                               hd_linear_before(a, HD_STATES_KV_RIGHT, i, c));
+        HD_TRY(hd_linear_poll(a, thread));
     }
+out:
+    return st;
 }
 
 static const void *arrived(const heddle_linear_attention *a, int flow)
@@ -78,51 +83,40 @@ static const void *arrived(const heddle_linear_attention *a, int flow)
     return a->flow[flow] != NULL ? a->flow[flow]->in : NULL;
 }
 
-static void spread(heddle_linear_attention *a, int thread, int64_t i, int backward)
+static void spread(heddle_linear_attention *a, int thread, int64_t i)
 {
-    if (a->states[rightward_states(backward)] != NULL) {
-        hd_linear_spread(a, thread, rightward_states(backward), i, 1, arrived(a, 0));
+    if (a->states[rightward_states(a)] != NULL) {
+        hd_linear_spread(a, thread, rightward_states(a), i, arrived(a, 0));
     }
-    if (a->states[leftward_states(backward)] != NULL) {
-        hd_linear_spread(a, thread, leftward_states(backward), i, 0, arrived(a, 1));
+    if (a->states[leftward_states(a)] != NULL) {
+        hd_linear_spread(a, thread, leftward_states(a), i, arrived(a, 1));
     }
 }
 
-static void outer_forward(heddle_linear_attention *a, int thread, int64_t i)
+static heddle_status outer(void *ctx, int thread, int64_t i)
 {
+    heddle_status st = HEDDLE_OK;
+    heddle_linear_attention *a = ctx;
     void *scratch = hd_linear_scratch(a, thread, i);
-    spread(a, thread, i, 0);
+    spread(a, thread, i);
     for (int64_t c = 0; c < a->problem.nchunks; c++) {
         hd_linear_chunk chunk;
-        const void *left = hd_linear_before(a, HD_STATES_KV_LEFT, i, c, 1);
-        const void *right = hd_linear_before(a, HD_STATES_KV_RIGHT, i, c, 0);
+        const void *left = hd_linear_before(a, rightward_states(a), i, c);
+        const void *right = hd_linear_before(a, leftward_states(a), i, c);
         hd_linear_chunk_views(&chunk, a, i, c);
         if (left != NULL || right != NULL || a->part[0] != NULL) {
-            a->kernels->outer(scratch, &chunk, left, right);
+            (a->going_back ? a->kernels->outer_back : a->kernels->outer)(scratch, &chunk, left, right);
         }
-        hd_linear_poll(a, thread);
+        HD_TRY(hd_linear_poll(a, thread));
     }
-}
-
-static void outer_backward(heddle_linear_attention *a, int thread, int64_t i)
-{
-    void *scratch = hd_linear_scratch(a, thread, i);
-    spread(a, thread, i, 1);
-    for (int64_t c = 0; c < a->problem.nchunks; c++) {
-        hd_linear_chunk chunk;
-        const void *left = hd_linear_before(a, HD_STATES_G_LEFT, i, c, 1);
-        const void *right = hd_linear_before(a, HD_STATES_G_RIGHT, i, c, 0);
-        hd_linear_chunk_views(&chunk, a, i, c);
-        if (left != NULL || right != NULL || a->part[0] != NULL) {
-            a->kernels->outer_back(scratch, &chunk, left, right);
-        }
-        hd_linear_poll(a, thread);
-    }
+out:
+    return st;
 }
 
 /* Causal and the state before this rank known: one walk over the rows. */
-static void whole_forward(heddle_linear_attention *a, int thread, int64_t i)
+static heddle_status whole_forward(void *ctx, int thread, int64_t i)
 {
+    heddle_linear_attention *a = ctx;
     void *scratch = hd_linear_scratch(a, thread, i);
     unsigned char *state = hd_linear_carry(a, thread, 0);
     size_t bytes = (size_t)a->padded_elems * a->kernels->real_bytes;
@@ -134,16 +128,29 @@ static void whole_forward(heddle_linear_attention *a, int thread, int64_t i)
         a->kernels->forward(scratch, &chunk, state);
     }
     hd_linear_narrow(a, a->last, state, i);
+    return HEDDLE_OK;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-static heddle_status begin(heddle_linear_attention *a, int backward)
+/* On all threads; the calling one moves the flows on in between. */
+static heddle_status on_all_heads(heddle_linear_attention *a, hd_thread_job work)
+{
+    const hd_threads threads = {.name = "hd-linear",
+                                .count = a->problem.options.threads,
+                                .jobs = a->problem.batch * a->problem.heads,
+                                .fn = work,
+                                .ctx = a};
+    return hd_threads_run(&threads);
+}
+
+static heddle_status begin(heddle_linear_attention *a, int going_back)
 {
     heddle_status st = HEDDLE_OK;
     int both = a->problem.options.bidirectional;
+    a->going_back = going_back;
     for (int i = 0; i < 2; i++) {
-        a->uses[i] = a->flow[i] != NULL && (both || i == backward);
+        a->uses[i] = a->flow[i] != NULL && (both || i == going_back);
         if (a->uses[i]) {
             HD_TRY(hd_flow_begin(a->flow[i]));
         }
@@ -177,7 +184,7 @@ static heddle_status forward_in_order(heddle_linear_attention *a)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_linear_wait(a, 0));
-    HD_TRY(hd_linear_parallel(a, whole_forward));
+    HD_TRY(on_all_heads(a, whole_forward));
     if (a->uses[0]) {
         memcpy(a->flow[0]->out, a->last, (size_t)a->problem.state_bytes);
         HD_TRY(hd_flow_give(a->flow[0], 1));
@@ -202,11 +209,11 @@ static heddle_status run_forward(heddle_linear_attention *a)
     if (!a->problem.options.bidirectional && (a->flow[0] == NULL || a->problem.options.receive_first)) {
         return forward_in_order(a);
     }
-    HD_TRY(hd_linear_parallel(a, contribute_forward));
+    HD_TRY(on_all_heads(a, contribute));
     HD_TRY(give(a));
-    HD_TRY(hd_linear_parallel(a, inner_forward));
+    HD_TRY(on_all_heads(a, inner_forward));
     HD_TRY(hd_linear_wait(a, 0));
-    HD_TRY(hd_linear_parallel(a, outer_forward));
+    HD_TRY(on_all_heads(a, outer));
     HD_TRY(hd_linear_wait(a, 1));
     if (a->flow[0] != NULL) {
         take_last(a);
@@ -222,19 +229,44 @@ static heddle_status run_backward(heddle_linear_attention *a)
     if (a->problem.options.receive_first) {
         HD_TRY(hd_linear_wait(a, 0));
     }
-    HD_TRY(hd_linear_parallel(a, contribute_backward));
+    HD_TRY(on_all_heads(a, contribute));
     if (!a->problem.options.receive_first) {
         HD_TRY(give(a));
     }
-    HD_TRY(hd_linear_parallel(a, inner_backward));
+    HD_TRY(on_all_heads(a, inner_backward));
     HD_TRY(hd_linear_wait(a, 0));
-    HD_TRY(hd_linear_parallel(a, outer_backward));
+    HD_TRY(on_all_heads(a, outer));
     if (a->problem.options.receive_first) {
         HD_TRY(give(a));
     }
     HD_TRY(hd_linear_wait(a, 1));
 out:
     return st;
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+static heddle_status leave(heddle_linear_attention *a, heddle_status st, char *why, size_t bytes)
+{
+    if (a->problem.nranks > 1) {
+        return hd_comm_give_up(a->comm, st, why, bytes);
+    }
+    snprintf(why, bytes, "%s", heddle_last_error());
+    return hd_fail(st, "%s", why);
+}
+
+static heddle_status give_up(heddle_linear_attention *a, heddle_status st)
+{
+    a->broken = st;
+    return leave(a, st, a->why, sizeof a->why);
+}
+
+/* A mistake that only this rank may have made, found before anything has happened: the object is as it was, but the
+ * others must not wait for a rank that does not come. */
+static heddle_status refuse(heddle_linear_attention *a, heddle_status st)
+{
+    char why[sizeof a->why];
+    return leave(a, st, why, sizeof why);
 }
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
@@ -265,7 +297,7 @@ static heddle_status take_arguments(heddle_linear_attention *a, const argument *
     }
     heddle_status st = check_arguments(a, arguments, n, function);
     if (st != HEDDLE_OK) {
-        return hd_linear_refuse(a, st);
+        return refuse(a, st);
     }
     for (int i = 0; i < n; i++) {
         *arguments[i].to = arguments[i].array != NULL ? *arguments[i].array : (heddle_attention_array){.data = NULL};
@@ -290,7 +322,7 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
     st = run_forward(a);
     count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
     a->forwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : hd_linear_give_up(a, st);
+    return st == HEDDLE_OK ? st : give_up(a, st);
 }
 
 heddle_status heddle_linear_attention_backward(heddle_linear_attention *attention, const heddle_attention_array *q,
@@ -316,5 +348,5 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     st = run_backward(a);
     count(a, &a->measured.backward_messages, &a->measured.backward_bytes);
     a->backwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : hd_linear_give_up(a, st);
+    return st == HEDDLE_OK ? st : give_up(a, st);
 }

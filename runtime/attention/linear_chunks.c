@@ -105,28 +105,39 @@ void hd_linear_narrow(heddle_linear_attention *a, void *dense, const void *padde
     }
 }
 
-void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending, void *own)
+/* Do the states grow from the first chunk to the last, or the other way? */
+static int is_ascending(int which)
+{
+    return which == HD_STATES_KV_LEFT || which == HD_STATES_G_LEFT;
+}
+
+/* The i-th chunk on the way. */
+static int64_t chunk_at(const heddle_linear_attention *a, int which, int64_t i)
+{
+    return is_ascending(which) ? i : a->problem.nchunks - 1 - i;
+}
+
+void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, void *own)
 {
     unsigned char *sum = hd_linear_carry(a, thread, 0);
     double decay = hd_linear_decay(a, sample_head);
     hd_linear_widen(a, sum, NULL, sample_head);
     for (int64_t i = 0; i < a->problem.nchunks; i++) {
-        int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
+        int64_t chunk = chunk_at(a, which, i);
         double factor = pow(decay, (double)hd_linear_chunk_len(a, chunk));
         a->kernels->fold(sum, factor, sum, hd_linear_state(a, which, sample_head, chunk), a->padded_elems);
     }
     hd_linear_narrow(a, own, sum, sample_head);
 }
 
-void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending,
-                      const void *in)
+void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, const void *in)
 {
     unsigned char *now = hd_linear_carry(a, thread, 0), *next = hd_linear_carry(a, thread, 1);
     size_t bytes = (size_t)a->padded_elems * a->kernels->real_bytes;
     double decay = hd_linear_decay(a, sample_head);
     hd_linear_widen(a, now, in, sample_head);
     for (int64_t i = 0; i < a->problem.nchunks; i++) {
-        int64_t chunk = ascending ? i : a->problem.nchunks - 1 - i;
+        int64_t chunk = chunk_at(a, which, i);
         unsigned char *slot = hd_linear_state(a, which, sample_head, chunk);
         a->kernels->fold(next, pow(decay, (double)hd_linear_chunk_len(a, chunk)), now, slot, a->padded_elems);
         memcpy(slot, now, bytes);
@@ -136,11 +147,10 @@ void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t
     }
 }
 
-const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk, int ascending)
+const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk)
 {
-    int64_t last = ascending ? 0 : a->problem.nchunks - 1;
-    int edge = ascending ? 0 : a->problem.nranks - 1;
-    if (a->states[which] == NULL || (chunk == last && a->problem.me == edge)) {
+    int edge = is_ascending(which) ? 0 : a->problem.nranks - 1;
+    if (a->states[which] == NULL || (chunk == chunk_at(a, which, 0) && a->problem.me == edge)) {
         return NULL;
     }
     return hd_linear_state(a, which, sample_head, chunk);

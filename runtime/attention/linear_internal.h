@@ -33,7 +33,8 @@ heddle_status hd_linear_problem_make(hd_linear_problem *out, const heddle_shape 
                                      int rank);
 void hd_linear_problem_free(hd_linear_problem *problem);
 
-/* --- flows: states of the ranks before this one, in one direction (linear_flow.c, lasp.c, lasp2.c, scan.c) -------- */
+/* --- flows: states of the ranks before this one, in one direction (linear_flow_make.c, linear_flow.c, and one file per
+ * method) ---------------------------------------------------------------------------------------------------------- */
 
 /* Rank at position p of a flow is before those at p+1, ...; a leftward flow begins at the end of the sequence. All
  * states are dense reals [batch][heads][dk][dv]. */
@@ -97,7 +98,6 @@ hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset);
 /* Collective: transfers first, first+1, ... on a channel of their own. Where states are empty nothing moves. */
 heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_spec *spec, int ntransfers);
 heddle_status hd_flow_start(hd_flow *flow, int channel, int transfer, const void *src, void *dst, int messages);
-heddle_status hd_flow_moved(hd_flow *flow, int channel, int *done);
 
 /* --- the object --------------------------------------------------------------------------------------------------- */
 
@@ -125,22 +125,14 @@ struct heddle_linear_attention {
     char why[512];
 
     /* of the call in progress */
-    int uses[2]; /* flows */
-    heddle_status poll_status;
+    int going_back; /* 1 in backward */
+    int uses[2];    /* flows */
     heddle_attention_array q, k, v, o, d_o, dq, dk, dv;
 };
 
-/* Work on one head of one sample by thread `thread`. */
-typedef void (*hd_linear_work)(heddle_linear_attention *a, int thread, int64_t sample_head);
-/* On all threads; the calling one moves the flows on in between. (linear_run.c) */
-heddle_status hd_linear_parallel(heddle_linear_attention *a, hd_linear_work work);
-void hd_linear_poll(heddle_linear_attention *a, int thread);
-/* Until all flows in use are ready, or done. */
+/* The flows in use: moved on by thread 0; until all of them are ready, or done. (linear_flow.c) */
+heddle_status hd_linear_poll(heddle_linear_attention *a, int thread);
 heddle_status hd_linear_wait(heddle_linear_attention *a, int done);
-heddle_status hd_linear_give_up(heddle_linear_attention *a, heddle_status st);
-/* A mistake that only this rank may have made, found before anything has happened: the object is as it was, but the
- * others must not wait for a rank that does not come. */
-heddle_status hd_linear_refuse(heddle_linear_attention *a, heddle_status st);
 
 /* (linear_chunks.c) */
 int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk);
@@ -151,12 +143,11 @@ unsigned char *hd_linear_carry(heddle_linear_attention *a, int thread, int which
 double hd_linear_decay(const heddle_linear_attention *a, int64_t sample_head);
 void hd_linear_widen(heddle_linear_attention *a, void *padded, const void *dense, int64_t sample_head);
 void hd_linear_narrow(heddle_linear_attention *a, void *dense, const void *padded, int64_t sample_head);
-/* own = the chunks' contributions together; ascending towards the right border */
-void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending, void *own);
+/* own = the chunks' contributions together */
+void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, void *own);
 /* Contributions become the states before each chunk, from `in` on. */
-void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, int ascending,
-                      const void *in);
+void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, const void *in);
 /* The state of `which` at a chunk, NULL where nothing comes before it. */
-const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk, int ascending);
+const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk);
 
 #endif

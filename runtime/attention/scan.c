@@ -79,7 +79,7 @@ static heddle_status test(hd_flow *flow)
         if (!flow->sending) {
             HD_TRY(start_step(flow, d));
         }
-        HD_TRY(hd_flow_moved(flow, 0, &done));
+        HD_TRY(hd_channel_progress(flow->channel[0], &done));
         if (!done) {
             return HEDDLE_OK;
         }
