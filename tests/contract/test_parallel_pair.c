@@ -153,8 +153,7 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     heddle_dense_pair_options options;
     whole *w = calloc(1, sizeof *w);
     int64_t rows[MAX_ROWS], all[MAX_ROWS];
-    float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
-    float *dy = calloc(MAX_ROWS * MAX_C, sizeof *dy);
+    float *x = calloc(3 * MAX_ROWS * MAX_C, sizeof *x), *y = x + MAX_ROWS * MAX_C, *dy = y + MAX_ROWS * MAX_C;
     double tolerance = v->bf16 ? 4e-2 : 5e-6;
     HD_TRY(whole_make(w, p, v->gelu, v->bf16));
     int64_t m = rows_of(rows, w, &w->layout, rank), n = rows_of(all, w, &w->gathered, rank);
@@ -199,8 +198,6 @@ out:
     heddle_dense_pair_destroy(pair);
     free(w);
     free(x);
-    free(y);
-    free(dy);
     return st;
 }
 
@@ -280,8 +277,7 @@ static heddle_status adjoint_rank(heddle_comm *comm, void *arg)
     heddle_dense_pair *pair = NULL;
     heddle_dense_pair_options options;
     int64_t rows[MAX_ROWS];
-    float *x = calloc(MAX_ROWS * MAX_C, sizeof *x), *y = calloc(MAX_ROWS * MAX_C, sizeof *y);
-    float *dy = calloc(MAX_ROWS * MAX_C, sizeof *dy);
+    float *x = calloc(3 * MAX_ROWS * MAX_C, sizeof *x), *y = x + MAX_ROWS * MAX_C, *dy = y + MAX_ROWS * MAX_C;
     double sums[2] = {0, 0};
     HD_TRY(whole_make(w, p, 0, 0));
     heddle_dense_pair_options_init(&options);
@@ -309,8 +305,6 @@ out:
     heddle_dense_pair_destroy(pair);
     free(w);
     free(x);
-    free(y);
-    free(dy);
     return st;
 }
 

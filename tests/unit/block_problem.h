@@ -173,4 +173,20 @@ static inline heddle_block_options options_for(heddle_stage_kind kind, heddle_dt
 
 static const heddle_dtype dtypes[] = {HEDDLE_F32, HEDDLE_BF16};
 
+/* Options of a stage by bits: 1 bf16, 2 modulation (cross: one token of text), 4 rope, 8 qk_norm. */
+static inline heddle_block_options options_by_bits(heddle_stage_kind kind, int bits)
+{
+    static const int64_t attention[] = {2, 5, 7, 48}, cross[] = {4, 3, 9, 48}, mlp[] = {3, 4, 9, 56};
+    const int is_attention = kind == HEDDLE_STAGE_ATTENTION, is_cross = kind == HEDDLE_STAGE_CROSS;
+    heddle_block_options options = options_for(kind, dtypes[bits & 1], 4,
+                                               is_attention ? attention
+                                               : is_cross   ? cross
+                                                            : mlp);
+    options.modulate = !is_cross && (bits & 2);
+    options.text_tokens = !is_cross ? options.text_tokens : bits & 2 ? 1 : 37;
+    options.rope = is_attention && (bits & 4);
+    options.qk_norm = is_attention && (bits & 8);
+    return options;
+}
+
 #endif

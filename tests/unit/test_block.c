@@ -48,12 +48,8 @@ static void check_options_against_model(const heddle_block_options *options)
 static void attention_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 5, 7, 48};
-    for (int flags = 0; flags < 16; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[flags & 1], 4, extent);
-        options.modulate = flags >> 1 & 1;
-        options.rope = flags >> 2 & 1;
-        options.qk_norm = flags >> 3 & 1;
+    for (int bits = 0; bits < 16; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_ATTENTION, bits);
         for (options.mixed_dim = 1; options.mixed_dim <= 2; options.mixed_dim++) {
             check_options_against_model(&options);
         }
@@ -63,10 +59,8 @@ static void attention_follows_the_model(void **state)
 static void cross_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {4, 3, 9, 48};
-    for (int flags = 0; flags < 4; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[flags & 1], 4, extent);
-        options.text_tokens = flags >> 1 & 1 ? 1 : 37;
+    for (int bits = 0; bits < 4; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_CROSS, bits);
         check_options_against_model(&options);
     }
 }
@@ -74,10 +68,8 @@ static void cross_follows_the_model(void **state)
 static void mlp_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {3, 4, 9, 56};
-    for (int flags = 0; flags < 4; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[flags & 1], 4, extent);
-        options.modulate = flags >> 1 & 1;
+    for (int bits = 0; bits < 4; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_MLP, bits);
         check_options_against_model(&options);
     }
 }

@@ -179,14 +179,10 @@ static void the_model_has_the_slopes_of_finite_differences(void **state)
 static void attention_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 5, 7, 48};
-    for (int flags = 0; flags < 16; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[flags & 1], 4, extent);
-        options.modulate = flags >> 1 & 1;
-        options.rope = flags >> 2 & 1;
-        options.qk_norm = flags >> 3 & 1;
+    for (int bits = 0; bits < 16; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_ATTENTION, bits);
         for (options.mixed_dim = 1; options.mixed_dim <= 2; options.mixed_dim++) {
-            check_against_model(&options, flags >> 1 & 1);
+            check_against_model(&options, bits >> 1 & 1);
         }
     }
 }
@@ -208,11 +204,10 @@ static void long_fibres_follow_the_model(void **state)
 static void cross_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {4, 3, 9, 48}, many[] = {2, 1100, 16};
-    for (int flags = 0; flags < 8; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[flags & 1], 4, extent);
-        options.text_tokens = flags >> 1 & 1 ? 1 : 37;
-        check_against_model(&options, flags >> 2);
+    static const int64_t many[] = {2, 1100, 16};
+    for (int bits = 0; bits < 8; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_CROSS, bits);
+        check_against_model(&options, bits >> 2);
     }
     heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, HEDDLE_F32, 3, many);
     options.text_tokens = 100;
@@ -222,11 +217,10 @@ static void cross_follows_the_model(void **state)
 static void mlp_follows_the_model(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {3, 4, 9, 56}, many[] = {2, 1100, 16};
-    for (int flags = 0; flags < 8; flags++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[flags & 1], 4, extent);
-        options.modulate = flags >> 1 & 1;
-        check_against_model(&options, flags >> 2);
+    static const int64_t many[] = {2, 1100, 16};
+    for (int bits = 0; bits < 8; bits++) {
+        heddle_block_options options = options_by_bits(HEDDLE_STAGE_MLP, bits);
+        check_against_model(&options, bits >> 2);
     }
     heddle_block_options options = options_for(HEDDLE_STAGE_MLP, HEDDLE_F32, 3, many);
     check_against_model(&options, 0);
