@@ -3,16 +3,19 @@
 
     torchrun --nproc-per-node 2 tests/bench/torch_peers.py [--iterations N] [TxSxC ...]
 
-    pooled    heddle.torch.switch, source and result in the communicator's pool
+    raw       heddle_reshard_execute itself, source and result in the communicator's pool
+    pooled    heddle.torch.switch on such memory
     result    source in torch's memory, result in the pool
     out=      both in torch's memory, the result's used again
+    fresh     both in torch's memory, a new tensor for the result every time
     autograd  as "result", with the graph of a gradient
     gloo      split, contiguous, all_to_all of gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
     touch     a fresh tensor of the result's size, written once: what its page faults cost
 
-Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then the ratio of gloo's
-minimum to that of "pooled" and "result". Every way's result is compared first.
+Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima: gloo
+to pooled and to result, pooled to raw, and fresh to what cannot be less: touch and raw together. Every way's result is
+compared first.
 """
 import argparse
 import random
@@ -61,11 +64,17 @@ def ways_of(t: int, s: int, c: int, comm: heddle.Comm) -> dict:
     lo = sum(blocks(t, comm.size)[: comm.rank])
     x = torch.arange(t * s * c, dtype=torch.float32).view(t, s, c)[lo: lo + blocks(t, comm.size)[comm.rank]].clone()
     pooled = ht.empty(plan, torch.float32, "src").copy_(x)
-    wanting, out = x.clone().requires_grad_(), torch.empty(plan.dst_shape)
+    wanting, out, there = x.clone().requires_grad_(), torch.empty(plan.dst_shape), ht.empty(plan, torch.float32)
+
+    def raw() -> torch.Tensor:
+        plan.execute(pooled.data_ptr(), there.data_ptr())
+        return there
+
     fresh, kept = ByHand(t, s, c, comm, False), ByHand(t, s, c, comm, True)
-    ways = {"pooled": lambda: ht.switch(pooled, plan), "result": lambda: ht.switch(x, plan),
-            "out=": lambda: ht.switch(x, plan, out=out), "autograd": lambda: ht.switch(wanting, plan),
-            "gloo": lambda: fresh(x), "kept": lambda: kept(x)}
+    ways = {"raw": raw, "pooled": lambda: ht.switch(pooled, plan), "result": lambda: ht.switch(x, plan),
+            "out=": lambda: ht.switch(x, plan, out=out),
+            "fresh": lambda: ht.switch(x, plan, out=torch.empty(plan.dst_shape)),
+            "autograd": lambda: ht.switch(wanting, plan), "gloo": lambda: fresh(x), "kept": lambda: kept(x)}
     for name, call in ways.items():
         if not torch.equal(call().detach(), ways["gloo"]()):
             sys.exit(f"rank {comm.rank}: {name} has another result than gloo, {t}x{s}x{c}")
@@ -101,9 +110,12 @@ def main() -> None:
             took = timed(ways_of(t, s, c, comm), comm, given.iterations)
             if comm.rank == 0:
                 row = "  ".join(f"{name} {all_[0]:.1f} ({all_[len(all_) // 2]:.1f})" for name, all_ in took.items())
-                ratios = " ".join(f"{took['gloo'][0] / took[name][0]:.1f}x" for name in ("pooled", "result"))
+                least = {name: all_[0] for name, all_ in took.items()}
+                ratios = (f"gloo/pooled {least['gloo'] / least['pooled']:.1f} gloo/result "
+                          f"{least['gloo'] / least['result']:.1f} pooled/raw {least['pooled'] / least['raw']:.2f} "
+                          f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f}")
                 size = f"{4 * t * s * c / comm.size / 1e6:.3f} MB per rank"
-                print(f"{shape} {size}: {row}  gloo/ours {ratios}", flush=True)
+                print(f"{shape} {size}: {row}  {ratios}", flush=True)
     dist.destroy_process_group()
 
 
