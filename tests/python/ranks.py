@@ -1,8 +1,16 @@
 """Starts programs of several ranks and gives back what they printed."""
+import ctypes
+import multiprocessing
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+import uuid
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's: no thread is there when this process forks
 
 SCALE = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
 
@@ -25,11 +33,15 @@ def refused(kind, words, call, *given, **named):
 """
 
 
-def start(folder, source, ranks, **popen):
-    """The program `source` on so many ranks, as a user starts it."""
+def written(folder, source):
     program = folder / "program.py"
     program.write_text(textwrap.dedent(source))
-    command = [sys.executable, "-m", "heddle", "-n", str(ranks), str(program)]
+    return str(program)
+
+
+def start(folder, source, ranks, **popen):
+    """The program `source` on so many ranks, as a user starts it."""
+    command = [sys.executable, "-m", "heddle", "-n", str(ranks), written(folder, source)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # whole lines
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             **popen)
@@ -44,3 +56,33 @@ def run(folder, source, ranks):
         program.kill()
     assert program.returncode == 0 and output.count("ok\n") == ranks, output
     return output
+
+
+def fork(folder, source, ranks):
+    """The same in forks of this process, which has imported what takes seconds of every rank and used nothing of it."""
+    program, log, key = written(folder, source), folder / "output", uuid.uuid4().hex
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_rank, args=(program, log, rank, ranks, key)) for rank in range(ranks)]
+    until = time.monotonic() + 120 * SCALE
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(max(until - time.monotonic(), 0))
+    finally:
+        for process in processes:
+            process.kill()
+    output = log.read_text()
+    assert not any(process.exitcode for process in processes) and output.count("ok\n") == ranks, output
+    return output
+
+
+def _rank(program, log, rank, ranks, key):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
+    to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(to, stream)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(ranks), HEDDLE_KEY=key)
+    sys.argv = [program]
+    runpy.run_path(program, run_name="__main__")

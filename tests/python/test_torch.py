@@ -1,11 +1,13 @@
-"""Tensors between ranks: bits, gradients, torch.compile, launchers."""
+"""Tensors between ranks: bits, gradients, launchers."""
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from ranks import JUDGE, SCALE, run
+from ranks import JUDGE, fork
+
+import torch.distributed.run  # once for all ranks
+
+EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
 
 COMMON = JUDGE + """
 import os
@@ -23,7 +25,7 @@ def part(whole, axis, rank, size):
 
 
 def test_forward_bitwise_in_every_dtype(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
     n, rank = comm.size, comm.rank
     plan = comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> s@sp")
@@ -81,48 +83,46 @@ print("ok")
 """, 3)
 
 
-def test_tensors_of_a_device_go_by_its_plans_and_streams(monkeypatch):
-    pytest.importorskip("torch")
-    import heddle
-    import torch
-    from heddle.torch import reshard as ops
+def test_tensors_of_a_device_go_by_its_plans_and_streams(tmp_path):
+    fork(tmp_path, COMMON + """
+from heddle.torch import reshard as ops
 
-    class Plan:  # no such device is here: what the operators ask of a plan for one
-        src_shape, dst_shape, space, asked = (4, 5), (5, 4), "device", []
+class Plan:  # no such device is here: what the operators ask of a plan for one
+    src_shape, dst_shape, space, asked = (4, 5), (5, 4), "device", []
 
-        def execute(self, *given):
-            self.asked.append(given)
+    def execute(self, *given):
+        self.asked.append(given)
 
-    class Comm:
-        rank, device, plan, asked = 0, 1, Plan(), []
+class Comm:
+    rank, device, plan, asked = 0, 1, Plan(), []
 
-        def reshard(self, *given):
-            self.asked.append(given)
-            return self.plan
+    def reshard(self, *given):
+        self.asked.append(given)
+        return self.plan
 
-    class Tensor:
-        dtype, device = torch.bfloat16, torch.device("cuda:1")
-        is_contiguous = is_inference = lambda self: True
+class Tensor:
+    dtype, device = torch.bfloat16, torch.device("cuda:1")
+    is_contiguous = is_inference = lambda self: True
 
-        def __init__(self, address, shape):
-            self.data_ptr, self.shape = lambda: address, shape
+    def __init__(self, address, shape):
+        self.data_ptr, self.shape = lambda: address, shape
 
-        def contiguous(self):
-            return self
+    def contiguous(self):
+        return self
 
-    comm = Plan.comm = Comm()
-    monkeypatch.setattr(ops, "by_number", {7: comm}.get)
-    monkeypatch.setattr(torch.cuda, "current_stream", {Tensor.device: type("Stream", (), {"cuda_stream": 77})}.get)
-    ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", 7)
-    assert comm.asked == [("a line", "bf16", "device")] and comm.plan.asked == [(1000, 2000, 77)]
-    ops.look(Tensor(0, ()), comm)
-    comm.device = 0
-    with pytest.raises(heddle.UnsupportedError, match="a tensor on cuda:1: .* in host memory and on cuda:0"):
-        ops.look(Tensor(0, ()), comm)
-    comm.device = -1
-    with pytest.raises(heddle.UnsupportedError, match="attach_device.. is missing"):
-        ops.look(Tensor(0, ()), comm)
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("heddle::reshard", "CUDA")
+comm = Plan.comm = Comm()
+ops.by_number = {7: comm}.get
+torch.cuda.current_stream = {Tensor.device: type("Stream", (), {"cuda_stream": 77})}.get
+ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", 7)
+assert comm.asked == [("a line", "bf16", "device")] and comm.plan.asked == [(1000, 2000, 77)]
+ops.look(Tensor(0, ()), comm)
+comm.device = 0
+refused(heddle.UnsupportedError, "in host memory and on cuda:0", ops.look, Tensor(0, ()), comm)
+comm.device = -1
+refused(heddle.UnsupportedError, "attach_device() is missing", ops.look, Tensor(0, ()), comm)
+assert torch._C._dispatch_has_kernel_for_dispatch_key("heddle::reshard", "CUDA")
+print("ok")
+""", 1)
 
 
 MODEL = """
@@ -177,7 +177,7 @@ def close(a, b):
 
 
 def test_gradients_are_those_of_one_rank(tmp_path):
-    run(tmp_path, COMMON + MODEL + """
+    fork(tmp_path, COMMON + MODEL + """
 with heddle.Comm.open() as comm:
     layers = model()
     for b, t, s in [(2, 7, 5), (1, 2, 9)]:  # 2 frames on 3 ranks: one has none
@@ -193,7 +193,7 @@ print("ok")
 
 
 def test_a_switch_is_its_transpose_and_differentiable_twice(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
     for sides in ["t@sp -> s@sp", "* -> t@sp", "s@sp -> *", "sum@sp -> t@sp"]:
         plan = comm.reshard(f"f64[t=7 s=5] on [sp={comm.size}]: {sides}")
@@ -224,58 +224,26 @@ print("ok")
 """, 2)
 
 
-def test_compiled_without_a_break(tmp_path):
-    run(tmp_path, COMMON + MODEL + """
-with heddle.Comm.open() as comm:
-    layers, plans = model(), plans_of(comm, 2, 7, 5)
-    x = torch.randn(2, 7, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = gradients(layers, x, plans)
-    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
-    got = gradients(layers, x, plans, compiled)
-    assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
-    for a, b in zip(got[2], wanted[2]):
-        close(a, b)
-    for name in ("reshard", "attention", "attention_backward"):  # in the same order on all ranks
-        assert torch._higher_order_ops.effects.has_effects(getattr(torch.ops.heddle, name).default)
-    there = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
-    into = torch.compile(lambda x, out: ht.switch(x + 1, there, out=out) * 2, fullgraph=True, backend="aot_eager")
-    x, out = torch.randn(there.src_shape), torch.empty(there.dst_shape)
-    assert torch.equal(into(x, out), ht.switch(x + 1, there) * 2) and torch.equal(out, ht.switch(x + 1, there))
-    refused(Exception, f"wants {there.src_shape}", into, x[:1], out)  # before anything is moved
-    refused(Exception, "wanted a dense", into, x, out[:1])
-print("ok")
-""", 2)
-
-
-def program(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(COMMON + text)
-    return str(path)
-
-
-SMALL = """
-    plan = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
-    whole = torch.arange(35.0).view(7, 5)
-    assert torch.equal(ht.switch(part(whole, 0, comm.rank, comm.size), plan), part(whole, 1, comm.rank, comm.size))
-    print(f"rank {comm.rank} of {comm.size} ok", flush=True)
-"""
-
-
 def test_ranks_of_torchrun(tmp_path):
-    path = program(tmp_path, "job.py", "with heddle.Comm.open() as comm:" + SMALL)
-    job = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", path],
-                         capture_output=True, text=True, timeout=240 * SCALE)
-    assert job.returncode == 0, job.stdout + job.stderr
-    assert "rank 0 of 2 ok" in job.stdout and "rank 1 of 2 ok" in job.stdout, job.stdout + job.stderr
+    output = fork(tmp_path, f"""
+import os
+from torch.distributed.run import main
+for name in ("HEDDLE_RANK", "HEDDLE_SIZE", "HEDDLE_KEY"):
+    del os.environ[name]
+main(["--standalone", "--nproc-per-node", "2", {str(EXAMPLES / "01_switch.py")!r}])
+print("ok")
+""", 1)
+    assert output.count(" 0 wrong") == 2 and "rank 1: frames 5..9 " in output, output
 
 
 def test_ranks_of_torch_multiprocessing_and_of_a_process_group(tmp_path):
-    path = program(tmp_path, "job.py", """
-import os
-
-def main(rank, size, key, store):
-    os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(size), HEDDLE_KEY=key)
-    with heddle.Comm.open() as comm:""" + SMALL.replace("\n    ", "\n        ") + """
+    output = fork(tmp_path, COMMON + """
+import torch.distributed
+def main(rank, size, store):
+    os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(size))
+    with heddle.Comm.open() as comm:
+        plan, whole = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp"), torch.arange(35.0).view(7, 5)
+        assert torch.equal(ht.switch(part(whole, 0, rank, size), plan), part(whole, 1, rank, size))
     torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(store, size), rank=1 - rank,
                                          world_size=size)  # ranks of another order, which the environment denies
     with ht.from_process_group(mesh="[uly=2]") as comm:
@@ -285,23 +253,23 @@ def main(rank, size, key, store):
     with ht.from_process_group(alone[torch.distributed.get_rank()]) as comm:
         assert (comm.rank, comm.size) == (0, 1)
     torch.distributed.destroy_process_group()
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(main, (2, f"test{os.getpid()}", __file__ + ".store"), nprocs=2)
-""")
-    job = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240 * SCALE)
-    assert job.returncode == 0 and job.stdout.count("of 2 ok") == 2, job.stdout + job.stderr
+    print(f"rank {rank} done", flush=True)
+
+torch.multiprocessing.start_processes(main, (2, __file__ + ".store"), nprocs=2, start_method="fork")
+print("ok")
+""", 1)
+    assert output.count("done") == 2, output
 
 
-def test_the_modules_example():
-    example = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python" / "02_modules.py"
-    for ranks in (1, 3):
-        job = subprocess.run([sys.executable, "-m", "heddle", "-n", str(ranks), str(example)], capture_output=True,
-                             text=True, timeout=240 * SCALE)
-        assert job.returncode == 0 and job.stdout.count("as one rank") == ranks, job.stdout + job.stderr
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_modules_example(tmp_path, ranks):
+    example = str(EXAMPLES / "02_modules.py")
+    output = fork(tmp_path, f"import runpy; runpy.run_path({example!r}); print('ok')", ranks)
+    assert output.count("as one rank") == ranks, output
 
 
 def test_gradients_of_two_axes_dtypes_and_buckets(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
     sizes, ht.gradients._AT_ONCE_BYTES = [90, 5, 400, 3, 7], 256  # of float32 two buckets full and one begun
     dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.bfloat16]

@@ -1,5 +1,7 @@
 """Attention of torch tensors over a sharded sequence: bits, gradients, torch.compile."""
-from ranks import JUDGE, run
+from ranks import JUDGE, fork
+
+import torch  # once for all ranks
 
 COMMON = JUDGE + """
 import torch
@@ -28,7 +30,7 @@ def close(a, b, within):
 
 
 def test_methods_dtypes_and_gradients(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 def compare(comm, method, dtype, within, s, h, kv, causal):
     q, d_o = draw(1, 2, h, s, 8, dtype=dtype), draw(4, 2, h, s, 8, dtype=dtype)
     k, v = draw(2, 2, kv, s, 8, dtype=dtype), draw(3, 2, kv, s, 8, dtype=dtype)
@@ -124,7 +126,7 @@ print("ok")
 
 
 def test_two_axes_layers_of_one_plan_and_compiled(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 def layers(x, attend):
     for turn in range(3):
         x = x + attend(x, x.cos(), x.sin() * 0.5)

@@ -2,14 +2,17 @@
 import os
 from pathlib import Path
 
-from ranks import JUDGE, run
+from ranks import JUDGE, fork
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+from diffusers import (CogVideoXTransformer3DModel, HunyuanVideoTransformer3DModel,  # once for all ranks
+                       LatteTransformer3DModel, LTXVideoTransformer3DModel, WanTransformer3DModel)
 
 EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
 
 COMMON = JUDGE + """
 import copy
 import os
-os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 import torch
 import heddle
 import heddle.diffusers
@@ -130,7 +133,7 @@ def compare(model, inputs, comm, method="auto", within=0.0, gradients=True):
 
 
 def test_models_are_as_one_process(tmp_path):
-    output = run(tmp_path, COMMON + """
+    output = fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
     assert "switch" in compare(latte(), given(latte(), 2, 7, 6, 10, torch.float32), comm)
     compare(latte(3, 2), given(latte(3, 2), 1, 2, 6, 10, torch.float32), comm)  # a rank without frames

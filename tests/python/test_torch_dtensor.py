@@ -1,9 +1,11 @@
 """DTensors moved by heddle against torch's own redistribute over gloo."""
-from ranks import JUDGE, run
+from ranks import JUDGE, fork
+
+import torch.distributed.tensor  # once for all ranks
 
 
 def test_as_torch_redistributes(tmp_path):
-    run(tmp_path, JUDGE + """
+    fork(tmp_path, JUDGE + """
 import itertools
 import os
 import torch

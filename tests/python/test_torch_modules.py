@@ -1,5 +1,7 @@
 """Models on several ranks by hooks, gradients and checkpoints included, against one process."""
-from ranks import JUDGE, run
+from ranks import JUDGE, fork
+
+import torch  # once for all ranks
 
 COMMON = JUDGE + """
 import copy
@@ -88,7 +90,7 @@ def compare(model, plan, comm, *given, within=0.0):
 
 
 def test_switches_attention_checkpoints_and_what_is_refused(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
     for plan in (FRAMES, PLACES):
         model = Model(heads=4).double()
@@ -155,7 +157,7 @@ print("ok")
 
 
 def test_passes_one_after_another_and_attention_that_is_not_seen(tmp_path):
-    run(tmp_path, COMMON + """
+    fork(tmp_path, COMMON + """
 class Row(torch.nn.Module):
     def __init__(self, mix):
         super().__init__()

@@ -1,0 +1,94 @@
+"""torch.compile of switches and of models on several ranks, against the same uncompiled."""
+import os
+import shutil
+
+import pytest
+from ranks import fork
+from test_torch import COMMON, MODEL
+from test_torch_modules import COMMON as MODULES
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no helpers of its own, which would be forked
+import torch._inductor.compile_fx  # once for all ranks
+
+
+def test_compiled_without_a_break(tmp_path):
+    fork(tmp_path, COMMON + MODEL + """
+with heddle.Comm.open() as comm:
+    layers, plans = model(), plans_of(comm, 2, 7, 5)
+    x = torch.randn(2, 7, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = gradients(layers, x, plans)
+    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
+    got = gradients(layers, x, plans, compiled)
+    assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
+    for a, b in zip(got[2], wanted[2]):
+        close(a, b)
+    for name in ("reshard", "attention", "attention_backward"):  # in the same order on all ranks
+        assert torch._higher_order_ops.effects.has_effects(getattr(torch.ops.heddle, name).default)
+    there = comm.reshard(f"f32[t=7 s=5] on [sp={comm.size}]: t@sp -> s@sp")
+    into = torch.compile(lambda x, out: ht.switch(x + 1, there, out=out) * 2, fullgraph=True, backend="aot_eager")
+    x, out = torch.randn(there.src_shape), torch.empty(there.dst_shape)
+    assert torch.equal(into(x, out), ht.switch(x + 1, there) * 2) and torch.equal(out, ht.switch(x + 1, there))
+    refused(Exception, f"wants {there.src_shape}", into, x[:1], out)  # before anything is moved
+    refused(Exception, "wanted a dense", into, x, out[:1])
+print("ok")
+""", 2)
+
+
+def test_another_plan_is_another_compilation(tmp_path):
+    fork(tmp_path, COMMON + """
+def moved(x, plan):
+    return ht.switch(x * 2, plan) + x.shape[0]
+
+def stepped(function, x, plan):
+    x = x.clone().requires_grad_()
+    y = function(x, plan)
+    y.backward(torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos())
+    return y.detach(), x.grad
+
+def planned(x, t, comm):  # a plan made within, which no graph can hold
+    return ht.switch(x * 2, comm.reshard(f"f32[t={t} s=5 c=2] on {comm.mesh}: t@sp -> s@sp")) + 1
+
+with heddle.Comm.open() as comm:
+    for dynamic in (None, True, False):
+        torch._dynamo.reset()
+        compiled = torch.compile(moved, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        broken = torch.compile(planned, backend="aot_eager", dynamic=dynamic)
+        for t in (7, 8, 11, 7, 1):  # of 1 a rank has none
+            plan = comm.reshard(f"f32[t={t} s=5 c=2] on {comm.mesh}: t@sp -> s@sp")
+            x = torch.randn(plan.src_shape, generator=torch.Generator().manual_seed(t + comm.rank))
+            for got, wanted in zip(stepped(compiled, x, plan), stepped(moved, x, plan)):
+                assert torch.equal(got, wanted), (dynamic, t)
+            assert torch.equal(broken(x, t, comm), planned(x, t, comm))
+        refused(Exception, "wants", compiled, x.new_zeros(9, 5, 2), plan)
+print("ok")
+""", 2)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor wants g++")
+def test_compiled_by_inductor(tmp_path):
+    fork(tmp_path, f"""
+import os
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(tmp_path)!r}  # what one rank has compiled the other takes
+""" + COMMON + """
+import torch._inductor.config
+torch._inductor.config.cpp.vec_isa_ok = False  # scalar code: to ask the compiler for more takes longer than the test
+torch._inductor.config.cpp_cache_precompile_headers = False
+
+def mixed(x, there, back):
+    y = ht.switch(x.sin() * 2, there)
+    z = ht.switch(x.cos(), there)  # neither knows of the other: only their order tells them apart
+    return ht.switch(y * z + y, back) * x
+
+with heddle.Comm.open() as comm:
+    line = f"f32[t=8 s=6] on {comm.mesh}: t@sp -> s@sp"
+    there, back = comm.reshard(line), comm.reshard(f"f32[t=8 s=6] on {comm.mesh}: s@sp -> t@sp")
+    x = torch.randn(there.src_shape, generator=torch.Generator().manual_seed(comm.rank))
+    def stepped(function):
+        mine = x.clone().requires_grad_()
+        y = function(mine, there, back)
+        (y * y).sum().backward()
+        return y.detach(), mine.grad
+    for got, wanted in zip(stepped(torch.compile(mixed, fullgraph=True)), stepped(mixed)):
+        assert (got - wanted).abs().max() <= 1e-5 * (1 + wanted.abs().max())
+print("ok")
+""", 2)
