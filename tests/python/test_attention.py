@@ -76,7 +76,7 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, "four dims", comm.attention, "f32[s=4] on [sp=3]: s@sp")
     refused(heddle.ArgumentError, "1 key_lengths for 2", comm.attention, problem, key_lengths=[1])
     refused(heddle.ParseError, "gather-kv", comm.attention, problem, "gatherkv")
-    refused(heddle.ArgumentError, "states is 0", comm.attention, problem, states=0)
+    refused(heddle.ArgumentError, "saved_forwards is 0", comm.attention, problem, saved_forwards=0)
 print("ok")
 """, 3)
 
@@ -117,7 +117,7 @@ def place(x):
 
 with heddle.Comm.open() as comm:
     n, rank = comm.size, comm.rank
-    plan = comm.attention(f"f64[b=1 s=7 h=2 d=4] on [sp={n}]: s@sp", "ring", states=2)
+    plan = comm.attention(f"f64[b=1 s=7 h=2 d=4] on [sp={n}]: s@sp", "ring", saved_forwards=2)
     d_o, tickets, wanted = rows(draw(9, 1, 7, 2, 4), n, rank), [], []
     for seed in (1, 2):
         q, k, v = (rows(draw(seed + i, 1, 7, 2, 4), n, rank) for i in range(3))

@@ -126,7 +126,7 @@ print("ok")
 
 def test_what_dlpack_says_is_read_as_numpy_writes_it():
     numpy = pytest.importorskip("numpy")
-    from heddle import seen
+    from heddle.device_array import device_array
 
     class Elsewhere:
         def __init__(self, array):
@@ -141,7 +141,7 @@ def test_what_dlpack_says_is_read_as_numpy_writes_it():
 
     whole = numpy.arange(120, dtype=numpy.int32).reshape(4, 5, 6)
     for array in (whole, whole[1:3, ::2, 1:], whole.transpose(2, 0, 1), whole[:0], whole.astype(numpy.float64)):
-        found = seen.on_device("x", Elsewhere(array), 3, 77)
+        found = device_array("x", Elsewhere(array), 3, 77)
         assert (found.shape, found.dtype, found.itemsize) == (array.shape, str(array.dtype), array.itemsize)
         assert array.size == 0 or (found.address, found.strides) == (array.ctypes.data, array.strides)
         assert found.is_dense == array.flags.c_contiguous

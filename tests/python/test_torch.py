@@ -115,11 +115,11 @@ ops.by_number = {7: comm}.get
 torch.cuda.current_stream = {Tensor.device: type("Stream", (), {"cuda_stream": 77})}.get
 ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", 7)
 assert comm.asked == [("a line", "bf16", "device")] and comm.plan.asked == [(1000, 2000, 77)]
-ops.look(Tensor(0, ()), comm)
+ops.check_device(Tensor(0, ()), comm)
 comm.device = 0
-refused(heddle.UnsupportedError, "in host memory and on cuda:0", ops.look, Tensor(0, ()), comm)
+refused(heddle.UnsupportedError, "in host memory and on cuda:0", ops.check_device, Tensor(0, ()), comm)
 comm.device = -1
-refused(heddle.UnsupportedError, "attach_device() is missing", ops.look, Tensor(0, ()), comm)
+refused(heddle.UnsupportedError, "attach_device() is missing", ops.check_device, Tensor(0, ()), comm)
 assert torch._C._dispatch_has_kernel_for_dispatch_key("heddle::reshard", "CUDA")
 print("ok")
 """, 1)

@@ -152,15 +152,15 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
     y, back = stepped(lambda x: layers(x, F.scaled_dot_product_attention), x)
     (dx,) = back(d_o)
     for method in ("ulysses", "ring"):
-        for states in (1, 3):  # the library keeps one forward, the others run again; or all three
-            plan = comm.attention(f"f64[b=1 s=7 h=4 d=8] on {comm.mesh}: s@uly", method, states=states)
+        for saved in (1, 3):  # the library keeps one forward, the others run again; or all three
+            plan = comm.attention(f"f64[b=1 s=7 h=4 d=8] on {comm.mesh}: s@uly", method, saved_forwards=saved)
             sharded = lambda x: layers(x, lambda q, k, v: ht.attention(q, k, v, plan))
             mine, back_mine = stepped(sharded, rows(x, comm))
             close(mine, rows(y, comm), 1e-12)
             close(back_mine(rows(d_o, comm))[0], rows(dx, comm), 1e-12)
             forwards = plan._forwards
-            assert forwards == (0 if method == "ulysses" else 5 if states == 1 else 3), forwards
-            if comm._parent.rank >= 2 or states > 1:  # torch takes its time
+            assert forwards == (0 if method == "ulysses" else 5 if saved == 1 else 3), forwards
+            if comm._parent.rank >= 2 or saved > 1:  # torch takes its time
                 continue
             compiled, back_mine = stepped(torch.compile(sharded, fullgraph=True, backend="aot_eager"), rows(x, comm))
             close(compiled, mine, 1e-12)

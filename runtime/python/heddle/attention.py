@@ -7,15 +7,14 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import re
-import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._library import check, lib, made
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
+from .numbered import numbered
 from .reshard import NUMPY
 
 if TYPE_CHECKING:
@@ -45,46 +44,36 @@ def _told(array: Any) -> Any:
     return array.copy()
 
 
-_numbers = itertools.count()
-_BY_NUMBER: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
-
-
-def by_number(number: int) -> Any:
-    plan = _BY_NUMBER.get(number)
-    if plan is None:
-        raise ArgumentError("the attention's plan is gone")
-    return plan
-
-
 class _Sharded:
     """What softmax and linear attention have in common.
 
-    The library keeps in an object what the backward of its last forward needs. A plan has `states` such objects and
-    takes the next one in every forward, so that as many forwards may follow one another before their backwards.
+    The library keeps in an object what the backward of its last forward needs. A plan has `saved_forwards` such objects
+    and takes the next one in every forward, so that as many forwards may follow one another before their backwards.
     """
 
     method: str  #: as it was asked for
+    saved_forwards: int  #: how many forwards may come before their backwards
     heads: int  #: of q
     kv_heads: int  #: of k and v
     width: int  #: of q and k
     dv: int  #: width of v and o
     _destroy: Callable[[int], None]
 
-    def __init__(self, comm: "Comm", problem: "str | Line", method: str, states: int, options: Dict[str, Any]):
+    def __init__(self, comm: "Comm", problem: "str | Line", method: str, saved_forwards: int,
+                 options: Dict[str, Any]):
         self.comm = comm
-        self._options = {"states": states, **options}
+        self._options = {"saved_forwards": saved_forwards, **options}
         self.line = problem if isinstance(problem, Line) else Line(f"{problem} -> *")  #: whose left side it is about
         if len(self.line.shape) != 4:
             raise ArgumentError(f"{problem}: attention has four dims (batch, sequence, heads, width), not "
                                 f"{len(self.line.shape)}")
-        if states < 1:
-            raise ArgumentError(f"{self.text}: states is {states}, wanted 1 at least")
-        self.method = method
+        if saved_forwards < 1:
+            raise ArgumentError(f"{self.text}: saved_forwards is {saved_forwards}, wanted 1 at least")
+        self.method, self.saved_forwards = method, saved_forwards
         self.heads = self.kv_heads = self.line.shape[2]
-        self.number = next(_numbers)  #: of this plan in this process, for operators that take only plain values
-        _BY_NUMBER[self.number] = self
+        self.number = numbered(self)  #: of this plan in this process, for operators that take only plain values
         self._state = comm._state
-        self._objects: List[int] = [0] * states
+        self._objects: List[int] = [0] * saved_forwards
         self._forwards = 0
         self.width = self.dv = self.line.shape[3]
         #: of this rank's q, [b, s, h, d]
@@ -206,16 +195,16 @@ class Attention(_Sharded):
     key_lengths  per sample of the whole batch: keys from there on are not seen
     scale        None: 1 / sqrt(width)
     threads      of this rank
-    states       forwards whose backwards may follow later
+    saved_forwards   how many forwards may come before their backwards
     """
 
     _destroy = lib.heddle_attention_destroy
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "ulysses", *, kv_heads: Optional[int] = None,
                  causal: bool = False, key_lengths: Optional[Sequence[int]] = None, scale: Optional[float] = None,
-                 threads: int = 1, states: int = 1):
+                 threads: int = 1, saved_forwards: int = 1):
         self._method = _method(lib.heddle_attention_method_parse, method)
-        super().__init__(comm, problem, method, states,
+        super().__init__(comm, problem, method, saved_forwards,
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
                           "threads": threads})
         self.kv_heads = self.heads if kv_heads is None else kv_heads
@@ -274,9 +263,9 @@ class LinearAttention(_Sharded):
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "lasp2", *,
                  decay: Optional[Sequence[float]] = None, bidirectional: bool = False, dv: Optional[int] = None,
-                 threads: int = 1, states: int = 1):
+                 threads: int = 1, saved_forwards: int = 1):
         self._method = _method(lib.heddle_linear_method_parse, method)
-        super().__init__(comm, problem, method, states,
+        super().__init__(comm, problem, method, saved_forwards,
                          {"decay": decay, "bidirectional": bidirectional, "dv": dv, "threads": threads})
         if decay is not None and len(decay) != self.heads:
             raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")

@@ -14,6 +14,7 @@ from ._library import check, last_error, lib, made
 from .attention import Attention, LinearAttention
 from .errors import ArgumentError, error_of
 from .line import Line, mesh_of
+from .numbered import numbered
 from .pool import Pool
 from .reshard import Reshard
 
@@ -42,16 +43,6 @@ def _asked(raised: List[BaseException]):
 
 #: plans by what was asked for, that of the last call last
 _Kept = collections.OrderedDict[Any, Any]
-
-_numbers = itertools.count()
-_BY_NUMBER: "weakref.WeakValueDictionary[int, Comm]" = weakref.WeakValueDictionary()
-
-
-def by_number(number: int) -> "Comm":
-    comm = _BY_NUMBER.get(number)
-    if comm is None:
-        raise ArgumentError("the communicator is gone")
-    return comm
 
 
 class _State:
@@ -151,8 +142,7 @@ class Comm:
         self._attentions: _Kept = collections.OrderedDict()
         self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
-        self.number = next(_numbers)
-        _BY_NUMBER[self.number] = self
+        self.number = numbered(self)
         if parent is None:
             weakref.finalize(self, state.close)
 

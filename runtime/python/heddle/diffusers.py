@@ -11,30 +11,28 @@ from typing import Any, Callable, Dict, Sequence, Tuple, Union
 from .comm import Comm
 from .errors import ArgumentError, UnsupportedError
 from .torch.attending import Attend
-from .torch.modules import Gather, Parallel, Sizes, Split, Step, Switch, parallelize as _parallelize
+from .torch.modules import Gather, Parallel, Sizes, Split, Step, Switch, put_on
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
 
-def parallelize(model: Any, comm: Comm, method: str = "auto", states: int = 1) -> Parallel:
+def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: int = 1) -> Parallel:
     """Puts heddle's hooks on a model of diffusers; `handle.remove()` takes them off, `handle.why` says what was chosen.
     Arguments and results are whole on every rank; forward is bitwise what one process computes, unless attention is the
     library's ("ring", "gather-kv"). Gradients of parameters are addends: heddle.torch.reduce_gradients.
 
-    method  "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
-    states  of heddle.Attention, for methods of the library: as many as layers save a second forward
+    method          "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
+    saved_forwards  of heddle.Attention, for methods of the library: as many as layers save a second forward
     """
     name = type(model).__name__
     if name not in _PLANS:
         raise UnsupportedError(f"heddle.diffusers knows no {name}: it knows {', '.join(_PLANS)}. "
                                "heddle.torch.parallelize takes a plan of your own")
-    steps, why = _PLANS[name](model, comm, method, states)
-    handle = _parallelize(model, steps, comm)
-    handle.why = f"{name} on {comm.mesh}: {why}"
-    return handle
+    steps, why = _PLANS[name](model, comm, method, saved_forwards)
+    return put_on(model, steps, comm, f"{name} on {comm.mesh}: {why}")
 
 
-def _latte(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     if method not in ("auto", "switch"):
         raise ArgumentError("LatteTransformer3DModel attends over frames and places in turn: its method is switch, not "
                             f"{method}")
@@ -49,19 +47,19 @@ def _latte(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str
     }, "switch: spatial blocks have whole frames, temporal blocks whole fibres of time: bitwise as one process"
 
 
-def _wan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+def _wan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
     return {
         "rope": (Split("output.0", "_ s _ _", "s"), Split("output.1", "_ s _ _", "s")),
         "condition_embedder": (Split("output.0", "b s g", "s", optional=True),  # a timestep for every token
                                Split("output.1", "b s m", "s", optional=True)),
         "blocks.0": Split("hidden_states", "b s c", "s"),
-        "blocks.*.attn1": Attend("s", chosen, states),
+        "blocks.*.attn1": Attend("s", chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
     }, why
 
 
-def _ltx(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+def _ltx(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
     return {
         "": Sizes("hidden_states", "b s _"),
@@ -69,12 +67,12 @@ def _ltx(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
         "time_embed": (Split("output.0", "(b s) m", "s", optional=True),  # a timestep for every token
                        Split("output.1", "(b s) g", "s", optional=True)),
         "transformer_blocks.0": Split("hidden_states", "b s c", "s"),
-        "transformer_blocks.*.attn1": Attend("s", chosen, states),
+        "transformer_blocks.*.attn1": Attend("s", chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
     }, why
 
 
-def _hunyuan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+def _hunyuan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     if model.config.image_condition_type == "token_replace":
         raise UnsupportedError("HunyuanVideoTransformer3DModel with image_condition_type token_replace: tokens of its "
                                "first frame go by another way, which heddle does not cut")
@@ -86,19 +84,19 @@ def _hunyuan(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, s
     return {
         "rope": (Split("output.0", "s _", "s"), Split("output.1", "s _", "s")),
         f"{blocks}.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
-        f"{blocks}.*.attn": Attend(joint, "ulysses", states),
-        f"single_{blocks}.*.attn": Attend(joint, "ulysses", states),
+        f"{blocks}.*.attn": Attend(joint, "ulysses", saved),
+        f"single_{blocks}.*.attn": Attend(joint, "ulysses", saved),
         "proj_out": Gather("output", "b s o", "s"),
     }, (f"ulysses over video and text, both cut, with the text's mask; {min(heads, comm.size)} of {comm.size} ranks "
         "have heads: bitwise as one process")
 
 
-def _cogvideox(model: Any, comm: Comm, method: str, states: int) -> Tuple[_Plan, str]:
+def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
     return {
         "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         "transformer_blocks.*": (Split("image_rotary_emb.0", "s _", "s"), Split("image_rotary_emb.1", "s _", "s")),
-        "transformer_blocks.*.attn1": Attend(("l", "s"), chosen, states),
+        "transformer_blocks.*.attn1": Attend(("l", "s"), chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
     }, f"over text and video, both cut: {why}"
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._library import check, lib, made
+from .device_array import device_array
 from .errors import ArgumentError
 from .line import Line, make_line
-from .seen import on_device
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -116,18 +116,18 @@ class Reshard:
                 raise ArgumentError(f"{self.line.text}: a plan with dst_strides wants an array `out`")
             out = self.comm.pool.empty(self.dst_shape, NUMPY[self.line.dtype][0])
             out = out.view(src.dtype) if out.dtype.itemsize == src.dtype.itemsize else out
-        self._look("src", src, src.flags.c_contiguous, self.src_shape, self._src_strides)
-        self._look("out", out, out.flags.c_contiguous, self.dst_shape, self._dst_strides)
+        self._fit("src", src, src.flags.c_contiguous, self.src_shape, self._src_strides)
+        self._fit("out", out, out.flags.c_contiguous, self.dst_shape, self._dst_strides)
         if not out.flags.writeable:
             raise ArgumentError(f"{self.line.text}: out is a read-only array")
         self.execute(src.__array_interface__["data"][0], out.__array_interface__["data"][0])
         return out
 
     def _on_device(self, src: Any, out: Any, stream: int) -> Any:
-        from_ = on_device(f"{self.line.text}: src", src, self.comm.device, stream)
-        to = on_device(f"{self.line.text}: out", out, self.comm.device, stream)
-        self._look("src", from_, from_.is_dense, self.src_shape, self._src_strides)
-        self._look("out", to, to.is_dense, self.dst_shape, self._dst_strides)
+        from_ = device_array(f"{self.line.text}: src", src, self.comm.device, stream)
+        to = device_array(f"{self.line.text}: out", out, self.comm.device, stream)
+        self._fit("src", from_, from_.is_dense, self.src_shape, self._src_strides)
+        self._fit("out", to, to.is_dense, self.dst_shape, self._dst_strides)
         if not to.is_writeable:
             raise ArgumentError(f"{self.line.text}: out is a read-only array")
         self.execute(from_.address, to.address, stream)
@@ -162,8 +162,8 @@ class Reshard:
             workspace_bytes=raw.workspace_bytes, executions=raw.executions,
             measured_bytes_sent=raw.measured_bytes_sent)
 
-    def _look(self, name: str, array: Any, is_dense: bool, shape: Tuple[int, ...],
-              strides: Optional[Tuple[int, ...]]) -> None:
+    def _fit(self, name: str, array: Any, is_dense: bool, shape: Tuple[int, ...],
+             strides: Optional[Tuple[int, ...]]) -> None:
         if str(array.dtype) not in NUMPY[self.line.dtype]:
             raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
                                 f"{' or '.join(NUMPY[self.line.dtype])}")

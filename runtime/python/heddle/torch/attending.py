@@ -16,7 +16,7 @@ from .attention_op import Local, attention
 @dataclass(frozen=True)
 class Attend:
     """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
-    this rank has a block: `heddle.torch.attention` by `method`, keeping the last `states` forwards for their
+    this rank has a block: `heddle.torch.attention` by `method`, keeping the last `saved_forwards` for their
     backwards. A module that calls no such attention, or torch.nn.MultiheadAttention, is refused when it runs; so is a
     checkpoint between the module and its attention, which would recompute without this step.
 
@@ -27,7 +27,7 @@ class Attend:
 
     over: Union[str, Tuple[str, ...]]
     method: str = "ulysses"
-    states: int = 1
+    saved_forwards: int = 1
 
 
 def _how_saved() -> Tuple[bool, Any]:
@@ -70,7 +70,8 @@ class Attending(TorchFunctionMode):
         query, key, value = (rows.held(x) for x in (query, key, value))
         (b, h, _, d), comm = query.shape, ranks.comm
         plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
-                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale, states=step.states)
+                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale,
+                              saved_forwards=step.saved_forwards)
         local = None
         if is_whole and (attn_mask is not None or len(rows.of) > 1):
             local = _local(rows, attn_mask, plan)

@@ -5,9 +5,10 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from ..attention import Attention, LinearAttention, Place, by_number
+from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
-from .reshard import dtype_of, keep_order, look, pooled
+from ..numbered import by_number
+from .reshard import check_device, dtype_of, keep_order, pooled
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -27,11 +28,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     heads, calls `sdpa` (None: torch's own) and moves o back: bitwise what one process gets where `sdpa` treats every
     head alike. Ranks that get no head wait.
     Other methods are the library's own, of float32, float64 or bfloat16; a backward that comes after more than
-    `plan.states` other forwards runs the forward again.
+    `plan.saved_forwards` other forwards runs the forward again.
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
-    look(q, plan.comm)
+    check_device(q, plan.comm)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
@@ -46,7 +47,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
                      heads_first: bool = True) -> torch.Tensor:
     """The same of a linear attention (`Comm.linear_attention`), always the library's own."""
-    look(q, plan.comm)
+    check_device(q, plan.comm)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     o = _planned(q, k, v, plan)
@@ -108,7 +109,7 @@ def _fit(plan: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: st
                                 f"{plan.comm.rank} wants {dtype}{wanted}")
 
 
-def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
     made = by_number(plan).of_dtype(dtype_of(q, "attention"))
     _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
@@ -116,8 +117,8 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tu
     return o, torch.tensor([made.number, made.execute(_place(q), _place(k), _place(v), _place(o))])
 
 
-def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
-              plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
+                        plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     d_o, q, k, v = _told(d_o), _told(q), _told(k), _told(v)
     made, inputs = by_number(plan).of_dtype(dtype_of(q, "attention")), (_place(q), _place(k), _place(v))
     number, at = ticket.tolist()
@@ -136,7 +137,7 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.
     ctx.save_for_backward(q, k, v, output[1])
 
 
-def _gradient(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
+def _backward(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
     q, k, v, ticket = ctx.saved_tensors
     return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, ctx.plan), None
 
@@ -152,11 +153,11 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple
     return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((2,), dtype=torch.int64)
 
 
-_ops.impl("attention", _forward, "CPU")
-_ops.impl("attention_backward", _backward, "CPU")
+_ops.impl("attention", _attention, "CPU")
+_ops.impl("attention_backward", _attention_backward, "CPU")
 torch.library.register_fake("heddle::attention", _fake, lib=_ops)
 torch.library.register_fake("heddle::attention_backward",
                             lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
-torch.library.register_autograd("heddle::attention", _gradient, setup_context=_setup, lib=_ops)
+torch.library.register_autograd("heddle::attention", _backward, setup_context=_setup, lib=_ops)
 torch.library.register_autograd("heddle::attention_backward", _twice, lib=_ops)
 keep_order(torch.ops.heddle.attention, torch.ops.heddle.attention_backward)

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
-from .reshard import dtype_of, look
+from .reshard import check_device, dtype_of
 
 
 def redistribute(x: DTensor, placements: Sequence[Placement], comm: Comm) -> DTensor:
@@ -18,7 +18,7 @@ def redistribute(x: DTensor, placements: Sequence[Placement], comm: Comm) -> DTe
 
     placements  Shard and Replicate, one per axis of the mesh; those of x may be Partial("sum"), too
     """
-    look(x.to_local(), comm)
+    check_device(x.to_local(), comm)
     mesh, wanted = x.device_mesh, tuple(_positive(placement, x.dim()) for placement in placements)
     if len(wanted) != mesh.ndim or any(placement.is_partial() for placement in wanted):
         raise ArgumentError(f"redistribute to {tuple(placements)} on a mesh of {mesh.ndim} axes: wanted Shard or "

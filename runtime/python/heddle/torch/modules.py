@@ -223,10 +223,10 @@ Step = Union[Sizes, Split, Switch, Gather, Attend]
 class Parallel:
     """A model with its hooks. `remove()` takes them off."""
 
-    def __init__(self, ranks: _Ranks):
+    def __init__(self, ranks: _Ranks, why: str):
         self.comm = ranks.comm
         self._handles: List[Any] = []
-        self.why = "the plan that was given"  #: what was chosen, in one sentence
+        self.why = why  #: what was chosen, in one sentence
 
     def remove(self) -> None:
         """The model is as it was before."""
@@ -246,8 +246,12 @@ def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[
     no rows. Not collective; ArgumentError where a pattern names no module, or a step an argument that its module has
     not.
     """
+    return put_on(model, plan, comm, "the plan that was given")
+
+
+def put_on(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[Step]]], comm: Comm, why: str) -> Parallel:
     ranks = _Ranks(comm)
-    handle = Parallel(ranks)
+    handle = Parallel(ranks, why)
     try:
         handle._handles.append(model.register_forward_pre_hook(entering(ranks), with_kwargs=True))
         for pattern, steps in plan.items():

@@ -6,9 +6,10 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from ..comm import Comm, by_number
+from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
 from ..line import Line
+from ..numbered import by_number
 from ..reshard import Reshard
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -27,7 +28,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
-    look(x, plan.comm)
+    check_device(x, plan.comm)
     line, adjoint, _ = plan.texts
     if out is None:
         return torch.ops.heddle.reshard(x, line, adjoint, plan.comm.number)
@@ -56,7 +57,7 @@ def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 
 
 def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
-    look(x, plan.comm)
+    check_device(x, plan.comm)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
@@ -69,7 +70,7 @@ def dtype_of(x: torch.Tensor, text: str) -> str:
     return DTYPES[x.dtype]
 
 
-def look(x: torch.Tensor, comm: Comm) -> None:
+def check_device(x: torch.Tensor, comm: Comm) -> None:
     """Is it where this communicator moves tensors?"""
     if x.device.type == "cpu" or x.device.type == "cuda" and x.device.index == comm.device:
         return

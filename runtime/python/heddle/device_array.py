@@ -28,7 +28,7 @@ class _Tensor(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Seen:
+class DeviceArray:
     """What is looked at of an array, named as NumPy names it; strides in bytes."""
 
     address: int
@@ -58,7 +58,7 @@ def _dense(shape: Tuple[int, ...], itemsize: int) -> Tuple[int, ...]:
     return tuple(strides)
 
 
-def on_device(name: str, array: Any, device: int, stream: int) -> Seen:
+def device_array(name: str, array: Any, device: int, stream: int) -> DeviceArray:
     """An array in the memory of this rank's device. Its data is awaited in the order of `stream`: a producer that
     speaks DLPack sees to it, one that names another stream is refused."""
     if hasattr(array, "__cuda_array_interface__"):
@@ -69,7 +69,7 @@ def on_device(name: str, array: Any, device: int, stream: int) -> Seen:
                         "__dlpack__")
 
 
-def _by_interface(name: str, given: Any, stream: int) -> Seen:
+def _by_interface(name: str, given: Any, stream: int) -> DeviceArray:
     kind, size = re.fullmatch(r"[<|=](\w)(\d+)", given["typestr"]), 0
     dtype = given["typestr"]
     if kind is not None:
@@ -79,7 +79,7 @@ def _by_interface(name: str, given: Any, stream: int) -> Seen:
     if made_on is not None and _handle(made_on) != _handle(stream):
         raise ArgumentError(f"{name} is ready in the order of the stream {made_on:#x}, the call is for {stream:#x}")
     (address, is_read_only), shape = given["data"], tuple(given["shape"])
-    return Seen(address or 0, dtype, size, shape, given.get("strides") or _dense(shape, size), not is_read_only)
+    return DeviceArray(address or 0, dtype, size, shape, given.get("strides") or _dense(shape, size), not is_read_only)
 
 
 def _handle(stream: int) -> int:
@@ -87,7 +87,7 @@ def _handle(stream: int) -> int:
     return 0 if stream == 1 else stream
 
 
-def _by_dlpack(name: str, array: Any, device: int, stream: int) -> Seen:
+def _by_dlpack(name: str, array: Any, device: int, stream: int) -> DeviceArray:
     kind, number = (int(part) for part in array.__dlpack_device__())
     if kind not in (_CUDA, _CUDA_MANAGED) or number != device:
         raise ArgumentError(f"{name} lies on the device ({kind}, {number}) of DLPack, this rank's is "
@@ -100,4 +100,4 @@ def _by_dlpack(name: str, array: Any, device: int, stream: int) -> Seen:
     strides = tuple(stride * size for stride in found.strides[: found.ndim]) if found.strides else _dense(shape, size)
     dtype = _DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None
     dtype = dtype or f"({found.code}, {found.bits}, {found.lanes}) of DLPack"
-    return Seen((found.data or 0) + found.byte_offset, dtype, size, shape, strides, True)
+    return DeviceArray((found.data or 0) + found.byte_offset, dtype, size, shape, strides, True)
