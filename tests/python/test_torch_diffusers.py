@@ -55,10 +55,10 @@ def hunyuan(heads=4, **more):
         num_single_layers=1, num_refiner_layers=1, text_embed_dim=16, pooled_projection_dim=8, rope_axes_dim=(4, 4, 4),
         **more)
 
-def given_hunyuan(b, text, dtype):  # 45 tokens, and words of which some are not there
+def given_hunyuan(b, text, dtype, video=(3, 6, 10)):  # 45 tokens, and words of which some are not there
     draw = torch.Generator().manual_seed(7)
     x, words, pooled = (torch.randn(shape, generator=draw).to(dtype)
-                        for shape in ((b, 4, 3, 6, 10), (b, text, 16), (b, 8)))
+                        for shape in ((b, 4, *video), (b, text, 16), (b, 8)))
     there = torch.arange(text) < torch.tensor([[max(text - 3, 1)], [text]])[:b]
     return dict(hidden_states=x, timestep=torch.tensor([3, 500][:b]), encoder_hidden_states=words,
                 pooled_projections=pooled, guidance=torch.tensor([6.0] * b), encoder_attention_mask=there.long())
@@ -164,8 +164,9 @@ with heddle.Comm.open() as comm:
     compare(hunyuan(), given_hunyuan(2, 2, torch.float32), comm, within=1e-5)
     compare(hunyuan().bfloat16(), given_hunyuan(1, 35, torch.bfloat16), comm, gradients=False)
     refused(heddle.ArgumentError, "with a mask of text", heddle.diffusers.parallelize, hunyuan(), comm, "ring")
-    refused(heddle.UnsupportedError, "token_replace", heddle.diffusers.parallelize,
-            hunyuan(image_condition_type="token_replace"), comm)
+    # a picture of 24 tokens before 24 others: of 16 to each rank 16, 8 and none are the picture's
+    picture = given_hunyuan(2, 35, torch.float32, (2, 8, 12))
+    compare(hunyuan(image_condition_type="token_replace"), picture, comm)
 
     assert "over text and video" in compare(cogvideox(), given_cogvideox(2, torch.float32), comm)
     compare(cogvideox(2, True), given_cogvideox(1, torch.float32, True), comm, "ulysses")

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Sequence, Tuple, Union
 from .comm import Comm
 from .errors import ArgumentError, UnsupportedError
 from .torch.attending import Attend
-from .torch.modules import Gather, Parallel, Sizes, Split, Step, Switch, put_on
+from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, put_on
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
@@ -73,22 +73,22 @@ def _ltx(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
 
 
 def _hunyuan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    if model.config.image_condition_type == "token_replace":
-        raise UnsupportedError("HunyuanVideoTransformer3DModel with image_condition_type token_replace: tokens of its "
-                               "first frame go by another way, which heddle does not cut")
     if method not in ("auto", "ulysses"):
         raise ArgumentError("HunyuanVideoTransformer3DModel attends with a mask of text, which ulysses knows and "
                             f"{method} does not")
     heads = model.config.num_attention_heads
     blocks, joint = "transformer_blocks", ("s", "l")
-    return {
+    plan: _Plan = {
         "rope": (Split("output.0", "s _", "s"), Split("output.1", "s _", "s")),
         f"{blocks}.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         f"{blocks}.*.attn": Attend(joint, "ulysses", saved),
         f"single_{blocks}.*.attn": Attend(joint, "ulysses", saved),
         "proj_out": Gather("output", "b s o", "s"),
-    }, (f"ulysses over video and text, both cut, with the text's mask; {min(heads, comm.size)} of {comm.size} ranks "
-        "have heads: bitwise as one process")
+    }
+    if model.config.image_condition_type == "token_replace":  # tokens of the first frame, a picture, are treated apart
+        plan.update({f"{blocks}.*": Count("num_tokens", "s"), f"single_{blocks}.*": Count("num_tokens", "s")})
+    return plan, ("ulysses over video and text, both cut, with the text's mask; "
+                  f"{min(heads, comm.size)} of {comm.size} ranks have heads: bitwise as one process")
 
 
 def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from .attending import Attend
 from .attention_op import attention, linear_attention
 from .gradients import reduce_gradients
-from .modules import Gather, Parallel, Sizes, Split, Switch, parallelize
+from .modules import Count, Gather, Parallel, Sizes, Split, Switch, parallelize
 from .process_group import from_process_group
 from .reshard import empty, gather, split, switch
 
 if TYPE_CHECKING:
     from .dtensor import redistribute
 
-__all__ = ["Attend", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty", "from_process_group",
-           "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients", "split", "switch"]
+__all__ = ["Attend", "Count", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
+           "from_process_group", "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients", "split",
+           "switch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -212,12 +212,29 @@ class Gather:
         return apply
 
 
+@dataclass(frozen=True)
+class Count:
+    """From a number of rows, the first of the whole dim `over`, to how many of them this rank has:
+    `Count("num_tokens", "s")`. The number is an argument by itself, no tensor."""
+
+    what: str
+    over: str
+
+    def _made(self, ranks: _Ranks) -> Callable[[int], int]:
+        def apply(count: int) -> int:
+            if self.over not in ranks.sizes:
+                raise ArgumentError(f"Count: the extent of '{self.over}' is not known yet: a Split before says it")
+            lo, length = ranks.part(self.over)
+            return min(max(count - lo, 0), length)
+        return apply
+
+
 def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
     text, adjoint, _ = texts_of(line)
     return torch.ops.heddle.reshard(x, text, adjoint, comm.number)
 
 
-Step = Union[Sizes, Split, Switch, Gather, Attend]
+Step = Union[Sizes, Split, Switch, Gather, Count, Attend]
 
 
 class Parallel:
@@ -300,8 +317,8 @@ def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) ->
     return [module.register_forward_pre_hook(hook, with_kwargs=True)]
 
 
-def _at(value: Any, path: List[str], apply: _Apply) -> Any:
-    """`apply` on the tensor at this place of a tuple or list; an argument that is None stays it."""
+def _at(value: Any, path: List[str], apply: Callable[[Any], Any]) -> Any:
+    """`apply` on what is at this place of a tuple or list; an argument that is None stays it."""
     if value is None:
         return None
     if not path:
