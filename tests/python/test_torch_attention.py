@@ -1,7 +1,7 @@
 """Attention of torch tensors over a sharded sequence: bits, gradients, torch.compile."""
 from ranks import JUDGE, fork
 
-import torch  # once for all ranks
+import torch._dynamo  # once for all ranks
 
 COMMON = JUDGE + """
 import torch

@@ -64,6 +64,35 @@ print("ok")
 """, 2)
 
 
+def test_a_model_on_several_ranks_compiled(tmp_path):
+    fork(tmp_path, MODULES + """
+plan = {
+    "": Sizes("x", "b t _ _"),
+    "space.0": [Split("x", "(b t) s c", "s"), Attend("s"), Switch("output", "(b t) s c", "s", "t")],
+    "time.0": Attend("t"),
+    "last": Gather("input", "(b t) s c", "t"),
+}
+
+def agree(a, b):
+    assert a.shape == b.shape and (a - b).abs().max() <= 1e-12 * (1 + b.abs().max()), (a - b).abs().max()
+
+with heddle.Comm.open() as comm:
+    model = Model(heads=4).double()
+    model.space, model.time = model.space[:1], model.time[:1]
+    given, others = inputs(2, 7, 5), inputs(1, 4, 6)
+    wanted, of_others = stepped(model, *given), model(*others)["y"]
+    ht.parallelize(model, plan, comm)
+    compiled = torch.compile(model, backend="aot_eager")
+    got = stepped(compiled, *given)
+    ht.reduce_gradients(model.parameters(), sum_over=comm)
+    for a, b in zip([*got[:3], *(p.grad for p in model.parameters())], wanted):
+        agree(a, b)
+    with torch.no_grad():
+        agree(compiled(*others)["y"], of_others)
+print("ok")
+""", 2)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor wants g++")
 def test_compiled_by_inductor(tmp_path):
     fork(tmp_path, f"""

@@ -144,13 +144,14 @@ def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
 
 
 class Attended:
-    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C."""
+    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C. A compiler leaves
+    it as it is, and what it calls: modes are beyond torch's."""
 
     def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Any):
         self._module, self._own = module, module.__dict__.get("forward")
         # A partial, which is copied together with its module.
         module.forward = functools.update_wrapper(  # type: ignore[method-assign]
-            functools.partial(_attended, module.forward, pattern, step, ranks), module.forward)
+            functools.partial(torch.compiler.disable(_attended), module.forward, pattern, step, ranks), module.forward)
 
     def remove(self) -> None:
         if self._own is None:

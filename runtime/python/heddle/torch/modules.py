@@ -267,6 +267,7 @@ def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[
 
 
 def put_on(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[Step]]], comm: Comm, why: str) -> Parallel:
+    """As `parallelize`; `why` is what the handle says of the plan."""
     ranks = _Ranks(comm)
     handle = Parallel(ranks, why)
     try:
