@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .dtensor import redistribute
 
 __all__ = ["Attend", "Count", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
-           "from_process_group", "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients", "split",
-           "switch"]
+           "from_process_group", "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients",
+           "split", "switch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -144,8 +144,8 @@ def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
 
 
 class Attended:
-    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C. A compiler leaves
-    it as it is, and what it calls: modes are beyond torch's."""
+    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C. A compiler
+    leaves it as it is, and what it calls: modes are beyond torch's."""
 
     def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Any):
         self._module, self._own = module, module.__dict__.get("forward")
