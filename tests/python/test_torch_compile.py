@@ -68,9 +68,8 @@ def test_a_model_on_several_ranks_compiled(tmp_path):
     fork(tmp_path, MODULES + """
 plan = {
     "": Sizes("x", "b t _ _"),
-    "space.0": [Split("x", "(b t) s c", "s"), Attend("s"), Switch("output", "(b t) s c", "s", "t")],
-    "time.0": Attend("t"),
-    "last": Gather("input", "(b t) s c", "t"),
+    "space.0": [Split("x", "(b t) s c", "s"), Attend("s")],
+    "last": [Switch("input", "(b t) s c", "s", "t"), Gather("input", "(b t) s c", "t")],
 }
 
 def agree(a, b):
