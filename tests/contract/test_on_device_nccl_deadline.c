@@ -206,9 +206,14 @@ static heddle_status is_left(heddle_comm *comm, void *arg)
         HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
         CHECK(heddle_reshard_wait(reshard) == HEDDLE_ERR_TIMEOUT);
     }
-    heddle_reshard_destroy(reshard);
+    if (l->fails_half_way) { /* in either order */
+        heddle_reshard_destroy(reshard);
+    }
     heddle_buffer_free(comm, src);
     heddle_buffer_free(comm, dst);
+    if (!l->fails_half_way) {
+        heddle_reshard_destroy(reshard);
+    }
     reshard = NULL;
     src = dst = NULL;
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(5));

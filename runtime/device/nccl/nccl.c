@@ -128,9 +128,12 @@ static void end(void *handle, int gives_up)
     if (nccl == NULL) {
         return;
     }
-    if (!nccl->is_borrowed && nccl->comm != NULL && enter(&before, nccl->device) == HEDDLE_OK) {
+    if (!nccl->is_borrowed && nccl->comm != NULL) {
+        int has_entered = enter(&before, nccl->device) == HEDDLE_OK; /* a device that fails keeps nothing alive */
         (void)(gives_up ? ncclCommAbort(nccl->comm) : ncclCommDestroy(nccl->comm));
-        leave(before);
+        if (has_entered) {
+            leave(before);
+        }
     }
     free(nccl);
 }
