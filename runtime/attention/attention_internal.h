@@ -82,6 +82,7 @@ typedef struct hd_core {
     struct hd_hop *hop[3]; /* of HD_TRAVEL, HD_SUMS, HD_SPREAD */
     int lends;             /* blocks are read where they lie; those of HD_SPREAD go round */
     void *travel[2];       /* blocks in hand */
+    struct hd_held *held;  /* [nranks] scratch: those that are lent */
     void *sum[3];          /* partial sums in hand */
     void *method;          /* what the method keeps besides */
     const void *e, *f;     /* projections */
@@ -134,13 +135,19 @@ typedef struct hd_poll {
     void *ctx;
 } hd_poll;
 
-/* Own queries against the keys of ring member `member` (block.c). */
-heddle_status hd_core_forward_block(hd_core *core, const void *q, const void *kv, int member,
-                                    const hd_carry_arrays *carry, hd_poll poll);
+/* A block of ring member `member`, wherever it lies. */
+typedef struct hd_held {
+    const void *block;
+    int member;
+} hd_held;
+
+/* Own queries against the keys of these members, in this order (block.c). */
+heddle_status hd_core_forward_blocks(hd_core *core, const void *q, const hd_held *held, int count,
+                                     const hd_carry_arrays *carry, hd_poll poll);
 void hd_core_start(hd_core *core, const hd_carry_arrays *carry);
 void hd_core_finish(hd_core *core, const hd_carry_arrays *carry, void *lse);
 /* Adds to x->dq and to dkv, the gradient of kv. */
-heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const void *kv, int member, void *dkv,
+heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const hd_held *held, void *dkv,
                                      hd_poll poll);
 
 /* A thread's part of core->scratch and core->wide. */
@@ -175,10 +182,11 @@ void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair
 /* --- rings (core_ring.c, ring_make.c) ----------------------------------------------------------------------------- */
 
 /* One turn round the ring. Blocks travel or lie where they are lent, or partial sums of them come home, or both. The
- * visitor is called for every member once, own first: `held` is the member's block (NULL when nothing travels), `sum`
- * where its contribution to the member's sum is to be added (zeroed; own: own_sum). */
+ * visitor gets every member once, own first: its block (NULL when nothing travels), and where the contribution to its
+ * sum is to be added (zeroed; own: own_sum). It gets one at a time, or, where blocks are lent and no sums go round, all
+ * at once. */
 enum { HD_TRAVEL, HD_SUMS, HD_SPREAD, HD_HOPS }; /* blocks in storage type, sums, finished sums in real type */
-typedef heddle_status (*hd_visit_fn)(void *ctx, int member, const void *held, void *sum, hd_poll poll);
+typedef heddle_status (*hd_visit_fn)(void *ctx, const hd_held *held, int count, void *sum, hd_poll poll);
 typedef struct hd_ring_walk {
     const void *block;       /* own block; NULL: nothing travels */
     int kind;                /* of what travels: HD_TRAVEL or HD_SPREAD */

@@ -1,4 +1,4 @@
-/* Own queries against the keys of one ring member: every head, sample, and pair of row segments. */
+/* Own queries against the keys of ring members: every head, sample, and pair of row segments. */
 #include "runtime/attention/attention_internal.h"
 #include "runtime/base/threads.h"
 
@@ -161,11 +161,11 @@ typedef struct key_rows {
     const char *k, *v;
 } key_rows;
 
-static key_rows rows_of(const hd_core *core, const void *kv, int member, const hd_turn *turn)
+static key_rows rows_of(const hd_core *core, const hd_held *held, const hd_turn *turn)
 {
     const hd_attn_problem *p = core->problem;
-    int64_t rows = core->rows[member].rows, elems = rows * p->width;
-    const char *k = (const char *)kv + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
+    int64_t elems = core->rows[held->member].rows * p->width;
+    const char *k = (const char *)held->block + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
     const char *v = k + core->kv_heads * p->batch * elems * p->elem_bytes;
     if (p->dtype != HEDDLE_BF16) {
         return (key_rows){k, v};
@@ -179,16 +179,15 @@ static key_rows rows_of(const hd_core *core, const void *kv, int member, const h
 typedef struct work {
     hd_core *core;
     const char *q;
-    const void *kv;
-    int member;
-    int64_t key_rows;
+    const hd_held *held; /* [count] */
+    int count;
     hd_pair_fn fn;
     const hd_carry_arrays *carry;
     const hd_core_backward *x;
     char *dkv;
 } work;
 
-/* One turn of it. */
+/* One turn of it, against one member's keys. */
 typedef struct share {
     const work *work;
     key_rows keys;
@@ -230,7 +229,8 @@ static void backward_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
     hd_attn_block block = block_of(s, pair);
     int64_t real = p->real_bytes, row_bytes = p->width * real;
     int64_t row = hd_core_row(w->core, pair);
-    int64_t key = (pair->kv_head * p->batch + pair->batch) * w->key_rows + pair->k_at;
+    int64_t rows = w->core->rows[w->held->member].rows;
+    int64_t key = (pair->kv_head * p->batch + pair->batch) * rows + pair->k_at;
     char *dk = w->dkv + key * row_bytes;
     hd_attn_grad grad = {.d_o = (const char *)w->x->d_o + row * row_bytes,
                          .top = (const char *)w->x->top + row * real,
@@ -238,32 +238,30 @@ static void backward_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
                          .delta = (const char *)w->x->delta + row * real,
                          .dq = (char *)w->x->dq + row * row_bytes,
                          .dk = dk,
-                         .dv = dk + w->core->kv_heads * p->batch * w->key_rows * row_bytes};
+                         .dv = dk + w->core->kv_heads * p->batch * rows * row_bytes};
     w->core->kernels->backward(&block, &grad, hd_core_scratch(w->core, turn->thread));
 }
 
 static void run_turn(void *ctx, const hd_turn *turn)
 {
     const work *w = ctx;
-    if (w->core->rows[w->core->rank].rows > 0) {
-        share s = {w, rows_of(w->core, w->kv, w->member, turn)};
-        hd_core_pairs(w->core, turn, w->member, w->fn, &s);
+    for (int i = 0; i < w->count && w->core->rows[w->core->rank].rows > 0; i++) {
+        share s = {w, rows_of(w->core, &w->held[i], turn)};
+        hd_core_pairs(w->core, turn, w->held[i].member, w->fn, &s);
     }
 }
 
-heddle_status hd_core_forward_block(hd_core *core, const void *q, const void *kv, int member,
-                                    const hd_carry_arrays *carry, hd_poll poll)
+heddle_status hd_core_forward_blocks(hd_core *core, const void *q, const hd_held *held, int count,
+                                     const hd_carry_arrays *carry, hd_poll poll)
 {
-    work w = {.core = core, .q = q, .kv = kv, .member = member, .fn = forward_pair, .carry = carry};
-    w.key_rows = core->rows[member].rows;
+    work w = {.core = core, .q = q, .held = held, .count = count, .fn = forward_pair, .carry = carry};
     return hd_core_each_head(core, 1, run_turn, &w, poll);
 }
 
-heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const void *kv, int member, void *dkv,
+heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, const hd_held *held, void *dkv,
                                      hd_poll poll)
 {
-    work w = {.core = core, .q = x->q, .kv = kv, .member = member, .fn = backward_pair, .x = x, .dkv = dkv};
-    w.key_rows = core->rows[member].rows;
+    work w = {.core = core, .q = x->q, .held = held, .count = 1, .fn = backward_pair, .x = x, .dkv = dkv};
     return hd_core_each_head(core, 0, run_turn, &w, poll);
 }
 

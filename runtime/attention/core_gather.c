@@ -118,14 +118,14 @@ static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)
 {
     heddle_status st = HEDDLE_OK;
     gather_state *state = core->method;
-    const void *kv = x->kv;
+    hd_held all = {x->kv, 1};
     hd_carry_arrays carry = {x->o, x->top, x->log_sum};
     if (state->gather != NULL) {
         HD_TRY(hd_reshard_counted(state->gather, x->kv, state->kv, &core->moved[0]));
-        kv = state->kv;
+        all.block = state->kv;
     }
     hd_core_start(&state->core, &carry);
-    HD_TRY(hd_core_forward_block(&state->core, x->q, kv, 1, &carry, (hd_poll){NULL, NULL}));
+    HD_TRY(hd_core_forward_blocks(&state->core, x->q, &all, 1, &carry, (hd_poll){NULL, NULL}));
     hd_core_finish(&state->core, &carry, x->lse);
 out:
     return st;
@@ -135,12 +135,13 @@ static heddle_status gather_backward(hd_core *core, const hd_core_backward *x)
 {
     heddle_status st = HEDDLE_OK;
     gather_state *state = core->method;
+    const hd_held all = {state->gather != NULL ? state->kv : x->kv, 1};
     if (state->gather == NULL) {
-        return hd_core_backward_block(&state->core, x, x->kv, 1, x->dkv, (hd_poll){NULL, NULL});
+        return hd_core_backward_block(&state->core, x, &all, x->dkv, (hd_poll){NULL, NULL});
     }
     int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
     memset(state->dkv, 0, (size_t)(elems * core->problem->real_bytes));
-    HD_TRY(hd_core_backward_block(&state->core, x, state->kv, 1, state->dkv, (hd_poll){NULL, NULL}));
+    HD_TRY(hd_core_backward_block(&state->core, x, &all, state->dkv, (hd_poll){NULL, NULL}));
     HD_TRY(hd_reshard_counted(state->home, state->dkv, x->dkv, &core->moved[1]));
 out:
     return st;

@@ -65,13 +65,18 @@ static int member_of(const hd_core *core, int step)
     return (core->rank - step + core->nranks) % core->nranks;
 }
 
+static int is_lent(const hd_core *core, int kind)
+{
+    return core->hop[kind] != NULL && core->hop[kind]->lends;
+}
+
 /* Before the visit: the block in hand goes on to the next rank, or the one to be visited is found where it lies. */
 static heddle_status take_block(hd_core *core, const hd_ring_walk *walk, int step, const void **held)
 {
     heddle_status st = HEDDLE_OK;
     hd_hop *hop = core->hop[walk->kind];
     int member = member_of(core, step);
-    if (hop == NULL || !hop->lends) {
+    if (!is_lent(core, walk->kind)) {
         return step < core->nranks - 1 ? start(core, walk->kind, step, *held, core->travel[step % 2]) : HEDDLE_OK;
     }
     if (step > 0 && core->rows[member].rows > 0) {
@@ -88,7 +93,7 @@ static heddle_status leave_block(hd_core *core, const hd_ring_walk *walk, int st
     heddle_status st = HEDDLE_OK;
     hd_hop *hop = core->hop[walk->kind];
     int is_last = step == core->nranks - 1, member = member_of(core, step);
-    if (hop == NULL || !hop->lends) {
+    if (!is_lent(core, walk->kind)) {
         HD_TRY(is_last ? HEDDLE_OK : finish(core, walk->kind));
         *held = core->travel[step % 2];
         return HEDDLE_OK;
@@ -105,7 +110,7 @@ out:
 heddle_status hd_ring_lend(hd_core *core, const void *blocks)
 {
     hd_hop *hop = core->hop[HD_TRAVEL];
-    if (hop == NULL || !hop->lends) {
+    if (!is_lent(core, HD_TRAVEL)) {
         return HEDDLE_OK;
     }
     memset(hop->at, 0, (size_t)core->nranks * sizeof *hop->at);
@@ -116,7 +121,7 @@ heddle_status hd_ring_lend(hd_core *core, const void *blocks)
 heddle_status hd_ring_regain(hd_core *core, heddle_status st)
 {
     hd_hop *hop = core->hop[HD_TRAVEL];
-    if (hop == NULL || !hop->lends) {
+    if (!is_lent(core, HD_TRAVEL)) {
         return st;
     }
     HD_TRY(st);
@@ -146,12 +151,33 @@ out:
     return st;
 }
 
+/* All blocks lie still: a head sees them one after the other while what it carries is in the cache. No rank has to wait
+ * longer for that: none returns before the last has read everything. */
+static heddle_status visit_all(hd_core *core, const hd_ring_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    const void *held = walk->block;
+    for (int i = 0; i < core->nranks; i++) {
+        HD_TRY(take_block(core, walk, i, &held));
+        core->held[i] = (hd_held){held, member_of(core, i)};
+    }
+    HD_TRY(walk->visit(walk->ctx, core->held, core->nranks, NULL, (hd_poll){poll_hops, core}));
+    for (int i = 0; i < core->nranks; i++) {
+        HD_TRY(leave_block(core, walk, i, &held));
+    }
+out:
+    return st;
+}
+
 heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
     int n = core->nranks;
     const void *held = walk->block;
     hd_poll poll = {n > 1 ? poll_hops : NULL, core};
+    if (walk->block != NULL && walk->own_sum == NULL && is_lent(core, walk->kind)) {
+        return visit_all(core, walk);
+    }
     for (int i = 0; i < n; i++) {
         int member = member_of(core, i);
         if (walk->block != NULL) {
@@ -161,7 +187,8 @@ heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk)
         if (walk->own_sum != NULL && i > 0 && sum_elems > 0) {
             memset(core->sum[0], 0, (size_t)(sum_elems * core->problem->real_bytes));
         }
-        HD_TRY(walk->visit(walk->ctx, member, held, i == 0 ? walk->own_sum : core->sum[0], poll));
+        const hd_held one = {held, member};
+        HD_TRY(walk->visit(walk->ctx, &one, 1, i == 0 ? walk->own_sum : core->sum[0], poll));
         if (walk->own_sum != NULL && i > 0) {
             HD_TRY(pass_sum(core, walk, i, member));
         }
@@ -194,11 +221,11 @@ typedef struct forward_turn {
     hd_carry_arrays carry;
 } forward_turn;
 
-static heddle_status forward_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+static heddle_status forward_visit(void *ctx, const hd_held *held, int count, void *sum, hd_poll poll)
 {
     forward_turn *turn = ctx;
     (void)sum;
-    return hd_core_forward_block(turn->core, turn->x->q, held, member, &turn->carry, poll);
+    return hd_core_forward_blocks(turn->core, turn->x->q, held, count, &turn->carry, poll);
 }
 
 static heddle_status ring_forward(hd_core *core, const hd_core_forward *x)
@@ -206,10 +233,13 @@ static heddle_status ring_forward(hd_core *core, const hd_core_forward *x)
     heddle_status st = HEDDLE_OK;
     forward_turn turn = {core, x, {x->o, x->top, x->log_sum}};
     hd_ring_walk walk = {.block = x->kv, .visit = forward_visit, .ctx = &turn};
-    hd_core_start(core, &turn.carry);
     HD_TRY(hd_ring_lend(core, x->kv));
-    HD_TRY(hd_ring_regain(core, hd_ring_run(core, &walk)));
-    hd_core_finish(core, &turn.carry, x->lse);
+    hd_core_start(core, &turn.carry);
+    st = hd_ring_run(core, &walk);
+    if (st == HEDDLE_OK) { /* others may still be reading */
+        hd_core_finish(core, &turn.carry, x->lse);
+    }
+    return hd_ring_regain(core, st);
 out:
     return st;
 }
@@ -219,10 +249,11 @@ typedef struct backward_turn {
     const hd_core_backward *x;
 } backward_turn;
 
-static heddle_status backward_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+static heddle_status backward_visit(void *ctx, const hd_held *held, int count, void *sum, hd_poll poll)
 {
     backward_turn *turn = ctx;
-    return hd_core_backward_block(turn->core, turn->x, held, member, sum, poll);
+    (void)count; /* sums go round */
+    return hd_core_backward_block(turn->core, turn->x, held, sum, poll);
 }
 
 static heddle_status ring_backward(hd_core *core, const hd_core_backward *x)

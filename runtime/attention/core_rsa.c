@@ -79,14 +79,15 @@ struct round_work {
     double scale;
     int index; /* of what goes round: keys 0, values 1 */
     int keeps; /* hd_ring_walk */
-    /* the present member */
-    int member;
-    const char *held;
+    /* the present visit */
+    const hd_held *held;
+    int count;
     char *sum;
 };
 
 typedef struct share {
     const round_work *work;
+    int member;
     const char *keys; /* of the present head and sample, as reals; NULL: nothing travels */
 } share;
 
@@ -98,7 +99,7 @@ static void round_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
     const hd_attn_problem *p = core->problem;
     const rsa_state *state = core->method;
     int64_t row = hd_core_row(core, pair), row_bytes = p->width * p->real_bytes;
-    int64_t k_row = (pair->kv_head * p->batch + pair->batch) * core->rows[w->member].rows + pair->k_at;
+    int64_t k_row = (pair->kv_head * p->batch + pair->batch) * core->rows[s->member].rows + pair->k_at;
     hd_attn_block block = {.q = w->query + row * row_bytes,
                            .k = s->keys != NULL ? s->keys + pair->k_at * row_bytes : NULL,
                            .nq = pair->nq,
@@ -106,33 +107,40 @@ static void round_pair(void *ctx, const hd_turn *turn, const hd_pair *pair)
                            .d = p->width,
                            .diagonal = pair->diagonal,
                            .scale = w->scale};
-    int64_t column = state->at[w->member] + pair->k_at;
+    int64_t column = state->at[s->member] + pair->k_at;
     hd_attn_matrix matrix = {w->matrix + (row * state->columns + column) * p->real_bytes, state->columns};
     w->work(w, turn->thread, &block, &matrix, row, k_row);
+}
+
+/* Rows of one head and sample as reals. */
+static const char *keys_of(const hd_core *core, const hd_held *held, const hd_turn *turn)
+{
+    const hd_attn_problem *p = core->problem;
+    int64_t elems = core->rows[held->member].rows * p->width;
+    const char *keys = (const char *)held->block + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
+    void *wide = hd_core_wide(core, turn->thread);
+    if (p->dtype != HEDDLE_BF16) {
+        return keys;
+    }
+    core->table->convert(wide, HEDDLE_F32, keys, HEDDLE_BF16, elems);
+    return wide;
 }
 
 static void round_turn(void *ctx, const hd_turn *turn)
 {
     const round_work *w = ctx;
-    const hd_attn_problem *p = w->core->problem;
-    int64_t elems = w->core->rows[w->member].rows * p->width;
-    share s = {.work = w};
-    if (w->held != NULL) {
-        s.keys = w->held + (turn->kv_head * p->batch + turn->batch) * elems * p->elem_bytes;
-        if (p->dtype == HEDDLE_BF16) {
-            void *wide = hd_core_wide(w->core, turn->thread);
-            w->core->table->convert(wide, HEDDLE_F32, s.keys, HEDDLE_BF16, elems);
-            s.keys = wide;
-        }
+    for (int i = 0; i < w->count; i++) {
+        share s = {.work = w, .member = w->held[i].member};
+        s.keys = w->held[i].block != NULL ? keys_of(w->core, &w->held[i], turn) : NULL;
+        hd_core_pairs(w->core, turn, s.member, round_pair, &s);
     }
-    hd_core_pairs(w->core, turn, w->member, round_pair, &s);
 }
 
-static heddle_status round_visit(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+static heddle_status round_visit(void *ctx, const hd_held *held, int count, void *sum, hd_poll poll)
 {
     round_work *w = ctx;
-    w->member = member;
     w->held = held;
+    w->count = count;
     w->sum = sum;
     return hd_core_each_head(w->core, 0, round_turn, w, poll);
 }
@@ -236,11 +244,11 @@ static heddle_status rsa_forward(hd_core *core, const hd_core_forward *x)
     return st == HEDDLE_OK ? hd_ring_regain(core, forward_rounds(core, x)) : st;
 }
 
-static heddle_status no_work(void *ctx, int member, const void *held, void *sum, hd_poll poll)
+static heddle_status no_work(void *ctx, const hd_held *held, int count, void *sum, hd_poll poll)
 {
     (void)ctx;
-    (void)member;
     (void)held;
+    (void)count;
     (void)sum;
     return poll.poll != NULL ? poll.poll(poll.ctx) : HEDDLE_OK;
 }

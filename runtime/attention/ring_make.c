@@ -130,6 +130,9 @@ heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS], 
             mine = hd_core_buffer(&core->sum[i], core, rows * bytes_a_row[HD_SUMS]);
         }
     }
+    if (mine == HEDDLE_OK) {
+        mine = hd_alloc((void **)&core->held, (size_t)core->nranks, sizeof *core->held, "a ring");
+    }
     HD_TRY(hd_comm_agree(core->comm, mine));
     for (int kind = 0; kind < HD_HOPS; kind++) {
         if (bytes_a_row[kind] > 0) {
@@ -154,4 +157,5 @@ void hd_ring_destroy(hd_core *core)
     for (int i = 0; i < 3; i++) {
         heddle_buffer_free(core->comm, core->sum[i]);
     }
+    hd_free(core->held);
 }
