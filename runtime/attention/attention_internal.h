@@ -83,7 +83,7 @@ typedef struct hd_core {
     int lends;             /* blocks are read where they lie; those of HD_SPREAD go round */
     void *travel[2];       /* blocks in hand */
     struct hd_held *held;  /* [nranks] scratch: those that are lent */
-    void *sum[3];          /* partial sums in hand */
+    void *sum[3];          /* partial sums: the one being made, the next one, the one that arrives */
     void *method;          /* what the method keeps besides */
     const void *e, *f;     /* projections */
     void *de, *df;

@@ -2,7 +2,7 @@
  * behind them in the type of the arithmetic. With one member this is the local method.
  *
  * One turn round the ring: blocks travel, partial sums come home, work is done meanwhile. Where all members reach one
- * another's memory the blocks stay: each member reads them where they lie, in the same order.
+ * another's memory both stay: each member reads them where they lie, in the same order.
  *
  * In step i rank r holds the block of member r - i. Its contribution to that member's sum joins what the rank before
  * has added up for it, and goes on; after the last step it is one hop from home. So sums of N blocks take N - 1 hops,
@@ -129,24 +129,60 @@ heddle_status hd_ring_regain(hd_core *core, heddle_status st)
     hop->step = -1;
     return HEDDLE_OK;
 out:
-    return hd_channel_forgo(hop->channel, st);
+    for (int kind = 0; kind < HD_HOPS; kind++) {
+        if (is_lent(core, kind) && core->hop[kind]->step >= 0) {
+            st = hd_channel_forgo(core->hop[kind]->channel, st);
+        }
+    }
+    return st;
+}
+
+static heddle_status give_sum(hd_core *core, int step, void *sum)
+{
+    hd_hop *hop = core->hop[HD_SUMS];
+    if (!is_lent(core, HD_SUMS)) {
+        return start(core, HD_SUMS, step, sum, core->sum[2]);
+    }
+    hop->step = step;
+    return hd_channel_lend(hop->channel, &(hd_leg){.transfer = hop->transfer[0], .src = sum});
+}
+
+/* What the rank before has given is added to `sum`; what this one gave is its own again. */
+static heddle_status take_sum(hd_core *core, void *sum, int64_t elems)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_hop *hop = core->hop[HD_SUMS];
+    const void *theirs = core->sum[2];
+    int before = member_of(core, 1);
+    if (is_lent(core, HD_SUMS)) {
+        HD_TRY(hd_channel_borrow(hop->channel, before, &theirs));
+    } else {
+        HD_TRY(finish(core, HD_SUMS));
+    }
+    core->kernels->add(sum, theirs, elems);
+    if (is_lent(core, HD_SUMS)) {
+        HD_TRY(hd_channel_return(hop->channel, before));
+        HD_TRY(hd_channel_regain(hop->channel));
+        count(core, hop->send_bytes[hop->step]);
+        hop->step = -1;
+    }
+out:
+    return st;
 }
 
 /* The sum that has arrived joins the one made here, which goes on. */
 static heddle_status pass_sum(hd_core *core, const hd_ring_walk *walk, int step, int member)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t elems = core->rows[member].rows * walk->sum_elems_a_row;
     if (step > 1) {
-        HD_TRY(finish(core, HD_SUMS));
-        core->kernels->add(core->sum[0], core->sum[2], elems);
+        HD_TRY(take_sum(core, core->sum[0], core->rows[member].rows * walk->sum_elems_a_row));
     }
     void *made = core->sum[0];
     if (core->nranks > 2) {
         core->sum[0] = core->sum[1];
         core->sum[1] = made;
     }
-    HD_TRY(start(core, HD_SUMS, step - 1, made, core->sum[2]));
+    HD_TRY(give_sum(core, step - 1, made));
 out:
     return st;
 }
@@ -197,8 +233,7 @@ heddle_status hd_ring_run(hd_core *core, const hd_ring_walk *walk)
         }
     }
     if (walk->own_sum != NULL && n > 1) {
-        HD_TRY(finish(core, HD_SUMS));
-        core->kernels->add(walk->own_sum, core->sum[2], core->rows[core->rank].rows * walk->sum_elems_a_row);
+        HD_TRY(take_sum(core, walk->own_sum, core->rows[core->rank].rows * walk->sum_elems_a_row));
     }
 out:
     return st;

@@ -5,7 +5,8 @@
 #include "runtime/attention/attention_internal.h"
 #include "runtime/move/move.h"
 
-/* Blocks, or sums of them, from the rank before to the next; or blocks from their owners. */
+/* Blocks, or sums of them, from the rank before to the next; or blocks from their owners. Lent blocks are lent for a
+ * whole call, lent sums from step to step. */
 typedef struct hd_hop {
     hd_channel *channel;
     hd_transfer **transfer; /* by step; one where all members hold as many rows, or where blocks are lent */
@@ -14,7 +15,7 @@ typedef struct hd_hop {
     int64_t bytes_a_row; /* of a block */
     int lends;
     const void **at; /* [nranks] where the lent blocks of a member begin; NULL: not borrowed */
-    int step;        /* in flight; -1 */
+    int step;        /* in flight, or lent; -1 */
 } hd_hop;
 
 #endif

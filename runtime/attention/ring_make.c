@@ -90,7 +90,7 @@ static heddle_status create_hop(hd_core *core, int kind, int64_t bytes_a_row, in
     int n = core->nranks, r = core->rank;
     hd_transfer_spec *spec = NULL;
     hd_part *part = NULL;
-    heddle_status mine = hop_alloc(&core->hop[kind], core, kind == HD_TRAVEL && core->lends);
+    heddle_status mine = hop_alloc(&core->hop[kind], core, kind != HD_SPREAD && core->lends);
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&spec, (size_t)n, sizeof *spec, "a ring") : mine;
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&part, 2 * (size_t)n, sizeof *part, "a ring") : mine;
     HD_TRY(hd_comm_agree(core->comm, mine));
@@ -102,7 +102,11 @@ static heddle_status create_hop(hd_core *core, int kind, int64_t bytes_a_row, in
         describe_step(&spec[i], &part[2 * i], &part[2 * i + 1], core, hop->send_bytes[i],
                       core->rows[(member + n - 1) % n].rows * bytes_a_row);
     }
-    if (hop->lends) {
+    if (hop->lends && kind == HD_SUMS) { /* to the next one, of whatever member */
+        int64_t most_bytes = hd_core_most_rows(core) * bytes_a_row;
+        describe_step(spec, part, part + 1, core, most_bytes, most_bytes);
+        spec->lends = 1;
+    } else if (hop->lends) {
         describe_loan(spec, part, core, lent * bytes_a_row);
     }
     HD_TRY(hd_transfers_create(hop->transfer, hop->channel, spec, hop->ntransfers, HEDDLE_OK));
@@ -116,7 +120,7 @@ heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS], 
 {
     heddle_status st = HEDDLE_OK, mine = HEDDLE_OK;
     int64_t rows = hd_core_most_rows(core);
-    if (core->nranks == 1) {
+    if (core->nranks == 1 || rows == 0) {
         return HEDDLE_OK;
     }
     core->lends = hd_can_lend(core->comm);
@@ -126,7 +130,8 @@ heddle_status hd_ring_create(hd_core *core, const int64_t bytes_a_row[HD_HOPS], 
         mine = hd_core_buffer(&core->travel[i], core, rows * block);
     }
     for (int i = 0; i < 3 && mine == HEDDLE_OK && bytes_a_row[HD_SUMS] > 0; i++) {
-        if (i != 1 || core->nranks > 2) { /* two ranks: the next sum is never begun while one is on its way */
+        int is_wanted = i == 0 || (i == 1 ? core->nranks > 2 : !core->lends);
+        if (is_wanted) { /* two ranks: the next sum is never begun while one is on its way; lent: none arrives */
             mine = hd_core_buffer(&core->sum[i], core, rows * bytes_a_row[HD_SUMS]);
         }
     }

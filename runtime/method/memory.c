@@ -46,7 +46,8 @@ void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int 
     if (ring > 1) {
         int64_t passed_bytes = again ? group->real_bytes : group->lends ? 0 : group->elem_bytes;
         out->workspace_bytes += (ring > 2 ? 2 : 1) * block * passed_bytes;
-        out->workspace_bytes += group->forward_only ? 0 : (ring > 2 ? 3 : 2) * block * group->real_bytes;
+        int sums = (ring > 2 ? 2 : 1) + !group->lends; /* those that are made, the one that arrives */
+        out->workspace_bytes += group->forward_only ? 0 : sums * block * group->real_bytes;
     }
 }
 

@@ -61,7 +61,11 @@ heddle_status hd_channel_borrow(hd_channel *c, int peer, const void **at)
     HD_TRY(await(c, HD_SLOT_READY, peer, words, 2));
     borrow(c, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    HD_TRY(hd_channel_heed(c));
+    st = hd_channel_heed(c);
+    if (st != HEDDLE_OK) {
+        borrow(c, -1); /* nobody is going to read it, and others wait for that */
+        goto out;
+    }
     *at = hd_link_at(c->link, peer, words[1]);
     return HEDDLE_OK;
 out:
