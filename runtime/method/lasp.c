@@ -6,9 +6,4 @@ static int64_t states(int member, int n)
     return member + 1 < n;
 }
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
-{
-    hd_sends_states(out, group, member, &hd_method_lasp);
-}
-
-const hd_method hd_method_lasp = {.name = "lasp", .kind = HEDDLE_STAGE_LINEAR, .sends = sends, .states = states};
+const hd_method hd_method_lasp = {.name = "lasp", .kind = HEDDLE_STAGE_LINEAR, .states = states};

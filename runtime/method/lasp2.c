@@ -13,10 +13,5 @@ static int64_t held(int n)
     return n; /* all of them */
 }
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
-{
-    hd_sends_states(out, group, member, &hd_method_lasp2);
-}
-
 const hd_method hd_method_lasp2 = {
-    .name = "lasp2", .kind = HEDDLE_STAGE_LINEAR, .sends = sends, .states = states, .gathers = 1, .held = held};
+    .name = "lasp2", .kind = HEDDLE_STAGE_LINEAR, .states = states, .gathers = 1, .held = held};

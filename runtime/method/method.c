@@ -217,7 +217,9 @@ static void add(hd_edge_cost *cost, const hd_method_group *g, __int128 busiest, 
 void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member)
 {
     *out = (hd_sends){0, 0, 0, 0};
-    if (method->sends != NULL && group->fibres > 0) {
+    if (group->fibres > 0 && method->states != NULL) {
+        hd_sends_states(out, group, member, method);
+    } else if (group->fibres > 0 && method->sends != NULL) {
         method->sends(out, group, member);
     }
 }
@@ -260,7 +262,7 @@ void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_meth
     hd_sends most = {0, 0, 0, 0};
     hd_sends all = {0, 0, 0, 0};
     memset(out, 0, sizeof *out);
-    if (method->sends == NULL) {
+    if (method == &hd_method_local) {
         return;
     }
     for (int m = 0; m < group->n; m++) {

@@ -54,10 +54,10 @@ typedef struct hd_method_group {
     int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
     int log_sum_exp, all_reduce;          /* heddle_attention_options */
     int forward_only;                     /* likewise */
+    int64_t projected_length;             /* likewise */
     int lends;                            /* blocks of a ring are read where they lie; 0 of the planner's */
     int64_t width_v, padded_width_v;      /* LINEAR: of v and o; of a state's row in memory */
     int64_t chunk_rows;                   /* LINEAR: wanted; 0: chosen */
-    int64_t projected_length;             /* likewise */
     int64_t *rows_before;                 /* [n + 1] rows of the members 0 .. m-1 */
     int *full_before;                     /* [n + 1] how many of them have any */
     int64_t rows_most, segment_rows_most; /* of a member; of a segment of `inner` members */
@@ -92,14 +92,14 @@ typedef struct hd_method {
     int (*heads_over)(const hd_method_group *group); /* ranks the heads are dealt to; NULL: none */
     /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
     const char *(*why_not)(char *reason, const hd_method_group *group);
-    /* Adds to *out; there are fibres. NULL: nothing. */
+    /* ATTENTION: adds to *out; there are fibres. NULL: nothing. */
     void (*sends)(hd_sends *out, const hd_method_group *group, int member);
     /* LINEAR: states that a member of n sends towards the end of the sequence; as many as its mirror image sends
-     * towards the beginning. */
+     * towards the beginning. NULL: none. */
     int64_t (*states)(int member, int n);
     int gathers; /* LINEAR: without decay what is sent one way serves the other, too */
-    int64_t (*held)(
-        int n);        /* LINEAR: states that a flow holds besides its own, the one that comes and the one that goes */
+    /* LINEAR: states that a flow holds besides its own, the one that comes and the one that goes. NULL: none. */
+    int64_t (*held)(int n);
     int keeps_weights; /* ATTENTION: backward takes them from memory, it does not make them anew */
     void (*holds)(hd_memory *out, const hd_method_group *group, int member); /* ATTENTION: adds; NULL: nothing more */
     /* ATTENTION; NULL: scores and values, in backward five products. */

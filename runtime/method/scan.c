@@ -17,10 +17,4 @@ static int64_t held(int n)
     return 1; /* what arrives in a step */
 }
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
-{
-    hd_sends_states(out, group, member, &hd_method_scan);
-}
-
-const hd_method hd_method_scan = {
-    .name = "scan", .kind = HEDDLE_STAGE_LINEAR, .sends = sends, .states = states, .held = held};
+const hd_method hd_method_scan = {.name = "scan", .kind = HEDDLE_STAGE_LINEAR, .states = states, .held = held};
