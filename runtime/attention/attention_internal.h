@@ -24,7 +24,8 @@ typedef struct hd_row_set {
 } hd_row_set;
 
 typedef struct hd_attn_problem {
-    heddle_attention_options options; /* key_lengths points to key_length below */
+    heddle_attention_options options; /* key_lengths NULL; key heads filled in */
+    uint64_t key_lengths_hash;        /* of all samples; 0: there are none */
     heddle_shape shape;
     heddle_dtype dtype, real;
     int64_t elem_bytes, real_bytes;

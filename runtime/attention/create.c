@@ -1,6 +1,5 @@
 /* Making an attention object: every step that can fail on one rank is followed by an agreement. */
 #include "runtime/attention/attention_private.h"
-#include "runtime/base/hash.h"
 #include "runtime/device/device.h"
 
 #include <stdio.h>
@@ -20,27 +19,21 @@ const hd_core_method *hd_core_method_of(const hd_attn_problem *problem)
 
 /* --- what is compared --------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_lengths(const int64_t *length, int64_t count)
+static void describe(hd_fields *fields, const hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout)
 {
-    return length != NULL ? hd_hash(HD_HASH_BASIS, length, (size_t)count * sizeof *length) : 0;
-}
-
-static void describe(hd_fields *fields, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
-                     const heddle_attention_options *o)
-{
+    const heddle_attention_options *o = &p->options;
     char text[HEDDLE_LINE_BYTES];
-    heddle_shape_format(text, sizeof text, shape);
+    heddle_shape_format(text, sizeof text, &p->shape);
     hd_fields_add(fields, "shape", "%s", text);
     heddle_mesh_format(text, sizeof text, mesh);
     hd_fields_add(fields, "mesh", "%s", text);
-    heddle_layout_format(text, sizeof text, layout, shape, mesh);
+    heddle_layout_format(text, sizeof text, layout, &p->shape, mesh);
     hd_fields_add(fields, "layout", "%s", text);
     hd_fields_add(fields, "method", "%s", heddle_attention_method_name(o->method));
     hd_fields_add(fields, "number of key heads", "%lld", (long long)o->kv_heads);
     hd_fields_add(fields, "mask", "%s", o->causal ? "causal" : "bidirectional");
     hd_fields_add(fields, "placement", "%s", o->placement == HEDDLE_PLACEMENT_ZIGZAG ? "zigzag" : "blocks");
-    hd_fields_add(fields, "set of key lengths", "%016llx",
-                  (unsigned long long)hash_lengths(o->key_lengths, shape->dim[0].extent));
+    hd_fields_add(fields, "set of key lengths", "%016llx", (unsigned long long)p->key_lengths_hash);
     hd_fields_add(fields, "scale", "%a", o->scale);
     hd_fields_add(fields, "log-sum-exp option", "%d", o->log_sum_exp != 0);
     hd_fields_add(fields, "forward-only option", "%d", o->forward_only != 0);
@@ -249,16 +242,11 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = NULL;
     hd_fields fields = {.what = "attention"};
-    heddle_attention_options taken, plain;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
     heddle_status mine = HD_NEED(out);
     mine = mine == HEDDLE_OK ? HD_NEED(shape) : mine;
     mine = mine == HEDDLE_OK ? HD_NEED(mesh) : mine;
     mine = mine == HEDDLE_OK ? HD_NEED(layout) : mine;
-    heddle_attention_options_init(&taken);
-    if (mine == HEDDLE_OK) {
-        mine = hd_struct_take(&taken, options, HD_STRUCT(heddle_attention_options, method));
-    }
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
     }
@@ -267,16 +255,14 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
         mine = hd_kernels_cpu(&a->core.table);
     }
     if (mine == HEDDLE_OK) {
-        mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, &taken, heddle_comm_rank(comm));
+        mine = hd_attn_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm));
     }
     if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         mine = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
                        heddle_comm_size(comm));
     }
     if (mine == HEDDLE_OK) {
-        plain = a->problem.options;
-        plain.key_lengths = taken.key_lengths;
-        describe(&fields, shape, mesh, layout, &plain);
+        describe(&fields, &a->problem, mesh, layout);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
     HD_TRY(create_all(a, mesh));

@@ -1,5 +1,6 @@
 /* Shape, mesh, layout and options -> what one rank of the sequence group holds and does. Pure. */
 #include "runtime/attention/attention_internal.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/threads.h"
 
 #include <heddle/sys/index.h>
@@ -310,7 +311,11 @@ heddle_status hd_attn_problem_make(hd_attn_problem *out, const heddle_shape *sha
     HD_TRY(check_sizes(out));
     HD_TRY(deal_heads(out, mesh));
     HD_TRY(gather_rows(out));
-    out->options.key_lengths = NULL; /* the caller's */
+    if (out->options.key_lengths != NULL) {
+        out->key_lengths_hash =
+            hd_hash(HD_HASH_BASIS, out->options.key_lengths, (size_t)out->shape.dim[0].extent * sizeof(int64_t));
+        out->options.key_lengths = NULL; /* the caller's */
+    }
 out:
     if (st != HEDDLE_OK) {
         hd_attn_problem_free(out);
