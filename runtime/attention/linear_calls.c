@@ -275,6 +275,7 @@ typedef struct argument {
     const char *name;
     const heddle_attention_array *array;
     heddle_attention_array *to;
+    int64_t width;
 } argument;
 
 static heddle_status check_arguments(const heddle_linear_attention *a, const argument *arguments, int n,
@@ -290,6 +291,21 @@ static heddle_status check_arguments(const heddle_linear_attention *a, const arg
     return HEDDLE_OK;
 }
 
+/* Without any it is dense. */
+static heddle_attention_array with_strides(const heddle_linear_attention *a, const heddle_attention_array *array,
+                                           int64_t width)
+{
+    heddle_attention_array out = array != NULL ? *array : (heddle_attention_array){.data = NULL};
+    int64_t *stride = out.stride_elems;
+    if (stride[0] == 0 && stride[1] == 0 && stride[2] == 0 && stride[3] == 0) {
+        stride[3] = 1;
+        stride[2] = width;
+        stride[1] = a->problem.heads * width;
+        stride[0] = a->problem.rows * stride[1];
+    }
+    return out;
+}
+
 static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, const char *function)
 {
     if (a->broken != HEDDLE_OK) {
@@ -300,7 +316,7 @@ static heddle_status take_arguments(heddle_linear_attention *a, const argument *
         return refuse(a, st);
     }
     for (int i = 0; i < n; i++) {
-        *arguments[i].to = arguments[i].array != NULL ? *arguments[i].array : (heddle_attention_array){.data = NULL};
+        *arguments[i].to = with_strides(a, arguments[i].array, arguments[i].width);
     }
     return HEDDLE_OK;
 }
@@ -314,7 +330,8 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
     }
-    const argument arguments[] = {{"q", q, &a->q}, {"k", k, &a->k}, {"v", v, &a->v}, {"o", o, &a->o}};
+    int64_t wk = a->problem.dk, wv = a->problem.dv;
+    const argument arguments[] = {{"q", q, &a->q, wk}, {"k", k, &a->k, wk}, {"v", v, &a->v, wv}, {"o", o, &a->o, wv}};
     heddle_status st = take_arguments(a, arguments, 4, __func__);
     if (st != HEDDLE_OK) {
         return st;
@@ -336,8 +353,10 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_backward: attention is NULL");
     }
-    const argument arguments[] = {{"q", q, &a->q},    {"k", k, &a->k},    {"v", v, &a->v},   {"d_o", d_o, &a->d_o},
-                                  {"dq", dq, &a->dq}, {"dk", dk, &a->dk}, {"dv", dv, &a->dv}};
+    int64_t wk = a->problem.dk, wv = a->problem.dv;
+    const argument arguments[] = {{"q", q, &a->q, wk},       {"k", k, &a->k, wk},    {"v", v, &a->v, wv},
+                                  {"d_o", d_o, &a->d_o, wv}, {"dq", dq, &a->dq, wk}, {"dk", dk, &a->dk, wk},
+                                  {"dv", dv, &a->dv, wv}};
     if (a->broken == HEDDLE_OK && a->forwards == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
     }

@@ -10,22 +10,20 @@ int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk)
     return left < a->problem.chunk_rows ? left : a->problem.chunk_rows;
 }
 
-/* Rows from `row` on of one head of a caller's array. */
-static hd_linear_rows rows_of(const heddle_linear_attention *a, const heddle_attention_array *array,
-                              int64_t sample_head, int64_t row, int64_t width)
+/* Where a chunk's rows of one head begin. */
+typedef struct place {
+    int64_t sample, row, head;
+} place;
+
+static hd_linear_rows rows_of(const heddle_linear_attention *a, const heddle_attention_array *array, place at)
 {
-    const hd_linear_problem *p = &a->problem;
-    int64_t stride[4] = {p->rows * p->heads * width, p->heads * width, width, 1};
-    const int64_t *given = array->stride_elems;
-    if (given[0] != 0 || given[1] != 0 || given[2] != 0 || given[3] != 0) {
-        memcpy(stride, given, sizeof stride);
-    }
-    int64_t at = sample_head / p->heads * stride[0] + row * stride[1] + sample_head % p->heads * stride[2];
+    const int64_t *stride = array->stride_elems;
+    int64_t elems = at.sample * stride[0] + at.row * stride[1] + at.head * stride[2];
     unsigned char *data = array->data;
-    return (hd_linear_rows){.data = data == NULL ? NULL : data + at * p->members.elem_bytes,
+    return (hd_linear_rows){.data = data == NULL ? NULL : data + elems * a->problem.members.elem_bytes,
                             .row = stride[1],
                             .column = stride[3],
-                            .dtype = p->shape.dtype};
+                            .dtype = a->problem.shape.dtype};
 }
 
 /* The same in what holds results of the first half: the result itself, or for bf16 a dense array of f32. */
@@ -45,19 +43,19 @@ static hd_linear_rows part_of(const heddle_linear_attention *a, int which, const
 void hd_linear_chunk_views(hd_linear_chunk *out, const heddle_linear_attention *a, int64_t sample_head, int64_t chunk)
 {
     const hd_linear_problem *p = &a->problem;
-    int64_t row = chunk * p->chunk_rows;
+    const place at = {sample_head / p->heads, chunk * p->chunk_rows, sample_head % p->heads};
     out->rows = hd_linear_chunk_len(a, chunk);
-    out->q = rows_of(a, &a->q, sample_head, row, p->dk);
-    out->k = rows_of(a, &a->k, sample_head, row, p->dk);
-    out->v = rows_of(a, &a->v, sample_head, row, p->dv);
-    out->o = rows_of(a, &a->o, sample_head, row, p->dv);
-    out->d_o = rows_of(a, &a->d_o, sample_head, row, p->dv);
-    out->dq = rows_of(a, &a->dq, sample_head, row, p->dk);
-    out->dk = rows_of(a, &a->dk, sample_head, row, p->dk);
-    out->dv = rows_of(a, &a->dv, sample_head, row, p->dv);
-    out->o_so_far = part_of(a, 0, &out->o, sample_head, row, p->dv);
-    out->dv_so_far = part_of(a, 0, &out->dv, sample_head, row, p->dv);
-    out->dk_so_far = part_of(a, 1, &out->dk, sample_head, row, p->dk);
+    out->q = rows_of(a, &a->q, at);
+    out->k = rows_of(a, &a->k, at);
+    out->v = rows_of(a, &a->v, at);
+    out->o = rows_of(a, &a->o, at);
+    out->d_o = rows_of(a, &a->d_o, at);
+    out->dq = rows_of(a, &a->dq, at);
+    out->dk = rows_of(a, &a->dk, at);
+    out->dv = rows_of(a, &a->dv, at);
+    out->o_so_far = part_of(a, 0, &out->o, sample_head, at.row, p->dv);
+    out->dv_so_far = part_of(a, 0, &out->dv, sample_head, at.row, p->dv);
+    out->dk_so_far = part_of(a, 1, &out->dk, sample_head, at.row, p->dk);
 }
 
 unsigned char *hd_linear_state(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk)

@@ -92,11 +92,10 @@ static const hd_flow *late_flow(const heddle_linear_attention *a, int done)
 heddle_status hd_linear_wait(heddle_linear_attention *a, int done)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t start_ns = hd_now_ns(), deadline_ns = 0;
     if (late_flow(a, done) == NULL) {
         return HEDDLE_OK;
     }
-    deadline_ns = hd_comm_deadline_ns(a->comm, a->problem.options.deadline_ms);
+    int64_t start_ns = hd_now_ns(), deadline_ns = hd_comm_deadline_ns(a->comm, a->problem.options.deadline_ms);
     for (int round = 0;; round++) {
         HD_TRY(test_flows(a));
         const hd_flow *late = late_flow(a, done);
