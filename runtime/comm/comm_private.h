@@ -53,7 +53,10 @@ typedef struct hd_comm_ops {
 typedef struct hd_comm_calls {
     heddle_status (*barrier)(heddle_comm *comm);
     heddle_status (*gather)(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
-    heddle_status (*sum)(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add);
+    /* Of a sum: everybody's next part of at most part_bytes; then, until the next call, where a rank's lies. */
+    size_t part_bytes;
+    heddle_status (*swap)(heddle_comm *comm, uint64_t call, const void *send, size_t bytes);
+    const void *(*part)(const heddle_comm *comm, int rank);
 } hd_comm_calls;
 extern const hd_comm_calls hd_hub_calls;
 extern const hd_comm_calls hd_envelope_calls;
@@ -245,9 +248,6 @@ int hd_pretended_host(int rank, int size, int hosts);
 void hd_comm_bind_and_describe(heddle_comm *comm, const char *why);
 /* Why `rank` is reached by loads and stores, or why only by messages. */
 void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int rank);
-
-/* hub */
-heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes);
 
 /* Taken apart although buffers are out: they go as well. */
 void hd_comm_end(heddle_comm *comm);

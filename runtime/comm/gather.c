@@ -79,28 +79,34 @@ out:
     return st;
 }
 
-/* As much as fits envelopes at a time. */
-static heddle_status envelope_sum(heddle_comm *comm, void *all_data, size_t elems, heddle_dtype dtype, hd_comm_add add)
+static const void *envelope_part(const heddle_comm *comm, int rank)
 {
-    heddle_status st = HEDDLE_OK;
-    size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
-    uint64_t call = hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, elems * elem_bytes);
-    for (size_t at = 0; at < elems || at == 0; at += HD_RECORD_BYTES / elem_bytes) {
-        size_t room = HD_RECORD_BYTES / elem_bytes;
-        size_t n = elems - at < room ? elems - at : room;
-        void *data = (unsigned char *)all_data + at * elem_bytes;
-        HD_TRY(swap_envelopes(comm, call, data, n * elem_bytes));
-        for (int r = 0; r < comm->size; r++) {
-            comm->terms[r] = comm->envelopes[r].data;
-        }
-        add(data, comm->terms, comm->size, (int64_t)n);
-    }
-out:
-    return st;
+    return comm->envelopes[rank].data;
 }
 
 const hd_comm_calls hd_envelope_calls = {
     .barrier = envelope_barrier,
     .gather = envelope_gather,
-    .sum = envelope_sum,
+    .part_bytes = HD_RECORD_BYTES,
+    .swap = swap_envelopes,
+    .part = envelope_part,
 };
+
+heddle_status hd_comm_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_comm_calls *calls = comm->calls;
+    const size_t elem_bytes = heddle_dtype_bytes(dtype), bytes = elems * elem_bytes;
+    const uint64_t call = hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, bytes);
+    for (size_t at = 0; at < bytes || at == 0; at += calls->part_bytes) {
+        const size_t part_bytes = bytes - at < calls->part_bytes ? bytes - at : calls->part_bytes;
+        unsigned char *own = (unsigned char *)data + at;
+        HD_TRY(calls->swap(comm, call, own, part_bytes));
+        for (int r = 0; r < comm->size; r++) {
+            comm->terms[r] = calls->part(comm, r);
+        }
+        add(own, comm->terms, comm->size, (int64_t)(part_bytes / elem_bytes));
+    }
+out:
+    return st;
+}

@@ -171,7 +171,7 @@ out:
     return st;
 }
 
-heddle_status hd_hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
+static heddle_status hub_gather(heddle_comm *comm, hd_call call, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     const unsigned char *from = send;
@@ -187,35 +187,29 @@ out:
     return st;
 }
 
-static heddle_status hub_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add)
+static heddle_status hub_swap(heddle_comm *comm, uint64_t call, const void *send, size_t bytes)
 {
-    heddle_status st = HEDDLE_OK;
-    size_t elem_bytes = dtype == HEDDLE_F32 ? 4 : 8;
-    size_t bytes = elems * elem_bytes;
-    unsigned char *own = data;
-    for (size_t at = 0; at < bytes || at == 0; at += HD_OUTBOX_BYTES) {
-        size_t part = bytes - at < HD_OUTBOX_BYTES ? bytes - at : HD_OUTBOX_BYTES;
-        HD_TRY(swap_outboxes(comm, hd_call_word(HD_CALL_ALLREDUCE, (int)dtype, bytes), own + at, part, "allreduce"));
-        for (int r = 0; r < comm->size; r++) {
-            comm->terms[r] = outbox(comm, r, comm->hub.round)->data;
-        }
-        add(own + at, comm->terms, comm->size, (int64_t)(part / elem_bytes));
-    }
-out:
-    return st;
+    return swap_outboxes(comm, call, send, bytes, "allreduce");
+}
+
+static const void *hub_part(const heddle_comm *comm, int rank)
+{
+    return outbox(comm, rank, comm->hub.round)->data;
 }
 
 const hd_comm_calls hd_hub_calls = {
     .barrier = hub_barrier,
-    .gather = hd_hub_gather,
-    .sum = hub_sum,
+    .gather = hub_gather,
+    .part_bytes = HD_OUTBOX_BYTES,
+    .swap = hub_swap,
+    .part = hub_part,
 };
 
 /* --- communicators whose ranks all share memory: nothing else carries anything ----------------------------------- */
 
 static heddle_status local_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
 {
-    return hd_hub_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
+    return hub_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
 }
 
 static heddle_status local_withdraw(heddle_comm *comm)

@@ -81,11 +81,6 @@ out:
     return st;
 }
 
-heddle_status hd_comm_sum(heddle_comm *comm, void *data, size_t elems, heddle_dtype dtype, hd_comm_add add)
-{
-    return comm->calls->sum(comm, data, elems, dtype, add);
-}
-
 hd_pair_ground *hd_comm_pair_ground(heddle_comm *comm)
 {
     return &comm->pair;
