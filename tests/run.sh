@@ -43,6 +43,7 @@ esac
 exec 9>"$folder/lock"
 flock 9 # a build of this folder that runs already is waited for
 command -v ccache >/dev/null && given=-DCMAKE_C_COMPILER_LAUNCHER=ccache
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 # what another folder beside this one has compiled alike is taken
 [ -f "$folder/CMakeCache.txt" ] || given="-G Ninja $given" # a folder keeps the generator that it has
 if ! { cmake --preset "$preset" -DHEDDLE_TESTS=ON $given && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2
@@ -80,7 +81,7 @@ lacking() {
     [ -f "${nvcc%/bin/*}/include/nccl.h" ] || echo nccl
     "$nvcc" --version 2>/dev/null | grep -qF "release $(sed -n '1s/^# nvcc //p' tests/golden/cuda_registers.txt)," || echo nvcc-release
     [ "$(uname -m)" = x86_64 ] || echo qemu
-    for name in torch diffusers mypy scikit_build_core; do
+    for name in torch diffusers mypy scikit_build_core auditwheel; do
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import $name" 2>/dev/null || echo "$name"
     done
     case $preset in

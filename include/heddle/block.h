@@ -72,7 +72,8 @@ typedef struct heddle_param {
 } heddle_param;
 
 /* HEDDLE_ERR_ARG: an option is out of its range (the sentence names it). HEDDLE_ERR_UNSUPPORTED: a dtype other than F32
- * and BF16. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective. */
+ * and BF16; a libheddle that was built without oneDNN. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM.
+ * Not collective. */
 HEDDLE_API heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
 HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 
@@ -153,7 +154,8 @@ HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
 
 /* out[rows, n] = x[rows, k] times W[n, k]^T + bias for token-wise layers (patch embedding, final layer), with the same
  * row-independence. bias may be NULL. f32, dense; out must not overlap x. Packs the weights on every call, so it wants
- * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range. */
+ * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range.
+ * HEDDLE_ERR_UNSUPPORTED: a libheddle that was built without oneDNN. */
 HEDDLE_API heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
                                               const float *bias, int64_t n, int threads, heddle_stream stream);
 

@@ -20,6 +20,7 @@ allowed() {
     include/heddle | include/heddle/*) echo "" ;;
     kernels/cpu) echo "kernels runtime/base" ;;      # the table: a misspelt HEDDLE_CPU is refused
     kernels/cpu/gemm) echo "kernels runtime/base | runtime/layout" ;; # BLAS: descriptions and packed weights are allocated
+    kernels/cpu/no_gemm) echo "kernels runtime/base" ;;
     kernels | kernels/*) echo "kernels" ;;
     runtime/base) echo "runtime/base" ;;
     runtime/layout) echo "runtime/base runtime/layout" ;;

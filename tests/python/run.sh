@@ -14,7 +14,7 @@ case $file in
 */test_torch_diffusers* | */test_latte*) wanted="numpy pytest torch diffusers" ;;
 */test_torch*) wanted="numpy pytest torch" ;;
 */test_types*) wanted="pytest mypy" ;;
-*/test_wheel*) wanted="numpy pytest scikit_build_core" ;;
+*/test_wheel*) wanted="numpy pytest scikit_build_core auditwheel" ;;
 esac
 for python in ${HEDDLE_TEST_PYTHON:-python3 /usr/bin/python3}; do
     missing=$("$python" - $wanted 2>/dev/null <<'PY' || echo python

@@ -51,7 +51,7 @@ HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *option
  *   HEDDLE_ERR_ARG          NULL, no hidden channels, an option out of range, no such axis
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layout and communicator contradict one another, the channels are sharded,
  *                           partial sums, the axis shards nothing
- *   HEDDLE_ERR_UNSUPPORTED  another dtype; space is not host memory
+ *   HEDDLE_ERR_UNSUPPORTED  another dtype; space is not host memory; this libheddle was built without oneDNN
  *   HEDDLE_ERR_MISMATCH     on every rank: the ranks ask for different pairs (threads and deadline may differ)
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence

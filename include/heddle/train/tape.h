@@ -88,8 +88,7 @@ HEDDLE_API heddle_status heddle_block_share_workspace(heddle_block *block, heddl
  * dweight[n, k] += dout^T x, dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. A row
  * of dx has the same bits whatever the other rows are; dweight and dbias do not depend on threads. Packs the weights on
  * every call. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: dweight, dout, x or weight is NULL with rows > 0, or a number is
- * out of range.
- * HEDDLE_ERR_NOMEM. */
+ * out of range. HEDDLE_ERR_UNSUPPORTED: a libheddle that was built without oneDNN. HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout,
                                                const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
                                                int threads, heddle_stream stream);
