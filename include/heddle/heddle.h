@@ -1,11 +1,11 @@
 /* The umbrella of what a program uses every day:
  *
- *   status comm layout tensor            ranks, shapes, layouts, arrays, errors
+ *   status comm peers layout tensor      ranks, shapes, layouts, arrays, errors
  *   reshard session schedule planner     moving between layouts: by hand, by stage, as planned
  *   attention linear_attention block     computing on what a rank holds
  *
  * Included by themselves: heddle/train/ (tape, bucket, adamw, dense_pair, pipeline), heddle/sys/ for those who extend
- * or measure heddle (transport, device, index, bench), and adapters to what a program has already (mpi, nccl, peers,
+ * or measure heddle (transport, device, index, bench), and adapters to what a program has already (mpi, nccl,
  * dlpack). */
 #ifndef HEDDLE_HEDDLE_H
 #define HEDDLE_HEDDLE_H
@@ -15,6 +15,7 @@
 #include <heddle/comm.h>
 #include <heddle/layout.h>
 #include <heddle/linear_attention.h>
+#include <heddle/peers.h>
 #include <heddle/planner.h>
 #include <heddle/reshard.h>
 #include <heddle/schedule.h>

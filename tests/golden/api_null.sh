@@ -13,6 +13,7 @@ while read -r name pointers; do
         continue
         ;;
     heddle_comm_from_callbacks) pointers=$((pointers - 1)) ;; # ctx is the transport's own
+    heddle_comm_lend_peers) pointers=$((pointers - 1)) ;; # one is to pointers
     heddle_comm_from_nccl) pointers=$((pointers - 1)) ;; # without options it goes on to a device
     esac
     row=$(tr -d '\\\n' < tests/unit/test_null.c | grep -oE "X\($name, *\"[^\"]*\"")

@@ -117,6 +117,23 @@ with heddle.Comm.open() as comm:
         refused(heddle.ArgumentError, words, plan, src, out)
     out.more = {"stream": 1, "strides": tuple(np.empty(out.shape, np.float32).strides)}
     assert plan(src, out).get().sum() == out.shape[0] * out.shape[1] * 7
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+
+    handle, at = Handle(), [0] * n  # as a framework does: each rank has mapped the others' pieces
+    own, piece = ByInterface(np.zeros(out.shape, np.float32)), ByInterface(np.zeros(1024, np.float32))
+    own.address = piece.address
+    called("cudaIpcGetMemHandle", ctypes.byref(handle), piece.address)
+    for peer, theirs in enumerate(comm.allgather(bytes(handle))):
+        there = ctypes.c_void_p(piece.address.value)
+        if peer != rank:
+            called("cudaIpcOpenMemHandle", ctypes.byref(there), Handle.from_buffer_copy(theirs), 1)
+        at[peer] = there.value
+    refused(heddle.ArgumentError, "3 addresses, wanted one of each of 2 ranks", comm.lend_peers, at + [0], piece.nbytes)
+    comm.lend_peers(at, piece.nbytes)
+    assert plan(src, own).get().sum() == out.shape[0] * out.shape[1] * 7
+    assert "at its place in the peers' memory" in plan.info().why, plan.info().why
+
     elsewhere = ByDLPack(mine)
     elsewhere.number = 1
     refused(heddle.ArgumentError, "device (2, 1) of DLPack, this rank's is (2, 0)", plan, elsewhere, out)

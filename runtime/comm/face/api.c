@@ -129,7 +129,7 @@ out:
     return st;
 }
 
-heddle_status heddle_comm_lend_peers(heddle_comm *comm, void *const at[], size_t bytes)
+heddle_status heddle_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm)); /* else there is nobody to tell */

@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from . import _abi
 from ._library import check, last_error, lib, made
@@ -258,6 +258,16 @@ class Comm:
             raise ArgumentError(f"wire is '{wire}', wanted {' or '.join(wires)}")
         self._state.check(lib.heddle_comm_attach_device(self._state.open_handle(), device.encode(), wires[wire]))
         self.device = lib.heddle_comm_device(self._state.handle)
+
+    def lend_peers(self, at: Sequence[int], nbytes: int) -> None:
+        """Memory of devices that the program has mapped between its ranks itself (PyTorch's symmetric memory:
+        `buffer_ptrs` and `buffer_size`): addresses of every rank's piece, as this rank has them. Results in it are
+        stored there without a copy; the pieces live as long as the communicator: see heddle_comm_lend_peers.
+        Collective."""
+        if len(at) != self.size:
+            raise ArgumentError(f"lend_peers: {len(at)} addresses, wanted one of each of {self.size} ranks")
+        self._state.check(lib.heddle_comm_lend_peers(self._state.open_handle(), (ctypes.c_void_p * self.size)(*at),
+                                                     nbytes))
 
     def barrier(self) -> None:
         self._state.check(lib.heddle_comm_barrier(self._state.open_handle()))
