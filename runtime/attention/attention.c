@@ -1,34 +1,10 @@
 /* Forward and backward: a caller's arrays in and out, the heads exchange, and the core of the method between them. */
 #include "runtime/attention/attention_private.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char *const forward_names[] = {"q", "k", "v", "o"};
 static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
-
-/* The others must not wait for a rank that does not come. */
-static heddle_status leave(heddle_attention *a, heddle_status st, char *why, size_t bytes)
-{
-    if (a->problem.nranks > 1) {
-        return hd_comm_give_up(a->comm, st, why, bytes);
-    }
-    snprintf(why, bytes, "%s", heddle_last_error());
-    return hd_fail(st, "%s", why);
-}
-
-static heddle_status give_up(heddle_attention *a, heddle_status st)
-{
-    a->broken = st;
-    return leave(a, st, a->broken_why, sizeof a->broken_why);
-}
-
-/* A mistake that only this rank may have made, found before anything has happened: the object is as it was. */
-static heddle_status refuse(heddle_attention *a, heddle_status st)
-{
-    char why[sizeof a->broken_why];
-    return leave(a, st, why, sizeof why);
-}
 
 static heddle_status check_call(const heddle_attention *a, const heddle_attention_array *const *x,
                                 const char *const *names, const char *function)
@@ -184,25 +160,26 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
     if (a == NULL) {
         return HD_NEED(attention);
     }
-    if (a->broken != HEDDLE_OK) {
-        return hd_fail(a->broken, "%s", a->broken_why);
+    if (a->broken.status != HEDDLE_OK) {
+        return hd_fail(a->broken.status, "%s", a->broken.why);
     }
     if (a->problem.options.projected_length > 0 && !a->has_projection) {
         return hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
     }
     if (lse != NULL && !a->problem.options.log_sum_exp) {
-        return refuse(a, hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options"));
+        return hd_object_refuse(a->comm, a->problem.nranks,
+                                hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options"));
     }
     st = check_call(a, x, forward_names, __func__);
     if (st != HEDDLE_OK) {
-        return refuse(a, st);
+        return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
     a->has_forward = 0;
     HD_TRY(run_forward(a, x, lse));
     a->has_forward = 1;
     a->forwards++;
 out:
-    return st == HEDDLE_OK ? HEDDLE_OK : give_up(a, st);
+    return st == HEDDLE_OK ? HEDDLE_OK : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -254,8 +231,8 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
     if (a == NULL) {
         return HD_NEED(attention);
     }
-    if (a->broken != HEDDLE_OK) {
-        return hd_fail(a->broken, "%s", a->broken_why);
+    if (a->broken.status != HEDDLE_OK) {
+        return hd_fail(a->broken.status, "%s", a->broken.why);
     }
     if (!a->has_forward || a->problem.options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
@@ -263,12 +240,12 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
     }
     st = check_call(a, x, backward_names, __func__);
     if (st != HEDDLE_OK) {
-        return refuse(a, st);
+        return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
     HD_TRY(run_backward(a, x));
     a->backwards++;
 out:
-    return st == HEDDLE_OK ? HEDDLE_OK : give_up(a, st);
+    return st == HEDDLE_OK ? HEDDLE_OK : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
 }
 
 heddle_status heddle_attention_set_projection(heddle_attention *attention, const void *e, const void *f, void *de,

@@ -3,6 +3,7 @@
 #define HD_ATTENTION_PRIVATE_H
 
 #include "runtime/attention/attention_internal.h"
+#include "runtime/attention/object.h"
 
 struct heddle_attention {
     heddle_comm *comm;    /* borrowed */
@@ -36,8 +37,8 @@ struct heddle_attention {
 
     int64_t forwards, backwards, saved_bytes, workspace_bytes;
     int has_forward, has_projection;
-    heddle_status broken;
-    char broken_why[512], why[256];
+    hd_broken broken;
+    char why[256];
 };
 
 const hd_core_method *hd_core_method_of(const hd_attn_problem *problem);

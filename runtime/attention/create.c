@@ -22,13 +22,7 @@ const hd_core_method *hd_core_method_of(const hd_attn_problem *problem)
 static void describe(hd_fields *fields, const hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout)
 {
     const heddle_attention_options *o = &p->options;
-    char text[HEDDLE_LINE_BYTES];
-    heddle_shape_format(text, sizeof text, &p->shape);
-    hd_fields_add(fields, "shape", "%s", text);
-    heddle_mesh_format(text, sizeof text, mesh);
-    hd_fields_add(fields, "mesh", "%s", text);
-    heddle_layout_format(text, sizeof text, layout, &p->shape, mesh);
-    hd_fields_add(fields, "layout", "%s", text);
+    hd_object_describe(fields, &p->shape, mesh, layout);
     hd_fields_add(fields, "method", "%s", heddle_attention_method_name(o->method));
     hd_fields_add(fields, "number of key heads", "%lld", (long long)o->kv_heads);
     hd_fields_add(fields, "mask", "%s", o->causal ? "causal" : "bidirectional");

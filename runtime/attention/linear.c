@@ -85,14 +85,8 @@ static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, con
                         const heddle_layout *layout)
 {
     const hd_linear_problem *p = &a->problem;
-    char text[HEDDLE_LINE_BYTES] = "";
     fields->what = "linear attention";
-    heddle_shape_format(text, sizeof text, &p->shape);
-    hd_fields_add(fields, "shape", "%s", text);
-    heddle_mesh_format(text, sizeof text, mesh);
-    hd_fields_add(fields, "mesh", "%s", text);
-    heddle_layout_format(text, sizeof text, layout, &p->shape, mesh);
-    hd_fields_add(fields, "layout", "%s", text);
+    hd_object_describe(fields, &p->shape, mesh, layout);
     hd_fields_add(fields, "method", "%s", heddle_linear_method_name(p->options.method));
     hd_fields_add(fields, "dv", "%lld", (long long)p->dv);
     hd_fields_add(fields, "direction", "%s", p->options.bidirectional ? "bidirectional" : "causal");

@@ -7,7 +7,6 @@
 #include "runtime/attention/linear_internal.h"
 #include "runtime/base/threads.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* States a call makes: the one that goes right and the one that goes left. */
@@ -244,31 +243,6 @@ out:
     return st;
 }
 
-/* --- failures ----------------------------------------------------------------------------------------------------- */
-
-static heddle_status leave(heddle_linear_attention *a, heddle_status st, char *why, size_t bytes)
-{
-    if (a->problem.nranks > 1) {
-        return hd_comm_give_up(a->comm, st, why, bytes);
-    }
-    snprintf(why, bytes, "%s", heddle_last_error());
-    return hd_fail(st, "%s", why);
-}
-
-static heddle_status give_up(heddle_linear_attention *a, heddle_status st)
-{
-    a->broken = st;
-    return leave(a, st, a->why, sizeof a->why);
-}
-
-/* A mistake that only this rank may have made, found before anything has happened: the object is as it was, but the
- * others must not wait for a rank that does not come. */
-static heddle_status refuse(heddle_linear_attention *a, heddle_status st)
-{
-    char why[sizeof a->why];
-    return leave(a, st, why, sizeof why);
-}
-
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 typedef struct argument {
@@ -308,12 +282,12 @@ static heddle_attention_array with_strides(const heddle_linear_attention *a, con
 
 static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, const char *function)
 {
-    if (a->broken != HEDDLE_OK) {
-        return hd_fail(a->broken, "the linear attention failed before: %s", a->why);
+    if (a->broken.status != HEDDLE_OK) {
+        return hd_fail(a->broken.status, "the linear attention failed before: %s", a->broken.why);
     }
     heddle_status st = check_arguments(a, arguments, n, function);
     if (st != HEDDLE_OK) {
-        return refuse(a, st);
+        return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
     for (int i = 0; i < n; i++) {
         *arguments[i].to = with_strides(a, arguments[i].array, arguments[i].width);
@@ -339,7 +313,7 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
     st = run_forward(a);
     count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
     a->forwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : give_up(a, st);
+    return st == HEDDLE_OK ? st : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
 }
 
 heddle_status heddle_linear_attention_backward(heddle_linear_attention *attention, const heddle_attention_array *q,
@@ -357,7 +331,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     const argument arguments[] = {{"q", q, &a->q, wk},       {"k", k, &a->k, wk},    {"v", v, &a->v, wv},
                                   {"d_o", d_o, &a->d_o, wv}, {"dq", dq, &a->dq, wk}, {"dk", dk, &a->dk, wk},
                                   {"dv", dv, &a->dv, wv}};
-    if (a->broken == HEDDLE_OK && a->forwards == 0) {
+    if (a->broken.status == HEDDLE_OK && a->forwards == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
     }
     heddle_status st = take_arguments(a, arguments, 7, __func__);
@@ -367,5 +341,5 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     st = run_backward(a);
     count(a, &a->measured.backward_messages, &a->measured.backward_bytes);
     a->backwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : give_up(a, st);
+    return st == HEDDLE_OK ? st : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
 }

@@ -3,6 +3,7 @@
 #define HD_LINEAR_INTERNAL_H
 
 #include "kernels/table.h"
+#include "runtime/attention/object.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/method/method.h"
@@ -121,8 +122,7 @@ struct heddle_linear_attention {
     int64_t room_bytes; /* of workspace_bytes: scratch and carry */
     heddle_attention_traffic planned, measured;
     int64_t forwards, backwards, wait_ns;
-    heddle_status broken; /* of an earlier call */
-    char why[512];
+    hd_broken broken;
 
     /* of the call in progress */
     int going_back; /* 1 in backward */

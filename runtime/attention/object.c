@@ -1,0 +1,38 @@
+#include "runtime/attention/object.h"
+
+#include "runtime/base/base.h"
+
+#include <stdio.h>
+
+void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const heddle_mesh *mesh,
+                        const heddle_layout *layout)
+{
+    char text[HEDDLE_LINE_BYTES];
+    heddle_shape_format(text, sizeof text, shape);
+    hd_fields_add(fields, "shape", "%s", text);
+    heddle_mesh_format(text, sizeof text, mesh);
+    hd_fields_add(fields, "mesh", "%s", text);
+    heddle_layout_format(text, sizeof text, layout, shape, mesh);
+    hd_fields_add(fields, "layout", "%s", text);
+}
+
+static heddle_status leave(heddle_comm *comm, int nranks, heddle_status st, char *why, size_t bytes)
+{
+    if (nranks > 1) {
+        return hd_comm_give_up(comm, st, why, bytes);
+    }
+    snprintf(why, bytes, "%s", heddle_last_error());
+    return hd_fail(st, "%s", why);
+}
+
+heddle_status hd_object_give_up(hd_broken *broken, heddle_comm *comm, int nranks, heddle_status st)
+{
+    broken->status = st;
+    return leave(comm, nranks, st, broken->why, sizeof broken->why);
+}
+
+heddle_status hd_object_refuse(heddle_comm *comm, int nranks, heddle_status st)
+{
+    hd_broken unused;
+    return leave(comm, nranks, st, unused.why, sizeof unused.why);
+}
