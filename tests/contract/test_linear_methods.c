@@ -181,23 +181,42 @@ static heddle_status one_bad_option(heddle_comm *comm, void *arg)
     return st == (heddle_comm_rank(comm) == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
 }
 
-static heddle_status null_array(heddle_comm *comm, void *arg)
+/* A plan of the plain case, and arrays that are large enough for it. */
+typedef struct small_call {
+    heddle_linear_attention *plan;
+    double memory[2 * 12 * 2 * 7], result[2 * 12 * 2 * 7];
+    heddle_attention_array in, out;
+} small_call;
+
+static heddle_status open_call(small_call *call, heddle_comm *comm, heddle_linear_method method, int64_t deadline_ms)
 {
     linear_case c;
-    heddle_linear_attention *a = NULL;
-    double memory[2 * 12 * 2 * 7] = {0}, out[2 * 12 * 2 * 7];
-    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    memset(call, 0, sizeof *call);
+    call->in.data = call->memory;
+    call->out.data = call->result;
+    plain_case(&c, heddle_comm_size(comm), method, 0.9, 12);
+    c.options.deadline_ms = deadline_ms;
+    return heddle_linear_attention_create(&call->plan, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+}
+
+static heddle_status forward(small_call *call)
+{
+    return heddle_linear_attention_forward(call->plan, &call->in, &call->in, &call->in, &call->out, HEDDLE_NO_STREAM);
+}
+
+static heddle_status null_array(heddle_comm *comm, void *arg)
+{
+    small_call call;
     heddle_status st = HEDDLE_OK;
     (void)arg;
-    plain_case(&c, 3, HEDDLE_LINEAR_LASP, 0.9, 12);
-    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
-    in.data = heddle_comm_rank(comm) == 0 ? NULL : memory;
-    st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+    HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, 0));
+    call.in.data = heddle_comm_rank(comm) == 0 ? NULL : call.memory;
+    st = forward(&call);
     heddle_status wanted = heddle_comm_rank(comm) == 0 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
-    heddle_status again = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+    heddle_status again = forward(&call);
     st = st == wanted && again == wanted ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
 out:
-    heddle_linear_attention_destroy(a);
+    heddle_linear_attention_destroy(call.plan);
     return st;
 }
 
@@ -213,25 +232,21 @@ static void refusals_reach_every_rank(void **state)
 
 static heddle_status dying_ring(heddle_comm *comm, void *arg)
 {
-    linear_case c;
-    heddle_linear_attention *a = NULL;
-    double memory[2 * 8 * 2 * 7] = {0}, out[2 * 8 * 2 * 7];
-    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    small_call call;
     heddle_status st = HEDDLE_OK;
-    plain_case(&c, 4, *(const heddle_linear_method *)arg, 0.9, 12);
-    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
-    for (int call = 0; call < 100000 && st == HEDDLE_OK; call++) {
-        if (call == 7 && heddle_comm_rank(comm) == 1) {
+    HD_TRY(open_call(&call, comm, *(const heddle_linear_method *)arg, 0));
+    for (int i = 0; i < 100000 && st == HEDDLE_OK; i++) {
+        if (i == 7 && heddle_comm_rank(comm) == 1) {
             raise(SIGKILL);
         }
-        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+        st = forward(&call);
     }
     if (st != HEDDLE_ERR_PEER) {
         fprintf(stderr, "rank %d: %s, %s\n", heddle_comm_rank(comm), heddle_status_name(st), heddle_last_error());
         st = HEDDLE_ERR_INTERNAL;
     }
 out:
-    heddle_linear_attention_destroy(a);
+    heddle_linear_attention_destroy(call.plan);
     return st;
 }
 
@@ -248,26 +263,21 @@ static void a_rank_dies_mid_ring(void **state)
 
 static heddle_status late_rank(heddle_comm *comm, void *arg)
 {
-    linear_case c;
-    heddle_linear_attention *a = NULL;
-    double memory[2 * 12 * 2 * 7] = {0}, out[2 * 12 * 2 * 7];
-    heddle_attention_array in = {.data = memory}, to = {.data = out};
+    small_call call;
     heddle_status st = HEDDLE_OK;
     (void)arg;
-    plain_case(&c, 2, HEDDLE_LINEAR_LASP, 0.9, 12);
-    c.options.deadline_ms = hd_test_limit_ns(0.3) / 1000000;
-    HD_TRY(heddle_linear_attention_create(&a, comm, &c.shape, &c.mesh, &c.layout, &c.options));
+    HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, hd_test_limit_ns(0.3) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
         (void)heddle_comm_barrier(comm); /* until rank 1 has given up */
-        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+        st = forward(&call);
         st = st == HEDDLE_ERR_PEER ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     } else {
-        st = heddle_linear_attention_forward(a, &in, &in, &in, &to, HEDDLE_NO_STREAM);
+        st = forward(&call);
         int named = strstr(heddle_last_error(), "rank 1: the state of rank 0 did not come in time (lasp)") != NULL;
         st = st == HEDDLE_ERR_TIMEOUT && named ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     }
 out:
-    heddle_linear_attention_destroy(a);
+    heddle_linear_attention_destroy(call.plan);
     return st;
 }
 

@@ -171,6 +171,13 @@ static inline heddle_block_options options_for(heddle_stage_kind kind, heddle_dt
     return options;
 }
 
+/* The same of 2 x 6 x 5 rows of 32. */
+static inline heddle_block_options small_options(heddle_stage_kind kind, heddle_dtype dtype)
+{
+    static const int64_t extent[] = {2, 6, 5, 32};
+    return options_for(kind, dtype, 4, extent);
+}
+
 static const heddle_dtype dtypes[] = {HEDDLE_F32, HEDDLE_BF16};
 
 /* Options of a stage by bits: 1 bf16, 2 modulation (cross: one token of text), 4 rope, 8 qk_norm. */

@@ -208,9 +208,8 @@ static void wrong_options_are_refused(void **state)
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     problem p;
-    heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
+    heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     box.len[1] = 3;
@@ -241,9 +240,8 @@ static void wrong_calls_are_refused(void **state)
 static void wrong_tensors_are_refused(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     problem p;
-    heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
+    heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     const heddle_tensor right = box_tensor(p.block, p.x, &box);
@@ -273,9 +271,8 @@ static void wrong_tensors_are_refused(void **state)
 static void wrong_text_lengths_are_refused(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     problem p;
-    heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, HEDDLE_F32, 4, extent);
+    heddle_block_options options = small_options(HEDDLE_STAGE_CROSS, HEDDLE_F32);
     open_problem(&p, &options);
     heddle_box box = whole_box(&options.shape);
     const int64_t lengths[] = {3, 12};

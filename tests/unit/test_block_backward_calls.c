@@ -86,10 +86,9 @@ static void nan_stays_in_its_fibre(void **state)
 static void no_text_changes_nothing(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     for (int i = 0; i < 2; i++) {
         training t;
-        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
+        heddle_block_options options = small_options(HEDDLE_STAGE_CROSS, dtypes[i]);
         open_training(&t, &options, i);
         const int64_t none[] = {0, 0};
         heddle_conditioning conditioning = t.p.conditioning;
@@ -120,11 +119,10 @@ static void no_text_changes_nothing(void **state)
 static void backward_is_the_adjoint_of_forward(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     const float step = 1e-2f;
     for (int kind = 0; kind < 3; kind++) {
         training t;
-        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         options.rope = 1;
         open_training(&t, &options, 0);
         float *direction = must_alloc(t.p.elems, sizeof *direction), *dy = must_alloc(t.p.elems, sizeof *dy);
@@ -176,12 +174,11 @@ static void wrong_tapes_are_refused(heddle_block *block)
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         training t;
         heddle_block *block = NULL;
         heddle_param gradient = {.struct_bytes = sizeof gradient};
-        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         open_training(&t, &options, 0);
         wrong_tapes_are_refused(t.p.block);
         HD_FAILS(HEDDLE_ERR_ARG, backward(&t));
@@ -226,10 +223,9 @@ static void wrong_calls_are_refused(void **state)
 static void an_empty_box_is_legal(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         training t;
-        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         open_training(&t, &options, kind & 1);
         HD_OK(forward(&t));
         t.box.len[2] = 0;
@@ -243,12 +239,11 @@ static void an_empty_box_is_legal(void **state)
 static void gradients_add_up(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         training t;
         float once[3 * 32];
         heddle_param gradient = {.struct_bytes = sizeof gradient};
-        heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
+        heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         open_training(&t, &options, 0);
         HD_OK(heddle_block_gradient(&gradient, t.p.block, 0));
         assert_true(gradient.ndim == 2 && gradient.data[0] == 0);
@@ -273,14 +268,13 @@ static void gradients_add_up(void **state)
 static void tapes_keep_what_the_docs_say(void **state)
 {
     (void)state;
-    static const int64_t extent[] = {2, 6, 5, 32};
     const int64_t rows = 60, c = 32, heads = 2, hidden = 128, text = 11;
     for (int i = 0; i < 12; i++) {
         training t;
         int kind = i % 3, recompute = i / 3 & 1;
         heddle_dtype dtype = dtypes[i / 6];
         int64_t elem = (int64_t)heddle_dtype_bytes(dtype);
-        heddle_block_options options = options_for((heddle_stage_kind)kind, dtype, 4, extent);
+        heddle_block_options options = small_options((heddle_stage_kind)kind, dtype);
         open_training(&t, &options, recompute);
         HD_OK(forward(&t));
         int64_t wanted = kind == HEDDLE_STAGE_ATTENTION ? rows * 5 * c * elem + rows * heads * 8
