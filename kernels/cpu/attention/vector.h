@@ -222,14 +222,15 @@ static void redo_rows(const scratch_parts *x, const hd_attn_block *block, const 
     int64_t d = block->d;
     int finite = -1; /* not looked yet */
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = q0 + i, seen = rows_seen_keys(block, row);
-        hd_attn_carry own = {(float *)carry->acc + row * d, (float *)carry->top + row, (float *)carry->sum + row};
-        hd_attn_block one = {
-            (const float *)block->q + row * d, block->k, block->v, 1, least(seen, keys), d, INT64_MAX, block->scale};
-        int down = rows_is_down(*(float *)own.sum);
+        int64_t row = q0 + i;
+        int down = rows_is_down(((const float *)carry->sum)[row]);
         if (!down && x->f.higher[i] == 0) {
             continue;
         }
+        int64_t seen = rows_seen_keys(block, row);
+        hd_attn_carry own = {(float *)carry->acc + row * d, (float *)carry->top + row, (float *)carry->sum + row};
+        hd_attn_block one = {
+            (const float *)block->q + row * d, block->k, block->v, 1, least(seen, keys), d, INT64_MAX, block->scale};
         if (!down && finite < 0) {
             finite = rows_all_finite(block->k, keys * d) && rows_all_finite(block->v, keys * d);
         }
