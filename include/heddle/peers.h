@@ -11,10 +11,10 @@ extern "C" {
 
 /* Kernels of this rank's device find rank r's piece of `bytes` bytes at at[r] (of torch's symmetric memory:
  * buffer_ptrs); own entry: this rank's own piece, memory of its device. From then on plans store straight into arrays
- * that lie in such pieces, at any offset. That can be done with memory of heddle_buffer_alloc, too; any other memory
- * costs a copy (heddle_reshard_info.why). A plan that has stored elsewhere before asks when it is given another dst.
- * Collective; `at` has an entry per rank and is copied, the ranks' pieces need no common address, and several may be
- * lent. What heddle has for itself (flags, sums) it maps itself, by CUDA IPC. Between threads, which reach one
+ * that lie whole in such a piece, at any offset. That can be done with memory of heddle_buffer_alloc, too; any other
+ * memory costs a copy (heddle_reshard_info.why). A plan that has stored elsewhere before asks when it is given another
+ * dst. Collective; `at` has an entry per rank and is copied, the ranks' pieces need no common address, and several may
+ * be lent. What heddle has for itself (flags, sums) it maps itself, by CUDA IPC. Between threads, which reach one
  * another's memory as it is, nothing is gained and nothing lost.
  *
  * The pieces stay the caller's. They must stay mapped on all ranks until heddle_comm_destroy has returned on all, and

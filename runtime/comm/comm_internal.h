@@ -78,8 +78,8 @@ const uint64_t *hd_comm_abort_word(const heddle_comm *comm);
 heddle_status hd_comm_map_devices(heddle_comm *comm);
 /* Address for kernels here of what `rank` calls `memory`; NULL: it is not mapped. */
 void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory);
-/* Address for kernels of `rank` of `memory` of this rank's device; 0: it is not mapped there. */
-uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory);
+/* Address for kernels of `rank` of `memory` of this rank's device; 0: not all of the bytes from there on are mapped. */
+uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, int64_t bytes);
 /* What heddle_comm_poll asks besides; between add and remove. Memory is the caller's. */
 typedef struct hd_outlook {
     heddle_status (*ask)(void *arg);

@@ -36,23 +36,29 @@ void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory)
     return m != NULL ? m->memory + (memory - m->base) : NULL;
 }
 
-static const hd_device_buffer *find_own(const hd_device_buffer *b, uintptr_t address)
+static int holds(const hd_device_buffer *b, uintptr_t address, uint64_t bytes)
 {
-    while (b != NULL && address - (uintptr_t)b->memory >= b->bytes) {
+    const uintptr_t offset = address - (uintptr_t)b->memory;
+    return offset < b->bytes && bytes <= b->bytes - offset;
+}
+
+static const hd_device_buffer *find_own(const hd_device_buffer *b, uintptr_t address, uint64_t bytes)
+{
+    while (b != NULL && !holds(b, address, bytes)) {
         b = b->next;
     }
     return b;
 }
 
-uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory)
+uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, int64_t bytes)
 {
     const uintptr_t address = (uintptr_t)memory;
     if (is_here(comm, rank)) {
         return address;
     }
     const hd_device *device = hd_comm_device(comm);
-    const hd_device_buffer *b = find_own(device->lent, address);
-    b = b != NULL ? b : find_own(device->buffers, address);
+    const hd_device_buffer *b = find_own(device->lent, address, (uint64_t)bytes);
+    b = b != NULL ? b : find_own(device->buffers, address, (uint64_t)bytes);
     const uint64_t at = b != NULL && b->at != NULL ? b->at[hd_comm_root_rank(comm, rank)] : 0;
     return at != 0 ? at + (address - (uintptr_t)b->memory) : 0;
 }

@@ -31,12 +31,12 @@ static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst
     return launched(p, p->kernels->clear(&move, stream));
 }
 
-/* 0: there is a rank that cannot store to it. */
-static int tell(const hd_push *p, hd_push_step *step, const void *at)
+/* 0: there is a rank that cannot store to all of it. */
+static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t bytes)
 {
     int all = 1;
     for (int r = 0; r < p->nranks; r++) {
-        step->meet.place[r] = hd_comm_at_peer(p->comm, r, at);
+        step->meet.place[r] = hd_comm_at_peer(p->comm, r, at, bytes);
         all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
     }
     return all;
@@ -50,8 +50,9 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
         return hd_push_meet_by_events(p, step, &move, stream);
     }
     if (step->told != at) {
-        step->lands = !tell(p, step, at);
-        if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at))) {
+        const int64_t bytes = step->land.list != NULL ? p->spec.dst_bytes : 0; /* else it is memory of the plan */
+        step->lands = !tell(p, step, at, bytes);
+        if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at, bytes))) {
             return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has memory that peers have not mapped",
                            hd_comm_rank_name(p->comm, p->rank));
         }

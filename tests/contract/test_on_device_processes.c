@@ -72,7 +72,7 @@ static void any_memory_will_do(void **state)
 
 /* --- memory that the program has mapped --------------------------------------------------------------------------- */
 
-enum { PIECE = 4096, OFFSET = 512 };
+enum { PIECE = 4096, OFFSET = 512, BEYOND = PIECE - 64 };
 
 /* As a framework does: a piece of its own on every rank, which all others have mapped, until the process ends. at: [2].
  */
@@ -82,7 +82,7 @@ static heddle_status map_pieces(void **at, heddle_comm *comm)
     const hd_device *device = hd_comm_device(comm);
     const int rank = heddle_comm_rank(comm);
     heddle_device_name own, all[2];
-    HD_TRY(device->library->alloc(&at[rank], device->number, PIECE));
+    HD_TRY(device->library->alloc(&at[rank], device->number, 2 * PIECE));
     HD_TRY(device->library->share(&own, at[rank], device->number));
     HD_TRY(heddle_comm_allgather(comm, &own, all, sizeof own));
     st = device->library->map(&at[1 - rank], &all[1 - rank], device->number);
@@ -136,6 +136,9 @@ static heddle_status lends(heddle_comm *comm, void *arg)
         HD_TRY(whole(&g, round));
         HD_TRY(says_why(g.reshard, direct));
     }
+    g.dst = (int32_t *)((char *)at[heddle_comm_rank(comm)] + BEYOND); /* begins in what is lent, and ends behind that */
+    HD_TRY(whole(&g, 4));
+    HD_TRY(says_why(g.reshard, lands));
     g.dst = other;
     st = heddle_comm_barrier(comm);
 out:
