@@ -1,6 +1,6 @@
-/* States of linear attention and sums of a ring go from rank to rank by one copy each: no byte is staged on the way.
- * Blocks of a ring are lent, so they are not copied at all. Counted where copies are carried out, beside the library's
- * own counters. */
+/* States of linear attention go from rank to rank by one copy each: no byte is staged on the way. Blocks of a ring and
+ * sums of their gradients are lent, so they are not copied at all. Counted where copies are carried out, beside the
+ * library's own counters. */
 #include "case.h"
 
 #include "runtime/move/lanes.h"
@@ -127,7 +127,7 @@ static heddle_status blocks_rank(heddle_comm *comm, void *arg)
     st = compare(comm, info.method, info.planned.forward_bytes, info.planned.forward_bytes);
     copied_bytes = 0;
     HD_OK(heddle_attention_backward(attention, &a[4], &a[5], &a[6], &a[7], HEDDLE_NO_STREAM));
-    st = st == HEDDLE_OK ? compare(comm, info.method, info.planned.backward_bytes, info.planned.forward_bytes) : st;
+    st = st == HEDDLE_OK ? compare(comm, info.method, info.planned.backward_bytes, info.planned.backward_bytes) : st;
     heddle_attention_destroy(attention);
     free_arrays(&x);
     return st;
