@@ -1,7 +1,7 @@
 """Models on several ranks by hooks, gradients and checkpoints included, against one process."""
 from ranks import JUDGE, fork
 
-import torch  # once for all ranks
+import torch._dynamo  # once for all ranks, checkpoints and Attend want it
 
 COMMON = JUDGE + """
 import copy
