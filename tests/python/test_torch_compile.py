@@ -79,16 +79,14 @@ def agree(a, b):
 with heddle.Comm.open() as comm:
     model = Model(heads=4).double()
     model.space, model.time = model.space[:1], model.time[:1]
-    given, others = inputs(2, 7, 5), inputs(1, 4, 6)
-    wanted, of_others = stepped(model, *given), model(*others)["y"]
+    given = inputs(2, 7, 5)
+    wanted = stepped(model, *given)
     ht.parallelize(model, plan, comm)
     compiled = torch.compile(model, backend="eager")  # where its graph is broken
     got = stepped(compiled, *given)
     ht.reduce_gradients(model.parameters(), sum_over=comm)
     for a, b in zip([*got[:3], *(p.grad for p in model.parameters())], wanted):
         agree(a, b)
-    with torch.no_grad():
-        agree(compiled(*others)["y"], of_others)
 print("ok")
 """, 2)
 

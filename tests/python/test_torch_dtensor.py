@@ -1,7 +1,8 @@
 """DTensors moved by heddle against torch's own redistribute over gloo."""
 from ranks import JUDGE, fork
 
-import torch.distributed.tensor  # once for all ranks
+import torch._dynamo  # which DTensors want, once for all ranks
+import torch.distributed.tensor
 
 
 def test_as_torch_redistributes(tmp_path):
