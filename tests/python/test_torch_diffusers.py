@@ -22,10 +22,10 @@ from diffusers import (CogVideoXTransformer3DModel, HunyuanVideoTransformer3DMod
 
 torch.set_num_threads(1)
 
-def latte(heads=4, frames=7):
+def latte(heads=4, frames=7, layers=2):
     torch.manual_seed(0)
     model = LatteTransformer3DModel(
-        num_attention_heads=heads, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
+        num_attention_heads=heads, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=layers,
         caption_channels=12, cross_attention_dim=heads * 8, attention_bias=True, sample_size=16, patch_size=2,
         activation_fn="gelu-approximate", num_embeds_ada_norm=1000, norm_type="ada_norm_single",
         norm_elementwise_affine=False, video_length=frames)
@@ -136,6 +136,7 @@ def test_models_are_as_one_process(tmp_path):
     output = fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
     assert "switch" in compare(latte(), given(latte(), 2, 7, 6, 10, torch.float32), comm)
+    compare(latte(layers=1), given(latte(), 1, 7, 6, 10, torch.float32), comm, gradients=False)
     compare(latte(3, 2), given(latte(3, 2), 1, 2, 6, 10, torch.float32), comm)  # a rank without frames
     compare(latte().bfloat16(), given(latte(), 1, 7, 6, 10, torch.bfloat16), comm, gradients=False)
     refused(heddle.ArgumentError, "switch, not ring", heddle.diffusers.parallelize, latte(), comm, "ring")

@@ -36,10 +36,11 @@ def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]
     if method not in ("auto", "switch"):
         raise ArgumentError("LatteTransformer3DModel attends over frames and places in turn: its method is switch, not "
                             f"{method}")
+    later: _Plan = {"transformer_blocks.[1-9]*": Switch("hidden_states", "(b t) s c", "s", "t")}
     return {
         "": Sizes("hidden_states", "b _ t _ _"),
         "transformer_blocks.0": Split("hidden_states", "(b t) s c", "t"),
-        "transformer_blocks.[1-9]*": Switch("hidden_states", "(b t) s c", "s", "t"),
+        **(later if len(model.transformer_blocks) > 1 else {}),
         "transformer_blocks.*": (Split("encoder_hidden_states", "(b t) l e", "t"), Split("timestep", "(b t) g", "t"),
                                  Switch("output", "(b t) s c", "t", "s")),
         "temporal_transformer_blocks.*": Split("timestep", "(b s) g", "s"),
