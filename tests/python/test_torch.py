@@ -224,6 +224,52 @@ print("ok")
 """, 2)
 
 
+def test_whoever_looks_at_operators_sees_a_switch(tmp_path):
+    """Eagerly it goes by no operator; a mode, a transform, a tangent and the profiler get one, or their own refusal."""
+    fork(tmp_path, COMMON + """
+import torch.autograd.forward_ad as forward
+from heddle.torch.eager import is_eager
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        seen.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+class Beside(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+seen = []
+with heddle.Comm.open() as comm:
+    plan = comm.reshard(f"f32[t=6 s=4] on [sp={comm.size}]: t@sp -> s@sp")
+    x = torch.arange(float(torch.Size(plan.src_shape).numel())).view(plan.src_shape).requires_grad_()
+    assert is_eager(x)
+    def step():
+        y = ht.switch(x, plan)
+        (gradient,) = torch.autograd.grad(y, x, y.detach() + comm.rank)
+        return y.detach(), gradient
+    wanted = step()
+    assert "Resharded" in str(ht.switch(x, plan).grad_fn)
+    with Seen():
+        assert not is_eager(x)
+        found = step()
+    assert seen.count("heddle.reshard.default") == 2, seen
+    assert all(map(torch.equal, wanted, found))
+    with Beside():
+        assert not is_eager(x)
+    with torch.profiler.profile() as profile:
+        ht.switch(x, plan)
+    assert any("heddle::reshard" in event.key for event in profile.key_averages())
+    refused((RuntimeError, NotImplementedError), "", torch.func.vmap(lambda one: ht.switch(one, plan)), x.detach()[None])
+    with forward.dual_level():
+        assert not is_eager(x)
+    assert is_eager(x)
+print("ok")
+""", 2)
+
+
 def test_ranks_of_torchrun(tmp_path):
     output = fork(tmp_path, f"""
 import os

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any, List, Sequence
 
@@ -41,7 +42,7 @@ class Pool:
         room = _room(nbytes)
         self._most_lent_bytes = max(self._most_lent_bytes, self._held_bytes - self._free_bytes + room)
         address = self._taken(room) if self._free.get(room) else self._allocate(room)
-        lent = (ctypes.c_char * nbytes).from_address(address)
+        lent = _array(nbytes).from_address(address)
         weakref.finalize(lent, _give_back, self._returned, self._owner, room, address).atexit = False
         return lent
 
@@ -94,6 +95,12 @@ class Pool:
             room, address = self._returned.popleft()
             self._free.setdefault(room, []).append(address)
             self._free_bytes += room
+
+
+@functools.lru_cache(maxsize=256)
+def _array(nbytes: int) -> Any:
+    """The type of so many bytes: making one takes longer than moving them."""
+    return ctypes.c_char * nbytes
 
 
 def _room(nbytes: int) -> int:

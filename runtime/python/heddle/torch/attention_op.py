@@ -8,7 +8,7 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
-from .reshard import check_device, dtype_of, keep_order, pooled
+from .reshard import check_device, dtype_of, keep_order, pooled, resharded
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -80,10 +80,10 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
     if plan.heads == plan.kv_heads:
         q, k, v = torch.ops.heddle.reshard_packed([q, k, v], there_packed, back_packed, number).unbind(0)
     else:
-        q = torch.ops.heddle.reshard(q, there, back, number)
+        q = resharded(q, there, back, plan.comm)
         k, v = torch.ops.heddle.reshard_packed([k, v], there_packed, back_packed, number).unbind(0)
     o = sdpa(q, k, v) if q.shape[1] > 0 else _no_heads(q, k, v)
-    return torch.ops.heddle.reshard(o, back, there, number)
+    return resharded(o, back, there, plan.comm)
 
 
 def _no_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

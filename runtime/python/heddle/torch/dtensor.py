@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
-from .reshard import check_device, dtype_of
+from .reshard import check_device, dtype_of, resharded
 
 
 def redistribute(x: DTensor, placements: Sequence[Placement], comm: Comm) -> DTensor:
@@ -49,7 +49,7 @@ def _moved(x: DTensor, placements: Tuple[Placement, ...], comm: Comm) -> DTensor
     axes = " ".join(f"a{axis}={mesh.size(axis)}" for axis in range(mesh.ndim))
     line = (f"{dtype_of(local, 'redistribute')}[{sizes}] on [{axes}]: {_layout(shape, mesh, x.placements)} -> "
             f"{_layout(shape, mesh, placements)}")
-    moved = torch.ops.heddle.reshard(local if x.dim() else local.reshape(1), line, line, comm.number)
+    moved = resharded(local if x.dim() else local.reshape(1), line, line, comm)
     return DTensor.from_local(moved if x.dim() else moved.reshape(()), mesh, placements, run_check=False, shape=x.shape,
                               stride=x.stride())
 

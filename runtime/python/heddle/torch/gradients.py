@@ -7,6 +7,7 @@ import torch
 
 from ..comm import Comm
 from ..line import mesh_of
+from .reshard import resharded
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -16,7 +17,7 @@ def added_up(x: torch.Tensor, comm: Comm) -> torch.Tensor:
     mesh = mesh_of(comm.mesh)
     sums = ",".join(f"sum@{mesh.axis[a].name.decode()}" for a in range(mesh.naxes))
     line = f"f32[n={x.numel()}] on {comm.mesh}: {sums} -> *"
-    return torch.ops.heddle.reshard(x.reshape(-1), line, line, comm.number).reshape(x.shape)
+    return resharded(x.reshape(-1), line, line, comm).reshape(x.shape)
 
 
 def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optional[Comm] = None,

@@ -21,7 +21,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..line import mesh_of
 from .attending import Attend, Attended
 from .boundary import entering, leaving
-from .reshard import texts_of
+from .reshard import resharded, texts_of
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -231,7 +231,7 @@ class Count:
 
 def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
     text, adjoint, _ = texts_of(line)
-    return torch.ops.heddle.reshard(x, text, adjoint, comm.number)
+    return resharded(x, text, adjoint, comm)
 
 
 Step = Union[Sizes, Split, Switch, Gather, Count, Attend]

@@ -11,6 +11,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
+from .eager import is_eager
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
            torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
@@ -31,7 +32,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
     check_device(x, plan.comm)
     line, adjoint, _ = plan.texts
     if out is None:
-        return torch.ops.heddle.reshard(x, line, adjoint, plan.comm.number)
+        return resharded(x, line, adjoint, plan.comm)
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     torch.ops.heddle.reshard_out(x, out, line, plan.comm.number)
@@ -61,7 +62,16 @@ def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
-    return torch.ops.heddle.reshard(x, line, back, plan.comm.number)
+    return resharded(x, line, back, plan.comm)
+
+
+def resharded(x: torch.Tensor, line: str, back: str, comm: Comm) -> torch.Tensor:
+    """x by a line; its gradient goes by the line `back`."""
+    if not is_eager(x):
+        return torch.ops.heddle.reshard(x, line, back, comm.number)
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Resharded.apply(x, line, back, comm.number)
+    return _reshard(x, line, back, comm.number)
 
 
 def dtype_of(x: torch.Tensor, text: str) -> str:
@@ -206,7 +216,19 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     _ = ctx.saved_tensors
-    return torch.ops.heddle.reshard(gradient, ctx.back, ctx.line, ctx.comm), None, None, None
+    return resharded(gradient, ctx.back, ctx.line, ctx.held), None, None, None
+
+
+class _Resharded(torch.autograd.Function):
+    """The operator's gradient without the operator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
+        out = _reshard(x, line, back, comm)
+        _setup(ctx, (x, line, back, comm), out)
+        return out
+
+    backward = staticmethod(_backward)
 
 
 def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
