@@ -42,12 +42,15 @@ static int holds(const hd_device_buffer *b, uintptr_t address, uint64_t bytes)
     return offset < b->bytes && bytes <= b->bytes - offset;
 }
 
-static const hd_device_buffer *find_own(const hd_device_buffer *b, uintptr_t address, uint64_t bytes)
+/* 0: no buffer of the list that `rank` has a place for holds all of it. */
+static uint64_t place_of(const hd_device_buffer *b, int rank, uintptr_t address, uint64_t bytes)
 {
-    while (b != NULL && !holds(b, address, bytes)) {
-        b = b->next;
+    for (; b != NULL; b = b->next) {
+        if (b->at != NULL && b->at[rank] != 0 && holds(b, address, bytes)) {
+            return b->at[rank] + (address - (uintptr_t)b->memory);
+        }
     }
-    return b;
+    return 0;
 }
 
 uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, int64_t bytes)
@@ -57,10 +60,9 @@ uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, 
         return address;
     }
     const hd_device *device = hd_comm_device(comm);
-    const hd_device_buffer *b = find_own(device->lent, address, (uint64_t)bytes);
-    b = b != NULL ? b : find_own(device->buffers, address, (uint64_t)bytes);
-    const uint64_t at = b != NULL && b->at != NULL ? b->at[hd_comm_root_rank(comm, rank)] : 0;
-    return at != 0 ? at + (address - (uintptr_t)b->memory) : 0;
+    const int root = hd_comm_root_rank(comm, rank);
+    const uint64_t at = place_of(device->lent, root, address, (uint64_t)bytes);
+    return at != 0 ? at : place_of(device->buffers, root, address, (uint64_t)bytes);
 }
 
 /* --- mapping ------------------------------------------------------------------------------------------------------ */
