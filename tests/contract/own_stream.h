@@ -4,14 +4,14 @@
 
 #include "on_device.h"
 
-typedef struct own {
+typedef struct own_stream {
     device_fixture f;
     device_sim sim;
     const hd_device *device;
     heddle_stream stream;
-} own;
+} own_stream;
 
-static inline heddle_status own_set_up(own *o, heddle_comm *comm, int64_t deadline_ms)
+static inline heddle_status own_set_up(own_stream *o, heddle_comm *comm, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
     memset(o, 0, sizeof *o);
@@ -23,13 +23,13 @@ out:
     return st;
 }
 
-static inline void own_tear_down(own *o)
+static inline void own_tear_down(own_stream *o)
 {
     device_tear_down(&o->f);
     o->device->library->stream_destroy(o->stream, o->device->number);
 }
 
-static inline heddle_status enqueue_round(own *o, int round)
+static inline heddle_status enqueue_round(own_stream *o, int round)
 {
     heddle_status st = HEDDLE_OK;
     device_fixture *f = &o->f;

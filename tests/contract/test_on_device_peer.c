@@ -13,7 +13,7 @@ enum { REPLAYS = 100 };
 static heddle_status only_enqueues(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     int holds = heddle_comm_rank(comm) == 0;
     (void)arg;
@@ -55,7 +55,7 @@ static void execute_only_enqueues(void **state)
 static heddle_status is_split(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     heddle_stream other = NULL;
     int done = 0;
     (void)arg;
@@ -94,7 +94,7 @@ static void start_and_wait_on(void **state)
 static heddle_status is_captured(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     void *graph = NULL;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     (void)arg;
@@ -130,7 +130,7 @@ static void graphs_are_replayed(void **state)
 static heddle_status is_late(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     int comes = heddle_comm_rank(comm) == 0;
     (void)arg;
     HD_TRY(own_set_up(&o, comm, 200));
@@ -165,7 +165,7 @@ static atomic_int is_enqueued;
 static heddle_status is_aborted(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     if (heddle_comm_rank(comm) == 1) {
@@ -198,7 +198,7 @@ static void an_abort_frees_the_stream(void **state)
 static heddle_status is_refused(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     int is_wrong = heddle_comm_rank(comm) == 1;
     (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));

@@ -10,7 +10,7 @@ static heddle_status shares_blocks(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     const int *processors = arg;
     enum { BYTES = 1 << 20 };
-    own o;
+    own_stream o;
     heddle_reshard *large = NULL, *huge = NULL;
     void *src = NULL, *dst = NULL;
     heddle_reshard_options options;
@@ -68,7 +68,7 @@ static void launches_fit_the_device(void **state)
 static heddle_status runs_alone(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     const int by_events = *(const int *)arg;
     HD_TRY(own_set_up(&o, comm, by_events ? 0 : 300));
@@ -100,7 +100,7 @@ out:
 static heddle_status is_not_captured(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    own o;
+    own_stream o;
     void *graph = NULL;
     (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));

@@ -1,7 +1,7 @@
 /* The wire peer between processes: whose memory peers have mapped and whose not, graphs, ranks that die, and calls that
  * fail on one rank. */
 #include "left_over.h"
-#include "on_device.h"
+#include "own_stream.h"
 #include "time_limit.h"
 
 #include <heddle/peers.h>
@@ -218,29 +218,24 @@ static void graphs_stay_valid(void **state)
 static heddle_status one_dies(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    device_fixture f = {0};
-    device_sim sim;
-    void *stream = NULL;
+    own_stream o;
     (void)arg;
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(device_set_up(&f, comm, 0));
-    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(own_set_up(&o, comm, 0));
     for (int round = 0; round < 3; round++) {
-        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
-        HD_TRY(device_settle(comm, stream));
+        HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
+        HD_TRY(device_settle(comm, o.stream));
     }
     if (heddle_comm_rank(comm) == 1) {
         raise(SIGKILL);
     }
     const int64_t began_ns = hd_now_ns();
-    HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
-    HD_TRY(device_settle(comm, stream));
+    HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
+    HD_TRY(device_settle(comm, o.stream));
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
-    CHECK(heddle_reshard_wait(f.reshard) == HEDDLE_ERR_PEER && says("rank 1 died"));
-    CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_PEER);
+    CHECK(heddle_reshard_wait(o.f.reshard) == HEDDLE_ERR_PEER && says("rank 1 died"));
+    CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_PEER);
 out:
-    device_stream_free(&sim, stream);
-    device_tear_down(&f);
+    own_tear_down(&o);
     return st;
 }
 
@@ -248,32 +243,27 @@ out:
 static heddle_status one_is_late(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    device_fixture f = {0};
-    device_sim sim;
-    void *stream = NULL;
+    own_stream o;
     (void)arg;
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(device_set_up(&f, comm, 300));
-    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(own_set_up(&o, comm, 300));
     if (heddle_comm_rank(comm) == 0) {
         const int64_t began_ns = hd_now_ns();
-        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
-        HD_TRY(device_settle(comm, stream));
+        HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
+        HD_TRY(device_settle(comm, o.stream));
         CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
         CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_TIMEOUT);
         CHECK(says("rank 0: a reshard on device cuda:0 is overdue, missing: rank 1; reshard i32[t=6 s=8]"));
-        CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_TIMEOUT);
+        CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_TIMEOUT);
     } else {
         while ((st = heddle_comm_poll(comm)) == HEDDLE_OK) {
             usleep(1000);
         }
         CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: a reshard on device cuda:0 is overdue, missing: rank 1"));
-        CHECK(heddle_reshard_execute(f.reshard, f.src, f.dst, stream) == HEDDLE_ERR_PEER);
+        CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_PEER);
     }
     st = HEDDLE_OK;
 out:
-    device_stream_free(&sim, stream);
-    device_tear_down(&f);
+    own_tear_down(&o);
     return st;
 }
 
