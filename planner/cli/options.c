@@ -128,7 +128,10 @@ static const cli_option table[] = {
      "any: private buffers, which peers cannot reach"},
     {"device", "KIND[:N]", CLI_BENCH | CLI_VERIFY, TEXT, AT(device), NULL,
      "arrays lie in this device's memory: cuda, each rank's own, or cuda:1; exit 77 where there is none"},
-    {"wire", "auto|peer|nccl|host", CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
+    {"device", "KIND[:N]", CLI_RUN, TEXT, AT(device), NULL,
+     "switches are done in this device's memory, blocks on the CPU, and what goes between is copied: cuda, each rank's "
+     "own, or cuda:1; exit 77 where there is none"},
+    {"wire", "auto|peer|nccl|host", CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
      "how bytes go from device to device"},
     {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
     {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},

@@ -20,8 +20,9 @@ static void print_row(const run_row *r, const char *front)
 static void print_sum(const run_sum *t, const char *front)
 {
     printf("%s\"bytes_planned_per_rank_max\": %" PRId64 ", \"bytes_sent_per_rank_max\": %" PRId64
-           ", \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64 ", \"bytes_messages\": %" PRId64 ",\n",
-           front, t->planned_max, t->sent_max, t->planned, t->sent, t->messages);
+           ", \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64 ", \"bytes_messages\": %" PRId64
+           ", \"bytes_copied\": %" PRId64 ",\n",
+           front, t->planned_max, t->sent_max, t->planned, t->sent, t->messages, t->copied);
 }
 
 static void print_back(const run_report *report, const run_sum *forward, const run_verdict *verdict)
@@ -55,7 +56,7 @@ static void print_back(const run_report *report, const run_sum *forward, const r
 
 void report_run_json(const run_report *report, const run_verdict *verdict)
 {
-    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
+    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?", devices[256];
     const run_task *task = report->task;
     run_way way = run_way_of(report, 0);
     heddle_shape_format(shape, sizeof(shape), &task->info.shape);
@@ -65,6 +66,10 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     report_json_string("shape", shape, ", ");
     report_json_string("mesh", mesh, ",\n ");
     report_json_string("comm", report->comm, ",\n ");
+    if (run_devices(devices, sizeof devices, report)) {
+        report_json_string("switches_on", devices, ", ");
+        report_json_string("wire", report->mine.wire, ",\n ");
+    }
     printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64 ", \"forward_ms\": %.6f,\n",
            task->info.repeat, report->nranks, task->threads, task->passes, run_ms(way.sum.forward_ns));
     print_sum(&way.sum, " ");

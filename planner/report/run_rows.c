@@ -1,6 +1,7 @@
 /* Steps of the same stage, layout and method as one row, and all of them as a sum. */
 #include "planner/report/run_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,11 +82,13 @@ static run_sum sum_all(const run_report *report, int back)
             sum.switch_ns += s->switch_ns;
             sum.compute_ns += s->compute_ns;
             sum.kept_bytes += s->kept_bytes;
+            sum.copied_bytes += s->copied_bytes;
         }
         const int64_t forward_ns = report->totals[rank * RUN_TOTALS + RUN_TOTAL_FORWARD_NS];
         t.planned += sum.planned;
         t.sent += sum.sent;
         t.messages += sum.messages;
+        t.copied += sum.copied_bytes;
         t.planned_max = sum.planned > t.planned_max ? sum.planned : t.planned_max;
         t.sent_max = sum.sent > t.sent_max ? sum.sent : t.sent_max;
         t.switch_ns = sum.switch_ns > t.switch_ns ? sum.switch_ns : t.switch_ns;
@@ -135,4 +138,29 @@ run_step_sum run_sum_step(const run_report *report)
         t.reduce_max = larger(t.reduce_max, total[RUN_TOTAL_REDUCE_SENT]);
     }
     return t;
+}
+
+/* Has a rank before this one the same? */
+static int is_listed(const run_report *report, int rank)
+{
+    for (int before = 0; before < rank; before++) {
+        if (report->totals[before * RUN_TOTALS + RUN_TOTAL_DEVICE] ==
+            report->totals[rank * RUN_TOTALS + RUN_TOTAL_DEVICE]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int run_devices(char *out, size_t out_bytes, const run_report *report)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int rank = 0; report->kind != NULL && rank < report->nranks && at < out_bytes; rank++) {
+        if (!is_listed(report, rank)) {
+            at += (size_t)snprintf(out + at, out_bytes - at, "%s%s:%d", at > 0 ? ", " : "", report->kind,
+                                   (int)report->totals[rank * RUN_TOTALS + RUN_TOTAL_DEVICE]);
+        }
+    }
+    return at > 0;
 }

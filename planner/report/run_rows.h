@@ -17,7 +17,7 @@ typedef struct run_row {
 
 /* Over all steps. */
 typedef struct run_sum {
-    int64_t planned_max, sent_max, planned, sent, messages;
+    int64_t planned_max, sent_max, planned, sent, messages, copied;
     int64_t forward_ns, switch_ns, compute_ns;
     int64_t kept_max;
 } run_sum;
@@ -40,6 +40,9 @@ typedef struct run_step_sum {
 } run_step_sum;
 
 run_step_sum run_sum_step(const run_report *report);
+
+/* "cuda:0, cuda:1": the devices that switches are done on; 0: they are in host memory. */
+int run_devices(char *out, size_t out_bytes, const run_report *report);
 
 static inline double run_ms(int64_t ns)
 {

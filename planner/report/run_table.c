@@ -75,11 +75,21 @@ static void print_back(const run_report *report, const run_way *forward, const r
            report->task->recompute ? " (inputs of the stages; the rest is computed again)" : "");
 }
 
+static void print_device(const run_report *report, int64_t copied)
+{
+    char devices[256];
+    if (run_devices(devices, sizeof devices, report)) {
+        printf("blocks on the CPU; switches on %s by wire %s, copied at both ends: %" PRId64 " bytes of all ranks\n",
+               devices, report->mine.wire, copied);
+    }
+}
+
 void report_run(const run_report *report)
 {
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?";
     const run_task *task = report->task;
     run_way forward = run_way_of(report, 0);
+    int64_t copied = forward.sum.copied;
     heddle_shape_format(shape, sizeof(shape), &task->info.shape);
     heddle_mesh_format(mesh, sizeof(mesh), &task->mesh);
     printf("%s: %s on %s, %d layer%s of %d stage%s\n%s\n\n", task->info.name, shape, mesh, task->info.repeat,
@@ -88,9 +98,11 @@ void report_run(const run_report *report)
     if (report->back != NULL) {
         run_way back = run_way_of(report, 1);
         print_back(report, &forward, &back);
+        copied += back.sum.copied;
         run_way_free(&back);
     }
     run_way_free(&forward);
+    print_device(report, copied);
     print_peaks(report);
 }
 

@@ -17,6 +17,11 @@ heddle_wire hd_comm_wire(const heddle_comm *comm)
     return root->device != NULL ? root->wire : HEDDLE_WIRE_HOST;
 }
 
+const char *hd_comm_wire_name(const heddle_comm *comm)
+{
+    return wire_names[hd_comm_wire(comm)];
+}
+
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what)
 {
     return hd_device_need(hd_comm_device(comm), space, device, what, comm->name);

@@ -1,6 +1,7 @@
 /* The blocks of an executor: one for every stage of a repetition, or one for every step, and what it is asked of them.
  */
 #include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
 #include "runtime/model/executor_internal.h"
 
 #include <string.h>
@@ -163,7 +164,10 @@ heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, c
     HD_TRY(make_blocks(e, stages));
     heddle_session_options_init(&session);
     session.backward = e->options.backward;
+    session.space = e->options.space;
+    session.device = e->options.device;
     HD_TRY(heddle_session_create(&e->session, comm, schedule, &session));
+    HD_TRY(session.space == HEDDLE_SPACE_DEVICE ? hd_executor_tell(e, hd_executor_device_make(e)) : HEDDLE_OK);
     HD_TRY(e->options.backward ? hd_executor_tell(e, make_tapes(e)) : HEDDLE_OK);
     *out = e;
     e = NULL;
@@ -181,6 +185,7 @@ void heddle_executor_destroy(heddle_executor *executor)
     for (int i = 0; e->tape != NULL && i < e->info.nstages; i++) {
         heddle_tape_destroy(e->tape[i]);
     }
+    hd_executor_device_free(e->device);
     heddle_session_destroy(e->session);
     for (int i = 0; e->block != NULL && e->is_shared != NULL && i < e->info.nstages; i++) {
         heddle_block_destroy(e->is_shared[i] ? NULL : e->block[i]);
@@ -204,8 +209,10 @@ heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_e
     heddle_status st;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(executor));
-    const heddle_executor_info info = {
-        .nsteps = executor->info.nstages + 1, .forward_ns = executor->forward_ns, .backward_ns = executor->backward_ns};
+    const heddle_executor_info info = {.nsteps = executor->info.nstages + 1,
+                                       .forward_ns = executor->forward_ns,
+                                       .backward_ns = executor->backward_ns,
+                                       .wire = executor->device != NULL ? hd_comm_wire_name(executor->comm) : ""};
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_executor_info, backward_ns));
 out:
     return st;
@@ -228,7 +235,8 @@ heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_ex
                                        .messages = s->messages,
                                        .switch_ns = s->switch_ns,
                                        .block_ns = s->block_ns,
-                                       .kept_bytes = s->kept_bytes};
+                                       .kept_bytes = s->kept_bytes,
+                                       .copied_bytes = s->copied_bytes};
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_executor_step, kept_bytes));
 out:
     return st;

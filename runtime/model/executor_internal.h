@@ -1,4 +1,5 @@
-/* What an executor holds. executor.c is the life cycle, pass.c runs it forward and back. */
+/* What an executor holds. executor.c is the life cycle, pass.c runs it forward and back, on_device.c takes its switches
+ * to a device. */
 #ifndef HD_EXECUTOR_INTERNAL_H
 #define HD_EXECUTOR_INTERNAL_H
 
@@ -10,9 +11,11 @@ enum { HD_EXECUTOR_PATH_BYTES = 24 };
 typedef struct hd_executor_step {
     int64_t planned, sent, messages; /* bytes */
     int64_t switch_ns, block_ns;
-    int64_t kept_bytes;
+    int64_t kept_bytes, copied_bytes;
     char path[HD_EXECUTOR_PATH_BYTES];
 } hd_executor_step;
+
+typedef struct hd_executor_device hd_executor_device;
 
 struct heddle_executor {
     heddle_executor_options options;
@@ -20,6 +23,7 @@ struct heddle_executor {
     const heddle_schedule *schedule;
     heddle_schedule_info info;
     heddle_session *session;
+    hd_executor_device *device;    /* where switches are; NULL: in host memory, where the blocks are */
     heddle_block **block;          /* [nstages] */
     char *is_shared;               /* [nstages] the block of an earlier repetition */
     char *joins;                   /* [nstages] it communicates: ranks without rows call it, too */
@@ -35,5 +39,14 @@ struct heddle_executor {
 heddle_status hd_executor_tell(const heddle_executor *e, heddle_status st);
 /* The sentence says where it happened. */
 heddle_status hd_executor_at(heddle_status st, const char *stage, int repetition);
+
+/* on_device.c */
+/* The communicator has a device, and the session is on it. What was made of it is e->device, also after a failure. */
+heddle_status hd_executor_device_make(heddle_executor *e);
+void hd_executor_device_free(hd_executor_device *device); /* NULL is legal */
+/* heddle_session_enter, or _backward, of x in host memory, wherever the session's is; *copied: bytes, to and from a
+ * device. Told to the others where it failed. */
+heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,
+                                 heddle_stream stream);
 
 #endif

@@ -22,29 +22,36 @@ static void tell_of(const heddle_executor *e, int step, int backward)
     }
 }
 
-static heddle_status note_switch(hd_executor_step *out, heddle_executor *e)
+/* By all switches so far: also what a device has counted, which it has by the time that its part is back. */
+static int64_t sent_by_switches(const heddle_executor *e)
+{
+    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    return heddle_session_get_counters(&counters, e->session) == HEDDLE_OK ? counters.bytes_sent : 0;
+}
+
+/* The switch, and what it did. */
+static heddle_status go(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, hd_executor_step *out,
+                        heddle_stream stream)
 {
     heddle_session_record record = {.struct_bytes = sizeof record};
-    heddle_status st = heddle_session_record_at(&record, e->session, e->entered++);
-    if (st == HEDDLE_OK) {
-        out->planned += record.bytes_planned;
-        out->sent += record.bytes_sent;
-        out->messages += record.bytes_messages;
-        out->switch_ns = record.ns;
-        snprintf(out->path, sizeof out->path, "%s", record.path);
-    }
+    heddle_status st;
+    const int64_t start_ns = hd_now_ns(), sent_before = sent_by_switches(e);
+    HD_TRY(hd_executor_switch(e, stage, x, backward, &out->copied_bytes, stream)); /* names rank and stage */
+    HD_TRY(heddle_session_record_at(&record, e->session, e->entered++));
+    out->planned += record.bytes_planned;
+    out->sent += sent_by_switches(e) - sent_before;
+    out->messages += record.bytes_messages;
+    out->switch_ns = e->device == NULL ? record.ns : hd_now_ns() - start_ns;
+    snprintf(out->path, sizeof out->path, "%s", record.path);
+out:
     return st;
 }
 
 static heddle_status enter(heddle_executor *e, const char *stage, heddle_tensor *x, int step, heddle_stream stream)
 {
-    heddle_status st;
     tell_of(e, step, 0);
     memset(&e->step[step], 0, sizeof e->step[step]);
-    HD_TRY(heddle_session_enter(e->session, stage, x, NULL, stream)); /* names rank and stage */
-    HD_TRY(note_switch(&e->step[step], e));
-out:
-    return st;
+    return go(e, stage, x, 0, &e->step[step], stream);
 }
 
 /* A rank without rows has no part in a block that does not communicate. */
@@ -141,12 +148,8 @@ out:
 
 static heddle_status leave(heddle_executor *e, const char *stage, heddle_tensor *dx, int step, heddle_stream stream)
 {
-    heddle_status st;
     tell_of(e, step, 1);
-    HD_TRY(heddle_session_backward(e->session, stage, dx, NULL, stream));
-    HD_TRY(note_switch(&e->back[step], e));
-out:
-    return st;
+    return go(e, stage, dx, 1, &e->back[step], stream);
 }
 
 static heddle_status back_through(heddle_executor *e, heddle_tensor *dx, const heddle_conditioning *conditioning,

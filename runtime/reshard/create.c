@@ -1,6 +1,7 @@
 /* Making a plan. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting. */
 #include "runtime/reshard/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request)
@@ -240,6 +241,15 @@ heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_r
     return create(out, reshard->comm, &line, &options, HD_NEED(out));
 }
 
+/* It may wait for the device, and fail: no news to who is about to say why the plan ends. */
+static void end_wire(heddle_reshard *reshard)
+{
+    char why[1024];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    reshard->wire->destroy(reshard);
+    (void)hd_fail(HEDDLE_OK, "%s", why);
+}
+
 void heddle_reshard_destroy(heddle_reshard *reshard)
 {
     if (reshard == NULL) {
@@ -250,7 +260,7 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
     }
     hd_channel_destroy(reshard->channel);
     if (reshard->wire != NULL) {
-        reshard->wire->destroy(reshard);
+        end_wire(reshard);
     }
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);

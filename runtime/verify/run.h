@@ -26,7 +26,8 @@ struct run_task {
 typedef struct run_step {
     int64_t planned, sent, messages; /* bytes */
     int64_t switch_ns, compute_ns;
-    int64_t kept_bytes; /* for the backward, by the block of this step */
+    int64_t kept_bytes;   /* for the backward, by the block of this step */
+    int64_t copied_bytes; /* to and from the device that the switch was done on */
 } run_step;
 
 enum { RUN_PATH_BYTES = 24 };
@@ -44,6 +45,7 @@ typedef struct run_result {
     run_step *step;               /* [nsteps] of the fastest pass */
     char (*path)[RUN_PATH_BYTES]; /* [nsteps] how this rank moved; "" where nothing did */
     int64_t forward_ns;           /* of the fastest pass */
+    const char *wire;             /* of switches between devices, as in heddle_executor_info */
     void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
     int64_t peak_bytes; /* of this process */
     /* The rest with backward only. */
@@ -66,7 +68,8 @@ enum {
     RUN_TOTAL_REDUCE_NS,
     RUN_TOTAL_REDUCE_PLANNED,
     RUN_TOTAL_REDUCE_SENT,
-    RUN_TOTAL_HASH, /* RUN_WHOLES of them */
+    RUN_TOTAL_DEVICE, /* the rank's, where switches are done; -1: none */
+    RUN_TOTAL_HASH,   /* RUN_WHOLES of them */
     RUN_TOTAL_LAST_HASH = RUN_TOTAL_HASH + RUN_WHOLES - 1,
     RUN_TOTALS
 };
@@ -76,13 +79,15 @@ typedef struct run_report {
     const run_task *task;
     run_result mine;
     const char *comm; /* heddle_comm_describe */
+    const char *kind; /* "cuda": of the devices that switches are done on, NULL: none */
     int nranks;
     run_step *steps; /* all ranks' steps, rank after rank */
     run_step *back;  /* likewise of the way back, NULL without */
     int64_t *totals; /* [nranks][RUN_TOTALS] */
 } run_report;
 
-/* Collective. want_output: every rank gets the whole output (and the input's gradient). run_report_free in any case. */
+/* Collective. Where comm has a device switches are done there. want_output: every rank gets the whole output (and the
+ * input's gradient). run_report_free in any case. */
 heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *comm, int want_output);
 void run_report_free(run_report *report);
 

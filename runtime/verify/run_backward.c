@@ -165,7 +165,7 @@ heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, ru
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
     heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */
     if (st == HEDDLE_OK) {
-        st = heddle_executor_backward(f->executor, &f->back->dx, &f->conditioning, &gradient, HEDDLE_NO_STREAM);
+        st = heddle_executor_backward(f->executor, &f->back->dx, &f->conditioning, &gradient, f->stream);
     }
     return st == HEDDLE_OK ? reduce(f, reduction, info.nedges) : st;
 }

@@ -1,6 +1,7 @@
 /* What the ranks of a run tell one another, and the same run on one rank. */
 #include "runtime/verify/run_pass.h"
 
+#include <heddle/sys/device.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +81,11 @@ heddle_status run_check(run_verdict *v, double *reference_ms, const run_report *
 }
 
 /* What all ranks have to know of one. */
-static void list_totals(int64_t *out, const run_result *mine)
+static void list_totals(int64_t *out, const run_result *mine, const heddle_comm *comm)
 {
-    const int64_t own[] = {mine->forward_ns,    mine->peak_bytes,   getpid(),
-                           mine->backward_ns,   mine->reduction.ns, mine->reduction.planned,
-                           mine->reduction.sent};
+    const int64_t own[] = {mine->forward_ns,     mine->peak_bytes,        getpid(),
+                           mine->backward_ns,    mine->reduction.ns,      mine->reduction.planned,
+                           mine->reduction.sent, heddle_comm_device(comm)};
     memcpy(out, own, sizeof(own));
     memcpy(&out[RUN_TOTAL_HASH], mine->hash, sizeof(mine->hash));
 }
@@ -93,12 +94,14 @@ heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *c
 {
     const size_t size = (size_t)heddle_comm_size(comm);
     int64_t own[RUN_TOTALS];
+    const heddle_device *table = heddle_comm_device_table(comm);
     *out = (run_report){.task = task, .comm = heddle_comm_describe(comm), .nranks = (int)size};
     heddle_status st = run_forward(&out->mine, task, comm, task->schedule, want_output);
     if (st != HEDDLE_OK) {
         return st;
     }
-    list_totals(own, &out->mine);
+    list_totals(own, &out->mine, comm);
+    out->kind = table != NULL ? table->name : NULL;
     const size_t step_bytes = (size_t)out->mine.nsteps * sizeof(run_step);
     out->steps = calloc(size, step_bytes);
     out->totals = calloc(size, sizeof(own));

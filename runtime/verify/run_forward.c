@@ -1,5 +1,6 @@
 /* One rank's passes through an executor. The one-rank reference is the same code on a communicator of one.
  * run_backward.c has what a training step does besides. */
+#include "runtime/verify/device_array.h"
 #include "runtime/verify/run_pass.h"
 
 #include <inttypes.h>
@@ -151,7 +152,7 @@ heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const
         if (st != HEDDLE_OK) {
             return st;
         }
-        step[i] = (run_step){s.planned, s.sent, s.messages, s.switch_ns, s.block_ns, s.kept_bytes};
+        step[i] = (run_step){s.planned, s.sent, s.messages, s.switch_ns, s.block_ns, s.kept_bytes, s.copied_bytes};
         snprintf(path[i], RUN_PATH_BYTES, "%s", s.path);
     }
     return HEDDLE_OK;
@@ -207,6 +208,10 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
     options.weights = make_weights;
     options.before = begin_step;
     options.ctx = f;
+    if (heddle_comm_device(f->comm) >= 0) {
+        options.space = HEDDLE_SPACE_DEVICE;
+        options.device = heddle_comm_device(f->comm);
+    }
     st = st == HEDDLE_OK ? heddle_executor_create(&f->executor, f->comm, schedule, stages, &options) : st;
     free(stages);
     return st;
@@ -216,6 +221,7 @@ static void release(run_pass *f)
 {
     run_backward_release(f);
     heddle_executor_destroy(f->executor);
+    judge_stream_destroy(f->comm, f->stream);
     heddle_buffer_free(f->comm, f->first);
     free(f->vector);
     free(f->text);
@@ -229,7 +235,7 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
     heddle_executor_info info = {.struct_bytes = sizeof(info)};
     heddle_status st = make_first(f, schedule);
     if (st == HEDDLE_OK) {
-        st = heddle_executor_forward(f->executor, &f->x, &f->conditioning, HEDDLE_NO_STREAM);
+        st = heddle_executor_forward(f->executor, &f->x, &f->conditioning, f->stream);
     }
     if (st == HEDDLE_OK && mesh != NULL) {
         st = run_gather(&out->output, f, &f->x, mesh);
@@ -243,6 +249,7 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
     if (st == HEDDLE_OK && (f->pass == 0 || info.forward_ns + info.backward_ns < out->forward_ns + out->backward_ns)) {
         out->forward_ns = info.forward_ns;
         out->backward_ns = info.backward_ns;
+        out->wire = info.wire;
         out->reduction = reduction;
         st = run_take_steps(out->step, out->path, f, out->nsteps, 0);
         if (st == HEDDLE_OK && f->back != NULL) {
@@ -279,6 +286,7 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
         st = out->step == NULL || out->path == NULL ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
                                                     : make_conditioning(&f);
     }
+    st = st == HEDDLE_OK ? judge_stream_create(&f.stream, comm) : st;
     if (st == HEDDLE_OK) {
         st = make_executor(&f, schedule);
     }

@@ -20,6 +20,7 @@ typedef struct run_back {
 typedef struct run_pass {
     const run_task *task;
     heddle_comm *comm;
+    heddle_stream stream; /* of switches on a device */
     heddle_executor *executor;
     heddle_conditioning conditioning; /* of memory in the next three */
     float *vector, *text;

@@ -1,139 +1,6 @@
 /* An executor on threads, forward and back, against one rank: the same bits, the schedule's bytes; and what it refuses.
- */
-#include "case.h"
-#include "check.h"
-
-#include "runtime/base/base.h"
-
-#include <heddle/heddle.h>
-#include <heddle/train/executor.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static const char model_text[] = "model: small\n"
-                                 "dtype: f32\n"
-                                 "dims:\n"
-                                 "  b: {size: 1, role: batch}\n"
-                                 "  t: {size: 5, role: seq}\n"
-                                 "  s: {size: 7, role: seq}\n"
-                                 "  c: {size: 12, role: channel}\n"
-                                 "  text: {size: 3, role: text}\n"
-                                 "tensors:\n"
-                                 "  x: [b, t, s, c]\n"
-                                 "  y: {dims: [b, text, c], const: true}\n"
-                                 "repeat: 2\n"
-                                 "stages:\n"
-                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-                                 "  - {name: cross, kind: cross, reads: y, heads: 2}\n"
-                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
-                                 "  - {name: mlp, kind: mlp, ratio: 2}\n";
-enum { RANKS = 3, STAGES = 4, STEPS = 8, CHANNELS = 12, ELEMS = 5 * 7 * CHANNELS, TEXT = 3 };
-
-typedef struct bench {
-    heddle_comm *comm;
-    heddle_model *model;
-    heddle_schedule *schedule;
-    heddle_schedule_info info;
-    heddle_block_options stage[STAGES];
-    heddle_executor *executor;
-    float vector[6 * CHANNELS], text[TEXT * CHANNELS];
-    float dvector[6 * CHANNELS], dtext[TEXT * CHANNELS];
-    heddle_conditioning conditioning;
-    float *data; /* of x */
-    heddle_tensor x;
-    heddle_layout first;
-} bench;
-
-/* An element of any array, by its place in the whole one. */
-static float value(int64_t at, int salt)
-{
-    return (float)((at * 37 + salt * 11) % 101) / 101.0F - 0.5F;
-}
-
-static heddle_status describe_stages(bench *b)
-{
-    heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < STAGES; i++) {
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
-        heddle_block_options *o = &b->stage[i];
-        HD_TRY(heddle_model_stage(&stage, b->model, i));
-        heddle_block_options_init(o);
-        o->kind = stage.kind;
-        o->shape = b->info.shape;
-        o->mixed_dim = stage.mixed_dim;
-        o->heads = stage.heads;
-        o->mlp_channels = stage.mlp_channels;
-        o->text_tokens = TEXT;
-        o->modulate = stage.modulate;
-    }
-out:
-    return st;
-}
-
-static heddle_status make_bench(bench *b, heddle_comm *comm)
-{
-    char text[32];
-    heddle_mesh mesh;
-    heddle_status st;
-    memset(b, 0, sizeof *b);
-    b->comm = comm;
-    b->info.struct_bytes = sizeof b->info;
-    snprintf(text, sizeof text, "[sp=%d]", heddle_comm_size(comm));
-    HD_TRY(heddle_model_parse(&b->model, model_text, strlen(model_text), "small.yaml"));
-    HD_TRY(heddle_mesh_parse(&mesh, text));
-    HD_TRY(heddle_plan(&b->schedule, b->model, &mesh, NULL));
-    HD_TRY(heddle_schedule_get_info(&b->info, b->schedule));
-    HD_TRY(describe_stages(b));
-    for (int i = 0; i < 6 * CHANNELS; i++) {
-        b->vector[i] = value(i, 1);
-    }
-    for (int i = 0; i < TEXT * CHANNELS; i++) {
-        b->text[i] = value(i, 2);
-    }
-    b->conditioning = (heddle_conditioning){b->vector, b->text, NULL};
-    b->data = calloc(ELEMS, sizeof *b->data);
-out:
-    return st;
-}
-
-static void free_bench(bench *b)
-{
-    heddle_executor_destroy(b->executor);
-    heddle_schedule_destroy(b->schedule);
-    heddle_model_destroy(b->model);
-    free(b->data);
-}
-
-/* Place in the whole array of element i of the box. */
-static int64_t place(const bench *b, const heddle_box *box, int64_t i)
-{
-    int64_t global = 0, step = 1;
-    for (int d = box->ndim - 1; d >= 0; d--) {
-        global += (box->lo[d] + i % box->len[d]) * step;
-        i /= box->len[d];
-        step *= b->info.shape.dim[d].extent;
-    }
-    return global;
-}
-
-/* x: this rank's part of an array of values, as the schedule begins. */
-static heddle_status fill(bench *b)
-{
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-    heddle_box box;
-    heddle_status st;
-    const int rank = heddle_comm_rank(b->comm);
-    HD_TRY(heddle_schedule_edge_at(&edge, b->schedule, 0));
-    HD_TRY(heddle_layout_box(&box, &b->info.shape, &b->info.mesh, &edge.from, rank));
-    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
-        b->data[i] = value(place(b, &box, i), 3);
-    }
-    b->first = edge.from;
-    HD_TRY(heddle_tensor_init(&b->x, b->data, &b->info.shape, &b->info.mesh, &edge.from, NULL, rank));
-out:
-    return st;
-}
+ * With HEDDLE_TEST_DEVICE switches are done there. */
+#include "executor_fixture.h"
 
 /* Are the local parts of x those of the one rank's? */
 static heddle_status compare(bench *many, const heddle_tensor *x, const float *whole)
@@ -155,7 +22,7 @@ static heddle_status pass(bench *b, float *output, float *gradient)
     heddle_tensor dx;
     const heddle_conditioning_gradient dconditioning = {b->dvector, b->dtext};
     HD_TRY(fill(b));
-    HD_TRY(heddle_executor_forward(b->executor, &b->x, &b->conditioning, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_executor_forward(b->executor, &b->x, &b->conditioning, placed_stream));
     if (output != NULL) {
         memcpy(output, b->x.data, ELEMS * sizeof(float)); /* the epilogue is replicated */
     }
@@ -164,7 +31,7 @@ static heddle_status pass(bench *b, float *output, float *gradient)
     }
     HD_TRY(
         heddle_tensor_init(&dx, whole, &b->info.shape, &b->info.mesh, &b->x.layout, NULL, heddle_comm_rank(b->comm)));
-    HD_TRY(heddle_executor_backward(b->executor, &dx, &b->conditioning, &dconditioning, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_executor_backward(b->executor, &dx, &b->conditioning, &dconditioning, placed_stream));
     if (gradient != NULL) {
         memcpy(gradient, dx.data, ELEMS * sizeof(float));
     } else {
@@ -180,9 +47,10 @@ static heddle_status check_steps(bench *b)
 {
     heddle_executor_info info = {.struct_bytes = sizeof info};
     heddle_status st;
-    int64_t sent[2] = {0, 0};
+    int64_t sent[2] = {0, 0}, copied[2] = {0, 0};
     HD_TRY(heddle_executor_get_info(&info, b->executor));
     CHECK(info.nsteps == STEPS + 1 && info.forward_ns > 0 && info.backward_ns > 0);
+    CHECK((info.wire[0] != 0) == placed_on_device(b->comm));
     for (int backward = 0; backward < 2; backward++) {
         for (int i = 0; i < info.nsteps; i++) {
             heddle_executor_step step = {.struct_bytes = sizeof step};
@@ -190,10 +58,15 @@ static heddle_status check_steps(bench *b)
             CHECK(step.sent == step.planned);
             CHECK(i == STEPS || backward || step.kept_bytes > 0);
             sent[backward] += step.sent;
+            copied[backward] += step.copied_bytes;
         }
     }
     HD_TRY(heddle_comm_allreduce_sum(b->comm, sent, 2, HEDDLE_I64));
+    HD_TRY(heddle_comm_allreduce_sum(b->comm, copied, 2, HEDDLE_I64));
     CHECK(sent[0] == b->info.bytes_total && sent[1] == b->info.backward_bytes_total && sent[0] > 0);
+    /* Three switches and the gather take the whole once; the gather gives it to every rank. */
+    const int64_t whole_bytes = ELEMS * (int64_t)sizeof(float);
+    CHECK(copied[0] == (placed_on_device(b->comm) ? (7 + RANKS) * whole_bytes : 0) && copied[1] == copied[0]);
 out:
     return st;
 }
@@ -215,6 +88,9 @@ static heddle_status as_one_rank(heddle_comm *comm, void *arg)
     options.seed = 7;
     HD_TRY(heddle_executor_create(&one.executor, self, one.schedule, one.stage, &options));
     HD_TRY(pass(&one, output, gradient));
+    options = options_on(comm);
+    options.backward = 1;
+    options.seed = 7;
     options.timed = 1;
     HD_TRY(heddle_executor_create(&many.executor, comm, many.schedule, many.stage, &options));
     for (int again = 0; again < 2; again++) { /* weights are made once */
@@ -268,7 +144,7 @@ static heddle_status forward_only(heddle_comm *comm, void *arg)
     heddle_executor_options options;
     heddle_status st;
     float output[ELEMS];
-    heddle_executor_options_init(&options);
+    options = options_on(comm);
     HD_TRY(make_bench(&with_tapes, comm));
     HD_TRY(make_bench(&b, comm));
     options.weights = count_weights;
@@ -277,11 +153,11 @@ static heddle_status forward_only(heddle_comm *comm, void *arg)
     HD_TRY(heddle_executor_create(&b.executor, comm, b.schedule, b.stage, &options));
     CHECK(heddle_executor_block(b.executor, 0) == heddle_executor_block(b.executor, STAGES));
     HD_TRY(fill(&b));
-    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, placed_stream));
     HD_TRY(fill(&b));
-    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, placed_stream));
     CHECK(c.weights == 2 * STEPS && c.steps == 2 * (STEPS + 1));
-    heddle_executor_options_init(&options);
+    options = options_on(comm);
     options.seed = 7;
     options.backward = 1;
     HD_TRY(heddle_executor_create(&with_tapes.executor, comm, with_tapes.schedule, with_tapes.stage, &options));
@@ -306,6 +182,76 @@ static void a_rank_without_weights_ends_the_pass(void **state)
     int one = 1;
     HD_FAILS(HEDDLE_ERR_IO, heddle_run_ranks(RANKS, "threads", forward_only, &one));
     assert_non_null(strstr(heddle_last_error(), "stage 'weights' of layer 0: no weights today"));
+}
+
+/* Where the schedule has no layout that is as large. */
+static heddle_status comes_whole(heddle_comm *comm, void *arg)
+{
+    bench b;
+    heddle_executor_options options = options_on(comm);
+    heddle_status st;
+    float whole[ELEMS], from_parts[ELEMS];
+    (void)arg;
+    HD_TRY(make_bench_to(&b, comm, "any"));
+    HD_TRY(heddle_executor_create(&b.executor, comm, b.schedule, b.stage, &options));
+    HD_TRY(fill(&b));
+    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, placed_stream));
+    CHECK(b.x.space == HEDDLE_SPACE_HOST && b.x.capacity_bytes < sizeof whole);
+    memcpy(from_parts, b.x.data, b.x.capacity_bytes);
+    const heddle_layout everywhere = heddle_layout_replicated();
+    for (int64_t i = 0; i < ELEMS; i++) {
+        whole[i] = value(i, 3);
+    }
+    HD_TRY(heddle_tensor_init(&b.x, whole, &b.info.shape, &b.info.mesh, &everywhere, NULL, heddle_comm_rank(comm)));
+    HD_TRY(heddle_executor_forward(b.executor, &b.x, &b.conditioning, placed_stream));
+    CHECK(memcmp(from_parts, b.x.data, b.x.capacity_bytes) == 0);
+out:
+    free_bench(&b);
+    return st;
+}
+
+static void takes_other_layouts(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "threads", comes_whole, NULL));
+}
+
+/* What cannot be copied as one, and a pass that goes on after it. */
+static heddle_status refuses_tensors(heddle_comm *comm, void *arg)
+{
+    bench b;
+    heddle_executor_options options = options_on(comm);
+    heddle_status st = HEDDLE_OK;
+    memset(&b, 0, sizeof b);
+    if (!placed_on_device(comm)) {
+        return HEDDLE_OK;
+    }
+    const int wrong = *(const int *)arg;
+    static const char *const says[] = {"entering 's.attn': elements of x along dim s lie 13 apart", "dim c lie 2 apart",
+                                       "x is on a device", "x is NULL", "with room for 8 bytes, its part has 1680"};
+    HD_TRY(make_bench(&b, comm));
+    HD_TRY(heddle_executor_create(&b.executor, comm, b.schedule, b.stage, &options));
+    HD_TRY(fill(&b));
+    heddle_tensor x = b.x;
+    x.stride_elems[wrong == 0 ? 2 : 3] += wrong < 2;
+    x.space = wrong == 2 ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+    x.data = wrong == 3 ? NULL : b.data;
+    x.capacity_bytes = wrong == 4 ? 8 : x.capacity_bytes;
+    st = heddle_executor_forward(b.executor, &x, &b.conditioning, placed_stream);
+    CHECK(st == (wrong < 2 ? HEDDLE_ERR_LAYOUT : HEDDLE_ERR_ARG));
+    CHECK(strstr(heddle_last_error(), says[wrong]) != NULL);
+    st = HEDDLE_OK;
+out:
+    free_bench(&b);
+    return st;
+}
+
+static void on_a_device_dense_host_memory_is_taken(void **state)
+{
+    (void)state;
+    for (int wrong = 0; wrong < 5; wrong++) {
+        HD_OK(heddle_run_ranks(1, "threads", refuses_tensors, &wrong));
+    }
 }
 
 static void refuses(const char *what, heddle_status wanted, heddle_status got)
@@ -352,10 +298,9 @@ static void refuses_what_is_not_the_schedules(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(equals_one_rank_there_and_back),
-        cmocka_unit_test(shares_blocks_between_repetitions),
-        cmocka_unit_test(a_rank_without_weights_ends_the_pass),
-        cmocka_unit_test(refuses_what_is_not_the_schedules),
+        cmocka_unit_test(equals_one_rank_there_and_back),         cmocka_unit_test(shares_blocks_between_repetitions),
+        cmocka_unit_test(a_rank_without_weights_ends_the_pass),   cmocka_unit_test(takes_other_layouts),
+        cmocka_unit_test(on_a_device_dense_host_memory_is_taken), cmocka_unit_test(refuses_what_is_not_the_schedules),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

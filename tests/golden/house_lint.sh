@@ -38,7 +38,7 @@ allowed() {
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session | runtime/comm/face runtime/schedule" ;;
     runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face runtime/move" ;;
-    runtime/model) echo "runtime/base runtime/model | runtime/layout =runtime/comm runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
+    runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model | runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf

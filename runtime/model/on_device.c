@@ -1,0 +1,260 @@
+/* Switches of an executor in a device's memory. Blocks work in host memory: what they made is copied to the device,
+ * switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/layout/algebra.h"
+#include "runtime/model/executor_internal.h"
+
+#include <stdio.h>
+
+/* A switch that is late has a deadline of its own, and knows which rank it is. */
+enum { GRACE_NS = 1000000000 };
+
+struct hd_executor_device {
+    heddle_comm *comm;
+    const hd_device *device;
+    void *host, *there; /* parts that blocks work on, and that are switched */
+    size_t host_bytes, there_bytes;
+    int is_pinned;
+    void *event;
+    heddle_stream stream; /* of the copies */
+    int is_under_way;     /* some may be */
+};
+
+/* --- copies ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status copy(hd_executor_device *d, void *dst, const void *src, size_t bytes, heddle_stream stream)
+{
+    const int64_t run_bytes = (int64_t)bytes;
+    if (bytes == 0) {
+        return HEDDLE_OK;
+    }
+    d->stream = stream;
+    d->is_under_way = 1;
+    return d->device->library->copy(dst, run_bytes, src, run_bytes, run_bytes, 1, d->device->number, stream);
+}
+
+static heddle_status look(void *comm)
+{
+    return heddle_comm_poll(comm);
+}
+
+/* Until the stream is through. ask: as hd_device_await has it, for the communicator. */
+static heddle_status settle(hd_executor_device *d, hd_device_look_fn ask)
+{
+    heddle_status st;
+    int done = 0;
+    const int64_t deadline_ns = hd_comm_deadline_ns(d->comm, 0) + GRACE_NS;
+    HD_TRY(d->device->library->event_record(d->event, d->device->number, d->stream));
+    HD_TRY(hd_device_await(&done, d->device, d->event, deadline_ns, ask, d->comm));
+    if (!done) {
+        return hd_fail(HEDDLE_ERR_TIMEOUT,
+                       "rank %d: the stream of device %s did not come to the end of a switch before the deadline",
+                       hd_comm_rank_name(d->comm, heddle_comm_rank(d->comm)), d->device->name);
+    }
+    d->is_under_way = 0;
+    st = ask != NULL ? ask(d->comm) : HEDDLE_OK; /* what failed has ended, too */
+out:
+    return st;
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status part_of(heddle_box *box, size_t *bytes, const heddle_executor *e, const heddle_layout *layout)
+{
+    heddle_status st = heddle_layout_box(box, &e->info.shape, &e->info.mesh, layout, heddle_comm_rank(e->comm));
+    *bytes = st == HEDDLE_OK ? (size_t)heddle_box_elems(box) * heddle_dtype_bytes(e->info.shape.dtype) : 0;
+    return st;
+}
+
+/* This rank's largest part over all layouts of the schedule. */
+static heddle_status largest_part(size_t *out, const heddle_executor *e)
+{
+    heddle_status st = HEDDLE_OK;
+    *out = 1; /* an address even where it has none */
+    for (int i = 0; i < e->info.nedges; i++) {
+        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_box box;
+        size_t from = 0, to = 0;
+        HD_TRY(heddle_schedule_edge_at(&edge, e->schedule, i));
+        HD_TRY(part_of(&box, &from, e, &edge.from));
+        HD_TRY(part_of(&box, &to, e, &edge.to));
+        *out = from > *out ? from : *out;
+        *out = to > *out ? to : *out;
+    }
+out:
+    return st;
+}
+
+/* Only a layout that is none of the schedule's may want more. */
+static heddle_status make_room(hd_executor_device *d, size_t bytes)
+{
+    void *memory = NULL;
+    heddle_status st = HEDDLE_OK;
+    if (d->there_bytes < bytes) {
+        HD_TRY(heddle_buffer_alloc(&memory, d->comm, bytes, HEDDLE_SPACE_DEVICE));
+        heddle_buffer_free(d->comm, d->there);
+        d->there = memory;
+        d->there_bytes = bytes;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_executor_device_make(heddle_executor *e)
+{
+    heddle_status st;
+    hd_executor_device *d = NULL;
+    size_t bytes = 0;
+    HD_TRY(largest_part(&bytes, e));
+    HD_TRY(hd_alloc((void **)&d, 1, sizeof *d, "an executor's copies to and from a device"));
+    e->device = d;
+    d->comm = e->comm;
+    d->device = hd_comm_device(e->comm);
+    HD_TRY(make_room(d, bytes));
+    HD_TRY(heddle_buffer_alloc(&d->host, e->comm, bytes, HEDDLE_SPACE_HOST));
+    d->host_bytes = bytes;
+    /* It works without, only slower. */
+    d->is_pinned = d->device->library->pin(d->host, bytes, d->device->number) == HEDDLE_OK;
+    HD_TRY(d->device->library->event_create(&d->event, d->device->number));
+out:
+    return st;
+}
+
+/* The sentence that says why the executor ends stays. */
+static int has_ended(hd_executor_device *d)
+{
+    char why[1024];
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    const heddle_status st = d->is_under_way ? settle(d, NULL) : HEDDLE_OK;
+    (void)hd_fail(HEDDLE_OK, "%s", why);
+    return st == HEDDLE_OK;
+}
+
+void hd_executor_device_free(hd_executor_device *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    if (has_ended(d)) { /* else a copy may come yet: the communicator keeps both */
+        if (d->is_pinned) {
+            d->device->library->unpin(d->host, d->device->number);
+        }
+        heddle_buffer_free(d->comm, d->host);
+        heddle_buffer_free(d->comm, d->there);
+    }
+    d->device->library->event_destroy(d->event, d->device->number);
+    hd_free(d);
+}
+
+/* --- switching ---------------------------------------------------------------------------------------------------- */
+
+/* x can be copied as one piece. dense: the same on the device. */
+static heddle_status check(const heddle_executor *e, const heddle_tensor *x, const heddle_box *box, size_t bytes,
+                           const heddle_tensor *dense)
+{
+    const char *name = e->device->device->name;
+    if (x->space != HEDDLE_SPACE_HOST || (x->data == NULL && bytes > 0) || x->capacity_bytes < bytes) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "blocks work in host memory, also where switches are on device %s: x is %s, with room for %zu "
+                       "bytes, its part has %zu",
+                       name,
+                       x->data == NULL                 ? "NULL"
+                       : x->space == HEDDLE_SPACE_HOST ? "there"
+                                                       : "on a device",
+                       x->capacity_bytes, bytes);
+    }
+    for (int d = 0; d < box->ndim && bytes > 0; d++) {
+        if (box->len[d] > 1 && x->stride_elems[d] != dense->stride_elems[d]) {
+            return hd_fail(HEDDLE_ERR_LAYOUT,
+                           "elements of x along dim %s lie %lld apart; what is switched on device %s is dense, %lld",
+                           x->shape.dim[d].name, (long long)x->stride_elems[d], name,
+                           (long long)dense->stride_elems[d]);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* x as it will lie on the device, and its bytes. */
+static heddle_status place(heddle_tensor *there, size_t *bytes, heddle_executor *e, const heddle_tensor *x)
+{
+    heddle_status st;
+    heddle_box box;
+    HD_TRY(hd_shape_need(&x->shape, &e->info.shape, 1, "x", "the schedule is for"));
+    HD_TRY(part_of(&box, bytes, e, &x->layout));
+    HD_TRY(make_room(e->device, *bytes));
+    HD_TRY(heddle_tensor_init(there, e->device->there, &e->info.shape, &e->info.mesh, &x->layout, NULL,
+                              heddle_comm_rank(e->comm)));
+    there->space = e->options.space;
+    there->device = e->options.device;
+    st = check(e, x, &box, *bytes, there);
+out:
+    return st;
+}
+
+/* What was switched, to where blocks work. */
+static heddle_status bring_back(heddle_tensor *x, size_t *copied, heddle_executor *e, const heddle_tensor *there,
+                                heddle_stream stream)
+{
+    hd_executor_device *d = e->device;
+    heddle_status st;
+    heddle_box box;
+    size_t bytes = 0;
+    HD_TRY(part_of(&box, &bytes, e, &there->layout));
+    if (bytes > d->host_bytes) {
+        return hd_fail(HEDDLE_ERR_INTERNAL, "a part of %zu bytes, the schedule's largest has %zu", bytes,
+                       d->host_bytes);
+    }
+    HD_TRY(copy(d, d->host, there->data, bytes, stream));
+    d->stream = stream; /* nothing to copy: there is the switch all the same */
+    HD_TRY(settle(d, look));
+    *copied = bytes;
+    *x = *there;
+    x->data = d->host;
+    x->space = HEDDLE_SPACE_HOST;
+    x->device = 0;
+out:
+    return st;
+}
+
+/* Up to the session's call, whose sentences name the stage. */
+static heddle_status bring(heddle_tensor *there, size_t *copied, heddle_executor *e, const char *stage,
+                           const heddle_tensor *x, int backward, heddle_stream stream)
+{
+    hd_executor_device *d = e->device;
+    heddle_tensor like;
+    heddle_status st;
+    size_t bytes = 0;
+    HD_TRY((backward ? heddle_session_expect_backward : heddle_session_expect)(&like, NULL, e->session, stage));
+    HD_TRY(place(there, &bytes, e, x));
+    if (!heddle_layout_equal(&x->layout, &like.layout, &e->info.mesh)) {
+        HD_TRY(copy(d, there->data, x->data, bytes, stream));
+        HD_TRY(x->data != d->host && bytes > 0 ? settle(d, look) : HEDDLE_OK); /* the caller's again, whatever comes */
+        *copied = bytes;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,
+                                 heddle_stream stream)
+{
+    heddle_status (*const go)(heddle_session *, const char *, heddle_tensor *, const heddle_tensor *, heddle_stream) =
+        backward ? heddle_session_backward : heddle_session_enter;
+    heddle_tensor there;
+    size_t in = 0, out = 0;
+    if (e->device == NULL) {
+        return go(e->session, stage, x, NULL, stream);
+    }
+    heddle_status st = bring(&there, &in, e, stage, x, backward, stream);
+    if (st == HEDDLE_OK) {
+        const void *before = there.data;
+        HD_TRY(go(e->session, stage, &there, NULL, stream)); /* names rank and stage, and the others know */
+        st = there.data != before ? bring_back(x, &out, e, &there, stream) : HEDDLE_OK;
+    }
+    *copied = (int64_t)(in + out);
+    st = st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", backward ? "leaving backward from" : "entering", stage);
+    st = hd_executor_tell(e, st);
+out:
+    return st;
+}
