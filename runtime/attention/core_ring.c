@@ -17,9 +17,10 @@ static heddle_status poll_hops(void *ctx)
     heddle_status st = HEDDLE_OK;
     hd_core *core = ctx;
     for (int kind = 0; kind < HD_HOPS; kind++) {
+        const hd_hop *hop = core->hop[kind];
         int done;
-        if (core->hop[kind] != NULL && core->hop[kind]->step >= 0) {
-            HD_TRY(hd_channel_progress(core->hop[kind]->channel, &done));
+        if (hop != NULL && hop->step >= 0) {
+            HD_TRY(hop->lends ? hd_channel_heed(hop->channel) : hd_channel_progress(hop->channel, &done));
         }
     }
 out:

@@ -34,7 +34,7 @@ void hd_channel_destroy(hd_channel *c)
     if (c == NULL) {
         return;
     }
-    if (c->state == HD_LENT || c->borrowed > 0) {
+    if (c->is_lent || c->borrowed > 0) {
         hd_channel_forgo(c, hd_fail(HEDDLE_ERR_ARG, "a %s is destroyed while memory is lent", c->options.what));
     }
     if (c->state != HD_IDLE) {
@@ -90,24 +90,26 @@ static void say_overdue(hd_channel *c, char *text, size_t bytes)
              c->options.line != NULL ? " " : "", c->options.line != NULL ? c->options.line : "");
 }
 
-heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
+heddle_status hd_channel_break(hd_channel *c, heddle_status st)
 {
-    char more[700] = "";
-    if (st == HEDDLE_ERR_TIMEOUT) {
-        char why[240];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
-        say_overdue(c, more, sizeof more);
-        hd_fail(st, "%s", why);
-    }
-    snprintf(c->broken_why, sizeof c->broken_why, "%s%s", heddle_last_error(), more);
+    snprintf(c->broken_why, sizeof c->broken_why, "%s", heddle_last_error());
     c->broken = st;
     hd_channel_leave(c);
     hd_channel_mark(c, 0);
-    st = hd_fail(st, "%s", c->broken_why);
-    if (atomic_load(c->view.moving) != 0) { /* of what is borrowed */
-        return hd_comm_abort_with(c->comm, st);
+    return atomic_load(c->view.moving) != 0 /* of what is borrowed, here or by another channel */
+               ? hd_comm_abort_with(c->comm, st)
+               : hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
+}
+
+heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
+{
+    if (st == HEDDLE_ERR_TIMEOUT) {
+        char why[240], more[700];
+        snprintf(why, sizeof why, "%s", heddle_last_error());
+        say_overdue(c, more, sizeof more);
+        hd_fail(st, "%s%s", why, more);
     }
-    return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
+    return hd_channel_break(c, st);
 }
 
 heddle_status hd_channel_take_outcome(hd_channel *c)
@@ -154,7 +156,7 @@ heddle_status hd_channel_make_free(hd_channel *c)
     if (c->broken != HEDDLE_OK) {
         return hd_channel_take_outcome(c);
     }
-    if (c->state != HD_IDLE) {
+    if (c->state != HD_IDLE || c->is_lent) {
         return hd_fail(HEDDLE_ERR_ARG, "an execution of this %s is already in flight", c->options.what);
     }
     c->outcome = HEDDLE_OK;

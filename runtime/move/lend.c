@@ -47,7 +47,7 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->deadline_ns = 0;
     c->sequence++;
     c->epoch++;
-    c->state = HD_LENT;
+    c->is_lent = 1;
     st = hd_transfer_announce(leg->transfer, leg);
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 out:
@@ -98,7 +98,7 @@ heddle_status hd_channel_regain(hd_channel *c)
         HD_TRY(await(c, HD_SLOT_DONE, peers->movers[i], &bytes, 1));
         c->sent[peers->movers[i]] += (int64_t)bytes;
     }
-    c->state = HD_IDLE;
+    c->is_lent = 0;
     return HEDDLE_OK;
 out:
     return hd_channel_give_up(c, st);
@@ -107,7 +107,5 @@ out:
 heddle_status hd_channel_forgo(hd_channel *c, heddle_status st)
 {
     borrow(c, -c->borrowed);
-    c->broken = st;
-    hd_channel_leave(c);
-    return hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
+    return hd_channel_break(c, st);
 }

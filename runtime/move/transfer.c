@@ -34,6 +34,7 @@ void hd_channel_mark(hd_channel *c, int moving)
     c->is_marked = moving;
 }
 
+/* After the mark and a fence, before memory of peers is touched. */
 heddle_status hd_channel_heed(hd_channel *c)
 {
     return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
@@ -259,6 +260,7 @@ out:
 void hd_channel_leave(hd_channel *c)
 {
     c->state = HD_IDLE;
+    c->is_lent = 0;
     if (c->is_listed) {
         hd_channel_unlist(c);
     }
@@ -299,10 +301,6 @@ heddle_status hd_channel_advance(hd_channel *c, int block, int *stuck)
         case HD_MOVE:
             st = move(c, stuck);
             break;
-        case HD_LENT: /* peers do the rest */
-            st = hd_channel_heed(c);
-            *stuck = 1;
-            break;
         case HD_MAIL:
             st = poll_mail(c, stuck);
             c->state = st == HEDDLE_OK && !*stuck ? HD_FINISH : c->state;
@@ -322,7 +320,8 @@ heddle_status hd_channel_advance(hd_channel *c, int block, int *stuck)
 
 heddle_status hd_channel_check_free(hd_channel *c)
 {
-    int is_plain = c->state == HD_IDLE && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
+    int is_plain =
+        c->state == HD_IDLE && !c->is_lent && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
     return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_make_free(c);
 }
 

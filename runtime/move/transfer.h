@@ -111,7 +111,7 @@ struct hd_transfer {
     uint64_t src_name, dst_name;
 };
 
-typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH, HD_LENT } hd_state;
+typedef enum hd_state { HD_IDLE, HD_COLLECT, HD_MOVE, HD_MAIL, HD_FINISH } hd_state;
 
 struct hd_channel {
     heddle_comm *comm;
@@ -136,6 +136,7 @@ struct hd_channel {
     int mail_done;
     int is_whole;             /* in one go, with nothing else in flight */
     int is_marked;            /* as moving */
+    int is_lent;              /* this rank's array, in the place of an execution */
     int borrowed;             /* arrays of peers */
     uint64_t sequence, epoch; /* of legs, of executions */
     int64_t deadline_ns;      /* 0: not looked at the clock yet */
@@ -215,8 +216,6 @@ int64_t hd_channel_deadline(hd_channel *channel);
 void hd_channel_mark(hd_channel *channel, int moving);
 /* As far as it goes without waiting (block: for anything but flags). */
 heddle_status hd_channel_advance(hd_channel *channel, int block, int *stuck);
-/* HEDDLE_ERR_PEER when somebody has given up; after the mark and a fence, before memory of peers is touched. */
-heddle_status hd_channel_heed(hd_channel *channel);
 /* A turn of a wait in which nothing came: did anybody give up, can others go on, is it late? */
 heddle_status hd_channel_linger(hd_channel *channel);
 /* Begins an execution of channel->leg. */
@@ -229,8 +228,10 @@ heddle_status hd_channel_await(hd_channel *channel, int kind, int peer, uint64_t
                                int *here);
 void hd_channel_leave(hd_channel *channel); /* it is idle, and not in flight */
 void hd_channel_unlist(hd_channel *channel);
-/* Says so to everybody who waits, and returns `st` with its sentence. */
+/* Says so to everybody who waits, and returns `st` with its sentence, which tells at a deadline who is missing. Peers
+ * are waited for by the last break of a rank that has borrowed nothing any more. */
 heddle_status hd_channel_give_up(hd_channel *channel, heddle_status st);
+heddle_status hd_channel_break(hd_channel *channel, heddle_status st); /* the sentence is complete */
 heddle_status hd_channel_tell_refusal(const hd_channel *channel);
 heddle_status hd_channel_take_outcome(hd_channel *channel);
 /* Else an execution cannot begin: an earlier one failed, or is in flight. make_free: where something is left of earlier

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 4, ROUNDS = 6, SHORT_BYTES = 3000, LATE_US = 20000 };
+enum { MAX_RANKS = 4, ROUNDS = 6, SHORT_BYTES = 3000, LATE_US = 20000, MOST_TURNS = 5000 };
 
 /* Of different sizes; one rank has none. */
 static int64_t bytes_of(int rank)
@@ -193,10 +193,9 @@ static heddle_status reads_on(lender *l, reading *r)
 {
     heddle_status st = HEDDLE_OK;
     const void *at;
-    int done;
     HD_TRY(hd_channel_borrow(l->channel, 0, &at));
     r->has_borrowed = 1;
-    while ((st = hd_channel_progress(l->channel, &done)) == HEDDLE_OK) {
+    while ((st = hd_channel_heed(l->channel)) == HEDDLE_OK) {
         usleep(1000);
     }
     CHECK(st == HEDDLE_ERR_PEER);
@@ -255,7 +254,6 @@ static heddle_status both_stop(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     lender l;
     const void *at;
-    int done;
     HD_TRY(open_lender(&l, comm, 0));
     HD_TRY(lend(&l, 0));
     HD_TRY(hd_channel_borrow(l.channel, 1 - l.rank, &at));
@@ -264,7 +262,7 @@ static heddle_status both_stop(heddle_comm *comm, void *arg)
         HD_TRY(heddle_comm_abort(comm, "it stops"));
     }
     do {
-        st = hd_channel_progress(l.channel, &done);
+        st = hd_channel_heed(l.channel);
     } while (st == HEDDLE_OK);
     CHECK(st == HEDDLE_ERR_PEER);
     CHECK(hd_channel_forgo(l.channel, st) == HEDDLE_ERR_PEER);
@@ -272,6 +270,71 @@ static heddle_status both_stop(heddle_comm *comm, void *arg)
 out:
     close_lender(&l);
     return st;
+}
+
+/* Two loans, as of a ring's blocks and of its sums. Rank 1 reads the first when the second fails, at its deadline or
+ * while that is read, too: it hears of it at once, and so it does when it gives back one of two. Giving back the last
+ * waits until rank 0 reads neither. */
+typedef struct two_loans {
+    int is_late; /* rank 0 does not lend the second */
+    _Atomic int has_failed, has_stopped;
+} two_loans;
+
+static heddle_status second_fails(const lender *second, two_loans *both)
+{
+    const void *at;
+    heddle_status st = both->is_late ? hd_channel_borrow(second->channel, 0, &at)
+                                     : hd_channel_forgo(second->channel, hd_fail(HEDDLE_ERR_NOMEM, "it fails"));
+    CHECK_OR_RETURN(st == (both->is_late ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_NOMEM) && !both->has_stopped);
+    both->has_failed = 1;
+    return st;
+}
+
+static heddle_status reads_until_told(const lender *first, two_loans *both)
+{
+    for (int turn = 0; !both->has_failed && turn < MOST_TURNS; turn++) {
+        usleep(1000);
+    }
+    CHECK_OR_RETURN(both->has_failed && hd_channel_heed(first->channel) == HEDDLE_ERR_PEER);
+    usleep(LATE_US);
+    both->has_stopped = 1;
+    return HEDDLE_ERR_PEER;
+}
+
+static heddle_status one_of_two_fails(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK, told;
+    two_loans *both = arg;
+    lender first, second = {.comm = comm};
+    const void *at;
+    HD_TRY(open_lender(&first, comm, 0));
+    HD_TRY(open_lender(&second, comm, both->is_late ? 200 : 0));
+    HD_TRY(lend(&first, 0));
+    HD_TRY(hd_channel_borrow(first.channel, 1 - first.rank, &at));
+    if (!both->is_late || first.rank == 1) {
+        HD_TRY(lend(&second, 1));
+    }
+    if (!both->is_late) {
+        HD_TRY(hd_channel_borrow(second.channel, 1 - first.rank, &at));
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+    told = first.rank == 1 ? second_fails(&second, both) : reads_until_told(&first, both);
+    CHECK(told != HEDDLE_ERR_INTERNAL);
+    CHECK(hd_channel_forgo(second.channel, told) == told);
+    CHECK(hd_channel_forgo(first.channel, told) == told && both->has_stopped);
+out:
+    close_lender(&second);
+    close_lender(&first);
+    return st;
+}
+
+static void two_loans_of_which_one_fails(void **state)
+{
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        two_loans both = {.is_late = is_late};
+        HD_OK(heddle_run_ranks(2, "threads", one_of_two_fails, &both));
+    }
 }
 
 /* A lender is killed while another process reads: that one reads on, and is told afterwards. */
@@ -312,6 +375,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(deadlines),
         cmocka_unit_test(memory_stays_until_it_is_returned),
         HD_RANK_CASE(both_stop, both_stop, "2 threads"),
+        cmocka_unit_test(two_loans_of_which_one_fails),
         cmocka_unit_test(a_lender_dies),
     };
     return HD_RUN_CASES(cases, argc, argv);
