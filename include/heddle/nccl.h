@@ -30,17 +30,21 @@ struct ncclComm;
 HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed);
 
 /* A communicator of the ranks that `borrowed` (above) has: rank, number of ranks and device are its own, the wire is
- * nccl. For a program that knows its ranks by NCCL alone. They are processes of one host, or threads of one: a few
- * bytes through `borrowed` tell each where the others are, and then they meet as by heddle_comm_join, so that
- * agreements, deadlines and the watch over peers' lives do not go by NCCL. Collective. options may be NULL; its
- * device: NULL, or one that `borrowed` is on; its wire: AUTO or NCCL. heddle_comm_destroy leaves `borrowed` as it is.
+ * nccl. For a program that knows its ranks by NCCL alone. A few bytes through `borrowed` tell each where the others
+ * are, and then they meet without it, so that agreements, deadlines and the watch over peers' lives do not go by
+ * NCCL: ranks of one host (processes, or threads of one) as by heddle_comm_join, those of several hosts by TCP as
+ * well, by which arrays in host memory go between hosts, too. For that every two ranks have one connection, at any
+ * address and port that the machine called has, and each shows the other a random word that came through `borrowed`;
+ * nothing is encrypted. Collective. options may be NULL; its device: NULL, or one that `borrowed` is on; its wire:
+ * AUTO or NCCL. heddle_comm_destroy leaves `borrowed` as it is.
  *   HEDDLE_ERR_ARG          out or borrowed is NULL, another wire
  *   HEDDLE_ERR_MISMATCH     options.device is not that of `borrowed`, the sentence has both; or ranks' options differ
- *   HEDDLE_ERR_UNSUPPORTED  no libheddle_cuda or libheddle_nccl, another NCCL, or ranks on several hosts (on all ranks;
- *                           open a communicator that spans them, and lend it this)
- *   HEDDLE_ERR_TIMEOUT      not all ranks came. What NCCL had begun goes on waiting until the caller ends it
- *                           (ncclCommAbort). A `borrowed` whose calls wait (config.blocking) may wait in the first one
- *                           for ranks that do not come, and NCCL knows no deadline
+ *   HEDDLE_ERR_UNSUPPORTED  no libheddle_cuda or libheddle_nccl, another NCCL, or ranks on several hosts of which one
+ *                           has no address or port
+ *   HEDDLE_ERR_TIMEOUT      not all ranks came; between hosts the sentence names the rank, and the address and port
+ *                           where it did not answer (a firewall?). What NCCL had begun goes on waiting until the
+ *                           caller ends it (ncclCommAbort). A `borrowed` whose calls wait (config.blocking) may wait
+ *                           in the first one for ranks that do not come, and NCCL knows no deadline
  *   HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_DEVICE  NCCL or the device failed, in its words
  * and the errors of heddle_comm_join. A rank that fails before it has sent its words (the first four) is waited for by
  * the others until their deadline. */

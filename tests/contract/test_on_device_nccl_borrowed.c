@@ -13,11 +13,12 @@ typedef struct lender {
     heddle_comm_options options; /* of heddle_comm_from_nccl */
     int *device;                 /* [ranks] */
     int64_t fails_at;            /* a call of NCCL from then on */
+    const char *by;              /* how ranks reach one another besides */
 } lender;
 
 static lender get_lender(int *device)
 {
-    lender out = {.sim = get_sim(), .device = device};
+    lender out = {.sim = get_sim(), .device = device, .by = ""};
     out.options = by_nccl(10000);
     out.options.device = NULL;
     out.options.wire = HEDDLE_WIRE_AUTO;
@@ -51,6 +52,7 @@ static heddle_status borrows(heddle_comm *launched, void *arg)
     CHECK(heddle_comm_rank(comm) == rank && heddle_comm_size(comm) == heddle_comm_size(launched));
     CHECK(heddle_comm_device(comm) == l->device[rank]);
     CHECK(strstr(heddle_comm_describe(comm), "wire nccl (as asked for)") != NULL);
+    CHECK(strstr(heddle_comm_describe(comm), l->by) == heddle_comm_describe(comm) || l->by[0] == 0);
     HD_TRY(device_set_up(&f, comm, 0));
     for (int round = 0; round < 3; round++) {
         HD_TRY(whole(&f, round));
@@ -106,27 +108,53 @@ static void a_rank_that_does_not_come_is_said(void **state)
 static heddle_status elsewhere(heddle_comm *launched, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    const lender *l = arg;
-    struct ncclComm *nccl = NULL;
-    heddle_comm *comm = NULL;
     int moved = heddle_comm_rank(launched) == 0 || unshare(CLONE_NEWUSER) == 0, all[RANKS];
     HD_TRY(heddle_comm_allgather(launched, &moved, all, sizeof moved));
-    if (!all[1]) {
-        return HEDDLE_OK; /* not allowed here */
-    }
-    HD_TRY(begin(&nccl, l, launched));
-    CHECK(heddle_comm_from_nccl(&comm, nccl, &l->options) == HEDDLE_ERR_UNSUPPORTED && comm == NULL);
-    CHECK(says("ranks 0 and 1 of the communicator of NCCL share no memory") && says("heddle_comm_lend_nccl"));
-    CHECK(l->sim.destroy(nccl) == 0);
+    st = all[1] ? borrows(launched, arg) : HEDDLE_OK; /* not allowed here */
 out:
     return st;
 }
 
-static void ranks_of_several_hosts_are_refused(void **state)
+static void ranks_of_several_hosts_meet_by_tcp(void **state)
+{
+    (void)state;
+    lender l = get_lender((int[]){2, 0});
+    l.by = "tcp";
+    HD_OK(heddle_run_ranks(RANKS, "shm", elsewhere, &l));
+    l.options.pretend_hosts = 2;
+    HD_OK(heddle_run_ranks(RANKS, "shm", borrows, &l));
+    for (int again = 0; again < 6; again++) { /* one rank begins on the other's device, which may wait for it */
+        HD_OK(heddle_run_ranks(RANKS, "threads", borrows, &l));
+    }
+}
+
+/* Between hosts: rank 1 is gone when rank 0 comes to the next agreement. */
+static heddle_status goes(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    HD_TRY(begin(&nccl, l, launched));
+    HD_TRY(heddle_comm_from_nccl(&comm, nccl, &l->options));
+    if (heddle_comm_rank(launched) == 1) {
+        heddle_comm_abort(comm, "enough of this");
+    } else {
+        CHECK(heddle_comm_barrier(comm) == HEDDLE_ERR_PEER && says("rank 1 gave up: enough of this"));
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    CHECK(l->sim.abort(nccl) == 0);
+out:
+    heddle_comm_destroy(comm);
+    return st;
+}
+
+static void who_gives_up_on_another_host_is_heard(void **state)
 {
     (void)state;
     lender l = get_lender((int[]){0, 1});
-    HD_OK(heddle_run_ranks(RANKS, "shm", elsewhere, &l));
+    l.options.pretend_hosts = 2;
+    HD_OK(heddle_run_ranks(RANKS, "shm", goes, &l));
 }
 
 /* Each rank says which of the others it is unlike. */
@@ -190,6 +218,7 @@ static void every_call_may_fail(void **state)
     lender l = get_lender((int[]){0, 1});
     l.options.deadline_ms = 150;
     for (l.fails_at = 1; l.fails_at <= 28; l.fails_at += 3) {
+        l.options.pretend_hosts = l.fails_at % 2 != 0 ? 0 : 2;
         HD_OK(heddle_run_ranks(RANKS, "threads", tries, &l));
         l.sim.fail_at(0, 0);
         assert_true(went[0] != HEDDLE_OK && went[1] != HEDDLE_OK);
@@ -202,7 +231,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(ranks_are_those_of_nccl),
         cmocka_unit_test(a_rank_that_does_not_come_is_said),
-        cmocka_unit_test(ranks_of_several_hosts_are_refused),
+        cmocka_unit_test(ranks_of_several_hosts_meet_by_tcp),
+        cmocka_unit_test(who_gives_up_on_another_host_is_heard),
         cmocka_unit_test(options_that_differ_are_refused),
         cmocka_unit_test(every_call_may_fail),
     };

@@ -1,14 +1,23 @@
 /* Ranks that a communicator of NCCL knows already. Its messages between devices tell them once where everybody sits and
- * a key; then they join as processes of one host, and the communicator is lent to the wire nccl. */
+ * a key; then they join as processes of one host, or by connections between hosts, because NCCL has neither deadlines
+ * nor news of who gives up; and the communicator is lent to the wire nccl. */
 #include "runtime/comm/transport/callbacks.h"
+#include "runtime/comm/transport/tcp.h"
 #include "runtime/comm/transport/transport.h"
 #include "runtime/device/messages.h"
 
 #include <heddle/nccl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { KEY_BYTES = 40 };
+
+/* The first word of a rank: who it is, and where it listens. */
+typedef struct first_word {
+    hd_introduction who;
+    hd_tcp_place place;
+} first_word;
 
 typedef struct meeting {
     const heddle_comm_options *options;
@@ -16,7 +25,9 @@ typedef struct meeting {
     int64_t deadline_ns;
     hd_device *device;
     hd_messages messages; /* its handle is one by which the first word goes */
-    int rank, size;
+    int rank, size, listener;
+    hd_introduction *who; /* [size] what came of all */
+    hd_tcp_place *place;  /* [size] */
 } meeting;
 
 /* The device is the handle's own, unless the options name one. */
@@ -43,7 +54,7 @@ out:
 /* --- the first word ----------------------------------------------------------------------------------------------- */
 
 /* Own words at place `rank` of the device's memory, everybody's after it. */
-static heddle_status enqueue(const meeting *b, char *words, hd_introduction *all, heddle_stream stream)
+static heddle_status enqueue(const meeting *b, char *words, first_word *all, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = b->device->library;
@@ -104,7 +115,7 @@ out:
 }
 
 /* Everybody's words to the host, once they are there: until then it is not asked for, as that could wait for them. */
-static heddle_status meet(hd_introduction *all, meeting *b, char *words, void *event, heddle_stream stream)
+static heddle_status meet(first_word *all, meeting *b, char *words, void *event, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     const int64_t bytes = b->size * (int64_t)sizeof *all;
@@ -117,16 +128,19 @@ out:
 }
 
 /* Collective. */
-static heddle_status introduce(hd_introduction *all, meeting *b)
+static heddle_status introduce(first_word *all, meeting *b)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = b->device->library;
     const int number = b->device->number;
     heddle_stream stream = NULL;
     void *event = NULL, *words = NULL;
-    HD_TRY(hd_introduce(&all[b->rank], b->options));
+    HD_TRY(hd_introduce(&all[b->rank].who, b->options));
     if (b->size == 1) {
         return HEDDLE_OK;
+    }
+    if (hd_tcp_listen(&b->listener, &all[b->rank].place) != HEDDLE_OK) {
+        memset(&all[b->rank].place, 0, sizeof all->place); /* it matters on several hosts alone */
     }
     HD_TRY(library->alloc(&words, number, (size_t)b->size * sizeof *all));
     HD_TRY(library->stream_create(&stream, number));
@@ -142,32 +156,74 @@ out:
 
 /* --- what follows from it ----------------------------------------------------------------------------------------- */
 
-static heddle_status need_one_host(const hd_introduction *all, int size)
+/* Collective. What everybody has said, in arrays of its own. */
+static heddle_status gather(meeting *b)
 {
-    const heddle_comm_options nothing_pretended = {0};
-    for (int r = 1; r < size; r++) {
-        if (!hd_introductions_meet(all, size, 0, r, &nothing_pretended)) {
+    heddle_status st;
+    first_word *all = NULL;
+    HD_TRY(hd_alloc((void **)&all, (size_t)b->size, sizeof *all, "introductions of the ranks"));
+    HD_TRY(hd_alloc((void **)&b->who, (size_t)b->size, sizeof *b->who, "introductions of the ranks"));
+    HD_TRY(hd_alloc((void **)&b->place, (size_t)b->size, sizeof *b->place, "places of the ranks"));
+    HD_TRY(introduce(all, b));
+    for (int r = 0; r < b->size; r++) {
+        b->who[r] = all[r].who;
+        b->place[r] = all[r].place;
+    }
+    st = hd_introductions_agree(b->who, b->size);
+out:
+    hd_free(all);
+    return st;
+}
+
+static int is_one_host(const meeting *b)
+{
+    for (int r = 1; r < b->size; r++) {
+        if (!hd_introductions_meet(b->who, b->size, 0, r, b->options)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static heddle_status join_hosts(heddle_comm **out, meeting *b, const heddle_comm_options *options)
+{
+    heddle_status st;
+    hd_tcp *tcp = NULL;
+    const hd_tcp_meeting m = {.rank = b->rank,
+                              .size = b->size,
+                              .place = b->place,
+                              .key = {b->who[0].word[2], b->who[0].word[3]},
+                              .deadline_ns = b->deadline_ns,
+                              .interrupt = b->interrupt};
+    for (int r = 0; r < b->size; r++) {
+        if (b->place[r].port[0] == 0 && b->place[r].port[1] == 0) {
             return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                           "ranks 0 and %d of the communicator of NCCL share no memory (other hosts, users or "
-                           "namespaces): open a communicator that spans them (mpi, heddle_comm_from_callbacks) and "
-                           "lend it to that (heddle_comm_lend_nccl)",
+                           "the ranks of the communicator of NCCL are on several hosts, and rank %d has no address to "
+                           "listen at",
                            r);
         }
     }
-    return HEDDLE_OK;
+    HD_TRY(hd_tcp_open(&tcp, &m, b->listener));
+    const heddle_transport table = hd_tcp_table(tcp);
+    HD_TRY(heddle_comm_from_callbacks(out, &table, tcp, options));
+    tcp = NULL; /* the communicator's */
+out:
+    hd_tcp_close(tcp);
+    return st;
 }
 
 /* Under rank 0's random word. */
-static heddle_status join(heddle_comm **out, meeting *b, const hd_introduction *all, void *handle)
+static heddle_status join(heddle_comm **out, meeting *b, void *handle)
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm *comm = NULL;
     heddle_comm_options options = *b->options;
     char key[KEY_BYTES];
+    const uint64_t *word = b->who[0].word;
     options.device = NULL; /* below, with what is lent */
     options.wire = HEDDLE_WIRE_AUTO;
-    snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)all[0].word[2], (unsigned long long)all[0].word[3]);
-    HD_TRY(hd_join_shm(&comm, key, b->rank, b->size, &options));
+    snprintf(key, sizeof key, "%016llx%016llx", (unsigned long long)word[2], (unsigned long long)word[3]);
+    HD_TRY(is_one_host(b) ? hd_join_shm(&comm, key, b->rank, b->size, &options) : join_hosts(&comm, b, &options));
     comm->lent = handle;
     st = hd_comm_attach(comm, b->device->name, HEDDLE_WIRE_NCCL, options.module_folder, HEDDLE_OK);
     comm->lent = NULL;
@@ -191,8 +247,7 @@ heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm_options options;
-    hd_introduction *all = NULL;
-    meeting b = {.options = &options};
+    meeting b = {.options = &options, .listener = -1};
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(borrowed));
     HD_TRY(hd_options_check(&options, given));
@@ -200,16 +255,16 @@ heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed
     b.deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
     b.interrupt = hd_options_interrupt(&options);
     HD_TRY(find_device(&b, borrowed));
-    HD_TRY(hd_alloc((void **)&all, (size_t)b.size, sizeof *all, "introductions of the ranks"));
-    HD_TRY(introduce(all, &b));
-    HD_TRY(hd_introductions_agree(all, b.size));
-    HD_TRY(need_one_host(all, b.size));
-
+    HD_TRY(gather(&b));
     hd_messages_end(&b.messages, 0);
-    st = join(out, &b, all, borrowed);
+    st = join(out, &b, borrowed);
 out:
     hd_messages_end(&b.messages, 0);
     hd_device_close(b.device);
-    hd_free(all);
+    hd_free(b.who);
+    hd_free(b.place);
+    if (b.listener >= 0) {
+        close(b.listener);
+    }
     return st;
 }

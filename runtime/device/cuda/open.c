@@ -61,12 +61,13 @@ static heddle_status choose(int *device, const char *which, int local_rank, int 
                : hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED, "no device cuda:%s: this process sees %d", which, count);
 }
 
-/* An allocation makes the context, and shows that the device can be used. */
+/* An event makes the context, and shows that the device can be used. Unlike memory it goes without waiting for what
+ * other ranks have on the device, which may be waiting for this one. */
 static heddle_status make_ready(int device)
 {
-    void *memory = NULL;
-    heddle_status st = hd_cuda_alloc(&memory, device, 1);
-    hd_cuda_free(memory, device);
+    void *event = NULL;
+    heddle_status st = hd_cuda_event_create(&event, device);
+    hd_cuda_event_destroy(event, device);
     return st;
 }
 

@@ -1,0 +1,43 @@
+/* Messages over TCP, between ranks that have told one another where they listen. For communicators whose ranks are
+ * known by something that can carry a word once and nothing after (a borrowed communicator of NCCL). */
+#ifndef HD_TCP_H
+#define HD_TCP_H
+
+#include "runtime/comm/ground/ground.h"
+
+#include <heddle/sys/transport.h>
+
+enum { HD_TCP_ADDRESSES = 8 };
+
+typedef struct hd_tcp_address {
+    uint8_t version; /* 4, 6 or 0: none */
+    uint8_t bytes[16];
+} hd_tcp_address;
+
+/* Where a rank listens: what the others have to be told. */
+typedef struct hd_tcp_place {
+    uint8_t port[2]; /* high byte first; 0: nowhere */
+    hd_tcp_address address[HD_TCP_ADDRESSES];
+} hd_tcp_place;
+
+typedef struct hd_tcp hd_tcp;
+
+/* What all ranks have of one another before they meet. */
+typedef struct hd_tcp_meeting {
+    int rank, size;
+    const hd_tcp_place *place; /* [size] */
+    uint64_t key[2];           /* random, the same on all ranks: who does not have it is nobody's rank */
+    int64_t deadline_ns;
+    hd_interrupt interrupt;
+} hd_tcp_meeting;
+
+/* On all addresses of this host. The listener is the caller's to close. */
+heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place);
+/* Collective: every two ranks connect. HEDDLE_ERR_TIMEOUT names the rank that was not reached, and where. */
+heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int listener);
+/* For heddle_comm_from_callbacks, with the hd_tcp as ctx, which its destroy frees. */
+heddle_transport hd_tcp_table(const hd_tcp *tcp);
+/* Where no communicator has it. NULL is legal. */
+void hd_tcp_close(hd_tcp *tcp);
+
+#endif

@@ -1,0 +1,292 @@
+/* Letters over the connections: what goes out, what comes in, and one turn of both. */
+#include "runtime/comm/transport/tcp_post.h"
+#include "runtime/base/base.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SLEEP_MS = 5, FLUSH_NS = 1000000000 };
+
+/* --- out ---------------------------------------------------------------------------------------------------------- */
+
+heddle_status hd_parcel_make(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes)
+{
+    if (bytes > HD_LETTER_BYTES) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "rank %d has %zu bytes for rank %d, a message over TCP has at most %d",
+                       tcp->rank, bytes, to, (int)HD_LETTER_BYTES);
+    }
+    heddle_status st = hd_alloc((void **)out, 1, sizeof **out + bytes, "a message over TCP");
+    if (st == HEDDLE_OK) {
+        (*out)->to = -1;
+        (*out)->head.bytes = bytes;
+    }
+    return st;
+}
+
+void hd_tcp_post(hd_tcp *tcp, int to, int kind, int tag, hd_parcel *parcel)
+{
+    hd_tcp_peer *q = &tcp->peer[to];
+    parcel->next = NULL;
+    parcel->sent = 0;
+    parcel->head.kind = kind;
+    parcel->head.tag = tag;
+    parcel->to = q->fd >= 0 ? to : -1; /* whoever waits for that rank hears of it */
+    if (parcel->to >= 0) {
+        *q->out_end = parcel;
+        q->out_end = &parcel->next;
+    }
+}
+
+static void deliver(hd_tcp *tcp, int r, hd_letter *l);
+
+static heddle_status send_to_itself(hd_tcp *tcp, int kind, const void *data, size_t bytes)
+{
+    hd_letter *l = NULL;
+    heddle_status st = hd_alloc((void **)&l, 1, sizeof *l + bytes, "a message to itself");
+    if (st == HEDDLE_OK) {
+        l->head = (hd_letter_head){.bytes = bytes, .kind = kind};
+        memcpy(l->data, data, bytes);
+        deliver(tcp, tcp->rank, l);
+    }
+    return st;
+}
+
+heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_t bytes)
+{
+    heddle_status st;
+    hd_parcel *p = NULL;
+    if (to == tcp->rank) {
+        return send_to_itself(tcp, kind, data, bytes);
+    }
+    HD_TRY(hd_parcel_make(&p, tcp, to, bytes));
+    if (bytes > 0) {
+        memcpy(p->data, data, bytes);
+    }
+    p->is_for_one = 1;
+    hd_tcp_post(tcp, to, kind, 0, p);
+    if (p->to < 0) {
+        hd_free(p);
+    }
+out:
+    return st;
+}
+
+static void unlink_first(hd_tcp_peer *q)
+{
+    hd_parcel *p = q->out;
+    q->out = p->next;
+    q->out_end = q->out == NULL ? &q->out : q->out_end;
+    p->to = -1;
+    if (p->is_for_one) {
+        hd_free(p);
+    }
+}
+
+/* One that is half out takes its connection with it: the other side must not take what follows for the rest. */
+void hd_tcp_forget(hd_tcp *tcp, hd_parcel *parcel)
+{
+    if (parcel != NULL && parcel->to >= 0) {
+        hd_tcp_peer *q = &tcp->peer[parcel->to];
+        if (parcel->sent > 0) {
+            shutdown(q->fd, SHUT_WR);
+        }
+        for (hd_parcel **at = &q->out; *at != NULL; at = &(*at)->next) {
+            if (*at == parcel) {
+                *at = parcel->next;
+                q->out_end = *at == NULL ? at : q->out_end;
+                break;
+            }
+        }
+    }
+    hd_free(parcel);
+}
+
+/* --- in ----------------------------------------------------------------------------------------------------------- */
+
+static void note_end(hd_tcp *tcp, int by, const char *why)
+{
+    if (tcp->aborted_by < 0) {
+        tcp->aborted_by = by;
+        snprintf(tcp->why, sizeof tcp->why, "%s", why);
+    }
+}
+
+static void hang_up(hd_tcp *tcp, int r, const char *why)
+{
+    hd_tcp_peer *q = &tcp->peer[r];
+    close(q->fd);
+    q->fd = -1;
+    while (q->out != NULL) {
+        unlink_first(q);
+    }
+    if (!q->said_goodbye) {
+        note_end(tcp, r, why);
+    }
+}
+
+static void deliver(hd_tcp *tcp, int r, hd_letter *l)
+{
+    hd_tcp_peer *q = &tcp->peer[r];
+    if (l->head.kind == HD_LETTER_ABORT || l->head.kind == HD_LETTER_GOODBYE) {
+        q->said_goodbye = 1;
+        if (l->head.kind == HD_LETTER_ABORT) {
+            note_end(tcp, r, (const char *)l->data);
+        }
+        hd_free(l);
+        return;
+    }
+    l->next = NULL;
+    *q->in_end = l;
+    q->in_end = &l->next;
+}
+
+hd_letter *hd_tcp_take(hd_tcp *tcp, int from, int kind, int tag)
+{
+    hd_tcp_peer *q = &tcp->peer[from];
+    for (hd_letter **at = &q->in; *at != NULL; at = &(*at)->next) {
+        hd_letter *l = *at;
+        if (l->head.kind == kind && l->head.tag == tag) {
+            *at = l->next;
+            q->in_end = *at == NULL ? at : q->in_end;
+            return l;
+        }
+    }
+    return NULL;
+}
+
+/* --- a turn ------------------------------------------------------------------------------------------------------- */
+
+/* 1: more can be done at once. */
+static int write_some(hd_tcp *tcp, int r)
+{
+    hd_tcp_peer *q = &tcp->peer[r];
+    hd_parcel *p = q->out;
+    const size_t whole = sizeof p->head + p->head.bytes;
+    const ssize_t wrote = send(q->fd, (const char *)&p->head + p->sent, whole - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (wrote < 0) {
+        while (errno != EAGAIN && errno != EINTR && q->out != NULL) { /* the reason is read from the other direction */
+            unlink_first(q);
+        }
+        return 0;
+    }
+    p->sent += (size_t)wrote;
+    if (p->sent == whole) {
+        unlink_first(q);
+    }
+    return 1;
+}
+
+static int begin_letter(hd_tcp *tcp, int r)
+{
+    char why[128];
+    hd_tcp_peer *q = &tcp->peer[r];
+    void *made = NULL;
+    if (q->head.bytes > HD_LETTER_BYTES ||
+        hd_alloc(&made, 1, sizeof(hd_letter) + q->head.bytes + 1, "a message over TCP") != HEDDLE_OK) {
+        snprintf(why, sizeof why, "rank %d has no memory for %llu bytes of rank %d", tcp->rank,
+                 (unsigned long long)q->head.bytes, r);
+        hang_up(tcp, r, why);
+        return 0;
+    }
+    q->coming = made; /* with a 0 behind it: it may be a sentence */
+    q->coming->head = q->head;
+    q->head_filled = 0;
+    return 1;
+}
+
+static int read_some(hd_tcp *tcp, int r)
+{
+    hd_tcp_peer *q = &tcp->peer[r];
+    hd_letter *l = q->coming;
+    char *into = l == NULL ? (char *)&q->head + q->head_filled : (char *)l->data + l->filled;
+    const size_t room = l == NULL ? sizeof q->head - q->head_filled : l->head.bytes - l->filled;
+    const ssize_t got = room > 0 ? recv(q->fd, into, room, MSG_DONTWAIT) : 0;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return 0;
+    }
+    if (got < 0 || (got == 0 && room > 0)) {
+        hang_up(tcp, r, "its connection ended");
+        return 0;
+    }
+    if (l == NULL) {
+        q->head_filled += (size_t)got;
+        return q->head_filled < sizeof q->head || begin_letter(tcp, r);
+    }
+    l->filled += (size_t)got;
+    if (l->filled == l->head.bytes) {
+        q->coming = NULL;
+        deliver(tcp, r, l);
+    }
+    return 1;
+}
+
+void hd_tcp_turn(hd_tcp *tcp)
+{
+    for (int r = 0; r < tcp->size; r++) {
+        while (tcp->peer[r].fd >= 0 && tcp->peer[r].out != NULL && write_some(tcp, r)) {
+        }
+        while (tcp->peer[r].fd >= 0 && read_some(tcp, r)) {
+        }
+    }
+}
+
+void hd_tcp_sleep(hd_tcp *tcp)
+{
+    for (int r = 0; r < tcp->size; r++) {
+        tcp->fds[r] = (struct pollfd){.fd = tcp->peer[r].fd, .events = POLLIN};
+        tcp->fds[r].events |= tcp->peer[r].out != NULL ? POLLOUT : 0;
+    }
+    poll(tcp->fds, (nfds_t)tcp->size, SLEEP_MS);
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+static int all_out(const hd_tcp *tcp)
+{
+    for (int r = 0; r < tcp->size; r++) {
+        if (tcp->peer[r].fd >= 0 && tcp->peer[r].out != NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void free_peer(hd_tcp *tcp, int r)
+{
+    hd_tcp_peer *q = &tcp->peer[r];
+    if (q->fd >= 0) {
+        q->said_goodbye = 1;
+        hang_up(tcp, r, "");
+    }
+    hd_free(q->coming);
+    while (q->in != NULL) {
+        hd_letter *l = q->in;
+        q->in = l->next;
+        hd_free(l);
+    }
+}
+
+void hd_tcp_close(hd_tcp *tcp)
+{
+    if (tcp == NULL) {
+        return;
+    }
+    const int64_t end_ns = hd_now_ns() + FLUSH_NS;
+    const int n = tcp->peer != NULL && tcp->fds != NULL ? tcp->size : 0;
+    for (int r = 0; r < n && tcp->aborted_by < 0; r++) {
+        (void)hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1);
+    }
+    while (n > 0 && !all_out(tcp) && hd_now_ns() < end_ns) {
+        hd_tcp_turn(tcp);
+        hd_tcp_sleep(tcp);
+    }
+    for (int r = 0; r < n; r++) {
+        free_peer(tcp, r);
+    }
+    hd_free(tcp->peer);
+    hd_free(tcp->fds);
+    hd_free(tcp);
+}
