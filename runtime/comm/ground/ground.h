@@ -155,22 +155,9 @@ void hd_team_adopt(hd_team *team, hd_block *blocks);  /* frees them when the las
 /* waiting (wait.c) */
 void hd_group_set_spins(hd_group *group);
 void hd_group_relax(hd_group *group, int round);
+void hd_group_disarm(hd_group *group);
+void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `index` may be waiting for */
 void hd_group_wake(hd_group *group, int index); /* whether it sleeps or not */
-/* After a seq_cst store that `index` may be waiting for. */
-static inline void hd_group_ring(hd_group *group, int index)
-{
-    if (atomic_load(&group->control[index]->sleeping) != 0) {
-        hd_group_wake(group, index);
-    }
-}
-/* The wait is over. */
-static inline void hd_group_disarm(hd_group *group)
-{
-    if (group->armed) {
-        group->armed = 0;
-        atomic_store(&group->control[group->me]->sleeping, 0);
-    }
-}
 /* 1: turn `round` of a wait looks around for ranks that gave up, died or are late. */
 int hd_group_looks(const hd_group *group, int round);
 

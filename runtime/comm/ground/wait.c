@@ -49,9 +49,24 @@ void hd_group_wake(hd_group *group, int index)
     syscall(SYS_futex, &control->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void hd_group_ring(hd_group *group, int index)
+{
+    if (atomic_load(&group->control[index]->sleeping) != 0) {
+        hd_group_wake(group, index);
+    }
+}
+
 int hd_group_looks(const hd_group *group, int round)
 {
     return round > 0 && (round >= group->spins || (round & 255) == 255);
+}
+
+void hd_group_disarm(hd_group *group)
+{
+    if (group->armed) {
+        group->armed = 0;
+        atomic_store(&group->control[group->me]->sleeping, 0);
+    }
 }
 
 void hd_group_relax(hd_group *group, int round)
