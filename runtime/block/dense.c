@@ -1,7 +1,7 @@
 /* Token-wise layers outside the blocks. */
 #include "runtime/base/base.h"
-#include "runtime/base/threads.h"
 #include "runtime/block/block_internal.h"
+#include "runtime/block/products.h"
 
 typedef struct dense_rows {
     hd_gemm *gemm;
@@ -18,18 +18,6 @@ static heddle_status run_share(void *ctx, int seat, int64_t i)
     int64_t first = d->blocks * i / d->shares * HD_GEMM_ROWS;
     int64_t end = i + 1 < d->shares ? d->blocks * (i + 1) / d->shares * HD_GEMM_ROWS : d->rows;
     return hd_gemm_run(d->gemm, seat, d->out + first * d->n, d->x + first * d->k, end - first);
-}
-
-static heddle_status run_shares(dense_rows *rows)
-{
-    const hd_threads threads = {.name = "hd-dense",
-                                .count = rows->shares,
-                                .jobs = rows->shares,
-                                .fn = run_share,
-                                .ctx = rows,
-                                .enter = hd_gemm_enter,
-                                .leave = hd_gemm_leave};
-    return hd_threads_run(&threads);
 }
 
 heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
@@ -62,7 +50,7 @@ heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int
     HD_TRY(hd_gemm_create(&gemm, kernels, k, n, HEDDLE_F32, HEDDLE_F32, count));
     HD_TRY(hd_gemm_pack(gemm, weight, bias));
     dense_rows all = {gemm, out, x, rows, k, n, blocks, count};
-    HD_TRY(run_shares(&all));
+    HD_TRY(hd_products_run("hd-dense", count, count, run_share, &all));
 out:
     hd_gemm_destroy(gemm);
     return st;

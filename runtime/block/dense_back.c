@@ -2,7 +2,7 @@
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
-#include "runtime/base/threads.h"
+#include "runtime/block/products.h"
 
 /* Jobs: stretches of rows of dx, then panels of dweight, each over all rows in the same order. */
 typedef struct linear_back {
@@ -48,18 +48,6 @@ static heddle_status run_job(void *ctx, int seat, int64_t job)
     return hd_gemm_run(b->gemm, seat, b->dx + r * b->k, b->dout + r * b->n, smaller(HD_UNIT_ROWS, b->rows - r));
 }
 
-static heddle_status run_jobs(linear_back *b, int count)
-{
-    const hd_threads threads = {.name = "hd-dense-back",
-                                .count = count,
-                                .jobs = b->jobs,
-                                .fn = run_job,
-                                .ctx = b,
-                                .enter = hd_gemm_enter,
-                                .leave = hd_gemm_leave};
-    return hd_threads_run(&threads);
-}
-
 heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
                                     int64_t rows, int64_t k, const float *weight, int64_t n, int threads,
                                     heddle_stream stream)
@@ -93,7 +81,7 @@ heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, con
         HD_TRY(hd_gemm_create(&b.gemm, b.kernels, n, k, HEDDLE_F32, HEDDLE_F32, count));
         HD_TRY(hd_gemm_pack_transposed(b.gemm, weight));
     }
-    HD_TRY(run_jobs(&b, count));
+    HD_TRY(hd_products_run("hd-dense-back", count, b.jobs, run_job, &b));
 out:
     hd_gemm_destroy(b.gemm);
     return st;

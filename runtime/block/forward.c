@@ -1,7 +1,7 @@
 /* Checks of a forward call, the view of the box, and the threads that work on it. */
 #include "runtime/base/base.h"
-#include "runtime/base/threads.h"
 #include "runtime/block/block_internal.h"
+#include "runtime/block/products.h"
 #include "runtime/layout/algebra.h"
 
 #include <stdio.h>
@@ -43,14 +43,7 @@ static heddle_status run_job(void *ctx, int seat, int64_t job)
 heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs)
 {
     block_call call = {block, view, fn};
-    const hd_threads threads = {.name = "hd-block",
-                                .count = block->seats,
-                                .jobs = jobs,
-                                .fn = run_job,
-                                .ctx = &call,
-                                .enter = hd_gemm_enter,
-                                .leave = hd_gemm_leave};
-    return hd_threads_run(&threads);
+    return hd_products_run("hd-block", block->seats, jobs, run_job, &call);
 }
 
 static heddle_status check_whole(const heddle_shape *shape, const heddle_box *box, int dim, const char *why)

@@ -1,34 +1,13 @@
 /* The products of a dense pair on gathered rows, in jobs of fixed size: the number of threads changes nothing. */
 #include "runtime/parallel/pair_internal.h"
 
-#include "runtime/base/threads.h"
+#include "runtime/block/products.h"
 
 #include <string.h>
 
-typedef heddle_status (*pair_job)(heddle_dense_pair *pair, int seat, int64_t job);
-
-typedef struct pair_call {
-    heddle_dense_pair *pair;
-    pair_job fn;
-} pair_call;
-
-static heddle_status run_job(void *ctx, int seat, int64_t job)
+static heddle_status run_jobs(heddle_dense_pair *pair, hd_thread_job job, int64_t jobs)
 {
-    const pair_call *call = ctx;
-    return call->fn(call->pair, seat, job);
-}
-
-static heddle_status run_jobs(heddle_dense_pair *pair, pair_job fn, int64_t jobs)
-{
-    pair_call call = {pair, fn};
-    const hd_threads threads = {.name = "hd-dense-pair",
-                                .count = pair->seats,
-                                .jobs = jobs,
-                                .fn = run_job,
-                                .ctx = &call,
-                                .enter = hd_gemm_enter,
-                                .leave = hd_gemm_leave};
-    return hd_threads_run(&threads);
+    return hd_products_run("hd-dense-pair", pair->seats, jobs, job, pair);
 }
 
 static int64_t jobs_of(int64_t whole, int64_t part)
@@ -41,9 +20,10 @@ static char *row(const heddle_dense_pair *pair, void *rows, int64_t first)
     return (char *)rows + (size_t)(first * pair->channels) * heddle_dtype_bytes(pair->dtype);
 }
 
-static heddle_status forward_job(heddle_dense_pair *pair, int seat, int64_t job)
+static heddle_status forward_job(void *ctx, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
+    heddle_dense_pair *pair = ctx;
     int64_t first = job * HD_PAIR_ROWS, h = pair->hidden;
     int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
     int64_t at = pair->options.forward_only ? (int64_t)seat * HD_PAIR_ROWS : first;
@@ -70,9 +50,10 @@ heddle_status hd_pair_rows_forward(heddle_dense_pair *pair)
 }
 
 /* The hidden layer again where it is not kept, its gradient, and what the weights' gradients are made of. */
-static heddle_status hidden_job(heddle_dense_pair *pair, int seat, int64_t job)
+static heddle_status hidden_job(void *ctx, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
+    heddle_dense_pair *pair = ctx;
     int64_t first = job * HD_PAIR_ROWS, h = pair->hidden, c = pair->channels;
     int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
     float *before = pair->before + first * h, *active = pair->active + first * h;
@@ -106,8 +87,9 @@ static heddle_status add_product(float *dw, const float *dout, const float *in, 
 }
 
 /* Panels of fc1's gradient, then of fc2's. */
-static heddle_status weight_job(heddle_dense_pair *pair, int seat, int64_t job)
+static heddle_status weight_job(void *ctx, int seat, int64_t job)
 {
+    heddle_dense_pair *pair = ctx;
     (void)seat;
     heddle_status st = HEDDLE_OK;
     int64_t m = pair->gathered, h = pair->hidden, c = pair->channels;
@@ -126,8 +108,9 @@ out:
     return st;
 }
 
-static heddle_status dx_job(heddle_dense_pair *pair, int seat, int64_t job)
+static heddle_status dx_job(void *ctx, int seat, int64_t job)
 {
+    heddle_dense_pair *pair = ctx;
     int64_t first = job * HD_PAIR_ROWS;
     int64_t rows = pair->gathered - first < HD_PAIR_ROWS ? pair->gathered - first : HD_PAIR_ROWS;
     return hd_gemm_run(pair->gemm[HD_PAIR_BACK1], seat, row(pair, pair->y, first),
