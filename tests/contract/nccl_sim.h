@@ -46,12 +46,19 @@ static inline heddle_comm_options by_nccl(int64_t deadline_ms)
 {
     heddle_comm_options options;
     setenv("HEDDLE_MODULE_PATH", HEDDLE_NCCL_SIM, 1);
-    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1);
+    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1); /* ranks of one device would share its default stream */
     heddle_comm_options_init(&options);
     options.device = "cuda";
     options.wire = HEDDLE_WIRE_NCCL;
     options.deadline_ms = deadline_ms;
     return options;
+}
+
+/* On threads, where all is well in the end. */
+static inline void run_by_nccl(int n, heddle_rank_main fn, void *arg)
+{
+    heddle_comm_options options = by_nccl(10000);
+    HD_OK(heddle_run_ranks_with(n, "threads", &options, fn, arg));
 }
 
 #endif

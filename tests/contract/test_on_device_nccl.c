@@ -2,21 +2,11 @@
  * bitwise, with the bytes that the plan says. */
 #include "device_lines.h"
 #include "device_sim.h"
-
-static heddle_comm_options by_nccl(void)
-{
-    heddle_comm_options options;
-    setenv("HEDDLE_MODULE_PATH", HEDDLE_NCCL_SIM, 1);
-    setenv("HEDDLE_CUDASIM_DEVICES", "4", 1); /* ranks of one device would share its default stream */
-    heddle_comm_options_init(&options);
-    options.device = "cuda";
-    options.wire = HEDDLE_WIRE_NCCL;
-    return options;
-}
+#include "nccl_sim.h"
 
 static void all_lines(const char *transport, rc_mode mode)
 {
-    heddle_comm_options options = by_nccl();
+    heddle_comm_options options = by_nccl(60000);
     device_job job = DEVICE_JOB(mode, device_lines);
     for (int n = 1; n <= 4; n++) {
         HD_OK(heddle_run_ranks_with(n, transport, &options, device_check_lines, &job));
@@ -41,7 +31,7 @@ static void between_processes(void **state)
 static void random_problems(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl();
+    heddle_comm_options options = by_nccl(60000);
     uint64_t seed = 31;
     for (int n = 1; n <= 4; n++) {
         HD_OK(heddle_run_ranks_with(n, "threads", &options, device_check_random, &seed));
@@ -65,10 +55,8 @@ out:
 static void in_axis_groups(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl();
     device_job job = DEVICE_JOB((rc_mode){.tuning = HEDDLE_TUNING_RULES}, device_lines);
-    options.deadline_ms = 10000;
-    HD_OK(heddle_run_ranks_with(4, "threads", &options, in_group, &job));
+    run_by_nccl(4, in_group, &job);
 }
 
 int main(int argc, char **argv)

@@ -76,10 +76,9 @@ static void what_waits_behind_hides_nothing(void **state)
 {
     (void)state;
     static char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
-    heddle_comm_options options = by_nccl(10000);
     for (int i = 0; i < 2; i++) {
         is_over = 0;
-        HD_OK(heddle_run_ranks_with(2, "threads", &options, several_wait, lines[i]));
+        run_by_nccl(2, several_wait, lines[i]);
     }
 }
 
@@ -124,9 +123,8 @@ out:
 static void another_stream_hides_nothing(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
     is_over = 0;
-    HD_OK(heddle_run_ranks_with(4, "threads", &options, two_streams, NULL));
+    run_by_nccl(4, two_streams, NULL);
 }
 
 /* More of them than events were made for; the deadline of each begins with itself. */
@@ -164,8 +162,7 @@ out:
 static void many_may_be_under_way(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
-    HD_OK(heddle_run_ranks_with(2, "threads", &options, many_wait, NULL));
+    run_by_nccl(2, many_wait, NULL);
 }
 
 /* --- a communicator of NCCL that is the program's --------- */

@@ -207,8 +207,7 @@ out:
 static void execute_only_enqueues(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
-    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, goes_on, NULL));
+    run_by_nccl(RANKS, goes_on, NULL);
 }
 
 /* On rank 1 the first stream is held: the second execution waits for the first, whose staging it uses, on both. */
@@ -255,8 +254,7 @@ out:
 static void streams_take_turns(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
-    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, on_two_streams, NULL));
+    run_by_nccl(RANKS, on_two_streams, NULL);
 }
 
 /* --- captured -------------------- */
@@ -304,8 +302,7 @@ static heddle_status captured(heddle_comm *comm, void *arg)
 static void a_captured_execution_is_replayed(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
-    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, captured, NULL));
+    run_by_nccl(RANKS, captured, NULL);
 }
 
 /* --- a communicator that is the program's --- */

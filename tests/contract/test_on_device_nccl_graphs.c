@@ -42,9 +42,8 @@ out:
 static void a_capture_may_follow_at_once(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
     for (int mode = 0; mode < MODES; mode++) {
-        HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, warm_then_captured, &mode));
+        run_by_nccl(RANKS, warm_then_captured, &mode);
     }
 }
 
@@ -82,8 +81,7 @@ out:
 static void the_watch_harms_no_capture(void **state)
 {
     (void)state;
-    heddle_comm_options options = by_nccl(10000);
-    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, captured_meanwhile, NULL));
+    run_by_nccl(RANKS, captured_meanwhile, NULL);
 }
 
 /* --- ends ------------------------- */

@@ -1,4 +1,5 @@
-/* The wire peer between threads: what is only enqueued, graphs that are replayed, and ranks that do not come. */
+/* The wire peer between threads: what is only enqueued, graphs that are replayed, and ranks that do not come,
+ * which may be processes. */
 #include "own_stream.h"
 #include "time_limit.h"
 
@@ -127,16 +128,18 @@ static void graphs_are_replayed(void **state)
 
 /* --- who does not come -------------------------------------------------------------------------------------------- */
 
+/* Rank 1 does not come. Rank 0's stream ends by itself, and then both hear who was missing. */
 static heddle_status is_late(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    int comes = heddle_comm_rank(comm) == 0;
     (void)arg;
-    HD_TRY(own_set_up(&o, comm, 200));
-    if (comes) {
+    HD_TRY(own_set_up(&o, comm, 300));
+    if (heddle_comm_rank(comm) == 0) {
+        const int64_t began_ns = hd_now_ns();
         HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
-        HD_TRY(device_settle(comm, o.stream)); /* the stream ends by itself */
+        HD_TRY(device_settle(comm, o.stream));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
         CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_TIMEOUT);
         CHECK(says("rank 0: a reshard on device cuda:0 is overdue, missing: rank 1; reshard i32[t=6 s=8]"));
         CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_TIMEOUT);
@@ -144,7 +147,7 @@ static heddle_status is_late(heddle_comm *comm, void *arg)
         while ((st = heddle_comm_poll(comm)) == HEDDLE_OK) {
             usleep(1000);
         }
-        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: a reshard on device cuda:0 is overdue"));
+        CHECK(st == HEDDLE_ERR_PEER && says("rank 0 gave up: a reshard on device cuda:0 is overdue, missing: rank 1"));
         CHECK(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream) == HEDDLE_ERR_PEER);
     }
     st = HEDDLE_OK;
@@ -157,6 +160,12 @@ static void a_rank_that_does_not_come_is_named(void **state)
 {
     (void)state;
     run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_late);
+}
+
+static void a_process_that_does_not_come_is_named(void **state)
+{
+    (void)state;
+    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, is_late);
 }
 
 /* Rank 1 gives up while rank 0's host waits for its stream and asks heddle nothing. */
@@ -232,9 +241,13 @@ static void every_call_can_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),     cmocka_unit_test(start_and_wait_on),
-        cmocka_unit_test(graphs_are_replayed),       cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(an_abort_frees_the_stream), cmocka_unit_test(a_refusal_ends_waits),
+        cmocka_unit_test(execute_only_enqueues),
+        cmocka_unit_test(start_and_wait_on),
+        cmocka_unit_test(graphs_are_replayed),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(a_process_that_does_not_come_is_named),
+        cmocka_unit_test(an_abort_frees_the_stream),
+        cmocka_unit_test(a_refusal_ends_waits),
         cmocka_unit_test(every_call_can_fail),
     };
     return HD_RUN_CASES(cases, argc, argv);
