@@ -21,7 +21,8 @@ extern "C" {
  * behind that until graphs that were captured have gone. heddle does not write to them to find out whether the
  * addresses are those of the ranks: wrong ones are written to like right ones.
  *   HEDDLE_ERR_ARG          comm or at is NULL, bytes is 0, comm is an axis group or used in a fork; an entry is NULL
- *                           or not a device's memory, or the own one is not this rank's device's; the sentence names it
+ *                           or not a device's memory, at either end of its bytes, or the own one is not this rank's
+ *                           device's; the sentence names it
  *   HEDDLE_ERR_UNSUPPORTED  no device is attached, or the wire is not "peer" (heddle_comm_attach_device)
  *   HEDDLE_ERR_MISMATCH     on every rank: bytes differ; the sentence has both
  *   HEDDLE_ERR_NOMEM        names the bytes

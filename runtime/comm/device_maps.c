@@ -213,6 +213,17 @@ out:
 
 /* --- what the program has mapped itself --------------------------------------------------------------------------- */
 
+/* *ok: a device's memory, this rank's where it is to be its own. */
+static heddle_status look_at(int *ok, const hd_device *device, const void *memory, int is_own)
+{
+    heddle_space space = HEDDLE_SPACE_HOST;
+    int number = -1;
+    heddle_status st = memory != NULL ? device->library->look(&space, &number, memory) : HEDDLE_OK;
+    *ok = st == HEDDLE_OK && space == HEDDLE_SPACE_DEVICE && (!is_own || number == device->number);
+    return st;
+}
+
+/* Both ends of every piece. */
 static heddle_status check_lent(const heddle_comm *comm, void *const *at, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
@@ -224,16 +235,19 @@ static heddle_status check_lent(const heddle_comm *comm, void *const *at, size_t
     if (comm->parent != NULL || bytes == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "%s",
                        bytes == 0 ? "no bytes are lent"
-                                  : "memory is lent to the communicator that an axis group is "
-                                    "part of");
+                                  : "memory is lent to the communicator that an axis group is part of");
     }
     for (int r = 0; r < comm->size; r++) {
-        heddle_space space = HEDDLE_SPACE_HOST;
-        int number = -1;
-        HD_TRY(at[r] != NULL ? device->library->look(&space, &number, at[r]) : HEDDLE_OK);
-        if (space != HEDDLE_SPACE_DEVICE || (r == comm->rank && number != device->number)) {
-            return hd_fail(HEDDLE_ERR_ARG, "rank %d: what it lends as rank %d's, %p, is not memory of %s%s", comm->rank,
-                           r, at[r], r == comm->rank ? "its device " : "a device", r == comm->rank ? device->name : "");
+        const int is_own = r == comm->rank;
+        int begins = 0, ends = 0;
+        HD_TRY(look_at(&begins, device, at[r], is_own));
+        const int wraps = begins && bytes - 1 > UINTPTR_MAX - (uintptr_t)at[r];
+        HD_TRY(begins && !wraps ? look_at(&ends, device, (const char *)at[r] + (bytes - 1), is_own) : HEDDLE_OK);
+        if (!begins || !ends) {
+            return hd_fail(HEDDLE_ERR_ARG,
+                           "rank %d: what it lends as rank %d's, %zu bytes at %p, %s not memory of %s%s", comm->rank, r,
+                           bytes, at[r], begins ? "ends in what is" : "is", is_own ? "its device " : "a device",
+                           is_own ? device->name : "");
         }
     }
 out:

@@ -103,12 +103,15 @@ static heddle_status refuses(heddle_comm *comm, void *const *at)
     wrong[rank] = &on_host;
     CHECK(heddle_comm_lend_peers(comm, rank == 0 ? wrong : at, PIECE) ==
           (rank == 0 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER));
-    CHECK(says("rank 0: what it lends as rank 0's, ") && says("is not memory of its device cuda:0"));
+    CHECK(says("rank 0: what it lends as rank 0's, 4096 bytes at ") && says("is not memory of its device cuda:0"));
     wrong[rank] = at[rank];
     wrong[1 - rank] = NULL;
     CHECK(heddle_comm_lend_peers(comm, rank == 1 ? wrong : at, PIECE) ==
           (rank == 1 ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER));
-    CHECK(says("rank 1: what it lends as rank 0's, (nil), is not memory of a device"));
+    CHECK(says("rank 1: what it lends as rank 0's, 4096 bytes at (nil), is not memory of a device"));
+    CHECK(heddle_comm_lend_peers(comm, at, (size_t)-1) == HEDDLE_ERR_ARG);
+    CHECK(says("what it lends as rank 0's, 18446744073709551615 bytes at ") && says("ends in what is not memory of"));
+    CHECK(heddle_comm_lend_peers(comm, at, (size_t)1 << 40) == HEDDLE_ERR_ARG && says("1099511627776 bytes"));
 out:
     return st;
 }
