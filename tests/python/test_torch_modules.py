@@ -15,6 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 torch.set_num_threads(1)
 
+def rows_alike():
+    '''Has a row of a product the same bits whatever other rows there are? Not by MKL on every CPU.'''
+    x, weight = torch.randn(64, 12, dtype=torch.float64), torch.randn(36, 12, dtype=torch.float64)
+    return all(torch.equal(F.linear(x[:n], weight), F.linear(x, weight)[:n]) for n in range(11, 64))
+
+ROUNDING = 0.0 if rows_alike() else 1e-14
+
 class Mix(torch.nn.Module):
     '''Attention over the rows of x[b, s, c], and nothing behind it.'''
     def __init__(self, heads):
@@ -74,7 +81,7 @@ def stepped(model, *given):
     (y * torch.arange(y.numel(), dtype=y.dtype).view_as(y).cos()).sum().backward()
     return y.detach(), *(x.grad for x in given), *(p.grad.clone() for p in model.parameters())
 
-def compare(model, plan, comm, *given, within=0.0):
+def compare(model, plan, comm, *given, within=ROUNDING):
     wanted = stepped(model, *given)
     handle = ht.parallelize(model, plan, comm)
     stepped(model, *given)
@@ -96,7 +103,7 @@ with heddle.Comm.open() as comm:
         model = Model(heads=4).double()
         compare(model, plan, comm, *inputs(2, 7, 5))
         # 2 frames on 3 ranks: one has none, and torch multiplies single rows by other sums
-        compare(model, plan, comm, *inputs(1, 2, 4), within=1e-15)
+        compare(model, plan, comm, *inputs(1, 2, 4), within=max(ROUNDING, 1e-15))
         model = Model(heads=2).double()  # and no head, where heads are moved
         for reentrant in (False, True):
             model.call = lambda block, *given: checkpoint(block, *given, use_reentrant=reentrant)
@@ -114,7 +121,12 @@ with heddle.Comm.open() as comm:
     assert alone.dtype == mixed.dtype and (alone - mixed).abs().max() < 0.01 < (mixed - wanted).abs().max() * 10
     ranks = ht.modules._Ranks(comm)
     ranks.sizes["b"] = 2
-    refused(heddle.ArgumentError, "known are b=2", ranks.unfold, torch.zeros(5, 3), ht.modules._Dims("t b"))
+    for dims, shape, wanted in (
+            ("t b", (5, 3), "the tensor has the shape (5, 3), whose dim 1 is 3, not b=2: in one pass a name has one "
+                            "extent, another one wants another name; known are b=2"),
+            ("(b t) c", (5, 3), "whose dim 0 is 5, which does not say what t is beside b=2; known are b=2"),
+            ("(u t) c", (5, 3), "whose dim 0 is 5, which does not say what u and t is; known are b=2")):
+        refused(heddle.ArgumentError, wanted, ranks.unfold, torch.zeros(shape), ht.modules._Dims(dims))
     assert ranks.sizes == {"b": 2}  # nothing is learned from a tensor that does not fit
     ranks, draw = ht.modules._Ranks(comm), torch.Generator().manual_seed(5)
     ranks.sizes.update(l=2, s=7)  # of l a rank has none

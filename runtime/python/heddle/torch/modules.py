@@ -3,7 +3,7 @@
     handle = heddle.torch.parallelize(model, {
         "blocks.0": Split("hidden_states", "b s c", "s"),     # from here on every rank has its own rows
         "blocks.*.attn": Attend("s"),                         # what mixes rows
-        "proj_out": Gather("output", "b s c", "s"),           # and from here on all of them again
+        "proj_out": Gather("output", "b s o", "s"),           # and from here on all of them again
     }, comm)
 """
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Ranks:
             raise ArgumentError(f"'{dims.text}' has {len(dims.groups)} dims, the tensor {tuple(x.shape)}")
         extents: List[int] = []
         learned: Dict[str, int] = {}  # kept when all of x fits
-        for length, group in zip(x.shape, dims.groups):
+        for at, (length, group) in enumerate(zip(x.shape, dims.groups)):
             known = {name: self._local(name, cut) for name in group if name in self.sizes}
             unknown, rest = [name for name in group if name not in known], 1
             for extent in known.values():
@@ -88,15 +88,22 @@ class _Ranks:
                 if not unknown[0].startswith("any"):
                     learned[unknown[0]] = length // rest
             elif unknown or rest != length:
-                raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}; known are "
-                                    f"{' '.join(f'{name}={size}' for name, size in self.sizes.items())}"
-                                    f"{f', of {cut} this rank has {self._local(cut, cut)}' if cut in known else ''}")
+                raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}, whose dim {at} is "
+                                    f"{length}, {self._misfit(known, unknown, cut)}")
             extents += [known[name] for name in group]
         self.sizes.update(learned)
         x = x.reshape(extents)
         if cut is not None and self.part(cut)[1] == 0:
             x = x.narrow(dims.names.index(cut), 0, 0)
         return x
+
+    def _misfit(self, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
+        there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())
+        sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items()) or "none"
+        if not unknown:
+            return f"not {there}: in one pass a name has one extent, another one wants another name; known are {sizes}"
+        asked = " and ".join("_" if name.startswith("any") else name for name in unknown)
+        return f"which does not say what {asked} is{' beside ' + there if there else ''}; known are {sizes}"
 
     def fold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
         """The way back. A rank without elements goes on with one row of ones, so that the model's shapes hold and its
