@@ -144,16 +144,15 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * What the stream has so far comes before src is read; dst is complete, and may be read, in stream order. On the wire
  * "peer" the call enqueues and returns at once; src is free in stream order, too. It may be captured into a graph,
  * where all ranks capture and replay theirs as often; executions before that must be complete, or lie in the same
- * stream. Every rank needs a stream of its own: two ranks in one stream wait for each other until the deadline. So may
- * executions of several plans on several streams, where ranks come to them in different orders (docs/gpu.md, room on a
- * device): give those an order.
+ * stream. Every rank needs a stream of its own: two ranks in one stream wait for each other until the deadline.
  * Therefore, where ranks of one process share a device, the call on its default stream (HEDDLE_NO_STREAM) waits until
- * dst is complete. A rank that does not come is noticed by the device, at the deadline or at an abort; the next call
- * that looks (heddle_comm_poll, test, wait, execute) says so. An argument that is refused is HEDDLE_ERR_ARG on this
- * rank, which gives up: the others get HEDDLE_ERR_PEER. On the wire "host" the bytes pass through host memory, so the
- * call *waits* until the stream has come so far and until the other ranks have sent, and returns with the copy to dst
- * enqueued; src is free then. It cannot be captured into a graph. A stream that does not come so far before the
- * deadline is HEDDLE_ERR_TIMEOUT.
+ * dst is complete. Executions of several plans on several streams may wait for each other likewise, where ranks come to
+ * them in different orders (docs/gpu.md, room on a device): give those an order. A rank that does not come is noticed
+ * by the device, at the deadline or at an abort; the next call that looks (heddle_comm_poll, test, wait, execute) says
+ * so. An argument that is refused is HEDDLE_ERR_ARG on this rank, which gives up: the others get HEDDLE_ERR_PEER. On
+ * the wire "host" the bytes pass through host memory, so the call *waits* until the stream has come so far and until
+ * the other ranks have sent, and returns with the copy to dst enqueued; src is free then. It cannot be captured into a
+ * graph. A stream that does not come so far before the deadline is HEDDLE_ERR_TIMEOUT.
  *
  * On the wire "nccl" the call only *enqueues*: it waits for no other rank but where NCCL itself does so to enqueue. src
  * is free and dst complete in stream order; wait, test and heddle_comm_poll say what went wrong meanwhile, and then,

@@ -132,8 +132,7 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     } else if (report.lands) {
         info->why = "wire peer between processes, which had not mapped this dst when a plan was last made "
                     "(heddle_buffer_alloc before heddle_reshard_create, heddle_comm_lend_peers): they store into the "
-                    "plan's memory, and a copy "
-                    "takes it to dst";
+                    "plan's memory, and a copy takes it to dst";
     }
 }
 
