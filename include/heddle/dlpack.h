@@ -29,6 +29,13 @@ struct heddle_dl_tensor {
     uint64_t byte_offset;
 };
 
+/* What a DLManagedTensor is: a tensor, and how to say that one has done with it (heddle/pool.h). */
+struct heddle_dl_managed {
+    struct heddle_dl_tensor tensor;
+    void *context; /* the producer's */
+    void (*deleter)(struct heddle_dl_managed *self);
+};
+
 /* The numbers of DLPack that mean something here. */
 enum {
     HEDDLE_DL_CPU = 1,

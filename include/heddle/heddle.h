@@ -1,6 +1,6 @@
 /* The umbrella of what a program uses every day:
  *
- *   status comm peers layout tensor      ranks, shapes, layouts, arrays, errors
+ *   status comm peers pool layout tensor ranks, shapes, layouts, arrays, errors
  *   reshard session schedule planner     moving between layouts: by hand, by stage, as planned
  *   attention linear_attention block     computing on what a rank holds
  *
@@ -17,6 +17,7 @@
 #include <heddle/linear_attention.h>
 #include <heddle/peers.h>
 #include <heddle/planner.h>
+#include <heddle/pool.h>
 #include <heddle/reshard.h>
 #include <heddle/schedule.h>
 #include <heddle/session.h>

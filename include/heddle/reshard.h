@@ -15,6 +15,7 @@
 
 #include <heddle/comm.h>
 #include <heddle/layout.h>
+#include <heddle/pool.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -180,6 +181,15 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * One thread at a time per communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);
+
+/* The same into a new array of a pool (heddle/pool.h), of this communicator or the one that it is an axis group of,
+ * else it is staged: *out has the dims of dst in its memory order, dense, and is given back by its deleter. Errors as
+ * for execute; besides, on this rank alone, those of heddle_pool_take, and
+ *   HEDDLE_ERR_ARG          dst has strides (options.dst_stride_elems)
+ *   HEDDLE_ERR_UNSUPPORTED  the plan is of a device's arrays
+ * Where one rank gets these the others wait for it, until it gives up (heddle_comm_abort) or the deadline. */
+HEDDLE_API heddle_status heddle_reshard_execute_pooled(heddle_dl_managed **out, heddle_reshard *reshard,
+                                                       const void *src, heddle_pool *pool, heddle_stream stream);
 
 /* Split-phase: start returns at once (private memory and packed messages are packed first; arrays of a device, wire
  * "host": src is copied to the host first, which waits for the stream, and dst is written in the order of the stream

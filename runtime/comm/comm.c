@@ -203,6 +203,15 @@ static void close_with_buffers(heddle_comm *comm)
     *comm = (heddle_comm){.root = comm, .group = comm->group, .device = comm->device, .closed = 1};
 }
 
+void hd_comm_drop(heddle_comm *comm, hd_group *group)
+{
+    if (atomic_fetch_sub(&group->holders, 1) == 1) {
+        hd_device_close(comm->device);
+        hd_group_destroy(group);
+        hd_free(comm);
+    }
+}
+
 /* After an abort kernels of peers may still store to this rank's device memory. */
 static void end_watch(heddle_comm *comm)
 {
@@ -227,8 +236,9 @@ void heddle_comm_destroy(heddle_comm *comm)
         end_watch(comm);
         hd_comm_close_maps(comm);
         take_apart(comm);
-        if (comm->group->buffers_out > 0 && !hd_group_is_fork(comm->group)) {
+        if (atomic_load(&comm->group->holders) > 1 && !hd_group_is_fork(comm->group)) {
             close_with_buffers(comm);
+            hd_comm_drop(comm, comm->group);
             return;
         }
         hd_device_close(comm->device);
@@ -244,7 +254,7 @@ void heddle_comm_destroy(heddle_comm *comm)
 void hd_comm_end(heddle_comm *comm)
 {
     if (comm != NULL) {
-        comm->group->buffers_out = 0;
+        atomic_store(&comm->group->holders, 1);
     }
     heddle_comm_destroy(comm);
 }

@@ -249,6 +249,9 @@ void hd_comm_bind_and_describe(heddle_comm *comm, const char *why);
 /* Why `rank` is reached by loads and stores, or why only by messages. */
 void hd_comm_say_reach(char *text, size_t bytes, const heddle_comm *comm, int rank);
 
+/* A buffer, or the communicator itself, has let go of the group: the last one ends both. Any thread; comm is looked at
+ * by the last only. */
+void hd_comm_drop(heddle_comm *comm, hd_group *group);
 /* Taken apart although buffers are out: they go as well. */
 void hd_comm_end(heddle_comm *comm);
 

@@ -22,6 +22,8 @@ typedef struct hd_request {
     heddle_reshard_options options;
     int64_t src_stride_elems[HEDDLE_MAX_DIMS], dst_stride_elems[HEDDLE_MAX_DIMS]; /* always filled */
     int64_t src_bytes, dst_bytes;
+    int64_t dst_len[HEDDLE_MAX_DIMS]; /* in memory order */
+    int is_dst_dense;                 /* no strides were asked for */
     const hd_kernels *kernels;
     const hd_copy_kernel *kernel; /* forced, or NULL */
 } hd_request;

@@ -88,6 +88,15 @@ static heddle_status take_strides(int64_t *stride, int64_t *bytes, const int64_t
     return HEDDLE_OK;
 }
 
+static void take_dst(hd_request *out, const heddle_box *dst)
+{
+    const heddle_order *order = &out->line.to_order;
+    out->is_dst_dense = out->options.dst_stride_elems == NULL;
+    for (int d = 0; d < dst->ndim; d++) {
+        out->dst_len[d] = dst->len[order->ndim > 0 ? order->dim[d] : d];
+    }
+}
+
 static heddle_status take_line(hd_request *out, const heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
@@ -107,6 +116,7 @@ static heddle_status take_line(hd_request *out, const heddle_comm *comm)
                         &line->shape, 0));
     HD_TRY(take_strides(out->dst_stride_elems, &out->dst_bytes, out->options.dst_stride_elems, &dst, &line->to_order,
                         &line->shape, 1));
+    take_dst(out, &dst);
 out:
     return st;
 }

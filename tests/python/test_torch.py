@@ -95,13 +95,14 @@ class Plan:  # no such device is here: what the operators ask of a plan for one
 
 class Comm:
     rank, device, plan, asked = 0, 1, Plan(), []
+    again = {}.get
 
-    def reshard(self, *given):
+    def reshard(self, *given, asked):
         self.asked.append(given)
         return self.plan
 
 class Tensor:
-    dtype, device = torch.bfloat16, torch.device("cuda:1")
+    dtype, device, is_cpu = torch.bfloat16, torch.device("cuda:1"), False
     is_contiguous = is_inference = lambda self: True
 
     def __init__(self, address, shape):
@@ -111,9 +112,8 @@ class Tensor:
         return self
 
 comm = Plan.comm = Comm()
-ops.by_number = {7: comm}.get
 torch.cuda.current_stream = {Tensor.device: type("Stream", (), {"cuda_stream": 77})}.get
-ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", 7)
+ops._reshard_out(Tensor(1000, (4, 5)), Tensor(2000, (5, 4)), "a line", comm)
 assert comm.asked == [("a line", "bf16", "device")] and comm.plan.asked == [(1000, 2000, 77)]
 ops.check_device(Tensor(0, ()), comm)
 comm.device = 0
@@ -220,6 +220,93 @@ with heddle.Comm.open() as comm:
     plan = comm.attention(f"f32[b=1 s=7 h=2 d=4] on [sp={comm.size}]: s@sp", "ring")
     q = torch.randn(plan.q_shape, requires_grad=True)
     torch.library.opcheck(torch.ops.heddle.attention.default, (q, q, q, plan.number), test_utils=checks[1:])
+print("ok")
+""", 2)
+
+
+def test_tensors_of_the_pool_are_tensors_like_others(tmp_path):
+    """Written in place, saved, taken by other threads and processes, used again when they are gone, and not before."""
+    fork(tmp_path, COMMON + """
+import copy, io, os, queue, threading
+from heddle.torch import pooled as pools
+
+def whole_of(dtype):
+    return (torch.arange(24) % 2 == 0 if dtype == torch.bool else torch.arange(24).to(dtype)).view(6, 4)
+
+with heddle.Comm.open() as comm:
+    lo, hi = (0, 3) if comm.rank == 0 else (3, 6)
+    plan = comm.reshard("f32[t=6 s=4] on [sp=2]: t@sp -> s@sp")
+    for by_dlpack in (pools.BY_DLPACK, frozenset()):  # and where torch takes nothing by DLPack but bytes
+        pools.BY_DLPACK = ht.reshard.BY_DLPACK = by_dlpack
+        for dtype in pools.DTYPES:
+            whole = whole_of(dtype)
+            y = ht.switch(whole[lo:hi].clone(), plan)
+            assert y.dtype == dtype and y.is_contiguous() and not y._is_view() and y.storage_offset() == 0
+            assert torch.equal(y.view(torch.uint8), whole[:, 2 * comm.rank: 2 * comm.rank + 2].contiguous()
+                               .view(torch.uint8)), dtype
+            assert y.untyped_storage().nbytes() == y.numel() * y.element_size()
+        pools.BY_DLPACK = ht.reshard.BY_DLPACK = frozenset(pools.DTYPES)
+    x, wanted = whole_of(torch.float32)[lo:hi].clone(), whole_of(torch.float32)[:, 2 * comm.rank: 2 * comm.rank + 2]
+    y = ht.switch(x, plan)
+    view = y[2:4]
+    view += 100
+    y.t_()
+    assert y.shape == (2, 6) and y[0, 2] == wanted[2, 0] + 100 and y._version == 2
+    y.t_()
+    at, held = y.data_ptr(), comm.pool.held_bytes
+    del y
+    assert ht.switch(x, plan).data_ptr() != at and view[0, 0] == wanted[2, 0] + 100  # the view keeps it
+    held = comm.pool.held_bytes
+    del view
+    for _ in range(20):
+        assert ht.switch(x, plan).data_ptr() == at and comm.pool.held_bytes == held
+    y = ht.switch(x, plan)
+    file = io.BytesIO()
+    torch.save(y, file)
+    file.seek(0)
+    for other in (torch.load(file), copy.deepcopy(y), y.clone(), torch.from_numpy(y.numpy().copy())):
+        assert torch.equal(other, wanted) and other.data_ptr() != y.data_ptr()
+    try:
+        y.resize_(1000)
+    except RuntimeError as error:
+        assert "resiz" in str(error)
+    assert torch.equal(y.resize_(3, 4).view(6, 2), wanted)
+    with torch.inference_mode():
+        assert ht.switch(x, plan).is_inference()
+    with torch.no_grad():
+        ht.switch(x, plan).requires_grad_().mul_(2)
+    leaf = ht.switch(x, plan).requires_grad_()
+    leaf.square().sum().backward()
+    assert torch.equal(leaf.grad, 2 * wanted)
+    assert torch.equal(ht.switch(torch._neg_view(x), plan), -wanted)  # whose memory holds x
+
+    taken = queue.SimpleQueue()
+    def give_back():
+        for y in iter(taken.get, None):
+            y.zero_()
+    threads = [threading.Thread(target=give_back) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        taken.put(ht.switch(x, plan))
+        assert torch.equal(ht.switch(x, plan), wanted)
+    for thread in threads:
+        taken.put(None)
+    for thread in threads:
+        thread.join()
+    y = ht.switch(x, plan)
+    child = os.fork()
+    if child == 0:
+        held = torch.equal(y, wanted)
+        refused(heddle.ArgumentError, "fork", ht.switch, x, plan)
+        del y
+        os._exit(0 if held else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    y = ht.switch(x, plan)
+    comm.barrier()
+assert torch.equal(y, wanted) and y.sum() == wanted.sum()  # memory of a closed communicator
+del y
+refused(heddle.ArgumentError, "closed", ht.switch, x, plan)
 print("ok")
 """, 2)
 

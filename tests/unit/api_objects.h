@@ -36,6 +36,7 @@ typedef struct api_objects {
     heddle_box box;
     heddle_tensor tensor;
     heddle_comm *comm;
+    heddle_pool *pool;
     heddle_model *model;
     heddle_schedule *schedule;
     heddle_session *session;
@@ -105,6 +106,7 @@ static inline void api_make(api_objects *a)
     HD_OK(heddle_layout_box(&a->box, &line->shape, &line->mesh, &line->from, 0));
     HD_OK(heddle_tensor_init(&a->tensor, a->x, &line->shape, &line->mesh, &line->from, NULL, 0));
     HD_OK(heddle_comm_open(&a->comm, "self", NULL));
+    HD_OK(heddle_pool_create(&a->pool, a->comm));
     HD_OK(heddle_model_parse(&a->model, api_model_text, strlen(api_model_text), "small.yaml"));
     HD_OK(heddle_plan(&a->schedule, a->model, &line->mesh, NULL));
     HD_OK(heddle_session_create(&a->session, a->comm, a->schedule, NULL));

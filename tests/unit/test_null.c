@@ -67,6 +67,13 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_buffer_alloc, "out comm", NULL_STATUS,                                                                    \
       heddle_buffer_alloc(P(0, &(void *){NULL}), P(1, a->comm), 8, HEDDLE_SPACE_HOST))                                 \
     X(heddle_buffer_free, "comm buffer?", NULL_NOTHING, (heddle_buffer_free(P(0, a->comm), P(1, buffer_of(a))), 0))    \
+    X(heddle_pool_create, "out comm", NULL_STATUS, heddle_pool_create(P(0, &(heddle_pool *){NULL}), P(1, a->comm)))    \
+    X(heddle_pool_destroy, "pool?", NULL_NOTHING, (heddle_pool_destroy(NULL), 0))                                      \
+    X(heddle_pool_take, "out pool len", NULL_STATUS,                                                                   \
+      heddle_pool_take(P(0, &(heddle_dl_managed *){NULL}), P(1, a->pool), HEDDLE_F32, 1, P(2, &(int64_t){3})))         \
+    X(heddle_pool_give_back, "array?", NULL_NOTHING, (heddle_pool_give_back(NULL), 0))                                 \
+    X(heddle_pool_trim, "pool?", NULL_NOTHING, (heddle_pool_trim(P(0, a->pool)), 0))                                   \
+    X(heddle_pool_held_bytes, "pool", 0, (long)heddle_pool_held_bytes(P(0, a->pool)))                                  \
     X(heddle_comm_attach_device, "!comm device", NULL_STATUS,                                                          \
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
     X(heddle_comm_lend_nccl, "!comm device borrowed", NULL_STATUS,                                                     \
@@ -114,6 +121,9 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
                               P(1, a->reshard)))                                                                       \
     X(heddle_reshard_execute, "~reshard src dst", NULL_STATUS,                                                         \
       heddle_reshard_execute(P(0, a->reshard), P(1, a->x), P(2, floats), HEDDLE_NO_STREAM))                            \
+    X(heddle_reshard_execute_pooled, "~out reshard src pool", NULL_STATUS,                                             \
+      heddle_reshard_execute_pooled(P(0, &(heddle_dl_managed *){NULL}), P(1, a->reshard), P(2, a->x), P(3, a->pool),   \
+                                    HEDDLE_NO_STREAM))                                                                 \
     X(heddle_reshard_start, "~reshard src dst", NULL_STATUS,                                                           \
       heddle_reshard_start(P(0, a->reshard), P(1, a->x), P(2, floats), HEDDLE_NO_STREAM))                              \
     X(heddle_reshard_test, "!reshard done", NULL_STATUS, heddle_reshard_test(P(0, a->reshard), P(1, coords)))          \

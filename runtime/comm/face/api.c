@@ -77,7 +77,7 @@ heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, h
     HD_TRY(begin(comm, "buffer alloc"));
     HD_TRY(device != NULL ? hd_device_alloc(device, out, bytes, HD_DEVICE_FOR_PEERS)
                           : hd_group_alloc(comm->group, out, bytes));
-    comm->group->buffers_out++;
+    atomic_fetch_add(&comm->group->holders, 1);
 out:
     return st;
 }
@@ -88,12 +88,8 @@ void heddle_buffer_free(heddle_comm *comm, void *buffer)
         return;
     }
     hd_device *device = hd_comm_device(comm);
-    comm->group->buffers_out -=
-        (device != NULL && hd_device_release(device, buffer)) || hd_group_release(comm->group, buffer);
-    if (comm->closed && comm->group->buffers_out == 0) {
-        hd_device_close(device);
-        hd_group_destroy(comm->group);
-        hd_free(comm);
+    if ((device != NULL && hd_device_release(device, buffer)) || hd_group_release(comm->group, buffer)) {
+        hd_comm_drop(comm, comm->group);
     }
 }
 

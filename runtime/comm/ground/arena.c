@@ -257,16 +257,19 @@ static void heap_release(hd_group *group, hd_block *gone)
 
 heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes)
 {
-    return group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
+    pthread_mutex_lock(&group->lock);
+    heddle_status st = group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
+    pthread_mutex_unlock(&group->lock);
+    return st;
 }
 
-int hd_group_release(hd_group *group, void *memory)
+static int release(hd_group *group, void *memory)
 {
-    hd_block *b = memory != NULL ? group->blocks : NULL;
+    hd_block *b = group->blocks;
     while (b != NULL && (b->used != HD_BLOCK_USED || b->memory != memory)) {
         b = b->next;
     }
-    if (b == NULL || hd_group_is_fork(group)) {
+    if (b == NULL) {
         return 0;
     }
     if (atomic_load(&group->control[group->me]->alarm) != 0) {
@@ -277,6 +280,17 @@ int hd_group_release(hd_group *group, void *memory)
         arena_release(group, b);
     }
     return 1;
+}
+
+int hd_group_release(hd_group *group, void *memory)
+{
+    if (memory == NULL || hd_group_is_fork(group)) { /* in a fork the lock may be one that nobody opens */
+        return 0;
+    }
+    pthread_mutex_lock(&group->lock);
+    int found = release(group, memory);
+    pthread_mutex_unlock(&group->lock);
+    return found;
 }
 
 heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh)
@@ -298,7 +312,7 @@ heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *
     if (group->team != NULL) {
         HD_TRY(hd_alloc_aligned(&memory, HD_LINE_PAIR_BYTES, bytes, "shared bookkeeping"));
     } else {
-        HD_TRY(arena_alloc(group, &memory, bytes));
+        HD_TRY(hd_group_alloc(group, &memory, bytes));
     }
     *(hd_block *)block = (hd_block){.memory = memory, .bytes = bytes, .generation = 1};
     *out = block;

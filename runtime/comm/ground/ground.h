@@ -9,6 +9,7 @@
 
 #include <heddle/comm.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -82,8 +83,8 @@ typedef struct hd_block {
 typedef struct hd_group {
     volatile char *awake; /* 0: this rank has left; a page that also reads 0 in a fork of the process that made it */
     pid_t maker;
-    int left;        /* hd_group_leave was called */
-    int buffers_out; /* of heddle_buffer_alloc */
+    int left;            /* hd_group_leave was called */
+    _Atomic int holders; /* the communicator, and each buffer of heddle_buffer_alloc that is out */
     int n;
     int me;               /* index of this rank */
     int *rank;            /* rank in the communicator the group was made for (for sentences) */
@@ -96,6 +97,7 @@ typedef struct hd_group {
     int arena_fd;                       /* -1: threads */
     char arena_why[HD_ARENA_WHY_BYTES]; /* what made the arena as small as it is */
     hd_block *blocks;                   /* arena: all; threads: buffers given out */
+    pthread_mutex_t lock;               /* of blocks: any thread may give one back */
     hd_block *kept;                     /* link inboxes waiting for another link: a late post may still hit them */
     int spins;                          /* turns of spinning before yielding; 0 when the ranks outnumber the cores */
     int armed;                          /* control->sleeping is set */

@@ -55,6 +55,8 @@ heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
     g->n = n;
     g->me = me;
     g->arena_fd = -1;
+    atomic_init(&g->holders, 1);
+    pthread_mutex_init(&g->lock, NULL);
     HD_TRY(stay_awake(g));
     HD_TRY(hd_alloc((void **)&g->rank, (size_t)n, sizeof(int), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->control, (size_t)n, sizeof(hd_control *), "the ranks of a host"));
@@ -106,6 +108,7 @@ void hd_group_free(hd_group *g)
     if (g->awake != NULL) {
         munmap((void *)g->awake, HD_PAGE);
     }
+    pthread_mutex_destroy(&g->lock);
     hd_free(g->lock_fd);
     hd_free(g->life);
     hd_free(g->pid);

@@ -98,10 +98,6 @@ class _State:
     def on_close(self, call: Callable[[], None]) -> None:
         self._closing.append(call)
 
-    def free_buffer(self, address: int) -> None:
-        if os.getpid() == self.pid:
-            lib.heddle_buffer_free(self.handle, address)
-
     def close(self) -> None:
         if self.is_closed or self.handle is None:
             return
@@ -139,6 +135,7 @@ class Comm:
         self.device = lib.heddle_comm_device(state.handle)
         self._plans: _Kept = collections.OrderedDict()
         self._texts: Dict[Any, str] = {}
+        self._asked: Dict[Any, Any] = {}  # for plans: their place in _plans
         self._attentions: _Kept = collections.OrderedDict()
         self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
@@ -296,16 +293,29 @@ class Comm:
     @property
     def pool(self) -> Pool:
         """Where results lie that are given no `out`."""
-        if self._pool is None:
-            self._pool = self._parent.pool if self._parent else Pool(self)
-        return self._pool
+        pool = self._pool
+        if pool is None:
+            pool = self._pool = self._parent.pool if self._parent else Pool(self)
+        return pool
 
-    def reshard(self, line: "str | Line", dtype: Optional[str] = None, space: str = "host") -> Reshard:
+    def again(self, asked: Any) -> Optional[Reshard]:
+        """The plan that was put under this by `reshard`, if it is still kept: looking closer costs more than a small
+        switch."""
+        key = self._asked.get(asked)
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    def reshard(self, line: "str | Line", dtype: Optional[str] = None, space: str = "host", *,
+                asked: Any = None) -> Reshard:
         """The plan of a line, made on first use and kept: `comm.reshard("f32[t=7 s=5] on [sp=2]: t@sp -> s@sp")`.
         `dtype` replaces the line's; `space` says where arrays lie. Making it is collective, so all ranks ask for the
         same lines in the same order. Of more than `plans_max` the one that was not asked for longest is let go, and
-        made again when it is."""
+        made again when it is. `again(asked)` finds it next time."""
         text = self._text(line, dtype)
+        if asked is not None:
+            self._remember(self._asked, asked, (text, space))
         return self._kept(self._plans, (text, space), lambda: Reshard(self, text, space=space))
 
     def _text(self, line: "str | Line", dtype: Optional[str]) -> str:
@@ -315,10 +325,13 @@ class Comm:
         if text is None:
             parsed = line if isinstance(line, Line) else Line(line)
             text = (parsed if dtype is None else parsed.with_dtype(dtype)).text
-            if len(self._texts) >= 8 * self.plans_max:
-                self._texts.clear()
-            self._texts[key] = text
+            self._remember(self._texts, key, text)
         return text
+
+    def _remember(self, where: Dict[Any, Any], key: Any, value: Any) -> None:
+        if len(where) >= 8 * self.plans_max:
+            where.clear()
+        where[key] = value
 
     def _kept(self, plans: _Kept, key: Any, make: Callable[[], Any]) -> Any:
         plan = plans.get(key)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
@@ -90,6 +91,10 @@ class Reshard:
         self._given = src_strides, dst_strides
         self.texts = line.text, line.adjoint().text, line.reversed().text
         self._is_dense = dst_strides is None
+        self._made = ctypes.c_void_p()
+        self._pool: Optional[ctypes.c_void_p] = None
+        self._execute_pooled = functools.partial(lib.heddle_reshard_execute_pooled, ctypes.byref(self._made),
+                                                 ctypes.c_void_p(handle))
 
     def _strides(self, name: str, strides: Optional[Sequence[int]]) -> Any:
         if strides is None:
@@ -137,6 +142,20 @@ class Reshard:
         """The same on addresses, which nobody looks at."""
         self._state.open_handle()
         self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, stream))
+
+    def execute_pooled(self, src: int) -> int:
+        """The same into a new array of the communicator's pool, dense: the address of its DLManagedTensor, which is
+        the caller's as `Pool.take` says."""
+        state = self._state
+        if state.is_closed or self._pool is None:
+            state.open_handle()
+            self._pool = self.comm.pool.handle()
+        status = self._execute_pooled(src, self._pool, None)
+        if status != 0 or state.raised:
+            if status == 0:
+                lib.heddle_pool_give_back(self._made)
+            state.check(status)
+        return made(self._made)
 
     def adjoint(self) -> "Reshard":
         """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use,

@@ -8,7 +8,8 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
-from .reshard import check_device, dtype_of, keep_order, pooled, resharded
+from .pooled import pooled
+from .reshard import check_device, dtype_of, keep_order, resharded
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")

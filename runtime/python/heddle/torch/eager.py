@@ -11,26 +11,22 @@ from torch.autograd import forward_ad
 
 
 def _observers() -> Tuple[Callable[[], Any], ...]:
-    """Each says something true where somebody looks on. Not all are torch's to show: one that this torch does not have
-    is there always."""
+    """Each says something true where somebody looks on. Not all are torch's to show: where this torch does not have one
+    of them, somebody always does."""
     try:
         inside, transforms = torch._C, torch._C._functorch  # type: ignore[attr-defined]
-        modes, functions = inside._len_torch_dispatch_stack, inside._len_torch_function_stack
-        stack, tracing, profiled = (transforms.peek_interpreter_stack, inside._get_tracing_state,
-                                    torch.autograd._profiler_enabled)
         forward_ad._current_level
+        return (inside._len_torch_dispatch_stack, inside._len_torch_function_stack, transforms.peek_interpreter_stack,
+                inside._get_tracing_state, torch.autograd._profiler_enabled)
     except AttributeError:
-        return (lambda: True,)
-    return modes, functions, stack, tracing, profiled, lambda: forward_ad._current_level >= 0
+        return (lambda: True,) * 5
 
 
-_OBSERVERS = _observers()
+_modes, _functions, _transform, _tracing, _profiled = _observers()
+_PLAIN = torch.Tensor, torch.nn.Parameter
 
 
 def is_eager(x: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter):
-        return False
-    for looks_on in _OBSERVERS:
-        if looks_on():
-            return False
-    return True
+    return not (torch.compiler.is_compiling() or type(x) not in _PLAIN or _modes() or _functions() or _transform()
+                or _tracing() or _profiled() or forward_ad._current_level >= 0
+                or x.is_neg())  # it is not what its memory holds

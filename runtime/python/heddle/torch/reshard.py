@@ -12,10 +12,7 @@ from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
 from .eager import is_eager
-
-DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
-           torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
-           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
+from .pooled import BY_DLPACK, DTYPES, pooled, tensor_at
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
@@ -29,13 +26,18 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
-    check_device(x, plan.comm)
     line, adjoint, _ = plan.texts
     if out is None:
         return resharded(x, line, adjoint, plan.comm)
+    check_device(x, plan.comm)
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
-    torch.ops.heddle.reshard_out(x, out, line, plan.comm.number)
+    if is_eager(x) and is_eager(out):
+        _reshard_out(x, out, line, plan.comm)
+    else:
+        if out.is_neg():
+            raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
+        torch.ops.heddle.reshard_out(x, out, line, plan.comm.number)
     return out
 
 
@@ -58,7 +60,6 @@ def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 
 
 def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
-    check_device(x, plan.comm)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
@@ -67,11 +68,12 @@ def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
 
 def resharded(x: torch.Tensor, line: str, back: str, comm: Comm) -> torch.Tensor:
     """x by a line; its gradient goes by the line `back`."""
+    check_device(x, comm)
     if not is_eager(x):
         return torch.ops.heddle.reshard(x, line, back, comm.number)
     if x.requires_grad and torch.is_grad_enabled():
-        return _Resharded.apply(x, line, back, comm.number)
-    return _reshard(x, line, back, comm.number)
+        return _Resharded.apply(x, (line, back, comm))
+    return _reshard(x, line, comm)
 
 
 def dtype_of(x: torch.Tensor, text: str) -> str:
@@ -82,20 +84,23 @@ def dtype_of(x: torch.Tensor, text: str) -> str:
 
 def check_device(x: torch.Tensor, comm: Comm) -> None:
     """Is it where this communicator moves tensors?"""
-    if x.device.type == "cpu" or x.device.type == "cuda" and x.device.index == comm.device:
+    if x.is_cpu or x.device.type == "cuda" and x.device.index == comm.device:
         return
     there = "" if comm.device < 0 else f" and on cuda:{comm.device}"
     more = ": comm.attach_device() is missing" if x.device.type == "cuda" and comm.device < 0 else ""
     raise UnsupportedError(f"a tensor on {x.device}: this communicator moves tensors in host memory{there}{more}")
 
 
-def _plan_by(x: torch.Tensor, line: str, comm: int) -> Reshard:
-    return by_number(comm).reshard(line, dtype_of(x, line), "device" if x.device.type == "cuda" else "host")
+def _plan_by(x: torch.Tensor, line: str, comm: Comm) -> Reshard:
+    asked = line, x.dtype, x.is_cpu
+    plan = comm.again(asked)
+    return plan or comm.reshard(line, dtype_of(x, line), "host" if x.is_cpu else "device", asked=asked)
 
 
-def _plan_of(x: torch.Tensor, line: str, comm: int) -> Reshard:
+def _plan_of(x: torch.Tensor, line: str, comm: Comm) -> Reshard:
     plan = _plan_by(x, line, comm)
-    _fit(x, line, plan.src_shape, plan.comm.rank)
+    if x.shape != plan.src_shape:
+        _fit(x, line, plan.src_shape, comm.rank)
     return plan
 
 
@@ -104,9 +109,12 @@ def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
         raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {rank} wants {shape}")
 
 
-def _reshard(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
+def _reshard(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
     plan = _plan_of(x, line, comm)
-    x, out = x.contiguous(), empty(plan, x.dtype)
+    x = x.contiguous()
+    if plan.space == "host" and x.dtype in BY_DLPACK:
+        return tensor_at(plan.execute_pooled(x.data_ptr()))
+    out = empty(plan, x.dtype)
     _execute(plan, x, out)
     return out
 
@@ -119,7 +127,7 @@ def _execute(plan: Reshard, x: torch.Tensor, out: torch.Tensor) -> None:
 def _reshard_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
     """Tensors of one shape as the first dim of the line's. They are copied to where peers reach them, so that whatever
     they were the move reads them where they are."""
-    plan = _plan_by(xs[0], line, comm)
+    plan = _plan_by(xs[0], line, by_number(comm))
     _fit_packed(xs, line, plan.src_shape, plan.comm.rank)
     source, out = empty(plan, xs[0].dtype, "src"), empty(plan, xs[0].dtype)
     torch.stack(xs, out=source)
@@ -134,7 +142,7 @@ def _fit_packed(xs: List[torch.Tensor], line: str, shape: Tuple[int, ...], rank:
                                 f"{shape[0]} of {xs[0].dtype}{shape[1:]}")
 
 
-def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
+def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm) -> None:
     plan = _plan_of(x, line, comm)
     _fit_out(out, x, line, plan.dst_shape)
     _execute(plan, x.contiguous(), out)
@@ -155,16 +163,6 @@ def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     if plan.space == "device":
         return torch.empty(shape, dtype=dtype, device=f"cuda:{plan.comm.device}")
     return pooled(plan.comm, shape, dtype)
-
-
-def pooled(comm: Comm, shape: Tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    count = 1
-    for extent in shape:
-        count *= extent
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    # No view, which nobody could write to in place once it is an operator's result.
-    return torch.frombuffer(comm.pool.buffer(count * dtype.itemsize), dtype=dtype).resize_(shape)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -206,9 +204,16 @@ def _nothing() -> torch.Tensor:
         return torch.empty(0)
 
 
+_Way = Tuple[str, str, Comm]  #: a line, the one that the gradient goes by, whose they are
+
+
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
-    _, ctx.line, ctx.back, ctx.comm = inputs
-    ctx.held = by_number(ctx.comm)  # as long as this graph is there
+    _, line, back, comm = inputs
+    _remember(ctx, (line, back, by_number(comm)))
+
+
+def _remember(ctx: Any, way: _Way) -> None:
+    ctx.way = way
     # Checkpointing recomputes up to the last saved tensor as soon as the first is wanted: this makes both the same
     # place on all ranks, those without heads included, whose graph saves less.
     ctx.save_for_backward(_nothing())
@@ -216,19 +221,21 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     _ = ctx.saved_tensors
-    return resharded(gradient, ctx.back, ctx.line, ctx.held), None, None, None
+    line, back, comm = ctx.way
+    return resharded(gradient, back, line, comm), None, None, None
 
 
 class _Resharded(torch.autograd.Function):
     """The operator's gradient without the operator."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
-        out = _reshard(x, line, back, comm)
-        _setup(ctx, (x, line, back, comm), out)
-        return out
+    def forward(ctx: Any, x: torch.Tensor, way: _Way) -> torch.Tensor:
+        _remember(ctx, way)
+        return _reshard(x, way[0], way[2])
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+        return _backward(ctx, gradient)[:2]
 
 
 def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
@@ -236,9 +243,9 @@ def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
 
 
 for _device in ("CPU", "CUDA"):
-    _ops.impl("reshard", _reshard, _device)
+    _ops.impl("reshard", lambda x, line, back, comm: _reshard(x, line, by_number(comm)), _device)
     _ops.impl("reshard_packed", _reshard_packed, _device)
-    _ops.impl("reshard_out", _reshard_out, _device)
+    _ops.impl("reshard_out", lambda x, out, line, comm: _reshard_out(x, out, line, by_number(comm)), _device)
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
 torch.library.register_fake("heddle::reshard_packed", _fake_packed, lib=_ops)
 torch.library.register_fake("heddle::reshard_out", _fake_out, lib=_ops)

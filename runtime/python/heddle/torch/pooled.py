@@ -1,0 +1,45 @@
+"""Tensors in a communicator's pool. They take an array over by DLPack: nothing of Python's stays behind them."""
+from __future__ import annotations
+
+import ctypes
+from typing import FrozenSet, Sequence
+
+import torch
+
+from .. import _abi
+from ..comm import Comm
+
+DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+          torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
+          torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
+_NUMBERS = {dtype: int(getattr(_abi, f"HEDDLE_{name.upper()}")) for dtype, name in DTYPES.items()}
+
+_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi))
+_from_dlpack = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
+
+
+def tensor_at(array: int) -> torch.Tensor:
+    """Takes over the DLManagedTensor at this address."""
+    return _from_dlpack(_capsule(array, b"dltensor", None))
+
+
+def _passes(dtype: torch.dtype) -> bool:
+    try:
+        return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(torch.empty(1, dtype=dtype))).dtype == dtype
+    except (RuntimeError, BufferError, ValueError, TypeError):
+        return False
+
+
+#: what this torch takes by DLPack
+BY_DLPACK: FrozenSet[torch.dtype] = frozenset(filter(_passes, DTYPES))
+
+
+def pooled(comm: Comm, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A dense tensor, not initialised. No view, which nobody could write to in place once it is an operator's result.
+    """
+    if dtype in BY_DLPACK:
+        return tensor_at(comm.pool.take(_NUMBERS[dtype], shape))
+    nbytes = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
+    return torch.empty(0, dtype=dtype).set_(tensor_at(comm.pool.take(_abi.HEDDLE_U8, (nbytes,))).untyped_storage(), 0,
+                                            shape)
