@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes heddle/_abi.py: the structs, enums and functions of heddle/heddle.h, for ctypes.
+"""Writes heddle/_abi.py: the structs, enums and functions of heddle/heddle.h and heddle/nccl.h, for ctypes.
 
     make_abi.py OUTPUT CC INCLUDE...
 
@@ -15,6 +15,9 @@ SCALARS = {"int": "c_int", "unsigned": "c_uint", "int64_t": "c_int64", "uint64_t
            "float": "c_float", "double": "c_double", "char": "c_char"}
 
 
+HEADERS = "#include <heddle/heddle.h>\n#include <heddle/nccl.h>\n"
+
+
 class Headers:
     """What was declared so far, and how each type is called in ctypes."""
 
@@ -23,7 +26,7 @@ class Headers:
         self.constants, self.aliases, self.order = {}, {}, []
 
     def ctype(self, text, where):
-        text = re.sub(r"\bconst\b", " ", text)
+        text = re.sub(r"\b(const|struct)\b", " ", text)
         name, stars = text.replace("*", " ").split(), text.count("*")
         if len(name) != 1:
             sys.exit(f"make_abi.py: {where}: cannot read the type '{text}'")
@@ -105,7 +108,7 @@ class Headers:
         found = re.fullmatch(r"typedef struct \w+ \{(.*)\} (\w+)", text)
         if found:
             return self.struct(found[2], found[1])
-        found = re.fullmatch(r"typedef struct \w+ (\w+)", text)
+        found = re.fullmatch(r"(?:typedef struct \w+|struct) (\w+)", text)
         if found:
             return self.opaque.add(found[1])
         found = re.fullmatch(r"typedef (.*)\(\*(\w+)\)\((.*)\)", text)
@@ -137,7 +140,7 @@ def declarations(source):
 def preprocessed(cc, folders):
     """What heddle's own headers declare, without the system's, whose marks '# LINE "FILE"' tell them apart."""
     command = [*cc.split(), "-E", "-x", "c", *(f"-I{folder}" for folder in folders), "-"]
-    run = subprocess.run(command, input="#include <heddle/heddle.h>\n", capture_output=True, text=True, check=True)
+    run = subprocess.run(command, input=HEADERS, capture_output=True, text=True, check=True)
     kept, is_ours = [], False
     for line in run.stdout.split("\n"):
         mark = re.match(r'# \d+ "([^"]*)"', line)

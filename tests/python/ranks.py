@@ -86,3 +86,25 @@ def _rank(program, log, rank, ranks, key):
     os.environ.update(HEDDLE_RANK=str(rank), HEDDLE_SIZE=str(ranks), HEDDLE_KEY=key)
     sys.argv = [program]
     runpy.run_path(program, run_name="__main__")
+
+
+# `lender(comm)`: an ncclComm_t of the fake NCCL over the ranks of comm, on device `rank`. Wants os.environ and heddle.
+NCCL = """
+import ctypes, os
+SIM = os.path.join(os.environ["HEDDLE_BUILD"], "tests", "nccl-sim")
+os.environ["HEDDLE_MODULE_PATH"] = SIM
+
+# With their own calls of CUDA and NCCL, whichever torch has loaded for everybody.
+_, nccl = (ctypes.CDLL(f"{SIM}/libheddle_{name}.so", os.RTLD_NOW | os.RTLD_DEEPBIND) for name in ("cuda", "nccl"))
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 128)]
+
+def lender(comm):
+    own, made = UniqueId(), ctypes.c_void_p()
+    assert nccl.ncclGetUniqueId(ctypes.byref(own)) == 0
+    first = UniqueId.from_buffer_copy(comm.allgather(bytes(own))[0])
+    assert nccl.cudaSetDevice(comm.rank) == 0
+    assert nccl.ncclCommInitRank(ctypes.byref(made), comm.size, first, comm.rank) == 0
+    return made.value
+"""

@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ranks import JUDGE, run
+from ranks import JUDGE, NCCL, run
 
 SIM = Path(os.environ["HEDDLE_BUILD"]) / "tests" / "device-sim"
 
@@ -137,6 +137,28 @@ with heddle.Comm.open() as comm:
     elsewhere = ByDLPack(mine)
     elsewhere.number = 1
     refused(heddle.ArgumentError, "device (2, 1) of DLPack, this rank's is (2, 0)", plan, elsewhere, out)
+print("ok")
+""", 2)
+
+
+def test_a_communicator_of_nccl_is_borrowed(tmp_path):
+    run(tmp_path, DEVICE + NCCL + """
+with heddle.Comm.open() as launched:
+    refused(heddle.ArgumentError, "borrowed is NULL", heddle.Comm.from_nccl, 0)
+    borrowed = lender(launched)
+    with heddle.Comm.from_nccl(borrowed, mesh="[uly=2]", deadline_s=20) as comm:
+        assert (comm.rank, comm.size, comm.device) == (launched.rank, 2, launched.rank), comm
+        assert "wire nccl (as asked for)" in comm.describe(), comm
+        whole = np.arange(35, dtype=np.float32).reshape(7, 5)
+        plan = comm.reshard("f32[t=7 s=5] on [uly=2]: t@uly -> s@uly", space="device")
+        src = ByInterface(part(whole, 0, comm.rank, 2))
+        out = ByInterface(np.zeros(plan.dst_shape, np.float32))
+        assert np.array_equal(plan(src, out).get(), part(whole, 1, comm.rank, 2))
+        refused(heddle.ArgumentError, "the communicator has a device: cuda:", comm.attach_device)
+    refused(heddle.ArgumentError, "the mesh [sp=3] has 3 ranks, the communicator 2", heddle.Comm.from_nccl, borrowed,
+            mesh="[sp=3]", deadline_s=20)
+    launched.barrier()
+    assert nccl.ncclCommDestroy(ctypes.c_void_p(borrowed)) == 0
 print("ok")
 """, 2)
 

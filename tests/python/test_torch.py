@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ranks import JUDGE, fork
+from ranks import JUDGE, NCCL, fork
 
 import torch.distributed.run  # once for all ranks
 
@@ -392,6 +392,47 @@ torch.multiprocessing.start_processes(main, (2, __file__ + ".store"), nprocs=2, 
 print("ok")
 """, 1)
     assert output.count("done") == 2, output
+
+
+NCCL_SIM = Path(os.environ["HEDDLE_BUILD"]) / "tests" / "nccl-sim" / "libheddle_nccl.so"
+
+
+@pytest.mark.skipif(not NCCL_SIM.exists(), reason="no emulated device on this processor")
+def test_a_process_group_lends_its_communicator_of_nccl(tmp_path):
+    fork(tmp_path, COMMON + NCCL + """
+import socket
+import torch.distributed
+
+class Shows:
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def _comm_ptr(self):
+        return self.pointer
+
+with heddle.Comm.open() as launched:
+    rank = launched.rank
+    torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(__file__ + ".store", 2), rank=rank,
+                                         world_size=2)
+    refused(heddle.UnsupportedError, "rank 0's torch shows no communicator of NCCL", ht.from_process_group, nccl=True)
+    borrowed, own = lender(launched), torch.distributed.ProcessGroup._get_backend
+    shown = {"pointer": borrowed}
+    torch.distributed.ProcessGroup._get_backend = lambda group, device: (
+        Shows(shown["pointer"]) if device.type == "cuda" else own(group, device))
+    with ht.from_process_group(deadline_s=20) as comm:  # of one host: by itself
+        assert comm.device == -1, comm
+    with ht.from_process_group(nccl=True, deadline_s=20) as comm:
+        assert (comm.rank, comm.device) == (rank, rank) and "wire nccl" in comm.describe(), comm
+    socket.gethostname = lambda: f"host{rank}"
+    with ht.from_process_group(deadline_s=20, mesh="[uly=2]") as comm:
+        assert (comm.rank, comm.device, comm.mesh) == (rank, rank, "[uly=2]"), comm
+    refused(heddle.UnsupportedError, "on 2 hosts (host0, host1): several hosts want nccl=True", ht.from_process_group,
+            nccl=False)
+    shown["pointer"] = borrowed if rank == 0 else 0
+    refused(heddle.UnsupportedError, "rank 1's torch shows no", ht.from_process_group)
+    torch.distributed.destroy_process_group()
+print("ok")
+""", 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

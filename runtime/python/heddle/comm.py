@@ -167,6 +167,18 @@ class Comm:
                            lambda out, options: lib.heddle_comm_join(out, key.encode(), rank, size, options))
 
     @classmethod
+    def from_nccl(cls, pointer: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0, bind: bool = False,
+                  arena_bytes: Optional[int] = None) -> "Comm":
+        """The ranks that a communicator of NCCL has, on one host or several, with its device attached and the wire
+        "nccl", whose messages go by it: see heddle_comm_from_nccl. Collective.
+
+        pointer  the ncclComm_t, as a number. It is borrowed: it outlives this communicator, and while a call of heddle
+                 runs nobody else uses it
+        """
+        return cls._opened(mesh, deadline_s, bind, arena_bytes,
+                           lambda out, options: lib.heddle_comm_from_nccl(out, pointer, options))
+
+    @classmethod
     def _opened(cls, mesh: Optional[str], deadline_s: float, bind: bool, arena_bytes: Optional[int],
                 call: Callable[[Any, Any], int]) -> "Comm":
         wanted = None if mesh is None else lib.heddle_mesh_size(ctypes.byref(mesh_of(mesh)))
