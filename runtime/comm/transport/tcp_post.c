@@ -223,9 +223,22 @@ static int read_some(hd_tcp *tcp, int r)
     return 1;
 }
 
-void hd_tcp_turn(hd_tcp *tcp)
+/* What of the connections is to be looked at, within the time; 0: nothing. */
+static int look(hd_tcp *tcp, int timeout_ms)
 {
     for (int r = 0; r < tcp->size; r++) {
+        tcp->fds[r] = (struct pollfd){.fd = tcp->peer[r].fd, .events = POLLIN};
+        tcp->fds[r].events |= tcp->peer[r].out != NULL ? POLLOUT : 0;
+    }
+    return poll(tcp->fds, (nfds_t)tcp->size, timeout_ms) > 0;
+}
+
+void hd_tcp_turn(hd_tcp *tcp)
+{
+    for (int r = 0, any = look(tcp, 0); any && r < tcp->size; r++) {
+        if (tcp->fds[r].revents == 0) {
+            continue;
+        }
         while (tcp->peer[r].fd >= 0 && tcp->peer[r].out != NULL && write_some(tcp, r)) {
         }
         while (tcp->peer[r].fd >= 0 && read_some(tcp, r)) {
@@ -235,11 +248,7 @@ void hd_tcp_turn(hd_tcp *tcp)
 
 void hd_tcp_sleep(hd_tcp *tcp)
 {
-    for (int r = 0; r < tcp->size; r++) {
-        tcp->fds[r] = (struct pollfd){.fd = tcp->peer[r].fd, .events = POLLIN};
-        tcp->fds[r].events |= tcp->peer[r].out != NULL ? POLLOUT : 0;
-    }
-    poll(tcp->fds, (nfds_t)tcp->size, SLEEP_MS);
+    (void)look(tcp, SLEEP_MS);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
