@@ -97,8 +97,8 @@ export HEDDLE_TEST_SKIP_LOG=$PWD/$folder/not_run_here.tsv
 case $preset in
 *san | fuzz)
     : "${HEDDLE_TEST_TIME_SCALE:=5}"
-    [ "$preset" != tsan ] || : "${HEDDLE_TEST_ROUNDS:=10}"
-    export HEDDLE_TEST_ROUNDS=${HEDDLE_TEST_ROUNDS:-25} # of random draws; shapes, methods and faults are all tried
+    [ "$preset" != tsan ] || : "${HEDDLE_TEST_ROUNDS:=5}"
+    export HEDDLE_TEST_ROUNDS=${HEDDLE_TEST_ROUNDS:-15} # of random draws; shapes, methods and faults are all tried
     export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
     export TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PWD/tests/support/tsan.supp
     export LSAN_OPTIONS=suppressions=$PWD/tests/support/lsan.supp

@@ -148,7 +148,7 @@ int hd_goes(const char *name, ...)
 int hd_step(void)
 {
     int percent = percent_of_rounds();
-    return percent >= 25 ? 1 : 25 / percent;
+    return percent >= 15 ? 1 : 15 / percent;
 }
 
 static double seconds_now(void)

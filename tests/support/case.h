@@ -52,7 +52,7 @@ void hd_not_here(const char *tag, const char *reason, ...) __attribute__((format
 int hd_rounds(int n);
 /* Does this case of a list go? HEDDLE_TEST_ROUNDS percent of them do, by name (as of printf), always the same. */
 int hd_goes(const char *name, ...) __attribute__((format(printf, 1, 2)));
-/* How far a sweep over the n-th call steps: every call from a quarter of the rounds on, else fewer. */
+/* How far a sweep over the n-th call steps: every call from 15 percent of the rounds on, else fewer. */
 int hd_step(void);
 #undef skip /* cmocka's says neither what is missing nor that it is */
 
