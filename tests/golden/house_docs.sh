@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # What README.md and docs/*.md name is there: paths, files, headers, tests, functions and constants, commands and their
-# options, links. Not docs/decisions and CHANGELOG.md, which also speak of what is no more.
+# options, links; and what they show of a command (`    $ build/heddle ...`) is what it prints. Not docs/decisions and
+# CHANGELOG.md, which also speak of what is no more.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 cd "$HEDDLE_SOURCE" || exit 1
 command -v python3 >/dev/null || skip_test python "no Python"
 exec python3 - "${HEDDLE:?}" <<'PY'
-import glob, os, re, subprocess, sys
+import glob, os, re, shlex, subprocess, sys
 
 heddle = sys.argv[1]
 problems = []
@@ -86,11 +87,19 @@ def check_command(where, line):
             problems.append(f"{where}: heddle {found[1]} has no option {option}")
 
 
+def check_shown(name, text):
+    for found in re.finditer(r"^    \$ \S*heddle (.*)\n((?:(?:    .*)?\n)*)", text, re.M):
+        run = subprocess.run([heddle, *shlex.split(found[1])], capture_output=True, text=True)
+        if re.sub("^    ", "", found[2], flags=re.M).strip() != run.stdout.strip():
+            problems.append(f"{name}: heddle {found[1]} prints something else")
+
+
 documents = ["README.md"] + sorted(glob.glob("docs/*.md"))
 counted = 0
 for name in documents:
     fenced, held = False, ""
     text = open(name).read()
+    check_shown(name, text)
     own = set(re.findall(r"^/\* ([\w.]+): ", text, re.M))  # what its examples write themselves
     own |= set(re.findall(r"^(?:static |const )*[\w ]+[ *](\w+)(?: = \{|\(.*\)$)", text, re.M))
     for number, line in enumerate(text.split("\n"), 1):
