@@ -6,13 +6,17 @@
 static const char *const forward_names[] = {"q", "k", "v", "o"};
 static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
 
-static heddle_status check_call(const heddle_attention *a, const heddle_attention_array *const *x,
-                                const char *const *names, const char *function)
+/* A rank that holds nothing may leave arrays out. */
+static heddle_status check_call(const heddle_attention *a, const heddle_attention_array **x, const char *const *names,
+                                const char *function)
 {
+    static const heddle_attention_array nothing;
     const hd_attn_problem *p = &a->problem;
     int64_t rows = p->batch * p->member_rows[p->rank].rows;
     for (int i = 0; i < 4; i++) {
-        if (x[i] == NULL || (x[i]->data == NULL && rows * p->heads > 0)) {
+        if (rows * p->heads == 0) {
+            x[i] = x[i] != NULL ? x[i] : &nothing;
+        } else if (x[i] == NULL || x[i]->data == NULL) {
             return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", function, names[i],
                            heddle_comm_rank(a->comm), (long long)rows);
         }

@@ -123,6 +123,34 @@ static heddle_status alone(heddle_comm *comm, void *unused)
     return HEDDLE_OK;
 }
 
+/* Of one row two ranks have one between them: the other one may leave its arrays out. */
+static heddle_status nothing_is_left_out(heddle_comm *comm, void *unused)
+{
+    problem p;
+    arrays x;
+    heddle_attention *a = NULL;
+    heddle_attention_options options;
+    const heddle_attention_array *at[8];
+    (void)unused;
+    parse(&p, 2);
+    p.shape.dim[1].extent = 1;
+    fill(&x);
+    for (int i = 0; i < 8; i++) {
+        at[i] = heddle_comm_rank(comm) == 0 ? &x.at[i] : NULL;
+    }
+    heddle_attention_options_init(&options);
+    for (options.method = HEDDLE_ATTENTION_ULYSSES; options.method <= HEDDLE_ATTENTION_GATHER_KV; options.method++) {
+        if (options.method != HEDDLE_ATTENTION_USP) {
+            HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+            HD_OK(heddle_attention_forward(a, at[0], at[1], at[2], at[3], NULL, HEDDLE_NO_STREAM));
+            HD_OK(heddle_attention_backward(a, at[4], at[5], at[6], at[7], HEDDLE_NO_STREAM));
+            HD_OK(heddle_comm_barrier(comm));
+            heddle_attention_destroy(a);
+        }
+    }
+    return HEDDLE_OK;
+}
+
 /* --- linear attention --------------------------------------------------------------------------------------------- */
 
 static heddle_status linear_backward(heddle_linear_attention *a, arrays *x)
@@ -207,6 +235,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         HD_RANK_CASE(softmax_refused_on_every_rank, by_all, "1 threads", "2 threads"),
         HD_RANK_CASE(softmax_refused_on_one_rank, alone, "1 threads"),
+        HD_RANK_CASE(softmax_of_a_rank_that_holds_nothing, nothing_is_left_out, "2 threads"),
         HD_RANK_CASE(linear_attention_refused, linear, "1 threads", "2 threads"),
         cmocka_unit_test(products_beyond_64_bits),
     };
