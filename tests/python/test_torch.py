@@ -350,8 +350,25 @@ with heddle.Comm.open() as comm:
         ht.switch(x, plan)
     assert any("heddle::reshard" in event.key for event in profile.key_averages())
     assert torch.equal(torch.func.vmap(lambda one: ht.switch(one, plan))(x.detach()[None])[0], wanted[0])
+    zero = torch._efficientzerotensor(plan.src_shape)
+    assert not is_eager(zero) and torch.equal(ht.switch(zero, plan), torch.zeros(plan.dst_shape))
+    given, along = x.detach(), torch.ones(plan.src_shape) + comm.rank
     with forward.dual_level():
         assert not is_eager(x)
+        moved = forward.unpack_dual(ht.switch(forward.make_dual(given, along), plan))
+        assert torch.equal(moved.primal, wanted[0]) and torch.equal(moved.tangent, ht.switch(along, plan))
+        refused(heddle.ArgumentError, "there is no gradient", ht.switch, forward.make_dual(given, along), plan,
+                out=torch.empty(plan.dst_shape))
+    ulysses, ring = (comm.attention(f"f64[b=1 s=6 h=2 d=4] on [sp={comm.size}]: s@sp", method)
+                     for method in ("ulysses", "ring"))
+    q, along = torch.randn(2, 1, 2, 3, 4, dtype=torch.float64)
+    attend = lambda x: ht.attention(x, q, q, ulysses, sdpa=lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+    with forward.dual_level():
+        dual = forward.make_dual(q, along)
+        got = forward.unpack_dual(attend(dual)).tangent
+        refused(heddle.UnsupportedError, "no forward-mode derivative", ht.attention, dual, q, q, ring)
+    wanted = (attend(q + 1e-6 * along) - attend(q - 1e-6 * along)) / 2e-6
+    assert (got - wanted).abs().max() < 1e-6 * (1 + wanted.abs().max())
     assert is_eager(x)
 print("ok")
 """, 2)

@@ -8,8 +8,9 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
+from .eager import tangent_of
 from .pooled import pooled
-from .reshard import check_device, dtype_of, keep_order, resharded
+from .reshard import check_device, dtype_of, keep_order, packed, resharded
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -59,6 +60,8 @@ def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> to
     if q.device.type != "cpu":
         raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, ulysses "
                                "moves tensors of a device, too")
+    if any(tangent_of(x) is not None for x in (q, k, v)):
+        raise UnsupportedError(f"{plan.text}: method {plan.method} has no forward-mode derivative, ulysses has torch's")
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 
 
@@ -77,12 +80,12 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
     if plan.to_heads is None:
         raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")
-    (there, back), (there_packed, back_packed), number = *plan.to_heads, plan.comm.number
+    (there, back), together = plan.to_heads
     if plan.heads == plan.kv_heads:
-        q, k, v = torch.ops.heddle.reshard_packed([q, k, v], there_packed, back_packed, number).unbind(0)
+        q, k, v = packed([q, k, v], *together, plan.comm).unbind(0)
     else:
         q = resharded(q, there, back, plan.comm)
-        k, v = torch.ops.heddle.reshard_packed([k, v], there_packed, back_packed, number).unbind(0)
+        k, v = packed([k, v], *together, plan.comm).unbind(0)
     o = sdpa(q, k, v) if q.shape[1] > 0 else _no_heads(q, k, v)
     return resharded(o, back, there, plan.comm)
 

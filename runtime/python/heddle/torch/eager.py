@@ -4,7 +4,7 @@ An operator of torch is seen by compilers, tracers, modes, transforms and the pr
 longer than a small switch. Where none is there, the same may be called without."""
 from __future__ import annotations
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch.autograd import forward_ad
@@ -29,4 +29,11 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 def is_eager(x: torch.Tensor) -> bool:
     return not (torch.compiler.is_compiling() or type(x) not in _PLAIN or _modes() or _functions() or _transform()
                 or _tracing() or _profiled() or forward_ad._current_level >= 0
-                or x.is_neg())  # it is not what its memory holds
+                or x.is_neg() or x._is_zerotensor())  # it is not what its memory holds
+
+
+def tangent_of(x: torch.Tensor) -> Optional[torch.Tensor]:
+    """That of forward-mode differentiation, which an operator of a library does not see; None: there is none."""
+    if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", -1) < 0:
+        return None
+    return forward_ad.unpack_dual(x).tangent

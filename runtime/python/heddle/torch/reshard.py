@@ -5,13 +5,14 @@ import functools
 from typing import Any, List, Optional, Tuple
 
 import torch
+from torch.autograd import forward_ad
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
 from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
-from .eager import is_eager
+from .eager import is_eager, tangent_of
 from .pooled import BY_DLPACK, DTYPES, pooled, tensor_at
 
 _ops = torch.library.Library("heddle", "DEF")
@@ -30,7 +31,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
     if out is None:
         return resharded(x, line, adjoint, plan.comm)
     check_device(x, plan.comm)
-    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     if is_eager(x) and is_eager(out):
         _reshard_out(x, out, line, plan.comm)
@@ -70,10 +71,20 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm) -> torch.Tensor
     """x by a line; its gradient goes by the line `back`."""
     check_device(x, comm)
     if not is_eager(x):
-        return torch.ops.heddle.reshard(x, line, back, comm.number)
+        y, tangent = torch.ops.heddle.reshard(x, line, back, comm.number), tangent_of(x)
+        return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm))
     if x.requires_grad and torch.is_grad_enabled():
         return _Resharded.apply(x, (line, back, comm))
     return _reshard(x, line, comm)
+
+
+def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Tensor:
+    """Tensors of one shape as one, by a line whose first dim counts them."""
+    y, tangents = torch.ops.heddle.reshard_packed(xs, line, back, comm.number), [tangent_of(x) for x in xs]
+    if all(tangent is None for tangent in tangents):
+        return y
+    addends = [torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(xs, tangents)]
+    return forward_ad.make_dual(y, packed(addends, line, back, comm))
 
 
 def dtype_of(x: torch.Tensor, text: str) -> str:
