@@ -153,6 +153,8 @@ while read -r program wire; do
     tell 120 "test $program@$wire" bash -c 'by_wire "$@"' by_wire "$wire" "$program"
 done <"$pack/tests"
 needs_device example && tell 30 example example_05_device
+needs_device "run of a model" &&
+    tell 60 "run of a model" heddle run "$here/tests/golden/tiny.yaml" --ranks 4 --device cuda --check --backward
 for transport in threads shm; do
     needs_device "verify on $transport" &&
         tell 60 "verify on $transport" heddle verify --random $((emulator ? 20 : 200)) --ranks 4 --transport $transport \

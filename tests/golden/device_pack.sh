@@ -36,10 +36,11 @@ if [ ! -e /dev/nvidia0 ]; then
 fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
-run 0 --emulator --only 'probe|question 1$|test_session@|example|verify on threads|bench 7: 1 KiB a pair, 2'
+run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|bench 7: 1 KiB a pair, 2'
 for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'test_session@auto .* 0 failed' \
     'test_session@nccl .* 0 failed' \
-    'example .*in the pass' 'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do
+    'example .*in the pass' 'run of a model .*equal within the tolerance to one rank' \
+    'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do
     grep -q "$result" logs/table.txt || fail "no '$result' in: $(cat out)"
 done
 printf '#!/bin/sh\necho broken\nexit 3\n' >"$HEDDLE_PACK/bin/example_05_device"
