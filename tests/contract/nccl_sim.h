@@ -2,7 +2,7 @@
 #ifndef HD_TEST_NCCL_SIM_H
 #define HD_TEST_NCCL_SIM_H
 
-#include "on_device.h"
+#include "own_stream.h"
 
 #include <heddle/nccl.h>
 

@@ -56,7 +56,9 @@ typedef struct device_fixture {
     int elems; /* of this rank's part */
 } device_fixture;
 
-static inline heddle_status device_set_up(device_fixture *f, heddle_comm *comm, int64_t deadline_ms)
+/* Of at most ELEMS elements on a rank. */
+static inline heddle_status device_set_up_line(device_fixture *f, heddle_comm *comm, const char *text,
+                                               int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard_options options;
@@ -68,13 +70,20 @@ static inline heddle_status device_set_up(device_fixture *f, heddle_comm *comm, 
     options.space = HEDDLE_SPACE_DEVICE;
     options.device = heddle_comm_device(comm);
     options.deadline_ms = deadline_ms;
-    HD_TRY(heddle_reshard_parse(&line, heddle_comm_size(comm) == 1 ? "i32[t=6 s=8] on [sp=1]: t@sp -> s@sp as s,t"
-                                                                   : "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp as s,t"));
+    HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(&f->reshard, comm, &line, &options));
     HD_TRY(heddle_buffer_alloc((void **)&f->src, comm, sizeof f->sent, HEDDLE_SPACE_DEVICE));
     HD_TRY(heddle_buffer_alloc((void **)&f->dst, comm, sizeof f->got, HEDDLE_SPACE_DEVICE));
 out:
     return st;
+}
+
+static inline heddle_status device_set_up(device_fixture *f, heddle_comm *comm, int64_t deadline_ms)
+{
+    return device_set_up_line(f, comm,
+                              heddle_comm_size(comm) == 1 ? "i32[t=6 s=8] on [sp=1]: t@sp -> s@sp as s,t"
+                                                          : "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp as s,t",
+                              deadline_ms);
 }
 
 static inline void device_tear_down(device_fixture *f)

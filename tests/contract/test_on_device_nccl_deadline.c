@@ -7,21 +7,6 @@ enum { LATE_MS = 300, MANY = 30 };
 
 static _Atomic int is_over;
 
-static heddle_status set_up_line(heddle_reshard **out, heddle_comm *comm, const char *text)
-{
-    heddle_status st = HEDDLE_OK;
-    heddle_reshard_options options;
-    heddle_reshard_line line;
-    heddle_reshard_options_init(&options);
-    options.space = HEDDLE_SPACE_DEVICE;
-    options.device = heddle_comm_device(comm);
-    options.deadline_ms = LATE_MS;
-    HD_TRY(heddle_reshard_parse(&line, text));
-    st = heddle_reshard_create_line(out, comm, &line, &options);
-out:
-    return st;
-}
-
 /* The stream ends, and heddle says why. */
 static heddle_status ends_late(heddle_comm *comm, void *stream)
 {
@@ -46,29 +31,19 @@ static void await_the_end(void)
 static heddle_status several_wait(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    const char *text = arg;
-    heddle_reshard *reshard = NULL;
-    device_sim sim;
-    void *src = NULL, *dst = NULL, *stream = NULL;
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(set_up_line(&reshard, comm, text));
-    HD_TRY(heddle_buffer_alloc(&src, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_buffer_alloc(&dst, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
-    HD_TRY(sim.stream_create(&stream));
+    own_stream o;
+    HD_TRY(own_set_up_line(&o, comm, arg, LATE_MS));
     HD_TRY(heddle_comm_barrier(comm));
     if (heddle_comm_rank(comm) == 0) {
         for (int i = 0; i < 2; i++) {
-            HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+            HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
         }
-        HD_TRY(ends_late(comm, stream));
+        HD_TRY(ends_late(comm, o.stream));
     }
     await_the_end();
 out:
     is_over = 1;
-    heddle_reshard_destroy(reshard);
-    device_stream_free(&sim, stream);
-    heddle_buffer_free(comm, src);
-    heddle_buffer_free(comm, dst);
+    own_tear_down(&o);
     return st;
 }
 
@@ -89,32 +64,27 @@ static heddle_status two_streams(heddle_comm *comm, void *arg)
     int rank = heddle_comm_rank(comm);
     heddle_comm *group[2] = {NULL, NULL};
     heddle_mesh mesh;
-    device_fixture f[2] = {{0}};
-    device_sim sim;
-    void *stream[2] = {NULL, NULL};
+    own_stream o[2] = {{.device = NULL}, {.device = NULL}};
     (void)arg;
-    HD_TRY(device_sim_get(&sim));
     HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
     for (int i = 0; i < 2; i++) {
         HD_TRY(heddle_comm_axis_group(&group[i], comm, &mesh, i));
-        HD_TRY(device_set_up(&f[i], group[i], i == 0 ? LATE_MS : 0));
-        HD_TRY(sim.stream_create(&stream[i]));
+        HD_TRY(own_set_up(&o[i], group[i], i == 0 ? LATE_MS : 0));
     }
     HD_TRY(heddle_comm_barrier(comm));
     if (rank == 0) {
-        HD_TRY(heddle_reshard_execute(f[0].reshard, f[0].src, f[0].dst, stream[0]));
+        HD_TRY(heddle_reshard_execute(o[0].f.reshard, o[0].f.src, o[0].f.dst, o[0].stream));
     }
     if (rank < 2) {
-        HD_TRY(heddle_reshard_execute(f[1].reshard, f[1].src, f[1].dst, stream[1]));
-        HD_TRY(heddle_reshard_wait(f[1].reshard));
+        HD_TRY(heddle_reshard_execute(o[1].f.reshard, o[1].f.src, o[1].f.dst, o[1].stream));
+        HD_TRY(heddle_reshard_wait(o[1].f.reshard));
     }
-    HD_TRY(rank == 0 ? ends_late(comm, stream[0]) : HEDDLE_OK);
+    HD_TRY(rank == 0 ? ends_late(comm, o[0].stream) : HEDDLE_OK);
     await_the_end();
 out:
     is_over = 1;
     for (int i = 0; i < 2; i++) {
-        device_tear_down(&f[i]);
-        device_stream_free(&sim, stream[i]);
+        own_tear_down(&o[i]);
         heddle_comm_destroy(group[i]);
     }
     return st;
@@ -131,31 +101,26 @@ static void another_stream_hides_nothing(void **state)
 static heddle_status many_wait(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
-    device_fixture f = {0};
-    device_sim sim;
-    void *stream = NULL;
+    own_stream o;
     (void)arg;
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(device_set_up(&f, comm, LATE_MS));
-    HD_TRY(sim.stream_create(&stream));
-    device_fill(&f, 5);
-    HD_TRY(device_copy_now(comm, f.src, f.sent, sizeof f.sent));
-    sim.hold(stream);
+    HD_TRY(own_set_up(&o, comm, LATE_MS));
+    device_fill(&o.f, 5);
+    HD_TRY(device_copy_now(comm, o.f.src, o.f.sent, sizeof o.f.sent));
+    o.sim.hold(o.stream);
     for (int i = 0; i < MANY; i++) {
-        HD_TRY(heddle_reshard_execute(f.reshard, f.src, f.dst, stream));
+        HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     }
     usleep(2 * LATE_MS * 1000);
     HD_TRY(heddle_comm_poll(comm));
     HD_TRY(heddle_comm_barrier(comm));
-    sim.release();
-    HD_TRY(device_settle(comm, stream));
-    HD_TRY(device_copy_now(comm, f.got, f.dst, sizeof f.got));
-    HD_TRY(check_got(&f, 5));
+    o.sim.release();
+    HD_TRY(device_settle(comm, o.stream));
+    HD_TRY(device_copy_now(comm, o.f.got, o.f.dst, sizeof o.f.got));
+    HD_TRY(check_got(&o.f, 5));
     st = heddle_comm_poll(comm);
 out:
-    sim.release();
-    device_stream_free(&sim, stream);
-    device_tear_down(&f);
+    o.sim.release();
+    own_tear_down(&o);
     return st;
 }
 
@@ -180,49 +145,39 @@ static heddle_status is_left(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     const lender *l = arg;
     struct ncclComm *nccl = NULL;
-    heddle_reshard *reshard = NULL;
-    device_sim sim;
-    void *src = NULL, *dst = NULL, *stream = NULL;
+    own_stream o = {.device = NULL};
     int rank = heddle_comm_rank(comm);
     CHECK(l->sim.set_device(rank) == 0 && l->sim.init(&nccl, 2, l->id, rank) == 0);
     HD_TRY(heddle_comm_lend_nccl(comm, "cuda:current", nccl));
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(set_up_line(&reshard, comm, l->line));
-    HD_TRY(heddle_buffer_alloc(&src, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_buffer_alloc(&dst, comm, ELEMS * 4, HEDDLE_SPACE_DEVICE));
-    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(own_set_up_line(&o, comm, l->line, LATE_MS));
     HD_TRY(heddle_comm_barrier(comm));
     int64_t began_ns = hd_now_ns();
     if (rank == 0 && l->fails_half_way) {
-        HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+        HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
         l->sim.fail_at(2, 3);
-        st = heddle_reshard_execute(reshard, src, dst, stream);
+        st = heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream);
         CHECK(st == HEDDLE_ERR_TRANSPORT);
         st = HEDDLE_OK;
     } else if (rank == 0) {
-        HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
-        CHECK(heddle_reshard_wait(reshard) == HEDDLE_ERR_TIMEOUT);
+        HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
+        CHECK(heddle_reshard_wait(o.f.reshard) == HEDDLE_ERR_TIMEOUT);
     }
     if (l->fails_half_way) { /* in either order */
-        heddle_reshard_destroy(reshard);
+        heddle_reshard_destroy(o.f.reshard);
+        o.f.reshard = NULL;
     }
-    heddle_buffer_free(comm, src);
-    heddle_buffer_free(comm, dst);
-    if (!l->fails_half_way) {
-        heddle_reshard_destroy(reshard);
-    }
-    reshard = NULL;
-    src = dst = NULL;
+    heddle_buffer_free(comm, o.f.src);
+    heddle_buffer_free(comm, o.f.dst);
+    o.f.src = o.f.dst = NULL;
+    heddle_reshard_destroy(o.f.reshard);
+    o.f.reshard = NULL;
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(5));
 out:
     is_over |= rank == 0;
     await_the_end();
     l->sim.fail_at(0, 0);
     l->sim.abort(nccl);
-    device_stream_free(&sim, stream);
-    heddle_reshard_destroy(reshard);
-    heddle_buffer_free(comm, src);
-    heddle_buffer_free(comm, dst);
+    own_tear_down(&o);
     return st;
 }
 

@@ -25,26 +25,11 @@ typedef struct deaths {
     finding *found; /* [ranks], shared */
 } deaths;
 
-static heddle_status make(heddle_reshard **out, heddle_comm *comm)
-{
-    heddle_status st = HEDDLE_OK;
-    heddle_reshard_options options;
-    heddle_reshard_line line;
-    heddle_reshard_options_init(&options);
-    options.space = HEDDLE_SPACE_DEVICE;
-    options.device = heddle_comm_device(comm);
-    HD_TRY(heddle_reshard_parse(&line, "i32[t=6 s=9] on [sp=3]: t@sp -> s@sp as s,t"));
-    st = heddle_reshard_create_line(out, comm, &line, &options);
-out:
-    return st;
-}
-
 /* Its own part is enqueued, too, but its stream does not come to it. */
-static void die(heddle_reshard *reshard, void *src, void *dst, const finding *found, const device_sim *sim,
-                void *stream)
+static void die(const own_stream *o, const finding *found)
 {
-    sim->hold(stream);
-    if (heddle_reshard_execute(reshard, src, dst, stream) != HEDDLE_OK) {
+    o->sim.hold(o->stream);
+    if (heddle_reshard_execute(o->f.reshard, o->f.src, o->f.dst, o->stream) != HEDDLE_OK) {
         return;
     }
     while (!found[0].has_enqueued || !found[2].has_enqueued) {
@@ -59,40 +44,31 @@ static heddle_status one_dies(heddle_comm *comm, void *arg)
     const deaths *d = arg;
     int rank = heddle_comm_rank(comm);
     finding *mine = &d->found[rank];
-    heddle_reshard *reshard = NULL;
-    device_sim sim;
-    void *src = NULL, *dst = NULL, *stream = NULL;
+    own_stream o = {.device = NULL};
     HD_TRY(heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_NCCL));
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(make(&reshard, comm));
-    HD_TRY(sim.stream_create(&stream));
-    HD_TRY(heddle_buffer_alloc(&src, comm, 1024, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_buffer_alloc(&dst, comm, 1024, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_reshard_execute(reshard, src, dst, stream)); /* all is well */
-    HD_TRY(device_settle(comm, stream));
+    HD_TRY(own_set_up_line(&o, comm, "i32[t=6 s=9] on [sp=3]: t@sp -> s@sp as s,t", 0));
+    HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream)); /* all is well */
+    HD_TRY(device_settle(comm, o.stream));
     HD_TRY(heddle_comm_poll(comm));
     if (rank == DIES) {
-        die(reshard, src, dst, d->found, &sim, stream);
+        die(&o, d->found);
     }
-    HD_TRY(heddle_reshard_execute(reshard, src, dst, stream));
+    HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     int64_t began_ns = hd_now_ns();
     mine->has_enqueued = 1;
-    HD_TRY(device_settle(comm, stream)); /* asks heddle nothing */
+    HD_TRY(device_settle(comm, o.stream)); /* asks heddle nothing */
     mine->took_ns = hd_now_ns() - began_ns;
     mine->polled = heddle_comm_poll(comm);
     snprintf(mine->why, WHY_BYTES, "%s", heddle_last_error());
-    mine->executed = heddle_reshard_execute(reshard, src, dst, stream);
-    mine->again = heddle_reshard_wait(reshard);
+    mine->executed = heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream);
+    mine->again = heddle_reshard_wait(o.f.reshard);
     for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(2); d->sim.comms() > 0 && hd_now_ns() < until_ns;) {
         usleep(1000); /* the thread beside ends it */
     }
     mine->aborts = (int)d->sim.aborts();
     mine->comms = d->sim.comms();
 out:
-    heddle_reshard_destroy(reshard);
-    device_stream_free(&sim, stream);
-    heddle_buffer_free(comm, src);
-    heddle_buffer_free(comm, dst);
+    own_tear_down(&o);
     return st;
 }
 
