@@ -279,6 +279,7 @@ with heddle.Comm.open() as comm:
     leaf.square().sum().backward()
     assert torch.equal(leaf.grad, 2 * wanted)
     assert torch.equal(ht.switch(torch._neg_view(x), plan), -wanted)  # whose memory holds x
+    refused(heddle.ArgumentError, "negates", ht.switch, x, plan, torch._neg_view(torch.empty_like(wanted)))
 
     taken = queue.SimpleQueue()
     def give_back():
