@@ -33,9 +33,11 @@ static heddle_status say_missing(const hd_module *found, const char *kind)
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "devices of kind %s are not available: their library cannot be loaded: %s", kind, found->why);
     }
-    return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                   "devices of kind %s are not available: there is no %s in %s (set HEDDLE_MODULE_PATH to its folder)",
-                   kind, found->file, found->looked);
+    return hd_fail(
+        HEDDLE_ERR_UNSUPPORTED,
+        "devices of kind %s are not available: there is no %s in %s (%sset HEDDLE_MODULE_PATH to its folder)", kind,
+        found->file, found->looked,
+        strcmp(kind, "cuda") == 0 ? "build heddle where there is a CUDA toolkit of 12.4 or later, or " : "");
 }
 
 /* libheddle_mpi is a library, too, but not of devices: only an entry point of the kind makes it one. */

