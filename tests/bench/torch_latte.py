@@ -7,11 +7,12 @@
     gloo      the same hooks, whose tensors go by gloo's sends: contiguous parts of the boxes that peers want
     alone     one rank, unhooked, while the others wait
 
-Seconds, minimum (median), of the slowest rank, ways in turn; then the ratio of gloo's and of one rank's minimum to that
-of heddle. Every rank has one thread. The results are compared first, bit by bit.
+Seconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then the ratio of gloo's and of
+one rank's minimum to that of heddle. Every rank has one thread. The results are compared first, bit by bit.
 """
 import argparse
 import functools
+import random
 import time
 
 import heddle
@@ -85,13 +86,14 @@ def main() -> None:
         took: dict = {"heddle": [], "gloo": [], "alone": []}
         alone, first = forward("alone"), [forward(way) for way in ("heddle", "gloo")]
         assert comm.rank > 0 or all(torch.equal(alone, other) for other in first), "results differ"
+        order = random.Random(7)  # the same on every rank
         for _ in range(given.iterations):
-            for way, all_ in took.items():
+            for way in order.sample(list(took), len(took)):
                 comm.barrier()
                 begin = time.perf_counter_ns()
                 forward(way)
-                mine = time.perf_counter_ns() - begin
-                all_.append(max(int.from_bytes(one, "little") for one in comm.allgather(mine.to_bytes(8, "little"))))
+                mine = (time.perf_counter_ns() - begin).to_bytes(8, "little")
+                took[way].append(max(int.from_bytes(one, "little") for one in comm.allgather(mine)))
         if comm.rank == 0:
             rows = {way: sorted(all_) for way, all_ in took.items()}
             row = "  ".join(f"{way} {all_[0] / 1e9:.2f} ({all_[len(all_) // 2] / 1e9:.2f})"
