@@ -22,7 +22,7 @@ static void tell_of(const heddle_executor *e, int step, int backward)
     }
 }
 
-/* By all switches so far: also what a device has counted, which it has by the time that its part is back. */
+/* By all switches so far. What a device has counted is here by the time that its part is back, not in the record. */
 static int64_t sent_by_switches(const heddle_executor *e)
 {
     heddle_session_counters counters = {.struct_bytes = sizeof counters};
@@ -39,7 +39,7 @@ static heddle_status go(heddle_executor *e, const char *stage, heddle_tensor *x,
     HD_TRY(hd_executor_switch(e, stage, x, backward, &out->copied_bytes, stream)); /* names rank and stage */
     HD_TRY(heddle_session_record_at(&record, e->session, e->entered++));
     out->planned += record.bytes_planned;
-    out->sent += sent_by_switches(e) - sent_before;
+    out->sent += e->device == NULL ? record.bytes_sent : sent_by_switches(e) - sent_before;
     out->messages += record.bytes_messages;
     out->switch_ns = e->device == NULL ? record.ns : hd_now_ns() - start_ns;
     snprintf(out->path, sizeof out->path, "%s", record.path);
