@@ -71,11 +71,11 @@ static const heddle_device cuda = {
     .stream_captures = hd_cuda_stream_captures,
     .look = hd_cuda_look,
     .check = hd_cuda_check,
+    .status = words_of,
 #ifdef HD_CUDA_KERNELS
     .kernels = &hd_kernels_cuda,
     .enter = hd_cuda_enter,
     .leave = hd_cuda_leave,
-    .status = words_of,
     .stream_create = hd_cuda_stream_create,
     .stream_destroy = hd_cuda_stream_destroy,
     .timer_create = hd_cuda_timer_create,
