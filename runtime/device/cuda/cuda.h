@@ -20,6 +20,17 @@ void hd_cuda_leave(int before);
 /* `call` on `device`, as one expression for HD_TRY's like: its status. */
 #define HD_CUDA(device, call) hd_cuda_status((call), (device), #call)
 
+/* Leaves in `st` what `expression` says while `device` is the thread's current one, or why it could not become that. */
+#define HD_CUDA_ON(device, expression)                                                                                 \
+    do {                                                                                                               \
+        int before_ = 0;                                                                                               \
+        st = hd_cuda_enter(&before_, (device));                                                                        \
+        if (st == HEDDLE_OK) {                                                                                         \
+            st = (expression);                                                                                         \
+            hd_cuda_leave(before_);                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
 heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes);
 
 heddle_status hd_cuda_alloc(void **out, int device, size_t bytes);

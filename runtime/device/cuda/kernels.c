@@ -6,13 +6,9 @@
 
 heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
 {
-    int before = 0;
     cudaStream_t stream = NULL;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
     *out = stream;
     return st;
 }
@@ -28,12 +24,8 @@ void hd_cuda_stream_destroy(heddle_stream stream, int device)
 #ifdef HD_CUDA_KERNELS
 heddle_status hd_cuda_blocks(int *blocks, int device)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = hd_cuda_status((cudaError_t)hd_kernels_cuda.resident(blocks), device, "cudaOccupancy");
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, hd_cuda_status((cudaError_t)hd_kernels_cuda.resident(blocks), device, "cudaOccupancy"));
     return st;
 }
 #endif

@@ -3,13 +3,9 @@
 
 heddle_status hd_cuda_timer_create(void **out, int device)
 {
-    int before = 0;
     cudaEvent_t event = NULL;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDefault));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDefault)));
     *out = event;
     return st;
 }
@@ -25,12 +21,8 @@ heddle_status hd_cuda_timer_read(double *ms, void *begin, void *end, int device)
 /* Other threads may do what they like meanwhile. */
 heddle_status hd_cuda_capture_begin(int device, heddle_stream stream)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
     return st;
 }
 
@@ -55,12 +47,8 @@ heddle_status hd_cuda_capture_end(void **graph, int device, heddle_stream stream
 
 heddle_status hd_cuda_graph_launch(void *graph, int device, heddle_stream stream)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaGraphLaunch(graph, stream));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaGraphLaunch(graph, stream)));
     return st;
 }
 

@@ -34,33 +34,24 @@ void hd_cuda_free(void *memory, int device)
 heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes,
                            int64_t run_bytes, int64_t rows, int device, heddle_stream stream)
 {
-    int before = 0;
     heddle_status st = HEDDLE_OK;
     if (run_bytes == 0 || rows == 0) {
         return HEDDLE_OK;
     }
-    st = hd_cuda_enter(&before, device);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
     if (rows == 1) {
-        st = HD_CUDA(device, cudaMemcpyAsync(dst, src, (size_t)run_bytes, cudaMemcpyDefault, stream));
+        HD_CUDA_ON(device, HD_CUDA(device, cudaMemcpyAsync(dst, src, (size_t)run_bytes, cudaMemcpyDefault, stream)));
     } else {
-        st = HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
-                                               (size_t)run_bytes, (size_t)rows, cudaMemcpyDefault, stream));
+        HD_CUDA_ON(device,
+                   HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
+                                                     (size_t)run_bytes, (size_t)rows, cudaMemcpyDefault, stream)));
     }
-    hd_cuda_leave(before);
     return st;
 }
 
 heddle_status hd_cuda_pin(void *memory, size_t bytes, int device)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable)));
     return st;
 }
 

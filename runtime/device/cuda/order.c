@@ -3,13 +3,9 @@
 
 heddle_status hd_cuda_event_create(void **out, int device)
 {
-    int before = 0;
     cudaEvent_t event = NULL;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     *out = event;
     return st;
 }
@@ -24,12 +20,9 @@ void hd_cuda_event_destroy(void *event, int device)
 
 heddle_status hd_cuda_event_record(void *event, int device, heddle_stream stream)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) { /* of the default stream: the current device's */
-        st = HD_CUDA(device, cudaEventRecord(event, stream));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    /* of the default stream: the current device's */
+    HD_CUDA_ON(device, HD_CUDA(device, cudaEventRecord(event, stream)));
     return st;
 }
 
@@ -60,12 +53,8 @@ heddle_status hd_cuda_event_test(void *event, int device, int *done)
 
 heddle_status hd_cuda_stream_wait(heddle_stream stream, void *event, int device)
 {
-    int before = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaStreamWaitEvent(stream, event, 0));
-        hd_cuda_leave(before);
-    }
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaStreamWaitEvent(stream, event, 0)));
     return st;
 }
 
@@ -92,13 +81,8 @@ heddle_status hd_cuda_stream_captures(int *captures, int device, heddle_stream s
 /* Errors of work that was enqueued stay, and whatever asks the device finds them. */
 heddle_status hd_cuda_check(int device)
 {
-    int before = 0;
     size_t available = 0, total = 0;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    st = hd_cuda_status(cudaMemGetInfo(&available, &total), device, "work that was enqueued");
-    hd_cuda_leave(before);
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, hd_cuda_status(cudaMemGetInfo(&available, &total), device, "work that was enqueued"));
     return st;
 }

@@ -7,27 +7,21 @@ _Static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(heddle_device_name), "a name
 
 heddle_status hd_cuda_share(heddle_device_name *out, void *memory, int device)
 {
-    int before = 0;
+    heddle_status st = HEDDLE_OK;
     cudaIpcMemHandle_t handle;
-    heddle_status st = hd_cuda_enter(&before, device);
+    HD_CUDA_ON(device, HD_CUDA(device, cudaIpcGetMemHandle(&handle, memory)));
     if (st == HEDDLE_OK) {
-        st = HD_CUDA(device, cudaIpcGetMemHandle(&handle, memory));
         memcpy(out, &handle, sizeof handle);
-        hd_cuda_leave(before);
     }
     return st;
 }
 
 heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device)
 {
-    int before = 0;
+    heddle_status st = HEDDLE_OK;
     cudaIpcMemHandle_t handle;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        memcpy(&handle, name, sizeof handle);
-        st = HD_CUDA(device, cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess));
-        hd_cuda_leave(before);
-    }
+    memcpy(&handle, name, sizeof handle);
+    HD_CUDA_ON(device, HD_CUDA(device, cudaIpcOpenMemHandle(out, handle, cudaIpcMemLazyEnablePeerAccess)));
     return st;
 }
 
