@@ -45,7 +45,7 @@ HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *de
  *                           where it did not answer (a firewall?). What NCCL had begun goes on waiting until the
  *                           caller ends it (ncclCommAbort). A `borrowed` whose calls wait (config.blocking) may wait
  *                           in the first one for ranks that do not come, and NCCL knows no deadline
- *   HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_DEVICE  NCCL or the device failed, in its words
+ *   HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_DEVICE  NCCL, the device or the network failed, in its words
  * and the errors of heddle_comm_join. A rank that fails before it has sent its words (the first four) is waited for by
  * the others until their deadline. */
 HEDDLE_API heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed,

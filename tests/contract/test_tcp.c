@@ -1,100 +1,11 @@
-/* Messages over TCP (runtime/comm/transport/tcp.h): ranks meet, whoever else calls; what a transport owes to heddle;
- * ranks that give up, go, vanish or do not come. */
-#include "check.h"
+/* Messages over TCP (runtime/comm/transport/tcp.h): what a transport owes to heddle; ranks that give up, go, vanish or
+ * do not come. */
 #include "reshard_check.h"
-#include "runtime/comm/transport/tcp_post.h"
-#include "time_limit.h"
+#include "tcp_world.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-enum { RANKS = 4, DEADLINE_MS = 20000 };
-
-typedef struct world {
-    heddle_comm *launched;
-    hd_tcp_place place[RANKS];
-    hd_tcp_meeting meeting;
-    int listener;
-    hd_tcp *tcp; /* where a test looks into it; the communicator's once there is one */
-    heddle_comm *comm;
-} world;
-
-static heddle_status listen_all(world *w, heddle_comm *launched, int64_t deadline_ms)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_tcp_place mine;
-    memset(w, 0, sizeof *w);
-    w->launched = launched;
-    w->listener = -1;
-    HD_TRY(hd_tcp_listen(&w->listener, &mine));
-    HD_TRY(heddle_comm_allgather(launched, &mine, w->place, sizeof mine));
-    w->meeting = (hd_tcp_meeting){.rank = heddle_comm_rank(launched),
-                                  .size = heddle_comm_size(launched),
-                                  .place = w->place,
-                                  .key = {11, 12},
-                                  .deadline_ns = hd_now_ns() + deadline_ms * 1000000};
-out:
-    return st;
-}
-
-static heddle_status open_comm(world *w, const heddle_comm_options *options)
-{
-    heddle_status st;
-    HD_TRY(hd_tcp_open(&w->tcp, &w->meeting, w->listener));
-    const heddle_transport table = hd_tcp_table(w->tcp);
-    st = heddle_comm_from_callbacks(&w->comm, &table, w->tcp, options);
-    if (st != HEDDLE_OK) {
-        hd_tcp_close(w->tcp);
-    }
-out:
-    return st;
-}
-
-static void close_world(world *w)
-{
-    heddle_comm_destroy(w->comm);
-    if (w->listener >= 0) {
-        close(w->listener);
-    }
-}
-
-static heddle_comm_options plain(int64_t deadline_ms)
-{
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.bind = HEDDLE_BIND_NONE;
-    options.deadline_ms = deadline_ms;
-    return options;
-}
-
-static int says(const char *wanted)
-{
-    return strstr(heddle_last_error(), wanted) != NULL;
-}
 
 /* --- what a transport owes ---------------------------------------------------------------------------------------- */
-
-static heddle_status passes_around(heddle_comm *comm, size_t bytes)
-{
-    heddle_status st = HEDDLE_OK;
-    const int rank = heddle_comm_rank(comm), size = heddle_comm_size(comm), from = (rank + size - 1) % size;
-    unsigned char *out = malloc(bytes + 1), *in = malloc(bytes + 1);
-    for (size_t i = 0; i < bytes; i++) {
-        out[i] = (unsigned char)(i * 7 + (size_t)rank);
-    }
-    HD_TRY(heddle_comm_sendrecv(comm, out, bytes, (rank + 1) % size, in, bytes, from, HEDDLE_NO_STREAM));
-    for (size_t i = 0; i < bytes; i++) {
-        CHECK(in[i] == (unsigned char)(i * 7 + (size_t)from));
-    }
-    HD_TRY(heddle_comm_sendrecv(comm, out, bytes, rank, in, bytes, rank, HEDDLE_NO_STREAM));
-    CHECK(bytes == 0 || memcmp(in, out, bytes) == 0);
-out:
-    free(out);
-    free(in);
-    return st;
-}
 
 static heddle_status moves_all(heddle_comm *launched, void *arg)
 {
@@ -235,113 +146,12 @@ static void nobody_waits_for_one_that_goes(void **state)
     }
 }
 
-/* --- meeting ------------------------------------------------------------------------------------------------------ */
-
-static int call(const hd_tcp_place *place, const void *bytes, size_t n)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    memcpy(&to.sin_port, place->port, sizeof place->port);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    return fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0 &&
-                   send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n
-               ? fd
-               : -1;
-}
-
-/* First come those who talk of something else, who do not know the key, who are gone again. */
-static heddle_status meets_strangers(heddle_comm *launched, void *arg)
-{
-    heddle_status st = HEDDLE_OK;
-    world w;
-    char noise[4096];
-    int fd[3] = {-1, -1, -1};
-    const heddle_comm_options options = plain(DEADLINE_MS);
-    (void)arg;
-    memset(noise, 0x41, sizeof noise);
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
-    const hd_tcp_place *first = &w.place[0];
-    fd[0] = call(first, noise, sizeof noise);
-    fd[1] = call(first, noise, 5);
-    CHECK(fd[0] >= 0 && fd[1] >= 0);
-    close(fd[1]);
-    fd[1] = -1;
-    const struct {
-        uint64_t key[2];
-        int32_t from, to;
-        char word;
-    } liar = {{1, 2}, w.meeting.rank, 0, 1};
-    fd[2] = call(first, &liar, 25); /* all that a rank says, but for the key */
-    HD_TRY(heddle_comm_barrier(launched));
-    HD_TRY(open_comm(&w, &options));
-    HD_TRY(heddle_comm_barrier(w.comm));
-out:
-    for (int i = 0; i < 3; i++) {
-        if (fd[i] >= 0) {
-            close(fd[i]);
-        }
-    }
-    close_world(&w);
-    return st;
-}
-
-static void strangers_are_sent_away(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
-}
-
-static int yes(void *arg)
-{
-    (void)arg;
-    return 1;
-}
-
-/* Rank 1 calls rank 0, who is not there, is itself, has no address or another key. */
-static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
-{
-    static const char *const wanted[] = {"did not get through to rank 0 before the deadline, at last at ",
-                                         "Connection timed out", "no address", "did not get through to rank 0",
-                                         "interrupted while ranks met"};
-    const int how = *(const int *)arg;
-    heddle_status st = HEDDLE_OK;
-    world w;
-    hd_tcp *tcp = NULL;
-    HD_TRY(listen_all(&w, launched, how == 4 ? DEADLINE_MS : 700));
-    if (how == 1) {
-        w.place[0] = w.place[1];
-    } else if (how == 2) {
-        memset(w.place[0].address, 0, sizeof w.place[0].address);
-    } else if (how == 3 && w.meeting.rank == 1) {
-        w.meeting.key[1]++;
-    } else if (how == 4) {
-        w.meeting.interrupt = (hd_interrupt){.ask = yes};
-    }
-    const int takes_part = w.meeting.rank == 1 || (how == 3 && w.meeting.rank == 0);
-    if (takes_part) {
-        const heddle_status got = hd_tcp_open(&tcp, &w.meeting, w.listener);
-        CHECK(tcp == NULL && got == (how == 4 ? HEDDLE_ERR_INTERRUPTED : HEDDLE_ERR_TIMEOUT));
-        CHECK(says(w.meeting.rank == 1 ? wanted[how] : "rank 0 of 3: 2 ranks did not call before the deadline"));
-    }
-    HD_TRY(heddle_comm_barrier(launched));
-out:
-    close_world(&w);
-    return st;
-}
-
-static void who_is_not_reached_is_named(void **state)
-{
-    (void)state;
-    for (int how = 0; how < 5; how++) {
-        HD_OK(heddle_run_ranks(3, "shm", calls_in_vain, &how));
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(moves_what_a_transport_moves),   cmocka_unit_test(exchanges_are_kept_apart),
-        cmocka_unit_test(nobody_waits_for_one_that_goes), cmocka_unit_test(strangers_are_sent_away),
-        cmocka_unit_test(who_is_not_reached_is_named),
+        cmocka_unit_test(moves_what_a_transport_moves),
+        cmocka_unit_test(exchanges_are_kept_apart),
+        cmocka_unit_test(nobody_waits_for_one_that_goes),
     };
     return HD_RUN_CASES(cases, argc, argv);
 }

@@ -33,7 +33,8 @@ typedef struct hd_tcp_meeting {
 
 /* On all addresses of this host. The listener is the caller's to close. */
 heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place);
-/* Collective: every two ranks connect. HEDDLE_ERR_TIMEOUT names the rank that was not reached, and where. */
+/* Collective: every two ranks connect; strangers' connections are closed, and cost no time until there are 64 at once.
+ * HEDDLE_ERR_TIMEOUT names the rank that was not reached, and where; HEDDLE_ERR_TRANSPORT: no files or memory left. */
 heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int listener);
 /* For heddle_comm_from_callbacks, with the hd_tcp as ctx, which its destroy frees. */
 heddle_transport hd_tcp_table(const hd_tcp *tcp);

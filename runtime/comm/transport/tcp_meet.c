@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STEP_MS = 20, BACKLOG = 4096 };
+enum { STEP_MS = 20, BACKLOG = 4096, CALLERS = 64 /* at once; more wait until one has said who it is */ };
 static const int64_t try_ns = 2500000000; /* for an address that does not answer: the next one may */
 
 /* -1, and errno stays. */
@@ -230,48 +230,126 @@ static heddle_status call_rank(hd_tcp *tcp, const hd_tcp_meeting *m, int r, int 
     }
 }
 
-/* Whoever is not one of the ranks above is sent away; *left: how many of them have not come. */
-static void be_called(hd_tcp *tcp, const hd_tcp_meeting *m, int listener, int *left)
+/* Who has called, and has not said all that a rank says. */
+typedef struct caller {
+    int fd; /* -1: nobody */
+    int64_t until_ns;
+    size_t filled;
+    struct {
+        hello who;
+        char word;
+    } said;
+} caller;
+
+static int is_awaited(const hd_tcp *tcp, const hd_tcp_meeting *m, const hello *who)
 {
-    hello theirs = {{0, 0}, -1, -1};
-    char word = 0;
-    const int64_t until_ns = patience_until(m);
-    const int fd = hd_fd_aside(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd < 0) {
-        return;
+    return memcmp(who->key, m->key, sizeof who->key) == 0 && who->to == m->rank && who->from > m->rank &&
+           who->from < m->size && tcp->peer[who->from].fd < 0;
+}
+
+/* 1: it has said so many bytes; 0: not yet; -1: it is gone. */
+static int hear(caller *c, size_t wanted)
+{
+    while (c->filled < wanted) {
+        const ssize_t got = recv(c->fd, (char *)&c->said + c->filled, wanted - c->filled, MSG_DONTWAIT);
+        if (got <= 0) {
+            return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+        }
+        c->filled += (size_t)got;
     }
-    int goes = pass_on(tcp, fd, &theirs, sizeof theirs, POLLIN, until_ns) &&
-               memcmp(theirs.key, m->key, sizeof theirs.key) == 0 && theirs.to == m->rank && theirs.from > m->rank &&
-               theirs.from < m->size && tcp->peer[theirs.from].fd < 0;
-    hello mine = {{m->key[0], m->key[1]}, m->rank, theirs.from};
-    goes = goes && set_up(fd) == 0 && pass_on(tcp, fd, &mine, sizeof mine, POLLOUT, until_ns) &&
-           pass_on(tcp, fd, &word, 1, POLLIN, until_ns);
-    if (!goes) {
-        close(fd);
-        return;
+    return 1;
+}
+
+/* 1: it is the rank it says, and has heard that this is the one it wanted; 0: not yet; -1: nobody's rank. */
+static int answer(const hd_tcp *tcp, const hd_tcp_meeting *m, caller *c)
+{
+    if (c->filled < sizeof c->said.who) {
+        const int heard = hear(c, sizeof c->said.who);
+        if (heard != 1) {
+            return heard;
+        }
+        const hello mine = {{m->key[0], m->key[1]}, m->rank, c->said.who.from};
+        if (!is_awaited(tcp, m, &c->said.who) || set_up(c->fd) != 0 ||
+            send(c->fd, &mine, sizeof mine, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof mine) {
+            return -1; /* a new connection has room for all of it */
+        }
     }
-    tcp->peer[theirs.from].fd = fd;
-    *left -= 1;
+    return hear(c, sizeof c->said.who + 1);
+}
+
+static heddle_status take_call(const hd_tcp_meeting *m, int listener, caller *c)
+{
+    *c = (caller){.fd = hd_fd_aside(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+                  .until_ns = patience_until(m)};
+    const int is_full = c->fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
+    return is_full ? hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d of %d cannot take the calls of other ranks: %s", m->rank,
+                             m->size, strerror(errno))
+                   : HEDDLE_OK; /* else: who called is gone */
+}
+
+/* One look at all of them: who says nothing keeps nobody waiting. *left: how many ranks have not come. */
+static heddle_status be_called(hd_tcp *tcp, const hd_tcp_meeting *m, int listener, caller open[CALLERS], int *left)
+{
+    struct pollfd ready[CALLERS + 1];
+    int room = CALLERS;
+    for (int i = 0; i < CALLERS; i++) {
+        ready[i] = (struct pollfd){.fd = open[i].fd, .events = POLLIN};
+        room = open[i].fd < 0 ? i : room;
+    }
+    ready[CALLERS] = (struct pollfd){.fd = room < CALLERS ? listener : -1, .events = POLLIN};
+    const int any = poll(ready, CALLERS + 1, STEP_MS);
+    for (int i = 0; i < CALLERS; i++) {
+        caller *c = &open[i];
+        if (c->fd < 0) {
+            continue;
+        }
+        const int said = any > 0 && ready[i].revents != 0 ? answer(tcp, m, c) : 0;
+        if (said == 1 && tcp->peer[c->said.who.from].fd < 0) {
+            tcp->peer[c->said.who.from].fd = c->fd;
+            c->fd = -1;
+            *left -= 1;
+        } else if (said != 0 || hd_now_ns() > c->until_ns) {
+            c->fd = drop(c->fd);
+        }
+    }
+    return any > 0 && ready[CALLERS].revents != 0 ? take_call(m, listener, &open[room]) : HEDDLE_OK;
+}
+
+static heddle_status await_calls(hd_tcp *tcp, const hd_tcp_meeting *m, int listener)
+{
+    heddle_status st = HEDDLE_OK;
+    caller open[CALLERS];
+    for (int i = 0; i < CALLERS; i++) {
+        open[i].fd = -1;
+    }
+    for (int left = m->size - 1 - m->rank; left > 0;) {
+        HD_TRY(be_called(tcp, m, listener, open, &left));
+        st = left > 0 ? look_at_time(tcp, m) : HEDDLE_OK;
+        if (st == HEDDLE_ERR_TIMEOUT) {
+            int missing = m->rank + 1;
+            while (tcp->peer[missing].fd >= 0) {
+                missing++;
+            }
+            st = hd_fail(st, "rank %d of %d: %d ranks did not call before the deadline, rank %d is the first of them",
+                         m->rank, m->size, left, missing);
+        }
+        HD_TRY(st);
+    }
+out:
+    for (int i = 0; i < CALLERS; i++) {
+        (void)drop(open[i].fd);
+    }
+    return st;
 }
 
 static heddle_status meet(hd_tcp *tcp, const hd_tcp_meeting *m, int listener)
 {
-    struct pollfd ready = {.fd = listener, .events = POLLIN};
     heddle_status st = HEDDLE_OK;
     int lucky = 0;
     for (int r = 0; r < m->rank; r++) {
         HD_TRY(call_rank(tcp, m, r, &lucky));
     }
-    for (int left = m->size - 1 - m->rank; left > 0;) {
-        if (poll(&ready, 1, STEP_MS) == 1) {
-            be_called(tcp, m, listener, &left);
-        }
-        st = left > 0 ? look_at_time(tcp, m) : HEDDLE_OK;
-        if (st == HEDDLE_ERR_TIMEOUT) {
-            st = hd_fail(st, "rank %d of %d: %d ranks did not call before the deadline", m->rank, m->size, left);
-        }
-        HD_TRY(st);
-    }
+    st = await_calls(tcp, m, listener);
 out:
     return st;
 }

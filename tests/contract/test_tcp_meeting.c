@@ -1,0 +1,203 @@
+/* Ranks meet by TCP (runtime/comm/transport/tcp_meet.c), whoever else calls; who is not reached is named. */
+#include "case.h"
+#include "tcp_world.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+/* A word of 25 bytes is all that a rank says. */
+typedef struct word {
+    uint64_t key[2];
+    int32_t from, to;
+    char last;
+} word;
+enum { SILENT = 9, WORD_BYTES = 25 };
+
+static int call(const hd_tcp_place *place, const void *bytes, size_t n)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    memcpy(&to.sin_port, place->port, sizeof place->port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0 &&
+                   send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n
+               ? fd
+               : -1;
+}
+
+/* First come those who talk of something else, who do not know the key, who are gone again. */
+static heddle_status meets_strangers(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    world w;
+    char noise[4096];
+    int fd[3] = {-1, -1, -1};
+    const heddle_comm_options options = plain(DEADLINE_MS);
+    (void)arg;
+    memset(noise, 0x41, sizeof noise);
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    const hd_tcp_place *first = &w.place[0];
+    fd[0] = call(first, noise, sizeof noise);
+    fd[1] = call(first, noise, 5);
+    CHECK(fd[0] >= 0 && fd[1] >= 0);
+    close(fd[1]);
+    fd[1] = -1;
+    const word liar = {{1, 2}, w.meeting.rank, 0, 1};
+    fd[2] = call(first, &liar, WORD_BYTES); /* all that a rank says, but for the key */
+    HD_TRY(heddle_comm_barrier(launched));
+    HD_TRY(open_comm(&w, &options));
+    HD_TRY(heddle_comm_barrier(w.comm));
+out:
+    for (int i = 0; i < 3; i++) {
+        if (fd[i] >= 0) {
+            close(fd[i]);
+        }
+    }
+    close_world(&w);
+    return st;
+}
+
+static void strangers_are_sent_away(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
+}
+
+/* Every rank is called by many that say nothing more after 0, 5 and 24 bytes, the last as rank 2 does, and hang on. */
+static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
+{
+    static const size_t said[] = {0, 5, WORD_BYTES - 1};
+    heddle_status st = HEDDLE_OK;
+    world w;
+    int fd[RANKS][SILENT], size = heddle_comm_size(launched);
+    const heddle_comm_options options = plain(DEADLINE_MS);
+    (void)arg;
+    memset(fd, -1, sizeof fd);
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    for (int r = 0; r < size; r++) {
+        const word like_rank_2 = {{w.meeting.key[0], w.meeting.key[1]}, 2, r, 1};
+        for (int i = 0; i < SILENT; i++) {
+            fd[r][i] = call(&w.place[r], &like_rank_2, said[i % 3]);
+            CHECK(fd[r][i] >= 0);
+        }
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    const int64_t began_ns = hd_now_ns();
+    HD_TRY(open_comm(&w, &options));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
+    HD_TRY(heddle_comm_barrier(w.comm));
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    for (int i = 0; i < RANKS * SILENT; i++) {
+        if (fd[i / SILENT][i % SILENT] >= 0) {
+            close(fd[i / SILENT][i % SILENT]);
+        }
+    }
+    close_world(&w);
+    return st;
+}
+
+static void strangers_that_say_nothing_cost_nothing(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(RANKS, "shm", meets_the_silent, NULL));
+}
+
+/* Rank 0 has as many files open as it may, and says so at once. */
+static heddle_status has_no_file_left(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    world w;
+    hd_tcp *tcp = NULL;
+    struct rlimit before, few;
+    int fd[128], n = 0;
+    (void)arg;
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    if (heddle_comm_rank(launched) == 0) {
+        few = (struct rlimit){sizeof fd / sizeof fd[0], before.rlim_max};
+        CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+        while ((fd[n] = dup(w.listener)) >= 0) {
+            n++;
+        }
+        const heddle_status got = hd_tcp_open(&tcp, &w.meeting, w.listener);
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+        CHECK(got == HEDDLE_ERR_TRANSPORT && tcp == NULL);
+        CHECK(says("rank 0 of 2 cannot take the calls of other ranks: Too many open files"));
+    } else {
+        fd[n++] = call(&w.place[0], "", 0);
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    while (n > 0) {
+        close(fd[--n]);
+    }
+    close_world(&w);
+    return st;
+}
+
+static void a_call_that_cannot_be_taken_is_said(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "shm", has_no_file_left, NULL));
+}
+
+static int yes(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
+/* Rank 1 calls rank 0, who is not there, is itself, has no address or another key. */
+static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
+{
+    static const char *const wanted[] = {"did not get through to rank 0 before the deadline, at last at ",
+                                         "Connection timed out", "no address", "did not get through to rank 0",
+                                         "interrupted while ranks met"};
+    const int how = *(const int *)arg;
+    heddle_status st = HEDDLE_OK;
+    world w;
+    hd_tcp *tcp = NULL;
+    HD_TRY(listen_all(&w, launched, how == 4 ? DEADLINE_MS : 700));
+    if (how == 1) {
+        w.place[0] = w.place[1];
+    } else if (how == 2) {
+        memset(w.place[0].address, 0, sizeof w.place[0].address);
+    } else if (how == 3 && w.meeting.rank == 1) {
+        w.meeting.key[1]++;
+    } else if (how == 4) {
+        w.meeting.interrupt = (hd_interrupt){.ask = yes};
+    }
+    const int takes_part = w.meeting.rank == 1 || (how == 3 && w.meeting.rank == 0);
+    if (takes_part) {
+        const heddle_status got = hd_tcp_open(&tcp, &w.meeting, w.listener);
+        CHECK(tcp == NULL && got == (how == 4 ? HEDDLE_ERR_INTERRUPTED : HEDDLE_ERR_TIMEOUT));
+        CHECK(says(w.meeting.rank == 1
+                       ? wanted[how]
+                       : "rank 0 of 3: 2 ranks did not call before the deadline, rank 1 is the first of them"));
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    close_world(&w);
+    return st;
+}
+
+static void who_is_not_reached_is_named(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 5; how++) {
+        HD_OK(heddle_run_ranks(3, "shm", calls_in_vain, &how));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        cmocka_unit_test(strangers_are_sent_away),
+        cmocka_unit_test(strangers_that_say_nothing_cost_nothing),
+        cmocka_unit_test(a_call_that_cannot_be_taken_is_said),
+        cmocka_unit_test(who_is_not_reached_is_named),
+    };
+    return HD_RUN_CASES(cases, argc, argv);
+}
