@@ -126,8 +126,8 @@ known_targets=$(ninja -C build -t targets all | sed -n 's/^\([A-Za-z0-9_]*\): ph
 targets_of() { # regex
     ctest --test-dir build -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p' | while IFS= read -r test; do
         case $test in
-        golden/* | long/*)
-            grep -xE 'heddle_cli|heddle_mpi|heddle_pmpi_count|heddle_damage|training_dump|bench_longest|example_.*' \
+        golden/* | long/* | hosts/*)
+            grep -xE 'heddle_cli|tcp_ranks|nccl_ranks|heddle_mpi|heddle_pmpi_count|heddle_damage|training_dump|bench_longest|example_.*' \
                 <<<"$known_targets"
             ;;
         python/*) echo tier_numpy ;;

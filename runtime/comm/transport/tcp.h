@@ -7,7 +7,7 @@
 
 #include <heddle/sys/transport.h>
 
-enum { HD_TCP_ADDRESSES = 8 };
+enum { HD_TCP_ADDRESSES = 16 }; /* a host of eight network cards has more than eight */
 
 typedef struct hd_tcp_address {
     uint8_t version; /* 4, 6 or 0: none */

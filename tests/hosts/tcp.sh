@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Ranks that something else has told where the others listen meet by TCP (runtime/comm/transport/tcp.h), on hosts with
+# many addresses of which some lead nowhere, with IPv6 alone, and with no way at all.
+set -u
+without_mpi=1
+. "${HEDDLE_SOURCE:?}/tests/support/two_hosts.sh"
+export HEDDLE_HOST_A=$host_a HEDDLE_HOST_B=$host_b
+segments=$(ls -A /dev/shm)
+
+run() { # program, case
+    "$HEDDLE_BUILD/$1" "$2" >"$work/out" 2>&1 || fail "$1 $2: $(cat "$work/out")"
+    grep -E '^rank ' "$work/out"
+}
+
+run tcp_ranks the_cable_is_cut
+run tcp_ranks a_rank_is_killed
+if [ -e "$HEDDLE_BUILD/nccl_ranks" ]; then
+    run nccl_ranks ranks_of_nccl
+else
+    not_here device "built without the emulator"
+fi
+
+# Before the first host's good addresses, as its list is by the number of the interface: one that is silent on the other
+# host, and eight that it knows no way to.
+ip -n "$host_a" link del data && ip -n "$host_a" link del manage
+ip -n "$host_a" link add name many type veth peer name end && ip -n "$host_a" link set end up &&
+    ip -n "$host_a" addr add 10.99.0.1/24 dev many && ip -n "$host_a" link set many up || fail "no further addresses"
+lay_cable data 10.213.7 && lay_cable manage 10.213.8 || fail "no cables"
+for i in 1 2 3 4 5 6 7 8; do ip -n "$host_a" addr add 10.98.$i.1/24 dev many; done
+ip -n "$host_b" route add 10.99.0.0/24 via 10.213.7.77 dev data || fail "no way to nowhere"
+run tcp_ranks an_address_is_silent
+ip -n "$host_a" link del many
+
+for host in "$host_a" "$host_b"; do ip -n "$host" -4 addr flush dev data && ip -n "$host" -4 addr flush dev manage; done
+run tcp_ranks hosts_have_no_route # but addresses of IPv6 that are the cables' own
+if ip -n "$host_a" addr add fd00:7::1/64 dev data nodad && ip -n "$host_b" addr add fd00:7::2/64 dev data nodad; then
+    run tcp_ranks ranks_move_data
+else
+    not_here netns "no IPv6 in network namespaces"
+fi
+left=$(comm -13 <(echo "$segments") <(ls -A /dev/shm) | grep -i heddle)
+[ -z "$left" ] || fail "left in /dev/shm: $left"
+[ $failed = 0 ] && echo ok
+exit $failed
