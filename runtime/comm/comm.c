@@ -135,6 +135,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     HD_TRY(hd_options_check(&comm->options, parts->options));
     comm->options.module_folder = comm->options.device = NULL; /* the caller's */
     comm->interrupt = hd_options_interrupt(&comm->options);
+    hd_comm_set_lookout(comm);
     HD_TRY(hd_comm_arrays(comm));
     for (int r = 0; r < comm->size; r++) {
         comm->member[r] = parts->member != NULL ? parts->member[r] : r;

@@ -177,6 +177,8 @@ extern const hd_comm_ops hd_part_ops;  /* axis group of a communicator without h
 
 /* HEDDLE_ERR_PEER when a rank outside the group gave up; root: a communicator without parent. */
 heddle_status hd_comm_check_outside(heddle_comm *root);
+/* Waits of its group look at ranks outside and ask its interrupt, where there are such; likewise. */
+void hd_comm_set_lookout(heddle_comm *root);
 
 /* The rank's number in the communicator that the user opened: what sentences name. */
 static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
@@ -215,9 +217,6 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why);
 /* Allgather of `own` (its status and text are filled in from `mine`). Returns `mine` if that failed; otherwise
  * HEDDLE_ERR_PEER when another rank's failed; comm->records holds everybody's afterwards. */
 heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own);
-
-/* One turn's look around in a wait loop, where hd_group_looks says so: did a rank give up, die, is it late? */
-heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late);
 
 /* The name of a place in a window is its offset plus one, the same in every process; 0 names nothing: not all of it
  * lies in the window. Zero bytes lie anywhere. */

@@ -29,12 +29,24 @@ heddle_status hd_comm_check_outside(heddle_comm *root)
     return root->ops->check != NULL ? root->ops->check(root) : HEDDLE_OK;
 }
 
+static heddle_status look_outside(void *arg)
+{
+    heddle_comm *root = arg;
+    heddle_status st = hd_comm_check_outside(root);
+    return st != HEDDLE_OK || root->interrupt.ask == NULL ? st : ask_interrupt(root);
+}
+
+void hd_comm_set_lookout(heddle_comm *root)
+{
+    if (root->ops->check != NULL || root->interrupt.ask != NULL) {
+        root->group->lookout = (hd_lookout){look_outside, root};
+    }
+}
+
 heddle_status hd_comm_check(heddle_comm *comm)
 {
-    heddle_comm *root = comm->root;
-    heddle_status st = hd_group_check(root->group);
-    st = st != HEDDLE_OK ? st : hd_comm_check_outside(root);
-    return st != HEDDLE_OK || root->interrupt.ask == NULL ? st : ask_interrupt(root);
+    heddle_status st = hd_group_check(comm->group);
+    return st != HEDDLE_OK ? st : look_outside(comm->root);
 }
 
 void hd_comm_relax(heddle_comm *comm, int round)
@@ -45,19 +57,6 @@ void hd_comm_relax(heddle_comm *comm, int round)
     } else {
         hd_group_relax(comm->group, round);
     }
-}
-
-heddle_status hd_wait_look(heddle_comm *comm, int64_t *deadline_ns, int *late)
-{
-    heddle_status st = hd_comm_check(comm);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    if (*deadline_ns == 0) {
-        *deadline_ns = hd_comm_deadline_ns(comm, 0);
-    }
-    *late = hd_now_ns() > *deadline_ns;
-    return HEDDLE_OK;
 }
 
 int hd_comm_rank_name(const heddle_comm *comm, int rank)

@@ -70,7 +70,7 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
             break;
         }
         if (hd_group_looks(group, round)) {
-            st = hd_wait_look(comm, &deadline_ns, &late);
+            st = hd_group_look(group, comm->options.deadline_ms, &deadline_ns, &late);
             if (late) {
                 st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
                              hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, peer), what);

@@ -80,6 +80,12 @@ typedef struct hd_block {
     uint64_t generation; /* link inboxes only */
 } hd_block;
 
+/* What waits look at besides the members. */
+typedef struct hd_lookout {
+    heddle_status (*look)(void *arg); /* NULL: nothing; not HEDDLE_OK ends the wait */
+    void *arg;
+} hd_lookout;
+
 typedef struct hd_group {
     volatile char *awake; /* 0: this rank has left; a page that also reads 0 in a fork of the process that made it */
     pid_t maker;
@@ -104,6 +110,7 @@ typedef struct hd_group {
     uint32_t armed_value;
     int64_t checked_ns; /* last look at the peers' lives */
     int dead;           /* 1 + index of a member that died; 0 */
+    hd_lookout lookout;
 } hd_group;
 
 /* What ends a wait because the program says so (heddle_comm_options.interrupt). */
@@ -154,7 +161,7 @@ heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *
 void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */
 void hd_team_adopt(hd_team *team, hd_block *blocks);  /* frees them when the last thread has left */
 
-/* waiting (wait.c) */
+/* waiting, and looking around meanwhile (wait.c) */
 void hd_group_set_spins(hd_group *group);
 void hd_group_relax(hd_group *group, int round);
 void hd_group_disarm(hd_group *group);
@@ -162,11 +169,17 @@ void hd_group_ring(hd_group *group, int index); /* after a seq_cst store that `i
 void hd_group_wake(hd_group *group, int index); /* whether it sleeps or not */
 /* 1: turn `round` of a wait looks around for ranks that gave up, died or are late. */
 int hd_group_looks(const hd_group *group, int round);
-
-/* who is still there (lives.c) */
 int hd_group_left(const hd_group *group, int index); /* it has closed */
 /* HEDDLE_ERR_PEER when a member gave up or died; looks at lives at most every HD_PEER_CHECK_NS. */
 heddle_status hd_group_check(hd_group *group);
+/* What such a turn looks at: the members, the group's lookout, the clock. *deadline_ns 0: limit_ms from now. */
+heddle_status hd_group_look(hd_group *group, int64_t limit_ms, int64_t *deadline_ns, int *late);
+/* 1: the wait is to end. Asks at most every 10 ms. */
+int hd_interrupted(hd_interrupt *interrupt);
+
+/* who is still there (lives.c) */
+void hd_group_look_at_lives(hd_group *group);
+heddle_status hd_group_end(const hd_group *group); /* HEDDLE_ERR_PEER: who gave up or died; somebody has */
 /* 1: a member gave up or died. For another thread than the rank's, whose copies `life` are. */
 int hd_group_is_over(const hd_group *group, struct pollfd *life);
 heddle_status hd_group_copy_lives(struct pollfd **out, const hd_group *group);
@@ -177,8 +190,6 @@ void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
 void hd_group_quiesce_devices(hd_group *group);        /* hd_comm_quiesce_devices */
 int hd_group_await_unmapped(hd_group *group);          /* a second at most. 1: no other member maps anything any more */
-/* 1: the wait is to end. Asks at most every 10 ms. */
-int hd_interrupted(hd_interrupt *interrupt);
 /* A fork of the process that made the group? Asks the kernel. */
 int hd_group_is_fork(const hd_group *group);
 /* HEDDLE_ERR_ARG in a fork, and when this rank has left. Costs a read. */

@@ -7,13 +7,7 @@
 #include <unistd.h>
 
 enum { QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2, QUIESCE_DEVICES_S = 1 };
-enum { INTERRUPT_NS = 10000000 };
 enum { WHY_FREE, WHY_IN_WRITING, WHY_READABLE }; /* hd_control.why_state */
-
-int hd_group_left(const hd_group *group, int index)
-{
-    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
-}
 
 static int lock_released(int fd)
 {
@@ -22,7 +16,7 @@ static int lock_released(int fd)
 }
 
 /* A member that has ended without leaving. One that left is not watched any more. */
-static void look_at_lives(hd_group *group)
+void hd_group_look_at_lives(hd_group *group)
 {
     int ended = poll(group->life, (nfds_t)group->n, 0);
     for (int i = 0; i < group->n && group->dead == 0; i++) {
@@ -83,24 +77,14 @@ static const char *why_of(const hd_group *group, int index)
     return strncmp(why, name, (size_t)length) == 0 ? why + length : why;
 }
 
-heddle_status hd_group_check(hd_group *group)
+heddle_status hd_group_end(const hd_group *group)
 {
-    int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
+    const int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
     if (alarm != 0) {
         return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[alarm - 1], why_of(group, alarm - 1));
     }
-    if (group->team == NULL && group->dead == 0) {
-        int64_t now_ns = hd_now_ns();
-        if (now_ns - group->checked_ns >= HD_PEER_CHECK_NS) {
-            group->checked_ns = now_ns;
-            look_at_lives(group);
-        }
-    }
-    if (group->dead != 0) {
-        return hd_fail(HEDDLE_ERR_PEER, "rank %d died (process %ld has ended)", group->rank[group->dead - 1],
-                       (long)group->pid[group->dead - 1]);
-    }
-    return HEDDLE_OK;
+    return hd_fail(HEDDLE_ERR_PEER, "rank %d died (process %ld has ended)", group->rank[group->dead - 1],
+                   (long)group->pid[group->dead - 1]);
 }
 
 /* The alarm of a rank that gave up reaches the others one by one: a peer that has heard it may have closed before it is
@@ -151,7 +135,7 @@ static int quiesce(hd_group *group, size_t flag_at, int64_t limit_s)
         while (i != group->me && atomic_load(flag) != 0 && !hd_group_left(group, i) && group->dead != 1 + i &&
                hd_now_ns() < limit_ns) {
             if (group->team == NULL) {
-                look_at_lives(group);
+                hd_group_look_at_lives(group);
             }
             sched_yield();
         }
@@ -174,14 +158,4 @@ void hd_group_quiesce_devices(hd_group *group)
 int hd_group_await_unmapped(hd_group *group)
 {
     return quiesce(group, offsetof(hd_control, maps), QUIESCE_DEVICES_S);
-}
-
-int hd_interrupted(hd_interrupt *interrupt)
-{
-    const int64_t now_ns = hd_now_ns();
-    if (interrupt->ask == NULL || now_ns - interrupt->asked_ns < INTERRUPT_NS) {
-        return 0;
-    }
-    interrupt->asked_ns = now_ns;
-    return interrupt->ask(interrupt->arg) != 0;
 }

@@ -1,4 +1,4 @@
-/* Waiting for ranks of this host: spin, yield, sleep.
+/* Waiting for ranks of this host: spin, yield, sleep, and now and then a look around.
  *
  * A poster stores its flag and then reads `sleeping`; a waiter stores `sleeping` and then reads the flag; both seq_cst,
  * so at least one of them sees the other. The waiter arms (sets `sleeping`, remembers the doorbell) in one turn of its
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256 };
+enum { SPIN_NS = 50000, YIELD_TURNS = 256, MEASURED_PAUSES = 256, INTERRUPT_NS = 10000000 };
 
 static inline void pause_cpu(void)
 {
@@ -92,4 +92,46 @@ void hd_group_relax(hd_group *group, int round)
     const struct timespec limit = {.tv_sec = 0, .tv_nsec = HD_SLEEP_NS};
     syscall(SYS_futex, &own->doorbell, FUTEX_WAIT, group->armed_value, &limit, NULL, 0);
     group->armed_value = atomic_load(&own->doorbell);
+}
+
+/* --- looking around ----------------------------------------------------------------------------------------------- */
+
+int hd_group_left(const hd_group *group, int index)
+{
+    return atomic_load(&group->control[index]->state) == HD_RANK_LEFT;
+}
+
+heddle_status hd_group_check(hd_group *group)
+{
+    const int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
+    if (alarm == 0 && group->team == NULL && group->dead == 0) {
+        int64_t now_ns = hd_now_ns();
+        if (now_ns - group->checked_ns >= HD_PEER_CHECK_NS) {
+            group->checked_ns = now_ns;
+            hd_group_look_at_lives(group);
+        }
+    }
+    return alarm == 0 && group->dead == 0 ? HEDDLE_OK : hd_group_end(group);
+}
+
+heddle_status hd_group_look(hd_group *group, int64_t limit_ms, int64_t *deadline_ns, int *late)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_group_check(group));
+    HD_TRY(group->lookout.look != NULL ? group->lookout.look(group->lookout.arg) : HEDDLE_OK);
+    const int64_t now_ns = hd_now_ns();
+    *deadline_ns = *deadline_ns != 0 ? *deadline_ns : now_ns + limit_ms * 1000000;
+    *late = now_ns > *deadline_ns;
+out:
+    return st;
+}
+
+int hd_interrupted(hd_interrupt *interrupt)
+{
+    const int64_t now_ns = hd_now_ns();
+    if (interrupt->ask == NULL || now_ns - interrupt->asked_ns < INTERRUPT_NS) {
+        return 0;
+    }
+    interrupt->asked_ns = now_ns;
+    return interrupt->ask(interrupt->arg) != 0;
 }
