@@ -122,9 +122,7 @@ out:
 void heddle_model_destroy(heddle_model *model)
 {
     if (model != NULL) {
-        hd_free(model->file);
-        hd_free(model->stage);
-        hd_free(model);
+        HD_FREE_ALL(model->file, model->stage, model);
     }
 }
 

@@ -233,15 +233,7 @@ static heddle_status first_state(int *out, hd_search *s)
 
 static void search_free(hd_search *s)
 {
-    hd_free(s->layout);
-    hd_free(s->elems);
-    hd_free(s->mixes);
-    hd_free(s->wanted);
-    hd_free(s->node);
-    hd_free(s->edge);
-    hd_free(s->here);
-    hd_free(s->next);
-    hd_free(s->choice);
+    HD_FREE_ALL(s->layout, s->elems, s->mixes, s->wanted, s->node, s->edge, s->here, s->next, s->choice);
 }
 
 /* Steps through the stages and prices of edges; both are in the nanoseconds. */

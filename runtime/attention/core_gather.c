@@ -104,9 +104,7 @@ static void gather_destroy(hd_core *core)
     }
     heddle_reshard_destroy(state->gather);
     heddle_reshard_destroy(state->home);
-    hd_free(state->rows[1].seg);
-    hd_free(state->core.scratch);
-    hd_free(state->core.wide);
+    HD_FREE_ALL(state->rows[1].seg, state->core.scratch, state->core.wide);
     if (core->comm != NULL) {
         heddle_buffer_free(core->comm, state->kv);
         heddle_buffer_free(core->comm, state->dkv);

@@ -83,11 +83,7 @@ static void projected_destroy(hd_core *core)
             hd_free(shared[i]);
         }
     }
-    hd_free(state->wide);
-    hd_free(state->wide_e[0]);
-    hd_free(state->wide_e[1]);
-    hd_free(state->de);
-    hd_free(state);
+    HD_FREE_ALL(state->wide, state->wide_e[0], state->wide_e[1], state->de, state);
 }
 
 static heddle_status add_up(hd_core *core, void *out)

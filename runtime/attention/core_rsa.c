@@ -59,11 +59,8 @@ static void rsa_destroy(hd_core *core)
     rsa_state *state = core->method;
     hd_ring_destroy(core);
     if (state != NULL) {
-        hd_free(state->p);
-        hd_free(state->dp);
-        hd_free(state->at);
+        HD_FREE_ALL(state->p, state->dp, state->at, state);
     }
-    hd_free(state);
 }
 
 /* One round of one of the rings: every head and sample against the rows of a member. */

@@ -296,9 +296,7 @@ void heddle_attention_destroy(heddle_attention *attention)
     if (attention->core_made) {
         attention->method->destroy(&attention->core);
     }
-    hd_free(attention->sources);
-    hd_free(attention->core.scratch);
-    hd_free(attention->core.wide);
+    HD_FREE_ALL(attention->sources, attention->core.scratch, attention->core.wide);
     hd_heads_destroy(&attention->heads);
     free_memory(attention);
     for (int i = 0; i < 2; i++) {

@@ -142,13 +142,9 @@ void heddle_linear_attention_destroy(heddle_linear_attention *attention)
     for (int i = 0; i < HD_STATES; i++) {
         hd_free(attention->states[i]);
     }
-    hd_free(attention->scratch);
-    hd_free(attention->carry);
-    hd_free(attention->part[0]);
-    hd_free(attention->part[1]);
-    hd_free(attention->last);
     hd_linear_problem_free(&attention->problem);
-    hd_free(attention);
+    HD_FREE_ALL(attention->scratch, attention->carry, attention->part[0], attention->part[1], attention->last,
+                attention);
 }
 
 heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,

@@ -328,10 +328,7 @@ void hd_attn_problem_free(hd_attn_problem *problem)
     for (int i = 0; problem->held != NULL && i < problem->ring; i++) {
         hd_free(problem->held[i].seg);
     }
-    hd_free(problem->held);
-    hd_free(problem->part);
-    hd_free(problem->member_rows);
-    hd_free(problem->key_length);
+    HD_FREE_ALL(problem->held, problem->part, problem->member_rows, problem->key_length);
     hd_method_group_free(&problem->members);
     memset(problem, 0, sizeof *problem);
 }

@@ -12,10 +12,7 @@ static void hop_destroy(hd_hop *hop)
         hd_transfer_destroy(hop->transfer[i]);
     }
     hd_channel_destroy(hop->channel);
-    hd_free(hop->transfer);
-    hd_free(hop->send_bytes);
-    hd_free(hop->at);
-    hd_free(hop);
+    HD_FREE_ALL(hop->transfer, hop->send_bytes, hop->at, hop);
 }
 
 static int equal_rows(const hd_core *core)

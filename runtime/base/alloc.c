@@ -103,3 +103,10 @@ void hd_free(void *memory)
 {
     free(memory);
 }
+
+void hd_free_all(void *const *memory, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        hd_free(memory[i]);
+    }
+}

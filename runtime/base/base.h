@@ -12,6 +12,13 @@ heddle_status hd_fail(heddle_status status, const char *format, ...) __attribute
 /* Put "PREFIX: " in front of the present sentence (a file name, say) and return `status`. */
 heddle_status hd_fail_prefix(heddle_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The present sentence, for what may write another on the way out: hd_sentence_say leaves it again, with `status`. */
+typedef struct hd_sentence {
+    char text[1024];
+} hd_sentence;
+hd_sentence hd_sentence_keep(void);
+heddle_status hd_sentence_say(const hd_sentence *kept, heddle_status status);
+
 /* The one control-flow macro: on failure go to `out` with the code in `st`. */
 #define HD_TRY(expression)                                                                                             \
     do {                                                                                                               \
@@ -50,6 +57,10 @@ heddle_status hd_reserve(void **memory, size_t *held_bytes, size_t alignment, si
 heddle_status hd_grow(void **list, int *capacity, int count, size_t elem_bytes, const char *what);
 heddle_status hd_strdup(char **out, const char *text);
 void hd_free(void *memory);
+/* Each of them: what an object held, and last itself. */
+void hd_free_all(void *const *memory, size_t n);
+#define HD_FREE_ALL(...)                                                                                               \
+    hd_free_all((void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 /* Tests: let the n-th allocation of this process from now on fail (1 = the next), 0 = never. */
 void hd_alloc_fail_at(long n);
 

@@ -69,3 +69,15 @@ heddle_status hd_fail_prefix(heddle_status status, const char *format, ...)
     snprintf(sentence, sizeof sentence, "%s: %s", prefix, rest);
     return status;
 }
+
+hd_sentence hd_sentence_keep(void)
+{
+    hd_sentence kept;
+    snprintf(kept.text, sizeof kept.text, "%s", sentence);
+    return kept;
+}
+
+heddle_status hd_sentence_say(const hd_sentence *kept, heddle_status status)
+{
+    return hd_fail(status, "%s", kept->text);
+}

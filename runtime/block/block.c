@@ -241,12 +241,8 @@ void heddle_block_destroy(heddle_block *block)
             hd_free(block->seat[i].part[part]);
         }
     }
-    hd_free(block->seat);
-    hd_free(block->cos_sin);
-    hd_free(block->decay);
     hd_sharded_destroy(block->sharded);
-    hd_free(block->text_kv);
-    hd_free(block);
+    HD_FREE_ALL(block->seat, block->cos_sin, block->decay, block->text_kv, block);
 }
 
 int heddle_block_nparams(const heddle_block *block)

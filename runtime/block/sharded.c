@@ -8,7 +8,7 @@
 
 /* --- agreement ---------------------------------------------------------------------------------------------------- */
 
-enum { REQUEST_BYTES = 1000, SENTENCE_BYTES = 512 };
+enum { REQUEST_BYTES = 1000 };
 
 typedef struct request {
     uint64_t hash; /* of the whole text */
@@ -135,9 +135,7 @@ static heddle_status take_method(hd_block_sharded *s, const heddle_block *block,
     st = linear ? heddle_linear_method_parse(&s->linear_options.method, method)
                 : heddle_attention_method_parse(&s->options.method, method);
     if (st != HEDDLE_OK) {
-        char sentence[SENTENCE_BYTES];
-        snprintf(sentence, sizeof sentence, "%s", heddle_last_error());
-        return hd_fail(HEDDLE_ERR_ARG, "%s", sentence);
+        return HEDDLE_ERR_ARG; /* the sentence is that of the parser */
     }
     if (s->mesh.naxes == 0) {
         return strcmp(method, "local") == 0
@@ -206,10 +204,9 @@ heddle_status hd_sharded_give_up(const heddle_block *block, heddle_status st)
     if (block->sharded == NULL || block->sharded->group == NULL) {
         return st;
     }
-    char sentence[SENTENCE_BYTES];
-    snprintf(sentence, sizeof sentence, "%s", heddle_last_error());
-    heddle_comm_abort(block->sharded->comm, sentence);
-    return hd_fail(st, "%s", sentence);
+    const hd_sentence why = hd_sentence_keep();
+    heddle_comm_abort(block->sharded->comm, why.text);
+    return hd_sentence_say(&why, st);
 }
 
 static int64_t moved_bytes(const hd_block_sharded *s)

@@ -132,10 +132,9 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
 
 heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st)
 {
-    char why[HD_WHY_BYTES];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
-    hd_comm_abort(comm, why);
-    return hd_fail(st, "%s", why);
+    const hd_sentence why = hd_sentence_keep();
+    hd_comm_abort(comm, why.text);
+    return hd_sentence_say(&why, st);
 }
 
 heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, void *recv, size_t bytes)

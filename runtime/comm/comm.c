@@ -186,14 +186,8 @@ static void take_apart(heddle_comm *comm)
 
 static void free_arrays(heddle_comm *comm)
 {
-    hd_free(comm->hub.of);
-    hd_free(comm->parent_rank);
-    hd_free(comm->member);
-    hd_free(comm->local);
-    hd_free(comm->window);
-    hd_free(comm->records);
-    hd_free(comm->terms);
-    hd_free(comm->envelopes);
+    HD_FREE_ALL(comm->hub.of, comm->parent_rank, comm->member, comm->local, comm->window, comm->records, comm->terms,
+                comm->envelopes);
 }
 
 /* The handle stays as long as buffers are out, to give them back to. */

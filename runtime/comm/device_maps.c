@@ -204,10 +204,7 @@ heddle_status hd_comm_map_devices(heddle_comm *comm)
         hd_comm_allgather_or_abort(comm, m.answer, m.answers, (size_t)comm->size * (size_t)m.most * sizeof *m.answer));
     note(&m);
 out:
-    hd_free(m.own);
-    hd_free(m.all);
-    hd_free(m.answer);
-    hd_free(m.answers);
+    HD_FREE_ALL(m.own, m.all, m.answer, m.answers);
     return st;
 }
 

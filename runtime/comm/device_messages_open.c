@@ -130,13 +130,12 @@ static heddle_status agree(hd_comm_mail *mail, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
     int has_waited = mine == HEDDLE_ERR_TIMEOUT || mine == HEDDLE_ERR_TRANSPORT;
-    char why[1024];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
+    const hd_sentence why = hd_sentence_keep();
     if (mine != HEDDLE_OK && !mail->is_watched) {
         hd_messages_end(&mail->messages, 1);
     }
     HD_TRY(hd_comm_agree(mail->root, has_waited ? HEDDLE_OK : mine));
-    st = hd_comm_agree(mail->root, has_waited ? hd_fail(mine, "%s", why) : mine);
+    st = hd_comm_agree(mail->root, has_waited ? hd_sentence_say(&why, mine) : mine);
 out:
     return st;
 }

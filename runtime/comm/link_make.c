@@ -111,10 +111,5 @@ void hd_link_destroy(hd_link *link)
         return;
     }
     hd_group_keep(link->comm->group, link->inbox);
-    hd_free(link->in);
-    hd_free(link->out);
-    hd_free(link->out_base);
-    hd_free(link->window);
-    hd_free(link->known);
-    hd_free(link);
+    HD_FREE_ALL(link->in, link->out, link->out_base, link->window, link->known, link);
 }

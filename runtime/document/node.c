@@ -95,9 +95,7 @@ static void free_nodes(hd_node *node)
     while (node != NULL) {
         hd_node *next = node->next;
         free_nodes(node->child);
-        hd_free(node->text);
-        hd_free(node->key);
-        hd_free(node);
+        HD_FREE_ALL(node->text, node->key, node);
         node = next;
     }
 }

@@ -190,13 +190,7 @@ void heddle_executor_destroy(heddle_executor *executor)
     for (int i = 0; e->block != NULL && e->is_shared != NULL && i < e->info.nstages; i++) {
         heddle_block_destroy(e->is_shared[i] ? NULL : e->block[i]);
     }
-    hd_free(e->block);
-    hd_free(e->is_shared);
-    hd_free(e->joins);
-    hd_free(e->tape);
-    hd_free(e->step);
-    hd_free(e->back);
-    hd_free(e);
+    HD_FREE_ALL(e->block, e->is_shared, e->joins, e->tape, e->step, e->back, e);
 }
 
 heddle_block *heddle_executor_block(const heddle_executor *executor, int step)

@@ -124,11 +124,8 @@ out:
 /* The sentence that says why the executor ends stays. */
 static int has_ended(hd_executor_device *d)
 {
-    char why[1024];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
-    const heddle_status st = d->is_under_way ? settle(d, NULL) : HEDDLE_OK;
-    (void)hd_fail(HEDDLE_OK, "%s", why);
-    return st == HEDDLE_OK;
+    const hd_sentence why = hd_sentence_keep();
+    return hd_sentence_say(&why, d->is_under_way ? settle(d, NULL) : HEDDLE_OK) == HEDDLE_OK;
 }
 
 void hd_executor_device_free(hd_executor_device *d)

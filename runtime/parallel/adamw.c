@@ -68,9 +68,7 @@ out:
 void heddle_adamw_destroy(heddle_adamw *adamw)
 {
     if (adamw != NULL) {
-        hd_free(adamw->mean);
-        hd_free(adamw->square);
-        hd_free(adamw);
+        HD_FREE_ALL(adamw->mean, adamw->square, adamw);
     }
 }
 

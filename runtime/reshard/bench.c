@@ -66,12 +66,7 @@ static void free_bench(hd_bench *b)
     heddle_reshard_destroy(b->reshard);
     heddle_buffer_free(b->comm, b->src);
     heddle_buffer_free(b->comm, b->dst);
-    hd_free(b->any_src);
-    hd_free(b->any_dst);
-    hd_free(b->all);
-    hd_free(b->switch_ns);
-    hd_free(b->roofline_ns);
-    hd_free(b->roofline_way);
+    HD_FREE_ALL(b->any_src, b->any_dst, b->all, b->switch_ns, b->roofline_ns, b->roofline_way);
 }
 
 /* --- samples ------------------------------------------------------------------------------------------------------ */

@@ -244,10 +244,9 @@ heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_r
 /* It may wait for the device, and fail: no news to who is about to say why the plan ends. */
 static void end_wire(heddle_reshard *reshard)
 {
-    char why[1024];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
+    const hd_sentence why = hd_sentence_keep();
     reshard->wire->destroy(reshard);
-    (void)hd_fail(HEDDLE_OK, "%s", why);
+    (void)hd_sentence_say(&why, HEDDLE_OK);
 }
 
 void heddle_reshard_destroy(heddle_reshard *reshard)
@@ -265,8 +264,5 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);
     }
-    hd_free(reshard->facts);
-    hd_free(reshard->bytes_to);
-    hd_free(reshard->bytes_from);
-    hd_free(reshard);
+    HD_FREE_ALL(reshard->facts, reshard->bytes_to, reshard->bytes_from, reshard);
 }

@@ -189,16 +189,15 @@ static int has_ended(const heddle_reshard *plan)
 /* The sentence stays. src and dst are the caller's again, or the device's memory is left alone. */
 static heddle_status await_end(heddle_reshard *plan, heddle_status st)
 {
-    char why[1024];
     if (st == HEDDLE_OK || plan->mailed->was_awaited) {
         return st;
     }
-    snprintf(why, sizeof why, "%s", heddle_last_error());
+    const hd_sentence why = hd_sentence_keep();
     plan->mailed->was_awaited = 1;
     if (!has_ended(plan)) {
         hd_device_leave(hd_comm_device(plan->comm));
     }
-    return hd_fail(st, "%s", why);
+    return hd_sentence_say(&why, st);
 }
 
 static heddle_status execute(heddle_reshard *plan, const void *src, void *dst, heddle_stream stream)

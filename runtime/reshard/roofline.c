@@ -209,11 +209,7 @@ void hd_roofline_destroy(hd_roofline *roofline)
         return;
     }
     hd_link_destroy(roofline->link);
-    hd_free(roofline->lanes);
-    hd_free(roofline->src);
-    hd_free(roofline->dst);
-    hd_free(roofline->peer);
-    hd_free(roofline);
+    HD_FREE_ALL(roofline->lanes, roofline->src, roofline->dst, roofline->peer, roofline);
 }
 
 int hd_roofline_ways(const hd_roofline *roofline)

@@ -45,13 +45,8 @@ hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to,
 void heddle_schedule_destroy(heddle_schedule *schedule)
 {
     if (schedule != NULL) {
-        hd_free(schedule->model);
-        hd_free(schedule->note);
-        hd_free(schedule->stage);
-        hd_free(schedule->layout);
-        hd_free(schedule->run);
-        hd_free(schedule->edge);
-        hd_free(schedule);
+        HD_FREE_ALL(schedule->model, schedule->note, schedule->stage, schedule->layout, schedule->run, schedule->edge,
+                    schedule);
     }
 }
 

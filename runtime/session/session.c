@@ -186,10 +186,7 @@ void heddle_session_destroy(heddle_session *session)
     }
     heddle_buffer_free(session->comm, session->staging.memory);
     heddle_buffer_free(session->comm, session->landing.memory);
-    hd_free(session->stages);
-    hd_free(session->names);
-    hd_free(session->records);
-    hd_free(session);
+    HD_FREE_ALL(session->stages, session->names, session->records, session);
 }
 
 heddle_status heddle_session_rewind(heddle_session *session)

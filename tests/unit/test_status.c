@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 
 #include <heddle/heddle.h>
+#include <malloc.h>
 #include <string.h>
 
 static void names_every_status(void **state)
@@ -26,6 +27,28 @@ static void programs_write_a_sentence_too(void **state)
     assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "%d of %d bytes", 3, 4), HEDDLE_ERR_IO);
     assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "input: %s", heddle_last_error()), HEDDLE_ERR_IO);
     assert_string_equal(heddle_last_error(), "input: 3 of 4 bytes");
+}
+
+static void a_kept_sentence_outlasts_others(void **state)
+{
+    (void)state;
+    (void)hd_fail(HEDDLE_ERR_IO, "what comes first");
+    const hd_sentence kept = hd_sentence_keep();
+    (void)hd_fail(HEDDLE_ERR_ARG, "what fails on the way out");
+    assert_int_equal(hd_sentence_say(&kept, HEDDLE_ERR_IO), HEDDLE_ERR_IO);
+    assert_string_equal(heddle_last_error(), "what comes first");
+}
+
+/* Too large for the allocator's caches, which count as used. A sanitizer's says 0 twice, but looks itself. */
+static void frees_each_of_a_list(void **state)
+{
+    (void)state;
+    void *part[3] = {NULL};
+    const size_t before = mallinfo2().uordblks;
+    HD_OK(hd_alloc(&part[0], 1, 5000, "a test"));
+    HD_OK(hd_alloc(&part[2], 1, 10000, "a test"));
+    HD_FREE_ALL(part[0], part[1], part[2]);
+    assert_int_equal(mallinfo2().uordblks, before);
 }
 
 static void refuses_the_nth_allocation(void **state)
@@ -56,7 +79,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(names_every_status),
         cmocka_unit_test(keeps_the_last_sentence),
         cmocka_unit_test(programs_write_a_sentence_too),
+        cmocka_unit_test(a_kept_sentence_outlasts_others),
         cmocka_unit_test(refuses_the_nth_allocation),
+        cmocka_unit_test(frees_each_of_a_list),
         cmocka_unit_test(says_how_large_structs_are),
     };
     return HD_RUN_CASES(cases, argc, argv);

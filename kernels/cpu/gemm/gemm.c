@@ -30,9 +30,7 @@ static void release_seat(hd_gemm_seat *seat)
         dnnl_memory_destroy(seat->scratchpad[i]);
     }
     dnnl_stream_destroy(seat->stream);
-    hd_free(seat->pad_src);
-    hd_free(seat->pad_dst);
-    hd_free(seat->scratch);
+    HD_FREE_ALL(seat->pad_src, seat->pad_dst, seat->scratch);
     memset(seat, 0, sizeof *seat);
 }
 
@@ -63,9 +61,7 @@ void hd_gemm_destroy(hd_gemm *gemm)
     }
     hd_gemm_release_packed(gemm);
     dnnl_engine_destroy(gemm->engine);
-    hd_free(gemm->bias_data);
-    hd_free(gemm->seat);
-    hd_free(gemm);
+    HD_FREE_ALL(gemm->bias_data, gemm->seat, gemm);
 }
 
 heddle_status hd_gemm_describe(const hd_gemm *gemm, hd_gemm_kernel_slot *kernel, int64_t rows)

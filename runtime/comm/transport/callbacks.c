@@ -340,10 +340,9 @@ static heddle_status callbacks_new(callbacks **out, const heddle_transport *tran
 /* The others wait for this rank; the sentence must survive whatever the transport says on the way. */
 static void tell_failure(const heddle_transport *transport, void *ctx)
 {
-    char why[HD_WHY_BYTES];
-    snprintf(why, sizeof why, "%s", heddle_last_error());
-    transport->abort_send(ctx, why);
-    (void)hd_fail(HEDDLE_OK, "%s", why);
+    const hd_sentence why = hd_sentence_keep();
+    transport->abort_send(ctx, why.text);
+    (void)hd_sentence_say(&why, HEDDLE_OK);
 }
 
 heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *given_table, void *ctx,

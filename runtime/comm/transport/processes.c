@@ -177,8 +177,6 @@ heddle_status hd_run_processes(hd_run *run)
     }
     watch_all(&w);
 out:
-    hd_free(w.killed);
-    hd_free(w.fds);
-    hd_free(w.pid);
+    HD_FREE_ALL(w.killed, w.fds, w.pid);
     return st;
 }

@@ -115,10 +115,7 @@ static void exchange_destroy(void *ctx, void *made)
         hd_tcp_forget(ctx, x->parcel[i]);
     }
     if (x != NULL) {
-        hd_free(x->parcel);
-        hd_free(x->message);
-        hd_free(x->done);
-        hd_free(x);
+        HD_FREE_ALL(x->parcel, x->message, x->done, x);
     }
 }
 

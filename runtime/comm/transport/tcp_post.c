@@ -295,7 +295,5 @@ void hd_tcp_close(hd_tcp *tcp)
     for (int r = 0; r < n; r++) {
         free_peer(tcp, r);
     }
-    hd_free(tcp->peer);
-    hd_free(tcp->fds);
-    hd_free(tcp);
+    HD_FREE_ALL(tcp->peer, tcp->fds, tcp);
 }
