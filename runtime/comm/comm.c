@@ -212,7 +212,7 @@ static void end_watch(heddle_comm *comm)
 {
     if (comm->watch != NULL && !hd_group_is_fork(comm->group) &&
         atomic_load(&comm->group->control[comm->group->me]->alarm) != 0) {
-        hd_group_quiesce_devices(comm->group);
+        (void)hd_comm_quiesce_devices(comm);
     }
     hd_watch_stop(comm->watch);
 }

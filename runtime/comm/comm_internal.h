@@ -168,8 +168,8 @@ void hd_comm_relax(heddle_comm *comm, int round);
  * any more. */
 void hd_comm_quiesce(heddle_comm *comm);
 /* The same of hd_comm_view.on_device: until nothing that is enqueued stores to this rank's device memory, for a second
- * at most. */
-void hd_comm_quiesce_devices(heddle_comm *comm);
+ * at most. 0: something still may, so none of that memory is freed any more (hd_device_leave). */
+int hd_comm_quiesce_devices(heddle_comm *comm);
 
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages), by the transport: not where
  * messages are staged (hd_comm_stages_messages). Collective creation. */

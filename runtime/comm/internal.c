@@ -111,9 +111,13 @@ int hd_comm_stages_messages(const heddle_comm *comm)
     return comm->ops == &hd_local_ops;
 }
 
-void hd_comm_quiesce_devices(heddle_comm *comm)
+int hd_comm_quiesce_devices(heddle_comm *comm)
 {
-    hd_group_quiesce_devices(comm->group);
+    const int is_quiet = hd_group_quiesce_devices(comm->group);
+    if (!is_quiet && comm->root->device != NULL) {
+        hd_device_leave(comm->root->device);
+    }
+    return is_quiet;
 }
 
 int hd_comm_shares_address_space(const heddle_comm *comm)

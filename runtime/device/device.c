@@ -28,7 +28,7 @@ static hd_device_buffer *take_kept(hd_device *device, size_t bytes)
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use)
 {
     heddle_status st = HEDDLE_OK;
-    hd_device_buffer *buffer = take_kept(device, bytes);
+    hd_device_buffer *buffer = device->is_left ? NULL : take_kept(device, bytes);
     if (buffer == NULL) {
         HD_TRY(hd_alloc((void **)&buffer, 1, sizeof *buffer, "a device's buffer"));
         buffer->bytes = bytes > 0 ? bytes : 1;

@@ -3,7 +3,9 @@
 
 #include <stdio.h>
 
-enum { GRACE_NS = 1000000000 /* of the host behind the device's own deadlines */, MOST_ERRORS = 3 /* in a wait */ };
+static const int64_t GRACE_NS = 1000000000; /* of the host behind the device's own deadlines */
+static const int64_t END_NS = 3000000000;   /* for launches that move nothing any more */
+enum { MOST_ERRORS = 3 /* in a wait */ };
 
 /* --- what went wrong ---------------------------------------------------------------------------------------------- */
 
@@ -76,8 +78,8 @@ static heddle_status await(int *done, hd_push *p, int64_t deadline_ns, hd_device
  * device that no longer answers is not waited for, and nothing is known of what it does. */
 static int await_end(hd_push *p)
 {
-    int64_t deadline_ns = (p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) : hd_now_ns());
-    deadline_ns += GRACE_NS;
+    const int64_t deadline_ns =
+        p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS : hd_now_ns() + END_NS;
     int done = 0;
     for (int errors = 0; errors < MOST_ERRORS && await(&done, p, deadline_ns, NULL) != HEDDLE_OK; errors++) {
         hd_nap(errors);
@@ -86,16 +88,16 @@ static int await_end(hd_push *p)
     return done;
 }
 
-/* Gives up. src and dst are the caller's again: this rank's launches have come to their end, those behind a meeting
- * that failed too, and nobody stores there any more. */
+/* Gives up. src and dst are the caller's again, unless the sentence says otherwise: this rank's launches have come to
+ * their end, those behind a meeting that failed too, and nobody stores there any more. */
 static heddle_status fail_with(hd_push *p, heddle_status st)
 {
     st = give_up(p, st);
     if (!p->is_settled) {
-        p->is_settled = await_end(p);
-        hd_comm_quiesce_devices(p->comm);
+        p->is_settled = await_end(p) & hd_comm_quiesce_devices(p->comm);
     }
-    return hd_fail(st, "%s", p->broken_why);
+    return hd_fail(st, "%s%s", p->broken_why,
+                   p->is_settled ? "" : "; launches did not come to their end, and may still write dst");
 }
 
 heddle_status hd_push_test(hd_push *p, int *done)

@@ -91,6 +91,40 @@ static void arrays_are_the_callers_again(void **state)
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_written_again);
 }
 
+/* The caller's own work stands before rank 0's launches and does not end. */
+static heddle_status is_held_up(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    (void)arg;
+    HD_TRY(set_up(&o, comm, adds, 200));
+    if (heddle_comm_rank(comm) == 0) {
+        o.sim.hold(o.stream);
+        HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+        CHECK(heddle_reshard_wait(o.reshard) == HEDDLE_ERR_TIMEOUT && says("did not come to the end of a reshard"));
+        CHECK(says("launches did not come to their end, and may still write dst"));
+        o.sim.release();
+        HD_TRY(device_settle(comm, o.stream));
+        CHECK(heddle_reshard_wait(o.reshard) == HEDDLE_ERR_TIMEOUT && !says("may still write"));
+    } else {
+        while (heddle_comm_poll(comm) == HEDDLE_OK) {
+            usleep(1000);
+        }
+    }
+out:
+    if (heddle_comm_rank(comm) == 0) {
+        o.sim.release();
+    }
+    tear_down(&o);
+    return st;
+}
+
+static void arrays_that_are_not_the_callers_yet_are_said(void **state)
+{
+    (void)state;
+    run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_held_up);
+}
+
 static heddle_status ended[RANKS];
 static int64_t fails_at;
 static _Atomic int over; /* ranks whose call has returned; until all have nobody leaves */
@@ -189,6 +223,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(arrays_are_the_callers_again),
+        cmocka_unit_test(arrays_that_are_not_the_callers_yet_are_said),
         cmocka_unit_test(others_are_told),
         cmocka_unit_test(what_peers_replay_finds_its_memory),
     };

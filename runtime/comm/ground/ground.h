@@ -188,7 +188,7 @@ void hd_group_free_lives(struct pollfd *life, const hd_group *group); /* NULL is
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 void hd_group_raise(hd_group *group, const char *why); /* any thread */
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
-void hd_group_quiesce_devices(hd_group *group);        /* hd_comm_quiesce_devices */
+int hd_group_quiesce_devices(hd_group *group);         /* hd_comm_quiesce_devices */
 int hd_group_await_unmapped(hd_group *group);          /* a second at most. 1: no other member maps anything any more */
 /* A fork of the process that made the group? Asks the kernel. */
 int hd_group_is_fork(const hd_group *group);

@@ -150,9 +150,9 @@ void hd_group_quiesce(hd_group *group)
 }
 
 /* Kernels end soon after the alarm, but their host may not ask for a while. */
-void hd_group_quiesce_devices(hd_group *group)
+int hd_group_quiesce_devices(hd_group *group)
 {
-    (void)quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
+    return quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
 }
 
 int hd_group_await_unmapped(hd_group *group)
