@@ -97,6 +97,48 @@ static void exchanges_are_kept_apart(void **state)
     HD_OK(heddle_run_ranks(2, "shm", crosses, NULL));
 }
 
+/* Rank 1 sends once and closes; rank 0 receives twice. */
+static heddle_status receives_twice(heddle_comm *launched, void *arg)
+{
+    heddle_status st;
+    world w;
+    void *exchange = NULL;
+    int64_t sent = 5, got[2] = {0, 0};
+    heddle_transport table;
+    (void)arg;
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
+    table = hd_tcp_table(w.tcp);
+    const int is_sender = w.meeting.rank == 1;
+    const heddle_message message = {.peer = 1 - w.meeting.rank, .is_send = is_sender, .run_bytes = 8};
+    HD_TRY(table.exchange_create(w.tcp, &exchange, &message, 1, 5));
+    for (int turn = 0; turn < (is_sender ? 1 : 2); turn++) {
+        const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
+        HD_TRY(table.exchange_start(w.tcp, exchange, &sent, &got[turn]));
+        for (int done = 0; st == HEDDLE_OK && !done;) {
+            st = table.exchange_test(w.tcp, exchange, &done);
+            CHECK(hd_now_ns() < until_ns);
+        }
+        CHECK(st == (turn == 0 ? HEDDLE_OK : HEDDLE_ERR_PEER));
+    }
+    CHECK(is_sender || (got[0] == 5 && says("rank 1 has closed its communicator")));
+    st = HEDDLE_OK;
+out:
+    if (exchange != NULL) {
+        table.exchange_destroy(w.tcp, exchange);
+    }
+    hd_tcp_close(w.tcp);
+    (void)heddle_comm_barrier(launched);
+    close_world(&w);
+    return st;
+}
+
+static void nobody_waits_for_the_message_of_one_that_closed(void **state)
+{
+    (void)state;
+    HD_OK(heddle_run_ranks(2, "shm", receives_twice, NULL));
+}
+
 /* --- who goes ----------------------------------------------------------------------------------------------------- */
 
 typedef enum leaving { GIVES_UP, GOES, VANISHES, IS_LATE, LEAVES_KINDS } leaving;
@@ -151,6 +193,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(moves_what_a_transport_moves),
         cmocka_unit_test(exchanges_are_kept_apart),
+        cmocka_unit_test(nobody_waits_for_the_message_of_one_that_closed),
         cmocka_unit_test(nobody_waits_for_one_that_goes),
     };
     return HD_RUN_CASES(cases, argc, argv);

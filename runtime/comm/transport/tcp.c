@@ -9,6 +9,11 @@
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
+static heddle_status has_closed(int rank)
+{
+    return hd_fail(HEDDLE_ERR_PEER, "rank %d has closed its communicator", rank);
+}
+
 static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kind, int64_t deadline_ns)
 {
     for (;;) {
@@ -21,7 +26,7 @@ static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kin
             return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", tcp->aborted_by, tcp->why);
         }
         if (tcp->peer[from].fd < 0 && from != tcp->rank) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d has closed its communicator", from);
+            return has_closed(from);
         }
         if (hd_interrupted(&tcp->interrupt)) {
             return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for rank %d", tcp->rank,
@@ -189,6 +194,8 @@ static heddle_status exchange_test(void *ctx, void *made, int *done)
                                (unsigned long long)found, m->peer, (long long)wanted);
             }
             x->done[i] = 1;
+        } else if (!x->done[i] && tcp->peer[m->peer].fd < 0 && m->peer != tcp->rank && tcp->aborted_by < 0) {
+            return has_closed(m->peer);
         }
         *done = *done && x->done[i] && !is_out(x->parcel[i]);
     }
