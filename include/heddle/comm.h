@@ -182,7 +182,8 @@ HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size
  * and what is enqueued on a device's must be done: where ranks of one process share a device and its kernels wait for
  * one another (HEDDLE_WIRE_PEER) its memory is kept for the next heddle_buffer_alloc, because freeing it would wait for
  * all of them, and so is what other processes have mapped. `comm` is the one it was allocated with, or the one that was
- * made a group of; it may be destroyed already (heddle_comm_destroy). Any thread, where no device is attached. */
+ * made a group of; it may be destroyed already (heddle_comm_destroy). Any thread, where no device is attached, but not
+ * during heddle_comm_destroy. */
 HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
 
 /* Attach a device to this rank, so that plans and sessions can be asked for arrays in its memory (options.space,

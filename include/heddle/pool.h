@@ -9,7 +9,8 @@
  *     heddle_pool_destroy(pool);
  *
  * Blocks come in sizes an eighth apart, so that arrays whose lengths vary share them. What is held is at most twice
- * what arrays have ever taken at once; beyond that those blocks are freed whose size was not asked for longest.
+ * what arrays have ever taken at once; beyond that those blocks are freed whose size was not asked for longest. Once a
+ * rank has given up (heddle_comm_abort, a deadline) none is handed out again: a late peer may still write to it.
  *
  * Threads: a pool is used like its communicator, by one thread at a time, but any thread may give an array back, at any
  * time and without waiting for anybody. */

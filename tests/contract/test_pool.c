@@ -80,6 +80,9 @@ static void says_what_it_is(void **state)
     HD_OK(heddle_pool_take(&scalar, h.pool, HEDDLE_F32, 0, NULL));
     assert_int_equal(scalar->tensor.ndim, 0);
     heddle_pool_give_back(empty);
+    HD_OK(heddle_pool_take(&empty, h.pool, HEDDLE_F32, 3, (const int64_t[]){0, INT64_MAX / 2, INT64_MAX / 2}));
+    assert_int_equal(empty->tensor.shape[2], INT64_MAX / 2);
+    heddle_pool_give_back(empty);
     heddle_pool_give_back(scalar);
     heddle_pool_give_back(NULL);
     close_home(h);
@@ -163,6 +166,31 @@ static void frees_before_it_fails(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_pool_take(&array, h.pool, HEDDLE_U8, HEDDLE_MAX_DIMS + 1, (int64_t[9]){0}));
     assert_null(array);
     heddle_pool_give_back(bytes_of(h.pool, 11 << 20)); /* nothing was lost */
+    close_home(h);
+    h = open_home(64 << 20);
+    HD_FAILS(HEDDLE_ERR_NOMEM, heddle_pool_take(&array, h.pool, HEDDLE_U8, 1, &(int64_t){1 << 30}));
+    for (int64_t pages = 1; pages < 400; pages++) { /* what was not there to be lent allows nothing to be held */
+        heddle_pool_give_back(bytes_of(h.pool, pages * PAGE));
+        assert_true(heddle_pool_held_bytes(h.pool) <= 2 * 416 * PAGE);
+    }
+    close_home(h);
+}
+
+/* A peer may be in the middle of a copy to it. */
+static void hands_nothing_out_again_after_an_abort(void **state)
+{
+    (void)state;
+    home h = open_home(0);
+    heddle_dl_managed *array = bytes_of(h.pool, 7 * PAGE), *other = bytes_of(h.pool, 7 * PAGE);
+    const void *before[2] = {array->tensor.data, other->tensor.data};
+    heddle_pool_give_back(array);
+    heddle_comm_abort(h.comm, "enough");
+    heddle_pool_give_back(other);
+    for (int i = 0; i < 3; i++) {
+        array = bytes_of(h.pool, 7 * PAGE);
+        assert_true(array->tensor.data != before[0] && array->tensor.data != before[1]);
+        heddle_pool_give_back(array);
+    }
     close_home(h);
 }
 
@@ -361,6 +389,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(is_handed_out_again),
         cmocka_unit_test(holds_twice_what_was_lent),
         cmocka_unit_test(frees_before_it_fails),
+        cmocka_unit_test(hands_nothing_out_again_after_an_abort),
         cmocka_unit_test(any_thread_gives_back),
         cmocka_unit_test(outlives_pool_and_communicator),
         cmocka_unit_test(a_fork_takes_nothing),

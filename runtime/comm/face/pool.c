@@ -163,12 +163,28 @@ size_t heddle_pool_held_bytes(const heddle_pool *pool)
     return pool != NULL ? pool->held_bytes : 0;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A rank has given up: peers that have not heard of it may be in the middle of a copy to what came back, so nothing of
+ * it is handed out again. */
+static void look_for_alarm(heddle_pool *pool)
+{
+    const hd_group *group = pool->group;
+    if (__builtin_expect(atomic_load_explicit(&group->control[group->me]->alarm, memory_order_relaxed) != 0, 0)) {
+        shrink(pool, 0);
+    }
+}
+
 static heddle_status make_block(hd_pooled **out, heddle_pool *pool, int room, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     hd_pooled *block = NULL;
     void *memory = NULL;
-    shrink(pool, 2 * pool->most_lent_bytes - bytes);
+    const size_t lent_bytes = pool->held_bytes - pool->free_bytes + bytes;
+    shrink(pool, 2 * larger(pool->most_lent_bytes, lent_bytes) - bytes);
     HD_TRY(hd_alloc((void **)&block, 1, sizeof *block, "a pool"));
     st = heddle_buffer_alloc(&memory, pool->comm, bytes, HEDDLE_SPACE_HOST);
     if (st == HEDDLE_ERR_NOMEM && pool->free_bytes > 0) {
@@ -229,7 +245,9 @@ static void describe(hd_pooled *block, heddle_dtype dtype, int ndim, const int64
     for (int d = ndim - 1; d >= 0; d--) {
         block->len[d] = len[d];
         block->stride_elems[d] = dense;
-        dense *= len[d];
+        if (__builtin_mul_overflow(dense, len[d], &dense)) { /* of an empty array: no stride means anything */
+            dense = 0;
+        }
     }
 }
 
@@ -244,10 +262,9 @@ heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddl
     HD_TRY(ndim != 0 ? HD_NEED(len) : HEDDLE_OK);
     HD_TRY(check(&bytes, pool, dtype, ndim, len));
     take_back(pool, NULL);
+    look_for_alarm(pool);
     const int index = room_of(&bytes);
     hd_room *room = &pool->room[index];
-    const size_t lent_bytes = pool->held_bytes - pool->free_bytes + bytes;
-    pool->most_lent_bytes = lent_bytes > pool->most_lent_bytes ? lent_bytes : pool->most_lent_bytes;
     room->asked = ++pool->now;
     if (room->first != NULL) {
         block = room->first;
@@ -257,6 +274,7 @@ heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddl
         HD_TRY(make_block(&block, pool, index, bytes));
     }
     pool->lent++;
+    pool->most_lent_bytes = larger(pool->most_lent_bytes, pool->held_bytes - pool->free_bytes);
     describe(block, dtype, ndim, len);
     *out = &block->array;
 out:
