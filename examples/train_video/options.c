@@ -80,6 +80,19 @@ static int check_compare(const options *out)
     return 0;
 }
 
+/* Of its options 0 means not given. */
+static int take_picture(options *out)
+{
+    const int has_noise = out->noise > 0, has_steps = out->denoise_steps > 0;
+    if (out->picture == NULL && (has_noise || has_steps)) {
+        return program_complain(name, has_noise ? "--noise" : "--denoise-steps",
+                                "is for the picture: it wants --picture", NULL);
+    }
+    out->noise = has_noise ? out->noise : 0.8;
+    out->denoise_steps = has_steps ? out->denoise_steps : 25;
+    return 0;
+}
+
 static int check_sizes(const options *out)
 {
     const int64_t dp = out->compare ? COMPARE_DP : out->dp;
@@ -98,7 +111,7 @@ static int check_sizes(const options *out)
 
 static int check(options *out)
 {
-    if (program_check_transport(name, out->transport) != 0 || check_compare(out) != 0) {
+    if (program_check_transport(name, out->transport) != 0 || check_compare(out) != 0 || take_picture(out) != 0) {
         return 2;
     }
     if (out->mesh_text != NULL) {
@@ -129,10 +142,8 @@ int options_read(options *out, int argc, char **argv)
                      .layers = 2,
                      .channels = 64,
                      .heads = 4,
-                     .denoise_steps = 25,
                      .print_every = 100,
-                     .learning_rate = 0.006,
-                     .noise = 0.8};
+                     .learning_rate = 0.006};
     const program_option entries[] = {
         {"--ranks", .number = &out->ranks, .lo = 1, .hi = MAX_RANKS},
         {"--mesh", .text = &out->mesh_text},

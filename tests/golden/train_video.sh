@@ -112,6 +112,8 @@ for option in '--mesh [sp=2]' '--ranks 2' --shard-optimizer "--picture $work/c.p
     # shellcheck disable=SC2086
     refused 2 "${option%% *} is for one training, not --compare" --compare $option
 done
+refused 2 '^example_train_video: --noise is for the picture: it wants --picture$' --noise 0.5
+refused 2 '^example_train_video: --denoise-steps is for the picture' --denoise-steps 25
 refused 2 'is not a file with anything in it' --clip "$work"
 refused 2 'cannot be opened' --clip "$work/none.y4m"
 refused 2 'not a YUV4MPEG2 clip' --clip "$train"
