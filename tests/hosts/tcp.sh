@@ -27,7 +27,8 @@ ip -n "$host_a" link add name many type veth peer name end && ip -n "$host_a" li
     ip -n "$host_a" addr add 10.99.0.1/24 dev many && ip -n "$host_a" link set many up || fail "no further addresses"
 lay_cable data 10.213.7 && lay_cable manage 10.213.8 || fail "no cables"
 for i in 1 2 3 4 5 6 7 8; do ip -n "$host_a" addr add 10.98.$i.1/24 dev many; done
-ip -n "$host_b" route add 10.99.0.0/24 via 10.213.7.77 dev data || fail "no way to nowhere"
+ip -n "$host_b" neigh add 10.213.7.77 lladdr 02:00:00:00:00:77 dev data nud permanent && # to no card at all
+    ip -n "$host_b" route add 10.99.0.0/24 via 10.213.7.77 dev data || fail "no way to nowhere"
 run tcp_ranks an_address_is_silent
 ip -n "$host_a" link del many
 
