@@ -20,7 +20,6 @@ static inline void run_on(int n, const char *transport, const char *device, hedd
     heddle_comm_options_init(&options);
     options.device = device;
     options.wire = wire;
-    device_sim_here();
     HD_OK(heddle_run_ranks_with(n, transport, &options, fn, NULL));
 }
 
@@ -36,7 +35,6 @@ static inline heddle_comm *alone_on(heddle_wire wire)
     heddle_comm_options_init(&options);
     options.device = "cuda:1";
     options.wire = wire;
-    device_sim_here();
     HD_OK(heddle_comm_open(&comm, "self", &options));
     return comm;
 }

@@ -123,9 +123,8 @@ static heddle_status run(heddle_comm *comm, void *arg)
     return wrong ? HEDDLE_ERR_MISMATCH : HEDDLE_OK;
 }
 
-static void bf16_is_f32_rounded_once(void **state)
+HD_CASE(bf16_is_f32_rounded_once)
 {
-    (void)state;
     for (int m = 0; m < HEDDLE_ATTENTION_METHOD_COUNT; m++) {
         for (int variant = 0; variant < 3; variant++) {
             job j = {(heddle_attention_method)m, variant > 0, variant > 1};
@@ -135,9 +134,8 @@ static void bf16_is_f32_rounded_once(void **state)
 }
 
 /* Of 2N balanced chunks member i holds chunk i, then chunk 2N-1-i. */
-static void zigzag_rows(void **state)
+HD_CASE(zigzag_rows)
 {
-    (void)state;
     for (int n = 1; n <= 5; n++) {
         for (int64_t sequence = 0; sequence < 24; sequence++) {
             heddle_shape shape;
@@ -158,13 +156,4 @@ static void zigzag_rows(void **state)
             }
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(bf16_is_f32_rounded_once),
-        cmocka_unit_test(zigzag_rows),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

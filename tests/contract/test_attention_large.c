@@ -315,36 +315,23 @@ static void try_all(problem_kind kind, double largest)
 
 static const double largest_scores[] = {1e8, 1e6, 1e4, 1e2};
 
-static void ties_of_large_scores(void **state)
+HD_CASE(ties_of_large_scores)
 {
-    (void)state;
     for (int i = 0; i < hd_rounds(4); i++) {
         try_all(TIES, largest_scores[i]);
     }
 }
 
-static void peaks_of_large_scores(void **state)
+HD_CASE(peaks_of_large_scores)
 {
-    (void)state;
     for (int i = 0; i < hd_rounds(4); i++) {
         try_all(PEAKS, largest_scores[i]);
     }
 }
 
 /* Their sums are out of range, their means are not. */
-static void values_near_the_largest_number(void **state)
+HD_CASE(values_near_the_largest_number)
 {
-    (void)state;
     try_all(LARGE_VALUES, 1);
     try_all(LARGE_VALUES, 1e6);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(ties_of_large_scores),
-        cmocka_unit_test(peaks_of_large_scores),
-        cmocka_unit_test(values_near_the_largest_number),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -51,17 +51,15 @@ static void run_random(int ranks, const char *transport, int method, int count)
     HD_OK(heddle_run_ranks(ranks, transport, random_cases, &j));
 }
 
-static void any_method_on_threads(void **state)
+HD_CASE(any_method_on_threads)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 8; ranks++) {
         run_random(ranks, "threads", -1, 25);
     }
 }
 
-static void any_method_on_processes(void **state)
+HD_CASE(any_method_on_processes)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 5; ranks++) {
         run_random(ranks, "shm", -1, 15);
     }
@@ -99,9 +97,8 @@ static heddle_status all_variants(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void every_variant_of_one_problem(void **state)
+HD_CASE(every_variant_of_one_problem)
 {
-    (void)state;
     job one = {.shape = "f64[b=2 s=37 h=6 d=16]", .mesh = "[sp=4]", .layout = "s@sp"};
     HD_OK(heddle_run_ranks(4, "threads", all_variants, &one));
     job two = {.shape = "f64[b=1 s=29 h=4 d=8]", .mesh = "[ring=2 ul=3]", .layout = "s@ring,s@ul"};
@@ -126,9 +123,8 @@ static heddle_attention_traffic plan(const char *shape_text, const char *mesh_te
     return traffic;
 }
 
-static void traffic_is_that_of_the_papers(void **state)
+HD_CASE(traffic_is_that_of_the_papers)
 {
-    (void)state;
     /* B = 3, L = 64, Z = 8, A = 16, N = 4: one block is B Z c A elements */
     const char *shape = "f32[b=3 s=64 h=8 d=16]", *mesh = "[sp=4]";
     const int64_t block = 3 * 8 * 16 * 16 * 4, n = 4, m = 4 * block; /* m: the whole activation */
@@ -178,9 +174,8 @@ static heddle_status create(heddle_comm *comm, const char *shape_text, const cha
     return st;
 }
 
-static heddle_status refusals(heddle_comm *comm, void *arg)
+HD_RANK_CASE(bad_input_is_refused_on_every_rank, "3 threads")
 {
-    (void)arg;
     heddle_attention_options o;
     heddle_attention_options_init(&o);
     const char *good = "f32[b=1 s=8 h=6 d=4]";
@@ -214,9 +209,8 @@ static heddle_status refusals(heddle_comm *comm, void *arg)
 }
 
 /* A mistake of one rank in a call ends the call on all of them. */
-static heddle_status one_rank_forgets_q(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_mistake_of_one_rank_ends_the_call_of_all, "3 threads")
 {
-    (void)arg;
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
@@ -251,9 +245,8 @@ static heddle_status nan_of(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void nan_goes_where_one_process_puts_it(void **state)
+HD_CASE(nan_goes_where_one_process_puts_it)
 {
-    (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
         attention_case c = {.seed = 3, .nan_at = 97};
         HD_OK(heddle_shape_parse(&c.shape, dtype ? "f32[b=1 s=150 h=2 d=20]" : "f64[b=1 s=40 h=2 d=8]"));
@@ -264,18 +257,4 @@ static void nan_goes_where_one_process_puts_it(void **state)
         c.options.log_sum_exp = 1;
         HD_OK(heddle_run_ranks(3, "threads", nan_of, &c));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(any_method_on_threads),
-        cmocka_unit_test(any_method_on_processes),
-        cmocka_unit_test(every_variant_of_one_problem),
-        cmocka_unit_test(traffic_is_that_of_the_papers),
-        HD_RANK_CASE(bad_input_is_refused_on_every_rank, refusals, "3 threads"),
-        HD_RANK_CASE(a_mistake_of_one_rank_ends_the_call_of_all, one_rank_forgets_q, "3 threads"),
-        cmocka_unit_test(nan_goes_where_one_process_puts_it),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -57,13 +57,12 @@ static heddle_status backward(heddle_attention *a, arrays *x)
 }
 
 /* What every rank is refused alike. */
-static heddle_status by_all(heddle_comm *comm, void *unused)
+HD_RANK_CASE(softmax_refused_on_every_rank, "1 threads", "2 threads")
 {
     problem p;
     arrays x;
     heddle_attention *a = NULL;
     heddle_attention_options options;
-    (void)unused;
     parse(&p, heddle_comm_size(comm));
     fill(&x);
     heddle_attention_options_init(&options);
@@ -96,7 +95,7 @@ static heddle_status by_all(heddle_comm *comm, void *unused)
 }
 
 /* One rank: whatever is wrong. */
-static heddle_status alone(heddle_comm *comm, void *unused)
+HD_RANK_CASE(softmax_refused_on_one_rank, "1 threads")
 {
     problem p;
     arrays x, wanted;
@@ -105,7 +104,6 @@ static heddle_status alone(heddle_comm *comm, void *unused)
     heddle_attention_array *at = x.at;
     const heddle_attention_array none = {.data = NULL};
     heddle_stream stream = (heddle_stream)(uintptr_t)64;
-    (void)unused;
     parse(&p, 1);
     fill(&x);
     HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, NULL));
@@ -124,14 +122,13 @@ static heddle_status alone(heddle_comm *comm, void *unused)
 }
 
 /* Of one row two ranks have one between them: the other one may leave its arrays out. */
-static heddle_status nothing_is_left_out(heddle_comm *comm, void *unused)
+HD_RANK_CASE(softmax_of_a_rank_that_holds_nothing, "2 threads")
 {
     problem p;
     arrays x;
     heddle_attention *a = NULL;
     heddle_attention_options options;
     const heddle_attention_array *at[8];
-    (void)unused;
     parse(&p, 2);
     p.shape.dim[1].extent = 1;
     fill(&x);
@@ -160,7 +157,7 @@ static heddle_status linear_backward(heddle_linear_attention *a, arrays *x)
                                             HEDDLE_NO_STREAM);
 }
 
-static heddle_status linear(heddle_comm *comm, void *unused)
+HD_RANK_CASE(linear_attention_refused, "1 threads", "2 threads")
 {
     problem p;
     arrays x, wanted;
@@ -168,7 +165,6 @@ static heddle_status linear(heddle_comm *comm, void *unused)
     heddle_linear_attention_options options;
     heddle_attention_array *at = x.at;
     const heddle_attention_array none = {.data = NULL};
-    (void)unused;
     parse(&p, heddle_comm_size(comm));
     fill(&x);
     heddle_linear_attention_options_init(&options);
@@ -209,9 +205,8 @@ static void planned(const char *shape_text, int64_t projected, int64_t kv_heads)
     assert_non_null(strstr(heddle_last_error(), " x "));
 }
 
-static void products_beyond_64_bits(void **state)
+HD_CASE(products_beyond_64_bits)
 {
-    (void)state;
     problem p;
     float x[4] = {0};
     heddle_attention_traffic linear_traffic;
@@ -228,16 +223,4 @@ static void products_beyond_64_bits(void **state)
     HD_FAILS(HEDDLE_ERR_NOMEM, heddle_dense_forward(x, x, INT64_MAX, 2, x, NULL, 2, 2, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_NOMEM, heddle_dense_forward(x, x, INT64_MAX / 4, 2, x, NULL, 2, 2, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(x, x, INT64_MAX / 4, 0, x, NULL, 0, 2, HEDDLE_NO_STREAM));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        HD_RANK_CASE(softmax_refused_on_every_rank, by_all, "1 threads", "2 threads"),
-        HD_RANK_CASE(softmax_refused_on_one_rank, alone, "1 threads"),
-        HD_RANK_CASE(softmax_of_a_rank_that_holds_nothing, nothing_is_left_out, "2 threads"),
-        HD_RANK_CASE(linear_attention_refused, linear, "1 threads", "2 threads"),
-        cmocka_unit_test(products_beyond_64_bits),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

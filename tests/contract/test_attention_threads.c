@@ -164,31 +164,27 @@ static void try_all(const char *dtype)
     HD_OK(heddle_run_ranks(2, "threads", compare, &projected));
 }
 
-static void f32_same_bits(void **state)
+HD_CASE(f32_same_bits)
 {
-    (void)state;
     try_all("f32");
 }
 
-static void bf16_same_bits(void **state)
+HD_CASE(bf16_same_bits)
 {
-    (void)state;
     try_all("bf16");
 }
 
-static void f64_same_bits(void **state)
+HD_CASE(f64_same_bits)
 {
-    (void)state;
     try_all("f64");
 }
 
-static heddle_status refuse(heddle_comm *comm, void *unused)
+HD_RANK_CASE(numbers_out_of_range, "1 threads")
 {
     static const int bad[] = {-1, 257};
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
-    (void)unused;
     HD_OK(heddle_shape_parse(&shape, "f32[b=1 s=8 h=1 d=8]"));
     HD_OK(heddle_mesh_parse(&mesh, "[sp=1]"));
     HD_OK(heddle_layout_parse(&layout, "s@sp", &shape, &mesh));
@@ -201,15 +197,4 @@ static heddle_status refuse(heddle_comm *comm, void *unused)
         assert_non_null(strstr(heddle_last_error(), "threads"));
     }
     return HEDDLE_OK;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(f32_same_bits),
-        cmocka_unit_test(bf16_same_bits),
-        cmocka_unit_test(f64_same_bits),
-        HD_RANK_CASE(numbers_out_of_range, refuse, "1 threads"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

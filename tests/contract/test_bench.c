@@ -164,13 +164,12 @@ out:
     return st;
 }
 
-static void roofline_copies_every_byte_once(void **state)
+HD_CASE(roofline_copies_every_byte_once)
 {
     static const char *const lines[] = {
         "u8[t=64 s=96] on [sp=1]: * -> *",       "bf16[t=64 s=96] on [sp=2]: t@sp -> s@sp",
         "u8[t=63 s=97] on [sp=3]: s@sp -> t@sp", "u8[t=5 s=700] on [sp=4]: t@sp(0 3 0 2) -> s@sp",
         "f32[t=16 s=12] on [sp=4]: t@sp -> *",   "u8[t=64 s=96 c=4] on [a=2 b=2]: t@a,s@b -> s@b,c@a"};
-    (void)state;
     reset(&copies, 0);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         heddle_reshard_line line;
@@ -233,10 +232,9 @@ static void check_one(heddle_bench_result *out, int64_t sleep_ns)
     *out = j.result;
 }
 
-static void times_are_of_one_execution(void **state)
+HD_CASE(times_are_of_one_execution)
 {
     heddle_bench_result result = {.repeats = 1};
-    (void)state;
     check_one(&result, 2000000);
     assert_int_equal(result.repeats, 1);
     /* Short ones, many to a sample, unless something else ran while they were counted. */
@@ -246,9 +244,8 @@ static void times_are_of_one_execution(void **state)
     assert_true(result.repeats >= 10);
 }
 
-static void times_are_of_the_slowest_rank(void **state)
+HD_CASE(times_are_of_the_slowest_rank)
 {
-    (void)state;
     job j = {.line = "u8[t=64 s=96] on [sp=2]: t@sp -> s@sp"};
     reset(&executions, 50000000);
     reset(&copies, 0);
@@ -258,14 +255,4 @@ static void times_are_of_the_slowest_rank(void **state)
     assert_int_equal(j.result.bytes_per_rank, 3072);
     assert_int_equal(j.result.bytes_sent_per_rank, 1536);
     assert_int_equal(j.result.bytes_total, 6144);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(roofline_copies_every_byte_once),
-        cmocka_unit_test(times_are_of_one_execution),
-        cmocka_unit_test(times_are_of_the_slowest_rank),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

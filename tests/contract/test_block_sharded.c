@@ -58,56 +58,38 @@ static void over_all_problems(heddle_rank_main fn, heddle_stage_kind kind, const
               (job){kind, "f32[b=2 t=5 s=4 c=16]", "[dp=3 sp=2]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
 }
 
-static void softmax_forward_on_threads(void **state)
+HD_CASE(softmax_forward_on_threads)
 {
-    (void)state;
     over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "threads");
 }
 
-static void linear_forward_on_threads(void **state)
+HD_CASE(linear_forward_on_threads)
 {
-    (void)state;
     over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "threads");
 }
 
-static void softmax_forward_on_processes(void **state)
+HD_CASE(softmax_forward_on_processes)
 {
-    (void)state;
     over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "shm");
 }
 
-static void linear_forward_on_processes(void **state)
+HD_CASE(linear_forward_on_processes)
 {
-    (void)state;
     over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "shm");
 }
 
-static void softmax_backward_on_threads(void **state)
+HD_CASE(softmax_backward_on_threads)
 {
-    (void)state;
     over_all_problems(backward_case, HEDDLE_STAGE_ATTENTION, "threads");
 }
 
-static void linear_backward_on_threads(void **state)
+HD_CASE(linear_backward_on_threads)
 {
-    (void)state;
     over_all_problems(backward_case, HEDDLE_STAGE_LINEAR, "threads");
 }
 
-static void backward_on_processes(void **state)
+HD_CASE(backward_on_processes)
 {
-    (void)state;
     over_few_problems(backward_case, HEDDLE_STAGE_ATTENTION, "shm");
     over_few_problems(backward_case, HEDDLE_STAGE_LINEAR, "shm");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(softmax_forward_on_threads),   cmocka_unit_test(linear_forward_on_threads),
-        cmocka_unit_test(softmax_forward_on_processes), cmocka_unit_test(linear_forward_on_processes),
-        cmocka_unit_test(softmax_backward_on_threads),  cmocka_unit_test(linear_backward_on_threads),
-        cmocka_unit_test(backward_on_processes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

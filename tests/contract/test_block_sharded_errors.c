@@ -85,16 +85,14 @@ static heddle_status every_request(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void bad_requests_are_refused_on_every_rank(void **state)
+HD_CASE(bad_requests_are_refused_on_every_rank)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "threads", every_request, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_shard_attention(NULL, NULL, NULL, NULL, NULL));
 }
 
-static heddle_status disagreement(heddle_comm *comm, void *arg)
+HD_RANK_CASE(ranks_that_disagree_say_so, "3 threads")
 {
-    (void)arg;
     int rank = heddle_comm_rank(comm);
     heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
     HD_FAILS(HEDDLE_ERR_MISMATCH, ask(comm, block, "[sp=3]", "t@sp", rank == 1 ? "rsa" : "ring"));
@@ -112,9 +110,8 @@ static heddle_status disagreement(heddle_comm *comm, void *arg)
 }
 
 /* A mistake of one rank in a call must not let the others wait. */
-static heddle_status wrong_box(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_wrong_box_is_an_error_everywhere, "3 threads")
 {
-    (void)arg;
     int rank = heddle_comm_rank(comm);
     float x[2 * 6 * 3 * 8] = {0};
     heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
@@ -128,9 +125,9 @@ static heddle_status wrong_box(heddle_comm *comm, void *arg)
 }
 
 /* Rank 1 has no forward on its tape, or has committed since. The sentence of the others is its. */
-static heddle_status wrong_backward(heddle_comm *comm, void *arg)
+HD_RANK_CASES(a_wrong_backward_is_an_error_everywhere, 2, "3 threads")
 {
-    const int forgets = *(const int *)arg;
+    const int forgets = nth;
     const char *word = forgets ? "holds no forward" : "committed 1 times";
     int rank = heddle_comm_rank(comm);
     float x[2 * 6 * 3 * 8] = {0};
@@ -154,17 +151,8 @@ static heddle_status wrong_backward(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void a_wrong_backward_is_an_error_everywhere(void **state)
+HD_CASE(traffic_of_a_plain_block_is_nothing)
 {
-    (void)state;
-    for (int forgets = 0; forgets < 2; forgets++) {
-        HD_OK(heddle_run_ranks(3, "threads", wrong_backward, &forgets));
-    }
-}
-
-static void traffic_of_a_plain_block_is_nothing(void **state)
-{
-    (void)state;
     heddle_block *block = make_block(HEDDLE_STAGE_ATTENTION, "f32[b=2 t=6 s=3 c=8]");
     heddle_block_traffic traffic = {.struct_bytes = 0};
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_get_traffic(&traffic, block));
@@ -221,17 +209,15 @@ static void survive(heddle_stage_kind kind, const char *method, const char *tran
     munmap(j, sizeof *j);
 }
 
-static void a_rank_dies_amid_its_calls(void **state)
+HD_CASE(a_rank_dies_amid_its_calls)
 {
-    (void)state;
     survive(HEDDLE_STAGE_ATTENTION, "ring", "shm", 1);
     survive(HEDDLE_STAGE_ATTENTION, "ulysses", "shm", 1);
     survive(HEDDLE_STAGE_LINEAR, "lasp", "shm", 1);
 }
 
-static void a_rank_leaves(void **state)
+HD_CASE(a_rank_leaves)
 {
-    (void)state;
     survive(HEDDLE_STAGE_ATTENTION, "ring", "threads", 0);
     survive(HEDDLE_STAGE_LINEAR, "scan", "threads", 0);
 }
@@ -301,25 +287,9 @@ static void run_short(heddle_stage_kind kind, const char *method)
     munmap(s, sizeof *s);
 }
 
-static void lost_allocations_are_reported_everywhere(void **state)
+HD_CASE(lost_allocations_are_reported_everywhere)
 {
-    (void)state;
     run_short(HEDDLE_STAGE_ATTENTION, "ring");
     run_short(HEDDLE_STAGE_ATTENTION, "ulysses");
     run_short(HEDDLE_STAGE_LINEAR, "lasp");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(bad_requests_are_refused_on_every_rank),
-        HD_RANK_CASE(ranks_that_disagree_say_so, disagreement, "3 threads"),
-        HD_RANK_CASE(a_wrong_box_is_an_error_everywhere, wrong_box, "3 threads"),
-        cmocka_unit_test(a_wrong_backward_is_an_error_everywhere),
-        cmocka_unit_test(traffic_of_a_plain_block_is_nothing),
-        cmocka_unit_test(a_rank_dies_amid_its_calls),
-        cmocka_unit_test(a_rank_leaves),
-        cmocka_unit_test(lost_allocations_are_reported_everywhere),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -47,19 +47,12 @@ static job draw_problem(drawn *text, random_source *dice, heddle_stage_kind kind
     return (job){kind, text->shape, text->mesh, text->layout, method, 1, heads, within(dice, 0, 11)};
 }
 
-static void random_problems(void **state)
+HD_CASE(random_problems)
 {
-    (void)state;
     random_source dice = {2024};
     for (int i = 0; i < 2 * hd_rounds(30); i++) {
         drawn text;
         job j = draw_problem(&text, &dice, i & 1 ? HEDDLE_STAGE_LINEAR : HEDDLE_STAGE_ATTENTION);
         run(text.ranks, "threads", i % 3 == 0 ? forward_case : backward_case, j);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(random_problems)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -108,9 +108,8 @@ static int group_operations(heddle_comm *comm, heddle_status opened, int rank, v
     return 0;
 }
 
-static void group_operations_in_all_modes(void **state)
+HD_CASE(group_operations_in_all_modes)
 {
-    (void)state;
     for (int size = 1; size <= 5; size++) {
         for (int mode = 0; mode < MODES; mode++) {
             fake_world *world = fake_world_create(size);
@@ -147,9 +146,8 @@ static int reshards(heddle_comm *comm, heddle_status opened, int rank, void *arg
 
 /* The transport's own count of what exchanges moved must be what we say,
  * between ranks that cannot reach each other. */
-static void reshards_in_all_modes(void **state)
+HD_CASE(reshards_in_all_modes)
 {
-    (void)state;
     for (int size = 1; size <= 4; size++) {
         for (int mode = 0; mode < MODES; mode++) {
             fake_world *world = fake_world_create(size);
@@ -201,9 +199,8 @@ static int one_gives_up(heddle_comm *comm, heddle_status opened, int rank, void 
     return 0;
 }
 
-static void an_abort_reaches_everybody(void **state)
+HD_CASE(an_abort_reaches_everybody)
 {
-    (void)state;
     for (int mode = 0; mode < MODES; mode++) {
         for (int other_thread = 0; other_thread < 2; other_thread++) {
             fake_world *world = fake_world_create(3);
@@ -230,9 +227,8 @@ static int one_is_missing(heddle_comm *comm, heddle_status opened, int rank, voi
     return 0;
 }
 
-static void a_wait_ends_at_its_deadline(void **state)
+HD_CASE(a_wait_ends_at_its_deadline)
 {
-    (void)state;
     for (int mode = 0; mode < MODES; mode++) {
         fake_world *world = fake_world_create(3);
         fake_run run = run_with(world, mode, 300);
@@ -250,9 +246,8 @@ static int nobody_opens(heddle_comm *comm, heddle_status opened, int rank, void 
     return 0;
 }
 
-static void a_rank_that_never_comes(void **state)
+HD_CASE(a_rank_that_never_comes)
 {
-    (void)state;
     heddle_status wanted = HEDDLE_ERR_TIMEOUT;
     fake_world *world = fake_world_create(3);
     fake_run run = run_with(world, PLAIN, 300);
@@ -260,14 +255,4 @@ static void a_rank_that_never_comes(void **state)
     run.arg = &wanted;
     assert_int_equal(fake_run_ranks(&run, 2), 0); /* two of three */
     fake_world_destroy(world);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(group_operations_in_all_modes), cmocka_unit_test(reshards_in_all_modes),
-        cmocka_unit_test(an_abort_reaches_everybody),    cmocka_unit_test(a_wait_ends_at_its_deadline),
-        cmocka_unit_test(a_rank_that_never_comes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -26,9 +26,8 @@ static int mismatch_named(heddle_comm *comm, heddle_status opened, int rank, voi
     return 0;
 }
 
-static void options_must_agree(void **state)
+HD_CASE(options_must_agree)
 {
-    (void)state;
     fake_world *world = fake_world_create(3);
     fake_run run = run_with(world, PLAIN, 20000);
     run.fn = mismatch_named;
@@ -44,9 +43,8 @@ static heddle_status not_there(void *ctx)
     abort();
 }
 
-static void the_table_is_checked(void **state)
+HD_CASE(the_table_is_checked)
 {
-    (void)state;
     fake_world *world = fake_world_create(1);
     heddle_transport table;
     heddle_comm *comm = NULL;
@@ -118,9 +116,8 @@ static int fails_somewhere(heddle_comm *comm, heddle_status opened, int rank, vo
     return 0;
 }
 
-static void a_failing_transport_ends_every_rank(void **state)
+HD_CASE(a_failing_transport_ends_every_rank)
 {
-    (void)state;
     static const failure plan[] = {{"allgather", 1},       {"allgather", 2},      {"allgather", 5},
                                    {"exchange_create", 1}, {"exchange_start", 1}, {"exchange_start", 3},
                                    {"exchange_test", 1},   {"exchange_test", 4}};
@@ -156,9 +153,8 @@ static int opens_without_memory(heddle_comm *comm, heddle_status opened, int ran
 }
 
 /* The n-th allocation of all ranks together fails, for every n. */
-static void a_rank_short_of_memory_is_told_to_all(void **state)
+HD_CASE(a_rank_short_of_memory_is_told_to_all)
 {
-    (void)state;
     for (int mode = 0; mode < MODES; mode++) {
         int short_of_it = 1;
         long n = 0;
@@ -177,15 +173,4 @@ static void a_rank_short_of_memory_is_told_to_all(void **state)
         }
         assert_true(n > 10 && n < 300);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(options_must_agree),
-        cmocka_unit_test(the_table_is_checked),
-        cmocka_unit_test(a_failing_transport_ends_every_rank),
-        cmocka_unit_test(a_rank_short_of_memory_is_told_to_all),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

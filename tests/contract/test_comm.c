@@ -11,30 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Ranks do not assert (they are threads or other processes): they return a sentence. */
-static const char *const transports[] = {"threads", "shm"};
-static const int counts[] = {1, 2, 3, 4, 8};
+#define EVERYWHERE                                                                                                     \
+    "1 threads", "2 threads", "3 threads", "4 threads", "8 threads", "1 shm", "2 shm", "3 shm", "4 shm", "8 shm",      \
+        "1 self"
 
-static void everywhere(heddle_rank_main fn, void *arg)
+HD_RANK_CASE(barriers, EVERYWHERE)
 {
-    for (size_t t = 0; t < 2; t++) {
-        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-            heddle_status st = heddle_run_ranks(counts[i], transports[t], fn, arg);
-            if (st != HEDDLE_OK) {
-                print_error("%s, %d ranks\n", transports[t], counts[i]);
-            }
-            HD_OK(st);
-        }
-    }
-    heddle_comm *self = NULL;
-    HD_OK(heddle_comm_open(&self, "self", NULL));
-    HD_OK(fn(self, arg));
-    heddle_comm_destroy(self);
-}
-
-static heddle_status barrier_rank(heddle_comm *comm, void *arg)
-{
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < 200; i++) {
         HD_TRY(heddle_comm_barrier(comm));
@@ -55,16 +37,9 @@ out:
     return st;
 }
 
-static void barriers(void **state)
-{
-    (void)state;
-    everywhere(barrier_rank, NULL);
-}
-
 /* No rank leaves a barrier before the last has come: a counter in rank 0's memory would show it. */
-static heddle_status order_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(barrier_orders_memory, EVERYWHERE)
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     int n = heddle_comm_size(comm);
@@ -88,21 +63,14 @@ out:
     return st;
 }
 
-static void barrier_orders_memory(void **state)
-{
-    (void)state;
-    everywhere(order_rank, NULL);
-}
-
 static unsigned char stamp(int rank, size_t i)
 {
     return (unsigned char)((size_t)rank * 37 + i * 11 + i / 251);
 }
 
-static heddle_status allgather_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(allgathers, EVERYWHERE)
 {
     static const size_t sizes[] = {0, 1, 7, 64, 4096, 32768, 32769, 100001, 1 << 20};
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     size_t n = (size_t)heddle_comm_size(comm);
     unsigned char *own = malloc(1 << 20);
@@ -124,17 +92,10 @@ out:
     return st;
 }
 
-static void allgathers(void **state)
-{
-    (void)state;
-    everywhere(allgather_rank, NULL);
-}
-
 /* Whole ring, memory that peers reach and memory that they do not, sizes around the stage's. */
-static heddle_status ring_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(rings, EVERYWHERE)
 {
     static const size_t sizes[] = {0, 1, 4096, 32768, 32769, 65536, 65537, 300007};
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
     int me = heddle_comm_rank(comm);
@@ -169,17 +130,10 @@ out:
     return st;
 }
 
-static void rings(void **state)
-{
-    (void)state;
-    everywhere(ring_rank, NULL);
-}
-
 /* From rank 0 to rank 1: nothing where something is expected, and the other way round; then a message that fits. */
-static heddle_status sizes_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(sizes_differ, EVERYWHERE)
 {
     static const size_t sizes[][2] = {{0, 5}, {5, 0}, {70000, 40000}, {40000, 70000}, {70000, 70000}};
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm), me = heddle_comm_rank(comm);
     int to = n > 1 && me == 0 ? 1 : -1, from = me == 1 ? 0 : -1;
@@ -203,16 +157,9 @@ out:
     return st;
 }
 
-static void sizes_differ(void **state)
-{
-    (void)state;
-    everywhere(sizes_rank, NULL);
-}
-
-static heddle_status sum_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(sums, EVERYWHERE)
 {
     enum { ELEMS = 10007 };
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
     int me = heddle_comm_rank(comm);
@@ -247,17 +194,10 @@ out:
     return st;
 }
 
-static void sums(void **state)
-{
-    (void)state;
-    everywhere(sum_rank, NULL);
-}
-
 /* In a ring the one before may be two posts ahead: words are those of the latest post. */
-static heddle_status ping_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(links, EVERYWHERE)
 {
     enum { TURNS = 10000 };
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
     int me = heddle_comm_rank(comm);
@@ -286,15 +226,8 @@ out:
     return st;
 }
 
-static void links(void **state)
+HD_RANK_CASE(buffers, EVERYWHERE)
 {
-    (void)state;
-    everywhere(ping_rank, NULL);
-}
-
-static heddle_status buffer_rank(heddle_comm *comm, void *arg)
-{
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     void *buffer[40] = {NULL};
     random_source source = {12345 + (uint64_t)heddle_comm_rank(comm)};
@@ -329,15 +262,8 @@ out:
     return st;
 }
 
-static void buffers(void **state)
+HD_RANK_CASE(names, EVERYWHERE)
 {
-    (void)state;
-    everywhere(buffer_rank, NULL);
-}
-
-static heddle_status names_rank(heddle_comm *comm, void *arg)
-{
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
     int me = heddle_comm_rank(comm);
@@ -362,22 +288,4 @@ static heddle_status names_rank(heddle_comm *comm, void *arg)
     heddle_buffer_free(comm, buffer);
 out:
     return st;
-}
-
-static void names(void **state)
-{
-    (void)state;
-    everywhere(names_rank, NULL);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(barriers),     cmocka_unit_test(barrier_orders_memory),
-        cmocka_unit_test(allgathers),   cmocka_unit_test(rings),
-        cmocka_unit_test(sizes_differ), cmocka_unit_test(sums),
-        cmocka_unit_test(links),        cmocka_unit_test(buffers),
-        cmocka_unit_test(names),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

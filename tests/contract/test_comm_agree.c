@@ -50,9 +50,8 @@ static void run(asked a)
     HD_OK(heddle_run_ranks(RANKS, "threads", ask, &a));
 }
 
-static void the_first_field_is_named(void **state)
+HD_CASE(the_first_field_is_named)
 {
-    (void)state;
     run((asked){.differs = -1, .fails = -1});
     run((asked){.differs = 2,
                 .fields = 2,
@@ -66,9 +65,8 @@ static void the_first_field_is_named(void **state)
     run((asked){.differs = 3, .fields = 4, .fails = -1, .wanted = "rank 3 asks for another thing: its "});
 }
 
-static void only_a_team_must_agree(void **state)
+HD_CASE(only_a_team_must_agree)
 {
-    (void)state;
     run((asked){.differs = -1, .fails = -1, .teams = 1});
     run((asked){.differs = 3,
                 .fields = 2,
@@ -77,18 +75,16 @@ static void only_a_team_must_agree(void **state)
                 .wanted = "rank 3 asks for another thing: its colour is 'red', rank 2's is 'blue'"});
 }
 
-static void a_mistake_of_one_is_told_to_all(void **state)
+HD_CASE(a_mistake_of_one_is_told_to_all)
 {
-    (void)state;
     run((asked){.differs = 1, .fields = 2, .fails = 2, .wanted = "rank 2 is wrong"});
 }
 
 /* Whoever gives up says why in `why`, too, and everybody else hears it. */
-static heddle_status leave(heddle_comm *comm, void *arg)
+HD_RANK_CASE(one_gives_up_for_all, "4 threads", "4 shm")
 {
     char why[64] = "";
     heddle_status st = HEDDLE_OK;
-    (void)arg;
     if (heddle_comm_rank(comm) == 1) {
         st = hd_comm_give_up(comm, hd_fail(HEDDLE_ERR_NOMEM, "no room for the thing"), why, sizeof why);
         return st == HEDDLE_ERR_NOMEM && strcmp(why, "no room for the thing") == 0 &&
@@ -100,22 +96,4 @@ static heddle_status leave(heddle_comm *comm, void *arg)
     return st == HEDDLE_ERR_PEER && strstr(heddle_last_error(), "rank 1 gave up: no room for the thing") != NULL
                ? HEDDLE_OK
                : hd_fail(HEDDLE_ERR_INTERNAL, "heard %s: %.200s", heddle_status_name(st), heddle_last_error());
-}
-
-static void one_gives_up_for_all(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(RANKS, "threads", leave, NULL));
-    HD_OK(heddle_run_ranks(RANKS, "shm", leave, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_first_field_is_named),
-        cmocka_unit_test(only_a_team_must_agree),
-        cmocka_unit_test(a_mistake_of_one_is_told_to_all),
-        cmocka_unit_test(one_gives_up_for_all),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

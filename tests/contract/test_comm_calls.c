@@ -55,9 +55,8 @@ out:
     return st;
 }
 
-static void gathers_compare_what_is_gathered(void **state)
+HD_CASE(gathers_compare_what_is_gathered)
 {
-    (void)state;
     on_all(sizes_rank);
 }
 
@@ -79,9 +78,8 @@ out:
     return st;
 }
 
-static void a_barrier_is_no_gather(void **state)
+HD_CASE(a_barrier_is_no_gather)
 {
-    (void)state;
     on_all(kinds_rank);
 }
 
@@ -126,9 +124,8 @@ out:
     return st;
 }
 
-static void nothing_begins_after_an_abort(void **state)
+HD_CASE(nothing_begins_after_an_abort)
 {
-    (void)state;
     for (int t = 0; t < 4; t++) {
         heddle_comm_options options;
         heddle_comm_options_init(&options);
@@ -170,19 +167,7 @@ out:
     return st;
 }
 
-static void groups_along_other_axes(void **state)
+HD_CASE(groups_along_other_axes)
 {
-    (void)state;
     on_all(axes_rank);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(gathers_compare_what_is_gathered),
-        cmocka_unit_test(a_barrier_is_no_gather),
-        cmocka_unit_test(nothing_begins_after_an_abort),
-        cmocka_unit_test(groups_along_other_axes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -175,15 +175,13 @@ static void on_meshes(heddle_rank_main fn)
     }
 }
 
-static void axes_groups(void **state)
+HD_CASE(axes_groups)
 {
-    (void)state;
     on_meshes(axes_rank);
 }
 
-static void axis_groups(void **state)
+HD_CASE(axis_groups)
 {
-    (void)state;
     on_meshes(axis_rank);
 }
 
@@ -204,9 +202,8 @@ out:
     return st;
 }
 
-static void many_ranks(void **state)
+HD_CASE(many_ranks)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         HD_OK(heddle_run_ranks(16, transports[t], small_rank, NULL));
         HD_OK(heddle_run_ranks(64, transports[t], small_rank, NULL));
@@ -236,9 +233,8 @@ static int open_in_child(int rank, int size, const char *where)
     return 0;
 }
 
-static void opens_from_environment(void **state)
+HD_CASE(opens_from_environment)
 {
-    (void)state;
     char port[16];
     snprintf(port, sizeof port, "%d", (int)getpid());
     setenv("MASTER_PORT", port, 1);
@@ -258,9 +254,8 @@ static void opens_from_environment(void **state)
     }
 }
 
-static void opening_refuses(void **state)
+HD_CASE(opening_refuses)
 {
-    (void)state;
     heddle_comm *comm = NULL;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
@@ -302,14 +297,4 @@ static void opening_refuses(void **state)
     setenv("RANK", "0", 1);
     HD_FAILS(HEDDLE_ERR_TIMEOUT, heddle_comm_open(&comm, "shm", &options));
     assert_non_null(strstr(heddle_last_error(), "rank 1"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(axis_groups),     cmocka_unit_test(axes_groups),
-        cmocka_unit_test(many_ranks),      cmocka_unit_test(opens_from_environment),
-        cmocka_unit_test(opening_refuses),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

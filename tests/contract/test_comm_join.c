@@ -35,9 +35,8 @@ static pid_t start(outcome *o, const char *key, int process)
     return pid;
 }
 
-static void two_jobs_whose_keys_differ_in_the_last_letter(void **state)
+HD_CASE(two_jobs_whose_keys_differ_in_the_last_letter)
 {
-    (void)state;
     char key[300];
     pid_t pid[PROCESSES];
     outcome *o = mmap(NULL, PROCESSES * sizeof *o, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -58,9 +57,8 @@ static void two_jobs_whose_keys_differ_in_the_last_letter(void **state)
     munmap(o, PROCESSES * sizeof *o);
 }
 
-static void what_is_refused(void **state)
+HD_CASE(what_is_refused)
 {
-    (void)state;
     heddle_comm *comm = NULL;
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 2, 2, NULL));
     assert_non_null(strstr(heddle_last_error(), "rank 2 of 2"));
@@ -68,13 +66,4 @@ static void what_is_refused(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 0, 0, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "", 0, 1, NULL));
     assert_null(comm);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_jobs_whose_keys_differ_in_the_last_letter),
-        cmocka_unit_test(what_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,9 +145,8 @@ static void run_by_transport(int size, int mode, rank_fn fn)
     fake_world_destroy(world);
 }
 
-static void messages_by_a_transport(void **state)
+HD_CASE(messages_by_a_transport)
 {
-    (void)state;
     for (int size = 1; size <= 5; size += 2) {
         for (int mode = 0; mode < MODES; mode++) {
             run_by_transport(size, mode, exchange_rank);
@@ -155,15 +154,13 @@ static void messages_by_a_transport(void **state)
     }
 }
 
-static void messages_of_a_pair_match_in_order(void **state)
+HD_CASE(messages_of_a_pair_match_in_order)
 {
-    (void)state;
     run_by_transport(RANKS, FORCED, order_rank);
 }
 
-static void none_begin_after_an_abort(void **state)
+HD_CASE(none_begin_after_an_abort)
 {
-    (void)state;
     run_by_transport(RANKS, FORCED, aborted_rank);
 }
 
@@ -188,9 +185,8 @@ out:
     return st;
 }
 
-static void messages_are_forced(void **state)
+HD_CASE(messages_are_forced)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         for (int n = 1; n <= 5; n += 2) {
             for (int hosts = 0; hosts <= 3 && hosts <= n; hosts++) {
@@ -202,12 +198,4 @@ static void messages_are_forced(void **state)
             }
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(messages_by_a_transport), cmocka_unit_test(messages_of_a_pair_match_in_order),
-        cmocka_unit_test(none_begin_after_an_abort), cmocka_unit_test(messages_are_forced)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -95,9 +95,8 @@ static void put_garbage(char where[128], const char *subfolder, const char *name
     write_file(where, file, garbage, sizeof garbage);
 }
 
-static void never_from_the_current_folder(void **state)
+HD_CASE(never_from_the_current_folder)
 {
-    (void)state;
     char where[128];
     char sentence[2048];
     make_folders();
@@ -108,9 +107,8 @@ static void never_from_the_current_folder(void **state)
     says(sentence, "there is no libheddle_pigeon.so in ", 1);
 }
 
-static void why_it_cannot_be_loaded(void **state)
+HD_CASE(why_it_cannot_be_loaded)
 {
-    (void)state;
     char where[128];
     char sentence[2048];
     make_folders();
@@ -127,9 +125,8 @@ static void why_it_cannot_be_loaded(void **state)
     remove_folders();
 }
 
-static void an_unknown_name_lists_the_known_ones(void **state)
+HD_CASE(an_unknown_name_lists_the_known_ones)
 {
-    (void)state;
     static const char *const no_word[] = {"'a pigeon'", "../pigeon", "''"};
     char sentence[2048];
     make_folders();
@@ -144,9 +141,8 @@ static void an_unknown_name_lists_the_known_ones(void **state)
 }
 
 /* The caller's folder comes first, the first reason stays, and no folder is relative to the current one. */
-static void from_the_folder_of_the_options(void **state)
+HD_CASE(from_the_folder_of_the_options)
 {
-    (void)state;
     char where[128];
     char sentence[2048];
     make_folders();
@@ -172,11 +168,5 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "as-program") == 0) {
         return as_program(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(never_from_the_current_folder),
-        cmocka_unit_test(why_it_cannot_be_loaded),
-        cmocka_unit_test(an_unknown_name_lists_the_known_ones),
-        cmocka_unit_test(from_the_folder_of_the_options),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -54,9 +54,8 @@ static void environment(const char *words)
     }
 }
 
-static void the_launcher_that_started_this_process(void **state)
+HD_CASE(the_launcher_that_started_this_process)
 {
-    (void)state;
     static const struct {
         const char *words, *launcher;
         int rank, size;
@@ -96,9 +95,8 @@ static void the_launcher_that_started_this_process(void **state)
 }
 
 /* Never a silent single rank: the sentence has the variables and their values. */
-static void contradictions_are_errors(void **state)
+HD_CASE(contradictions_are_errors)
 {
-    (void)state;
     static const struct {
         const char *words, *says[4];
     } table[] = {
@@ -200,9 +198,8 @@ static void wait_for(const pid_t *pid, int n)
 }
 
 /* Keys that begin alike are different keys, however long they are. */
-static void long_keys_stay_apart(void **state)
+HD_CASE(long_keys_stay_apart)
 {
-    (void)state;
     char key[2][200];
     char words[256];
     pid_t pid[4];
@@ -262,9 +259,8 @@ static void same_rank_twice(int size, const int *rank, int n, int twice)
     }
 }
 
-static void two_processes_of_one_rank(void **state)
+HD_CASE(two_processes_of_one_rank)
 {
-    (void)state;
     same_rank_twice(3, (const int[]){0, 1, 1}, 3, 1);
     same_rank_twice(3, (const int[]){1, 1, 0}, 3, 1);
     same_rank_twice(3, (const int[]){0, 1, 1, 2}, 4, 1); /* the last one comes after the conflict */
@@ -274,9 +270,8 @@ static void two_processes_of_one_rank(void **state)
 }
 
 /* One of two ranks that wait for a third: it ends at once, and so does who has met it. */
-static void opening_can_be_interrupted(void **state)
+HD_CASE(opening_can_be_interrupted)
 {
-    (void)state;
     char words[128];
     pid_t pid[2];
     for (int process = 0; process < 2; process++) { /* rank 1 waits for rank 0, which never comes; both are there */
@@ -336,9 +331,8 @@ static pid_t start_squatter(const char *key, int backlog, int ready)
     return pid;
 }
 
-static void another_user_on_the_name(void **state)
+HD_CASE(another_user_on_the_name)
 {
-    (void)state;
     if (getuid() != 0) {
         hd_skip("root", "only root can act as another user");
     }
@@ -368,17 +362,4 @@ static void another_user_on_the_name(void **state)
             }
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_launcher_that_started_this_process),
-        cmocka_unit_test(contradictions_are_errors),
-        cmocka_unit_test(long_keys_stay_apart),
-        cmocka_unit_test(two_processes_of_one_rank),
-        cmocka_unit_test(opening_can_be_interrupted),
-        cmocka_unit_test(another_user_on_the_name),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

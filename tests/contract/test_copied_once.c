@@ -135,26 +135,18 @@ static heddle_status blocks_rank(heddle_comm *comm, void *arg)
 
 static const char *const transports[] = {"threads", "shm"};
 
-static void states(void **state)
+HD_CASE(states)
 {
-    (void)state;
     heddle_linear_method methods[] = {HEDDLE_LINEAR_LASP, HEDDLE_LINEAR_LASP2, HEDDLE_LINEAR_SCAN};
     for (int i = 0; i < 3 * 2; i++) {
         HD_OK(heddle_run_ranks(RANKS, transports[i % 2], states_rank, &methods[i / 2]));
     }
 }
 
-static void blocks(void **state)
+HD_CASE(blocks)
 {
-    (void)state;
     heddle_attention_method methods[] = {HEDDLE_ATTENTION_RING, HEDDLE_ATTENTION_RSA};
     for (int i = 0; i < 2 * 2; i++) {
         HD_OK(heddle_run_ranks(RANKS, transports[i % 2], blocks_rank, &methods[i / 2]));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(states), cmocka_unit_test(blocks)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -264,15 +264,13 @@ static void reshards(int is_pull)
     assert_int_equal(hd_sim_device_bytes(), 0);
 }
 
-static void random_reshards_are_pushed(void **state)
+HD_CASE(random_reshards_are_pushed)
 {
-    (void)state;
     reshards(0);
 }
 
-static void random_reshards_are_pulled(void **state)
+HD_CASE(random_reshards_are_pulled)
 {
-    (void)state;
     reshards(1);
 }
 
@@ -340,17 +338,15 @@ static void launches(const char *text)
     scene_free(&s);
 }
 
-static void launches_follow_one_another(void **state)
+HD_CASE(launches_follow_one_another)
 {
-    (void)state;
     launches(whole);
     launches(one_way);
 }
 
 /* Whoever waits for a rank that does not come ends at a deadline (the others keep it), names it, moves no more. */
-static void a_rank_that_does_not_come_is_named(void **state)
+HD_CASE(a_rank_that_does_not_come_is_named)
 {
-    (void)state;
     for (int needs_ready = 0; needs_ready < 2; needs_ready++) {
         scene s;
         scene_make(&s, whole, needs_ready, (uint64_t)hd_test_limit_ns(0.2));
@@ -375,9 +371,8 @@ static void a_rank_that_does_not_come_is_named(void **state)
     }
 }
 
-static void an_abort_ends_waits(void **state)
+HD_CASE(an_abort_ends_waits)
 {
-    (void)state;
     scene s;
     scene_make(&s, whole, 1, (uint64_t)3600000000000);
     launch(&s.w, 0, 0);
@@ -387,14 +382,4 @@ static void an_abort_ends_waits(void **state)
     OK(cudaDeviceSynchronize());
     assert_int_equal(s.w.rank[0].report->status, HD_DEVICE_ABORTED);
     scene_free(&s);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(random_reshards_are_pushed),  cmocka_unit_test(random_reshards_are_pulled),
-        cmocka_unit_test(launches_follow_one_another), cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(an_abort_ends_waits),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -28,10 +28,9 @@ out:
     return st;
 }
 
-static heddle_status nobody_serves(heddle_comm *comm, void *arg)
+HD_RANK_CASE(without_a_library, "1 threads", "3 threads", "2 shm")
 {
     heddle_status st = HEDDLE_OK;
-    (void)arg;
     CHECK(heddle_comm_attach_device(comm, "pigeon", HEDDLE_WIRE_AUTO) == HEDDLE_ERR_UNSUPPORTED);
     CHECK(says("devices of kind pigeon are not available: there is no libheddle_pigeon.so in /"));
     CHECK(heddle_comm_attach_device(comm, "pigeon:x", HEDDLE_WIRE_HOST) == HEDDLE_ERR_PARSE);
@@ -47,11 +46,10 @@ out:
 }
 
 /* One rank asks for something else, and all hear of it. */
-static heddle_status they_differ(heddle_comm *comm, void *arg)
+HD_RANK_CASE(ranks_must_agree, "3 threads", "2 shm")
 {
     heddle_status st = HEDDLE_OK;
     int is_last = heddle_comm_rank(comm) == heddle_comm_size(comm) - 1;
-    (void)arg;
     CHECK(heddle_comm_attach_device(comm, is_last ? "raven:2" : "pigeon:1", HEDDLE_WIRE_HOST) == HEDDLE_ERR_MISMATCH);
     CHECK(says("kind") && says("raven") && says("pigeon"));
     CHECK(heddle_comm_attach_device(comm, "pigeon", is_last ? HEDDLE_WIRE_HOST : HEDDLE_WIRE_AUTO) ==
@@ -64,12 +62,11 @@ out:
     return st;
 }
 
-static heddle_status of_a_part(heddle_comm *comm, void *arg)
+HD_RANK_CASE(not_to_a_part, "4 threads", "4 shm")
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm *part = NULL;
     heddle_mesh mesh;
-    (void)arg;
     HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
     HD_TRY(heddle_comm_axis_group(&part, comm, &mesh, 1));
     CHECK(heddle_comm_attach_device(part, "pigeon", HEDDLE_WIRE_AUTO) == HEDDLE_ERR_ARG);
@@ -81,10 +78,9 @@ out:
 }
 
 /* libheddle_cuda, where it is built: without a driver it says so. */
-static heddle_status the_real_one(heddle_comm *comm, void *arg)
+HD_RANK_CASE(cuda_or_why_not, "2 threads", "2 shm")
 {
     heddle_status st = heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_HOST);
-    (void)arg;
     if (st == HEDDLE_OK) {
         CHECK(heddle_comm_device(comm) >= 0 && strstr(heddle_comm_describe(comm), "; device cuda:") != NULL);
         return HEDDLE_OK;
@@ -103,9 +99,8 @@ static heddle_status never_runs(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void by_options(void **state)
+HD_CASE(by_options)
 {
-    (void)state;
     static const char *const where[] = {"threads", "shm"};
     int ran = 0;
     heddle_comm *comm = NULL;
@@ -122,16 +117,4 @@ static void by_options(void **state)
     options.module_folder = "loft";
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_open(&comm, "self", &options));
     assert_non_null(strstr(heddle_last_error(), "module_folder is 'loft'"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        HD_RANK_CASE(without_a_library, nobody_serves, "1 threads", "3 threads", "2 shm"),
-        HD_RANK_CASE(ranks_must_agree, they_differ, "3 threads", "2 shm"),
-        HD_RANK_CASE(not_to_a_part, of_a_part, "4 threads", "4 shm"),
-        HD_RANK_CASE(cuda_or_why_not, the_real_one, "2 threads", "2 shm"),
-        cmocka_unit_test(by_options),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -109,9 +109,8 @@ out:
     return st;
 }
 
-static void equals_one_rank_there_and_back(void **state)
+HD_CASE(equals_one_rank_there_and_back)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "threads", as_one_rank, NULL));
 }
 
@@ -169,16 +168,14 @@ out:
     return st;
 }
 
-static void shares_blocks_between_repetitions(void **state)
+HD_CASE(shares_blocks_between_repetitions)
 {
-    (void)state;
     int nobody = -1;
     HD_OK(heddle_run_ranks(RANKS, "threads", forward_only, &nobody));
 }
 
-static void a_rank_without_weights_ends_the_pass(void **state)
+HD_CASE(a_rank_without_weights_ends_the_pass)
 {
-    (void)state;
     int one = 1;
     HD_FAILS(HEDDLE_ERR_IO, heddle_run_ranks(RANKS, "threads", forward_only, &one));
     assert_non_null(strstr(heddle_last_error(), "stage 'weights' of layer 0: no weights today"));
@@ -210,14 +207,13 @@ out:
     return st;
 }
 
-static void takes_other_layouts(void **state)
+HD_CASE(takes_other_layouts)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "threads", comes_whole, NULL));
 }
 
 /* What cannot be copied as one, and a pass that goes on after it. */
-static heddle_status refuses_tensors(heddle_comm *comm, void *arg)
+HD_RANK_CASES(on_a_device_dense_host_memory_is_taken, 5, "1 threads")
 {
     bench b;
     heddle_executor_options options = options_on(comm);
@@ -226,7 +222,7 @@ static heddle_status refuses_tensors(heddle_comm *comm, void *arg)
     if (!placed_on_device(comm)) {
         return HEDDLE_OK;
     }
-    const int wrong = *(const int *)arg;
+    const int wrong = nth;
     static const char *const says[] = {"entering 's.attn': elements of x along dim s lie 13 apart", "dim c lie 2 apart",
                                        "x is on a device", "x is NULL", "with room for 8 bytes, its part has 1680"};
     HD_TRY(make_bench(&b, comm));
@@ -246,14 +242,6 @@ out:
     return st;
 }
 
-static void on_a_device_dense_host_memory_is_taken(void **state)
-{
-    (void)state;
-    for (int wrong = 0; wrong < 5; wrong++) {
-        HD_OK(heddle_run_ranks(1, "threads", refuses_tensors, &wrong));
-    }
-}
-
 static void refuses(const char *what, heddle_status wanted, heddle_status got)
 {
     if (got != wanted || strstr(heddle_last_error(), what) == NULL) {
@@ -261,9 +249,8 @@ static void refuses(const char *what, heddle_status wanted, heddle_status got)
     }
 }
 
-static void refuses_what_is_not_the_schedules(void **state)
+HD_CASE(refuses_what_is_not_the_schedules)
 {
-    (void)state;
     heddle_comm *comm = NULL;
     bench b;
     heddle_tensor x;
@@ -293,14 +280,4 @@ static void refuses_what_is_not_the_schedules(void **state)
         free_bench(&b);
         heddle_comm_destroy(comm);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(equals_one_rank_there_and_back),         cmocka_unit_test(shares_blocks_between_repetitions),
-        cmocka_unit_test(a_rank_without_weights_ends_the_pass),   cmocka_unit_test(takes_other_layouts),
-        cmocka_unit_test(on_a_device_dense_host_memory_is_taken), cmocka_unit_test(refuses_what_is_not_the_schedules),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

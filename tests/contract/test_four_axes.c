@@ -146,34 +146,21 @@ static char *const meshes[] = {
     "[pp=1 dp=1 sp=1 tp=3]", "[pp=4 dp=1 sp=1 tp=1]", "[pp=1 dp=2 sp=3 tp=1]", "[pp=1 dp=1 sp=2 tp=2]",
 };
 
-static void sixteen_ranks(void **state)
+HD_CASE(sixteen_ranks)
 {
-    (void)state;
     train("[pp=2 dp=2 sp=2 tp=2]", "threads", 0);
 }
 
-static void fewer_axes(void **state)
+HD_CASE(fewer_axes)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         train(meshes[i], "threads", 0);
     }
 }
 
-static void processes(void **state)
+HD_CASE(processes)
 {
-    (void)state;
     train("[pp=2 dp=2 sp=1 tp=1]", "shm", 0);
     train("[pp=1 dp=1 sp=2 tp=2]", "shm", 0);
     train("[pp=2 dp=1 sp=2 tp=2]", "shm", 1);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(sixteen_ranks),
-        cmocka_unit_test(fewer_axes),
-        cmocka_unit_test(processes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -102,23 +102,12 @@ static void every_wait(const char *transport)
     }
 }
 
-static void threads_wait(void **state)
+HD_CASE(threads_wait)
 {
-    (void)state;
     every_wait("threads");
 }
 
-static void processes_wait(void **state)
+HD_CASE(processes_wait)
 {
-    (void)state;
     every_wait("shm");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(threads_wait),
-        cmocka_unit_test(processes_wait),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -82,9 +82,8 @@ static heddle_status check(const lender *l, const unsigned char *at, int owner, 
 }
 
 /* In some rounds a rank lends late, in others it reads for long; each writes over its array as soon as it may. */
-static heddle_status lends(heddle_comm *comm, void *arg)
+HD_RANK_CASE(lends, "2 threads", "2 shm", "4 threads", "4 shm")
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     lender l;
     HD_TRY(open_lender(&l, comm, 0));
@@ -120,33 +119,20 @@ out:
     return st;
 }
 
-static heddle_status cannot_lend(heddle_comm *comm, void *arg)
+HD_RANK_CASE(only_where_all_are_reached, "3 threads forced", "3 shm hosts=2")
 {
-    (void)arg;
     CHECK_OR_RETURN(!hd_can_lend(comm));
     return HEDDLE_OK;
-}
-
-static void only_where_all_are_reached(void **state)
-{
-    (void)state;
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.force_messages = 1;
-    HD_OK(heddle_run_ranks_with(3, "threads", &options, cannot_lend, NULL));
-    options.force_messages = 0;
-    options.pretend_hosts = 2;
-    HD_OK(heddle_run_ranks_with(3, "shm", &options, cannot_lend, NULL));
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* The one rank does not lend, the other does not return: both are named at the deadline. */
-static heddle_status comes_late(heddle_comm *comm, void *arg)
+HD_RANK_CASES(deadlines, 2, "2 threads", "2 shm")
 {
     heddle_status st = HEDDLE_OK, told;
     lender l;
-    int is_lent = *(const int *)arg;
+    int is_lent = nth;
     const void *at;
     HD_TRY(open_lender(&l, comm, 200));
     if (l.rank == 1 && is_lent) {
@@ -171,15 +157,6 @@ static heddle_status comes_late(heddle_comm *comm, void *arg)
 out:
     close_lender(&l);
     return st;
-}
-
-static void deadlines(void **state)
-{
-    (void)state;
-    for (int is_lent = 0; is_lent < 2; is_lent++) {
-        HD_OK(heddle_run_ranks(2, "threads", comes_late, &is_lent));
-        HD_OK(heddle_run_ranks(2, "shm", comes_late, &is_lent));
-    }
 }
 
 /* Rank 1 reads what rank 0 has lent while that one fails, or is taken apart: neither returns before rank 1 has stopped.
@@ -238,9 +215,8 @@ out:
     return st;
 }
 
-static void memory_stays_until_it_is_returned(void **state)
+HD_CASE(memory_stays_until_it_is_returned)
 {
-    (void)state;
     for (int is_destroyed = 0; is_destroyed < 2; is_destroyed++) {
         reading r = {.is_destroyed = is_destroyed};
         HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_loan, &r));
@@ -248,9 +224,8 @@ static void memory_stays_until_it_is_returned(void **state)
 }
 
 /* Both read what the other has lent when one gives up: neither waits for the other before it has stopped itself. */
-static heddle_status both_stop(heddle_comm *comm, void *arg)
+HD_RANK_CASE(both_stop, "2 threads")
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     lender l;
     const void *at;
@@ -328,9 +303,8 @@ out:
     return st;
 }
 
-static void two_loans_of_which_one_fails(void **state)
+HD_CASE(two_loans_of_which_one_fails)
 {
-    (void)state;
     for (int is_late = 0; is_late < 2; is_late++) {
         two_loans both = {.is_late = is_late};
         HD_OK(heddle_run_ranks(2, "threads", one_of_two_fails, &both));
@@ -361,22 +335,7 @@ out:
     return st;
 }
 
-static void a_lender_dies(void **state)
+HD_CASE(a_lender_dies)
 {
-    (void)state;
     HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(2, "shm", dies_amid_a_loan, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        HD_RANK_CASE(lends, lends, "2 threads", "2 shm", "4 threads", "4 shm"),
-        cmocka_unit_test(only_where_all_are_reached),
-        cmocka_unit_test(deadlines),
-        cmocka_unit_test(memory_stays_until_it_is_returned),
-        HD_RANK_CASE(both_stop, both_stop, "2 threads"),
-        cmocka_unit_test(two_loans_of_which_one_fails),
-        cmocka_unit_test(a_lender_dies),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -44,18 +44,16 @@ static heddle_status random_cases(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void random_on_threads(void **state)
+HD_CASE(random_on_threads)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 8; ranks++) {
         job j = {.count = hd_rounds(25), .seed = 40 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
         HD_OK(heddle_run_ranks(ranks, "threads", random_cases, &j));
     }
 }
 
-static void random_on_shm(void **state)
+HD_CASE(random_on_shm)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 5; ranks++) {
         job j = {.count = hd_rounds(15), .seed = 60 + (uint64_t)ranks, .dtype = HEDDLE_DTYPE_COUNT};
         HD_OK(heddle_run_ranks(ranks, "shm", random_cases, &j));
@@ -126,18 +124,16 @@ out:
     return st;
 }
 
-static void methods_decays_and_traffic(void **state)
+HD_CASE(methods_decays_and_traffic)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 8; ranks++) {
         HD_OK(heddle_run_ranks(ranks, "threads", all_methods, NULL));
     }
 }
 
-static heddle_status explicit_blocks(heddle_comm *comm, void *arg)
+HD_RANK_CASE(empty_ranks_pass_states_on, "5 threads")
 {
     heddle_status st = HEDDLE_OK;
-    (void)arg;
     for (int m = HEDDLE_LINEAR_LASP; m < HEDDLE_LINEAR_METHOD_COUNT; m++) {
         for (int both = 0; both < 2; both++) {
             linear_case c;
@@ -220,9 +216,8 @@ out:
     return st;
 }
 
-static void refusals_reach_every_rank(void **state)
+HD_CASE(refusals_reach_every_rank)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(3, "threads", different_decays, NULL));
     HD_OK(heddle_run_ranks(3, "threads", one_bad_option, NULL));
     HD_OK(heddle_run_ranks(3, "threads", null_array, NULL));
@@ -250,9 +245,8 @@ out:
     return st;
 }
 
-static void a_rank_dies_mid_ring(void **state)
+HD_CASE(a_rank_dies_mid_ring)
 {
-    (void)state;
     for (int m = HEDDLE_LINEAR_LASP; m < HEDDLE_LINEAR_METHOD_COUNT; m++) {
         heddle_linear_method method = (heddle_linear_method)m;
         int64_t start_ns = hd_now_ns();
@@ -261,11 +255,10 @@ static void a_rank_dies_mid_ring(void **state)
     }
 }
 
-static heddle_status late_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(deadlines_name_the_late_rank, "2 threads")
 {
     small_call call;
     heddle_status st = HEDDLE_OK;
-    (void)arg;
     HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, hd_test_limit_ns(0.3) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
         (void)heddle_comm_barrier(comm); /* until rank 1 has given up */
@@ -279,18 +272,4 @@ static heddle_status late_rank(heddle_comm *comm, void *arg)
 out:
     heddle_linear_attention_destroy(call.plan);
     return st;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(random_on_threads),
-        cmocka_unit_test(random_on_shm),
-        cmocka_unit_test(methods_decays_and_traffic),
-        HD_RANK_CASE(empty_ranks_pass_states_on, explicit_blocks, "5 threads"),
-        cmocka_unit_test(refusals_reach_every_rank),
-        cmocka_unit_test(a_rank_dies_mid_ring),
-        HD_RANK_CASE(deadlines_name_the_late_rank, late_rank, "2 threads"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

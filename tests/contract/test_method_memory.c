@@ -90,9 +90,8 @@ static int64_t products_of(const attention_case *c, int back)
     return replicas * 2 * c->shape.dim[3].extent * (pairs * c->shape.dim[2].extent * products + extra);
 }
 
-static void attention_holds_what_methods_say(void **state)
+HD_CASE(attention_holds_what_methods_say)
 {
-    (void)state;
     for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         job j = {.ranks = ranks};
         random_source source = {7 + (uint64_t)ranks};
@@ -162,18 +161,10 @@ static heddle_status linear_cases(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void linear_attention_holds_what_methods_say(void **state)
+HD_CASE(linear_attention_holds_what_methods_say)
 {
-    (void)state;
     for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         job j = {.ranks = ranks};
         HD_OK(heddle_run_ranks(ranks, "threads", linear_cases, &j));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(attention_holds_what_methods_say),
-                                       cmocka_unit_test(linear_attention_holds_what_methods_say)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -45,33 +45,29 @@ out:
     return st;
 }
 
-static void spaces(void **state)
+HD_CASE(spaces)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "threads", other_spaces, NULL));
     HD_OK(heddle_run_ranks(RANKS, "shm", other_spaces, NULL));
 }
 
-static void random_parts(void **state)
+HD_CASE(random_parts)
 {
-    (void)state;
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", moves_once, &h));
         HD_OK(heddle_run_ranks(RANKS, "shm", moves_once, &h));
     }
 }
 
-static void private_sources(void **state)
+HD_CASE(private_sources)
 {
-    (void)state;
     for (how h = {.seed = 1, .is_private = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "shm", moves_once, &h));
     }
 }
 
-static void messages_and_both(void **state)
+HD_CASE(messages_and_both)
 {
-    (void)state;
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         heddle_comm_options options;
         heddle_comm_options_init(&options);
@@ -113,9 +109,8 @@ out:
     return st;
 }
 
-static void two_in_flight(void **state)
+HD_CASE(two_in_flight)
 {
-    (void)state;
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", two_at_once, &h));
         HD_OK(heddle_run_ranks(RANKS, "shm", two_at_once, &h));
@@ -193,9 +188,8 @@ out:
     return st;
 }
 
-static void sums(void **state)
+HD_CASE(sums)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.pretend_hosts = 2;
@@ -206,13 +200,4 @@ static void sums(void **state)
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, adds_up, NULL));
     options.force_messages = 1;
     HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, adds_up, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(random_parts),      cmocka_unit_test(spaces),        cmocka_unit_test(private_sources),
-        cmocka_unit_test(messages_and_both), cmocka_unit_test(two_in_flight), cmocka_unit_test(sums),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -41,9 +41,8 @@ out:
     return st;
 }
 
-static void refusals_reach_all(void **state)
+HD_CASE(refusals_reach_all)
 {
-    (void)state;
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         on_all(one_refuses, &h);
     }
@@ -78,18 +77,8 @@ out:
     return st;
 }
 
-static void absent_ranks_are_named(void **state)
+HD_CASE(absent_ranks_are_named)
 {
-    (void)state;
     how h = {.seed = 3};
     on_all(one_stays_away, &h);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(refusals_reach_all),
-        cmocka_unit_test(absent_ranks_are_named),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -286,65 +286,57 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void one_to_four_ranks_share_memory(void **state)
+HD_CASE(one_to_four_ranks_share_memory)
 {
-    (void)state;
     for (int n = 1; n <= 4; n++) {
         mpirun_case(n, "world", PASSED, NULL);
     }
 }
 
-static void one_to_four_ranks_by_messages(void **state)
+HD_CASE(one_to_four_ranks_by_messages)
 {
-    (void)state;
     for (int n = 1; n <= 4; n++) {
         mpirun_case(n, "world forced", PASSED, NULL);
     }
 }
 
-static void two_pretended_hosts(void **state)
+HD_CASE(two_pretended_hosts)
 {
-    (void)state;
     for (int n = 2; n <= 4; n++) {
         mpirun_case(n, "world hosts", PASSED, NULL);
     }
 }
 
-static void a_borrowed_part_of_the_world(void **state)
+HD_CASE(a_borrowed_part_of_the_world)
 {
-    (void)state;
     mpirun_case(4, "split", PASSED, NULL);
     mpirun_case(3, "split forced", PASSED, NULL);
 }
 
-static void bytes_that_mpi_was_asked_to_move(void **state)
+HD_CASE(bytes_that_mpi_was_asked_to_move)
 {
-    (void)state;
     mpirun_case(2, "counted forced", PASSED, "libheddle_pmpi_count.so");
     mpirun_case(3, "counted forced", PASSED, "libheddle_pmpi_count.so");
     mpirun_case(4, "counted hosts", PASSED, "libheddle_pmpi_count.so");
     mpirun_case(4, "counted", PASSED, "libheddle_pmpi_count.so");
 }
 
-static void a_rank_that_stays_away(void **state)
+HD_CASE(a_rank_that_stays_away)
 {
-    (void)state;
     mpirun_case(3, "missing", AS_WANTED, NULL);
     mpirun_case(3, "missing later", AS_WANTED, NULL);
     mpirun_case(3, "missing later forced", AS_WANTED, NULL);
 }
 
-static void an_abort_reaches_everybody(void **state)
+HD_CASE(an_abort_reaches_everybody)
 {
-    (void)state;
     mpirun_case(3, "abort", AS_WANTED, NULL);
     mpirun_case(3, "abort forced", AS_WANTED, NULL);
     mpirun_case(3, "abort hosts", AS_WANTED, NULL);
 }
 
-static void wrong_use_is_refused(void **state)
+HD_CASE(wrong_use_is_refused)
 {
-    (void)state;
     mpirun_case(1, "wrong use", PASSED, NULL);
 }
 
@@ -353,15 +345,5 @@ int main(int argc, char **argv)
     if (mpirun_inside(argc, argv)) {
         return rank_main(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(one_to_four_ranks_share_memory),
-        cmocka_unit_test(one_to_four_ranks_by_messages),
-        cmocka_unit_test(two_pretended_hosts),
-        cmocka_unit_test(a_borrowed_part_of_the_world),
-        cmocka_unit_test(bytes_that_mpi_was_asked_to_move),
-        cmocka_unit_test(a_rank_that_stays_away),
-        cmocka_unit_test(an_abort_reaches_everybody),
-        cmocka_unit_test(wrong_use_is_refused),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

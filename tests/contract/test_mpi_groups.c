@@ -148,28 +148,24 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void groups_that_span_hosts(void **state)
+HD_CASE(groups_that_span_hosts)
 {
-    (void)state;
     mpirun_case(6, "groups hosts", PASSED, NULL);
 }
 
-static void groups_by_messages(void **state)
+HD_CASE(groups_by_messages)
 {
-    (void)state;
     mpirun_case(6, "groups forced", PASSED, NULL);
 }
 
-static void calls_that_differ(void **state)
+HD_CASE(calls_that_differ)
 {
-    (void)state;
     mpirun_case(3, "differ forced", PASSED, NULL);
     mpirun_case(3, "differ hosts", PASSED, NULL);
 }
 
-static void an_abort_between_quick_operations(void **state)
+HD_CASE(an_abort_between_quick_operations)
 {
-    (void)state;
     mpirun_case(3, "abort forced", PASSED, NULL);
     mpirun_case(3, "abort", PASSED, NULL);
     mpirun_case(3, "abort hosts", PASSED, NULL);
@@ -180,11 +176,5 @@ int main(int argc, char **argv)
     if (mpirun_inside(argc, argv)) {
         return rank_main(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(groups_that_span_hosts),
-        cmocka_unit_test(groups_by_messages),
-        cmocka_unit_test(calls_that_differ),
-        cmocka_unit_test(an_abort_between_quick_operations),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -81,16 +81,14 @@ static void run(int nranks, const char *what)
     assert_int_equal(code, AS_WANTED);
 }
 
-static void where_peers_share_memory(void **state)
+HD_CASE(where_peers_share_memory)
 {
-    (void)state;
     run(2, "sendrecv");
     run(3, "barrier");
 }
 
-static void where_all_is_messages(void **state)
+HD_CASE(where_all_is_messages)
 {
-    (void)state;
     run(3, "sendrecv forced");
     run(2, "barrier forced");
 }
@@ -100,9 +98,5 @@ int main(int argc, char **argv)
     if (mpirun_inside(argc, argv)) {
         return rank_main(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(where_peers_share_memory),
-        cmocka_unit_test(where_all_is_messages),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -40,9 +40,8 @@ static void check_type(const heddle_message *message, int64_t bytes, int64_t rea
     }
 }
 
-static void sizes_beyond_int(void **state)
+HD_CASE(sizes_beyond_int)
 {
-    (void)state;
     self();
     const int64_t many = ((int64_t)5 << 30) + 7; /* 4 GiB and more, no multiple of anything */
     check_type(&(heddle_message){.run_bytes = 100}, 100, 100);
@@ -64,9 +63,8 @@ static void sizes_beyond_int(void **state)
 }
 
 /* Each fits one receive only, or comes out somewhere else. */
-static void messages_of_a_pair_match_in_order(void **state)
+HD_CASE(messages_of_a_pair_match_in_order)
 {
-    (void)state;
     mpi_transport *t = self();
     enum { EACH = 5, ROOM = 64 };
     heddle_message m[2 * EACH];
@@ -90,13 +88,4 @@ static void messages_of_a_pair_match_in_order(void **state)
         }
     }
     mpi_exchange_destroy(t, made);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(sizes_beyond_int),
-        cmocka_unit_test(messages_of_a_pair_match_in_order),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -8,14 +8,13 @@
 
 /* --- attached ----------------------------------------------------------------------------------------------------- */
 
-static heddle_status attached(heddle_comm *comm, void *arg)
+HD_RANK_CASE(attached, "3 shm cuda host", "1 threads cuda host", "3 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     char wanted[32];
     void *memory = NULL;
     int rank = heddle_comm_rank(comm);
     hd_stray stray;
-    (void)arg;
     snprintf(wanted, sizeof wanted, "; device cuda:%d (", rank % 2);
     CHECK(heddle_comm_device(comm) == rank % 2);
     CHECK(strstr(heddle_comm_describe(comm), wanted) != NULL);
@@ -35,22 +34,8 @@ out:
     return st;
 }
 
-static void attached_to_threads(void **state)
+HD_CASE(no_such_device)
 {
-    (void)state;
-    run(1, "threads", "cuda", attached);
-    run(3, "threads", "cuda", attached);
-}
-
-static void attached_to_processes(void **state)
-{
-    (void)state;
-    run(3, "shm", "cuda", attached);
-}
-
-static void no_such_device(void **state)
-{
-    (void)state;
     static const struct {
         const char *devices, *asked, *sentence;
     } cases[] = {{"2", "cuda:2", "no device cuda:2: this process sees 2"},
@@ -58,7 +43,6 @@ static void no_such_device(void **state)
                  {"-1", "cuda", "no cuda device: there is no NVIDIA driver on this machine"}};
     heddle_comm_options options;
     heddle_comm_options_init(&options);
-    device_sim_here();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pid_t pid = fork(); /* the emulator reads its environment once */
         if (pid == 0) {
@@ -78,9 +62,8 @@ static void no_such_device(void **state)
     }
 }
 
-static void buffers_outlive_the_communicator(void **state)
+HD_CASE(buffers_outlive_the_communicator)
 {
-    (void)state;
     device_sim sim;
     void *memory[2];
     heddle_comm *comm = alone();
@@ -94,9 +77,8 @@ static void buffers_outlive_the_communicator(void **state)
     assert_int_equal(sim.device_bytes(), 0);
 }
 
-static void out_of_memory(void **state)
+HD_CASE(out_of_memory)
 {
-    (void)state;
     void *memory = NULL;
     setenv("HEDDLE_CUDASIM_MEMORY", "1", 1);
     heddle_comm *comm = alone();
@@ -107,9 +89,8 @@ static void out_of_memory(void **state)
     heddle_comm_destroy(comm);
 }
 
-static void a_fork_has_no_device(void **state)
+HD_CASE(a_fork_has_no_device)
 {
-    (void)state;
     heddle_comm *comm = alone();
     pid_t pid = fork();
     if (pid == 0) {
@@ -133,7 +114,7 @@ static void a_fork_has_no_device(void **state)
 /* --- pointers ----------------------------------------------------------------------------------------------------- */
 
 /* Rank 1 comes with a pointer of the wrong kind: both hear of it, and the plan goes on. */
-static heddle_status strays(heddle_comm *comm, void *arg)
+HD_RANK_CASE(pointers_are_looked_up, "2 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
@@ -142,7 +123,6 @@ static heddle_status strays(heddle_comm *comm, void *arg)
     void *other = NULL;
     const hd_device *device = hd_comm_device(comm);
     int is_wrong = heddle_comm_rank(comm) == 1;
-    (void)arg;
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(heddle_reshard_parse(&line, "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp"));
     HD_TRY(heddle_reshard_create_line(&on_host, comm, &line, NULL));
@@ -167,19 +147,12 @@ out:
     return st;
 }
 
-static void pointers_are_looked_up(void **state)
-{
-    (void)state;
-    run(2, "threads", "cuda", strays);
-}
-
-static heddle_status asks_wrongly(heddle_comm *comm, void *arg)
+HD_RANK_CASE(what_is_not_there, "1 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard *reshard = NULL;
     heddle_reshard_line line;
     heddle_reshard_options options;
-    (void)arg;
     heddle_reshard_options_init(&options);
     options.space = HEDDLE_SPACE_DEVICE;
     options.device = heddle_comm_device(comm) + 1;
@@ -198,12 +171,6 @@ static heddle_status asks_wrongly(heddle_comm *comm, void *arg)
     CHECK(says("attention: memory of device 0, but it works in host memory only"));
 out:
     return st;
-}
-
-static void what_is_not_there(void **state)
-{
-    (void)state;
-    run(1, "threads", "cuda", asks_wrongly);
 }
 
 /* Rank 1 opens without the device that rank 0 asks for: nobody waits for the deadline, nobody goes on alone. */
@@ -225,13 +192,11 @@ static heddle_status only_one_asks(int rank)
     return st;
 }
 
-static void one_rank_asks_for_a_device(void **state)
+HD_CASE(one_rank_asks_for_a_device)
 {
-    (void)state;
     const int64_t start_ns = hd_now_ns();
     pid_t pid[2];
     char key[32];
-    device_sim_here();
     setenv("HEDDLE_SIZE", "2", 1);
     snprintf(key, sizeof key, "one-asks-%d", (int)getpid());
     setenv("HEDDLE_KEY", key, 1);
@@ -252,20 +217,4 @@ static void one_rank_asks_for_a_device(void **state)
     }
     assert_true(mismatches > 0);
     assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(10));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attached_to_threads),
-        cmocka_unit_test(attached_to_processes),
-        cmocka_unit_test(no_such_device),
-        cmocka_unit_test(buffers_outlive_the_communicator),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(a_fork_has_no_device),
-        cmocka_unit_test(pointers_are_looked_up),
-        cmocka_unit_test(what_is_not_there),
-        cmocka_unit_test(one_rank_asks_for_a_device),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

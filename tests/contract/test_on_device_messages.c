@@ -59,13 +59,12 @@ out:
 }
 
 /* Rank 1 sends less than rank 0 wants: an error of what was enqueued. */
-static heddle_status differ(heddle_comm *comm, void *arg)
+HD_RANK_CASE(sizes_that_differ_are_an_error, "2 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     hd_messages m = {0};
     char *memory = NULL;
     int rank = heddle_comm_rank(comm);
-    (void)arg;
     HD_TRY(begin(&m, comm));
     HD_TRY(heddle_buffer_alloc((void **)&memory, comm, 64, HEDDLE_SPACE_DEVICE));
     heddle_device_message one = {memory, 32 - rank, 1 - rank};
@@ -86,32 +85,23 @@ out:
     return st;
 }
 
-static void numbers_go_around(void **state)
+HD_CASE(numbers_go_around)
 {
-    (void)state;
     setenv("HEDDLE_CUDASIM_DEVICES", "4", 1); /* ranks of one device would share its default stream */
     for (int n = 2; n <= 4; n++) {
         run(n, "threads", "cuda", around);
     }
 }
 
-static void numbers_go_around_processes(void **state)
+HD_CASE(numbers_go_around_processes)
 {
-    (void)state;
     setenv("HEDDLE_CUDASIM_DEVICES", "3", 1);
     run(3, "shm", "cuda", around);
 }
 
-static void sizes_that_differ_are_an_error(void **state)
-{
-    (void)state;
-    run(2, "threads", "cuda", differ);
-}
-
 /* Versions, and libraries that are not there. */
-static void what_cannot_be_used_is_refused(void **state)
+HD_CASE(what_cannot_be_used_is_refused)
 {
-    (void)state;
     heddle_comm *comm = alone();
     hd_messages m;
     hd_device other = *hd_comm_device(comm);
@@ -139,15 +129,4 @@ static void what_cannot_be_used_is_refused(void **state)
     assert_int_equal(hd_messages_load(&m, "cuda", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
     assert_true(says("it has no heddle_device_messages_v1"));
     heddle_comm_destroy(comm);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(numbers_go_around),
-        cmocka_unit_test(numbers_go_around_processes),
-        cmocka_unit_test(sizes_that_differ_are_an_error),
-        cmocka_unit_test(what_cannot_be_used_is_refused),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -13,24 +13,21 @@ static void all_lines(const char *transport, rc_mode mode)
     }
 }
 
-static void between_threads(void **state)
+HD_CASE(between_threads)
 {
-    (void)state;
     all_lines("threads", (rc_mode){.tuning = HEDDLE_TUNING_RULES});
     all_lines("threads", (rc_mode){.tuning = HEDDLE_TUNING_RULES, .padded = 1});
     all_lines("threads", (rc_mode){.tuning = HEDDLE_TUNING_RULES, .split_phase = 1});
 }
 
-static void between_processes(void **state)
+HD_CASE(between_processes)
 {
-    (void)state;
     all_lines("shm", (rc_mode){.tuning = HEDDLE_TUNING_RULES});
     all_lines("shm", (rc_mode){.tuning = HEDDLE_TUNING_RULES, .padded = 1, .split_phase = 1});
 }
 
-static void random_problems(void **state)
+HD_CASE(random_problems)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(60000);
     uint64_t seed = 31;
     for (int n = 1; n <= 4; n++) {
@@ -52,20 +49,8 @@ out:
     return st;
 }
 
-static void in_axis_groups(void **state)
+HD_CASE(in_axis_groups)
 {
-    (void)state;
     device_job job = DEVICE_JOB((rc_mode){.tuning = HEDDLE_TUNING_RULES}, device_lines);
     run_by_nccl(4, in_group, &job);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(between_threads),
-        cmocka_unit_test(between_processes),
-        cmocka_unit_test(random_problems),
-        cmocka_unit_test(in_axis_groups),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -60,9 +60,8 @@ static attempt get_attempt(void)
     return out;
 }
 
-static void every_call_of_the_device_may_fail(void **state)
+HD_CASE(every_call_of_the_device_may_fail)
 {
-    (void)state;
     attempt a = get_attempt();
     device_sim sim;
     HD_OK(device_sim_get(&sim));
@@ -76,22 +75,12 @@ static void every_call_of_the_device_may_fail(void **state)
 }
 
 /* The greeting: rank 1 hears nothing of rank 0's failure from NCCL. */
-static void a_silent_nccl_may_fail(void **state)
+HD_CASE(a_silent_nccl_may_fail)
 {
-    (void)state;
     attempt a = get_attempt();
     a.fail_at = a.nccl.fail_at;
     a.error = 3;
     setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
     try_all(&a, 6, 9, 1);
     assert_true(a.failed > 2);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(every_call_of_the_device_may_fail),
-        cmocka_unit_test(a_silent_nccl_may_fail),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -66,9 +66,8 @@ out:
     return st;
 }
 
-static void ranks_are_those_of_nccl(void **state)
+HD_CASE(ranks_are_those_of_nccl)
 {
-    (void)state;
     lender l = get_lender((int[]){3, 1});
     HD_OK(heddle_run_ranks(RANKS, "shm", borrows, &l));
     HD_OK(heddle_run_ranks(RANKS, "threads", borrows, &l));
@@ -96,9 +95,8 @@ out:
     return st;
 }
 
-static void a_rank_that_does_not_come_is_said(void **state)
+HD_CASE(a_rank_that_does_not_come_is_said)
 {
-    (void)state;
     lender l = get_lender((int[]){0, 1});
     l.options.deadline_ms = 300;
     HD_OK(heddle_run_ranks(RANKS, "shm", comes_alone, &l));
@@ -115,9 +113,8 @@ out:
     return st;
 }
 
-static void ranks_of_several_hosts_meet_by_tcp(void **state)
+HD_CASE(ranks_of_several_hosts_meet_by_tcp)
 {
-    (void)state;
     lender l = get_lender((int[]){2, 0});
     l.by = "tcp";
     HD_OK(heddle_run_ranks(RANKS, "shm", elsewhere, &l));
@@ -149,9 +146,8 @@ out:
     return st;
 }
 
-static void who_gives_up_on_another_host_is_heard(void **state)
+HD_CASE(who_gives_up_on_another_host_is_heard)
 {
-    (void)state;
     lender l = get_lender((int[]){0, 1});
     l.options.pretend_hosts = 2;
     HD_OK(heddle_run_ranks(RANKS, "shm", goes, &l));
@@ -180,9 +176,8 @@ out:
     return st;
 }
 
-static void options_that_differ_are_refused(void **state)
+HD_CASE(options_that_differ_are_refused)
 {
-    (void)state;
     lender l = get_lender((int[]){0, 0});
     HD_OK(heddle_run_ranks(RANKS, "shm", differs, &l));
 }
@@ -212,9 +207,8 @@ out:
 }
 
 /* Whichever it is: no rank goes on alone, and what is borrowed is still the caller's to end. */
-static void every_call_may_fail(void **state)
+HD_CASE(every_call_may_fail)
 {
-    (void)state;
     lender l = get_lender((int[]){0, 1});
     l.options.deadline_ms = 150;
     for (l.fails_at = 1; l.fails_at <= 28; l.fails_at += 3) {
@@ -224,17 +218,4 @@ static void every_call_may_fail(void **state)
         assert_true(went[0] != HEDDLE_OK && went[1] != HEDDLE_OK);
         assert_int_equal(l.sim.comms(), 0);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(ranks_are_those_of_nccl),
-        cmocka_unit_test(a_rank_that_does_not_come_is_said),
-        cmocka_unit_test(ranks_of_several_hosts_meet_by_tcp),
-        cmocka_unit_test(who_gives_up_on_another_host_is_heard),
-        cmocka_unit_test(options_that_differ_are_refused),
-        cmocka_unit_test(every_call_may_fail),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

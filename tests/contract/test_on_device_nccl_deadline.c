@@ -47,9 +47,8 @@ out:
     return st;
 }
 
-static void what_waits_behind_hides_nothing(void **state)
+HD_CASE(what_waits_behind_hides_nothing)
 {
-    (void)state;
     static char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
     for (int i = 0; i < 2; i++) {
         is_over = 0;
@@ -90,9 +89,8 @@ out:
     return st;
 }
 
-static void another_stream_hides_nothing(void **state)
+HD_CASE(another_stream_hides_nothing)
 {
-    (void)state;
     is_over = 0;
     run_by_nccl(4, two_streams, NULL);
 }
@@ -124,9 +122,8 @@ out:
     return st;
 }
 
-static void many_may_be_under_way(void **state)
+HD_CASE(many_may_be_under_way)
 {
-    (void)state;
     run_by_nccl(2, many_wait, NULL);
 }
 
@@ -181,9 +178,8 @@ out:
     return st;
 }
 
-static void what_is_lent_is_left_to_its_owner(void **state)
+HD_CASE(what_is_lent_is_left_to_its_owner)
 {
-    (void)state;
     static const char *const lines[] = {"i32[t=6 s=8] on [sp=2]: t@sp -> s@sp", "i32[t=6 s=8] on [sp=2]: sum@sp -> *"};
     for (int i = 0; i < 2; i++) {
         lender l = {.sim = get_sim(), .line = lines[i], .fails_half_way = i};
@@ -193,15 +189,4 @@ static void what_is_lent_is_left_to_its_owner(void **state)
         HD_OK(heddle_run_ranks(2, "threads", is_left, &l));
         assert_int_equal(l.sim.comms(), 0);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(what_waits_behind_hides_nothing),
-        cmocka_unit_test(another_stream_hides_nothing),
-        cmocka_unit_test(many_may_be_under_way),
-        cmocka_unit_test(what_is_lent_is_left_to_its_owner),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -72,9 +72,8 @@ out:
     return st;
 }
 
-static void survivors_end_and_say_who(void **state)
+HD_CASE(survivors_end_and_say_who)
 {
-    (void)state;
     deaths d = {.sim = get_sim(), .options = by_nccl(60000)};
     d.found = mmap(NULL, RANKS * sizeof *d.found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     d.options.device = NULL;
@@ -126,18 +125,8 @@ out:
     return st;
 }
 
-static void a_rank_that_is_refused_tells_the_others(void **state)
+HD_CASE(a_rank_that_is_refused_tells_the_others)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(60000);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, one_is_refused, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(survivors_end_and_say_who),
-        cmocka_unit_test(a_rank_that_is_refused_tells_the_others),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

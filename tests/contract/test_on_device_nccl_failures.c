@@ -30,9 +30,8 @@ out:
 }
 
 /* The n-th call of NCCL fails, whichever it is. */
-static void every_call_may_fail(void **state)
+HD_CASE(every_call_may_fail)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(10000);
     nccl_sim sim = get_sim();
     int n = 1, failed = 0;
@@ -54,9 +53,8 @@ static void every_call_may_fail(void **state)
     assert_true(failed > 15);
 }
 
-static void a_group_may_fail(void **state)
+HD_CASE(a_group_may_fail)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(10000);
     nccl_sim sim = get_sim();
     for (int n = 1; n <= 6; n++) { /* the first two while attaching */
@@ -104,9 +102,8 @@ out:
     return st;
 }
 
-static void a_rank_that_does_not_come_ends_at_the_deadline(void **state)
+HD_CASE(a_rank_that_does_not_come_ends_at_the_deadline)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(1000);
     nccl_sim sim = get_sim();
     setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
@@ -138,9 +135,8 @@ out:
     return st;
 }
 
-static void a_rank_that_dies_is_named(void **state)
+HD_CASE(a_rank_that_dies_is_named)
 {
-    (void)state;
     heddle_comm_options options = by_nccl(60000);
     int64_t began_ns = hd_now_ns();
     assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);
@@ -157,9 +153,8 @@ static heddle_status nothing(heddle_comm *comm, void *arg)
 }
 
 /* Asked for it is an error; `auto` takes the next wire and says why. */
-static void an_older_nccl_is_refused(void **state)
+HD_CASE(an_older_nccl_is_refused)
 {
-    (void)state;
     char wire[300] = "";
     heddle_comm_options options = by_nccl(10000);
     setenv("HEDDLE_NCCLSIM_VERSION", "21803", 1);
@@ -204,9 +199,8 @@ out:
     return st;
 }
 
-static void execute_only_enqueues(void **state)
+HD_CASE(execute_only_enqueues)
 {
-    (void)state;
     run_by_nccl(RANKS, goes_on, NULL);
 }
 
@@ -251,9 +245,8 @@ out:
     return st;
 }
 
-static void streams_take_turns(void **state)
+HD_CASE(streams_take_turns)
 {
-    (void)state;
     run_by_nccl(RANKS, on_two_streams, NULL);
 }
 
@@ -299,9 +292,8 @@ static heddle_status captured(heddle_comm *comm, void *arg)
     return one_captured(comm);
 }
 
-static void a_captured_execution_is_replayed(void **state)
+HD_CASE(a_captured_execution_is_replayed)
 {
-    (void)state;
     run_by_nccl(RANKS, captured, NULL);
 }
 
@@ -331,9 +323,8 @@ out:
     return st;
 }
 
-static void a_lent_communicator_is_left_alone(void **state)
+HD_CASE(a_lent_communicator_is_left_alone)
 {
-    (void)state;
     (void)by_nccl(10000);
     lenders l = {.sim = get_sim()};
     assert_int_equal(l.sim.get_id(&l.id), 0);
@@ -344,20 +335,4 @@ static void a_lent_communicator_is_left_alone(void **state)
         assert_int_equal(l.sim.destroy(l.comm[r]), 0);
     }
     assert_int_equal(l.sim.comms(), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),
-        cmocka_unit_test(streams_take_turns),
-        cmocka_unit_test(every_call_may_fail),
-        cmocka_unit_test(a_group_may_fail),
-        cmocka_unit_test(a_rank_that_does_not_come_ends_at_the_deadline),
-        cmocka_unit_test(a_rank_that_dies_is_named),
-        cmocka_unit_test(an_older_nccl_is_refused),
-        cmocka_unit_test(a_captured_execution_is_replayed),
-        cmocka_unit_test(a_lent_communicator_is_left_alone),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

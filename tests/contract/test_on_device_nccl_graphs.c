@@ -39,9 +39,8 @@ out:
     return st;
 }
 
-static void a_capture_may_follow_at_once(void **state)
+HD_CASE(a_capture_may_follow_at_once)
 {
-    (void)state;
     for (int mode = 0; mode < MODES; mode++) {
         run_by_nccl(RANKS, warm_then_captured, &mode);
     }
@@ -78,9 +77,8 @@ out:
     return st;
 }
 
-static void the_watch_harms_no_capture(void **state)
+HD_CASE(the_watch_harms_no_capture)
 {
-    (void)state;
     run_by_nccl(RANKS, captured_meanwhile, NULL);
 }
 
@@ -153,9 +151,8 @@ out:
                : st;
 }
 
-static void a_graph_may_outlive_its_communicator(void **state)
+HD_CASE(a_graph_may_outlive_its_communicator)
 {
-    (void)state;
     heddle_comm *comm = NULL;
     heddle_comm_options options = by_nccl(1000);
     device_sim sim;
@@ -194,9 +191,8 @@ out:
     return st;
 }
 
-static void a_rank_may_leave_before_others(void **state)
+HD_CASE(a_rank_may_leave_before_others)
 {
-    (void)state;
     ends e = {.sim = get_sim()};
     e.sim.end_together(RANKS);
     HD_OK(heddle_run_ranks(RANKS, "threads", leaves_early, &e));
@@ -204,15 +200,4 @@ static void a_rank_may_leave_before_others(void **state)
         usleep(1000);
     }
     assert_int_equal(e.sim.comms(), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_capture_may_follow_at_once),
-        cmocka_unit_test(the_watch_harms_no_capture),
-        cmocka_unit_test(a_graph_may_outlive_its_communicator),
-        cmocka_unit_test(a_rank_may_leave_before_others),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

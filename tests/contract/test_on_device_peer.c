@@ -11,13 +11,12 @@ enum { REPLAYS = 100 };
 /* --- enqueued ----------------------------------------------------------------------------------------------------- */
 
 /* Rank 0's stream does not move; both ranks' calls come back, several of them. */
-static heddle_status only_enqueues(heddle_comm *comm, void *arg)
+HD_RANK_CASE(execute_only_enqueues, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     int holds = heddle_comm_rank(comm) == 0;
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(enqueue_round(&o, 1));
     HD_TRY(device_settle(comm, o.stream));
@@ -46,20 +45,13 @@ out:
     return st;
 }
 
-static void execute_only_enqueues(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, only_enqueues);
-}
-
 /* Split, with another stream that waits. Both ranks have one device. */
-static heddle_status is_split(heddle_comm *comm, void *arg)
+HD_RANK_CASE(start_and_wait_on, "2 threads cuda:0 peer", "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
     heddle_stream other = NULL;
     int done = 0;
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(o.device->library->stream_create(&other, o.device->number));
     for (int round = 0; round < 5; round++) {
@@ -82,23 +74,15 @@ out:
     return st;
 }
 
-static void start_and_wait_on(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda:0", HEDDLE_WIRE_PEER, is_split);
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_split);
-}
-
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 /* Captured without having run before; every replay moves what src holds by then. */
-static heddle_status is_captured(heddle_comm *comm, void *arg)
+HD_RANK_CASE(graphs_are_replayed, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
     void *graph = NULL;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(o.sim.capture(o.stream, 1));
     HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
@@ -120,20 +104,13 @@ out:
     return st;
 }
 
-static void graphs_are_replayed(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_captured);
-}
-
 /* --- who does not come -------------------------------------------------------------------------------------------- */
 
 /* Rank 1 does not come. Rank 0's stream ends by itself, and then both hear who was missing. */
-static heddle_status is_late(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_rank_that_does_not_come_is_named, "2 shm cuda peer", "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 300));
     if (heddle_comm_rank(comm) == 0) {
         const int64_t began_ns = hd_now_ns();
@@ -156,26 +133,13 @@ out:
     return st;
 }
 
-static void a_rank_that_does_not_come_is_named(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_late);
-}
-
-static void a_process_that_does_not_come_is_named(void **state)
-{
-    (void)state;
-    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, is_late);
-}
-
 /* Rank 1 gives up while rank 0's host waits for its stream and asks heddle nothing. */
 static atomic_int is_enqueued;
 
-static heddle_status is_aborted(heddle_comm *comm, void *arg)
+HD_RANK_CASE(an_abort_frees_the_stream, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     if (heddle_comm_rank(comm) == 1) {
         while (!atomic_load(&is_enqueued)) {
@@ -197,19 +161,12 @@ out:
     return st;
 }
 
-static void an_abort_frees_the_stream(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_aborted);
-}
-
 /* What is refused on one rank ends the others' waits. */
-static heddle_status is_refused(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_refusal_ends_waits, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
     int is_wrong = heddle_comm_rank(comm) == 1;
-    (void)arg;
     HD_TRY(own_set_up(&o, comm, 0));
     st = heddle_reshard_execute(o.f.reshard, is_wrong ? o.f.sent : o.f.src, o.f.dst, o.stream);
     if (is_wrong) {
@@ -224,31 +181,9 @@ out:
     return st;
 }
 
-static void a_refusal_ends_waits(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, is_refused);
-}
-
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static void every_call_can_fail(void **state)
+HD_CASE(every_call_can_fail)
 {
-    (void)state;
     each_call_fails(HEDDLE_WIRE_PEER, 8192, 8192);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(execute_only_enqueues),
-        cmocka_unit_test(start_and_wait_on),
-        cmocka_unit_test(graphs_are_replayed),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(a_process_that_does_not_come_is_named),
-        cmocka_unit_test(an_abort_frees_the_stream),
-        cmocka_unit_test(a_refusal_ends_waits),
-        cmocka_unit_test(every_call_can_fail),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -85,9 +85,8 @@ out:
     return st;
 }
 
-static void arrays_are_the_callers_again(void **state)
+HD_CASE(arrays_are_the_callers_again)
 {
-    (void)state;
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_written_again);
 }
 
@@ -119,9 +118,8 @@ out:
     return st;
 }
 
-static void arrays_that_are_not_the_callers_yet_are_said(void **state)
+HD_CASE(arrays_that_are_not_the_callers_yet_are_said)
 {
-    (void)state;
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_held_up);
 }
 
@@ -156,9 +154,8 @@ out:
 }
 
 /* Whichever it is: the other rank's launch does not wait for one that will not come. */
-static void others_are_told(void **state)
+HD_CASE(others_are_told)
 {
-    (void)state;
     int failed = 0;
     for (fails_at = 1; fails_at <= CALLS; fails_at++) {
         over = 0;
@@ -213,19 +210,7 @@ out:
     return st;
 }
 
-static void what_peers_replay_finds_its_memory(void **state)
+HD_CASE(what_peers_replay_finds_its_memory)
 {
-    (void)state;
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, was_captured);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(arrays_are_the_callers_again),
-        cmocka_unit_test(arrays_that_are_not_the_callers_yet_are_said),
-        cmocka_unit_test(others_are_told),
-        cmocka_unit_test(what_peers_replay_finds_its_memory),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

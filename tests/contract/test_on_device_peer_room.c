@@ -49,14 +49,12 @@ out:
     return st;
 }
 
-static void launches_fit_the_device(void **state)
+HD_CASE(launches_fit_the_device)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = "cuda:0";
     options.wire = HEDDLE_WIRE_PEER;
-    device_sim_here();
     for (int processors = 3; processors <= 5; processors += 2) {
         HD_OK(heddle_run_ranks_with(2, "threads", &options, shares_blocks, &processors));
     }
@@ -124,15 +122,13 @@ out:
     return st;
 }
 
-static void streams_may_wait_instead(void **state)
+HD_CASE(streams_may_wait_instead)
 {
-    (void)state;
     char nonsense[] = "HEDDLE_DEVICE_SYNC is 'luck', wanted flags or events";
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = "cuda:0";
     options.wire = HEDDLE_WIRE_PEER;
-    device_sim_here();
     HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){0}));
     setenv("HEDDLE_DEVICE_SYNC", "events", 1);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){1}));
@@ -140,13 +136,4 @@ static void streams_may_wait_instead(void **state)
     setenv("HEDDLE_DEVICE_SYNC", "luck", 1);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, is_refused_by_name, nonsense));
     unsetenv("HEDDLE_DEVICE_SYNC");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(launches_fit_the_device),
-        cmocka_unit_test(streams_may_wait_instead),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

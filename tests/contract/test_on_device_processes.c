@@ -27,13 +27,12 @@ static const char *const direct = "at its place in the peers' memory", *const la
 
 /* Buffers that were there before the plan are stored to; later ones, and memory of the caller's own, get a copy. Both
  * by turns, and differently on both ranks. */
-static heddle_status comes_right(heddle_comm *comm, void *arg)
+HD_RANK_CASE(any_memory_will_do, "2 shm cuda peer", "2 shm cuda:0 peer")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0}, late = {0};
     const hd_device *device = hd_comm_device(comm);
     void *own = NULL;
-    (void)arg;
     HD_TRY(device_set_up(&late, comm, 0));
     HD_TRY(device->library->alloc(&own, device->number, sizeof f.got));
     for (int round = 0; round < 3; round++) {
@@ -61,13 +60,6 @@ out:
     device_tear_down(&f);
     device_tear_down(&late);
     return st;
-}
-
-static void any_memory_will_do(void **state)
-{
-    (void)state;
-    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, comes_right);
-    run_on(2, "shm", "cuda:0", HEDDLE_WIRE_PEER, comes_right);
 }
 
 /* --- memory that the program has mapped --------------------------------------------------------------------------- */
@@ -117,13 +109,12 @@ out:
 }
 
 /* The same array before it is lent, which costs a copy, and of another plan after. */
-static heddle_status lends(heddle_comm *comm, void *arg)
+HD_RANK_CASE(memory_may_be_lent, "2 shm cuda peer", "2 shm cuda:0 peer")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0}, g = {0};
     void *at[2] = {NULL, NULL};
     int32_t *own = NULL;
-    (void)arg;
     HD_TRY(map_pieces(at, comm));
     HD_TRY(device_set_up(&f, comm, 0));
     own = f.dst;
@@ -151,35 +142,25 @@ out:
     return st;
 }
 
-static heddle_status has_no_use_for_it(heddle_comm *comm, void *arg)
+HD_RANK_CASE(by_host_there_is_no_use_for_it, "2 shm cuda host")
 {
     heddle_status st = HEDDLE_OK;
     void *at[2] = {&st, &st};
-    (void)arg;
     CHECK(heddle_comm_lend_peers(comm, at, 8) == HEDDLE_ERR_UNSUPPORTED && says("wire host"));
     st = heddle_comm_barrier(comm);
 out:
     return st;
 }
 
-static void memory_may_be_lent(void **state)
-{
-    (void)state;
-    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, lends);
-    run_on(2, "shm", "cuda:0", HEDDLE_WIRE_PEER, lends);
-    run_on(2, "shm", "cuda", HEDDLE_WIRE_HOST, has_no_use_for_it);
-}
-
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 /* One into mapped memory on rank 0 and into memory that is not on rank 1; other executions come between. */
-static heddle_status is_captured(heddle_comm *comm, void *arg)
+HD_RANK_CASE(graphs_stay_valid, "2 shm cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0}, first = {0};
     device_sim sim;
     void *graph = NULL, *stream = NULL;
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&first, comm, 0));
     HD_TRY(device_set_up(&f, comm, 0));
@@ -209,12 +190,6 @@ out:
     return st;
 }
 
-static void graphs_stay_valid(void **state)
-{
-    (void)state;
-    run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, is_captured);
-}
-
 /* --- who does not come -------------------------------------------------------------------------------------------- */
 
 /* Rank 1 is killed; rank 0 waits for its stream, and asks heddle nothing until that has ended. */
@@ -242,16 +217,14 @@ out:
     return st;
 }
 
-static void a_rank_that_dies_is_named(void **state)
+HD_CASE(a_rank_that_dies_is_named)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = "cuda";
     options.wire = HEDDLE_WIRE_PEER;
     const int64_t began_ns = hd_now_ns();
     const holdings before = holdings_now();
-    device_sim_here();
     assert_int_equal(heddle_run_ranks_with(2, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);
     assert_true(says("rank 1 was killed by signal 9"));
     assert_nothing_left(before);
@@ -270,9 +243,8 @@ out:
     return st;
 }
 
-static void events_are_for_threads(void **state)
+HD_CASE(events_are_for_threads)
 {
-    (void)state;
     setenv("HEDDLE_DEVICE_SYNC", "events", 1);
     run_on(2, "shm", "cuda", HEDDLE_WIRE_PEER, has_no_events);
     unsetenv("HEDDLE_DEVICE_SYNC");
@@ -340,19 +312,7 @@ out:
     return st;
 }
 
-static void every_call_can_fail(void **state)
+HD_CASE(every_call_can_fail)
 {
-    (void)state;
-    device_sim_here();
     HD_OK(heddle_run_ranks_with(2, "shm", NULL, each_fails, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(any_memory_will_do),     cmocka_unit_test(memory_may_be_lent),
-        cmocka_unit_test(graphs_stay_valid),      cmocka_unit_test(a_rank_that_dies_is_named),
-        cmocka_unit_test(events_are_for_threads), cmocka_unit_test(every_call_can_fail),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

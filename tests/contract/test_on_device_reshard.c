@@ -12,7 +12,6 @@ static const char *const timed_lines[] = {
 static heddle_comm_options on_device(void)
 {
     heddle_comm_options options;
-    device_sim_here();
     heddle_comm_options_init(&options);
     options.device = "cuda";
     return options;
@@ -27,9 +26,8 @@ static void run(const char *transport, const heddle_comm_options *options, rc_mo
     }
 }
 
-static void between_threads(void **state)
+HD_CASE(between_threads)
 {
-    (void)state;
     heddle_comm_options options = on_device();
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_HOST};
     for (int i = 0; i < 2; i++) {
@@ -44,9 +42,8 @@ static void between_threads(void **state)
 }
 
 /* No kernel waits for another rank's. */
-static void by_events(void **state)
+HD_CASE(by_events)
 {
-    (void)state;
     heddle_comm_options options = on_device();
     options.wire = HEDDLE_WIRE_PEER;
     setenv("HEDDLE_DEVICE_SYNC", "events", 1);
@@ -55,9 +52,8 @@ static void by_events(void **state)
     unsetenv("HEDDLE_DEVICE_SYNC");
 }
 
-static void between_processes(void **state)
+HD_CASE(between_processes)
 {
-    (void)state;
     heddle_comm_options options = on_device();
     run("shm", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("shm", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES, .memory = HEDDLE_MEMORY_ANY});
@@ -66,16 +62,14 @@ static void between_processes(void **state)
     run("shm", &options, (rc_mode){.tuning = HEDDLE_TUNING_RULES});
 }
 
-static void after_trials(void **state)
+HD_CASE(after_trials)
 {
-    (void)state;
     heddle_comm_options options = on_device();
     run("shm", &options, (rc_mode){.tuning = HEDDLE_TUNING_TRIALS, .memory = HEDDLE_MEMORY_ANY});
 }
 
-static void random_problems(void **state)
+HD_CASE(random_problems)
 {
-    (void)state;
     static const int ranks[] = {2, 3, 4, 6};
     uint64_t seed = 11;
     heddle_comm_options options = on_device();
@@ -83,13 +77,4 @@ static void random_problems(void **state)
         options.wire = i % 2 == 0 ? HEDDLE_WIRE_PEER : HEDDLE_WIRE_HOST;
         HD_OK(heddle_run_ranks_with(ranks[i / 2], "threads", &options, device_check_random, &seed));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(between_threads), cmocka_unit_test(by_events),       cmocka_unit_test(between_processes),
-        cmocka_unit_test(after_trials),    cmocka_unit_test(random_problems),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -108,7 +108,8 @@ out:
     return st;
 }
 
-static heddle_status forward(heddle_comm *comm, void *arg)
+HD_RANK_CASE(forward_as_on_the_host, "4 shm cuda host", "1 threads cuda peer", "3 threads cuda peer",
+             "1 threads cuda host", "3 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     fixture f = {0};
@@ -116,7 +117,6 @@ static heddle_status forward(heddle_comm *comm, void *arg)
     heddle_tensor on_host;
     int times = 0;
     heddle_session_counters counters = {.struct_bytes = sizeof counters};
-    (void)arg;
     HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(twofold_make(&x, comm));
@@ -146,7 +146,7 @@ out:
 }
 
 /* The same gradients through both sessions: the same bits come out. */
-static heddle_status backward(heddle_comm *comm, void *arg)
+HD_RANK_CASE(backward_as_on_the_host, "3 threads cuda peer", "3 threads cuda host")
 {
     heddle_status st = HEDDLE_OK;
     fixture f = {0};
@@ -154,7 +154,6 @@ static heddle_status backward(heddle_comm *comm, void *arg)
     twofold dx = {0};
     heddle_tensor host;
     void *memory = malloc(ROOM_BYTES);
-    (void)arg;
     HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(open_session(&on_host, comm, &f, HEDDLE_SPACE_HOST));
@@ -179,7 +178,7 @@ out:
 }
 
 /* A pass in a graph: what x holds at each replay goes through all stages, and the device counts it. */
-static heddle_status captured(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_pass_in_a_graph, "2 threads cuda peer")
 {
     enum { REPLAYS = 100 };
     heddle_status st = HEDDLE_OK;
@@ -190,7 +189,6 @@ static heddle_status captured(heddle_comm *comm, void *arg)
     const hd_device *device = hd_comm_device(comm);
     heddle_stream stream = NULL;
     void *graph = NULL;
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
@@ -223,43 +221,4 @@ out:
     twofold_free(&x);
     device->library->stream_destroy(stream, device->number);
     return st;
-}
-
-static void a_pass_in_a_graph(void **state)
-{
-    (void)state;
-    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, captured);
-}
-
-static void forward_among_threads(void **state)
-{
-    (void)state;
-    for (heddle_wire wire = HEDDLE_WIRE_PEER; wire <= HEDDLE_WIRE_HOST; wire += HEDDLE_WIRE_HOST - HEDDLE_WIRE_PEER) {
-        run_on(1, "threads", "cuda", wire, forward);
-        run_on(3, "threads", "cuda", wire, forward);
-    }
-}
-
-static void forward_among_processes(void **state)
-{
-    (void)state;
-    run(4, "shm", "cuda", forward);
-}
-
-static void backward_as_on_the_host(void **state)
-{
-    (void)state;
-    run_on(3, "threads", "cuda", HEDDLE_WIRE_PEER, backward);
-    run_on(3, "threads", "cuda", HEDDLE_WIRE_HOST, backward);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(forward_among_threads),
-        cmocka_unit_test(forward_among_processes),
-        cmocka_unit_test(backward_as_on_the_host),
-        cmocka_unit_test(a_pass_in_a_graph),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

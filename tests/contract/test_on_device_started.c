@@ -175,32 +175,19 @@ static void on_wires(heddle_rank_main fn)
     }
 }
 
-static void one_at_a_time(void **state)
+HD_CASE(one_at_a_time)
 {
-    (void)state;
     on_wires(is_one_at_a_time);
     HD_OK(heddle_run_ranks(RANKS, "threads", is_one_at_a_time, NULL));
     HD_OK(heddle_run_ranks(RANKS, "shm", is_one_at_a_time, NULL));
 }
 
-static void the_next_comes_behind(void **state)
+HD_CASE(the_next_comes_behind)
 {
-    (void)state;
     on_wires(comes_behind);
 }
 
-static void only_execute_is_captured(void **state)
+HD_CASE(only_execute_is_captured)
 {
-    (void)state;
     on_wires(is_not_captured);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(one_at_a_time),
-        cmocka_unit_test(the_next_comes_behind),
-        cmocka_unit_test(only_execute_is_captured),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -15,7 +15,7 @@ static void *release_later(void *arg)
 }
 
 /* src is written by what the stream still has to do: a copy within the device, for which no host waits. */
-static heddle_status in_stream_order(heddle_comm *comm, void *arg)
+HD_RANK_CASE(streams_order, "2 shm cuda host")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
@@ -23,7 +23,6 @@ static heddle_status in_stream_order(heddle_comm *comm, void *arg)
     void *stream = NULL, *other = NULL, *staged = NULL;
     pthread_t later;
     int done = 1;
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(whole(&f, 0));
@@ -68,21 +67,14 @@ out:
     return st;
 }
 
-static void streams_order(void **state)
-{
-    (void)state;
-    run(2, "shm", "cuda", in_stream_order);
-}
-
 /* Rank 0's stream does not come: it says so, and rank 1 is told. */
-static heddle_status a_stream_is_late(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_stream_has_a_deadline, "2 shm cuda host")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
     device_sim sim;
     void *stream = NULL;
     int is_late = heddle_comm_rank(comm) == 0;
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, is_late ? 200 : 20000));
     HD_TRY(sim.stream_create(&stream));
@@ -101,21 +93,14 @@ out:
     return st;
 }
 
-static void a_stream_has_a_deadline(void **state)
-{
-    (void)state;
-    run(2, "shm", "cuda", a_stream_is_late);
-}
-
 /* A stream that is being captured is refused on both ranks, and the plan goes on. */
-static heddle_status a_stream_is_captured(heddle_comm *comm, void *arg)
+HD_RANK_CASE(a_captured_stream_is_refused, "2 shm cuda host")
 {
     heddle_status st = HEDDLE_OK, refused;
     device_fixture f = {0};
     device_sim sim;
     void *stream = NULL, *graph = NULL;
     int captures = heddle_comm_rank(comm) == 1;
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
@@ -132,29 +117,21 @@ out:
     return st;
 }
 
-static void a_captured_stream_is_refused(void **state)
-{
-    (void)state;
-    run(2, "shm", "cuda", a_stream_is_captured);
-}
-
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static void every_call_can_fail(void **state)
+HD_CASE(every_call_can_fail)
 {
-    (void)state;
     each_call_fails(HEDDLE_WIRE_HOST, 0, sizeof(int32_t[ELEMS]));
 }
 
 /* A device that fails under one rank: the other hears of it at once. */
-static heddle_status one_fails(heddle_comm *comm, void *arg)
+HD_RANK_CASE(failures_are_told, "2 shm cuda host")
 {
     heddle_status st = HEDDLE_OK;
     device_fixture f = {0};
     device_sim sim;
     int is_broken = heddle_comm_rank(comm) == 1;
     int64_t start_ns = hd_now_ns();
-    (void)arg;
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(whole(&f, 1));
@@ -172,22 +149,4 @@ static heddle_status one_fails(heddle_comm *comm, void *arg)
 out:
     device_tear_down(&f);
     return st;
-}
-
-static void failures_are_told(void **state)
-{
-    (void)state;
-    run(2, "shm", "cuda", one_fails);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(streams_order),
-        cmocka_unit_test(a_stream_has_a_deadline),
-        cmocka_unit_test(a_captured_stream_is_refused),
-        cmocka_unit_test(every_call_can_fail),
-        cmocka_unit_test(failures_are_told),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

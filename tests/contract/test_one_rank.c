@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS = 3, WRONG = 1, PROMPT_MS = 5000 }; /* the deadline is 60 s */
+enum { WRONG = 1, PROMPT_MS = 5000 }; /* the deadline is 60 s */
 
 static const char model_text[] = "model: small\n"
                                  "dtype: f32\n"
@@ -223,13 +223,12 @@ static heddle_status check(const char *function, const char *missing, int is_wro
                    heddle_status_name(got), (long long)ms, words, why);
 }
 
-static heddle_status each_creation(heddle_comm *comm, void *arg)
+HD_RANK_CASE(each_creation, "3 threads", "3 shm")
 {
     heddle_status st = HEDDLE_OK;
     heddle_model *model = NULL;
     heddle_schedule *schedule = NULL;
     call c = {.comm = comm};
-    (void)arg;
     int is_wrong = heddle_comm_rank(comm) == WRONG;
     HD_TRY(heddle_reshard_parse(&c.line, "f32[b=1 t=6 s=7 c=4] on [sp=3]: t@sp -> s@sp"));
     HD_TRY(heddle_model_parse(&model, model_text, strlen(model_text), "small.yaml"));
@@ -258,25 +257,4 @@ out:
     heddle_schedule_destroy(schedule);
     heddle_model_destroy(model);
     return st;
-}
-
-static void ranks_are_threads(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(RANKS, "threads", each_creation, NULL));
-}
-
-static void ranks_are_processes(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(RANKS, "shm", each_creation, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(ranks_are_threads),
-        cmocka_unit_test(ranks_are_processes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

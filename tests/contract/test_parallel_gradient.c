@@ -256,9 +256,8 @@ static const problem problems[] = {
      .max_norm = 1},
 };
 
-static void reduces_and_steps(void **state)
+HD_CASE(reduces_and_steps)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
             if (i % 2 != t && !hd_goes("%s %d", transports[t], (int)i)) {
@@ -332,19 +331,9 @@ out:
     return st;
 }
 
-static void ranks_apart(void **state)
+HD_CASE(ranks_apart)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         HD_OK(heddle_run_ranks(6, transports[t], apart_rank, NULL));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reduces_and_steps),
-        cmocka_unit_test(ranks_apart),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

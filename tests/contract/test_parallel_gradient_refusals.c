@@ -52,9 +52,8 @@ out:
     return st;
 }
 
-static void mistakes(void **state)
+HD_CASE(mistakes)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(4, "threads", mistakes_rank, NULL));
     HD_OK(heddle_run_ranks(4, "shm", mistakes_rank, NULL));
     heddle_comm *self = NULL;
@@ -102,10 +101,4 @@ static void mistakes(void **state)
     heddle_adamw_destroy(adamw);
     heddle_bucket_destroy(bucket);
     heddle_comm_destroy(self);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(mistakes)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -249,21 +249,18 @@ static void run_all(const char *transport, int messages, int hosts)
     }
 }
 
-static void pairs_of_threads(void **state)
+HD_CASE(pairs_of_threads)
 {
-    (void)state;
     run_all("threads", 0, 0);
 }
 
-static void pairs_of_processes(void **state)
+HD_CASE(pairs_of_processes)
 {
-    (void)state;
     run_all("shm", 0, 0);
 }
 
-static void pairs_by_messages(void **state)
+HD_CASE(pairs_by_messages)
 {
-    (void)state;
     run_all("shm", 1, 0);
     run_all("shm", 0, 2);
 }
@@ -308,23 +305,11 @@ out:
     return st;
 }
 
-static void adjoint(void **state)
+HD_CASE(adjoint)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
         heddle_mesh mesh;
         HD_OK(heddle_mesh_parse(&mesh, problems[i].mesh));
         HD_OK(heddle_run_ranks(heddle_mesh_size(&mesh), "threads", adjoint_rank, (void *)&problems[i]));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(pairs_of_threads),
-        cmocka_unit_test(pairs_of_processes),
-        cmocka_unit_test(pairs_by_messages),
-        cmocka_unit_test(adjoint),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -51,9 +51,8 @@ out:
 }
 
 /* Rank 1 asks for something else; everybody hears of it, and the communicator works on. */
-static heddle_status mistakes_rank(heddle_comm *comm, void *arg)
+HD_RANK_CASE(mistakes, "2 threads", "2 shm")
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     int odd = heddle_comm_rank(comm) == 1;
     heddle_dense_pair *pair = NULL;
@@ -105,19 +104,8 @@ out:
     return st;
 }
 
-static void mistakes(void **state)
+HD_CASE(null_is_taken)
 {
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", mistakes_rank, NULL));
     heddle_dense_pair_destroy(NULL);
     heddle_dense_pair_zero_gradients(NULL, HEDDLE_NO_STREAM);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(mistakes),
-        HD_RANK_CASE(mistakes_of_processes, mistakes_rank, "2 shm"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

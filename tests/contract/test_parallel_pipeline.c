@@ -87,9 +87,8 @@ out:
     return st;
 }
 
-static void relays(void **state)
+HD_CASE(relays)
 {
-    (void)state;
     static const problem problems[] = {
         {{.naxes = 1, .axis = {{"pp", 1}}}, 0},
         {{.naxes = 1, .axis = {{"pp", 2}}}, 0},
@@ -131,16 +130,9 @@ out:
     return st;
 }
 
-static void mistakes(void **state)
+HD_CASE(mistakes)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(4, "threads", mistakes_rank, NULL));
     HD_OK(heddle_run_ranks(4, "shm", mistakes_rank, NULL));
     heddle_pipeline_destroy(NULL);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(relays), cmocka_unit_test(mistakes)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

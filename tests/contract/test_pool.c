@@ -49,9 +49,8 @@ static void close_home(home h)
     heddle_comm_destroy(h.comm);
 }
 
-static void says_what_it_is(void **state)
+HD_CASE(says_what_it_is)
 {
-    (void)state;
     static const struct {
         heddle_dtype dtype;
         int code, bits;
@@ -88,9 +87,8 @@ static void says_what_it_is(void **state)
     close_home(h);
 }
 
-static void is_handed_out_again(void **state)
+HD_CASE(is_handed_out_again)
 {
-    (void)state;
     home h = open_home(0);
     heddle_dl_managed *kept = bytes_of(h.pool, 3 * PAGE), *array = bytes_of(h.pool, 104 * PAGE);
     const void *at = array->tensor.data;
@@ -119,9 +117,8 @@ static void is_handed_out_again(void **state)
 
 /* Lengths that vary, one array at a time: what is held stays within twice the largest, and what was not asked for
  * longest goes first. */
-static void holds_twice_what_was_lent(void **state)
+HD_CASE(holds_twice_what_was_lent)
 {
-    (void)state;
     home h = open_home(0);
     for (int turn = 0; turn < 3; turn++) {
         for (int64_t pages = 1; pages < 200; pages++) {
@@ -148,9 +145,8 @@ static void holds_twice_what_was_lent(void **state)
     close_home(h);
 }
 
-static void frees_before_it_fails(void **state)
+HD_CASE(frees_before_it_fails)
 {
-    (void)state;
     home h = open_home(16 << 20);
     const int64_t mb[] = {9, 10, 11, 9, 8, 11}; /* no two fit */
     for (size_t i = 0; i < sizeof mb / sizeof mb[0]; i++) {
@@ -177,9 +173,8 @@ static void frees_before_it_fails(void **state)
 }
 
 /* A peer may be in the middle of a copy to it. */
-static void hands_nothing_out_again_after_an_abort(void **state)
+HD_CASE(hands_nothing_out_again_after_an_abort)
 {
-    (void)state;
     home h = open_home(0);
     heddle_dl_managed *array = bytes_of(h.pool, 7 * PAGE), *other = bytes_of(h.pool, 7 * PAGE);
     const void *before[2] = {array->tensor.data, other->tensor.data};
@@ -236,9 +231,8 @@ static int hand_over(givers *g, heddle_dl_managed *array)
 }
 
 /* One thread takes, others give back, also while the pool ends and the communicator goes on and ends. */
-static void any_thread_gives_back(void **state)
+HD_CASE(any_thread_gives_back)
 {
-    (void)state;
     for (int turn = 0; turn < hd_rounds(20); turn++) {
         givers g = {.lock = PTHREAD_MUTEX_INITIALIZER};
         pthread_t thread[GIVERS];
@@ -270,9 +264,8 @@ static void any_thread_gives_back(void **state)
     }
 }
 
-static void outlives_pool_and_communicator(void **state)
+HD_CASE(outlives_pool_and_communicator)
 {
-    (void)state;
     const holdings before = holdings_now();
     home h = open_home(0);
     heddle_dl_managed *array[4];
@@ -296,9 +289,8 @@ static void outlives_pool_and_communicator(void **state)
     heddle_pool_destroy(NULL);
 }
 
-static void a_fork_takes_nothing(void **state)
+HD_CASE(a_fork_takes_nothing)
 {
-    (void)state;
     home h = open_home(0);
     heddle_dl_managed *array = bytes_of(h.pool, 5), *other = NULL;
     pid_t child = fork();
@@ -343,9 +335,8 @@ out:
     return st;
 }
 
-static heddle_status reshards_into_it(heddle_comm *comm, void *arg)
+HD_RANK_CASE(reshards_into_it, "1 threads", "2 shm", "3 threads", "3 shm")
 {
-    (void)arg;
     heddle_status st = HEDDLE_OK;
     char text[80];
     heddle_box from, to;
@@ -380,20 +371,4 @@ out:
     heddle_reshard_destroy(strided);
     heddle_pool_destroy(pool);
     return st;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(says_what_it_is),
-        cmocka_unit_test(is_handed_out_again),
-        cmocka_unit_test(holds_twice_what_was_lent),
-        cmocka_unit_test(frees_before_it_fails),
-        cmocka_unit_test(hands_nothing_out_again_after_an_abort),
-        cmocka_unit_test(any_thread_gives_back),
-        cmocka_unit_test(outlives_pool_and_communicator),
-        cmocka_unit_test(a_fork_takes_nothing),
-        HD_RANK_CASE(reshards_into_it, reshards_into_it, "1 threads", "2 shm", "3 threads", "3 shm"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -117,9 +117,8 @@ static const char *const lines[] = {
     "f32[t=40 s=50 c=3] on [sp=3]: s@sp -> *",    /* more rows than one call takes */
 };
 
-static void reads_that_stop_early(void **state)
+HD_CASE(reads_that_stop_early)
 {
-    (void)state;
     static const size_t most[] = {0, 1, 7, 20, 61, 1000};
     for (size_t l = 0; l < sizeof lines / sizeof lines[0]; l++) {
         for (size_t m = 0; m < sizeof most / sizeof most[0]; m++) {
@@ -130,20 +129,10 @@ static void reads_that_stop_early(void **state)
 }
 
 /* What the system refuses is an error with both ranks and its words, and nobody waits. */
-static void reads_that_are_refused(void **state)
+HD_CASE(reads_that_are_refused)
 {
-    (void)state;
     job j = {.line = lines[0], .refuses = EPERM};
     HD_FAILS(HEDDLE_ERR_TRANSPORT, heddle_run_ranks(RANKS, "shm", run_job, &j));
     assert_non_null(strstr(heddle_last_error(), "rank 1 could not read the source of rank "));
     assert_non_null(strstr(heddle_last_error(), strerror(EPERM)));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reads_that_stop_early),
-        cmocka_unit_test(reads_that_are_refused),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -138,21 +138,18 @@ static void run_default(const char *transport, const rc_mode *mode)
     run(transport, NULL, mode);
 }
 
-static void threads_move_exactly(void **state)
+HD_CASE(threads_move_exactly)
 {
-    (void)state;
     run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
 }
 
-static void shm_moves_exactly(void **state)
+HD_CASE(shm_moves_exactly)
 {
-    (void)state;
     run_default("shm", &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
 }
 
-static void trials_change_nothing(void **state)
+HD_CASE(trials_change_nothing)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
@@ -161,23 +158,20 @@ static void trials_change_nothing(void **state)
     run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
 }
 
-static void split_phase_moves_exactly(void **state)
+HD_CASE(split_phase_moves_exactly)
 {
-    (void)state;
     run_default("threads", &(rc_mode){.split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
     run_default("shm", &(rc_mode){.split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
-static void strided_arrays(void **state)
+HD_CASE(strided_arrays)
 {
-    (void)state;
     run_default("threads", &(rc_mode){.padded = 1, .tuning = HEDDLE_TUNING_RULES});
     run_default("shm", &(rc_mode){.padded = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
-static void messages_between_all(void **state)
+HD_CASE(messages_between_all)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.force_messages = 1;
@@ -189,9 +183,8 @@ static void messages_between_all(void **state)
     run("shm", &options, &(rc_mode){.private_src = 1, .private_dst = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
-static void pretended_hosts_mix(void **state)
+HD_CASE(pretended_hosts_mix)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.pretend_hosts = 2;
@@ -200,9 +193,8 @@ static void pretended_hosts_mix(void **state)
     run("shm", &options, &(rc_mode){.padded = 1, .split_phase = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
-static void private_memory(void **state)
+HD_CASE(private_memory)
 {
-    (void)state;
     for (int k = 1; k < 4; k++) {
         run_default("shm", &(rc_mode){.memory = HEDDLE_MEMORY_ANY,
                                       .private_src = k & 1,
@@ -218,9 +210,8 @@ static void private_memory(void **state)
     run_default("threads", &(rc_mode){.private_src = 1, .private_dst = 1, .tuning = HEDDLE_TUNING_RULES});
 }
 
-static void every_kernel(void **state)
+HD_CASE(every_kernel)
 {
-    (void)state;
     int n;
     const hd_copy_kernel *kernel = hd_copy_kernels(&n);
     for (int i = 0; i < n; i++) {
@@ -231,9 +222,8 @@ static void every_kernel(void **state)
 }
 
 /* Runs are long on both sides: who moves is timed, and may not undo what was asked for. */
-static heddle_status create_with_memcpy(heddle_comm *comm, void *arg)
+HD_RANK_CASE(forced_kernel_stays, "2 threads")
 {
-    (void)arg;
     heddle_reshard *plan = NULL;
     heddle_reshard_line line;
     heddle_reshard_options options;
@@ -249,16 +239,9 @@ static heddle_status create_with_memcpy(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void forced_kernel_stays(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", create_with_memcpy, NULL));
-}
-
 /* Both sides are cut: directions and kernels are tried as pairs. */
-static heddle_status create_permuted(heddle_comm *comm, void *arg)
+HD_RANK_CASE(directions_and_kernels_are_tried_as_pairs, "2 threads")
 {
-    (void)arg;
     heddle_reshard *plan = NULL;
     heddle_reshard_line line;
     heddle_reshard_info info = {.struct_bytes = sizeof info};
@@ -275,29 +258,10 @@ static heddle_status create_permuted(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void directions_and_kernels_are_tried_as_pairs(void **state)
-{
-    (void)state;
-    HD_OK(heddle_run_ranks(2, "threads", create_permuted, NULL));
-}
-
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(threads_move_exactly),
-        cmocka_unit_test(shm_moves_exactly),
-        cmocka_unit_test(trials_change_nothing),
-        cmocka_unit_test(split_phase_moves_exactly),
-        cmocka_unit_test(strided_arrays),
-        cmocka_unit_test(messages_between_all),
-        cmocka_unit_test(pretended_hosts_mix),
-        cmocka_unit_test(private_memory),
-        cmocka_unit_test(directions_and_kernels_are_tried_as_pairs),
-        cmocka_unit_test(every_kernel),
-        cmocka_unit_test(forced_kernel_stays),
-    };
     rc_prepare(lines, (int)(sizeof lines / sizeof *lines));
     rc_prepare(sum_lines, (int)(sizeof sum_lines / sizeof *sum_lines));
     rc_prepare(timed_lines, (int)(sizeof timed_lines / sizeof *timed_lines));
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -68,7 +68,7 @@ out:
     return tear_down(&s, comm, st);
 }
 
-static heddle_status check_adjoints(heddle_comm *comm, void *arg)
+HD_RANK_CASE(adjoints_are_exact, "4 threads", "4 shm")
 {
     static const char *const problems[] = {
         "[t=6 s=9 c=4] on [a=2 b=2]: t@a,s@b -> s@a,c@b",     "[t=6 s=9 c=4] on [a=2 b=2]: t@a -> s@a",
@@ -78,7 +78,6 @@ static heddle_status check_adjoints(heddle_comm *comm, void *arg)
         "[t=6 s=9 c=4] on [a=2 b=2]: t@a,sum@b -> sum@a,t@b", "[t=6 s=9 c=4] on [a=2 b=2]: sum@a -> sum@b",
         "[t=6 s=9 c=4] on [a=2 b=2]: t@a -> s@b as s,c,t",
     };
-    (void)arg;
     for (int i = 0; i < (int)(sizeof problems / sizeof *problems); i++) {
         for (int k = 0; k < 2; k++) {
             char text[200];
@@ -90,12 +89,4 @@ static heddle_status check_adjoints(heddle_comm *comm, void *arg)
         }
     }
     return HEDDLE_OK;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        HD_RANK_CASE(adjoints_are_exact, check_adjoints, "4 threads", "4 shm"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -37,10 +37,9 @@ static const variant variants[] = {
     {SWITCH, "kernel", 0, 0, "memcpy"},
 };
 
-static heddle_status ask_differently(heddle_comm *comm, void *arg)
+HD_RANK_CASE(mismatch_reaches_every_rank, "3 threads", "3 shm")
 {
     const int nvariants = (int)(sizeof variants / sizeof *variants);
-    (void)arg;
     for (int i = 0; i < nvariants; i++) {
         heddle_reshard_line line;
         heddle_reshard_options options;
@@ -66,10 +65,9 @@ static heddle_status ask_differently(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static heddle_status ask_badly(heddle_comm *comm, void *arg)
+HD_RANK_CASE(bad_arguments_reach_every_rank, "3 threads", "3 shm")
 {
     static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1};
-    (void)arg;
     for (int i = 0; i < 6; i++) {
         heddle_reshard_line line;
         heddle_reshard_options options;
@@ -110,12 +108,11 @@ static heddle_status too_few_ranks(heddle_comm *comm, void *arg)
 }
 
 /* No device is attached here. */
-static heddle_status on_a_device(heddle_comm *comm, void *arg)
+HD_RANK_CASE(devices_want_a_library, "2 threads", "2 shm")
 {
     heddle_reshard *reshard = NULL;
     heddle_reshard_line line;
     heddle_reshard_options options;
-    (void)arg;
     heddle_reshard_options_init(&options);
     options.space = HEDDLE_SPACE_DEVICE;
     heddle_status st = heddle_reshard_parse(&line, "f32[a=6 b=6] on [x=2]: a@x -> b@x");
@@ -128,9 +125,8 @@ static heddle_status on_a_device(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void mesh_must_have_all_ranks(void **state)
+HD_CASE(mesh_must_have_all_ranks)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "threads", too_few_ranks, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_execute(NULL, NULL, NULL, HEDDLE_NO_STREAM));
     heddle_reshard_destroy(NULL);
@@ -162,12 +158,11 @@ static heddle_status try_refusals(heddle_comm *comm, setup *s, int bad_rank, con
     return HEDDLE_OK;
 }
 
-static heddle_status overlaps(heddle_comm *comm, void *arg)
+HD_RANK_CASE(overlap_is_refused_on_every_rank, "3 threads", "3 shm")
 {
     static const char *const texts[] = {SWITCH, "f32[t=6 s=9 c=4] on [sp=3]: s@sp -> t@sp",
                                         "f32[t=6 s=9 c=4] on [sp=3]: sum@sp -> *",
                                         "f32[t=9] on [sp=3]: t@sp(3 3 3) -> t@sp(4 4 1)"};
-    (void)arg;
     for (int i = 0; i < 4; i++) {
         setup s;
         heddle_status st = set_up(&s, comm, texts[i], HEDDLE_MEMORY_PEER);
@@ -184,11 +179,10 @@ static heddle_status overlaps(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static heddle_status private_to_peer(heddle_comm *comm, void *arg)
+HD_RANK_CASE(unreachable_memory_is_refused_on_every_rank, "3 shm")
 {
     setup s;
     static float mine[6 * 9 * 4];
-    (void)arg;
     heddle_status st = set_up(&s, comm, SWITCH, HEDDLE_MEMORY_PEER);
     for (int bad = 0; bad < 3 && st == HEDDLE_OK; bad++) {
         st = try_refusals(comm, &s, bad, mine, s.dst);
@@ -236,9 +230,8 @@ static heddle_status several_in_flight(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void plans_are_independent(void **state)
+HD_CASE(plans_are_independent)
 {
-    (void)state;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.deadline_ms = 5000;
@@ -247,10 +240,9 @@ static void plans_are_independent(void **state)
     HD_OK(heddle_run_ranks_with(3, "shm", &options, several_in_flight, NULL));
 }
 
-static heddle_status look_at_info(heddle_comm *comm, void *arg)
+HD_RANK_CASE(info_says_what_happens, "2 threads", "2 shm")
 {
     setup s;
-    (void)arg;
     heddle_status st = set_up(&s, comm, "bf16[t=8 s=6 c=64] on [sp=2]: t@sp -> s@sp", HEDDLE_MEMORY_PEER);
     int me = heddle_comm_rank(comm);
     if (st == HEDDLE_OK &&
@@ -271,19 +263,4 @@ static heddle_status look_at_info(heddle_comm *comm, void *arg)
         st = tear_down(&s, comm, st);
     }
     return st;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        HD_RANK_CASE(mismatch_reaches_every_rank, ask_differently, "3 threads", "3 shm"),
-        HD_RANK_CASE(bad_arguments_reach_every_rank, ask_badly, "3 threads", "3 shm"),
-        cmocka_unit_test(mesh_must_have_all_ranks),
-        HD_RANK_CASE(devices_want_a_library, on_a_device, "2 threads", "2 shm"),
-        HD_RANK_CASE(overlap_is_refused_on_every_rank, overlaps, "3 threads", "3 shm"),
-        HD_RANK_CASE(unreachable_memory_is_refused_on_every_rank, private_to_peer, "3 shm"),
-        cmocka_unit_test(plans_are_independent),
-        HD_RANK_CASE(info_says_what_happens, look_at_info, "2 threads", "2 shm"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -47,9 +47,8 @@ out:
     return st;
 }
 
-static void follows_schedule(void **state)
+HD_CASE(follows_schedule)
 {
-    (void)state;
     static const char *const from[] = {"*", "t@sp", "s@sp", "c@sp", "t@sp"};
     for (int ranks = 1; ranks <= 4; ranks++) {
         HD_OK(heddle_run_ranks(ranks, "threads", passes, (void *)from[ranks]));
@@ -60,7 +59,7 @@ static void follows_schedule(void **state)
 }
 
 /* Strides with gaps and another order of dims; the caller's memory is left alone. */
-static heddle_status strided(heddle_comm *comm, void *arg)
+HD_RANK_CASE(takes_any_strides, "3 threads", "3 shm")
 {
     fixture f = {0};
     heddle_tensor x = {0};
@@ -68,7 +67,6 @@ static heddle_status strided(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     void *memory = NULL, *copy = NULL;
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "s@sp", rank));
     placed_free(comm, x.data);
@@ -112,13 +110,12 @@ out:
 }
 
 /* A result lives until the second next switch, also when it is what the second next switch reads. */
-static heddle_status lifetimes(heddle_comm *comm, void *arg)
+HD_RANK_CASE(results_stay_valid, "2 threads", "4 shm")
 {
     fixture f = {0};
     heddle_tensor x = {0}, first, second;
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "*", rank));
     void *mine = x.data;
@@ -139,13 +136,12 @@ out:
     return st;
 }
 
-static heddle_status refusals(heddle_comm *comm, void *arg)
+HD_RANK_CASE(refuses_clearly, "2 threads")
 {
     fixture f = {0};
     heddle_tensor x = {0};
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     const heddle_tensor before = x;
@@ -190,13 +186,12 @@ out:
 }
 
 /* The dry run plans what the real one moves, and touches nothing. */
-static heddle_status dry(heddle_comm *comm, void *arg)
+HD_RANK_CASE(dry_run_counts, "3 threads")
 {
     fixture f = {0};
     heddle_tensor x = {0};
     heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 1, 0));
     HD_TRY(heddle_schedule_edge_at(&edge, f.schedule, 0));
     HD_TRY(heddle_tensor_init(&x, &x, &f.info.shape, &f.info.mesh, &edge.from, NULL, heddle_comm_rank(comm)));
@@ -235,23 +230,9 @@ out:
     return st;
 }
 
-static void schedules_must_agree(void **state)
+HD_CASE(schedules_must_agree)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(3, "threads", disagree, NULL));
     HD_OK(heddle_run_ranks(3, "shm", disagree, NULL));
     heddle_session_destroy(NULL);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(follows_schedule),
-        HD_RANK_CASE(takes_any_strides, strided, "3 threads", "3 shm"),
-        HD_RANK_CASE(results_stay_valid, lifetimes, "2 threads", "4 shm"),
-        HD_RANK_CASE(refuses_clearly, refusals, "2 threads"),
-        HD_RANK_CASE(dry_run_counts, dry, "3 threads"),
-        cmocka_unit_test(schedules_must_agree),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

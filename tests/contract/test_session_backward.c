@@ -79,9 +79,8 @@ out:
     return st;
 }
 
-static void goes_back(void **state)
+HD_CASE(goes_back)
 {
-    (void)state;
     for (int made_early = 0; made_early < 2; made_early++) {
         for (int ranks = 1; ranks <= 4; ranks++) {
             HD_OK(heddle_run_ranks(ranks, "threads", steps, &made_early));
@@ -92,7 +91,7 @@ static void goes_back(void **state)
 }
 
 /* Plans of both directions are there after creation: a step from peer-reachable memory makes nothing more. */
-static heddle_status ready(heddle_comm *comm, void *arg)
+HD_RANK_CASE(is_made_on_creation, "3 shm")
 {
     fixture f = {0};
     heddle_session_counters before = {.struct_bytes = sizeof(before)}, after = before;
@@ -101,7 +100,6 @@ static heddle_status ready(heddle_comm *comm, void *arg)
     heddle_box box;
     void *memory = NULL;
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "*", rank));
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &dx.layout, rank));
@@ -123,14 +121,13 @@ out:
 }
 
 /* Memory: what is there already is left alone; strides; results live until the second next switch of either kind. */
-static heddle_status memory(heddle_comm *comm, void *arg)
+HD_RANK_CASE(keeps_memory, "2 threads", "4 shm")
 {
     fixture f = {0};
     heddle_tensor dx = {0}, x = {0}, wide = {0};
     heddle_box box;
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "t@sp", rank)); /* the last stage's */
     void *const mine = dx.data;
@@ -177,13 +174,12 @@ out:
         CHECK_OR_RETURN(strstr(heddle_last_error(), (words)) != NULL);                                                 \
     } while (0)
 
-static heddle_status refusals(heddle_comm *comm, void *arg)
+HD_RANK_CASE(refuses_clearly, "2 threads")
 {
     fixture f = {0};
     heddle_tensor dx = {0};
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 1));
     HD_TRY(make_x(&dx, &f, "s@sp", rank));
     const heddle_tensor before = dx;
@@ -231,13 +227,12 @@ out:
 }
 
 /* A dry run plans what the real one moves, backward as forward, and touches nothing. */
-static heddle_status dry(heddle_comm *comm, void *arg)
+HD_RANK_CASE(dry_run_counts, "3 threads")
 {
     fixture f = {0};
     heddle_tensor dx = {0};
     const heddle_layout end = {.dim_of_axis = {HEDDLE_PARTIAL, HEDDLE_REPLICATED}};
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 1, 1));
     HD_TRY(heddle_tensor_init(&dx, &dx, &f.info.shape, &f.info.mesh, &end, NULL, heddle_comm_rank(comm)));
     dx.data = NULL;
@@ -253,12 +248,11 @@ out:
     return st;
 }
 
-static heddle_status disagree(heddle_comm *comm, void *arg)
+HD_RANK_CASE(options_must_agree, "3 threads")
 {
     fixture f = {0};
     heddle_session_options options;
     heddle_status st;
-    (void)arg;
     HD_TRY(make_schedule(&f, 3, "s=7"));
     heddle_session_options_init(&options);
     options.backward = heddle_comm_rank(comm) == 1;
@@ -303,9 +297,8 @@ out:
     return st;
 }
 
-static void names_the_dead(void **state)
+HD_CASE(names_the_dead)
 {
-    (void)state;
     for (int made_early = 0; made_early < 2; made_early++) {
         const int64_t start_ns = hd_now_ns();
         heddle_status st = heddle_run_ranks(3, "shm", dies, &made_early);
@@ -341,9 +334,8 @@ out:
     return st;
 }
 
-static void survives_failed_allocations(void **state)
+HD_CASE(survives_failed_allocations)
 {
-    (void)state;
     int failed = 0, survived = 0;
     for (long n = 1; n < 300 && survived < 2; n += n < 12 ? 1 : 7) {
         const int went_well = run_starved(starved, n) == HEDDLE_OK;
@@ -351,19 +343,4 @@ static void survives_failed_allocations(void **state)
         survived += went_well;
     }
     assert_true(failed > 5 && survived == 2);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(goes_back),
-        HD_RANK_CASE(is_made_on_creation, ready, "3 shm"),
-        HD_RANK_CASE(keeps_memory, memory, "2 threads", "4 shm"),
-        HD_RANK_CASE(refuses_clearly, refusals, "2 threads"),
-        HD_RANK_CASE(dry_run_counts, dry, "3 threads"),
-        HD_RANK_CASE(options_must_agree, disagree, "3 threads"),
-        cmocka_unit_test(names_the_dead),
-        cmocka_unit_test(survives_failed_allocations),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -32,9 +32,8 @@ out:
     return st;
 }
 
-static void survives_failed_allocations(void **state)
+HD_CASE(survives_failed_allocations)
 {
-    (void)state;
     int failed = 0;
     for (long n = 1; n < 200 && run_starved(starved, n) != HEDDLE_OK; n += n < 12 ? 1 : 7) {
         failed++;
@@ -83,9 +82,8 @@ out:
     return st;
 }
 
-static void an_overdue_switch_says_which(void **state)
+HD_CASE(an_overdue_switch_says_which)
 {
-    (void)state;
     for (int messages = 0; messages < 2; messages++) {
         heddle_comm_options options;
         heddle_comm_options_init(&options);
@@ -119,22 +117,11 @@ out:
     return st;
 }
 
-static void names_the_dead(void **state)
+HD_CASE(names_the_dead)
 {
-    (void)state;
     const int64_t start_ns = hd_now_ns();
     heddle_status st = heddle_run_ranks(3, "shm", dies, NULL);
     assert_int_equal(st, HEDDLE_ERR_PEER);
     assert_non_null(strstr(heddle_last_error(), "rank 1"));
     assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(names_the_dead),
-        cmocka_unit_test(an_overdue_switch_says_which),
-        cmocka_unit_test(survives_failed_allocations),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -209,9 +209,8 @@ out:
     return st;
 }
 
-static void keeps_all_activations(void **state)
+HD_CASE(keeps_all_activations)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         HD_OK(heddle_run_ranks(ranks, "threads", whole_pass, NULL));
         HD_OK(heddle_run_ranks(ranks, "shm", whole_pass, NULL));
@@ -219,7 +218,7 @@ static void keeps_all_activations(void **state)
 }
 
 /* Without dst the second next switch writes over a result. */
-static heddle_status pointers(heddle_comm *comm, void *arg)
+HD_RANK_CASE(pointers_do_not_keep, "2 threads", "2 shm")
 {
     fixture f = {0};
     heddle_tensor x = {0}, was = {0};
@@ -228,7 +227,6 @@ static heddle_status pointers(heddle_comm *comm, void *arg)
     void *first = NULL, *mine = NULL, *copy = NULL;
     size_t bytes = 0;
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "t@sp", rank));
     mine = x.data;
@@ -263,14 +261,13 @@ out:
 }
 
 /* What cannot be written to is refused before anything moves, and the right tensor may follow. */
-static heddle_status refusals(heddle_comm *comm, void *arg)
+HD_RANK_CASE(refuses_what_it_cannot_write, "2 threads", "3 shm")
 {
     fixture f = {0};
     heddle_tensor x = {0}, good = {0}, bad;
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL, *memory = NULL;
     heddle_status st;
-    (void)arg;
     HD_TRY(set_up(&f, comm, 0, 0));
     HD_TRY(make_x(&x, &f, "c@sp", rank));
     mine = x.data;
@@ -305,14 +302,4 @@ out:
     placed_free(comm, mine);
     tear_down(&f);
     return st;
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(keeps_all_activations),
-        HD_RANK_CASE(pointers_do_not_keep, pointers, "2 threads", "2 shm"),
-        HD_RANK_CASE(refuses_what_it_cannot_write, refusals, "2 threads", "3 shm"),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

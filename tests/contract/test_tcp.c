@@ -36,9 +36,8 @@ out:
     return st;
 }
 
-static void moves_what_a_transport_moves(void **state)
+HD_CASE(moves_what_a_transport_moves)
 {
-    (void)state;
     for (int hosts = 0; hosts <= 2; hosts += 2) {
         HD_OK(heddle_run_ranks(RANKS, "shm", moves_all, &hosts));
     }
@@ -91,9 +90,8 @@ out:
     return st;
 }
 
-static void exchanges_are_kept_apart(void **state)
+HD_CASE(exchanges_are_kept_apart)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "shm", crosses, NULL));
 }
 
@@ -133,9 +131,8 @@ out:
     return st;
 }
 
-static void nobody_waits_for_the_message_of_one_that_closed(void **state)
+HD_CASE(nobody_waits_for_the_message_of_one_that_closed)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "shm", receives_twice, NULL));
 }
 
@@ -180,21 +177,9 @@ out:
     return st;
 }
 
-static void nobody_waits_for_one_that_goes(void **state)
+HD_CASE(nobody_waits_for_one_that_goes)
 {
-    (void)state;
     for (leaving how = 0; how < LEAVES_KINDS; how++) {
         HD_OK(heddle_run_ranks(RANKS, "shm", loses_one, &how));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(moves_what_a_transport_moves),
-        cmocka_unit_test(exchanges_are_kept_apart),
-        cmocka_unit_test(nobody_waits_for_the_message_of_one_that_closed),
-        cmocka_unit_test(nobody_waits_for_one_that_goes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -58,9 +58,8 @@ out:
     return st;
 }
 
-static void strangers_are_sent_away(void **state)
+HD_CASE(strangers_are_sent_away)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
 }
 
@@ -98,9 +97,8 @@ out:
     return st;
 }
 
-static void strangers_that_say_nothing_cost_nothing(void **state)
+HD_CASE(strangers_that_say_nothing_cost_nothing)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "shm", meets_the_silent, NULL));
 }
 
@@ -137,9 +135,8 @@ out:
     return st;
 }
 
-static void a_call_that_cannot_be_taken_is_said(void **state)
+HD_CASE(a_call_that_cannot_be_taken_is_said)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "shm", has_no_file_left, NULL));
 }
 
@@ -183,21 +180,9 @@ out:
     return st;
 }
 
-static void who_is_not_reached_is_named(void **state)
+HD_CASE(who_is_not_reached_is_named)
 {
-    (void)state;
     for (int how = 0; how < 5; how++) {
         HD_OK(heddle_run_ranks(3, "shm", calls_in_vain, &how));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(strangers_are_sent_away),
-        cmocka_unit_test(strangers_that_say_nothing_cost_nothing),
-        cmocka_unit_test(a_call_that_cannot_be_taken_is_said),
-        cmocka_unit_test(who_is_not_reached_is_named),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -122,23 +122,12 @@ static void runs(heddle_rank_main fn)
     }
 }
 
-static void in_a_dense_pair(void **state)
+HD_CASE(in_a_dense_pair)
 {
-    (void)state;
     runs(lonely_pair);
 }
 
-static void in_a_session_switch(void **state)
+HD_CASE(in_a_session_switch)
 {
-    (void)state;
     runs(lonely_switch);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(in_a_dense_pair),
-        cmocka_unit_test(in_a_session_switch),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

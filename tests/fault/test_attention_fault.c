@@ -89,24 +89,21 @@ static void run(heddle_attention_method method, int kills)
     munmap(j, sizeof *j);
 }
 
-static void a_rank_dies_in_a_ring(void **state)
+HD_CASE(a_rank_dies_in_a_ring)
 {
-    (void)state;
     run(HEDDLE_ATTENTION_RING, 1);
     run(HEDDLE_ATTENTION_RSA, 1);
 }
 
-static void a_rank_dies_in_an_exchange(void **state)
+HD_CASE(a_rank_dies_in_an_exchange)
 {
-    (void)state;
     run(HEDDLE_ATTENTION_ULYSSES, 1);
     run(HEDDLE_ATTENTION_USP, 1);
     run(HEDDLE_ATTENTION_GATHER_KV, 1);
 }
 
-static void a_rank_stops_coming(void **state)
+HD_CASE(a_rank_stops_coming)
 {
-    (void)state;
     run(HEDDLE_ATTENTION_RING, 0);
 }
 
@@ -142,9 +139,8 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void a_rank_is_late_in_a_ring_of_messages(void **state)
+HD_CASE(a_rank_is_late_in_a_ring_of_messages)
 {
-    (void)state;
     accident *a = shared_memory(sizeof *a);
     heddle_comm_options options;
     heddle_comm_options_init(&options);
@@ -233,22 +229,9 @@ static heddle_status fails_amid_a_copy(heddle_comm *comm, void *arg)
     return HEDDLE_OK;
 }
 
-static void a_failing_call_waits_for_copies(void **state)
+HD_CASE(a_failing_call_waits_for_copies)
 {
-    (void)state;
     copying softmax = {.call = softmax_call}, linear = {.call = linear_call};
     HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, &softmax));
     HD_OK(heddle_run_ranks(2, "threads", fails_amid_a_copy, &linear));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_rank_dies_in_a_ring),
-        cmocka_unit_test(a_rank_dies_in_an_exchange),
-        cmocka_unit_test(a_rank_stops_coming),
-        cmocka_unit_test(a_rank_is_late_in_a_ring_of_messages),
-        cmocka_unit_test(a_failing_call_waits_for_copies),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -188,32 +188,28 @@ static void sweep(int linear, const char *kind, const char *where)
     assert_nothing_left(at_first);
 }
 
-static void a_call_fails(void **state)
+HD_CASE(a_call_fails)
 {
-    (void)state;
     sweep(0, "fail", "threads");
     sweep(1, "fail", "threads");
 }
 
-static void a_call_of_a_process_fails(void **state)
+HD_CASE(a_call_of_a_process_fails)
 {
-    (void)state;
     sweep(0, "fail", "shm");
     sweep(1, "fail", "shm");
 }
 
-static void a_rank_is_killed(void **state)
+HD_CASE(a_rank_is_killed)
 {
-    (void)state;
     sweep(0, "kill", "shm");
     sweep(1, "kill", "shm");
 }
 
-static void late_calls_change_no_bit(void **state)
+HD_CASE(late_calls_change_no_bit)
 {
     static const char *const late[] = {"fault(delay=0.3ms@1):threads", "fault(reorder=7):threads",
                                        "fault(reorder=9,delay=0.1ms@2):shm"};
-    (void)state;
     for (int linear = 0; linear < 2; linear++) {
         int methods = linear ? HEDDLE_LINEAR_METHOD_COUNT : HEDDLE_ATTENTION_METHOD_COUNT;
         for (int i = 0; i < 2 * methods; i++) {
@@ -231,15 +227,4 @@ static void late_calls_change_no_bit(void **state)
             munmap(right, sizeof *right);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_call_fails),
-        cmocka_unit_test(a_call_of_a_process_fails),
-        cmocka_unit_test(a_rank_is_killed),
-        cmocka_unit_test(late_calls_change_no_bit),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -66,9 +66,8 @@ out:
     return st;
 }
 
-static void close_hides_nobody(void **state)
+HD_CASE(close_hides_nobody)
 {
-    (void)state;
     static const char *const transports[] = {"threads", "shm"};
     shared *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(all != MAP_FAILED);
@@ -82,12 +81,4 @@ static void close_hides_nobody(void **state)
         }
     }
     munmap(all, sizeof *all);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(close_hides_nobody),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

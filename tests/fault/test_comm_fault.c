@@ -88,9 +88,8 @@ static heddle_status aborting_rank(heddle_comm *comm, void *arg)
     return remember(comm, wait_somehow(comm, kind));
 }
 
-static void abort_wakes_everyone(void **state)
+HD_CASE(abort_wakes_everyone)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
             forget();
@@ -116,9 +115,8 @@ static heddle_status failing_rank(heddle_comm *comm, void *arg)
     return remember(comm, heddle_comm_barrier(comm));
 }
 
-static void failing_rank_is_named(void **state)
+HD_CASE(failing_rank_is_named)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         forget();
         HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_run_ranks(4, transports[t], failing_rank, NULL));
@@ -143,9 +141,8 @@ static heddle_status leaving_rank(heddle_comm *comm, void *arg)
     return remember(comm, wait_somehow(comm, kind));
 }
 
-static void leaving_rank_is_noticed(void **state)
+HD_CASE(leaving_rank_is_noticed)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
             forget();
@@ -182,9 +179,8 @@ static heddle_status late_rank(heddle_comm *comm, void *arg)
     return remember(comm, st);
 }
 
-static void deadline_fires(void **state)
+HD_CASE(deadline_fires)
 {
-    (void)state;
     static const char *const stages[] = {"barrier", "allgather", "sendrecv", "waiting for the test"};
     heddle_comm_options options;
     heddle_comm_options_init(&options);
@@ -213,9 +209,8 @@ static heddle_status sized_rank(heddle_comm *comm, void *arg)
     return heddle_comm_barrier(comm);
 }
 
-static void sizes_must_match(void **state)
+HD_CASE(sizes_must_match)
 {
-    (void)state;
     for (size_t t = 0; t < 2; t++) {
         forget();
         HD_OK(heddle_run_ranks(2, transports[t], sized_rank, NULL));
@@ -276,9 +271,8 @@ static void check_outcome(heddle_status st, heddle_status wanted, int culprit)
     }
 }
 
-static void every_call_fails_once(void **state)
+HD_CASE(every_call_fails_once)
 {
-    (void)state;
     long none = 0;
     const holdings before = holdings_now();
     for (size_t t = 0; t < 2; t++) {
@@ -301,9 +295,8 @@ static void every_call_fails_once(void **state)
     assert_nothing_left(before);
 }
 
-static void every_allocation_of_a_rank_fails_once(void **state)
+HD_CASE(every_allocation_of_a_rank_fails_once)
 {
-    (void)state;
     const holdings before = holdings_now();
     heddle_status st = HEDDLE_ERR_NOMEM;
     long n = 0;
@@ -319,9 +312,8 @@ static void every_allocation_of_a_rank_fails_once(void **state)
 }
 
 /* Also those of the parent and of the meeting. */
-static void every_allocation_of_a_run_fails_once(void **state)
+HD_CASE(every_allocation_of_a_run_fails_once)
 {
-    (void)state;
     long none = 0;
     const holdings before = holdings_now();
     forget();
@@ -342,9 +334,8 @@ static void every_allocation_of_a_run_fails_once(void **state)
     assert_nothing_left(before);
 }
 
-static void overtaking_changes_nothing(void **state)
+HD_CASE(overtaking_changes_nothing)
 {
-    (void)state;
     long none = 0;
     for (size_t t = 0; t < 2; t++) {
         for (int seed = 1; seed <= 10; seed++) {
@@ -354,20 +345,4 @@ static void overtaking_changes_nothing(void **state)
             HD_OK(heddle_run_ranks(4, where, busy_rank, &none));
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(abort_wakes_everyone),
-        cmocka_unit_test(failing_rank_is_named),
-        cmocka_unit_test(leaving_rank_is_noticed),
-        cmocka_unit_test(deadline_fires),
-        cmocka_unit_test(sizes_must_match),
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(every_allocation_of_a_rank_fails_once),
-        cmocka_unit_test(every_allocation_of_a_run_fails_once),
-        cmocka_unit_test(overtaking_changes_nothing),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

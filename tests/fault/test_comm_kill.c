@@ -83,9 +83,8 @@ static pid_t start_killer(int victim, int after_us)
     return pid;
 }
 
-static void survivors_name_the_dead(void **state)
+HD_CASE(survivors_name_the_dead)
 {
-    (void)state;
     const holdings before = holdings_now();
     random_source source = {7};
     for (int turn = 0; turn < hd_rounds(20); turn++) {
@@ -124,9 +123,8 @@ static heddle_status short_rank(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void killed_at_every_call(void **state)
+HD_CASE(killed_at_every_call)
 {
-    (void)state;
     const holdings before = holdings_now();
     for (int n = 1; n <= 6; n++) {
         for (int victim = 0; victim < 3; victim++) {
@@ -145,9 +143,8 @@ static void killed_at_every_call(void **state)
 }
 
 /* A rank may also be killed before the ranks have met: from the first moment on. */
-static void killed_while_meeting(void **state)
+HD_CASE(killed_while_meeting)
 {
-    (void)state;
     for (int turn = 0; turn < hd_rounds(40); turn++) {
         forget();
         int64_t start_ns = hd_now_ns();
@@ -211,11 +208,10 @@ out:
     return st != HEDDLE_ERR_PEER;
 }
 
-static void survivors_hold_nothing(void **state)
+HD_CASE(survivors_hold_nothing)
 {
     char key[32];
     pid_t pid[RANKS];
-    (void)state;
     snprintf(key, sizeof key, "hold-%d", (int)getpid());
     setenv("HEDDLE_KEY", key, 1);
     setenv("HEDDLE_SIZE", "4", 1);
@@ -233,9 +229,8 @@ static void survivors_hold_nothing(void **state)
 }
 
 /* The process that waits for the ranks is killed: they go as well. */
-static void ranks_die_with_their_parent(void **state)
+HD_CASE(ranks_die_with_their_parent)
 {
-    (void)state;
     forget();
     pid_t run = fork();
     if (run == 0) {
@@ -285,9 +280,8 @@ static heddle_status odd_rank(heddle_comm *comm, void *arg)
     return heddle_comm_barrier(comm);
 }
 
-static void odd_ends(void **state)
+HD_CASE(odd_ends)
 {
-    (void)state;
     for (int what = 0; what < 2; what++) {
         int64_t start_ns = hd_now_ns();
         heddle_status st = heddle_run_ranks(3, "shm", odd_rank, &what);
@@ -298,14 +292,4 @@ static void odd_ends(void **state)
         assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(4));
         assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(survivors_name_the_dead),     cmocka_unit_test(killed_at_every_call),
-        cmocka_unit_test(killed_while_meeting),        cmocka_unit_test(survivors_hold_nothing),
-        cmocka_unit_test(ranks_die_with_their_parent), cmocka_unit_test(odd_ends),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

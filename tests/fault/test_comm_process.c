@@ -53,9 +53,8 @@ static void sentence_has(const char *words)
     }
 }
 
-static void a_limit_of_file_sizes(void **state)
+HD_CASE(a_limit_of_file_sizes)
 {
-    (void)state;
     heddle_comm_options options;
     size_t bytes = 5 * MIB;
     heddle_comm_options_init(&options);
@@ -73,9 +72,8 @@ static void a_limit_of_file_sizes(void **state)
     sentence_has("RLIMIT_FSIZE (ulimit -f), 4096 bytes");
 }
 
-static void a_limit_of_address_space(void **state)
+HD_CASE(a_limit_of_address_space)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     hd_skip("sanitizer", "maps terabytes, which no limit allows");
 #endif
@@ -111,9 +109,8 @@ out:
     return st;
 }
 
-static void closed_standard_streams(void **state)
+HD_CASE(closed_standard_streams)
 {
-    (void)state;
     heddle_status st[2];
     int kept[3];
     for (int fd = 0; fd <= 2; fd++) {
@@ -184,9 +181,8 @@ out:
     return st;
 }
 
-static void a_fork_leaves_its_parents_ranks_alone(void **state)
+HD_CASE(a_fork_leaves_its_parents_ranks_alone)
 {
-    (void)state;
     heddle_comm *self = NULL;
     HD_OK(heddle_run_ranks(3, "shm", forking_rank, NULL));
     HD_OK(heddle_comm_open(&self, "self", NULL));
@@ -228,9 +224,8 @@ out:
     return st != HEDDLE_OK;
 }
 
-static void buffers_outlive_their_communicator(void **state)
+HD_CASE(buffers_outlive_their_communicator)
 {
-    (void)state;
     for (int size = 1; size <= 3; size++) {
         char key[64];
         pid_t pid[3];
@@ -250,9 +245,8 @@ static void buffers_outlive_their_communicator(void **state)
 }
 
 /* After an abort memory is kept for peers that still copy; that must not count as out for ever. */
-static void buffers_freed_after_an_abort(void **state)
+HD_CASE(buffers_freed_after_an_abort)
 {
-    (void)state;
     heddle_comm *comm = NULL;
     void *buffer[2] = {NULL};
     HD_OK(heddle_comm_open(&comm, "self", NULL));
@@ -263,17 +257,4 @@ static void buffers_freed_after_an_abort(void **state)
     heddle_comm_destroy(comm);
     *(char *)buffer[1] = 1;
     heddle_buffer_free(comm, buffer[1]);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_limit_of_file_sizes),
-        cmocka_unit_test(a_limit_of_address_space),
-        cmocka_unit_test(closed_standard_streams),
-        cmocka_unit_test(a_fork_leaves_its_parents_ranks_alone),
-        cmocka_unit_test(buffers_outlive_their_communicator),
-        cmocka_unit_test(buffers_freed_after_an_abort),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

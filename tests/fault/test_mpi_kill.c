@@ -96,21 +96,18 @@ static void one_rank_dies(const char *mode)
     rmdir(memory);
 }
 
-static void killed_while_sharing_memory(void **state)
+HD_CASE(killed_while_sharing_memory)
 {
-    (void)state;
     one_rank_dies("plain");
 }
 
-static void killed_while_sending_messages(void **state)
+HD_CASE(killed_while_sending_messages)
 {
-    (void)state;
     one_rank_dies("forced");
 }
 
-static void killed_on_one_of_two_hosts(void **state)
+HD_CASE(killed_on_one_of_two_hosts)
 {
-    (void)state;
     one_rank_dies("hosts");
 }
 
@@ -119,10 +116,5 @@ int main(int argc, char **argv)
     if (mpirun_inside(argc, argv)) {
         return rank_main(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(killed_while_sharing_memory),
-        cmocka_unit_test(killed_while_sending_messages),
-        cmocka_unit_test(killed_on_one_of_two_hosts),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

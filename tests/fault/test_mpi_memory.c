@@ -280,33 +280,28 @@ static void run_lines(const char *how, int first, int step)
     mpirun_case(3, what, PASSED, NULL);
 }
 
-static void dst_stays_after_a_late_rank(void **state)
+HD_CASE(dst_stays_after_a_late_rank)
 {
-    (void)state;
     run_lines("late", 0, 1);
 }
 
-static void dst_stays_when_the_plan_is_gone(void **state)
+HD_CASE(dst_stays_when_the_plan_is_gone)
 {
-    (void)state;
     run_lines("late gone", 1, 2);
 }
 
-static void mpi_ends_after_an_abort(void **state)
+HD_CASE(mpi_ends_after_an_abort)
 {
-    (void)state;
     run_lines("abort", 0, 1);
 }
 
-static void arrays_of_a_late_sendrecv(void **state)
+HD_CASE(arrays_of_a_late_sendrecv)
 {
-    (void)state;
     mpirun_case(3, "012 sendrecv", PASSED, NULL);
 }
 
-static void a_rank_that_stops_half_way(void **state)
+HD_CASE(a_rank_that_stops_half_way)
 {
-    (void)state;
     mpirun_case(3, "3 0 stopped", PASSED, NULL);
     mpirun_case(3, "3 1 stopped", PASSED, NULL);
     mpirun_case(3, "4 2 stopped", PASSED, NULL);
@@ -317,10 +312,5 @@ int main(int argc, char **argv)
     if (mpirun_inside(argc, argv)) {
         return rank_main(argv[2]);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(dst_stays_after_a_late_rank), cmocka_unit_test(dst_stays_when_the_plan_is_gone),
-        cmocka_unit_test(mpi_ends_after_an_abort),     cmocka_unit_test(arrays_of_a_late_sendrecv),
-        cmocka_unit_test(a_rank_that_stops_half_way),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -121,9 +121,8 @@ out:
     return st;
 }
 
-static void out_of_memory(void **state)
+HD_CASE(out_of_memory)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         HD_OK(heddle_run_ranks(RANKS, "shm", no_memory_rank, &kind));
     }
@@ -180,9 +179,8 @@ static void check_told(const end *e, int rank)
     }
 }
 
-static void ranks_end(void **state)
+HD_CASE(ranks_end)
 {
-    (void)state;
     end *e = mmap(NULL, sizeof *e, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(e, MAP_FAILED);
     for (int i = 0; i < 2 * KINDS; i++) {
@@ -197,10 +195,4 @@ static void ranks_end(void **state)
         }
     }
     munmap(e, sizeof *e);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(out_of_memory), cmocka_unit_test(ranks_end)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -86,11 +86,10 @@ out:
     return st;
 }
 
-static void survivors_of_a_kill_are_told(void **state)
+HD_CASE(survivors_of_a_kill_are_told)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *",
                                         "f32[t=24 s=48 c=64] on [sp=3]: s@sp -> t@sp as s,t,c"};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         job j = {.report = shared_report(), .line = lines[i % 3]};
         heddle_comm_options options;
@@ -150,10 +149,9 @@ out:
     return st;
 }
 
-static void deadline_names_the_missing_rank(void **state)
+HD_CASE(deadline_names_the_missing_rank)
 {
     static const char *const transports[] = {"threads", "shm"};
-    (void)state;
     for (int i = 0; i < 12; i++) {
         job j = {.report = shared_report(), .line = SWITCH, .deadline_ms = 200, .way = i / 4};
         heddle_comm_options options;
@@ -206,10 +204,9 @@ static heddle_status allocations_fail(heddle_comm *comm, void *arg)
     return hd_fail(HEDDLE_ERR_INTERNAL, "creation never succeeded");
 }
 
-static void every_allocation_may_fail(void **state)
+HD_CASE(every_allocation_may_fail)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         job j = {.report = shared_report(), .line = lines[i % 2]};
         heddle_comm_options options;
@@ -258,11 +255,10 @@ static void check_all_told(const report *r, int n)
     }
 }
 
-static void every_transport_call_may_fail(void **state)
+HD_CASE(every_transport_call_may_fail)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
     static const char *const inner[] = {"threads", "shm"};
-    (void)state;
     for (int i = 0; i < 8; i++) {
         all_parts given, wanted;
         heddle_reshard_line line;
@@ -320,12 +316,11 @@ out:
     return st;
 }
 
-static void nobody_copies_after_a_failure(void **state)
+HD_CASE(nobody_copies_after_a_failure)
 {
     static char *const lines[] = {"f32[t=240 s=480 c=8] on [sp=3]: t@sp -> s@sp",
                                   "f32[t=240 s=480 c=8] on [sp=3]: s@sp -> t@sp",
                                   "f32[t=240 s=480 c=8] on [sp=3]: sum@sp -> t@sp"};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         int n = 1;
@@ -336,14 +331,4 @@ static void nobody_copies_after_a_failure(void **state)
         }
         assert_true(n > 40 && n < 300);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(survivors_of_a_kill_are_told),  cmocka_unit_test(deadline_names_the_missing_rank),
-        cmocka_unit_test(every_allocation_may_fail),     cmocka_unit_test(every_transport_call_may_fail),
-        cmocka_unit_test(nobody_copies_after_a_failure),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -43,19 +43,12 @@ out:
     return st;
 }
 
-static void ranks_of_nccl_meet_between_hosts(void **state)
+HD_CASE(ranks_of_nccl_meet_between_hosts)
 {
-    (void)state;
     lender l = {.sim = get_sim()};
     l.options = by_nccl(10000);
     l.options.device = NULL;
     l.options.wire = HEDDLE_WIRE_AUTO;
     assert_int_equal(l.sim.get_id(&l.id), 0);
     HD_OK(heddle_run_ranks(RANKS, "shm", borrows, &l));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(ranks_of_nccl_meet_between_hosts)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -40,16 +40,14 @@ out:
     return st;
 }
 
-static void ranks_move_data(void **state)
+HD_CASE(ranks_move_data)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "shm", moves, NULL));
 }
 
 /* The first address of the first host does not answer on the other one. */
-static void an_address_is_silent(void **state)
+HD_CASE(an_address_is_silent)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(RANKS, "shm", moves, (uint8_t[]){10, 99, 0, 1}));
 }
 
@@ -155,11 +153,10 @@ static void make_board(int victim)
     shared->victim = victim;
 }
 
-static void the_cable_is_cut(void **state)
+HD_CASE(the_cable_is_cut)
 {
     int64_t deadline_ms = hd_test_limit_ns(1.5) / 1000000;
     int how = 0;
-    (void)state;
     make_board(-1);
     const pid_t cutter = start_cutting();
     const heddle_status st = heddle_run_ranks(RANKS, "shm", works, &deadline_ms);
@@ -170,10 +167,9 @@ static void the_cable_is_cut(void **state)
     check_survivors(4.5, "deadline");
 }
 
-static void a_rank_is_killed(void **state)
+HD_CASE(a_rank_is_killed)
 {
     int64_t deadline_ms = DEADLINE_MS;
-    (void)state;
     make_board(3);
     assert_true(heddle_run_ranks(RANKS, "shm", works, &deadline_ms) != HEDDLE_OK);
     check_survivors(2, "rank 3");
@@ -204,17 +200,7 @@ out:
     return st;
 }
 
-static void hosts_have_no_route(void **state)
+HD_CASE(hosts_have_no_route)
 {
-    (void)state;
     HD_OK(heddle_run_ranks(2, "shm", is_alone, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(ranks_move_data),  cmocka_unit_test(an_address_is_silent), cmocka_unit_test(the_cable_is_cut),
-        cmocka_unit_test(a_rank_is_killed), cmocka_unit_test(hosts_have_no_route),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -20,9 +20,8 @@ static void random_problem(heddle_reshard_line *out, random_source *source, int 
     hd_random_line(out, source, ranks, round % 10 == 9 ? 8 : 5, ranks > 8 ? 300 : 1500, partial);
 }
 
-static void equals_oracle(void **state)
+HD_CASE(equals_oracle)
 {
-    (void)state;
     random_source source = {1};
     for (int round = 0; round < hd_rounds(1500); round++) {
         heddle_reshard_line line;
@@ -124,9 +123,8 @@ static void check_mirror(const hd_problem *problem, int phase)
     free(recv);
 }
 
-static void sends_mirror_receives(void **state)
+HD_CASE(sends_mirror_receives)
 {
-    (void)state;
     random_source source = {2};
     for (int round = 0; round < hd_rounds(1500); round++) {
         heddle_reshard_line line;
@@ -140,9 +138,8 @@ static void sends_mirror_receives(void **state)
 }
 
 /* heddle_reshard_sends adds up the phases' pieces and leaves the rank itself out. */
-static void sends_add_up(void **state)
+HD_CASE(sends_add_up)
 {
-    (void)state;
     random_source source = {3};
     for (int round = 0; round < hd_rounds(500); round++) {
         heddle_reshard_line line;
@@ -178,9 +175,8 @@ static void sends_add_up(void **state)
     }
 }
 
-static void there_and_back(void **state)
+HD_CASE(there_and_back)
 {
-    (void)state;
     random_source source = {4};
     for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line line, back;
@@ -208,9 +204,8 @@ static void there_and_back(void **state)
 
 /* A -> B -> C is A -> C, and both are C's part of the global array. Partial sums on the way, too: only one rank of a
  * group holds values in A, so that sums are exact. */
-static void composition(void **state)
+HD_CASE(composition)
 {
-    (void)state;
     random_source source = {5};
     for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line ab, bc, ac;
@@ -256,9 +251,8 @@ static uint64_t dot(const all_parts *a, const all_parts *b)
 }
 
 /* <y, F x> = <F* y, x> over all ranks' stacked arrays, exact in integers modulo 2^64. */
-static void adjoint_is_transpose(void **state)
+HD_CASE(adjoint_is_transpose)
 {
-    (void)state;
     random_source source = {6};
     for (int round = 0; round < hd_rounds(800); round++) {
         heddle_reshard_line line, adjoint;
@@ -282,14 +276,4 @@ static void adjoint_is_transpose(void **state)
         all_parts_free(&y);
         all_parts_free(&fty);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(equals_oracle), cmocka_unit_test(sends_mirror_receives),
-        cmocka_unit_test(sends_add_up),  cmocka_unit_test(there_and_back),
-        cmocka_unit_test(composition),   cmocka_unit_test(adjoint_is_transpose),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

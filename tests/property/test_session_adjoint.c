@@ -334,20 +334,12 @@ static void on(const char *transport)
     }
 }
 
-static void threads(void **state)
+HD_CASE(threads)
 {
-    (void)state;
     on("threads");
 }
 
-static void shared_memory(void **state)
+HD_CASE(shared_memory)
 {
-    (void)state;
     on("shm");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(threads), cmocka_unit_test(shared_memory)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -100,23 +100,66 @@ static int judge_notes(const char *name, char *notes, int result)
     return result;
 }
 
-static void run_rank_case(void **state)
+typedef struct case_of_ranks {
+    const hd_case *of;
+    int nth;
+} case_of_ranks;
+
+static heddle_status run_rank(heddle_comm *comm, void *arg)
 {
-    const hd_rank_case *c = *state;
-    for (const char *const *where = c->where; *where != NULL; where++) {
-        char *transport = NULL;
-        int ranks = (int)strtol(*where, &transport, 10);
-        heddle_status st = heddle_run_ranks(ranks, transport + 1, c->function, NULL);
-        if (st != HEDDLE_OK) {
-            print_error("on %s\n", *where);
-        }
-        HD_OK(st);
-    }
+    const case_of_ranks *v = arg;
+    return v->of->of_ranks(comm, v->nth);
 }
 
-struct CMUnitTest hd_case_of_ranks(const char *name, hd_rank_case *what)
+/* Ranks, transport, then what is not as usual: how they reach one another, the device, its wire. */
+static heddle_status run_at(const char *where, const case_of_ranks *v)
 {
-    return (struct CMUnitTest){.name = name, .test_func = run_rank_case, .initial_state = what};
+    static const char *const wires[] = {"auto", "peer", "nccl", "host"};
+    char words[80], *rest = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    snprintf(words, sizeof words, "%s", where);
+    const int ranks = atoi(strtok_r(words, " ", &rest));
+    const char *transport = strtok_r(NULL, " ", &rest);
+    for (const char *word; (word = strtok_r(NULL, " ", &rest)) != NULL;) {
+        int wire = 3;
+        while (wire >= 0 && strcmp(word, wires[wire]) != 0) {
+            wire--;
+        }
+        if (wire >= 0) {
+            options.wire = (heddle_wire)wire;
+        } else if (strcmp(word, "forced") == 0) {
+            options.force_messages = 1;
+        } else if (sscanf(word, "hosts=%d", &options.pretend_hosts) != 1) {
+            options.device = word;
+        }
+    }
+    if (strcmp(transport, "self") != 0) {
+        return heddle_run_ranks_with(ranks, transport, &options, run_rank, (void *)v);
+    }
+    heddle_comm *self = NULL;
+    heddle_status st = heddle_comm_open(&self, transport, &options);
+    st = st == HEDDLE_OK ? run_rank(self, (void *)v) : st;
+    heddle_comm_destroy(self);
+    return st;
+}
+
+static void run_case(void **state)
+{
+    case_of_ranks v = {.of = *state};
+    if (v.of->alone != NULL) {
+        v.of->alone();
+        return;
+    }
+    for (const char *const *where = v.of->where; *where != NULL; where++) {
+        for (v.nth = 0; v.nth < v.of->numbers; v.nth++) {
+            heddle_status st = run_at(*where, &v);
+            if (st != HEDDLE_OK) {
+                print_error("on %s, number %d\n", *where, v.nth);
+            }
+            HD_OK(st);
+        }
+    }
 }
 
 static int percent_of_rounds(void)
@@ -168,13 +211,14 @@ static int ended_how(const char *name, int wait_status)
 }
 
 /* The case's own process group, so that a time-out also ends the ranks it started. */
-static int run_process(const struct CMUnitTest *one, int limit_s)
+static int run_process(hd_case *one, int limit_s)
 {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
-        int failed = _cmocka_run_group_tests(one->name, one, 1, NULL, NULL);
+        const struct CMUnitTest test = {.name = one->name, .test_func = run_case, .initial_state = one};
+        int failed = _cmocka_run_group_tests(one->name, &test, 1, NULL, NULL);
         fflush(NULL);
         _exit(failed != 0);
     }
@@ -194,7 +238,7 @@ static int run_process(const struct CMUnitTest *one, int limit_s)
     return ended_how(one->name, wait_status);
 }
 
-static int run_one(const struct CMUnitTest *one, int limit_s)
+static int run_one(hd_case *one, int limit_s)
 {
     int ends[2];
     char notes[NOTES_BYTES + 1];
@@ -211,15 +255,27 @@ static int run_one(const struct CMUnitTest *one, int limit_s)
     return judge_notes(one->name, notes, result);
 }
 
-int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int argc, char **argv)
+static hd_case *cases;
+
+void hd_enter_case(hd_case *entered)
+{
+    hd_case **before = &cases;
+    while (*before != NULL && (*before)->line <= entered->line) {
+        before = &(*before)->next;
+    }
+    entered->next = *before;
+    *before = entered;
+}
+
+int hd_run_cases(int seconds, int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : "";
     const char *scale = getenv("HEDDLE_TEST_TIME_SCALE"); /* sanitizers are slower */
     int limit_s = seconds * (scale != NULL ? atoi(scale) : 1);
     int ran = 0, failed = 0, skipped = 0;
-    for (int i = 0; i < count; i++) {
-        if (strstr(cases[i].name, only) != NULL) {
-            int result = run_one(&cases[i], limit_s);
+    for (hd_case *one = cases; one != NULL; one = one->next) {
+        if (strstr(one->name, only) != NULL) {
+            int result = run_one(one, limit_s);
             failed += result == FAILED;
             skipped += result == SKIPPED;
             ran++;
@@ -227,8 +283,8 @@ int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int arg
     }
     if (ran == 0) {
         fprintf(stderr, "no case has '%s' in its name; the cases are:\n", only);
-        for (int i = 0; i < count; i++) {
-            fprintf(stderr, "    %s\n", cases[i].name);
+        for (const hd_case *one = cases; one != NULL; one = one->next) {
+            fprintf(stderr, "    %s\n", one->name);
         }
         return FAILED;
     }

@@ -1,10 +1,22 @@
-/* Test main: every cmocka case in a process of its own with a time limit, so that a hang has a name.
+/* Test main: every case in a process of its own with a time limit, so that a hang has a name.
  *
- *     static void adds(void **state) { ... }
- *     int main(int argc, char **argv) {
- *         const struct CMUnitTest cases[] = {cmocka_unit_test(adds)};
- *         return HD_RUN_CASES(cases, argc, argv);
+ *     HD_CASE(adds)
+ *     {
+ *         assert_int_equal(sum(1, 2), 3);
  *     }
+ *
+ * is a whole test program: a case enters itself, support/case_main.c runs those of the program in the order in which
+ * they stand. cmocka's asserts end a case. A case of ranks is what each of them does, with CHECK (support/check.h) for
+ * asserts:
+ *
+ *     HD_RANK_CASE(meets_all, "2 threads", "4 shm")
+ *     {
+ *         return heddle_comm_barrier(comm);
+ *     }
+ *
+ * Where: how many ranks of a transport ("1 self" is one, too), then, where wanted, "forced" for messages only,
+ * "hosts=2" for hosts that are pretended, a device and its wire ("2 shm cuda:0 peer"). A device does not survive a
+ * fork: shm stands before threads there. HD_RANK_CASES(name, 3, ...) runs with the numbers 0, 1 and 2 in `nth`.
  *
  * An argument selects the cases whose name contains it; one that selects none is an error. Exit 0, 1, or 77 when
  * every case skipped. What a case could not do on this machine is counted and shown, never taken for a pass:
@@ -24,19 +36,37 @@
 
 enum { HD_CASE_SECONDS = 60 };
 
-int hd_run_cases(const struct CMUnitTest *cases, int count, int seconds, int argc, char **argv);
-
-#define HD_RUN_CASES(cases, argc, argv)                                                                                \
-    hd_run_cases((cases), (int)(sizeof(cases) / sizeof((cases)[0])), HD_CASE_SECONDS, (argc), (argv))
-
-/* A case that is a function of ranks: HD_RANK_CASE(name, function, "2 threads", "4 shm") runs it on each of these. */
-typedef struct hd_rank_case {
-    heddle_rank_main function;
+typedef struct hd_case {
+    const char *name;
+    int line;            /* cases run in the order of their lines */
+    void (*alone)(void); /* or, on each of `where` with each number below `numbers`: */
+    heddle_status (*of_ranks)(heddle_comm *comm, int nth);
+    int numbers;
     const char *const *where; /* up to NULL */
-} hd_rank_case;
-struct CMUnitTest hd_case_of_ranks(const char *name, hd_rank_case *what);
-#define HD_RANK_CASE(name, function, ...)                                                                              \
-    hd_case_of_ranks(#name, &(hd_rank_case){function, (const char *const[]){__VA_ARGS__, NULL}})
+    struct hd_case *next;
+} hd_case;
+
+void hd_enter_case(hd_case *entered);
+/* For a program with a main of its own. `seconds` is the limit of a case. */
+int hd_run_cases(int seconds, int argc, char **argv);
+
+#define HD_ENTER_CASE(name_, ...)                                                                                      \
+    static hd_case case_##name_ = {.name = #name_, .line = __LINE__, __VA_ARGS__};                                     \
+    __attribute__((constructor)) static void enter_##name_(void)                                                       \
+    {                                                                                                                  \
+        hd_enter_case(&case_##name_);                                                                                  \
+    }
+
+#define HD_CASE(name)                                                                                                  \
+    static void name(void);                                                                                            \
+    HD_ENTER_CASE(name, .alone = name)                                                                                 \
+    static void name(void)
+
+#define HD_RANK_CASES(name, numbers_, ...)                                                                             \
+    static heddle_status name(heddle_comm *comm, int nth);                                                             \
+    HD_ENTER_CASE(name, .of_ranks = name, .numbers = (numbers_), .where = (const char *const[]){__VA_ARGS__, NULL})    \
+    static heddle_status name(heddle_comm *comm, __attribute__((unused)) int nth)
+#define HD_RANK_CASE(name, ...) HD_RANK_CASES(name, 1, __VA_ARGS__)
 
 /* Fails the case with heddle_last_error() when `expression` is not HEDDLE_OK / not `wanted`. */
 #define HD_OK(expression) hd_expect((expression), HEDDLE_OK, #expression, __FILE__, __LINE__)

@@ -27,8 +27,8 @@ typedef struct device_sim {
     void (*set_serial)(int is_serial);
 } device_sim;
 
-/* Before anything is attached: where the library lies. */
-static inline void device_sim_here(void)
+/* Where the library lies, for all that is attached in this program. */
+__attribute__((constructor)) static inline void device_sim_here(void)
 {
     setenv("HEDDLE_MODULE_PATH", HEDDLE_DEVICE_SIM, 1);
 }

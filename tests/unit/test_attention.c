@@ -117,9 +117,8 @@ static void attention_case(const hd_kernels *kernels, heddle_dtype dtype)
     }
 }
 
-static void attention_follows_the_reference(void **state)
+HD_CASE(attention_follows_the_reference)
 {
-    (void)state;
     for_each_variant(attention_case);
 }
 
@@ -155,9 +154,8 @@ static void far_scores_case(const hd_kernels *kernels, heddle_dtype dtype)
     }
 }
 
-static void far_scores_pick_one_key(void **state)
+HD_CASE(far_scores_pick_one_key)
 {
-    (void)state;
     for_each_variant(far_scores_case);
 }
 
@@ -188,9 +186,8 @@ static void nan_case(const hd_kernels *kernels, heddle_dtype dtype)
     }
 }
 
-static void nan_reaches_what_depends_on_it(void **state)
+HD_CASE(nan_reaches_what_depends_on_it)
 {
-    (void)state;
     for_each_variant(nan_case);
 }
 
@@ -221,9 +218,8 @@ static void norm_case(const hd_kernels *kernels, heddle_dtype dtype)
     }
 }
 
-static void norm_and_residual_follow_the_reference(void **state)
+HD_CASE(norm_and_residual_follow_the_reference)
 {
-    (void)state;
     for_each_variant(norm_case);
 }
 
@@ -245,9 +241,8 @@ static void rotate_case(const hd_kernels *kernels, heddle_dtype dtype)
     }
 }
 
-static void rotation_follows_the_reference(void **state)
+HD_CASE(rotation_follows_the_reference)
 {
-    (void)state;
     for_each_variant(rotate_case);
 }
 
@@ -286,9 +281,8 @@ static void gelu_case(const hd_kernels *kernels, heddle_dtype dtype)
     free(out);
 }
 
-static void gelu_is_accurate(void **state)
+HD_CASE(gelu_is_accurate)
 {
-    (void)state;
     for_each_variant(gelu_case);
 }
 
@@ -322,28 +316,15 @@ static void convert_case(const hd_kernels *kernels, heddle_dtype dtype)
     free(back);
 }
 
-static void conversion_rounds_to_even(void **state)
+HD_CASE(conversion_rounds_to_even)
 {
-    (void)state;
     for_each_variant(convert_case);
 }
 
-static void the_best_variant_is_known_by_name(void **state)
+HD_CASE(the_best_variant_is_known_by_name)
 {
-    (void)state;
     const hd_kernels *widest = NULL;
     HD_OK(hd_kernels_cpu(&widest));
     assert_ptr_equal(hd_kernels_named(widest->name), widest);
     assert_null(hd_kernels_named("abacus"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attention_follows_the_reference), cmocka_unit_test(far_scores_pick_one_key),
-        cmocka_unit_test(nan_reaches_what_depends_on_it),  cmocka_unit_test(norm_and_residual_follow_the_reference),
-        cmocka_unit_test(rotation_follows_the_reference),  cmocka_unit_test(gelu_is_accurate),
-        cmocka_unit_test(conversion_rounds_to_even),       cmocka_unit_test(the_best_variant_is_known_by_name),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

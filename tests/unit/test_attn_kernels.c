@@ -157,31 +157,18 @@ static void check_variant(const char *name)
     }
 }
 
-static void avx512_is_the_reference(void **state)
+HD_CASE(avx512_is_the_reference)
 {
-    (void)state;
     check_variant("avx512");
 }
 
-static void avx2_is_the_reference(void **state)
+HD_CASE(avx2_is_the_reference)
 {
-    (void)state;
     check_variant("avx2");
 }
 
-static void unknown_kernels_are_null(void **state)
+HD_CASE(unknown_kernels_are_null)
 {
-    (void)state;
     assert_null(hd_kernels_named("avx1024"));
     assert_string_equal(hd_kernels_attn(hd_kernels_named("generic"), HEDDLE_F64)->name, "f64");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(avx512_is_the_reference),
-        cmocka_unit_test(avx2_is_the_reference),
-        cmocka_unit_test(unknown_kernels_are_null),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

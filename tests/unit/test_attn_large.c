@@ -112,9 +112,8 @@ static void check_means(const head_out *out, const inputs *x, heddle_dtype dtype
     }
 }
 
-static void block_means_of_large_values(void **state)
+HD_CASE(block_means_of_large_values)
 {
-    (void)state;
     inputs *x = malloc(sizeof *x);
     head_out *all = malloc(sizeof *all), *one = malloc(sizeof *one);
     for (int i = 0; i < 3 * 2 * 4 * 2; i++) {
@@ -163,9 +162,8 @@ static void check_weights(const hd_attn_kernels *kernels, const inputs *x, const
     free(dk);
 }
 
-static void block_weights_of_large_scores(void **state)
+HD_CASE(block_weights_of_large_scores)
 {
-    (void)state;
     inputs *x = malloc(sizeof *x);
     head_out *out = malloc(sizeof *out);
     for (float scores = 1; scores < 1e10f; scores *= 100) {
@@ -248,9 +246,8 @@ static void check_pieces(const head_out *out, const float *lse, const inputs *x,
     }
 }
 
-static void means_of_large_values(void **state)
+HD_CASE(means_of_large_values)
 {
-    (void)state;
     inputs *x = malloc(sizeof *x);
     head_out *all = malloc(sizeof *all), *one = malloc(sizeof *one);
     float lse[QUERIES];
@@ -274,9 +271,8 @@ static void means_of_large_values(void **state)
 }
 
 /* The sum of weights of a query whose values were kept smaller is as much 1 as any. */
-static void weights_of_large_values(void **state)
+HD_CASE(weights_of_large_values)
 {
-    (void)state;
     inputs *x = malloc(sizeof *x);
     head_out *out = malloc(sizeof *out);
     for (int i = 0; i < 3 * 4; i++) {
@@ -294,9 +290,8 @@ static void weights_of_large_values(void **state)
 }
 
 /* bf16 is a way to store: the arithmetic is f32's. */
-static void block_bf16_is_f32_rounded_once(void **state)
+HD_CASE(block_bf16_is_f32_rounded_once)
 {
-    (void)state;
     inputs *x = malloc(sizeof *x);
     head_out *wide = malloc(sizeof *wide), *narrow = malloc(sizeof *narrow);
     for (int i = 0; i < 3 * 2; i++) {
@@ -316,14 +311,4 @@ static void block_bf16_is_f32_rounded_once(void **state)
     free(x);
     free(wide);
     free(narrow);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(block_means_of_large_values),    cmocka_unit_test(block_weights_of_large_scores),
-        cmocka_unit_test(block_bf16_is_f32_rounded_once), cmocka_unit_test(means_of_large_values),
-        cmocka_unit_test(weights_of_large_values),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

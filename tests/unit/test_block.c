@@ -45,9 +45,8 @@ static void check_options_against_model(const heddle_block_options *options)
     close_problem(&p);
 }
 
-static void attention_follows_the_model(void **state)
+HD_CASE(attention_follows_the_model)
 {
-    (void)state;
     for (int bits = 0; bits < 16; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_ATTENTION, bits);
         for (options.mixed_dim = 1; options.mixed_dim <= 2; options.mixed_dim++) {
@@ -56,27 +55,24 @@ static void attention_follows_the_model(void **state)
     }
 }
 
-static void cross_follows_the_model(void **state)
+HD_CASE(cross_follows_the_model)
 {
-    (void)state;
     for (int bits = 0; bits < 4; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_CROSS, bits);
         check_options_against_model(&options);
     }
 }
 
-static void mlp_follows_the_model(void **state)
+HD_CASE(mlp_follows_the_model)
 {
-    (void)state;
     for (int bits = 0; bits < 4; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_MLP, bits);
         check_options_against_model(&options);
     }
 }
 
-static void attention_takes_every_short_length(void **state)
+HD_CASE(attention_takes_every_short_length)
 {
-    (void)state;
     for (int64_t t = 1; t <= 70; t++) {
         const int64_t extent[] = {1, t, 2, 36};
         heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[t & 1], 4, extent);
@@ -85,9 +81,8 @@ static void attention_takes_every_short_length(void **state)
     }
 }
 
-static void attention_takes_every_head_width(void **state)
+HD_CASE(attention_takes_every_head_width)
 {
-    (void)state;
     static const int64_t width[] = {1, 2, 3, 16, 24, 32, 40, 64, 72, 80, 96, 100, 128, 130};
     static const int64_t length[] = {6, 65, 200};
     for (size_t w = 0; w < sizeof width / sizeof width[0]; w++) {
@@ -102,9 +97,8 @@ static void attention_takes_every_head_width(void **state)
 
 /* --- odd values, odd arguments, odd callers ----------------------------------------------------------------------- */
 
-static void nan_stays_in_its_fibre(void **state)
+HD_CASE(nan_stays_in_its_fibre)
 {
-    (void)state;
     static const int64_t extent[] = {1, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < 2; i++) {
@@ -127,9 +121,8 @@ static void nan_stays_in_its_fibre(void **state)
     }
 }
 
-static void huge_scores_stay_finite(void **state)
+HD_CASE(huge_scores_stay_finite)
 {
-    (void)state;
     static const int64_t extent[] = {1, 40, 32};
     problem p;
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 3, extent);
@@ -155,9 +148,8 @@ static void expect_sentence(const char *part)
     }
 }
 
-static void wrong_options_are_refused(void **state)
+HD_CASE(wrong_options_are_refused)
 {
-    (void)state;
     static const int64_t extent[] = {1, 6, 5, 30};
     heddle_block *block = NULL;
     const heddle_block_options good = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
@@ -205,9 +197,8 @@ static void wrong_options_are_refused(void **state)
     HD_OK(heddle_dense_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1, HEDDLE_NO_STREAM));
 }
 
-static void wrong_calls_are_refused(void **state)
+HD_CASE(wrong_calls_are_refused)
 {
-    (void)state;
     problem p;
     heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
     open_problem(&p, &options);
@@ -237,9 +228,8 @@ static void wrong_calls_are_refused(void **state)
     close_problem(&p);
 }
 
-static void wrong_tensors_are_refused(void **state)
+HD_CASE(wrong_tensors_are_refused)
 {
-    (void)state;
     problem p;
     heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
     open_problem(&p, &options);
@@ -268,9 +258,8 @@ static void wrong_tensors_are_refused(void **state)
     close_problem(&p);
 }
 
-static void wrong_text_lengths_are_refused(void **state)
+HD_CASE(wrong_text_lengths_are_refused)
 {
-    (void)state;
     problem p;
     heddle_block_options options = small_options(HEDDLE_STAGE_CROSS, HEDDLE_F32);
     open_problem(&p, &options);
@@ -285,9 +274,8 @@ static void wrong_text_lengths_are_refused(void **state)
     close_problem(&p);
 }
 
-static void steady_state_keeps_the_workspace(void **state)
+HD_CASE(steady_state_keeps_the_workspace)
 {
-    (void)state;
     static const int64_t extent[] = {1, 40, 30, 32};
     for (int kind = 0; kind < 3; kind++) {
         problem p;
@@ -307,9 +295,8 @@ static void steady_state_keeps_the_workspace(void **state)
 }
 
 /* Every allocation in turn fails: an error, no crash, and the block still works (or was never made). */
-static void lost_allocations_are_reported(void **state)
+HD_CASE(lost_allocations_are_reported)
 {
-    (void)state;
     static const int64_t extent[] = {1, 4, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         int failed = 1;
@@ -338,24 +325,4 @@ static void lost_allocations_are_reported(void **state)
             heddle_block_destroy(block);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attention_follows_the_model),
-        cmocka_unit_test(cross_follows_the_model),
-        cmocka_unit_test(mlp_follows_the_model),
-        cmocka_unit_test(attention_takes_every_short_length),
-        cmocka_unit_test(attention_takes_every_head_width),
-        cmocka_unit_test(nan_stays_in_its_fibre),
-        cmocka_unit_test(huge_scores_stay_finite),
-        cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(wrong_tensors_are_refused),
-        cmocka_unit_test(wrong_text_lengths_are_refused),
-        cmocka_unit_test(steady_state_keeps_the_workspace),
-        cmocka_unit_test(lost_allocations_are_reported),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -27,9 +27,8 @@ static void run_kernels(const hd_kernels *k, const float *in, heddle_dtype dtype
     free(src);
 }
 
-static void kernels_agree(void **state)
+HD_CASE(kernels_agree)
 {
-    (void)state;
     static const char *const name[] = {"avx512", "avx2"};
     static float in[1000], wanted[ARRAYS][ROWS * WIDE], got[ARRAYS][ROWS * WIDE];
     for (int i = 0; i < 2; i++) {
@@ -63,10 +62,4 @@ static void kernels_agree(void **state)
         }
     }
     assert_null(hd_kernels_named("sse"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(kernels_agree)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

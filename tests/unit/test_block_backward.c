@@ -159,9 +159,8 @@ static void check_against_model(const heddle_block_options *options, int recompu
     close_problem(&p);
 }
 
-static void the_model_has_the_slopes_of_finite_differences(void **state)
+HD_CASE(the_model_has_the_slopes_of_finite_differences)
 {
-    (void)state;
     static const int64_t extent[] = {2, 3, 4, 8};
     for (int flags = 0; flags < 8; flags++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
@@ -176,9 +175,8 @@ static void the_model_has_the_slopes_of_finite_differences(void **state)
     }
 }
 
-static void attention_follows_the_model(void **state)
+HD_CASE(attention_follows_the_model)
 {
-    (void)state;
     for (int bits = 0; bits < 16; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_ATTENTION, bits);
         for (options.mixed_dim = 1; options.mixed_dim <= 2; options.mixed_dim++) {
@@ -187,9 +185,8 @@ static void attention_follows_the_model(void **state)
     }
 }
 
-static void long_fibres_follow_the_model(void **state)
+HD_CASE(long_fibres_follow_the_model)
 {
-    (void)state;
     static const int64_t extent[] = {2, 1100, 16}, wide[] = {1, 300, 150};
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 3, extent);
     options.rope = 1;
@@ -201,9 +198,8 @@ static void long_fibres_follow_the_model(void **state)
     check_against_model(&options, 1);
 }
 
-static void cross_follows_the_model(void **state)
+HD_CASE(cross_follows_the_model)
 {
-    (void)state;
     static const int64_t many[] = {2, 1100, 16};
     for (int bits = 0; bits < 8; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_CROSS, bits);
@@ -214,9 +210,8 @@ static void cross_follows_the_model(void **state)
     check_against_model(&options, 0);
 }
 
-static void mlp_follows_the_model(void **state)
+HD_CASE(mlp_follows_the_model)
 {
-    (void)state;
     static const int64_t many[] = {2, 1100, 16};
     for (int bits = 0; bits < 8; bits++) {
         heddle_block_options options = options_by_bits(HEDDLE_STAGE_MLP, bits);
@@ -224,16 +219,4 @@ static void mlp_follows_the_model(void **state)
     }
     heddle_block_options options = options_for(HEDDLE_STAGE_MLP, HEDDLE_F32, 3, many);
     check_against_model(&options, 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_model_has_the_slopes_of_finite_differences),
-        cmocka_unit_test(attention_follows_the_model),
-        cmocka_unit_test(long_fibres_follow_the_model),
-        cmocka_unit_test(cross_follows_the_model),
-        cmocka_unit_test(mlp_follows_the_model),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -54,9 +54,8 @@ static void expect_sentence(const char *part)
 
 /* --- odd values --------------------------------------------------------------------------------------------------- */
 
-static void nan_stays_in_its_fibre(void **state)
+HD_CASE(nan_stays_in_its_fibre)
 {
-    (void)state;
     static const int64_t extent[] = {1, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < 4; i++) {
@@ -83,9 +82,8 @@ static void nan_stays_in_its_fibre(void **state)
     }
 }
 
-static void no_text_changes_nothing(void **state)
+HD_CASE(no_text_changes_nothing)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         training t;
         heddle_block_options options = small_options(HEDDLE_STAGE_CROSS, dtypes[i]);
@@ -116,9 +114,8 @@ static void no_text_changes_nothing(void **state)
 }
 
 /* <dy, J v> by finite differences of the block itself, against <J^T dy, v>. */
-static void backward_is_the_adjoint_of_forward(void **state)
+HD_CASE(backward_is_the_adjoint_of_forward)
 {
-    (void)state;
     const float step = 1e-2f;
     for (int kind = 0; kind < 3; kind++) {
         training t;
@@ -171,9 +168,8 @@ static void wrong_tapes_are_refused(heddle_block *block)
     assert_null(other);
 }
 
-static void wrong_calls_are_refused(void **state)
+HD_CASE(wrong_calls_are_refused)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         training t;
         heddle_block *block = NULL;
@@ -220,9 +216,8 @@ static void wrong_calls_are_refused(void **state)
     }
 }
 
-static void an_empty_box_is_legal(void **state)
+HD_CASE(an_empty_box_is_legal)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         training t;
         heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
@@ -236,9 +231,8 @@ static void an_empty_box_is_legal(void **state)
     }
 }
 
-static void gradients_add_up(void **state)
+HD_CASE(gradients_add_up)
 {
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         training t;
         float once[3 * 32];
@@ -265,9 +259,8 @@ static void gradients_add_up(void **state)
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* Elements as docs/blocks.md counts them. */
-static void tapes_keep_what_the_docs_say(void **state)
+HD_CASE(tapes_keep_what_the_docs_say)
 {
-    (void)state;
     const int64_t rows = 60, c = 32, heads = 2, hidden = 128, text = 11;
     for (int i = 0; i < 12; i++) {
         training t;
@@ -285,9 +278,8 @@ static void tapes_keep_what_the_docs_say(void **state)
     }
 }
 
-static void steady_state_allocates_nothing(void **state)
+HD_CASE(steady_state_allocates_nothing)
 {
-    (void)state;
     static const int64_t extent[] = {1, 40, 30, 32};
     for (int i = 0; i < 6; i++) {
         training t;
@@ -311,9 +303,8 @@ static void steady_state_allocates_nothing(void **state)
 }
 
 /* Every allocation in turn fails: an error, no crash, and the same objects still work. */
-static void lost_allocations_are_reported(void **state)
+HD_CASE(lost_allocations_are_reported)
 {
-    (void)state;
     static const int64_t extent[] = {1, 4, 5, 32};
     for (int i = 0; i < 6; i++) {
         int failed = 1;
@@ -339,20 +330,4 @@ static void lost_allocations_are_reported(void **state)
             close_training(&t);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(nan_stays_in_its_fibre),
-        cmocka_unit_test(no_text_changes_nothing),
-        cmocka_unit_test(backward_is_the_adjoint_of_forward),
-        cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(an_empty_box_is_legal),
-        cmocka_unit_test(gradients_add_up),
-        cmocka_unit_test(tapes_keep_what_the_docs_say),
-        cmocka_unit_test(steady_state_allocates_nothing),
-        cmocka_unit_test(lost_allocations_are_reported),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

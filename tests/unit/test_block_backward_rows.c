@@ -165,30 +165,26 @@ static void check_attention(int mixed_dim)
     }
 }
 
-static void temporal_rows_are_independent(void **state)
+HD_CASE(temporal_rows_are_independent)
 {
-    (void)state;
     check_attention(1);
 }
 
-static void spatial_rows_are_independent(void **state)
+HD_CASE(spatial_rows_are_independent)
 {
-    (void)state;
     check_attention(2);
 }
 
-static void long_fibres_are_independent(void **state)
+HD_CASE(long_fibres_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {1, 300, 9, 36};
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
     options.modulate = 0;
     check_parts(&options);
 }
 
-static void cross_rows_are_independent(void **state)
+HD_CASE(cross_rows_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {3, 9, 127, 48};
     for (int i = 0; i < 2; i++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
@@ -197,9 +193,8 @@ static void cross_rows_are_independent(void **state)
     }
 }
 
-static void mlp_rows_are_independent(void **state)
+HD_CASE(mlp_rows_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {3, 9, 127, 48};
     for (int i = 0; i < 2; i++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[i], 4, extent);
@@ -209,9 +204,8 @@ static void mlp_rows_are_independent(void **state)
 }
 
 /* Forward, forward, backward of the first, backward of the second, of different boxes. */
-static void tapes_in_flight_do_not_mix(void **state)
+HD_CASE(tapes_in_flight_do_not_mix)
 {
-    (void)state;
     static const int64_t extent[] = {3, 7, 11, 32};
     for (int kind = 0; kind < 3; kind++) {
         problem p;
@@ -258,9 +252,8 @@ static void tapes_in_flight_do_not_mix(void **state)
 }
 
 /* Blocks of all kinds and two sizes in one workspace. */
-static void a_shared_workspace_changes_nothing(void **state)
+HD_CASE(a_shared_workspace_changes_nothing)
 {
-    (void)state;
     static const int64_t extent[2][4] = {{3, 7, 11, 32}, {2, 17, 83, 48}};
     problem p[6];
     float *dy[6];
@@ -291,9 +284,8 @@ static void a_shared_workspace_changes_nothing(void **state)
     }
 }
 
-static void new_weights_reach_backward(void **state)
+HD_CASE(new_weights_reach_backward)
 {
-    (void)state;
     static const int64_t extent[] = {1, 6, 5, 32};
     for (int kind = 0; kind < 3; kind++) {
         problem p;
@@ -317,15 +309,4 @@ static void new_weights_reach_backward(void **state)
         free(dy);
         close_problem(&p);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(temporal_rows_are_independent), cmocka_unit_test(spatial_rows_are_independent),
-        cmocka_unit_test(long_fibres_are_independent),   cmocka_unit_test(cross_rows_are_independent),
-        cmocka_unit_test(mlp_rows_are_independent),      cmocka_unit_test(tapes_in_flight_do_not_mix),
-        cmocka_unit_test(new_weights_reach_backward),    cmocka_unit_test(a_shared_workspace_changes_nothing),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

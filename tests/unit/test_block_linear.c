@@ -73,9 +73,8 @@ static heddle_block_options linear_options(heddle_dtype dtype, const int64_t ext
     return options;
 }
 
-static void follows_the_model(void **state)
+HD_CASE(follows_the_model)
 {
-    (void)state;
     static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 300, 32}};
     for (int flags = 0; flags < 64; flags++) {
         problem p;
@@ -162,9 +161,8 @@ static void expect_near(const char *what, int flags, double got, double wanted, 
     }
 }
 
-static void gradients_are_slopes_of_the_model(void **state)
+HD_CASE(gradients_are_slopes_of_the_model)
 {
-    (void)state;
     static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 270, 8}};
     for (int flags = 0; flags < 16; flags++) {
         problem p;
@@ -214,9 +212,8 @@ static void gradients_are_slopes_of_the_model(void **state)
 }
 
 /* A block of one fibre, or of any part of the others, gives the bits of the whole. */
-static void fibres_are_independent(void **state)
+HD_CASE(fibres_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {3, 7, 200, 48};
     for (int flags = 0; flags < 8; flags++) {
         problem p;
@@ -248,9 +245,8 @@ static void fibres_are_independent(void **state)
     }
 }
 
-static void bad_options_are_refused(void **state)
+HD_CASE(bad_options_are_refused)
 {
-    (void)state;
     static const int64_t extent[] = {1, 4, 2, 8};
     heddle_block *block = NULL;
     heddle_block_options options = linear_options(HEDDLE_F32, extent, 0);
@@ -264,15 +260,4 @@ static void bad_options_are_refused(void **state)
     options.qk_norm = 0;
     options.mixed_dim = 0;
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_create(&block, &options));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(follows_the_model),
-        cmocka_unit_test(gradients_are_slopes_of_the_model),
-        cmocka_unit_test(fibres_are_independent),
-        cmocka_unit_test(bad_options_are_refused),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

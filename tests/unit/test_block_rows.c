@@ -52,9 +52,8 @@ static void check_parts(const heddle_block_options *options, int parts)
     close_problem(&p);
 }
 
-static void attention_rows_are_independent(void **state)
+HD_CASE(attention_rows_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {2, 17, 83, 144};
     for (int flags = 0; flags < 4; flags++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[flags & 1], 4, extent);
@@ -65,9 +64,8 @@ static void attention_rows_are_independent(void **state)
     }
 }
 
-static void cross_rows_are_independent(void **state)
+HD_CASE(cross_rows_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {3, 9, 67, 144};
     for (int i = 0; i < 2; i++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
@@ -76,9 +74,8 @@ static void cross_rows_are_independent(void **state)
     }
 }
 
-static void mlp_rows_are_independent(void **state)
+HD_CASE(mlp_rows_are_independent)
 {
-    (void)state;
     static const int64_t extent[] = {3, 9, 67, 144};
     for (int i = 0; i < 2; i++) {
         heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[i], 4, extent);
@@ -87,9 +84,8 @@ static void mlp_rows_are_independent(void **state)
     }
 }
 
-static void linear_rows_are_independent(void **state)
+HD_CASE(linear_rows_are_independent)
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         int64_t rows = between(1, 300);
         int64_t k = between(1, 200);
@@ -150,9 +146,8 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static void ranks_may_be_threads(void **state)
+HD_CASE(ranks_may_be_threads)
 {
-    (void)state;
     pthread_t thread[4];
     float *out[4];
     for (int i = 0; i < 4; i++) {
@@ -168,9 +163,8 @@ static void ranks_may_be_threads(void **state)
     }
 }
 
-static void a_fork_keeps_the_block(void **state)
+HD_CASE(a_fork_keeps_the_block)
 {
-    (void)state;
     static const int64_t extent[] = {1, 9, 40, 96};
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 4, extent);
     options.threads = 2;
@@ -189,14 +183,4 @@ static void a_fork_keeps_the_block(void **state)
     assert_int_equal(result, 0);
     free(mine);
     close_problem(&p);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attention_rows_are_independent), cmocka_unit_test(cross_rows_are_independent),
-        cmocka_unit_test(mlp_rows_are_independent),       cmocka_unit_test(linear_rows_are_independent),
-        cmocka_unit_test(ranks_may_be_threads),           cmocka_unit_test(a_fork_keeps_the_block),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -88,9 +88,8 @@ static void compare(const heddle_block_options *options, int recompute)
     close_problem(&late);
 }
 
-static void nothing_of_the_old_weights_is_left(void **state)
+HD_CASE(nothing_of_the_old_weights_is_left)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         for (int i = 0; i < 4; i++) {
             heddle_block_options options = small_options((heddle_stage_kind)kind, dtypes[i & 1]);
@@ -101,12 +100,4 @@ static void nothing_of_the_old_weights_is_left(void **state)
             compare(&options, i >> 1);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(nothing_of_the_old_weights_is_left),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -10,48 +10,70 @@
 
 /* --- the cases that are judged ------------------------------------------------------------------------------------ */
 
-static void good_passes(void **state)
+static void good_passes(void)
 {
-    (void)state;
 }
 
-static void bad_fails(void **state)
+static void bad_fails(void)
 {
-    (void)state;
     assert_true(0);
 }
 
-static void good_skips(void **state)
+static void good_skips(void)
 {
-    (void)state;
     hd_skip("abacus", "this machine has %d beads", 0);
 }
 
-static void good_in_part(void **state)
+static void good_in_part(void)
 {
-    (void)state;
     hd_not_here("slide-rule", "none in the drawer");
 }
 
-static void bad_in_part(void **state)
+static void bad_in_part(void)
 {
-    (void)state;
     hd_not_here("slide-rule", "none in the drawer");
     assert_true(0);
 }
 
-static void hangs(void **state)
+static void hangs(void)
 {
-    (void)state;
     sleep(1000);
 }
 
+static heddle_status second_fails(heddle_comm *comm, int nth)
+{
+    return nth == 1 ? heddle_set_error(HEDDLE_ERR_IO, "%d of 2 ranks", heddle_comm_size(comm)) : HEDDLE_OK;
+}
+
+static heddle_status ranks_go(heddle_comm *comm, int nth)
+{
+    return nth == 0 ? heddle_comm_barrier(comm) : HEDDLE_ERR_INTERNAL;
+}
+
+static hd_case judged[] = {
+    {.name = "good_passes", .alone = good_passes},
+    {.name = "bad_fails", .alone = bad_fails},
+    {.name = "good_skips", .alone = good_skips},
+    {.name = "good_in_part", .alone = good_in_part},
+    {.name = "bad_in_part", .alone = bad_in_part},
+    {.name = "hangs", .alone = hangs},
+    {.name = "go_wrong", .of_ranks = second_fails, .numbers = 2, .where = (const char *const[]){"2 shm", NULL}},
+    {.name = "go_everywhere",
+     .of_ranks = ranks_go,
+     .numbers = 1,
+     .where = (const char *const[]){"1 self", "2 shm hosts=2", "3 threads forced", NULL}},
+    {.name = "go_nowhere",
+     .of_ranks = ranks_go,
+     .numbers = 1,
+     .where = (const char *const[]){"1 self", "2 threads abacus:0 peer", NULL}},
+};
+
 static int judged_cases(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(good_passes), cmocka_unit_test(bad_fails),
-                                       cmocka_unit_test(good_skips),  cmocka_unit_test(good_in_part),
-                                       cmocka_unit_test(bad_in_part), cmocka_unit_test(hangs)};
-    return hd_run_cases(cases, sizeof cases / sizeof cases[0], 1, argc, argv);
+    for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
+        hd_enter_case(&judged[i]);
+    }
+    return hd_run_cases(1, argc, argv);
 }
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
@@ -100,26 +122,23 @@ static void expect(int wanted, const char *only, const char *allowed, const char
     }
 }
 
-static void a_skip_is_no_pass(void **state)
+HD_CASE(a_skip_is_no_pass)
 {
-    (void)state;
     expect(0, "good_passes", NULL, "1 cases, 0 failed, 0 skipped");
     expect(77, "good_skips", NULL, "1 cases, 0 failed, 1 skipped");
     expect(77, "good_skips", NULL, "not run here: case good_skips, skipped (abacus): this machine has 0 beads");
     expect(0, "good", NULL, "3 cases, 0 failed, 1 skipped");
 }
 
-static void a_part_left_out_is_shown(void **state)
+HD_CASE(a_part_left_out_is_shown)
 {
-    (void)state;
     expect(0, "good_in_part", NULL, "not run here: case good_in_part, in part (slide-rule): none in the drawer");
     expect(1, "bad_in_part", NULL, "not run here: case bad_in_part, in part (slide-rule): none in the drawer");
     expect(1, "in_part", NULL, "2 cases, 1 failed, 0 skipped");
 }
 
-static void what_must_be_there_fails(void **state)
+HD_CASE(what_must_be_there_fails)
 {
-    (void)state;
     expect(1, "good_skips", "", "HEDDLE_TEST_ALLOW_SKIP does not say that abacus may be missing");
     expect(1, "good_skips", "abacuses aba cus", "1 cases, 1 failed, 0 skipped");
     expect(77, "good_skips", "sun-dial abacus", "1 cases, 0 failed, 1 skipped");
@@ -127,17 +146,24 @@ static void what_must_be_there_fails(void **state)
     expect(0, "good", "abacus slide-rule", "3 cases, 0 failed, 1 skipped");
 }
 
-static void a_misspelt_name_fails(void **state)
+HD_CASE(a_misspelt_name_fails)
 {
-    (void)state;
     expect(1, "good_grief", NULL, "no case has 'good_grief' in its name");
     expect(1, "good_grief", NULL, "\n    bad_in_part\n");
 }
 
-static void a_hang_has_a_name(void **state)
+HD_CASE(a_hang_has_a_name)
 {
-    (void)state;
     expect(1, "hangs", NULL, "case hangs: still running after 1 s: killed");
+}
+
+HD_CASE(ranks_that_fail_are_named)
+{
+    expect(0, "go_everywhere", NULL, "1 cases, 0 failed, 0 skipped");
+    expect(1, "go_wrong", NULL, "on 2 shm, number 1");
+    expect(1, "go_wrong", NULL, "2 of 2 ranks");
+    expect(1, "go_nowhere", NULL, "on 2 threads abacus:0 peer, number 0");
+    expect(1, "go_nowhere", NULL, "abacus:0");
 }
 
 int main(int argc, char **argv)
@@ -145,10 +171,5 @@ int main(int argc, char **argv)
     if (getenv("HEDDLE_JUDGED_CASES") != NULL) {
         return judged_cases(argc, argv);
     }
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_skip_is_no_pass),        cmocka_unit_test(a_part_left_out_is_shown),
-        cmocka_unit_test(what_must_be_there_fails), cmocka_unit_test(a_misspelt_name_fails),
-        cmocka_unit_test(a_hang_has_a_name),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
+    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }

@@ -29,9 +29,8 @@ static void peers_are(const char *text, int phase, int rank, hd_direction direct
     assert_string_equal(got, wanted);
 }
 
-static void who_talks_to_whom(void **state)
+HD_CASE(who_talks_to_whom)
 {
-    (void)state;
     /* switch: everybody; keep and split: oneself */
     peers_are("u8[t=9 s=9] on [x=3]: t@x -> s@x", 0, 1, HD_SEND, "0 1 2");
     peers_are("u8[t=9 s=9] on [x=3]: t@x -> t@x", 0, 1, HD_SEND, "1");
@@ -61,9 +60,8 @@ static void who_talks_to_whom(void **state)
     peers_are("u8[t=2] on [x=3]: sum@x -> *", 1, 2, HD_RECV, "0 1");
 }
 
-static void phases(void **state)
+HD_CASE(phases)
 {
-    (void)state;
     hd_problem p;
     problem_of(&p, "f32[t=9] on [x=3]: t@x -> *");
     assert_int_equal(p.nphases, 1);
@@ -93,18 +91,16 @@ static void phases(void **state)
     assert_int_equal(p.nphases, 1);
 }
 
-static void too_much_to_count(void **state)
+HD_CASE(too_much_to_count)
 {
-    (void)state;
     heddle_reshard_line line;
     hd_problem problem;
     HD_OK(heddle_reshard_parse(&line, "u8[t=4611686018427387904] on [x=65536]: t@x -> *"));
     HD_FAILS(HEDDLE_ERR_LAYOUT, hd_problem_make(&problem, &line));
 }
 
-static void golden_bytes(void **state)
+HD_CASE(golden_bytes)
 {
-    (void)state;
     /* STDiT3 at 720p, S -> T on 8 ranks: 450 * (60 - T_p) * 2304 bytes sent, at most 58060800 received */
     heddle_reshard_line line;
     heddle_peer_bytes sends[8];
@@ -157,9 +153,8 @@ static void copy_of(hd_copy *out, const char *text, int from, int to)
     hd_pieces_free(&pieces);
 }
 
-static void copies_merge_dims(void **state)
+HD_CASE(copies_merge_dims)
 {
-    (void)state;
     hd_copy c;
     /* [4, 8, 3] on the source, [16, 2, 3] on the destination: rows of 2*3 elements, one per t */
     copy_of(&c, "f32[t=16 s=8 c=3] on [x=4]: t@x -> s@x", 1, 2);
@@ -194,9 +189,8 @@ static void copies_merge_dims(void **state)
 }
 
 /* Pushing: the source is interleaved, its rows in order; pulling: the destination. */
-static void loops_follow_the_interleaved_side(void **state)
+HD_CASE(loops_follow_the_interleaved_side)
 {
-    (void)state;
     hd_copy c;
     copy_of(&c, "u8[b=3 t=4 s=4 c=8] on [x=2]: s@x as b,t,s,c -> t@x as b,t,s,c", 0, 1);
     assert_true(c.nloops == 2 && c.dst_stride_bytes[0] > c.dst_stride_bytes[1]);
@@ -209,9 +203,8 @@ static void loops_follow_the_interleaved_side(void **state)
 }
 
 /* 65536 ranks with 256 peers each: a scan over all ranks would take minutes. */
-static void cost_is_per_peer(void **state)
+HD_CASE(cost_is_per_peer)
 {
-    (void)state;
     heddle_reshard_line line;
     int count = 0;
     struct timespec a, b;
@@ -225,9 +218,8 @@ static void cost_is_per_peer(void **state)
     assert_true((double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9 < 5);
 }
 
-static void allocations_may_fail(void **state)
+HD_CASE(allocations_may_fail)
 {
-    (void)state;
     hd_problem problem;
     hd_pieces pieces;
     heddle_peer_bytes sends[64];
@@ -241,15 +233,4 @@ static void allocations_may_fail(void **state)
         HD_FAILS(HEDDLE_ERR_NOMEM, heddle_reshard_sends(sends, 64, &count, &problem.line, 0));
     }
     hd_alloc_fail_at(0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(who_talks_to_whom), cmocka_unit_test(phases),
-        cmocka_unit_test(too_much_to_count), cmocka_unit_test(golden_bytes),
-        cmocka_unit_test(copies_merge_dims), cmocka_unit_test(loops_follow_the_interleaved_side),
-        cmocka_unit_test(cost_is_per_peer),  cmocka_unit_test(allocations_may_fail),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -161,39 +161,33 @@ static void check_all(int rounds, int64_t min_run, int64_t max_run, int64_t unit
     close_room(&r);
 }
 
-static void any_run(void **state)
+HD_CASE(any_run)
 {
-    (void)state;
     check_all(60, 1, 5000, 1);
 }
 
-static void shorter_than_a_line(void **state)
+HD_CASE(shorter_than_a_line)
 {
-    (void)state;
     check_all(40, 1, 130, 1);
 }
 
-static void even_elements(void **state)
+HD_CASE(even_elements)
 {
-    (void)state;
     check_all(40, 2, 700, 4);
 }
 
-static void whole_lines(void **state)
+HD_CASE(whole_lines)
 {
-    (void)state;
     check_all(50, 64, 20 * 64, 64);
 }
 
-static void long_runs(void **state)
+HD_CASE(long_runs)
 {
-    (void)state;
     check_all(40, 32768, 140000, 1);
 }
 
-static void names_find_their_kernel(void **state)
+HD_CASE(names_find_their_kernel)
 {
-    (void)state;
     int count;
     const hd_copy_kernel *kernel = hd_copy_kernels(&count);
     assert_true(count > 0);
@@ -209,9 +203,8 @@ static void names_find_their_kernel(void **state)
     }
 }
 
-static void candidates_fit_the_lanes(void **state)
+HD_CASE(candidates_fit_the_lanes)
 {
-    (void)state;
     geometry g;
     for (int round = 0; round < hd_rounds(300); round++) {
         make_geometry(&g, 0, below(2) ? 5000 : 100000, below(2) ? 1 : 64);
@@ -231,18 +224,4 @@ static void candidates_fit_the_lanes(void **state)
             }
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(any_run),
-        cmocka_unit_test(shorter_than_a_line),
-        cmocka_unit_test(even_elements),
-        cmocka_unit_test(whole_lines),
-        cmocka_unit_test(long_runs),
-        cmocka_unit_test(names_find_their_kernel),
-        cmocka_unit_test(candidates_fit_the_lanes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

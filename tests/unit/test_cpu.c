@@ -76,9 +76,8 @@ static heddle_status make_all(heddle_comm *comm, void *arg)
     return st == HEDDLE_OK ? attend(comm, arg) : st;
 }
 
-static void the_library_runs_on_each(void **state)
+HD_CASE(the_library_runs_on_each)
 {
-    (void)state;
     static made with[HD_ISAS];
     int widest = hd_cpu_isa();
     for (int isa = 0; isa <= widest; isa++) {
@@ -100,9 +99,8 @@ static void the_library_runs_on_each(void **state)
     }
 }
 
-static void nothing_named_is_the_widest(void **state)
+HD_CASE(nothing_named_is_the_widest)
 {
-    (void)state;
     const hd_kernels *any = NULL, *empty = NULL;
     unsetenv("HEDDLE_CPU");
     HD_OK(hd_kernels_cpu(&any));
@@ -127,9 +125,8 @@ static heddle_status make_attention(heddle_comm *comm, void *arg)
     return attend(comm, arg);
 }
 
-static void misspelt_is_refused(void **state)
+HD_CASE(misspelt_is_refused)
 {
-    (void)state;
     static made out;
     float one = 1;
     setenv("HEDDLE_CPU", "avx51", 1);
@@ -139,14 +136,4 @@ static void misspelt_is_refused(void **state)
     assert_null(heddle_copy_kernel_name(0, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_forward(&one, &one, 1, 1, &one, NULL, 1, 1, HEDDLE_NO_STREAM));
     assert_non_null(strstr(heddle_last_error(), "HEDDLE_CPU is 'avx51', wanted avx512, avx2 or generic"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_library_runs_on_each),
-        cmocka_unit_test(nothing_named_is_the_widest),
-        cmocka_unit_test(misspelt_is_refused),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

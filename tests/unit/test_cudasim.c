@@ -48,9 +48,8 @@ static void *device_new(size_t bytes)
     return memory;
 }
 
-static void blocks_run_with_barriers(void **state)
+HD_CASE(blocks_run_with_barriers)
 {
-    (void)state;
     uint32_t in[BLOCKS * THREADS], out[BLOCKS * THREADS];
     for (uint32_t i = 0; i < BLOCKS * THREADS; i++) {
         in[i] = i;
@@ -92,9 +91,8 @@ HD_KERNEL(hand_over, hand_args, a)
     hd_store_4(a.seen + HD_THREAD, hd_load_4(a.data + HD_THREAD));
 }
 
-static void kernels_of_two_streams_meet(void **state)
+HD_CASE(kernels_of_two_streams_meet)
 {
-    (void)state;
     cudaStream_t stream[2] = {stream_new(), stream_new()};
     hand_args a[2];
     for (int i = 0; i < 2; i++) {
@@ -133,9 +131,8 @@ static void pass_gate(void *user)
     }
 }
 
-static void events_order_streams(void **state)
+HD_CASE(events_order_streams)
 {
-    (void)state;
     cudaStream_t first = stream_new(), second = stream_new();
     cudaEvent_t begin = NULL, end = NULL;
     OK(cudaEventCreateWithFlags(&begin, cudaEventDefault));
@@ -170,9 +167,8 @@ static void events_order_streams(void **state)
 }
 
 /* The legacy default stream and blocking streams wait for one another, others do not. */
-static void the_legacy_stream_orders_blocking_ones(void **state)
+HD_CASE(the_legacy_stream_orders_blocking_ones)
 {
-    (void)state;
     cudaStream_t blocking = NULL, other = stream_new();
     OK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
     unsigned char *memory = device_new(1), value = 0;
@@ -246,9 +242,8 @@ static void kernel_stores(void *argument)
 
 /* Host code cannot touch device memory; kernels cannot touch what no device knows. In children, before this process has
  * used the device. */
-static void memory_is_guarded(void **state)
+HD_CASE(memory_is_guarded)
 {
-    (void)state;
     dies_by(SIGSEGV, new_device_touches, NULL);
     dies_by(0, new_device_views, NULL);
     for (int i = 0; i < 4; i++) {
@@ -263,16 +258,14 @@ static void use_in_child(void *argument)
     _exit(cudaMalloc(&memory, 1) == cudaErrorInitializationError ? 0 : 1);
 }
 
-static void a_child_cannot_go_on(void **state)
+HD_CASE(a_child_cannot_go_on)
 {
-    (void)state;
     OK(cudaFree(device_new(1)));
     dies_by(0, use_in_child, NULL);
 }
 
-static void calls_fail_on_demand(void **state)
+HD_CASE(calls_fail_on_demand)
 {
-    (void)state;
     void *memory = NULL;
     hd_sim_fail_at(2, cudaErrorMemoryAllocation);
     OK(cudaFree(NULL));
@@ -292,9 +285,8 @@ static void calls_fail_on_demand(void **state)
     assert_string_equal(cudaGetErrorName(cudaErrorLaunchFailure), "cudaErrorLaunchFailure");
 }
 
-static void devices_are_counted(void **state)
+HD_CASE(devices_are_counted)
 {
-    (void)state;
     int count = 0, device = -1;
     struct cudaDeviceProp prop;
     struct cudaPointerAttributes attributes;
@@ -335,17 +327,15 @@ static void count_in_child(void *argument)
     _exit(count == 0 && error == (atoi(argument) < 0 ? cudaErrorInsufficientDriver : cudaErrorNoDevice) ? 0 : 1);
 }
 
-static void there_may_be_no_device(void **state)
+HD_CASE(there_may_be_no_device)
 {
-    (void)state;
     dies_by(0, count_in_child, (void *)(uintptr_t) "0");
     dies_by(0, count_in_child, (void *)(uintptr_t) "-1");
 }
 
 /* Rows of a pitched array, there and back, between device memory and host memory. */
-static void rows_are_copied(void **state)
+HD_CASE(rows_are_copied)
 {
-    (void)state;
     unsigned char host[5 * 16], back[5 * 16] = {0}, *memory = device_new(5 * 24);
     for (int i = 0; i < 80; i++) {
         host[i] = (unsigned char)i;
@@ -356,16 +346,4 @@ static void rows_are_copied(void **state)
         assert_int_equal(back[i], i % 16 < 9 ? i : 0);
     }
     assert_int_equal(cudaMemcpy2DAsync(memory, 8, host, 16, 9, 5, cudaMemcpyDefault, NULL), cudaErrorInvalidValue);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(blocks_run_with_barriers), cmocka_unit_test(kernels_of_two_streams_meet),
-        cmocka_unit_test(events_order_streams),     cmocka_unit_test(the_legacy_stream_orders_blocking_ones),
-        cmocka_unit_test(memory_is_guarded),        cmocka_unit_test(a_child_cannot_go_on),
-        cmocka_unit_test(calls_fail_on_demand),     cmocka_unit_test(devices_are_counted),
-        cmocka_unit_test(there_may_be_no_device),   cmocka_unit_test(rows_are_copied),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

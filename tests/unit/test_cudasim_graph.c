@@ -35,9 +35,8 @@ static cudaEvent_t event_new(void)
 }
 
 /* Captured over two streams; nothing runs before it is launched, and each launch adds once more. */
-static void a_graph_runs_again(void **state)
+HD_CASE(a_graph_runs_again)
 {
-    (void)state;
     cudaStream_t first = stream_new(), second = stream_new();
     cudaEvent_t fork_ = event_new(), join = event_new();
     uint32_t *memory = NULL, *host = NULL;
@@ -85,9 +84,8 @@ static void end(cudaStream_t stream, cudaError_t wanted)
 }
 
 /* What a capture does not take, as the real one does not. */
-static void captures_are_refused(void **state)
+HD_CASE(captures_are_refused)
 {
-    (void)state;
     cudaStream_t stream = stream_new(), other = stream_new(), blocking = NULL;
     cudaEvent_t event = event_new();
     void *memory = NULL;
@@ -119,9 +117,8 @@ static void captures_are_refused(void **state)
 }
 
 /* What a thread may ask meanwhile goes by its own mode. */
-static void modes_are_of_threads(void **state)
+HD_CASE(modes_are_of_threads)
 {
-    (void)state;
     cudaStream_t stream = stream_new();
     cudaEvent_t event = event_new();
     for (int mode = cudaStreamCaptureModeGlobal; mode <= cudaStreamCaptureModeRelaxed; mode++) {
@@ -160,9 +157,8 @@ static int other_process(int from, int to)
     return write(to, &word, 1) != 1;
 }
 
-static void another_process_opens_memory(void **state)
+HD_CASE(another_process_opens_memory)
 {
-    (void)state;
     int there[2], back[2], status = 0;
     char word = 0, *memory = NULL, host[5000];
     assert_int_equal(pipe(there), 0);
@@ -187,15 +183,4 @@ static void another_process_opens_memory(void **state)
     for (int i = 0; i < 5000; i++) {
         assert_int_equal(host[i], 9);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(a_graph_runs_again),
-        cmocka_unit_test(captures_are_refused),
-        cmocka_unit_test(modes_are_of_threads),
-        cmocka_unit_test(another_process_opens_memory),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -174,21 +174,18 @@ static void random_moves(int is_pull, int is_clear)
     assert_int_equal(hd_sim_device_bytes(), 0);
 }
 
-static void random_boxes_are_pushed(void **state)
+HD_CASE(random_boxes_are_pushed)
 {
-    (void)state;
     random_moves(0, 0);
 }
 
-static void random_boxes_are_pulled(void **state)
+HD_CASE(random_boxes_are_pulled)
 {
-    (void)state;
     random_moves(1, 0);
 }
 
-static void random_boxes_are_cleared(void **state)
+HD_CASE(random_boxes_are_cleared)
 {
-    (void)state;
     random_moves(0, 1);
 }
 
@@ -223,9 +220,8 @@ static int same(heddle_dtype dtype, const unsigned char *a, const unsigned char 
     return x == y || (most > 0 && (x & magnitude) > most && (y & magnitude) > most);
 }
 
-static void sums_have_the_bits_of_the_cpu(void **state)
+HD_CASE(sums_have_the_bits_of_the_cpu)
 {
-    (void)state;
     begin();
     for (int round = 0; round < hd_rounds(300); round++) {
         heddle_dtype dtype = (heddle_dtype)(round % HEDDLE_DTYPE_COUNT);
@@ -266,9 +262,8 @@ static void sums_have_the_bits_of_the_cpu(void **state)
 }
 
 /* Pieces of a box follow one another without a gap, and none is longer than divisors reach. */
-static void long_boxes_are_cut(void **state)
+HD_CASE(long_boxes_are_cut)
 {
-    (void)state;
     device = &hd_kernels_cuda;
     const int64_t many = (int64_t)3 << 30;
     const hd_device_box box[] = {
@@ -300,14 +295,4 @@ static void long_boxes_are_cut(void **state)
     }
     hd_device_box wrong = {.peer = HD_DEVICE_MAX_PEERS};
     assert_int_equal(device->list_bytes(&wrong, 1, 1), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(random_boxes_are_pushed),  cmocka_unit_test(random_boxes_are_pulled),
-        cmocka_unit_test(random_boxes_are_cleared), cmocka_unit_test(sums_have_the_bits_of_the_cpu),
-        cmocka_unit_test(long_boxes_are_cut),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

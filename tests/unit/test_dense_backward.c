@@ -8,9 +8,8 @@ static void same_bits(const char *what, const void *a, const void *b, size_t byt
     }
 }
 
-static void a_token_wise_layer_has_a_backward(void **state)
+HD_CASE(a_token_wise_layer_has_a_backward)
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         int64_t rows = i == 0 ? 1500 : between(1, 300), k = between(1, 200), n = i < 2 ? 400 : between(1, 200);
         float *x = must_alloc(rows * k, sizeof *x), *weight = must_alloc(n * k, sizeof *weight);
@@ -68,10 +67,4 @@ static void a_token_wise_layer_has_a_backward(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, -1, 1, &one, 1, 1, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 0, &one, 1, 1, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_dense_backward(&one, &one, &one, &one, &one, 1, 1, &one, 1, 257, HEDDLE_NO_STREAM));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(a_token_wise_layer_has_a_backward)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

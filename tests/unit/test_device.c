@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static void the_host_is_a_device(void **state)
+HD_CASE(the_host_is_a_device)
 {
-    (void)state;
     const heddle_device *host = heddle_device_host();
     void *memory = NULL, *event = NULL;
     int done = 0;
@@ -38,9 +37,8 @@ static void says(const char *wanted)
     }
 }
 
-static void memory_of_nobody(void **state)
+HD_CASE(memory_of_nobody)
 {
-    (void)state;
     HD_OK(hd_device_need(NULL, HEDDLE_SPACE_HOST, 0, "x", "threads"));
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_need(NULL, HEDDLE_SPACE_DEVICE, 3, "tensor x", "threads"));
     says("tensor x: memory of device 3, but the communicator has no device (heddle_comm_attach_device)");
@@ -50,18 +48,16 @@ static void memory_of_nobody(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(NULL, HEDDLE_SPACE_DEVICE, -1, "x", "threads"));
 }
 
-static void of_the_host_only(void **state)
+HD_CASE(of_the_host_only)
 {
-    (void)state;
     HD_OK(hd_device_host_only(HEDDLE_SPACE_HOST, 0, "x"));
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, hd_device_host_only(HEDDLE_SPACE_DEVICE, 3, "attention"));
     says("attention: memory of device 3, but it works in host memory only");
     HD_FAILS(HEDDLE_ERR_ARG, hd_device_host_only(HEDDLE_SPACE_HOST, 1, "x"));
 }
 
-static void names_of_devices(void **state)
+HD_CASE(names_of_devices)
 {
-    (void)state;
     static const char *const wrong[] = {
         "",        ":1",           "cuda:",   "cuda:x",         "cuda:1x",
         "cuda:-1", "cuda:1234567", "../cuda", "cuda:current:1", "a_kind_of_a_name_that_is_too_long_to_be_one"};
@@ -76,9 +72,8 @@ static void names_of_devices(void **state)
 }
 
 /* A library that is there, and has another entry point or none. */
-static void libraries_of_something_else(void **state)
+HD_CASE(libraries_of_something_else)
 {
-    (void)state;
     char folder[] = "/tmp/heddle-device-XXXXXX", path[64];
     hd_device *device = NULL;
     assert_non_null(mkdtemp(folder));
@@ -95,9 +90,8 @@ static void libraries_of_something_else(void **state)
 }
 
 /* The host's table as that of a device: what a device's handle does with it. */
-static void buffers_of_a_device(void **state)
+HD_CASE(buffers_of_a_device)
 {
-    (void)state;
     hd_device device = {.library = heddle_device_host(), .number = 0, .opened_by = getpid()};
     void *memory[3];
     hd_stray stray = HD_STRAY_NOT;
@@ -149,9 +143,8 @@ static heddle_status await(int *done, int64_t deadline_ns, int n, int error, int
     return hd_device_await(done, &device, NULL, deadline_ns, look_around, &looked);
 }
 
-static void an_event_is_waited_for(void **state)
+HD_CASE(an_event_is_waited_for)
 {
-    (void)state;
     int done = 0;
     const int64_t late_ns = hd_now_ns() + 60000000000;
     HD_OK(await(&done, late_ns, 3, 0, 0));
@@ -168,18 +161,4 @@ static void an_event_is_waited_for(void **state)
     says("rank 3 gave up");
     HD_FAILS(HEDDLE_ERR_DEVICE, await(&done, late_ns, 0, 5, 0));
     assert_true(done == 0 && looked == 4);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_host_is_a_device),
-        cmocka_unit_test(memory_of_nobody),
-        cmocka_unit_test(of_the_host_only),
-        cmocka_unit_test(names_of_devices),
-        cmocka_unit_test(libraries_of_something_else),
-        cmocka_unit_test(buffers_of_a_device),
-        cmocka_unit_test(an_event_is_waited_for),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -46,9 +46,8 @@ static heddle_status take(problem *p)
     return heddle_tensor_from_dlpack(&p->out, &p->dl, &p->line.shape, &p->line.mesh, &p->line.from, 1);
 }
 
-static void dense_and_strided(void **state)
+HD_CASE(dense_and_strided)
 {
-    (void)state;
     problem p;
     make(&p);
     HD_OK(take(&p));
@@ -67,9 +66,8 @@ static void dense_and_strided(void **state)
     assert_memory_equal(p.out.stride_elems, p.stride, sizeof p.stride);
 }
 
-static void places(void **state)
+HD_CASE(places)
 {
-    (void)state;
     static const struct {
         int type;
         heddle_space space;
@@ -91,9 +89,8 @@ static void places(void **state)
     assert_non_null(strstr(heddle_last_error(), "type 10"));
 }
 
-static void every_dtype(void **state)
+HD_CASE(every_dtype)
 {
-    (void)state;
     static const DLDataType type[HEDDLE_DTYPE_COUNT] = {
         [HEDDLE_F64] = {2, 64, 1},  [HEDDLE_F32] = {2, 32, 1},    [HEDDLE_F16] = {2, 16, 1},
         [HEDDLE_BF16] = {4, 16, 1}, [HEDDLE_F8E4M3] = {10, 8, 1}, [HEDDLE_F8E5M2] = {12, 8, 1},
@@ -116,9 +113,8 @@ static void every_dtype(void **state)
     assert_non_null(strstr(heddle_last_error(), "code 2, 32 bits, 4 lanes; f32 is code 2, 32 bits, 1 lane"));
 }
 
-static void refusals(void **state)
+HD_CASE(refusals)
 {
-    (void)state;
     problem p;
     make(&p);
     p.out.device = 77; /* stays */
@@ -149,9 +145,8 @@ static void refusals(void **state)
 }
 
 /* A rank whose part is empty may have no memory. */
-static void empty_part(void **state)
+HD_CASE(empty_part)
 {
-    (void)state;
     problem p;
     make(&p);
     HD_OK(heddle_reshard_parse(&p.line, "f32[t=1 s=4 c=2] on [sp=2]: t@sp -> s@sp"));
@@ -160,13 +155,4 @@ static void empty_part(void **state)
     HD_OK(take(&p));
     assert_null(p.out.data);
     assert_int_equal(p.out.capacity_bytes, 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(dense_and_strided), cmocka_unit_test(places),     cmocka_unit_test(every_dtype),
-        cmocka_unit_test(refusals),          cmocka_unit_test(empty_part),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -54,9 +54,8 @@ static int has_blocks(const heddle_layout *layout, const heddle_mesh *mesh)
     return yes;
 }
 
-static void attention_reaches_every_feature(void **state)
+HD_CASE(attention_reaches_every_feature)
 {
-    (void)state;
     random_source source = {5};
     share all[FEATURES] = {{NULL, 0, 0}};
     double terms = 0;
@@ -95,9 +94,8 @@ static void attention_reaches_every_feature(void **state)
     assert_true(terms / DRAWS < 150000); /* 200 problems take a second or two */
 }
 
-static void linear_attention_reaches_every_feature(void **state)
+HD_CASE(linear_attention_reaches_every_feature)
 {
-    (void)state;
     random_source source = {5};
     share all[FEATURES] = {{NULL, 0, 0}};
     double terms = 0;
@@ -130,13 +128,4 @@ static void linear_attention_reaches_every_feature(void **state)
     }
     expect_shares("linear attention", all);
     assert_true(terms / DRAWS < 40000);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(attention_reaches_every_feature),
-        cmocka_unit_test(linear_attention_reaches_every_feature),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

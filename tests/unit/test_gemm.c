@@ -101,9 +101,8 @@ static void check_layers(void)
     }
 }
 
-static void rows_are_independent(void **state)
+HD_CASE(rows_are_independent)
 {
-    (void)state;
     check_layers();
 }
 
@@ -114,33 +113,29 @@ static void rows_are_independent_with(const char *isa)
     check_layers();
 }
 
-static void rows_are_independent_with_avx512_core(void **state)
+HD_CASE(rows_are_independent_with_avx512_core)
 {
-    (void)state;
     if (hd_cpu_isa() < HD_ISA_AVX512) {
         hd_skip("avx512", "this CPU has no avx512");
     }
     rows_are_independent_with("AVX512_CORE");
 }
 
-static void rows_are_independent_with_avx2(void **state)
+HD_CASE(rows_are_independent_with_avx2)
 {
-    (void)state;
     if (hd_cpu_isa() < HD_ISA_AVX2) {
         hd_skip("avx2", "this CPU has no avx2");
     }
     rows_are_independent_with("AVX2");
 }
 
-static void rows_are_independent_with_sse41(void **state)
+HD_CASE(rows_are_independent_with_sse41)
 {
-    (void)state;
     rows_are_independent_with("SSE41");
 }
 
-static void weights_may_change(void **state)
+HD_CASE(weights_may_change)
 {
-    (void)state;
     const float first[] = {1, 2, 3, 4};
     const float second[] = {0, 1, 1, 0};
     const float x[] = {10, 1};
@@ -159,16 +154,4 @@ static void weights_may_change(void **state)
     gemm = NULL;
     HD_FAILS(HEDDLE_ERR_ARG, hd_gemm_create(&gemm, kernels(), 0, 2, HEDDLE_F32, HEDDLE_F32, 1));
     assert_null(gemm);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(rows_are_independent_with_avx512_core),
-        cmocka_unit_test(rows_are_independent_with_avx2),
-        cmocka_unit_test(rows_are_independent_with_sse41),
-        cmocka_unit_test(weights_may_change),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

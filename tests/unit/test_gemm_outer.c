@@ -66,9 +66,8 @@ static void check(hd_gemm_outer *outer, int64_t rows, int64_t stride, int64_t fi
     free(again);
 }
 
-static void products_are_right(void **state)
+HD_CASE(products_are_right)
 {
-    (void)state;
     static const int64_t size[][5] = {/* rows, stride, first, n, k */
                                       {1, 1, 0, 1, 1},       {1, 7, 2, 3, 5},       {300, 200, 8, 192, 72},
                                       {17, 433, 192, 48, 9}, {1024, 40, 0, 40, 37}, {511, 64, 63, 1, 130}};
@@ -94,9 +93,8 @@ static int threads_of_this_process(void)
 }
 
 /* A pool of OpenMP would share one core with the rank that is bound to it. Says nothing on a machine of one core. */
-static void openmp_starts_no_threads(void **state)
+HD_CASE(openmp_starts_no_threads)
 {
-    (void)state;
     int before = threads_of_this_process();
     hd_gemm_outer *outer = make(2);
     int entered = hd_gemm_enter();
@@ -107,22 +105,11 @@ static void openmp_starts_no_threads(void **state)
 }
 
 /* oneDNN reads this before its first kernel; every case is a process of its own. */
-static void any_cpu_gets_an_answer(void **state)
+HD_CASE(any_cpu_gets_an_answer)
 {
-    (void)state;
     setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
     hd_gemm_outer *outer = NULL;
     HD_OK(hd_gemm_outer_create(&outer, 2));
     hd_gemm_outer_destroy(outer);
     hd_gemm_outer_destroy(NULL);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(products_are_right),
-        cmocka_unit_test(openmp_starts_no_threads),
-        cmocka_unit_test(any_cpu_gets_an_answer),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

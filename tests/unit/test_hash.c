@@ -5,9 +5,8 @@
 
 #include <string.h>
 
-static void published_values(void **state)
+HD_CASE(published_values)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t hash;
@@ -17,9 +16,8 @@ static void published_values(void **state)
     }
 }
 
-static void pieces_make_the_whole(void **state)
+HD_CASE(pieces_make_the_whole)
 {
-    (void)state;
     const char text[] = "a line in pieces";
     uint64_t two[2] = HD_HASH_START, whole[2] = HD_HASH_START;
     uint64_t hash = hd_hash(HD_HASH_BASIS, text, 7);
@@ -29,10 +27,4 @@ static void pieces_make_the_whole(void **state)
     hd_hash_mix(two, text + 5, sizeof text - 5);
     assert_memory_equal(two, whole, sizeof two);
     assert_true(whole[0] == hd_hash(HD_HASH_BASIS, text, sizeof text));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(published_values), cmocka_unit_test(pieces_make_the_whole)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

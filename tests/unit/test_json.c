@@ -11,9 +11,8 @@ static json_reader reader(const char *text, char *error, size_t error_bytes)
         .text = text, .size = strlen(text), .part = "the file", .error = error, .error_bytes = error_bytes};
 }
 
-static void scalars_come_as_text(void **state)
+HD_CASE(scalars_come_as_text)
 {
-    (void)state;
     static const char *const words[] = {"0",    "-0",  "12",   "1.5",  "-0.25", "1e-06",
                                         "2E+3", "0e0", "true", "null", "false", "123456789"};
     char error[256] = "";
@@ -38,9 +37,8 @@ static void scalars_come_as_text(void **state)
     free(text);
 }
 
-static void other_words_are_refused(void **state)
+HD_CASE(other_words_are_refused)
 {
-    (void)state;
     static const char *const words[] = {"",    "01",  "-",   "+1",  ".5",    "1.",       "1.e3", "1e",
                                         "1e+", "--1", "1-1", "tru", "nulll", "Infinity", "nan",  "]"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
@@ -54,9 +52,8 @@ static void other_words_are_refused(void **state)
     }
 }
 
-static void values_are_passed_over(void **state)
+HD_CASE(values_are_passed_over)
 {
-    (void)state;
     static const struct {
         const char *text;
         const char *sentence; /* NULL: it is read to the 'x' behind it */
@@ -86,14 +83,4 @@ static void values_are_passed_over(void **state)
             assert_non_null(strstr(error, cases[i].sentence));
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(scalars_come_as_text),
-        cmocka_unit_test(other_words_are_refused),
-        cmocka_unit_test(values_are_passed_over),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -14,9 +14,8 @@ static void parse(heddle_shape *shape, heddle_mesh *mesh, heddle_layout *layout,
     HD_OK(heddle_layout_parse(layout, layout_text, shape, mesh));
 }
 
-static void balanced_blocks(void **state)
+HD_CASE(balanced_blocks)
 {
-    (void)state;
     for (int64_t extent = 0; extent < 40; extent++) {
         for (int n = 1; n <= 12; n++) {
             int64_t start = 0;
@@ -34,9 +33,8 @@ static void balanced_blocks(void **state)
     }
 }
 
-static void blocks_of_huge_extents(void **state)
+HD_CASE(blocks_of_huge_extents)
 {
-    (void)state;
     int64_t extent = ((int64_t)1 << 62) - 1;
     int n = 65536, last = n - 1;
     assert_int_equal(heddle_shard_start(extent, n, last) + heddle_shard_len(extent, n, last), extent);
@@ -45,9 +43,8 @@ static void blocks_of_huge_extents(void **state)
     assert_int_equal(heddle_shard_owner(extent, n, heddle_shard_start(extent, n, 1234) - 1), 1233);
 }
 
-static void explicit_blocks(void **state)
+HD_CASE(explicit_blocks)
 {
-    (void)state;
     const int64_t len[5] = {0, 3, 0, 0, 2};
     const int owner[5] = {1, 1, 1, 4, 4};
     for (int x = 0; x < 5; x++) {
@@ -60,9 +57,8 @@ static void explicit_blocks(void **state)
     assert_int_equal(n, 2);
 }
 
-static void ranks_and_coordinates(void **state)
+HD_CASE(ranks_and_coordinates)
 {
-    (void)state;
     heddle_mesh mesh;
     HD_OK(heddle_mesh_parse(&mesh, "[node=2 gpu=3 x=4]"));
     assert_int_equal(heddle_mesh_size(&mesh), 24);
@@ -80,9 +76,8 @@ static void ranks_and_coordinates(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_mesh_coords(coords, &mesh, -1));
 }
 
-static void ravel_and_unravel(void **state)
+HD_CASE(ravel_and_unravel)
 {
-    (void)state;
     const int64_t len[3] = {2, 3, 4};
     int64_t coord[3] = {0}, lo[3] = {5, 6, 7}, stride[3] = {100, 10, 1}, at[3] = {6, 8, 10};
     for (int64_t i = 0; i < 24; i++) {
@@ -111,9 +106,8 @@ static void boxes_partition(const char *shape_text, const char *mesh_text, const
     assert_int_equal(sum, whole * copies);
 }
 
-static void boxes_add_up(void **state)
+HD_CASE(boxes_add_up)
 {
-    (void)state;
     boxes_partition("u8[t=17 s=5]", "[x=4]", "t@x", 1);
     boxes_partition("u8[t=3 s=5]", "[x=8]", "t@x", 1);
     boxes_partition("u8[t=17 s=5]", "[x=4 y=3]", "t@x", 3);
@@ -137,9 +131,8 @@ static void box_is(const char *layout_text, int rank, int64_t lo, int64_t len)
     assert_int_equal(box.len[1], len);
 }
 
-static void nested_boxes(void **state)
+HD_CASE(nested_boxes)
 {
-    (void)state;
     box_is("t@node", 5, 15, 15);
     box_is("t@gpu", 5, 8, 8);
     box_is("t@gpu", 6, 16, 7);
@@ -154,9 +147,8 @@ static void nested_boxes(void **state)
     box_is("sum@node,t@gpu(0 0 30 0)", 6, 0, 30);
 }
 
-static void strides(void **state)
+HD_CASE(strides)
 {
-    (void)state;
     const heddle_box box = {3, {5, 6, 7}, {2, 3, 4}};
     const heddle_order order = {3, {2, 0, 1}};
     int64_t stride[HEDDLE_MAX_DIMS];
@@ -170,9 +162,8 @@ static void strides(void **state)
     assert_int_equal(stride[1], 1);
 }
 
-static void tensors(void **state)
+HD_CASE(tensors)
 {
-    (void)state;
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
@@ -191,9 +182,8 @@ static void tensors(void **state)
     assert_int_equal(tensor.capacity_bytes, 0);
 }
 
-static void values_made_by_hand(void **state)
+HD_CASE(values_made_by_hand)
 {
-    (void)state;
     heddle_shape shape, bad;
     heddle_mesh mesh, bad_mesh;
     heddle_layout layout, worse;
@@ -234,9 +224,8 @@ static void values_made_by_hand(void **state)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_layout_check(&layout, NULL, &mesh));
 }
 
-static void equal_layouts(void **state)
+HD_CASE(equal_layouts)
 {
-    (void)state;
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout a, b;
@@ -258,9 +247,8 @@ static void equal_layouts(void **state)
 }
 
 /* A tensor is described anew from its own shape and layout, strides in the place of the box's lengths. */
-static void outputs_may_be_inputs(void **state)
+HD_CASE(outputs_may_be_inputs)
 {
-    (void)state;
     heddle_reshard_line line;
     heddle_tensor x, again;
     heddle_box box;
@@ -282,9 +270,8 @@ static void outputs_may_be_inputs(void **state)
 }
 
 /* Explicit lengths differ in any of their numbers, the last one too, and lengths that are balanced equal none. */
-static void equal_sees_every_block(void **state)
+HD_CASE(equal_sees_every_block)
 {
-    (void)state;
     heddle_reshard_line line;
     heddle_layout other;
     HD_OK(heddle_reshard_parse(&line, "f32[t=12 s=8] on [a=4 b=2]: t@a(1 5 2 4),s@b(3 5) -> t@a,s@b"));
@@ -308,24 +295,4 @@ static void equal_sees_every_block(void **state)
         other.shard_len[i] = 3;
     }
     assert_int_equal(heddle_layout_equal(&line.to, &other, &line.mesh), 1);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(outputs_may_be_inputs),
-        cmocka_unit_test(equal_sees_every_block),
-        cmocka_unit_test(balanced_blocks),
-        cmocka_unit_test(blocks_of_huge_extents),
-        cmocka_unit_test(explicit_blocks),
-        cmocka_unit_test(ranks_and_coordinates),
-        cmocka_unit_test(ravel_and_unravel),
-        cmocka_unit_test(boxes_add_up),
-        cmocka_unit_test(nested_boxes),
-        cmocka_unit_test(strides),
-        cmocka_unit_test(tensors),
-        cmocka_unit_test(values_made_by_hand),
-        cmocka_unit_test(equal_layouts),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -18,9 +18,8 @@ static void prints_as(const char *text, const char *wanted)
     assert_memory_equal(&again, &line, sizeof line);
 }
 
-static void canonical_lines(void **state)
+HD_CASE(canonical_lines)
 {
-    (void)state;
     const char *same[] = {
         "bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp as b,s,t,c",
         "f64[t=5] on [sp=4]: t@sp(0 4 1 0) -> *",
@@ -50,9 +49,8 @@ static void fails_with(heddle_status wanted, const char *text, const char *sente
     assert_memory_equal(&line, &before, sizeof line); /* written only on success */
 }
 
-static void errors_have_columns(void **state)
+HD_CASE(errors_have_columns)
 {
-    (void)state;
     fails_with(HEDDLE_ERR_PARSE, "",
                "reshard line, column 1: expected a dtype (a lower-case letter first), found the end");
     fails_with(
@@ -108,9 +106,8 @@ static void errors_have_columns(void **state)
                "reshard line, column 27: expected a dim name (a lower-case letter first), found byte 0xc3");
 }
 
-static void block_lengths(void **state)
+HD_CASE(block_lengths)
 {
-    (void)state;
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=7] on [x=3]: t@x(3 4) -> *",
                "reshard line, column 23: 2 block lengths for axis 'x' of size 3");
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=7] on [x=3]: t@x(3 2 1) -> *",
@@ -128,9 +125,8 @@ static void block_lengths(void **state)
                "reshard line, column 28: expected a block length (a whole number), found '-'");
 }
 
-static void memory_orders(void **state)
+HD_CASE(memory_orders)
 {
-    (void)state;
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=7 s=1] on [x=2]: * as t -> *",
                "reshard line, column 29: the memory order names 1 of 2 dims");
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=7 s=1] on [x=2]: * as t,t -> *",
@@ -140,9 +136,8 @@ static void memory_orders(void **state)
 }
 
 /* More lengths than a layout has room for, on axes that are legal each for itself. */
-static void too_many_blocks(void **state)
+HD_CASE(too_many_blocks)
 {
-    (void)state;
     char text[4096] = "f32[t=1 s=1] on [x=100 y=100]: t@x(0 1";
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < 98; i++) {
@@ -155,9 +150,8 @@ static void too_many_blocks(void **state)
     assert_non_null(strstr(heddle_last_error(), "more than 128 block lengths in one layout"));
 }
 
-static void separate_forms(void **state)
+HD_CASE(separate_forms)
 {
-    (void)state;
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;
@@ -184,13 +178,4 @@ static void separate_forms(void **state)
     assert_int_equal(heddle_dim_index(&shape, "q"), -1);
     assert_int_equal(heddle_axis_index(&mesh, "gpu"), 1);
     assert_int_equal(heddle_axis_index(&mesh, "q"), -1);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(canonical_lines), cmocka_unit_test(errors_have_columns), cmocka_unit_test(block_lengths),
-        cmocka_unit_test(memory_orders),   cmocka_unit_test(too_many_blocks),     cmocka_unit_test(separate_forms),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

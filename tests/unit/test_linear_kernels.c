@@ -46,9 +46,8 @@ static void expect_slope(arrays *x, double *at, double gradient, double decay, i
     assert_true(fabs((up - down) / 2e-3 - gradient) < 1e-9);
 }
 
-static void judge_has_true_gradients(void **state)
+HD_CASE(judge_has_true_gradients)
 {
-    (void)state;
     static const double decays[] = {1, 0.99, 0.5};
     random_source source = {3};
     for (int i = 0; i < 6; i++) {
@@ -238,9 +237,8 @@ static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused,
     }
 }
 
-static void kernels_agree_with_the_judge(void **state)
+HD_CASE(kernels_agree_with_the_judge)
 {
-    (void)state;
     static const char *const names[] = {"f64", "generic", "avx2", "avx512"};
     static const sizes all[] = {{37, 8, 5, 3, 0.9, 0},    {64, 64, 64, 64, 0.99, 0}, {100, 33, 16, 32, 1, 0},
                                 {50, 50, 17, 33, 0.5, 0}, {45, 13, 48, 20, 0.95, 1}, {31, 1, 1, 1, 0.9, 0},
@@ -264,9 +262,8 @@ static void kernels_agree_with_the_judge(void **state)
 }
 
 /* Into another place and into its own. */
-static void folds_leave_what_they_read(void **state)
+HD_CASE(folds_leave_what_they_read)
 {
-    (void)state;
     enum { ELEMS = 1003 };
     static const char *const names[] = {"generic", "avx2", "avx512"};
     float from[ELEMS], add[ELEMS], apart[ELEMS], in_place[ELEMS];
@@ -290,9 +287,8 @@ static void folds_leave_what_they_read(void **state)
     }
 }
 
-static void slopes_follow_the_rule(void **state)
+HD_CASE(slopes_follow_the_rule)
 {
-    (void)state;
     double s[12];
     HD_OK(heddle_linear_attention_slopes(s, 8));
     assert_true(fabs(s[0] - exp(-0.5)) < 1e-15 && fabs(s[7] - exp(-1.0 / 256)) < 1e-15);
@@ -300,15 +296,4 @@ static void slopes_follow_the_rule(void **state)
     assert_true(fabs(s[7] - exp(-1.0 / 256)) < 1e-15 && fabs(s[8] - exp(-pow(2, -0.5))) < 1e-15);
     assert_true(fabs(s[11] - exp(-pow(2, -3.5))) < 1e-15);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_slopes(s, 0));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(judge_has_true_gradients),
-        cmocka_unit_test(kernels_agree_with_the_judge),
-        cmocka_unit_test(folds_leave_what_they_read),
-        cmocka_unit_test(slopes_follow_the_rule),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

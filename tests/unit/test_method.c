@@ -222,9 +222,8 @@ static judge judge_of(const problem *p)
     return j;
 }
 
-static void plans_every_transfer(void **state)
+HD_CASE(plans_every_transfer)
 {
-    (void)state;
     int seen[HEDDLE_ATTENTION_METHOD_COUNT] = {0};
     int trials = hd_rounds(TRIALS);
     for (int trial = 0; trial < trials; trial++) {
@@ -249,10 +248,4 @@ static void plans_every_transfer(void **state)
     for (int i = HEDDLE_ATTENTION_ULYSSES; i < HEDDLE_ATTENTION_METHOD_COUNT; i++) {
         assert_true(seen[i] > trials / 100);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(plans_every_transfer)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

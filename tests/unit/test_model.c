@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void reads_everything(void **state)
+HD_CASE(reads_everything)
 {
-    (void)state;
     heddle_model *model = NULL;
     heddle_model_info info = {.struct_bytes = sizeof info};
     heddle_stage_info s = {.struct_bytes = sizeof s};
@@ -46,9 +45,8 @@ static void reads_everything(void **state)
     heddle_model_destroy(model);
 }
 
-static void reads_linear_attention(void **state)
+HD_CASE(reads_linear_attention)
 {
-    (void)state;
     static const struct {
         const char *fields;
         int causal, rope, modulate;
@@ -79,9 +77,8 @@ static void reads_linear_attention(void **state)
     }
 }
 
-static void resizes(void **state)
+HD_CASE(resizes)
 {
-    (void)state;
     heddle_model *model = NULL;
     heddle_model_info info = {.struct_bytes = sizeof info};
     HD_OK(parse(&model, GOOD));
@@ -117,9 +114,8 @@ typedef struct preset {
     int repeat, nstages, heads, text_tokens;
 } preset;
 
-static void presets_load(void **state)
+HD_CASE(presets_load)
 {
-    (void)state;
     static const preset presets[] = {
         {"stdit3-xl2", "bf16[b=1 t=15 s=405 c=1152]", 28, 6, 16, 300},
         {"stdit3-240p-51f", "bf16[b=1 t=15 s=405 c=1152]", 28, 6, 16, 300},
@@ -151,15 +147,4 @@ static void presets_load(void **state)
         assert_int_equal(stage.heads, presets[i].heads);
         heddle_model_destroy(model);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reads_everything),
-        cmocka_unit_test(reads_linear_attention),
-        cmocka_unit_test(resizes),
-        cmocka_unit_test(presets_load),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -140,9 +140,8 @@ static const bad_case bad_cases[] = {
     {STAGE("name: a, kind: mlp, ratio: 4}, {name: a, kind: mlp, ratio: 4"), "taken by stage 1"},
 };
 
-static void refuses_bad_files(void **state)
+HD_CASE(refuses_bad_files)
 {
-    (void)state;
     int wrong = 0;
     for (size_t i = 0; i < sizeof bad_cases / sizeof bad_cases[0]; i++) {
         heddle_model *model = NULL;
@@ -163,9 +162,8 @@ static void refuses_bad_files(void **state)
 }
 
 /* Every prefix of a good file is refused without a crash, and so is every file with one byte changed or it is read. */
-static void survives_truncation_and_damage(void **state)
+HD_CASE(survives_truncation_and_damage)
 {
-    (void)state;
     size_t bytes = strlen(GOOD);
     char copy[sizeof GOOD];
     for (size_t n = 0; n < bytes; n++) {
@@ -185,9 +183,8 @@ static void survives_truncation_and_damage(void **state)
     }
 }
 
-static void refuses_huge_and_missing_files(void **state)
+HD_CASE(refuses_huge_and_missing_files)
 {
-    (void)state;
     heddle_model *model = NULL;
     size_t bytes = (size_t)1 << 21;
     char *text = malloc(bytes);
@@ -212,14 +209,4 @@ static void refuses_huge_and_missing_files(void **state)
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_model_load(&model, "/dev/zero"));
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_model_load(&model, "/dev/null"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_load(&model, NULL));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(refuses_bad_files),
-        cmocka_unit_test(survives_truncation_and_damage),
-        cmocka_unit_test(refuses_huge_and_missing_files),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

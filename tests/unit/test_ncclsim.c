@@ -148,9 +148,8 @@ static rank_args *run_threads(rank_args of)
     return a;
 }
 
-static void all_to_all_of_threads(void **state)
+HD_CASE(all_to_all_of_threads)
 {
-    (void)state;
     for (int how = 0; how < 4; how++) {
         rank_args *a = run_threads((rank_args){.rounds = 5, .blocking = how % 2, .graph = how / 2});
         for (int r = 0; r < RANKS; r++) {
@@ -160,9 +159,8 @@ static void all_to_all_of_threads(void **state)
     }
 }
 
-static void all_to_all_of_processes(void **state)
+HD_CASE(all_to_all_of_processes)
 {
-    (void)state;
     rank_args a = {.nranks = 3, .rounds = 2, .blocking = 0};
     pid_t child[3];
     memset(&a.id, 7, sizeof a.id);
@@ -183,9 +181,8 @@ static void all_to_all_of_processes(void **state)
 }
 
 /* Whoever receives from the last rank sees the wrong size, and all others that something has failed elsewhere. */
-static void a_size_that_differs_is_an_error(void **state)
+HD_CASE(a_size_that_differs_is_an_error)
 {
-    (void)state;
     rank_args *a = run_threads((rank_args){.rounds = 1, .odd = 1});
     int invalid = 0;
     for (int r = 0; r < RANKS; r++) {
@@ -195,18 +192,16 @@ static void a_size_that_differs_is_an_error(void **state)
     assert_true(invalid > 0);
 }
 
-static void who_aborts_ends_the_others(void **state)
+HD_CASE(who_aborts_ends_the_others)
 {
-    (void)state;
     rank_args *a = run_threads((rank_args){.rounds = 1, .absent = 1});
     for (int r = 0; r < RANKS - 1; r++) {
         assert_int_equal(a[r].result, ncclRemoteError);
     }
 }
 
-static void calls_and_groups_fail_on_request(void **state)
+HD_CASE(calls_and_groups_fail_on_request)
 {
-    (void)state;
     int version = 0;
     ncclUniqueId id;
     setenv("HEDDLE_NCCLSIM_VERSION", "21000", 1);
@@ -232,9 +227,8 @@ static void calls_and_groups_fail_on_request(void **state)
 }
 
 /* A rank that never comes is waited for until the communicator is aborted; what is enqueued behind goes on. */
-static void a_wait_ends_when_the_communicator_is_aborted(void **state)
+HD_CASE(a_wait_ends_when_the_communicator_is_aborted)
 {
-    (void)state;
     setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
     rank_args a = {.nranks = 2};
     ncclComm_t comm[2];
@@ -260,17 +254,4 @@ static void a_wait_ends_when_the_communicator_is_aborted(void **state)
     assert_int_equal(cudaStreamSynchronize(stream), 0);
     assert_int_equal(cudaStreamDestroy(stream) + cudaFree(memory), 0);
     unsetenv("HEDDLE_NCCLSIM_SILENT");
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(all_to_all_of_threads),
-        cmocka_unit_test(all_to_all_of_processes),
-        cmocka_unit_test(a_size_that_differs_is_an_error),
-        cmocka_unit_test(who_aborts_ends_the_others),
-        cmocka_unit_test(calls_and_groups_fail_on_request),
-        cmocka_unit_test(a_wait_ends_when_the_communicator_is_aborted),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

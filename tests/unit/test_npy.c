@@ -36,9 +36,8 @@ static heddle_status read_it(npy_array *out, const file *f)
     return st;
 }
 
-static void reads_what_numpy_writes(void **state)
+HD_CASE(reads_what_numpy_writes)
 {
-    (void)state;
     static const file good[] = {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \n", 0, 1, 0, 24, NULL},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }\n", 0, 2, 0, 24, NULL},
@@ -61,9 +60,8 @@ static void reads_what_numpy_writes(void **state)
 
 #define ZERO_IN_TYPE "{'descr': '<f4\0x', 'fortran_order': False, 'shape': (2,), }"
 
-static void refuses_with_a_sentence(void **state)
+HD_CASE(refuses_with_a_sentence)
 {
-    (void)state;
     static const file bad[] = {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 4, 0, 8, "version 4.0"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 0, 1, 1, 8, "version 1.1"},
@@ -97,13 +95,4 @@ static void refuses_with_a_sentence(void **state)
             fail_msg("case %zu: '%s' does not say '%s'", i, heddle_last_error(), bad[i].says);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reads_what_numpy_writes),
-        cmocka_unit_test(refuses_with_a_sentence),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -247,33 +247,20 @@ static void test_rows(const null_row *rows, size_t count)
     null_calls(rows, count);
 }
 
-static void values(void **state)
+HD_CASE(values)
 {
-    (void)state;
     const null_row rows[] = {VALUES(ROW)};
     test_rows(rows, sizeof rows / sizeof rows[0]);
 }
 
-static void ranks(void **state)
+HD_CASE(ranks)
 {
-    (void)state;
     const null_row rows[] = {RANKS(ROW)};
     test_rows(rows, sizeof rows / sizeof rows[0]);
 }
 
-static void plans(void **state)
+HD_CASE(plans)
 {
-    (void)state;
     const null_row rows[] = {PLANS(ROW)};
     test_rows(rows, sizeof rows / sizeof rows[0]);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(values),
-        cmocka_unit_test(ranks),
-        cmocka_unit_test(plans),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

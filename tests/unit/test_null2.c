@@ -265,9 +265,8 @@ BLOCKS(CALL)
 TRAINING(CALL)
 
 #define CASE(name, LIST)                                                                                               \
-    static void name(void **state)                                                                                     \
+    HD_CASE(name)                                                                                                      \
     {                                                                                                                  \
-        (void)state;                                                                                                   \
         const null_row rows[] = {LIST(ROW)};                                                                           \
         null_calls(rows, sizeof rows / sizeof rows[0]);                                                                \
     }
@@ -276,14 +275,3 @@ CASE(softmax, SOFTMAX)
 CASE(linear, LINEAR)
 CASE(blocks, BLOCKS)
 CASE(training, TRAINING)
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(softmax),
-        cmocka_unit_test(linear),
-        cmocka_unit_test(blocks),
-        cmocka_unit_test(training),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
-}

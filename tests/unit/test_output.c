@@ -57,9 +57,8 @@ static void remove_folder(void)
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void killed_in_the_middle(void **state)
+HD_CASE(killed_in_the_middle)
 {
-    (void)state;
     make_folder();
     for (int before = 0; before < 2; before++) {
         if (before) {
@@ -84,9 +83,8 @@ static void killed_in_the_middle(void **state)
     remove_folder();
 }
 
-static void whole_or_not_at_all(void **state)
+HD_CASE(whole_or_not_at_all)
 {
-    (void)state;
     file_output out;
     make_folder();
     HD_OK(file_output_check(path));
@@ -111,24 +109,13 @@ static void whole_or_not_at_all(void **state)
 }
 
 /* A name that has no room for another beside it is refused before anything is computed. */
-static void no_room_for_a_name(void **state)
+HD_CASE(no_room_for_a_name)
 {
     char name[300];
-    (void)state;
     make_folder();
     snprintf(name, sizeof name, "%s/%0250d", folder, 0);
     HD_FAILS(HEDDLE_ERR_ARG, file_output_check(name));
     snprintf(name, sizeof name, "%s/none/file", folder);
     HD_FAILS(HEDDLE_ERR_ARG, file_output_check(name));
     remove_folder();
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(killed_in_the_middle),
-        cmocka_unit_test(whole_or_not_at_all),
-        cmocka_unit_test(no_room_for_a_name),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -33,9 +33,8 @@ static const char *layout_at(const heddle_schedule *schedule, int stage)
     return text;
 }
 
-static void counts_switches(void **state)
+HD_CASE(counts_switches)
 {
-    (void)state;
     heddle_model *pair = video(16, 64, 8, 28);
     heddle_schedule *s = plan_local(pair, "[sp=4]", NULL, "any");
     assert_int_equal(info_of(s).switches, 55);
@@ -59,9 +58,8 @@ typedef struct known_volume {
     double ideal_mb; /* sent per rank and switch */
 } known_volume;
 
-static void moves_known_volumes(void **state)
+HD_CASE(moves_known_volumes)
 {
-    (void)state;
     static const known_volume known[] = {
         {16, 1024, 1152, 8, 4.129},  {64, 1024, 1152, 8, 16.515}, {15, 405, 1152, 8, 1.531},
         {15, 1590, 1152, 8, 6.010},  {15, 3600, 1152, 8, 13.608}, {120, 3600, 1152, 8, 108.864},
@@ -81,9 +79,8 @@ static void moves_known_volumes(void **state)
     }
 }
 
-static void weighs_uneven_blocks_exactly(void **state)
+HD_CASE(weighs_uneven_blocks_exactly)
 {
-    (void)state;
     heddle_model *model = video(60, 3600, 1152, 2);
     heddle_schedule *s = plan_local(model, "[sp=8]", NULL, NULL);
     assert_string_equal(layout_at(s, 0), "t@sp");
@@ -110,9 +107,8 @@ static void weighs_uneven_blocks_exactly(void **state)
     heddle_model_destroy(model);
 }
 
-static void honours_both_ends(void **state)
+HD_CASE(honours_both_ends)
 {
-    (void)state;
     heddle_model *model = video(16, 64, 8, 1);
     heddle_schedule *s = plan_local(model, "[sp=4]", "s@sp", "t@sp");
     assert_string_equal(layout_at(s, 0), "t@sp");
@@ -136,9 +132,8 @@ static void honours_both_ends(void **state)
     heddle_model_destroy(model);
 }
 
-static void replicates_only_where_nothing_else_divides_work(void **state)
+HD_CASE(replicates_only_where_nothing_else_divides_work)
 {
-    (void)state;
     const char *dims = "b: {size: 1, role: batch}, t: 15, s: 405, c: {size: 8, role: channel}";
     heddle_model *model = attention_model(dims, "b, t, s, c", "s-t-", 3);
     for (int n = 1; n <= 16; n++) {
@@ -176,9 +171,8 @@ static void replicates_only_where_nothing_else_divides_work(void **state)
     heddle_model_destroy(model);
 }
 
-static void refuses_with_reasons(void **state)
+HD_CASE(refuses_with_reasons)
 {
-    (void)state;
     heddle_model *model = video(3, 64, 8, 2);
     heddle_schedule *s = NULL;
     heddle_plan_options options;
@@ -227,9 +221,8 @@ static double waste_at(const heddle_schedule *schedule, int stage)
 }
 
 /* The limit holds for every stage of the schedule, not for the most even layout it might have had. */
-static void no_stage_wastes_more_than_allowed(void **state)
+HD_CASE(no_stage_wastes_more_than_allowed)
 {
-    (void)state;
     static const char *const meshes[] = {"[sp=4]", "[sp=7]", "[a=2 b=3]"};
     int made = 0;
     int refused = 0;
@@ -272,9 +265,8 @@ static double plan_ms(const heddle_model *model, const char *mesh, int tries)
     return best_ms;
 }
 
-static void is_fast(void **state)
+HD_CASE(is_fast)
 {
-    (void)state;
     heddle_model *model = video(60, 3600, 1152, 128);
     static const char *const meshes[] = {"[sp=8]", "[sp=64]", "[node=8 gpu=8]"};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
@@ -286,9 +278,8 @@ static void is_fast(void **state)
 }
 
 /* The work is linear in the ranks: the most that a mesh may have are no matter of seconds. */
-static void is_fast_for_many_ranks(void **state)
+HD_CASE(is_fast_for_many_ranks)
 {
-    (void)state;
     heddle_model *model = video(131072, 70000, 8, 2);
     static const char *const meshes[] = {"[sp=65536]", "[node=256 gpu=256]", "[node=32768 gpu=2]"};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
@@ -297,20 +288,4 @@ static void is_fast_for_many_ranks(void **state)
         assert_true(ms * 1e6 < (double)hd_test_limit_ns(1.5)); /* 100 ms is the aim */
     }
     heddle_model_destroy(model);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(counts_switches),
-        cmocka_unit_test(moves_known_volumes),
-        cmocka_unit_test(weighs_uneven_blocks_exactly),
-        cmocka_unit_test(honours_both_ends),
-        cmocka_unit_test(replicates_only_where_nothing_else_divides_work),
-        cmocka_unit_test(refuses_with_reasons),
-        cmocka_unit_test(no_stage_wastes_more_than_allowed),
-        cmocka_unit_test(is_fast),
-        cmocka_unit_test(is_fast_for_many_ranks),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

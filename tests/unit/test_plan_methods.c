@@ -12,9 +12,8 @@
 #include <string.h>
 
 /* Names and their kinds are the runtime's. */
-static void knows_every_method(void **state)
+HD_CASE(knows_every_method)
 {
-    (void)state;
     int softmax = 0;
     int linear = 0;
     for (int i = 0; i < HEDDLE_ATTENTION_METHOD_COUNT; i++) {
@@ -56,9 +55,8 @@ static heddle_schedule *plan(const heddle_model *model, const char *mesh_text, c
 /* A pair of a spatial and a temporal block, M elements of f32: a rank sends 2 (M/N) f by DSP with f = (N-1)/N, 4 (M/N)
  * f by Ulysses where the sharded dim is attended, 8 (M/N) f in both, 2 (M/N) (N-1) by ring, and ring backward twice
  * that. */
-static void sends_the_known_volumes(void **state)
+HD_CASE(sends_the_known_volumes)
 {
-    (void)state;
     heddle_model *model = make_model("f32", "b: {size: 1, role: batch}, t: 16, s: 64, c: {size: 32, role: channel}",
                                      "b, t, s, c", "st", 3, 8, "");
     for (int n = 2; n <= 8; n *= 2) {
@@ -95,9 +93,8 @@ static void sends_the_known_volumes(void **state)
     heddle_model_destroy(model);
 }
 
-static void states_travel_where_they_are_small(void **state)
+HD_CASE(states_travel_where_they_are_small)
 {
-    (void)state;
     const char *dims = "b: {size: 1, role: batch}, t: 4096, s: 16, c: {size: 32, role: channel}";
     heddle_model *model = make_model("bf16", dims, "b, t, s, c", "sT", 4, 8, ", causal: true");
     heddle_schedule *s = plan(model, "[sp=4]", NULL);
@@ -121,9 +118,8 @@ static void states_travel_where_they_are_small(void **state)
 }
 
 /* One sequence dim: nothing to switch to. Heads that are too few for the ranks go to another method. */
-static void attends_over_the_only_dim(void **state)
+HD_CASE(attends_over_the_only_dim)
 {
-    (void)state;
     const char *dims = "b: {size: 1, role: batch}, s: 4096, c: {size: 48, role: channel}";
     static const struct {
         const char *mesh, *method;
@@ -149,9 +145,8 @@ static void attends_over_the_only_dim(void **state)
 }
 
 /* 15 frames on 14 ranks: a whole dim leaves the busiest rank 1.9 times the work. On 8 it does not. */
-static void leaves_whole_dims_only_for_work(void **state)
+HD_CASE(leaves_whole_dims_only_for_work)
 {
-    (void)state;
     const char *dims = "b: {size: 1, role: batch}, t: 15, s: 405, c: {size: 56, role: channel}";
     heddle_model *model = make_model("bf16", dims, "b, t, s, c", "st", 2, 14, "");
     heddle_schedule *s = plan(model, "[sp=8]", NULL);
@@ -170,9 +165,8 @@ static void leaves_whole_dims_only_for_work(void **state)
 }
 
 /* Two ranks, states as large as half a switch each way: the same bytes by either, and whole fibres win. */
-static void prefers_whole_dims_at_equal_cost(void **state)
+HD_CASE(prefers_whole_dims_at_equal_cost)
 {
-    (void)state;
     static const struct {
         int t;
         const char *method;
@@ -194,9 +188,8 @@ static void prefers_whole_dims_at_equal_cost(void **state)
     }
 }
 
-static void refuses_bad_requests(void **state)
+HD_CASE(refuses_bad_requests)
 {
-    (void)state;
     static const struct {
         const char *methods;
         heddle_status status;
@@ -255,9 +248,8 @@ static void refuses_bad_requests(void **state)
 }
 
 /* Published models on up to 8 ranks: a whole dim is never worse, so nothing but the bytes' bookkeeping changed. */
-static void keeps_the_schedules_of_presets(void **state)
+HD_CASE(keeps_the_schedules_of_presets)
 {
-    (void)state;
     static const char *const files[] = {"stdit3-xl2", "stdit3-480p-102f", "stdit3-720p-204f", "stdit3-3b",
                                         "latte-xl2",  "timesformer-base", "axial-3d"};
     static const char *const meshes[] = {"[sp=1]", "[sp=2]", "[sp=4]", "[sp=8]", "[a=4 b=2]"};
@@ -284,9 +276,8 @@ static void keeps_the_schedules_of_presets(void **state)
     }
 }
 
-static void is_fast(void **state)
+HD_CASE(is_fast)
 {
-    (void)state;
     const char *dims = "b: {size: 1, role: batch}, t: 60, s: 3600, c: {size: 1152, role: channel}";
     heddle_model *model = make_model("bf16", dims, "b, t, s, c", "s--t--S-T-", 128, 16, ", causal: true");
     static const char *const meshes[] = {"[a=4 b=2]", "[sp=64]", "[node=8 gpu=8]"};
@@ -307,20 +298,4 @@ static void is_fast(void **state)
         }
     }
     heddle_model_destroy(model);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(knows_every_method),
-        cmocka_unit_test(sends_the_known_volumes),
-        cmocka_unit_test(states_travel_where_they_are_small),
-        cmocka_unit_test(attends_over_the_only_dim),
-        cmocka_unit_test(leaves_whole_dims_only_for_work),
-        cmocka_unit_test(prefers_whole_dims_at_equal_cost),
-        cmocka_unit_test(refuses_bad_requests),
-        cmocka_unit_test(keeps_the_schedules_of_presets),
-        cmocka_unit_test(is_fast),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

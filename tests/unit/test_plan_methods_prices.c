@@ -67,20 +67,11 @@ static int try_price(int trial)
     return priced;
 }
 
-static void prices_as_the_runtime_plans(void **state)
+HD_CASE(prices_as_the_runtime_plans)
 {
-    (void)state;
     int priced = 0;
     for (int trial = 0; trial < 2000; trial++) {
         priced += try_price(trial);
     }
     assert_true(priced > 2000);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(prices_as_the_runtime_plans),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -289,20 +289,11 @@ static int try_one(int trial)
     return with_methods;
 }
 
-static void equals_exhaustive_search(void **state)
+HD_CASE(equals_exhaustive_search)
 {
-    (void)state;
     int with_methods = 0;
     for (int trial = 0; trial < 1500; trial++) {
         with_methods += try_one(trial);
     }
     assert_true(with_methods > 100);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(equals_exhaustive_search),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

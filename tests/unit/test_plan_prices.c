@@ -18,9 +18,8 @@ static heddle_layout random_layout(const heddle_shape *shape, const heddle_mesh 
     return layout;
 }
 
-static void prices_edges_exactly(void **state)
+HD_CASE(prices_edges_exactly)
 {
-    (void)state;
     for (int trial = 0; trial < 3000; trial++) {
         heddle_shape shape = {.dtype = HEDDLE_BF16, .ndim = 1 + below(3)};
         heddle_mesh mesh = {.naxes = 1 + below(3)};
@@ -44,10 +43,4 @@ static void prices_edges_exactly(void **state)
                      (long long)listed.bytes_total, (long long)listed.messages, (long long)listed.bytes_received_max);
         }
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(prices_edges_exactly)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

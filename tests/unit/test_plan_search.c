@@ -181,16 +181,9 @@ static void try_one(int trial)
     heddle_model_destroy(model);
 }
 
-static void equals_exhaustive_search(void **state)
+HD_CASE(equals_exhaustive_search)
 {
-    (void)state;
     for (int trial = 0; trial < 400; trial++) {
         try_one(trial);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(equals_exhaustive_search)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -22,9 +22,8 @@ static uint8_t *make(size_t *size, const char *header, const void *data, size_t 
     return bytes;
 }
 
-static void reads_float_types(void **state)
+HD_CASE(reads_float_types)
 {
-    (void)state;
     static const float wanted[6] = {1.0F, -2.5F, 0.0F, 65504.0F, -0x1p-24F, 3.0F};
     static const uint16_t half[6] = {0x3c00, 0xc100, 0x0000, 0x7bff, 0x8001, 0x4200};
     static const uint16_t bf16[2] = {0x3f80, 0xc020};
@@ -130,9 +129,8 @@ static const struct {
     {"{\"__metadata__\": {\"a\": 1}}", "'\"'"},
 };
 
-static void refuses_with_a_sentence(void **state)
+HD_CASE(refuses_with_a_sentence)
 {
-    (void)state;
     const uint8_t data[8] = {0};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char error[512] = "";
@@ -148,9 +146,8 @@ static void refuses_with_a_sentence(void **state)
     }
 }
 
-static void refuses_wrong_lengths(void **state)
+HD_CASE(refuses_wrong_lengths)
 {
-    (void)state;
     char error[512] = "";
     safetensors_file file;
     uint8_t bytes[16];
@@ -160,14 +157,4 @@ static void refuses_wrong_lengths(void **state)
         safetensors_close(&file);
     }
     assert_non_null(strstr(error, "18446744073709551615"));
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reads_float_types),
-        cmocka_unit_test(refuses_with_a_sentence),
-        cmocka_unit_test(refuses_wrong_lengths),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void shows_no_control_bytes(void **state)
+HD_CASE(shows_no_control_bytes)
 {
-    (void)state;
     static const char *const known[][2] = {
         {"plain text, \\x20 and quotes '\"", "plain text, \\x20 and quotes '\""},
         {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\xa7\xb5", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\xa7\xb5"},
@@ -38,9 +37,8 @@ static void shows_no_control_bytes(void **state)
     }
 }
 
-static void writes_json_strings(void **state)
+HD_CASE(writes_json_strings)
 {
-    (void)state;
     static const char *const known[][2] = {
         {"a \"b\" \\c", "\"a \\\"b\\\" \\\\c\""},
         {"\x1b\n\x7f", "\"\\u001b\\u000a\\u007f\""},
@@ -56,13 +54,4 @@ static void writes_json_strings(void **state)
         assert_string_equal(text, known[i][1]);
         free(text);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(shows_no_control_bytes),
-        cmocka_unit_test(writes_json_strings),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -19,9 +19,8 @@ static heddle_schedule *make_schedule(const char *mesh_text, const char *prologu
     return planned(model_text, mesh_text, prologue, NULL);
 }
 
-static void saves_and_loads(void **state)
+HD_CASE(saves_and_loads)
 {
-    (void)state;
     static const char *const meshes[] = {"[sp=4]", "[sp=1]", "[sp=20]", "[node=2 gpu=3]"};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         heddle_schedule *schedule = make_schedule(meshes[i], i == 0 ? "t@sp(3 1 1 1)" : NULL);
@@ -31,9 +30,8 @@ static void saves_and_loads(void **state)
     }
 }
 
-static void finds_stages(void **state)
+HD_CASE(finds_stages)
 {
-    (void)state;
     heddle_schedule *schedule = make_schedule("[sp=2]", NULL);
     assert_int_equal(heddle_schedule_find(schedule, "s.attn", 0), 0);
     assert_int_equal(heddle_schedule_find(schedule, "mlp", 0), 2);
@@ -86,27 +84,24 @@ static const lie lies[] = {
     {"  \"note\"", "  \"model\": \"x\",\n  \"note\"", HEDDLE_ERR_PARSE, "duplicate key 'model'"},
 };
 
-static void refuses_lies(void **state)
+HD_CASE(refuses_lies)
 {
-    (void)state;
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
     refuse_lies(schedule, lies, sizeof lies / sizeof lies[0]);
     heddle_schedule_destroy(schedule);
 }
 
 /* Whatever byte count is changed, the load notices: no integer in the file is taken on trust. */
-static void notices_every_changed_digit(void **state)
+HD_CASE(notices_every_changed_digit)
 {
-    (void)state;
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
     refuse_changed_digits(schedule);
     heddle_schedule_destroy(schedule);
 }
 
 /* Names are compared by sorting: the longest list that is read takes a second, where pairs took half a minute. */
-static void reads_many_names(void **state)
+HD_CASE(reads_many_names)
 {
-    (void)state;
     enum { STAGES = 65536 };
     char *text = NULL;
     size_t bytes = 0;
@@ -140,9 +135,8 @@ static void reads_many_names(void **state)
     free(text);
 }
 
-static void survives_truncation(void **state)
+HD_CASE(survives_truncation)
 {
-    (void)state;
     static char text[FILE_BYTES];
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
     saved_text(text, schedule);
@@ -163,9 +157,8 @@ static void survives_truncation(void **state)
 }
 
 /* Every allocation on the way fails once; nothing leaks (the address sanitizer looks) and nothing is returned. */
-static void survives_lack_of_memory(void **state)
+HD_CASE(survives_lack_of_memory)
 {
-    (void)state;
     static char text[FILE_BYTES];
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
     saved_text(text, schedule);
@@ -196,18 +189,4 @@ static void survives_lack_of_memory(void **state)
         failures++;
     }
     assert_true(failures > 100);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(saves_and_loads),
-        cmocka_unit_test(finds_stages),
-        cmocka_unit_test(refuses_lies),
-        cmocka_unit_test(notices_every_changed_digit),
-        cmocka_unit_test(reads_many_names),
-        cmocka_unit_test(survives_truncation),
-        cmocka_unit_test(survives_lack_of_memory),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

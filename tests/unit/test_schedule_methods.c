@@ -16,9 +16,8 @@ static heddle_schedule *make_schedule(const char *mesh_text, const char *methods
     return planned(model_text, mesh_text, NULL, methods);
 }
 
-static void saves_and_loads(void **state)
+HD_CASE(saves_and_loads)
 {
-    (void)state;
     static const struct {
         const char *mesh, *methods;
     } cases[] = {{"[sp=4]", "s.attn=ring"},
@@ -42,9 +41,8 @@ static void saves_and_loads(void **state)
 }
 
 /* Without the keys that came with methods, as the first version wrote it. */
-static void reads_files_without_backward_bytes(void **state)
+HD_CASE(reads_files_without_backward_bytes)
 {
-    (void)state;
     static char text[FILE_BYTES];
     heddle_schedule *schedule = make_schedule("[sp=3]", "*=local");
     heddle_schedule *loaded = NULL;
@@ -84,30 +82,17 @@ static const lie lies[] = {
     {"bf16", "f32", HEDDLE_ERR_MISMATCH, "but the layouts give"},
 };
 
-static void refuses_lies(void **state)
+HD_CASE(refuses_lies)
 {
-    (void)state;
     heddle_schedule *schedule = make_schedule("[sp=3]", "s.attn=ring,t.lin=lasp");
     refuse_lies(schedule, lies, sizeof lies / sizeof lies[0]);
     heddle_schedule_destroy(schedule);
 }
 
 /* Whatever number is changed, the load notices. */
-static void notices_every_changed_digit(void **state)
+HD_CASE(notices_every_changed_digit)
 {
-    (void)state;
     heddle_schedule *schedule = make_schedule("[sp=3]", "s.attn=ring,t.lin=lasp");
     refuse_changed_digits(schedule);
     heddle_schedule_destroy(schedule);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(saves_and_loads),
-        cmocka_unit_test(reads_files_without_backward_bytes),
-        cmocka_unit_test(refuses_lies),
-        cmocka_unit_test(notices_every_changed_digit),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

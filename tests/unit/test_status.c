@@ -5,33 +5,29 @@
 #include <malloc.h>
 #include <string.h>
 
-static void names_every_status(void **state)
+HD_CASE(names_every_status)
 {
-    (void)state;
     assert_string_equal(heddle_status_name(HEDDLE_ERR_MISMATCH), "HEDDLE_ERR_MISMATCH");
     assert_string_equal(heddle_status_name((heddle_status)999), "HEDDLE_UNKNOWN");
 }
 
-static void keeps_the_last_sentence(void **state)
+HD_CASE(keeps_the_last_sentence)
 {
-    (void)state;
     assert_string_equal(heddle_last_error(), "");
     assert_int_equal(hd_fail(HEDDLE_ERR_ARG, "wanted %d, got %d", 3, 4), HEDDLE_ERR_ARG);
     hd_fail_prefix(HEDDLE_ERR_ARG, "file.yaml:%d", 7);
     assert_string_equal(heddle_last_error(), "file.yaml:7: wanted 3, got 4");
 }
 
-static void programs_write_a_sentence_too(void **state)
+HD_CASE(programs_write_a_sentence_too)
 {
-    (void)state;
     assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "%d of %d bytes", 3, 4), HEDDLE_ERR_IO);
     assert_int_equal(heddle_set_error(HEDDLE_ERR_IO, "input: %s", heddle_last_error()), HEDDLE_ERR_IO);
     assert_string_equal(heddle_last_error(), "input: 3 of 4 bytes");
 }
 
-static void a_kept_sentence_outlasts_others(void **state)
+HD_CASE(a_kept_sentence_outlasts_others)
 {
-    (void)state;
     (void)hd_fail(HEDDLE_ERR_IO, "what comes first");
     const hd_sentence kept = hd_sentence_keep();
     (void)hd_fail(HEDDLE_ERR_ARG, "what fails on the way out");
@@ -40,9 +36,8 @@ static void a_kept_sentence_outlasts_others(void **state)
 }
 
 /* Too large for the allocator's caches, which count as used. A sanitizer's says 0 twice, but looks itself. */
-static void frees_each_of_a_list(void **state)
+HD_CASE(frees_each_of_a_list)
 {
-    (void)state;
     void *part[3] = {NULL};
     const size_t before = mallinfo2().uordblks;
     HD_OK(hd_alloc(&part[0], 1, 5000, "a test"));
@@ -51,9 +46,8 @@ static void frees_each_of_a_list(void **state)
     assert_int_equal(mallinfo2().uordblks, before);
 }
 
-static void refuses_the_nth_allocation(void **state)
+HD_CASE(refuses_the_nth_allocation)
 {
-    (void)state;
     void *memory = NULL;
     hd_alloc_fail_at(2);
     HD_OK(hd_alloc(&memory, 1, 8, "a test"));
@@ -65,24 +59,9 @@ static void refuses_the_nth_allocation(void **state)
     HD_FAILS(HEDDLE_ERR_NOMEM, hd_alloc(&memory, SIZE_MAX / 2, 8, "an overflow"));
 }
 
-static void says_how_large_structs_are(void **state)
+HD_CASE(says_how_large_structs_are)
 {
-    (void)state;
     assert_int_equal(heddle_struct_bytes("heddle_shape"), sizeof(heddle_shape));
     assert_int_equal(heddle_struct_bytes("heddle_tensor"), sizeof(heddle_tensor));
     assert_int_equal(heddle_struct_bytes("heddle_shap"), 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(names_every_status),
-        cmocka_unit_test(keeps_the_last_sentence),
-        cmocka_unit_test(programs_write_a_sentence_too),
-        cmocka_unit_test(a_kept_sentence_outlasts_others),
-        cmocka_unit_test(refuses_the_nth_allocation),
-        cmocka_unit_test(frees_each_of_a_list),
-        cmocka_unit_test(says_how_large_structs_are),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -202,9 +202,8 @@ static int accepted(const struct row *row, size_t bytes)
     return 0;
 }
 
-static void today(void **state)
+HD_CASE(today)
 {
-    (void)state;
     int wrong = 0;
     api_make(&a);
     for (size_t i = 0; i < ROWS; i++) {
@@ -214,9 +213,8 @@ static void today(void **state)
 }
 
 /* Every size that an older header may have had. */
-static void older_callers(void **state)
+HD_CASE(older_callers)
 {
-    (void)state;
     int wrong = 0, tried = 0;
     api_make(&a);
     for (size_t i = 0; i < ROWS; i++) {
@@ -230,9 +228,8 @@ static void older_callers(void **state)
     assert_true(tried > 100);
 }
 
-static void newer_callers_and_nonsense(void **state)
+HD_CASE(newer_callers_and_nonsense)
 {
-    (void)state;
     int wrong = 0;
     api_make(&a);
     for (size_t i = 0; i < ROWS; i++) {
@@ -242,14 +239,4 @@ static void newer_callers_and_nonsense(void **state)
         }
     }
     assert_int_equal(wrong, 0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(today),
-        cmocka_unit_test(older_callers),
-        cmocka_unit_test(newer_callers_and_nonsense),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

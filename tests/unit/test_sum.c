@@ -51,9 +51,8 @@ static void compare(heddle_dtype dtype, const char *got, const char *wanted, int
 static const char *const variants[] = {"avx2", "avx512"};
 
 /* Random bits hold every kind of float: NaN, infinities, subnormals. */
-static void vectors_equal_the_judge(void **state)
+HD_CASE(vectors_equal_the_judge)
 {
-    (void)state;
     static char store[MAX_SRC][MAX_ELEMS * 8 + 64];
     static char got[MAX_ELEMS * 8 + 64], wanted[MAX_ELEMS * 8 + 64];
     for (int v = 0; v < 2; v++) {
@@ -89,9 +88,8 @@ static void vectors_equal_the_judge(void **state)
     }
 }
 
-static void adds_in_order(void **state)
+HD_CASE(adds_in_order)
 {
-    (void)state;
     const hd_sum_fn *sum = hd_kernels_named("generic")->sum;
     float a[20], b[20], c[20], out[20];
     for (int i = 0; i < 20; i++) {
@@ -150,9 +148,8 @@ static const format formats[] = {
     {5, 2, 1, 0x7d, widen_f8e5m2, narrow_f8e5m2},
 };
 
-static void every_value_survives(void **state)
+HD_CASE(every_value_survives)
 {
-    (void)state;
     for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
         const format *at = &formats[f];
         int bits = 1 + at->exponent + at->mantissa;
@@ -176,9 +173,8 @@ static void every_value_survives(void **state)
 }
 
 /* Between two neighbours the nearer wins, in the middle the even one; beyond the largest the overflow rule holds. */
-static void rounds_to_nearest_even(void **state)
+HD_CASE(rounds_to_nearest_even)
 {
-    (void)state;
     for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
         const format *at = &formats[f];
         unsigned largest = at->nan - 1 - (unsigned)at->has_infinity;
@@ -196,15 +192,4 @@ static void rounds_to_nearest_even(void **state)
     assert_int_equal(hd_f8e4m3_from_f32(465), 0x7f);
     assert_int_equal(hd_f16_from_f32(65519), 0x7bff);
     assert_int_equal(hd_f16_from_f32(65520), 0x7c00);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(vectors_equal_the_judge),
-        cmocka_unit_test(adds_in_order),
-        cmocka_unit_test(every_value_survives),
-        cmocka_unit_test(rounds_to_nearest_even),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -77,9 +77,8 @@ static heddle_status run(tally *t, int count, int64_t jobs)
     return hd_threads_run(&threads);
 }
 
-static void every_job_once(void **state)
+HD_CASE(every_job_once)
 {
-    (void)state;
     static const int counts[] = {-1, 0, 1, 2, SEATS};
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         for (int64_t jobs = 0; jobs <= JOBS; jobs = jobs * 10 + 1) {
@@ -97,9 +96,8 @@ static void every_job_once(void **state)
     }
 }
 
-static void fewer_threads_do_the_work(void **state)
+HD_CASE(fewer_threads_do_the_work)
 {
-    (void)state;
     for (int there = 0; there < SEATS; there++) {
         tally t = {.fails_at = -1};
         threads_there_are = there;
@@ -112,9 +110,8 @@ static void fewer_threads_do_the_work(void **state)
     }
 }
 
-static void the_first_failure_ends_it(void **state)
+HD_CASE(the_first_failure_ends_it)
 {
-    (void)state;
     for (int count = 1; count <= SEATS; count *= 2) {
         tally t = {.fails_at = 17};
         int begun = 0;
@@ -126,14 +123,4 @@ static void the_first_failure_ends_it(void **state)
         assert_true(count > 1 || begun == 18);
         assert_int_equal(t.left, t.entered);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(every_job_once),
-        cmocka_unit_test(fewer_threads_do_the_work),
-        cmocka_unit_test(the_first_failure_ends_it),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

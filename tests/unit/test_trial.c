@@ -4,9 +4,8 @@
 
 enum { DIRECTIONS = 4, KERNELS = 5, PAIRS = DIRECTIONS * KERNELS, ROUNDS = 12 };
 
-static void the_rules_way_is_always_a_finalist(void **state)
+HD_CASE(the_rules_way_is_always_a_finalist)
 {
-    (void)state;
     int out[HD_TRIAL_FINALISTS];
     const int64_t ns[] = {900, 700, 100, 600, 200, 300, 800, 400};
     const int wanted[] = {0, 2, 4, 5, 7};
@@ -16,9 +15,8 @@ static void the_rules_way_is_always_a_finalist(void **state)
     }
 }
 
-static void few_ways_are_all_finalists(void **state)
+HD_CASE(few_ways_are_all_finalists)
 {
-    (void)state;
     int out[HD_TRIAL_FINALISTS];
     const int64_t ns[] = {5, 5, 5, 5, 5, 5, 5};
     for (int ways = 1; ways <= 7; ways++) {
@@ -37,9 +35,8 @@ static int64_t pair_ns(int direction, int kernel)
     return direction == 2 && kernel == 3 ? 800 : 1000 + 10 * direction + 7 * kernel;
 }
 
-static void the_best_pair_is_found(void **state)
+HD_CASE(the_best_pair_is_found)
 {
-    (void)state;
     int64_t first[PAIRS], ns[ROUNDS * HD_TRIAL_FINALISTS];
     int finalist[HD_TRIAL_FINALISTS];
     for (int w = 0; w < PAIRS; w++) {
@@ -66,9 +63,8 @@ static int wins(int percent, int rounds)
     return hd_trial_winner(ns, ROUNDS, 2);
 }
 
-static void the_rules_way_stays_without_good_reason(void **state)
+HD_CASE(the_rules_way_stays_without_good_reason)
 {
-    (void)state;
     assert_int_equal(wins(100, 12), 0); /* a tie */
     assert_int_equal(wins(96, 12), 0);
     assert_int_equal(wins(94, 12), 1);
@@ -76,21 +72,8 @@ static void the_rules_way_stays_without_good_reason(void **state)
     assert_int_equal(wins(50, 10), 1);
 }
 
-static void of_two_that_are_faster_the_fastest_wins(void **state)
+HD_CASE(of_two_that_are_faster_the_fastest_wins)
 {
-    (void)state;
     const int64_t ns[] = {100, 80, 70, 75, 200, 160, 140, 150};
     assert_int_equal(hd_trial_winner(ns, 2, 4), 2);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(the_rules_way_is_always_a_finalist),
-        cmocka_unit_test(few_ways_are_all_finalists),
-        cmocka_unit_test(the_best_pair_is_found),
-        cmocka_unit_test(the_rules_way_stays_without_good_reason),
-        cmocka_unit_test(of_two_that_are_faster_the_fastest_wins),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -63,9 +63,8 @@ static heddle_status check_linear(heddle_comm *comm)
     return linear_check(comm, &c, problem, NULL, NULL);
 }
 
-static void linear_attention(void **state)
+HD_CASE(linear_attention)
 {
-    (void)state;
     starve(check_linear, 11);
 }
 
@@ -78,9 +77,8 @@ static heddle_status check_reshard(heddle_comm *comm)
     return st == HEDDLE_OK ? verify_run(&t) : st;
 }
 
-static void reshard(void **state)
+HD_CASE(reshard)
 {
-    (void)state;
     starve(check_reshard, 4);
 }
 
@@ -90,9 +88,8 @@ static heddle_status share_problem(heddle_comm *comm)
     return judge_first_problem(&failed, &speaks, comm, 1);
 }
 
-static void first_problem(void **state)
+HD_CASE(first_problem)
 {
-    (void)state;
     starve(share_problem, 1);
 }
 
@@ -117,16 +114,8 @@ static heddle_status time_linear(heddle_comm *comm)
     return linear_time(&bench, comm, &c, &o);
 }
 
-static void benches(void **state)
+HD_CASE(benches)
 {
-    (void)state;
     starve(time_attention, 6);
     starve(time_linear, 6);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {cmocka_unit_test(linear_attention), cmocka_unit_test(reshard),
-                                       cmocka_unit_test(first_problem), cmocka_unit_test(benches)};
-    return HD_RUN_CASES(cases, argc, argv);
 }

@@ -19,9 +19,8 @@ static size_t make(uint8_t *out, const char *header, const char *frame, int fram
     return at;
 }
 
-static void reads_every_subsampling(void **state)
+HD_CASE(reads_every_subsampling)
 {
-    (void)state;
     static const struct {
         const char *colour;
         size_t frame_bytes;
@@ -52,9 +51,8 @@ static void reads_every_subsampling(void **state)
     }
 }
 
-static void refuses_with_a_sentence(void **state)
+HD_CASE(refuses_with_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *header, *frame;
         int frames;
@@ -106,9 +104,8 @@ static void refuses_with_a_sentence(void **state)
     }
 }
 
-static void reads_what_it_writes(void **state)
+HD_CASE(reads_what_it_writes)
 {
-    (void)state;
     char *bytes = NULL, error[256] = "";
     size_t size = 0;
     uint8_t samples[3 * 6 * 4];
@@ -132,14 +129,4 @@ static void reads_what_it_writes(void **state)
     }
     y4m_close(&clip);
     free(bytes);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest cases[] = {
-        cmocka_unit_test(reads_every_subsampling),
-        cmocka_unit_test(refuses_with_a_sentence),
-        cmocka_unit_test(reads_what_it_writes),
-    };
-    return HD_RUN_CASES(cases, argc, argv);
 }
