@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static heddle_block *make_block(heddle_stage_kind kind, const char *shape)
@@ -197,7 +196,7 @@ static heddle_status until_it_fails(heddle_comm *comm, void *arg)
 
 static void survive(heddle_stage_kind kind, const char *method, const char *transport, int kills)
 {
-    job *j = shared_memory(sizeof *j);
+    job *j = hd_shared(sizeof *j);
     const accident *a = &j->accident;
     *j = (job){.accident = {.kills = kills}, .kind = kind, .method = method};
     HD_FAILS(kills ? HEDDLE_ERR_PEER : HEDDLE_ERR_IO, heddle_run_ranks(RANKS, transport, until_it_fails, j));
@@ -206,7 +205,6 @@ static void survive(heddle_stage_kind kind, const char *method, const char *tran
             fail_msg("%s, rank %d: status %d, %s", method, rank, a->seen[rank] - 1, (const char *)a->why[rank]);
         }
     }
-    munmap(j, sizeof *j);
 }
 
 HD_CASE(a_rank_dies_amid_its_calls)
@@ -265,8 +263,7 @@ static void run_short(heddle_stage_kind kind, const char *method)
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.deadline_ms = 5000;
-    shortage *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(s, MAP_FAILED);
+    shortage *s = hd_shared(sizeof *s);
     s->kind = kind;
     s->method = method;
     int failures = 0;
@@ -284,7 +281,6 @@ static void run_short(heddle_stage_kind kind, const char *method)
         failures += s->status[1] != HEDDLE_OK;
     }
     assert_true(failures > 10);
-    munmap(s, sizeof *s);
 }
 
 HD_CASE(lost_allocations_are_reported_everywhere)

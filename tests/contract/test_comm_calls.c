@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { RANKS = 3 };
@@ -130,10 +129,8 @@ HD_CASE(nothing_begins_after_an_abort)
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = t >= 2;
-        _Atomic int *raised = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(raised != MAP_FAILED);
+        _Atomic int *raised = hd_shared(sizeof *raised);
         HD_OK(heddle_run_ranks_with(RANKS, transports[t % 2], &options, abort_rank, raised));
-        munmap(raised, 4096);
     }
 }
 

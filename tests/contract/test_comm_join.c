@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,8 +38,7 @@ HD_CASE(two_jobs_whose_keys_differ_in_the_last_letter)
 {
     char key[300];
     pid_t pid[PROCESSES];
-    outcome *o = mmap(NULL, PROCESSES * sizeof *o, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(o != MAP_FAILED);
+    outcome *o = hd_shared(PROCESSES * sizeof *o);
     memset(key, 'k', sizeof key);
     for (int i = 0; i < PROCESSES; i++) {
         snprintf(key + 250, sizeof key - 250, ".%d.%d", (int)getpid(), i / 2);
@@ -54,7 +52,6 @@ HD_CASE(two_jobs_whose_keys_differ_in_the_last_letter)
             fail_msg("process %d: sum %llx: %s", i, (unsigned long long)o[i].sum, o[i].sentence);
         }
     }
-    munmap(o, PROCESSES * sizeof *o);
 }
 
 HD_CASE(what_is_refused)

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -148,8 +147,7 @@ static outcome *outcomes;
 static void forget(void)
 {
     if (outcomes == NULL) {
-        outcomes = mmap(NULL, MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(outcomes != MAP_FAILED);
+        outcomes = hd_shared(MOST * sizeof *outcomes);
     }
     memset(outcomes, 0, MOST * sizeof *outcomes);
 }

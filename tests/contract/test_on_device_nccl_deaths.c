@@ -6,7 +6,6 @@
 #include "time_limit.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 
 enum { RANKS = 3, DIES = 1, WHY_BYTES = 400 };
 
@@ -75,9 +74,8 @@ out:
 HD_CASE(survivors_end_and_say_who)
 {
     deaths d = {.sim = get_sim(), .options = by_nccl(60000)};
-    d.found = mmap(NULL, RANKS * sizeof *d.found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    d.found = hd_shared(RANKS * sizeof *d.found);
     d.options.device = NULL;
-    assert_true(d.found != MAP_FAILED);
     const holdings before = holdings_now();
     setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
     assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &d.options, one_dies, &d), HEDDLE_ERR_PEER);
@@ -94,7 +92,6 @@ HD_CASE(survivors_end_and_say_who)
         }
     }
     assert_nothing_left(before);
-    munmap(d.found, RANKS * sizeof *d.found);
 }
 
 static _Atomic int is_told;

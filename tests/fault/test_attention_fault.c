@@ -67,7 +67,7 @@ static heddle_status run_until_it_fails(heddle_comm *comm, void *arg)
 
 static void run(heddle_attention_method method, int kills)
 {
-    job *j = shared_memory(sizeof *j);
+    job *j = hd_shared(sizeof *j);
     const accident *a = &j->accident;
     *j = (job){.accident = {.kills = kills}, .method = method};
     assert_int_not_equal(heddle_run_ranks(RANKS, "shm", run_until_it_fails, j), HEDDLE_OK);
@@ -86,7 +86,6 @@ static void run(heddle_attention_method method, int kills)
             }
         }
     }
-    munmap(j, sizeof *j);
 }
 
 HD_CASE(a_rank_dies_in_a_ring)
@@ -141,7 +140,7 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
 
 HD_CASE(a_rank_is_late_in_a_ring_of_messages)
 {
-    accident *a = shared_memory(sizeof *a);
+    accident *a = hd_shared(sizeof *a);
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.force_messages = 1;
@@ -155,7 +154,6 @@ HD_CASE(a_rank_is_late_in_a_ring_of_messages)
         late += status == HEDDLE_ERR_TIMEOUT && strstr((const char *)a->why[rank], "ring transfer") != NULL;
     }
     assert_true(late > 0);
-    munmap(a, sizeof *a);
 }
 
 /* Rank 1 is in the middle of a copy when rank 0's call fails: its memory is its own again only after that. */

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum { RANKS = 4, ARRAYS = 8, CALLS = 2, SECONDS = 5, OF_RANK = 1 };
 
@@ -158,8 +157,7 @@ static void check_ranks(const job *j, const char *spec, int killed)
 
 static job *shared_job(int linear, int method, int both)
 {
-    job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(j, MAP_FAILED);
+    job *j = hd_shared(sizeof *j);
     *j = (job){.linear = linear, .method = method, .both = both};
     return j;
 }
@@ -182,7 +180,6 @@ static void sweep(int linear, const char *kind, const char *where)
             check_ranks(j, spec, strcmp(kind, "kill") == 0);
             assert_true(n < 1000000);
         }
-        munmap(j, sizeof *j);
     }
     assert_true(hit > 2 * methods);
     assert_nothing_left(at_first);
@@ -223,8 +220,6 @@ HD_CASE(late_calls_change_no_bit)
                     }
                 }
             }
-            munmap(j, sizeof *j);
-            munmap(right, sizeof *right);
         }
     }
 }

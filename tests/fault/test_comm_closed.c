@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 typedef enum wait_kind { IN_BARRIER, IN_SENDRECV, IN_LINK, IN_POLL, WAIT_KINDS } wait_kind;
@@ -69,8 +68,7 @@ out:
 HD_CASE(close_hides_nobody)
 {
     static const char *const transports[] = {"threads", "shm"};
-    shared *all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(all != MAP_FAILED);
+    shared *all = hd_shared(sizeof *all);
     for (size_t t = 0; t < sizeof transports / sizeof transports[0]; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
             memset(all, 0, sizeof *all);
@@ -80,5 +78,4 @@ HD_CASE(close_hides_nobody)
             assert_string_equal(all->sentence, "rank 1 gave up: the soup is cold");
         }
     }
-    munmap(all, sizeof *all);
 }

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,8 +29,7 @@ static seen *all_seen;
 static void forget(void)
 {
     if (all_seen == NULL) {
-        all_seen = mmap(NULL, sizeof *all_seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(all_seen != MAP_FAILED);
+        all_seen = hd_shared(sizeof *all_seen);
     }
     memset(all_seen, 0, sizeof *all_seen);
 }
@@ -74,13 +72,20 @@ static heddle_status wait_somehow(heddle_comm *comm, wait_kind kind)
     return heddle_comm_barrier(comm);
 }
 
+/* What a rank that shall not wait does of that wait: links are made by all. */
+static heddle_status takes_no_part(heddle_comm *comm, wait_kind kind)
+{
+    hd_link *link = NULL;
+    heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
+    hd_link_destroy(link);
+    return st;
+}
+
 static heddle_status aborting_rank(heddle_comm *comm, void *arg)
 {
     wait_kind kind = *(wait_kind *)arg;
     if (heddle_comm_rank(comm) == 1) {
-        hd_link *link = NULL;
-        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
-        hd_link_destroy(link);
+        heddle_status st = takes_no_part(comm, kind);
         usleep(30000); /* the others sleep by now */
         heddle_comm_abort(comm, "the soup is cold");
         return remember(comm, st);
@@ -88,14 +93,20 @@ static heddle_status aborting_rank(heddle_comm *comm, void *arg)
     return remember(comm, wait_somehow(comm, kind));
 }
 
+/* The ranks soon end with HEDDLE_ERR_PEER. */
+static void ends_soon(int ranks, const char *transport, heddle_rank_main fn, wait_kind kind)
+{
+    forget();
+    int64_t start_ns = hd_now_ns();
+    HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(ranks, transport, fn, &kind));
+    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(1.5));
+}
+
 HD_CASE(abort_wakes_everyone)
 {
     for (size_t t = 0; t < 2; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
-            forget();
-            int64_t start_ns = hd_now_ns();
-            HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(4, transports[t], aborting_rank, &kind));
-            assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(1.5));
+            ends_soon(4, transports[t], aborting_rank, kind);
             for (int r = 0; r < 4; r++) {
                 assert_int_equal(all_seen->status[r], r == 1 ? HEDDLE_OK : HEDDLE_ERR_PEER);
                 assert_true(r == 1 || strstr(all_seen->sentence[r], "rank 1") != NULL);
@@ -133,10 +144,7 @@ static heddle_status leaving_rank(heddle_comm *comm, void *arg)
 {
     wait_kind kind = *(wait_kind *)arg;
     if (heddle_comm_rank(comm) == 1) {
-        hd_link *link = NULL;
-        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
-        hd_link_destroy(link);
-        return st;
+        return takes_no_part(comm, kind);
     }
     return remember(comm, wait_somehow(comm, kind));
 }
@@ -145,10 +153,7 @@ HD_CASE(leaving_rank_is_noticed)
 {
     for (size_t t = 0; t < 2; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
-            forget();
-            int64_t start_ns = hd_now_ns();
-            HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(3, transports[t], leaving_rank, &kind));
-            assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(1.5));
+            ends_soon(3, transports[t], leaving_rank, kind);
             assert_non_null(strstr(heddle_last_error(), "rank 1"));
         }
     }
@@ -160,9 +165,7 @@ static heddle_status late_rank(heddle_comm *comm, void *arg)
 {
     wait_kind kind = *(wait_kind *)arg;
     if (heddle_comm_rank(comm) == 1) {
-        hd_link *link = NULL;
-        heddle_status st = kind == IN_LINK ? hd_link_create(&link, comm) : HEDDLE_OK;
-        hd_link_destroy(link);
+        heddle_status st = takes_no_part(comm, kind);
         for (int64_t start_ns = hd_now_ns(); all_seen->told == 0;) { /* with rank 0's deadline */
             if (hd_now_ns() - start_ns > hd_test_limit_ns(5)) {
                 return hd_fail(HEDDLE_ERR_INTERNAL, "rank 0 waits beyond its deadline");

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,8 +30,7 @@ static board *shared;
 static void forget(void)
 {
     if (shared == NULL) {
-        shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(shared != MAP_FAILED);
+        shared = hd_shared(sizeof *shared);
     }
     memset(shared, 0, sizeof *shared);
 }

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { BUCKET, PAIR, PIPELINE, KINDS, RANKS = 4, MOST_ALLOCATIONS = 3000 };
@@ -181,8 +180,7 @@ static void check_told(const end *e, int rank)
 
 HD_CASE(ranks_end)
 {
-    end *e = mmap(NULL, sizeof *e, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(e, MAP_FAILED);
+    end *e = hd_shared(sizeof *e);
     for (int i = 0; i < 2 * KINDS; i++) {
         memset(e, 0, sizeof *e);
         e->kind = i / 2;
@@ -194,5 +192,4 @@ HD_CASE(ranks_end)
             }
         }
     }
-    munmap(e, sizeof *e);
 }

@@ -25,13 +25,6 @@ typedef struct report {
     atomic_int told;  /* ranks whose call has failed */
 } report;
 
-static report *shared_report(void)
-{
-    report *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(r != MAP_FAILED);
-    return r;
-}
-
 typedef struct job {
     report *report;
     const char *line;
@@ -51,38 +44,49 @@ static heddle_status make(heddle_reshard **out, heddle_comm *comm, const char *t
     return st == HEDDLE_OK ? heddle_reshard_create_line(out, comm, &line, &options) : st;
 }
 
-static heddle_status buffers(void **src, void **dst, heddle_comm *comm, const heddle_reshard *reshard)
+/* A plan and its arrays. */
+typedef struct moving {
+    heddle_reshard *reshard;
+    void *src, *dst;
+} moving;
+
+static heddle_status buffers(moving *m, heddle_comm *comm)
 {
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_reshard_get_info(&info, reshard));
-    HD_TRY(heddle_buffer_alloc(src, comm, info.src_bytes, HEDDLE_SPACE_HOST));
-    HD_TRY(heddle_buffer_alloc(dst, comm, info.dst_bytes, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_reshard_get_info(&info, m->reshard));
+    HD_TRY(heddle_buffer_alloc(&m->src, comm, info.src_bytes, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&m->dst, comm, info.dst_bytes, HEDDLE_SPACE_HOST));
 out:
     return st;
+}
+
+static heddle_status set_out(moving *m, heddle_comm *comm, const char *text, int64_t deadline_ms)
+{
+    memset(m, 0, sizeof *m);
+    heddle_status st = make(&m->reshard, comm, text, deadline_ms);
+    return st == HEDDLE_OK ? buffers(m, comm) : st;
 }
 
 static heddle_status die_while_executing(heddle_comm *comm, void *arg)
 {
     const job *j = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_reshard *reshard = NULL;
-    void *src = NULL, *dst = NULL;
+    moving m;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make(&reshard, comm, j->line, 20000));
-    HD_TRY(buffers(&src, &dst, comm, reshard));
+    HD_TRY(set_out(&m, comm, j->line, 20000));
     for (int64_t i = 0, start = hd_now_ns(); st == HEDDLE_OK; i++) {
         if (rank == 1 && hd_now_ns() - start > 30000000) {
             j->report->killed_ns = hd_now_ns();
             raise(SIGKILL);
         }
-        st = heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+        st = heddle_reshard_execute(m.reshard, m.src, m.dst, HEDDLE_NO_STREAM);
     }
     j->report->told_ns[rank] = hd_now_ns();
     j->report->status[rank] = (int)st;
     j->report->named[rank] = strstr(heddle_last_error(), "rank 1") != NULL;
 out:
-    heddle_reshard_destroy(reshard);
+    heddle_reshard_destroy(m.reshard);
     return st;
 }
 
@@ -91,7 +95,7 @@ HD_CASE(survivors_of_a_kill_are_told)
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *",
                                         "f32[t=24 s=48 c=64] on [sp=3]: s@sp -> t@sp as s,t,c"};
     for (int i = 0; i < 4; i++) {
-        job j = {.report = shared_report(), .line = lines[i % 3]};
+        job j = {.report = hd_shared(sizeof(report)), .line = lines[i % 3]};
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i == 3;
@@ -102,7 +106,6 @@ HD_CASE(survivors_of_a_kill_are_told)
             assert_true(j.report->named[r]);
             assert_true(j.report->told_ns[r] - j.report->killed_ns < hd_test_limit_ns(2));
         }
-        munmap(j.report, sizeof *j.report);
     }
 }
 
@@ -125,27 +128,25 @@ static heddle_status one_does_not_come(heddle_comm *comm, void *arg)
 {
     const job *j = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_reshard *reshard = NULL;
-    void *src = NULL, *dst = NULL;
+    moving m;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make(&reshard, comm, j->line, 200));
-    HD_TRY(buffers(&src, &dst, comm, reshard));
+    HD_TRY(set_out(&m, comm, j->line, 200));
     HD_TRY(heddle_comm_barrier(comm));
     for (int64_t start = hd_now_ns(); rank == 1 && atomic_load(&j->report->told) < RANKS - 1;) {
         CHECK(hd_now_ns() - start < hd_test_limit_ns(10)); /* nobody gives up without it */
         usleep(1000);
     }
-    st = by_way(j->way, reshard, src, dst);
+    st = by_way(j->way, m.reshard, m.src, m.dst);
     atomic_fetch_add(&j->report->told, 1);
     j->report->status[rank] = (int)st;
     j->report->named[rank] = (strstr(heddle_last_error(), "; missing: rank 1; reshard " SWITCH) != NULL) !=
                              (strstr(heddle_last_error(), "messages under way with rank 1; reshard " SWITCH) != NULL);
-    if (st != HEDDLE_OK && heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM) != st) {
+    if (st != HEDDLE_OK && heddle_reshard_execute(m.reshard, m.src, m.dst, HEDDLE_NO_STREAM) != st) {
         j->report->status[rank] = HEDDLE_ERR_INTERNAL; /* a broken plan stays broken */
     }
     st = HEDDLE_OK;
 out:
-    heddle_reshard_destroy(reshard);
+    heddle_reshard_destroy(m.reshard);
     return st;
 }
 
@@ -153,7 +154,7 @@ HD_CASE(deadline_names_the_missing_rank)
 {
     static const char *const transports[] = {"threads", "shm"};
     for (int i = 0; i < 12; i++) {
-        job j = {.report = shared_report(), .line = SWITCH, .deadline_ms = 200, .way = i / 4};
+        job j = {.report = hd_shared(sizeof(report)), .line = SWITCH, .deadline_ms = 200, .way = i / 4};
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i % 4 >= 2;
@@ -167,7 +168,6 @@ HD_CASE(deadline_names_the_missing_rank)
             fail_msg("round %d: ended with %d and %d", i, j.report->status[0], j.report->status[2]);
         }
         assert_int_equal(j.report->status[1], HEDDLE_ERR_PEER);
-        munmap(j.report, sizeof *j.report);
     }
 }
 
@@ -176,25 +176,24 @@ static heddle_status allocations_fail(heddle_comm *comm, void *arg)
     const job *j = arg;
     int rank = heddle_comm_rank(comm);
     for (long n = 1; n < 2000; n++) {
-        heddle_reshard *reshard = NULL;
-        void *src = NULL, *dst = NULL;
+        moving m = {0};
         if (rank == 1) {
             hd_alloc_fail_at(n);
         }
-        heddle_status st = make(&reshard, comm, j->line, 0);
+        heddle_status st = make(&m.reshard, comm, j->line, 0);
         if (rank == 1) {
             hd_alloc_fail_at(0);
         }
         if (st == HEDDLE_OK) {
-            st = buffers(&src, &dst, comm, reshard);
-            st = st == HEDDLE_OK ? heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM) : st;
-            heddle_buffer_free(comm, src);
-            heddle_buffer_free(comm, dst);
-            heddle_reshard_destroy(reshard);
+            st = buffers(&m, comm);
+            st = st == HEDDLE_OK ? heddle_reshard_execute(m.reshard, m.src, m.dst, HEDDLE_NO_STREAM) : st;
+            heddle_buffer_free(comm, m.src);
+            heddle_buffer_free(comm, m.dst);
+            heddle_reshard_destroy(m.reshard);
             j->report->named[rank] = (int)n;
             return st;
         }
-        if (st != (rank == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER) || reshard != NULL) {
+        if (st != (rank == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER) || m.reshard != NULL) {
             char why[300];
             snprintf(why, sizeof why, "%s", heddle_last_error());
             return hd_fail(HEDDLE_ERR_INTERNAL, "allocation %ld: rank %d got %s: %s", n, rank, heddle_status_name(st),
@@ -208,13 +207,12 @@ HD_CASE(every_allocation_may_fail)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
     for (int i = 0; i < 4; i++) {
-        job j = {.report = shared_report(), .line = lines[i % 2]};
+        job j = {.report = hd_shared(sizeof(report)), .line = lines[i % 2]};
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i >= 2;
         HD_OK(heddle_run_ranks_with(RANKS, "shm", &options, allocations_fail, &j));
         assert_true(j.report->named[0] > 10); /* so many were tried */
-        munmap(j.report, sizeof *j.report);
     }
 }
 
@@ -222,23 +220,21 @@ static heddle_status make_and_run(heddle_comm *comm, void *arg)
 {
     const job *j = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_reshard *reshard = NULL;
-    void *src = NULL, *dst = NULL;
+    moving m;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make(&reshard, comm, j->line, 0));
-    HD_TRY(buffers(&src, &dst, comm, reshard));
-    memcpy(src, j->given->part[rank], j->given->bytes[rank]);
+    HD_TRY(set_out(&m, comm, j->line, 0));
+    memcpy(m.src, j->given->part[rank], j->given->bytes[rank]);
     for (int i = 0; i < EXECUTIONS; i++) {
-        memset(dst, 0xa5, j->wanted->bytes[rank]);
-        HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
-        CHECK(memcmp(dst, j->wanted->part[rank], j->wanted->bytes[rank]) == 0);
+        memset(m.dst, 0xa5, j->wanted->bytes[rank]);
+        HD_TRY(heddle_reshard_execute(m.reshard, m.src, m.dst, HEDDLE_NO_STREAM));
+        CHECK(memcmp(m.dst, j->wanted->part[rank], j->wanted->bytes[rank]) == 0);
         j->report->steps[rank]++;
     }
     HD_TRY(heddle_comm_barrier(comm));
 out:
     j->report->status[rank] = (int)st;
     j->report->named[rank] = st != HEDDLE_OK && strstr(heddle_last_error(), "rank 1") != NULL;
-    heddle_reshard_destroy(reshard);
+    heddle_reshard_destroy(m.reshard);
     return st;
 }
 
@@ -268,7 +264,7 @@ HD_CASE(every_transport_call_may_fail)
         all_parts_make(&wanted, &line, 1);
         all_parts_fill_random(&given, &source, line.shape.dtype);
         hd_simulate_oracle(&line, &given, &wanted);
-        job j = {.report = shared_report(), .line = lines[i / 2 % 2], .given = &given, .wanted = &wanted};
+        job j = {.report = hd_shared(sizeof(report)), .line = lines[i / 2 % 2], .given = &given, .wanted = &wanted};
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i >= 4;
@@ -286,7 +282,6 @@ HD_CASE(every_transport_call_may_fail)
         assert_true(n > 10 && n < 1000);
         all_parts_free(&given);
         all_parts_free(&wanted);
-        munmap(j.report, sizeof *j.report);
     }
 }
 

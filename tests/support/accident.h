@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,14 +18,6 @@ typedef struct accident {
     volatile int seen[ACCIDENT_RANKS]; /* 1 + status of the call that failed; 0: none did */
     volatile char why[ACCIDENT_RANKS][256];
 } accident;
-
-/* Zeroes; munmap them. */
-static inline void *shared_memory(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(memory, MAP_FAILED);
-    return memory;
-}
 
 static inline void *kill_soon(void *unused)
 {

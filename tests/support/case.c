@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -25,6 +26,13 @@ void hd_expect(int status, int wanted, const char *expression, const char *file,
                     heddle_last_error());
         _fail(file, line);
     }
+}
+
+void *hd_shared(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    return memory;
 }
 
 static void note(char kind, const char *tag, const char *reason, va_list arguments)

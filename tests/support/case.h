@@ -73,6 +73,9 @@ int hd_run_cases(int seconds, int argc, char **argv);
 #define HD_FAILS(wanted, expression) hd_expect((expression), (wanted), #expression, __FILE__, __LINE__)
 void hd_expect(int status, int wanted, const char *expression, const char *file, int line);
 
+/* Zeroes that ranks share, whether they are threads or processes. They go with the case. */
+void *hd_shared(size_t bytes);
+
 /* What the machine lacks: `tag` is one word (docs/testing.md lists them), then a sentence as of printf. hd_skip ends
  * the case; after hd_not_here it goes on with what does run here. Not from ranks: only the case's own process. */
 void hd_skip(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3), noreturn));
