@@ -17,17 +17,6 @@ enum { PASSED = 0, FAILED = 1, AS_WANTED = 42, MAX_RANKS = 8 };
 
 /* --- as a rank ---------------------------------------------------------------------------------------------------- */
 
-static heddle_comm_options mode_options(const char *what)
-{
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.bind = HEDDLE_BIND_NONE;
-    options.deadline_ms = 30000;
-    options.force_messages = strstr(what, "forced") != NULL;
-    options.pretend_hosts = strstr(what, "hosts") != NULL ? 2 : 0;
-    return options;
-}
-
 /* Groups over sets of axes where the ranks make a mesh of three: of the members that differ on the outer two, then of
  * the one inside that. */
 static int axes_groups(heddle_comm *comm)
@@ -103,7 +92,7 @@ static int reshards(heddle_comm *comm, int64_t *total_to)
 static int as_world(const char *what)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options = mode_options(what);
+    heddle_comm_options options = mpirun_comm_options(what, 2);
     CHECK_OR_ABORT(heddle_comm_open(&comm, "mpi", &options) == HEDDLE_OK);
     int size = heddle_comm_size(comm);
     for (int r = 0; r < size; r++) {
@@ -125,7 +114,7 @@ static int as_split(const char *what)
     MPI_Comm half;
     heddle_comm *comm = NULL;
     heddle_comm *world = NULL;
-    heddle_comm_options options = mode_options(what);
+    heddle_comm_options options = mpirun_comm_options(what, 2);
     int rank = 0;
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -151,7 +140,7 @@ static int as_split(const char *what)
 static int as_counted(const char *what)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options = mode_options(what);
+    heddle_comm_options options = mpirun_comm_options(what, 2);
     int64_t total[MAX_RANKS] = {0};
     int64_t bytes[MAX_RANKS] = {0};
     int64_t messages[MAX_RANKS] = {0};
@@ -206,7 +195,7 @@ static int all_saw_it(int absent)
 static int as_missing(const char *what)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options = mode_options(what);
+    heddle_comm_options options = mpirun_comm_options(what, 2);
     int rank = 0;
     int size = 0;
     options.deadline_ms = 400;
@@ -232,7 +221,7 @@ static int as_missing(const char *what)
 static int as_abort(const char *what)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options = mode_options(what);
+    heddle_comm_options options = mpirun_comm_options(what, 2);
     MPI_Init(NULL, NULL);
     CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     int rank = heddle_comm_rank(comm);
@@ -286,64 +275,18 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-HD_CASE(one_to_four_ranks_share_memory)
-{
-    for (int n = 1; n <= 4; n++) {
-        mpirun_case(n, "world", PASSED, NULL);
-    }
-}
-
-HD_CASE(one_to_four_ranks_by_messages)
-{
-    for (int n = 1; n <= 4; n++) {
-        mpirun_case(n, "world forced", PASSED, NULL);
-    }
-}
-
-HD_CASE(two_pretended_hosts)
-{
-    for (int n = 2; n <= 4; n++) {
-        mpirun_case(n, "world hosts", PASSED, NULL);
-    }
-}
-
-HD_CASE(a_borrowed_part_of_the_world)
-{
-    mpirun_case(4, "split", PASSED, NULL);
-    mpirun_case(3, "split forced", PASSED, NULL);
-}
-
-HD_CASE(bytes_that_mpi_was_asked_to_move)
-{
-    mpirun_case(2, "counted forced", PASSED, "libheddle_pmpi_count.so");
-    mpirun_case(3, "counted forced", PASSED, "libheddle_pmpi_count.so");
-    mpirun_case(4, "counted hosts", PASSED, "libheddle_pmpi_count.so");
-    mpirun_case(4, "counted", PASSED, "libheddle_pmpi_count.so");
-}
-
-HD_CASE(a_rank_that_stays_away)
-{
-    mpirun_case(3, "missing", AS_WANTED, NULL);
-    mpirun_case(3, "missing later", AS_WANTED, NULL);
-    mpirun_case(3, "missing later forced", AS_WANTED, NULL);
-}
-
-HD_CASE(an_abort_reaches_everybody)
-{
-    mpirun_case(3, "abort", AS_WANTED, NULL);
-    mpirun_case(3, "abort forced", AS_WANTED, NULL);
-    mpirun_case(3, "abort hosts", AS_WANTED, NULL);
-}
-
-HD_CASE(wrong_use_is_refused)
-{
-    mpirun_case(1, "wrong use", PASSED, NULL);
-}
+MPIRUN_CASE(one_to_four_ranks_share_memory, PASSED, NULL, "1 world", "2 world", "3 world", "4 world")
+MPIRUN_CASE(one_to_four_ranks_by_messages, PASSED, NULL, "1 world forced", "2 world forced", "3 world forced",
+            "4 world forced")
+MPIRUN_CASE(two_pretended_hosts, PASSED, NULL, "2 world hosts", "3 world hosts", "4 world hosts")
+MPIRUN_CASE(a_borrowed_part_of_the_world, PASSED, NULL, "4 split", "3 split forced")
+MPIRUN_CASE(bytes_that_mpi_was_asked_to_move, PASSED, "libheddle_pmpi_count.so", "2 counted forced", "3 counted forced",
+            "4 counted hosts", "4 counted")
+MPIRUN_CASE(a_rank_that_stays_away, AS_WANTED, NULL, "3 missing", "3 missing later", "3 missing later forced")
+MPIRUN_CASE(an_abort_reaches_everybody, AS_WANTED, NULL, "3 abort", "3 abort forced", "3 abort hosts")
+MPIRUN_CASE(wrong_use_is_refused, PASSED, NULL, "1 wrong use")
 
 int main(int argc, char **argv)
 {
-    if (mpirun_inside(argc, argv)) {
-        return rank_main(argv[2]);
-    }
-    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
+    return mpirun_main(argc, argv, rank_main);
 }

@@ -19,12 +19,7 @@ enum { PASSED = 0, FAILED = 1, GROUP = 3 };
 
 static int open_world(heddle_comm **out, const char *what)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.bind = HEDDLE_BIND_NONE;
-    options.deadline_ms = 30000;
-    options.force_messages = strstr(what, "forced") != NULL;
-    options.pretend_hosts = strstr(what, "hosts") != NULL ? 3 : 0;
+    const heddle_comm_options options = mpirun_comm_options(what, 3);
     MPI_Init(NULL, NULL);
     CHECK_OR_ABORT(heddle_comm_from_mpi(out, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     return PASSED;
@@ -148,33 +143,12 @@ static int rank_main(const char *what)
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-HD_CASE(groups_that_span_hosts)
-{
-    mpirun_case(6, "groups hosts", PASSED, NULL);
-}
-
-HD_CASE(groups_by_messages)
-{
-    mpirun_case(6, "groups forced", PASSED, NULL);
-}
-
-HD_CASE(calls_that_differ)
-{
-    mpirun_case(3, "differ forced", PASSED, NULL);
-    mpirun_case(3, "differ hosts", PASSED, NULL);
-}
-
-HD_CASE(an_abort_between_quick_operations)
-{
-    mpirun_case(3, "abort forced", PASSED, NULL);
-    mpirun_case(3, "abort", PASSED, NULL);
-    mpirun_case(3, "abort hosts", PASSED, NULL);
-}
+MPIRUN_CASE(groups_that_span_hosts, PASSED, NULL, "6 groups hosts")
+MPIRUN_CASE(groups_by_messages, PASSED, NULL, "6 groups forced")
+MPIRUN_CASE(calls_that_differ, PASSED, NULL, "3 differ forced", "3 differ hosts")
+MPIRUN_CASE(an_abort_between_quick_operations, PASSED, NULL, "3 abort forced", "3 abort", "3 abort hosts")
 
 int main(int argc, char **argv)
 {
-    if (mpirun_inside(argc, argv)) {
-        return rank_main(argv[2]);
-    }
-    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
+    return mpirun_main(argc, argv, rank_main);
 }

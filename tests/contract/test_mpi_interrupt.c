@@ -44,12 +44,8 @@ static int all_saw_it(int rank, int size)
 static int rank_main(const char *what)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options;
+    heddle_comm_options options = mpirun_comm_options(what, 0);
     int rank = 0, size = 0, in = 0, asked = -1000000; /* opening may ask, too */
-    heddle_comm_options_init(&options);
-    options.bind = HEDDLE_BIND_NONE;
-    options.deadline_ms = 30000;
-    options.force_messages = strstr(what, "forced") != NULL;
     options.interrupt = ask;
     options.interrupt_arg = &asked;
     MPI_Init(NULL, NULL);
@@ -72,31 +68,10 @@ static int rank_main(const char *what)
     return all_saw_it(rank, size);
 }
 
-static void run(int nranks, const char *what)
-{
-    const int code = mpirun_self(nranks, what, &(mpirun_options){.seconds = 50});
-    if (code == MPIRUN_ABSENT) {
-        hd_skip("mpi", "no mpirun in PATH");
-    }
-    assert_int_equal(code, AS_WANTED);
-}
-
-HD_CASE(where_peers_share_memory)
-{
-    run(2, "sendrecv");
-    run(3, "barrier");
-}
-
-HD_CASE(where_all_is_messages)
-{
-    run(3, "sendrecv forced");
-    run(2, "barrier forced");
-}
+MPIRUN_CASE(where_peers_share_memory, AS_WANTED, NULL, "2 sendrecv", "3 barrier")
+MPIRUN_CASE(where_all_is_messages, AS_WANTED, NULL, "3 sendrecv forced", "2 barrier forced")
 
 int main(int argc, char **argv)
 {
-    if (mpirun_inside(argc, argv)) {
-        return rank_main(argv[2]);
-    }
-    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
+    return mpirun_main(argc, argv, rank_main);
 }

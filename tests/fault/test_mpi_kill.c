@@ -113,8 +113,5 @@ HD_CASE(killed_on_one_of_two_hosts)
 
 int main(int argc, char **argv)
 {
-    if (mpirun_inside(argc, argv)) {
-        return rank_main(argv[2]);
-    }
-    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
+    return mpirun_main(argc, argv, rank_main);
 }

@@ -295,22 +295,10 @@ HD_CASE(mpi_ends_after_an_abort)
     run_lines("abort", 0, 1);
 }
 
-HD_CASE(arrays_of_a_late_sendrecv)
-{
-    mpirun_case(3, "012 sendrecv", PASSED, NULL);
-}
-
-HD_CASE(a_rank_that_stops_half_way)
-{
-    mpirun_case(3, "3 0 stopped", PASSED, NULL);
-    mpirun_case(3, "3 1 stopped", PASSED, NULL);
-    mpirun_case(3, "4 2 stopped", PASSED, NULL);
-}
+MPIRUN_CASE(arrays_of_a_late_sendrecv, PASSED, NULL, "3 012 sendrecv")
+MPIRUN_CASE(a_rank_that_stops_half_way, PASSED, NULL, "3 3 0 stopped", "3 3 1 stopped", "3 4 2 stopped")
 
 int main(int argc, char **argv)
 {
-    if (mpirun_inside(argc, argv)) {
-        return rank_main(argv[2]);
-    }
-    return hd_run_cases(HD_CASE_SECONDS, argc, argv);
+    return mpirun_main(argc, argv, rank_main);
 }

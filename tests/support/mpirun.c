@@ -1,7 +1,5 @@
 #include "mpirun.h"
 
-#include "case.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,9 +12,10 @@
 
 static const char RANK_WORD[] = "as-rank";
 
-int mpirun_inside(int argc, char **argv)
+int mpirun_main(int argc, char **argv, int (*rank_main)(const char *what))
 {
-    return argc > 2 && strcmp(argv[1], RANK_WORD) == 0;
+    const int is_rank = argc > 2 && strcmp(argv[1], RANK_WORD) == 0;
+    return is_rank ? rank_main(argv[2]) : hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }
 
 const char *mpirun_build_folder(void)
@@ -137,6 +136,26 @@ void mpirun_case(int nranks, const char *what, int wanted, const char *preload)
         print_error("mpirun -n %d ... %s: exit code %d, wanted %d\n", nranks, what, code, wanted);
     }
     assert_int_equal(code, wanted);
+}
+
+void mpirun_each(int wanted, const char *preload, const char *const *words)
+{
+    for (; *words != NULL; words++) {
+        char *what = NULL;
+        const int nranks = (int)strtol(*words, &what, 10);
+        mpirun_case(nranks, what + 1, wanted, preload);
+    }
+}
+
+heddle_comm_options mpirun_comm_options(const char *what, int hosts)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.bind = HEDDLE_BIND_NONE;
+    options.deadline_ms = 30000;
+    options.force_messages = strstr(what, "forced") != NULL;
+    options.pretend_hosts = strstr(what, "hosts") != NULL ? hosts : 0;
+    return options;
 }
 
 int mpirun_left_over(const char *mark)

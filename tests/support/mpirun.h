@@ -1,15 +1,16 @@
 /* Tests under mpirun: the program starts mpirun on itself and is, in there, the ranks.
  *
- *     int main(int argc, char **argv) {
- *         if (mpirun_inside(argc, argv)) return rank_main(argv[2]);
- *         ... cases that call mpirun_self(4, "what", &options) ...
- *     }
+ *     MPIRUN_CASE(comes_right, 0, NULL, "2 what", "4 what")
+ *
+ *     int main(int argc, char **argv) { return mpirun_main(argc, argv, rank_main); }
  */
 #ifndef MPIRUN_H
 #define MPIRUN_H
 
-/* 1: this process is a rank; argv[2] is what it shall do. */
-int mpirun_inside(int argc, char **argv);
+#include "case.h"
+
+/* The program: rank_main("what") in a rank, its cases otherwise. */
+int mpirun_main(int argc, char **argv, int (*rank_main)(const char *what));
 
 typedef struct mpirun_options {
     const char *preload; /* a library of the build folder for LD_PRELOAD, or NULL */
@@ -25,6 +26,16 @@ int mpirun_self(int nranks, const char *what, const mpirun_options *options);
 
 /* The same as a case, in 50 seconds: skipped where there is no mpirun, failed when the exit code is not `wanted`. */
 void mpirun_case(int nranks, const char *what, int wanted, const char *preload);
+/* That with numbers of ranks before the words, one after the other, as a case of case.h. */
+void mpirun_each(int wanted, const char *preload, const char *const *words);
+#define MPIRUN_CASE(name, wanted, preload, ...)                                                                        \
+    HD_CASE(name)                                                                                                      \
+    {                                                                                                                  \
+        mpirun_each(wanted, preload, (const char *const[]){__VA_ARGS__, NULL});                                        \
+    }
+
+/* Of ranks under mpirun that are told "forced" (messages only) or "hosts" (so many pretended ones). */
+heddle_comm_options mpirun_comm_options(const char *what, int hosts);
 
 /* Processes of this user that carry `mark` in their command line, this one not counted. */
 int mpirun_left_over(const char *mark);
