@@ -2,10 +2,7 @@
 # tests/device/pack.sh and run.sh: without a device everything says so, on the emulated one it passes, and a failure is one.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
-    skip_test sanitizer "programs of a sanitizer are not packed"
-    ;;
-esac
+! is_sanitized || skip_test sanitizer "programs of a sanitizer are not packed"
 [ -e "$HEDDLE_BUILD/tests/device-sim/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
 . "$HEDDLE_SOURCE/tests/support/work.sh"
 export HEDDLE_PACK=$work/pack

@@ -3,11 +3,7 @@
 # installed, with find_package and with pkg-config, with and without MPI.
 set -eu
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-: "${HEDDLE_BUILD:?}"
-case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
-    skip_test sanitizer "a program built against the library would need the sanitizer too"
-    ;;
-esac
+! is_sanitized || skip_test sanitizer "a program built against the library would need the sanitizer too"
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 

@@ -4,8 +4,7 @@
 set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}" "${HEDDLE_SOURCE:?}"
 . "$HEDDLE_SOURCE/tests/support/skip.sh"
-grep -q '^HEDDLE_SANITIZE:STRING=.' "$HEDDLE_BUILD/CMakeCache.txt" &&
-    skip_test sanitizer "a sanitizer's library must be loaded first, before one that spoils results"
+! is_sanitized || skip_test sanitizer "a sanitizer's library must be loaded first, before one that spoils results"
 damage=$HEDDLE_BUILD/libheddle_damage.so
 [ -e "$damage" ] || { echo "FAILED: $damage is not there"; exit 1; }
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml

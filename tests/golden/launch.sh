@@ -119,7 +119,7 @@ large='bf16[t=512 s=512 c=16] on [sp=2]: t@sp -> s@sp'
 runs 0 '' bash -c 'ulimit -f 2000; "$0" verify "$1" --transport shm' "$HEDDLE" "$line"
 runs 1 'RLIMIT_FSIZE (ulimit -f), 2048000 bytes' bash -c 'ulimit -f 2000; "$0" verify "$1" --transport shm' "$HEDDLE" "$large"
 runs 1 'RLIMIT_FSIZE (ulimit -f), 10240 bytes' bash -c 'ulimit -f 10; "$0" verify "$1" --transport shm' "$HEDDLE" "$line"
-if grep -q '^HEDDLE_SANITIZE:STRING=..*' "${HEDDLE_BUILD:?}/CMakeCache.txt"; then
+if is_sanitized; then
     not_here sanitizer "a sanitizer reserves more address space than any limit of it"
 else
     runs 0 '' bash -c 'ulimit -v 1000000; "$0" verify "$1" --transport shm' "$HEDDLE" "$large"

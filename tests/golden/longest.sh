@@ -5,9 +5,7 @@ bench=$HEDDLE_BUILD/bench_longest
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 [ -x "$bench" ] || { echo "FAILED: no bench_longest here"; exit 1; }
 [ -r /proc/self/smaps_rollup ] || skip_test smaps "no /proc/self/smaps_rollup here"
-if grep -q '^HEDDLE_SANITIZE:STRING=..*' "$HEDDLE_BUILD/CMakeCache.txt"; then
-    skip_test sanitizer "a sanitizer's shadow memory would be measured too"
-fi
+! is_sanitized || skip_test sanitizer "a sanitizer's shadow memory would be measured too"
 
 longest() { # METHOD RANKS: length of a line of JSON per number of ranks
     "$bench" --methods "$1" --ranks "$2" --mib 16 --json | sed 's/.*"longest":\([0-9]*\).*/\1/'

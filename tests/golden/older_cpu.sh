@@ -5,8 +5,7 @@ set -uo pipefail
 : "${HEDDLE:?}" "${HEDDLE_SOURCE:?}" "${HEDDLE_BUILD:?}"
 # shellcheck source=tests/support/skip.sh
 . "$HEDDLE_SOURCE/tests/support/skip.sh"
-grep -q '^HEDDLE_SANITIZE:STRING=..*' "$HEDDLE_BUILD/CMakeCache.txt" &&
-    skip_test sanitizer "the emulator has no room for a sanitizer's shadow memory"
+! is_sanitized || skip_test sanitizer "the emulator has no room for a sanitizer's shadow memory"
 case $(uname -m) in x86_64) ;; *) skip_test qemu "its CPUs are of x86-64" ;; esac
 command -v qemu-x86_64 >/dev/null || skip_test qemu "no qemu-x86_64 in PATH"
 out=$(mktemp) || exit 1

@@ -3,11 +3,7 @@
 # and it can be opened by its name.
 set -eu
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-: "${HEDDLE_BUILD:?}"
-case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
-    skip_test sanitizer "the program would need the sanitizer too"
-    ;;
-esac
+! is_sanitized || skip_test sanitizer "the program would need the sanitizer too"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 page=$HEDDLE_SOURCE/docs/extending.md

@@ -3,11 +3,7 @@
 # what every transport is held to: reshards, attention, deadlines, a rank that fails or is killed.
 set -eu
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-: "${HEDDLE_BUILD:?}"
-case $(grep HEDDLE_SANITIZE: "$HEDDLE_BUILD/CMakeCache.txt") in *=?*)
-    skip_test sanitizer "a library built against heddle would need the sanitizer too"
-    ;;
-esac
+! is_sanitized || skip_test sanitizer "a library built against heddle would need the sanitizer too"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$HEDDLE_BUILD" --prefix "$work/heddle" >/dev/null

@@ -21,6 +21,11 @@ skip_test() {
     exit 77
 }
 
+# 0 where the build has a sanitizer.
+is_sanitized() {
+    grep -q '^HEDDLE_SANITIZE:STRING=.' "${HEDDLE_BUILD:?}/CMakeCache.txt"
+}
+
 # 0 when ranks can be started by mpirun; otherwise notes that the script's MPI part is left out.
 have_mpi() {
     if [[ " ${HEDDLE_TEST_LEAVE_OUT:-} " == *" mpi "* ]]; then
