@@ -30,6 +30,18 @@ static inline fake_run run_with(fake_world *world, int mode, int64_t deadline_ms
     return run;
 }
 
+/* On a world of its own: each rank's `fn` finds what it wants, and no transport is left. */
+static inline void run_ranks(int size, int mode, int64_t deadline_ms, fake_rank_main fn, void *arg)
+{
+    fake_world *world = fake_world_create(size);
+    fake_run run = run_with(world, mode, deadline_ms);
+    run.fn = fn;
+    run.arg = arg;
+    assert_int_equal(fake_run_ranks(&run, size), 0);
+    assert_int_equal(fake_alive(world), 0);
+    fake_world_destroy(world);
+}
+
 static inline int64_t now_ms(void)
 {
     struct timespec ts;

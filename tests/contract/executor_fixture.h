@@ -5,6 +5,7 @@
 #include "case.h"
 #include "check.h"
 #include "placed.h"
+#include "small_model.h"
 
 #include "runtime/base/base.h"
 
@@ -14,23 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char model_text[] = "model: small\n"
-                                 "dtype: f32\n"
-                                 "dims:\n"
-                                 "  b: {size: 1, role: batch}\n"
-                                 "  t: {size: 5, role: seq}\n"
-                                 "  s: {size: 7, role: seq}\n"
-                                 "  c: {size: 12, role: channel}\n"
-                                 "  text: {size: 3, role: text}\n"
-                                 "tensors:\n"
-                                 "  x: [b, t, s, c]\n"
-                                 "  y: {dims: [b, text, c], const: true}\n"
-                                 "repeat: 2\n"
-                                 "stages:\n"
-                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-                                 "  - {name: cross, kind: cross, reads: y, heads: 2}\n"
-                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
-                                 "  - {name: mlp, kind: mlp, ratio: 2}\n";
+static const char model_text[] = MODEL_OF_DIMS("12", "  text: {size: 3, role: text}\n"
+                                                     "tensors:\n"
+                                                     "  x: [b, t, s, c]\n"
+                                                     "  y: {dims: [b, text, c], const: true}\n"
+                                                     "repeat: 2\n"
+                                                     "stages:\n"
+                                                     "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+                                                     "  - {name: cross, kind: cross, reads: y, heads: 2}\n"
+                                                     "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
+                                                     "  - {name: mlp, kind: mlp, ratio: 2}\n");
 enum { RANKS = 3, STAGES = 4, STEPS = 8, CHANNELS = 12, ELEMS = 5 * 7 * CHANNELS, TEXT = 3 };
 
 typedef struct bench {

@@ -24,6 +24,13 @@ typedef struct nccl_sim {
     void (*end_together)(int nranks);
 } nccl_sim;
 
+/* A communicator that was lent is as it was. */
+static inline heddle_status take_back(const nccl_sim *sim, struct ncclComm *nccl, int rank)
+{
+    const int is_whole = sim->aborts() == 0 && sim->destroy(nccl) == 0;
+    return is_whole ? HEDDLE_OK : heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: what was borrowed was ended", rank);
+}
+
 /* From the library as heddle loads it. */
 static inline nccl_sim get_sim(void)
 {

@@ -14,12 +14,18 @@ static inline int says(const char *wanted)
     return strstr(heddle_last_error(), wanted) != NULL;
 }
 
-static inline void run_on(int n, const char *transport, const char *device, heddle_wire wire, heddle_rank_main fn)
+static inline heddle_comm_options device_options(const char *device, heddle_wire wire)
 {
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.device = device;
     options.wire = wire;
+    return options;
+}
+
+static inline void run_on(int n, const char *transport, const char *device, heddle_wire wire, heddle_rank_main fn)
+{
+    const heddle_comm_options options = device_options(device, wire);
     HD_OK(heddle_run_ranks_with(n, transport, &options, fn, NULL));
 }
 
@@ -31,10 +37,7 @@ static inline void run(int n, const char *transport, const char *device, heddle_
 static inline heddle_comm *alone_on(heddle_wire wire)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.device = "cuda:1";
-    options.wire = wire;
+    const heddle_comm_options options = device_options("cuda:1", wire);
     HD_OK(heddle_comm_open(&comm, "self", &options));
     return comm;
 }
@@ -124,6 +127,15 @@ static inline heddle_status whole(device_fixture *f, int round)
     HD_TRY(device_settle(f->comm, HEDDLE_NO_STREAM));
     st = check_got(f, round);
 out:
+    return st;
+}
+
+static inline heddle_status three_rounds(device_fixture *f)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int round = 0; round < 3 && st == HEDDLE_OK; round++) {
+        st = whole(f, round);
+    }
     return st;
 }
 

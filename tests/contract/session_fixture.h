@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "placed.h"
+#include "small_model.h"
 #include "time_limit.h"
 
 #include "runtime/base/base.h"
@@ -13,21 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char model_text[] = "model: small\n"
-                                 "dtype: f32\n"
-                                 "dims:\n"
-                                 "  b: {size: 1, role: batch}\n"
-                                 "  t: {size: 5, role: seq}\n"
-                                 "  s: {size: 7, role: seq}\n"
-                                 "  c: {size: 6, role: channel}\n"
-                                 "tensors:\n"
-                                 "  x: [b, t, s, c]\n"
-                                 "repeat: 3\n"
-                                 "stages:\n"
-                                 "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
-                                 "  - {name: s.mlp, kind: mlp, ratio: 2}\n"
-                                 "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
-                                 "  - {name: t.mlp, kind: mlp, ratio: 2}\n";
+static const char model_text[] = MODEL_OF_DIMS("6", "tensors:\n"
+                                                    "  x: [b, t, s, c]\n"
+                                                    "repeat: 3\n"
+                                                    "stages:\n"
+                                                    "  - {name: s.attn, kind: attention, over: s, heads: 2}\n"
+                                                    "  - {name: s.mlp, kind: mlp, ratio: 2}\n"
+                                                    "  - {name: t.attn, kind: attention, over: t, heads: 2}\n"
+                                                    "  - {name: t.mlp, kind: mlp, ratio: 2}\n");
 static const char *const stages[] = {"s.attn", "s.mlp", "t.attn", "t.mlp"};
 enum { STAGES = 4, REPEAT = 3 };
 
@@ -163,6 +157,13 @@ static inline heddle_status make_x(heddle_tensor *x, const fixture *f, const cha
     stamp(x, &box, f);
 out:
     return st;
+}
+
+/* A session that is no dry run, and x in the layout `text`. */
+static inline heddle_status set_up_x(fixture *f, heddle_tensor *x, heddle_comm *comm, int backward, const char *text)
+{
+    heddle_status st = set_up(f, comm, 0, backward);
+    return st == HEDDLE_OK ? make_x(x, f, text, heddle_comm_rank(comm)) : st;
 }
 
 /* Ranks in one of which the n-th allocation fails: all went well or somebody says so, and nobody waited. */

@@ -1,6 +1,7 @@
 /* Every attention method against the double-precision reference on real ranks: outputs, gradients, identities, bytes.
  */
 #include "case.h"
+#include "found.h"
 
 #include "runtime/verify/attention_check.h"
 
@@ -20,13 +21,8 @@ static heddle_status check(heddle_comm *comm, const attention_case *c)
 {
     char text[2048], problem[ATTENTION_PROBLEM_BYTES];
     heddle_status st = attention_check(comm, c, problem, NULL, NULL);
-    if (st != HEDDLE_OK || problem[0] != 0) {
-        attention_describe(text, sizeof text, c);
-        fprintf(stderr, "rank %d: %s\n    %s\n", heddle_comm_rank(comm), text,
-                problem[0] != 0 ? problem : heddle_last_error());
-        return st != HEDDLE_OK ? st : HEDDLE_ERR_MISMATCH;
-    }
-    return HEDDLE_OK;
+    attention_describe(text, sizeof text, c);
+    return found(comm, st, problem, text);
 }
 
 static heddle_status random_cases(heddle_comm *comm, void *arg)

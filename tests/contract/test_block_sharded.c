@@ -58,35 +58,18 @@ static void over_all_problems(heddle_rank_main fn, heddle_stage_kind kind, const
               (job){kind, "f32[b=2 t=5 s=4 c=16]", "[dp=3 sp=2]", "b@dp,t@sp", linear ? "lasp" : "ring", 1, 2, 1});
 }
 
-HD_CASE(softmax_forward_on_threads)
-{
-    over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "threads");
-}
+#define OVER_ALL(name, fn, kind, transport)                                                                            \
+    HD_CASE(name)                                                                                                      \
+    {                                                                                                                  \
+        over_all_problems(fn, kind, transport);                                                                        \
+    }
 
-HD_CASE(linear_forward_on_threads)
-{
-    over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "threads");
-}
-
-HD_CASE(softmax_forward_on_processes)
-{
-    over_all_problems(forward_case, HEDDLE_STAGE_ATTENTION, "shm");
-}
-
-HD_CASE(linear_forward_on_processes)
-{
-    over_all_problems(forward_case, HEDDLE_STAGE_LINEAR, "shm");
-}
-
-HD_CASE(softmax_backward_on_threads)
-{
-    over_all_problems(backward_case, HEDDLE_STAGE_ATTENTION, "threads");
-}
-
-HD_CASE(linear_backward_on_threads)
-{
-    over_all_problems(backward_case, HEDDLE_STAGE_LINEAR, "threads");
-}
+OVER_ALL(softmax_forward_on_threads, forward_case, HEDDLE_STAGE_ATTENTION, "threads")
+OVER_ALL(linear_forward_on_threads, forward_case, HEDDLE_STAGE_LINEAR, "threads")
+OVER_ALL(softmax_forward_on_processes, forward_case, HEDDLE_STAGE_ATTENTION, "shm")
+OVER_ALL(linear_forward_on_processes, forward_case, HEDDLE_STAGE_LINEAR, "shm")
+OVER_ALL(softmax_backward_on_threads, backward_case, HEDDLE_STAGE_ATTENTION, "threads")
+OVER_ALL(linear_backward_on_threads, backward_case, HEDDLE_STAGE_LINEAR, "threads")
 
 HD_CASE(backward_on_processes)
 {

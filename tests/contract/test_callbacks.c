@@ -112,13 +112,7 @@ HD_CASE(group_operations_in_all_modes)
 {
     for (int size = 1; size <= 5; size++) {
         for (int mode = 0; mode < MODES; mode++) {
-            fake_world *world = fake_world_create(size);
-            fake_run run = run_with(world, mode, 20000);
-            run.fn = group_operations;
-            run.arg = &mode;
-            assert_int_equal(fake_run_ranks(&run, size), 0);
-            assert_int_equal(fake_alive(world), 0);
-            fake_world_destroy(world);
+            run_ranks(size, mode, 20000, group_operations, &mode);
         }
     }
 }
@@ -203,12 +197,7 @@ HD_CASE(an_abort_reaches_everybody)
 {
     for (int mode = 0; mode < MODES; mode++) {
         for (int other_thread = 0; other_thread < 2; other_thread++) {
-            fake_world *world = fake_world_create(3);
-            fake_run run = run_with(world, mode, 20000);
-            run.fn = one_gives_up;
-            run.arg = &other_thread;
-            assert_int_equal(fake_run_ranks(&run, 3), 0);
-            fake_world_destroy(world);
+            run_ranks(3, mode, 20000, one_gives_up, &other_thread);
         }
     }
 }
@@ -230,11 +219,7 @@ static int one_is_missing(heddle_comm *comm, heddle_status opened, int rank, voi
 HD_CASE(a_wait_ends_at_its_deadline)
 {
     for (int mode = 0; mode < MODES; mode++) {
-        fake_world *world = fake_world_create(3);
-        fake_run run = run_with(world, mode, 300);
-        run.fn = one_is_missing;
-        assert_int_equal(fake_run_ranks(&run, 3), 0);
-        fake_world_destroy(world);
+        run_ranks(3, mode, 300, one_is_missing, NULL);
     }
 }
 

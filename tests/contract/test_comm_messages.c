@@ -136,13 +136,7 @@ static int by_transport(heddle_comm *comm, heddle_status opened, int rank, void 
 
 static void run_by_transport(int size, int mode, rank_fn fn)
 {
-    fake_world *world = fake_world_create(size);
-    fake_run run = run_with(world, mode, 20000);
-    run.fn = by_transport;
-    run.arg = &fn;
-    assert_int_equal(fake_run_ranks(&run, size), 0);
-    assert_int_equal(fake_alive(world), 0);
-    fake_world_destroy(world);
+    run_ranks(size, mode, 20000, by_transport, &fn);
 }
 
 HD_CASE(messages_by_a_transport)

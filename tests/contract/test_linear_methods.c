@@ -1,5 +1,6 @@
 /* Linear attention on real ranks: every method against the recurrence, states, traffic, refusals, a rank that dies. */
 #include "case.h"
+#include "found.h"
 #include "time_limit.h"
 
 #include "runtime/base/base.h"
@@ -22,13 +23,8 @@ static heddle_status check(heddle_comm *comm, const linear_case *c, linear_error
 {
     char text[2048], problem[LINEAR_PROBLEM_BYTES] = "";
     heddle_status st = linear_check(comm, c, problem, errors, NULL);
-    if (st != HEDDLE_OK || problem[0] != 0) {
-        linear_describe(text, sizeof text, c);
-        fprintf(stderr, "rank %d: %s\n    %s\n", heddle_comm_rank(comm), text,
-                problem[0] != 0 ? problem : heddle_last_error());
-        return st != HEDDLE_OK ? st : HEDDLE_ERR_MISMATCH;
-    }
-    return HEDDLE_OK;
+    linear_describe(text, sizeof text, c);
+    return found(comm, st, problem, text);
 }
 
 static heddle_status random_cases(heddle_comm *comm, void *arg)

@@ -54,16 +54,11 @@ static heddle_status borrows(heddle_comm *launched, void *arg)
     CHECK(strstr(heddle_comm_describe(comm), "wire nccl (as asked for)") != NULL);
     CHECK(strstr(heddle_comm_describe(comm), l->by) == heddle_comm_describe(comm) || l->by[0] == 0);
     HD_TRY(device_set_up(&f, comm, 0));
-    for (int round = 0; round < 3; round++) {
-        HD_TRY(whole(&f, round));
-    }
+    HD_TRY(three_rounds(&f));
 out:
     device_tear_down(&f);
     heddle_comm_destroy(comm);
-    if (st == HEDDLE_OK && (l->sim.aborts() != 0 || l->sim.destroy(nccl) != 0)) {
-        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: what was borrowed was ended", rank);
-    }
-    return st;
+    return st == HEDDLE_OK ? take_back(&l->sim, nccl, rank) : st;
 }
 
 HD_CASE(ranks_are_those_of_nccl)

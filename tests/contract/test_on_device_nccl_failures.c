@@ -278,9 +278,7 @@ static heddle_status one_captured(heddle_comm *comm)
     HD_TRY(heddle_reshard_get_info(&info, f.reshard));
     CHECK(info.is_capturable && strcmp(info.wire, "nccl") == 0 && info.executions == 1);
 out:
-    if (graph != NULL) {
-        sim.graph_free(graph);
-    }
+    device_graph_free(&sim, graph);
     device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;

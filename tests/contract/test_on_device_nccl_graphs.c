@@ -31,9 +31,7 @@ static heddle_status warm_then_captured(heddle_comm *comm, void *arg)
     HD_TRY(device_settle(comm, stream));
     st = check_got(&f, 3);
 out:
-    if (graph != NULL) {
-        sim.graph_free(graph);
-    }
+    device_graph_free(&sim, graph);
     device_stream_free(&sim, stream);
     device_tear_down(&f);
     return st;

@@ -51,10 +51,7 @@ out:
 
 HD_CASE(launches_fit_the_device)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.device = "cuda:0";
-    options.wire = HEDDLE_WIRE_PEER;
+    heddle_comm_options options = device_options("cuda:0", HEDDLE_WIRE_PEER);
     for (int processors = 3; processors <= 5; processors += 2) {
         HD_OK(heddle_run_ranks_with(2, "threads", &options, shares_blocks, &processors));
     }
@@ -125,10 +122,7 @@ out:
 HD_CASE(streams_may_wait_instead)
 {
     char nonsense[] = "HEDDLE_DEVICE_SYNC is 'luck', wanted flags or events";
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.device = "cuda:0";
-    options.wire = HEDDLE_WIRE_PEER;
+    heddle_comm_options options = device_options("cuda:0", HEDDLE_WIRE_PEER);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){0}));
     setenv("HEDDLE_DEVICE_SYNC", "events", 1);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, runs_alone, &(int){1}));

@@ -219,10 +219,7 @@ out:
 
 HD_CASE(a_rank_that_dies_is_named)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.device = "cuda";
-    options.wire = HEDDLE_WIRE_PEER;
+    heddle_comm_options options = device_options("cuda", HEDDLE_WIRE_PEER);
     const int64_t began_ns = hd_now_ns();
     const holdings before = holdings_now();
     assert_int_equal(heddle_run_ranks_with(2, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);

@@ -45,32 +45,46 @@ static heddle_space space_of(const call *c)
     return strcmp(c->missing, "space") == 0 ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
 }
 
-static heddle_status make_session(const call *c)
+static size_t bytes_of(const call *c, size_t bytes)
 {
-    heddle_session *made = NULL;
-    heddle_session_options options;
-    heddle_session_options_init(&options);
-    options.space = space_of(c);
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_session_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                             given(c, "schedule", c->schedule), &options);
-    heddle_session_destroy(made);
-    return st;
+    return strcmp(c->missing, "struct_bytes") == 0 ? 5 : bytes;
 }
 
-static heddle_status make_reshard(const call *c)
-{
-    heddle_reshard *made = NULL;
-    heddle_reshard_options options;
-    heddle_reshard_options_init(&options);
-    options.space = space_of(c);
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_reshard_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                             given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
-                                             given(c, "from", &c->line.from), given(c, "to", &c->line.to), &options);
-    heddle_reshard_destroy(made);
-    return st;
-}
+#define OUT (given(c, "out", &made) != NULL ? &made : NULL)
+#define OPTIONS(type, ...)                                                                                             \
+    type##_options options;                                                                                            \
+    type##_options_init(&options);                                                                                     \
+    options.space = space_of(c);                                                                                       \
+    options.struct_bytes = bytes_of(c, sizeof options);                                                                \
+    __VA_ARGS__;
+/* A creation as `call`, which `first` makes ready. */
+#define MAKES(name, type, first, call_)                                                                                \
+    static heddle_status name(const call *c)                                                                           \
+    {                                                                                                                  \
+        type *made = NULL;                                                                                             \
+        first heddle_status st = call_;                                                                                \
+        type##_destroy(made);                                                                                          \
+        return st;                                                                                                     \
+    }
+
+MAKES(make_session, heddle_session, OPTIONS(heddle_session, ),
+      heddle_session_create(OUT, c->comm, given(c, "schedule", c->schedule), &options))
+MAKES(make_reshard, heddle_reshard, OPTIONS(heddle_reshard, ),
+      heddle_reshard_create(OUT, c->comm, given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                            given(c, "from", &c->line.from), given(c, "to", &c->line.to), &options))
+MAKES(make_pair, heddle_dense_pair, OPTIONS(heddle_dense_pair, options.hidden = 5),
+      heddle_dense_pair_create(OUT, c->comm, given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                               given(c, "layout", &c->line.from), 0, &options))
+MAKES(make_pipeline, heddle_pipeline, , heddle_pipeline_create(OUT, c->comm, given(c, "mesh", &c->line.mesh), 0))
+MAKES(make_attention, heddle_attention, OPTIONS(heddle_attention, options.method = HEDDLE_ATTENTION_RING),
+      heddle_attention_create(OUT, c->comm, given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                              given(c, "layout", &c->line.from), &options))
+MAKES(make_linear, heddle_linear_attention, OPTIONS(heddle_linear_attention, options.method = HEDDLE_LINEAR_LASP),
+      heddle_linear_attention_create(OUT, c->comm, given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
+                                     given(c, "layout", &c->line.from), &options))
+MAKES(make_group, heddle_comm, , heddle_comm_axes_group(OUT, c->comm, given(c, "mesh", &c->line.mesh), 1))
+MAKES(make_axis_group, heddle_comm, ,
+      heddle_comm_axis_group(OUT, c->comm, given(c, "mesh", &c->line.mesh), strcmp(c->missing, "axis") == 0 ? 7 : 0))
 
 static heddle_status run_bench(const call *c)
 {
@@ -78,98 +92,22 @@ static heddle_status run_bench(const call *c)
     heddle_bench_options options;
     heddle_bench_options_init(&options);
     options.min_rounds = options.max_rounds = 1;
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
+    options.struct_bytes = bytes_of(c, sizeof options);
     return heddle_bench_reshard(given(c, "out", &result) != NULL ? &result : NULL, c->comm, given(c, "line", &c->line),
                                 &options);
 }
 
 static heddle_status make_bucket(const call *c)
 {
-    heddle_bucket *made = NULL;
-    heddle_bucket_options options;
     float numbers[4] = {0};
     int long_ago = strcmp(c->missing, "overflow") == 0, grad = strcmp(c->missing, "grad") == 0;
     const heddle_bucket_part part[2] = {{numbers, grad ? NULL : numbers, 2, 0},
                                         {numbers + 2, numbers + 2, long_ago ? INT64_MAX - 1 : 2, 0}};
-    heddle_bucket_options_init(&options);
-    options.space = space_of(c);
-    options.sum_axes = 1;
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_bucket_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                            given(c, "mesh", &c->line.mesh), given(c, "parts", part), 2, &options);
+    heddle_bucket *made = NULL;
+    OPTIONS(heddle_bucket, options.sum_axes = 1)
+    heddle_status st =
+        heddle_bucket_create(OUT, c->comm, given(c, "mesh", &c->line.mesh), given(c, "parts", part), 2, &options);
     heddle_bucket_destroy(made);
-    return st;
-}
-
-static heddle_status make_pair(const call *c)
-{
-    heddle_dense_pair *made = NULL;
-    heddle_dense_pair_options options;
-    heddle_dense_pair_options_init(&options);
-    options.space = space_of(c);
-    options.hidden = 5;
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_dense_pair_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                                given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
-                                                given(c, "layout", &c->line.from), 0, &options);
-    heddle_dense_pair_destroy(made);
-    return st;
-}
-
-static heddle_status make_pipeline(const call *c)
-{
-    heddle_pipeline *made = NULL;
-    heddle_status st = heddle_pipeline_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                              given(c, "mesh", &c->line.mesh), 0);
-    heddle_pipeline_destroy(made);
-    return st;
-}
-
-static heddle_status make_attention(const call *c)
-{
-    heddle_attention *made = NULL;
-    heddle_attention_options options;
-    heddle_attention_options_init(&options);
-    options.space = space_of(c);
-    options.method = HEDDLE_ATTENTION_RING;
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_attention_create(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                               given(c, "shape", &c->line.shape), given(c, "mesh", &c->line.mesh),
-                                               given(c, "layout", &c->line.from), &options);
-    heddle_attention_destroy(made);
-    return st;
-}
-
-static heddle_status make_linear(const call *c)
-{
-    heddle_linear_attention *made = NULL;
-    heddle_linear_attention_options options;
-    heddle_linear_attention_options_init(&options);
-    options.space = space_of(c);
-    options.method = HEDDLE_LINEAR_LASP;
-    options.struct_bytes = strcmp(c->missing, "struct_bytes") == 0 ? 5 : sizeof options;
-    heddle_status st = heddle_linear_attention_create(
-        given(c, "out", &made) != NULL ? &made : NULL, c->comm, given(c, "shape", &c->line.shape),
-        given(c, "mesh", &c->line.mesh), given(c, "layout", &c->line.from), &options);
-    heddle_linear_attention_destroy(made);
-    return st;
-}
-
-static heddle_status make_group(const call *c)
-{
-    heddle_comm *made = NULL;
-    heddle_status st = heddle_comm_axes_group(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                              given(c, "mesh", &c->line.mesh), 1);
-    heddle_comm_destroy(made);
-    return st;
-}
-
-static heddle_status make_axis_group(const call *c)
-{
-    heddle_comm *made = NULL;
-    heddle_status st = heddle_comm_axis_group(given(c, "out", &made) != NULL ? &made : NULL, c->comm,
-                                              given(c, "mesh", &c->line.mesh), strcmp(c->missing, "axis") == 0 ? 7 : 0);
-    heddle_comm_destroy(made);
     return st;
 }
 

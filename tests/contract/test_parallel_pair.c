@@ -249,13 +249,9 @@ static void run_all(const char *transport, int messages, int hosts)
     }
 }
 
-HD_CASE(pairs_of_threads)
+HD_CASE(pairs_of_threads_and_of_processes)
 {
     run_all("threads", 0, 0);
-}
-
-HD_CASE(pairs_of_processes)
-{
     run_all("shm", 0, 0);
 }
 

@@ -1,6 +1,7 @@
 /* Sources in private memory that peers read with process_vm_readv, which may stop early anywhere: this program's own
  * stands in for the system's and reads less than it is asked for. */
 #include "case.h"
+#include "global_index.h"
 
 #include "runtime/reshard/plan.h"
 
@@ -47,18 +48,6 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *near, unsigned long nnea
     return syscall(SYS_process_vm_readv, pid, n, count, f, count, flags);
 }
 
-/* Place of element `i` of a dense box in the whole tensor. */
-static float stamp_of(const heddle_box *box, const heddle_shape *shape, int64_t i)
-{
-    int64_t place = 0, scale = 1;
-    for (int d = box->ndim - 1; d >= 0; d--) {
-        place += (box->lo[d] + i % box->len[d]) * scale;
-        i /= box->len[d];
-        scale *= shape->dim[d].extent;
-    }
-    return (float)place;
-}
-
 typedef struct job {
     const char *line;
     size_t most_bytes;
@@ -86,16 +75,16 @@ static heddle_status run_job(heddle_comm *comm, void *arg)
     src = calloc((size_t)heddle_box_elems(&from) + 1, sizeof *src);
     dst = calloc((size_t)heddle_box_elems(&to) + 1, sizeof *dst);
     for (int64_t i = 0; i < heddle_box_elems(&from); i++) {
-        src[i] = stamp_of(&from, &line.shape, i);
+        src[i] = (float)global_index(&line.shape, &from, i);
     }
     most_bytes = j->most_bytes;
     refuses = rank == 1 ? j->refuses : 0;
     calls = short_calls = 0;
     HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
     for (int64_t i = 0; i < heddle_box_elems(&to); i++) {
-        if (dst[i] != stamp_of(&to, &line.shape, i)) {
+        if (dst[i] != (float)global_index(&line.shape, &to, i)) {
             st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d, at most %zu bytes a call: element %lld is %g, not %g", rank,
-                         most_bytes, (long long)i, (double)dst[i], (double)stamp_of(&to, &line.shape, i));
+                         most_bytes, (long long)i, (double)dst[i], (double)(float)global_index(&line.shape, &to, i));
             goto out;
         }
     }

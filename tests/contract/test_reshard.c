@@ -138,6 +138,15 @@ static void run_default(const char *transport, const rc_mode *mode)
     run(transport, NULL, mode);
 }
 
+static heddle_comm_options by_messages(int all, int hosts)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.force_messages = all;
+    options.pretend_hosts = hosts;
+    return options;
+}
+
 HD_CASE(threads_move_exactly)
 {
     run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
@@ -150,11 +159,9 @@ HD_CASE(shm_moves_exactly)
 
 HD_CASE(trials_change_nothing)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
+    const heddle_comm_options options = by_messages(0, 2);
     run_default("threads", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
     run_default("shm", &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS, .memory = HEDDLE_MEMORY_ANY, .private_src = 1});
-    options.pretend_hosts = 2;
     run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
 }
 
@@ -172,9 +179,7 @@ HD_CASE(strided_arrays)
 
 HD_CASE(messages_between_all)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.force_messages = 1;
+    const heddle_comm_options options = by_messages(1, 0);
     run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_TRIALS});
@@ -185,9 +190,7 @@ HD_CASE(messages_between_all)
 
 HD_CASE(pretended_hosts_mix)
 {
-    heddle_comm_options options;
-    heddle_comm_options_init(&options);
-    options.pretend_hosts = 2;
+    const heddle_comm_options options = by_messages(0, 2);
     run("threads", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("shm", &options, &(rc_mode){.tuning = HEDDLE_TUNING_RULES});
     run("shm", &options, &(rc_mode){.padded = 1, .split_phase = 1, .tuning = HEDDLE_TUNING_RULES});

@@ -67,8 +67,7 @@ HD_RANK_CASE(takes_any_strides, "3 threads", "3 shm")
     const int rank = heddle_comm_rank(comm);
     void *memory = NULL, *copy = NULL;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "s@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "s@sp"));
     placed_free(comm, x.data);
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &x.layout, rank));
     const int64_t gap = 3, rows = box.len[1] * box.len[2];
@@ -116,8 +115,7 @@ HD_RANK_CASE(results_stay_valid, "2 threads", "4 shm")
     heddle_tensor x = {0}, first, second;
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "*", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "*"));
     void *mine = x.data;
     first = x;
     HD_TRY(heddle_session_enter(f.session, "t.attn", &first, NULL, placed_stream)); /* switch 1 */
@@ -142,8 +140,7 @@ HD_RANK_CASE(refuses_clearly, "2 threads")
     heddle_tensor x = {0};
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "t@sp"));
     const heddle_tensor before = x;
     CHECK(heddle_session_enter(f.session, "s.atn", &x, NULL, placed_stream) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "did you mean 's.attn'") != NULL);

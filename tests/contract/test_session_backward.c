@@ -100,8 +100,7 @@ HD_RANK_CASE(is_made_on_creation, "3 shm")
     heddle_box box;
     void *memory = NULL;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 1));
-    HD_TRY(make_x(&dx, &f, "*", rank));
+    HD_TRY(set_up_x(&f, &dx, comm, 1, "*"));
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &dx.layout, rank));
     HD_TRY(heddle_buffer_alloc(&memory, comm, dx.capacity_bytes, placed_space(comm)));
     placed_free(comm, dx.data);
@@ -128,8 +127,7 @@ HD_RANK_CASE(keeps_memory, "2 threads", "4 shm")
     heddle_box box;
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 1));
-    HD_TRY(make_x(&dx, &f, "t@sp", rank)); /* the last stage's */
+    HD_TRY(set_up_x(&f, &dx, comm, 1, "t@sp")); /* the last stage's */
     void *const mine = dx.data;
     const int64_t stride = dx.stride_elems[0] = 12345; /* of an extent of 1 */
     HD_TRY(heddle_session_backward(f.session, "end", &dx, NULL, placed_stream));
@@ -180,8 +178,7 @@ HD_RANK_CASE(refuses_clearly, "2 threads")
     heddle_tensor dx = {0};
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 1));
-    HD_TRY(make_x(&dx, &f, "s@sp", rank));
+    HD_TRY(set_up_x(&f, &dx, comm, 1, "s@sp"));
     const heddle_tensor before = dx;
     const heddle_stream none = placed_stream;
     REFUSED(heddle_session_backward(NULL, "end", &dx, NULL, none), HEDDLE_ERR_ARG, "session is NULL");
@@ -273,8 +270,7 @@ static heddle_status dies(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, *(const int *)arg));
-    HD_TRY(make_x(&dx, &f, "*", rank));
+    HD_TRY(set_up_x(&f, &dx, comm, *(const int *)arg, "*"));
     mine = dx.data;
     const heddle_tensor whole = dx;
     for (int pass = 0; pass < 1000; pass++) {

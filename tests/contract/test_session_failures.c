@@ -63,8 +63,7 @@ static heddle_status comes_late(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "t@sp"));
     HD_TRY(enter_all(&f, &x, rank, &bias));
     HD_TRY(heddle_session_rewind(f.session));
     while (rank == 1 && overdue < heddle_comm_size(comm) - 1) {
@@ -103,8 +102,7 @@ static heddle_status dies(heddle_comm *comm, void *arg)
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "t@sp"));
     for (int pass = 0; pass < 1000; pass++) {
         if (rank == 1 && pass == 3) {
             _exit(9);

@@ -227,8 +227,7 @@ HD_RANK_CASE(pointers_do_not_keep, "2 threads", "2 shm")
     void *first = NULL, *mine = NULL, *copy = NULL;
     size_t bytes = 0;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "t@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "t@sp"));
     mine = x.data;
     for (int k = 0; k < STEPS; k++) {
         const void *before = x.data;
@@ -268,8 +267,7 @@ HD_RANK_CASE(refuses_what_it_cannot_write, "2 threads", "3 shm")
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL, *memory = NULL;
     heddle_status st;
-    HD_TRY(set_up(&f, comm, 0, 0));
-    HD_TRY(make_x(&x, &f, "c@sp", rank));
+    HD_TRY(set_up_x(&f, &x, comm, 0, "c@sp"));
     mine = x.data;
     HD_TRY(heddle_session_expect(&good, NULL, f.session, "s.attn"));
     memory = good.data = placed_alloc(comm, good.capacity_bytes);

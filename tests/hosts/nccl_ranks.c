@@ -24,9 +24,7 @@ static heddle_status borrows(heddle_comm *launched, void *arg)
     HD_TRY(heddle_comm_from_nccl(&comm, nccl, &l->options));
     CHECK(strstr(heddle_comm_describe(comm), "tcp") == heddle_comm_describe(comm));
     HD_TRY(device_set_up(&f, comm, 0));
-    for (int round = 0; round < 3; round++) {
-        HD_TRY(whole(&f, round));
-    }
+    HD_TRY(three_rounds(&f));
     for (int i = 0; i < 1000; i++) {
         mine[i] = 1000 * rank + i;
     }
@@ -37,10 +35,7 @@ static heddle_status borrows(heddle_comm *launched, void *arg)
 out:
     device_tear_down(&f);
     heddle_comm_destroy(comm);
-    if (st == HEDDLE_OK && (l->sim.aborts() != 0 || l->sim.destroy(nccl) != 0)) {
-        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: what was borrowed was ended", rank);
-    }
-    return st;
+    return st == HEDDLE_OK ? take_back(&l->sim, nccl, rank) : st;
 }
 
 HD_CASE(ranks_of_nccl_meet_between_hosts)

@@ -3,6 +3,7 @@
 #include "case.h"
 #include "check.h"
 #include "drawn_schedule.h"
+#include "global_index.h"
 #include "placed.h"
 
 #include "runtime/base/base.h"
@@ -61,17 +62,6 @@ static void store(heddle_tensor *x, int64_t at, double value)
     } else {
         ((uint16_t *)x->data)[at] = (uint16_t)(bits >> 16);
     }
-}
-
-static int64_t global_index(const heddle_shape *shape, const heddle_box *box, int64_t i)
-{
-    int64_t global = 0, step = 1;
-    for (int d = box->ndim - 1; d >= 0; d--) {
-        global += (box->lo[d] + i % box->len[d]) * step;
-        i /= box->len[d];
-        step *= shape->dim[d].extent;
-    }
-    return global;
 }
 
 /* 1 when the rank's coordinate is 0 on every axis that `layout` has `kind` on. */

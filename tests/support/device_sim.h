@@ -60,4 +60,11 @@ static inline void device_stream_free(const device_sim *sim, void *stream)
     }
 }
 
+static inline void device_graph_free(const device_sim *sim, void *graph)
+{
+    if (graph != NULL) {
+        sim->graph_free(graph);
+    }
+}
+
 #endif

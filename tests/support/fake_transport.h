@@ -25,10 +25,11 @@ int fake_alive(const fake_world *world);
 
 /* Run fn on `size` ranks, each with its communicator (NULL if opening failed: `opened` says why). Returns the number of
  * ranks whose fn returned other than 0. */
+typedef int (*fake_rank_main)(heddle_comm *comm, heddle_status opened, int rank, void *arg);
 typedef struct fake_run {
     fake_world *world;
     heddle_comm_options options;
-    int (*fn)(heddle_comm *comm, heddle_status opened, int rank, void *arg);
+    fake_rank_main fn;
     void (*before)(void *ctx, int rank, heddle_comm_options *options); /* may be NULL */
     void *arg;
 } fake_run;

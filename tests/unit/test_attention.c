@@ -1,34 +1,12 @@
 /* Block kernels: every variant this CPU runs against the reference, and the same bits in whatever lane or row. */
 #include "case.h"
-#include "draw.h"
+#include "filled.h"
 
-#include "kernels/small_float.h"
 #include "kernels/table.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Canaries behind the array: reads and writes of a vector too far show under the sanitizers. */
-static void *filled(int64_t elems, heddle_dtype dtype, float size)
-{
-    char *memory = malloc((size_t)elems * heddle_dtype_bytes(dtype));
-    assert_non_null(memory);
-    for (int64_t i = 0; i < elems; i++) {
-        float value = size * symmetric();
-        if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)(void *)memory)[i] = hd_bf16_from_f32(value);
-        } else {
-            ((float *)(void *)memory)[i] = value;
-        }
-    }
-    return memory;
-}
-
-static float value_at(const void *x, heddle_dtype dtype, int64_t i)
-{
-    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
 
 static void close_to(const void *x, const void *wanted, heddle_dtype dtype, int64_t elems, double tolerance)
 {

@@ -197,29 +197,35 @@ HD_CASE(wrong_options_are_refused)
     HD_OK(heddle_dense_forward(NULL, NULL, 0, 1, NULL, NULL, 1, 1, HEDDLE_NO_STREAM));
 }
 
+/* Returns the box of all of it. */
+static heddle_box open_small(problem *p, heddle_stage_kind kind)
+{
+    heddle_block_options options = small_options(kind, HEDDLE_F32);
+    open_problem(p, &options);
+    return whole_box(&options.shape);
+}
+
 HD_CASE(wrong_calls_are_refused)
 {
     problem p;
-    heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
-    open_problem(&p, &options);
-    heddle_box box = whole_box(&options.shape);
+    heddle_box box = open_small(&p, HEDDLE_STAGE_ATTENTION);
     box.len[1] = 3;
     HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
     expect_sentence("0..3 of 6");
-    box = whole_box(&options.shape);
+    box = whole_box(&p.options.shape);
     box.len[3] = 16;
     HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
-    box = whole_box(&options.shape);
+    box = whole_box(&p.options.shape);
     box.lo[2] = 1;
     HD_FAILS(HEDDLE_ERR_LAYOUT, forward_on(p.block, p.x, &box, &p.conditioning));
-    box = whole_box(&options.shape);
+    box = whole_box(&p.options.shape);
     HD_FAILS(HEDDLE_ERR_ARG, forward_on(p.block, p.x, &box, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, forward_on(p.block, NULL, &box, &p.conditioning));
     box.len[2] = 0;
     HD_OK(forward_on(p.block, NULL, &box, &p.conditioning));
     heddle_block *fresh = NULL;
     heddle_param param = {.struct_bytes = sizeof param};
-    HD_OK(heddle_block_create(&fresh, &options));
+    HD_OK(heddle_block_create(&fresh, &p.options));
     HD_FAILS(HEDDLE_ERR_ARG, forward_on(fresh, p.x, &box, &p.conditioning));
     expect_sentence("heddle_block_commit");
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_param(&param, fresh, heddle_block_nparams(fresh)));
@@ -231,9 +237,7 @@ HD_CASE(wrong_calls_are_refused)
 HD_CASE(wrong_tensors_are_refused)
 {
     problem p;
-    heddle_block_options options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_F32);
-    open_problem(&p, &options);
-    heddle_box box = whole_box(&options.shape);
+    heddle_box box = open_small(&p, HEDDLE_STAGE_ATTENTION);
     const heddle_tensor right = box_tensor(p.block, p.x, &box);
     heddle_tensor x = right;
     x.space = HEDDLE_SPACE_DEVICE;
@@ -261,9 +265,7 @@ HD_CASE(wrong_tensors_are_refused)
 HD_CASE(wrong_text_lengths_are_refused)
 {
     problem p;
-    heddle_block_options options = small_options(HEDDLE_STAGE_CROSS, HEDDLE_F32);
-    open_problem(&p, &options);
-    heddle_box box = whole_box(&options.shape);
+    heddle_box box = open_small(&p, HEDDLE_STAGE_CROSS);
     const int64_t lengths[] = {3, 12};
     p.conditioning.text_lengths = (free((void *)(uintptr_t)p.conditioning.text_lengths), NULL);
     heddle_conditioning bad = p.conditioning;

@@ -198,25 +198,24 @@ HD_CASE(long_fibres_follow_the_model)
     check_against_model(&options, 1);
 }
 
-HD_CASE(cross_follows_the_model)
+static void check_kind(heddle_stage_kind kind, int64_t text_tokens)
 {
     static const int64_t many[] = {2, 1100, 16};
     for (int bits = 0; bits < 8; bits++) {
-        heddle_block_options options = options_by_bits(HEDDLE_STAGE_CROSS, bits);
+        heddle_block_options options = options_by_bits(kind, bits);
         check_against_model(&options, bits >> 2);
     }
-    heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, HEDDLE_F32, 3, many);
-    options.text_tokens = 100;
+    heddle_block_options options = options_for(kind, HEDDLE_F32, 3, many);
+    options.text_tokens = text_tokens;
     check_against_model(&options, 0);
+}
+
+HD_CASE(cross_follows_the_model)
+{
+    check_kind(HEDDLE_STAGE_CROSS, 100);
 }
 
 HD_CASE(mlp_follows_the_model)
 {
-    static const int64_t many[] = {2, 1100, 16};
-    for (int bits = 0; bits < 8; bits++) {
-        heddle_block_options options = options_by_bits(HEDDLE_STAGE_MLP, bits);
-        check_against_model(&options, bits >> 2);
-    }
-    heddle_block_options options = options_for(HEDDLE_STAGE_MLP, HEDDLE_F32, 3, many);
-    check_against_model(&options, 0);
+    check_kind(HEDDLE_STAGE_MLP, 0);
 }

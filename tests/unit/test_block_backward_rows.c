@@ -183,21 +183,13 @@ HD_CASE(long_fibres_are_independent)
     check_parts(&options);
 }
 
-HD_CASE(cross_rows_are_independent)
+HD_CASE(rows_of_cross_and_mlp_are_independent)
 {
     static const int64_t extent[] = {3, 9, 127, 48};
-    for (int i = 0; i < 2; i++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_CROSS, dtypes[i], 4, extent);
+    for (int i = 0; i < 4; i++) {
+        heddle_block_options options =
+            options_for(i < 2 ? HEDDLE_STAGE_CROSS : HEDDLE_STAGE_MLP, dtypes[i % 2], 4, extent);
         options.text_tokens = 120;
-        check_parts(&options);
-    }
-}
-
-HD_CASE(mlp_rows_are_independent)
-{
-    static const int64_t extent[] = {3, 9, 127, 48};
-    for (int i = 0; i < 2; i++) {
-        heddle_block_options options = options_for(HEDDLE_STAGE_MLP, dtypes[i], 4, extent);
         options.mlp_channels = 200;
         check_parts(&options);
     }

@@ -1,36 +1,15 @@
 /* Linear layers: right, and the same bits for a row among any others, whatever kernels oneDNN picks on a CPU. */
 #include "case.h"
-#include "draw.h"
+#include "filled.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/gemm.h"
-#include "kernels/small_float.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_ROWS = 700 };
-
-static void *filled(int64_t elems, heddle_dtype dtype)
-{
-    char *memory = malloc((size_t)elems * heddle_dtype_bytes(dtype));
-    assert_non_null(memory);
-    for (int64_t i = 0; i < elems; i++) {
-        float value = symmetric();
-        if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)(void *)memory)[i] = hd_bf16_from_f32(value);
-        } else {
-            ((float *)(void *)memory)[i] = value;
-        }
-    }
-    return memory;
-}
-
-static double value_at(const void *x, heddle_dtype dtype, int64_t i)
-{
-    return dtype == HEDDLE_BF16 ? (double)hd_f32_from_bf16(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
-}
 
 static void check_values(const void *out, heddle_dtype out_dtype, const void *x, heddle_dtype dtype,
                          const float *weight, const float *bias, int64_t k, int64_t n)
@@ -41,9 +20,10 @@ static void check_values(const void *out, heddle_dtype out_dtype, const void *x,
         int64_t column = between(0, n - 1);
         double sum = (double)bias[column];
         for (int64_t j = 0; j < k; j++) {
-            sum += value_at(x, dtype, row * k + j) * (double)weight[column * k + j];
+            sum += (double)value_at(x, dtype, row * k + j) * (double)weight[column * k + j];
         }
-        assert_true(fabs(value_at(out, out_dtype, row * n + column) - sum) <= tolerance * (1 + sqrt((double)k)));
+        assert_true(fabs((double)value_at(out, out_dtype, row * n + column) - sum) <=
+                    tolerance * (1 + sqrt((double)k)));
     }
 }
 
@@ -59,9 +39,9 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
     hd_gemm *gemm = NULL;
     size_t in_bytes = (size_t)k * heddle_dtype_bytes(dtype);
     size_t out_bytes = (size_t)n * heddle_dtype_bytes(out_dtype);
-    char *x = filled(MOST_ROWS * k, dtype);
-    float *weight = filled(n * k, HEDDLE_F32);
-    float *bias = filled(n, HEDDLE_F32);
+    char *x = filled(MOST_ROWS * k, dtype, 1);
+    float *weight = filled(n * k, HEDDLE_F32, 1);
+    float *bias = filled(n, HEDDLE_F32, 1);
     char *whole = malloc(MOST_ROWS * out_bytes);
     char *part = malloc(MOST_ROWS * out_bytes);
     HD_OK(hd_gemm_create(&gemm, kernels(), k, n, dtype, out_dtype, 2));

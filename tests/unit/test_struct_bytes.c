@@ -16,20 +16,9 @@ static void fill_transport(void *s)
     fake_world_destroy(world);
 }
 
-static heddle_status stage_into(void *s)
-{
-    return heddle_schedule_stage_at(s, a.schedule, 0);
-}
-
-static heddle_status edge_into(void *s)
-{
-    return heddle_schedule_edge_at(s, a.schedule, 0);
-}
-
-static heddle_status model_stage_into(void *s)
-{
-    return heddle_model_stage(s, a.model, 0);
-}
+GETS(stage_into, heddle_schedule_stage_at(s, a.schedule, 0))
+GETS(edge_into, heddle_schedule_edge_at(s, a.schedule, 0))
+GETS(model_stage_into, heddle_model_stage(s, a.model, 0))
 
 static heddle_status record_into(void *s)
 {
@@ -38,25 +27,10 @@ static heddle_status record_into(void *s)
     return st == HEDDLE_OK ? heddle_session_record_at(s, a.session, 0) : st;
 }
 
-static heddle_status param_into(void *s)
-{
-    return heddle_block_param(s, a.block, 0);
-}
-
-static heddle_status gradient_into(void *s)
-{
-    return heddle_block_gradient(s, a.block, 0);
-}
-
-static heddle_status pair_param_into(void *s)
-{
-    return heddle_dense_pair_param(s, a.pair, 0);
-}
-
-static heddle_status pair_gradient_into(void *s)
-{
-    return heddle_dense_pair_gradient(s, a.pair, 0);
-}
+GETS(param_into, heddle_block_param(s, a.block, 0))
+GETS(gradient_into, heddle_block_gradient(s, a.block, 0))
+GETS(pair_param_into, heddle_dense_pair_param(s, a.pair, 0))
+GETS(pair_gradient_into, heddle_dense_pair_gradient(s, a.pair, 0))
 
 static void fill_block(void *s)
 {
