@@ -37,23 +37,7 @@ static float rows_score(const hd_attn_block *block, int64_t i, int64_t j)
 
 #include "kernels/cpu/attention/rows.h"
 
-void ATTN_FILL(hd_kernels *table)
-{
-    table->attn_f32 = (hd_attn_kernels){
-        .name = ATTN_NAME,
-        .real_bytes = sizeof(float),
-        .scratch_bytes = scratch_bytes,
-        .forward = forward,
-        .backward = backward,
-        .finish = rows_finish,
-        .row_dots = rows_row_dots,
-        .scores = scores,
-        .softmax = softmax,
-        .softmax_back = rows_softmax_back,
-        .mix = mix,
-        .mix_back = mix_back,
-        .add = rows_add,
-        .fill = rows_fill,
-        .add_dots = rows_add_dots,
-    };
-}
+#define ATTN_BEST(name) name
+#define ATTN_SLOT attn_f32
+
+#include "kernels/cpu/attention/slots.h"

@@ -132,11 +132,6 @@ static float add_scaled(float *dst, const float *src, const float *other, int64_
 
 void hd_block_back_fill(hd_kernels *table)
 {
-    table->scale_rows = scale_rows;
-    table->norm_back = norm_back;
-    table->gelu_back = gelu_back;
-    table->norm_rotate_back = norm_rotate_back;
-    table->add_columns = add_columns;
+    HD_BLOCK_BACK_SLOTS(HD_BLOCK_PUT)
     table->add_columns_bf16 = add_columns_bf16;
-    table->add_scaled = add_scaled;
 }

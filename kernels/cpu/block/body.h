@@ -127,9 +127,5 @@ static void convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_d
 
 void BLOCK_FILL(hd_kernels *table)
 {
-    table->norm_modulate = norm_modulate;
-    table->gate_residual = gate_residual;
-    table->gelu = gelu;
-    table->norm_rotate = norm_rotate;
-    table->convert = convert;
+    HD_BLOCK_SLOTS(HD_BLOCK_PUT)
 }

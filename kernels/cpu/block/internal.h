@@ -9,6 +9,11 @@
 #define HD_GELU_SLOPE 0.7978845608028654f /* sqrt(2 / pi) */
 #define HD_GELU_CUBIC 0.044715f
 
+/* What the variants do: each defines a function of a slot's name, and fills the table with it. */
+#define HD_BLOCK_SLOTS(X) X(norm_modulate) X(gate_residual) X(gelu) X(norm_rotate) X(convert)
+#define HD_BLOCK_BACK_SLOTS(X) X(scale_rows) X(norm_back) X(gelu_back) X(norm_rotate_back) X(add_columns) X(add_scaled)
+#define HD_BLOCK_PUT(slot) table->slot = slot;
+
 /* Element i of f32 or bf16. */
 static inline float hd_block_load(const void *x, heddle_dtype dtype, int64_t i)
 {

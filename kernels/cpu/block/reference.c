@@ -141,11 +141,7 @@ static void attention(const hd_attention_head *head, void *scratch)
 
 void hd_block_fill(hd_kernels *table)
 {
-    table->norm_modulate = norm_modulate;
-    table->gate_residual = gate_residual;
-    table->gelu = gelu;
-    table->norm_rotate = norm_rotate;
-    table->convert = convert;
+    HD_BLOCK_SLOTS(HD_BLOCK_PUT)
     table->attention = attention;
     table->attention_scratch_bytes = attention_scratch_bytes;
 }
