@@ -24,18 +24,27 @@ enum {
     CLI_VOLUME = 1 << 8
 };
 
+/* Those that run ranks; of others' interest is nothing that a launcher left in the environment. */
+#define CLI_RANKS (CLI_RUN | CLI_PROBLEMS)
+#define CLI_PROBLEMS (CLI_BENCH | CLI_VERIFY | CLI_ATTENTION | CLI_LINEAR)
+#define CLI_ATTENTION (CLI_BENCH_ATTENTION | CLI_VERIFY_ATTENTION)
+#define CLI_LINEAR (CLI_BENCH_LINEAR | CLI_VERIFY_LINEAR)
+
+typedef struct cli_action {
+    const char *synopsis, *notes;         /* of its usage, before and behind the options; notes may be "" */
+    int (*run)(const cli_arguments *all); /* returns an exit code */
+} cli_action;
+
 typedef struct cli_command {
     const char *name; /* "verify", "verify attention" */
     unsigned bit;
-    int has_ranks;                        /* 0: what a launcher left in the environment is of no interest */
-    const char *operand;                  /* what it wants one of: "reshard line" */
-    const char *synopsis, *notes;         /* of its usage, before and behind the options; notes may be "" */
-    int (*run)(const cli_arguments *all); /* returns an exit code */
+    const char *operand; /* what it wants one of: "reshard line" */
+    const cli_action *action;
 } cli_command;
 
-extern const cli_command cli_plan, cli_run, cli_volume;
-extern const cli_command cli_bench, cli_bench_attention, cli_bench_linear;
-extern const cli_command cli_verify, cli_verify_attention, cli_verify_linear;
+extern const cli_action cli_plan, cli_run, cli_volume;
+extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;
+extern const cli_action cli_verify, cli_verify_attention, cli_verify_linear;
 
 /* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */
 int cli_exit_code(heddle_status status);

@@ -82,11 +82,7 @@ static int run(const cli_arguments *a)
     return cli_with_ranks(a, ranks, bench_main, &request);
 }
 
-const cli_command cli_bench = {
-    .name = "bench",
-    .bit = CLI_BENCH,
-    .has_ranks = 1,
-    .operand = "reshard line",
+const cli_action cli_bench = {
     .synopsis = "usage: heddle bench 'RESHARD LINE' [options]\n"
                 "       heddle bench --list-kernels\n"
                 "       heddle bench attention|linear-attention --help\n"

@@ -31,11 +31,7 @@ static int run(const cli_arguments *a)
     return code == CLI_OK ? cli_with_ranks(a, ranks, bench_main, &r) : code;
 }
 
-const cli_command cli_bench_attention = {
-    .name = "bench attention",
-    .bit = CLI_BENCH_ATTENTION,
-    .has_ranks = 1,
-    .operand = "problem",
+const cli_action cli_bench_attention = {
     .synopsis = "usage: heddle bench attention 'bf16[b=1 s=8192 h=16 d=72] on [sp=2]' --method M [options]\n",
     .notes = "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank some "
              "whole\n"

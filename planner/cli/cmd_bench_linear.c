@@ -29,11 +29,7 @@ static int run(const cli_arguments *a)
     return code == CLI_OK ? cli_with_ranks(a, r.options.ranks, bench_main, &r) : code;
 }
 
-const cli_command cli_bench_linear = {
-    .name = "bench linear-attention",
-    .bit = CLI_BENCH_LINEAR,
-    .has_ranks = 1,
-    .operand = "problem",
+const cli_action cli_bench_linear = {
     .synopsis = "usage: heddle bench linear-attention 'f32[b=1 s=8192 h=4 d=128] on [sp=2]' --method M [options]\n",
     .notes =
         "A call's time is that of the slowest rank. local: the same total work on one rank with as many threads as "

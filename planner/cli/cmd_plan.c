@@ -82,10 +82,7 @@ static int run(const cli_arguments *a)
     return code;
 }
 
-const cli_command cli_plan = {
-    .name = "plan",
-    .bit = CLI_PLAN,
-    .operand = "model file",
+const cli_action cli_plan = {
     .synopsis = "usage: heddle plan MODEL --mesh sp=4 [options]\n\n"
                 "The layout of the activation in every stage of MODEL (a YAML file, docs/formats.md) on a mesh of "
                 "ranks, and the\n"

@@ -184,11 +184,7 @@ static int run(const cli_arguments *a)
     return code;
 }
 
-const cli_command cli_run = {
-    .name = "run",
-    .bit = CLI_RUN,
-    .has_ranks = 1,
-    .operand = "model file",
+const cli_action cli_run = {
     .synopsis = "usage: heddle run MODEL --ranks 4 [--transport threads|shm|mpi|auto] [options]\n\n"
                 "Runs the blocks of MODEL (a YAML file) on several ranks; between stages the sharded dim switches as "
                 "planned.\n",

@@ -129,11 +129,7 @@ static int run(const cli_arguments *a)
     return code;
 }
 
-const cli_command cli_verify = {
-    .name = "verify",
-    .bit = CLI_VERIFY,
-    .has_ranks = 1,
-    .operand = "reshard line",
+const cli_action cli_verify = {
     .synopsis = "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
                 "       heddle verify --random COUNT [--ranks N] [--seed S] [options]\n"
                 "       heddle verify attention|linear-attention --help\n",

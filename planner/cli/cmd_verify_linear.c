@@ -82,11 +82,7 @@ static int run(const cli_arguments *a)
     return code == CLI_OK ? cli_verify_trials(a, ranks, &kind, &first) : code;
 }
 
-const cli_command cli_verify_linear = {
-    .name = "verify linear-attention",
-    .bit = CLI_VERIFY_LINEAR,
-    .has_ranks = 1,
-    .operand = "problem",
+const cli_action cli_verify_linear = {
     .synopsis = "usage: heddle verify linear-attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
                 "       heddle verify linear-attention --random COUNT --ranks N [--seed S] [options]\n",
     .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). "

@@ -9,10 +9,7 @@ static int run(const cli_arguments *a)
     return cli_report(st == HEDDLE_OK ? report_volume(&line, a->json) : st);
 }
 
-const cli_command cli_volume = {
-    .name = "volume",
-    .bit = CLI_VOLUME,
-    .operand = "reshard line",
+const cli_action cli_volume = {
     .synopsis = "usage: heddle volume 'RESHARD LINE' [--json]\n"
                 "\n"
                 "  heddle volume 'bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp'\n"

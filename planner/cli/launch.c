@@ -69,7 +69,7 @@ static heddle_comm_options comm_options(const cli_arguments *a)
     out.arena_bytes = a->arena_bytes;
     out.device = a->device;
     out.wire = wires[a->wire];
-    if (a->command == &cli_run && a->threads > 1) {
+    if (a->command->bit == CLI_RUN && a->threads > 1) {
         out.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
     }
     return out;

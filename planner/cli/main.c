@@ -9,9 +9,17 @@
 #include <unistd.h>
 
 /* Longer names first: "verify attention" is no "verify". */
-static const cli_command *const commands[] = {
-    &cli_verify_attention, &cli_verify_linear, &cli_bench_attention, &cli_bench_linear, &cli_plan, &cli_run, &cli_bench,
-    &cli_verify,           &cli_volume};
+static const cli_command commands[] = {
+    {"verify attention", CLI_VERIFY_ATTENTION, "problem", &cli_verify_attention},
+    {"verify linear-attention", CLI_VERIFY_LINEAR, "problem", &cli_verify_linear},
+    {"bench attention", CLI_BENCH_ATTENTION, "problem", &cli_bench_attention},
+    {"bench linear-attention", CLI_BENCH_LINEAR, "problem", &cli_bench_linear},
+    {"plan", CLI_PLAN, "model file", &cli_plan},
+    {"run", CLI_RUN, "model file", &cli_run},
+    {"bench", CLI_BENCH, "reshard line", &cli_bench},
+    {"verify", CLI_VERIFY, "reshard line", &cli_verify},
+    {"volume", CLI_VOLUME, "reshard line", &cli_volume},
+};
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 static const char help_text[] =
@@ -74,15 +82,16 @@ static int names(const cli_command *command, int count, char **word)
 static int run_command(int argc, char **argv)
 {
     for (int i = 0; i < COMMANDS; i++) {
-        const int words = names(commands[i], argc, argv);
+        const cli_command *command = &commands[i];
+        const int words = names(command, argc, argv);
         if (words > 0) {
             cli_arguments arguments;
-            cli_read_job(commands[i]->has_ranks);
-            int code = cli_parse(&arguments, commands[i], words - 1, argc, argv);
+            cli_read_job((command->bit & CLI_RANKS) != 0);
+            int code = cli_parse(&arguments, command, words - 1, argc, argv);
             if (code == CLI_OK && arguments.help) {
-                cli_print_usage(commands[i]);
+                cli_print_usage(command);
             } else if (code == CLI_OK) {
-                code = commands[i]->run(&arguments);
+                code = command->action->run(&arguments);
             }
             return cli_printed(code);
         }

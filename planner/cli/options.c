@@ -25,25 +25,22 @@ typedef struct cli_option {
     long long low, high;
 } cli_option;
 
-#define RANKS (CLI_RUN | PROBLEMS)
-#define PROBLEMS (CLI_BENCH | CLI_VERIFY | ATTENTION | LINEAR)
-#define ATTENTION (CLI_BENCH_ATTENTION | CLI_VERIFY_ATTENTION)
-#define LINEAR (CLI_BENCH_LINEAR | CLI_VERIFY_LINEAR)
 #define BENCHES (CLI_BENCH | CLI_BENCH_ATTENTION | CLI_BENCH_LINEAR)
 #define VERIFIES (CLI_VERIFY | CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR)
 #define AT(field) offsetof(cli_arguments, field)
 
 /* An option that means another thing elsewhere has a row for each. In the order in which usages list them. */
 static const cli_option table[] = {
-    {"ranks", "N", RANKS, NUMBER, AT(ranks), NULL, "ranks to run on; else those of the mesh, or of the launcher", 1,
+    {"ranks", "N", CLI_RANKS, NUMBER, AT(ranks), NULL, "ranks to run on; else those of the mesh, or of the launcher", 1,
      4096},
-    {"transport", "T", RANKS, TRANSPORT, AT(transport), "auto",
+    {"transport", "T", CLI_RANKS, TRANSPORT, AT(transport), "auto",
      "threads, shm, mpi, self, or fault(SPEC):T; auto joins a launcher's ranks and else starts threads"},
-    {"messages", NULL, RANKS, FLAG, AT(messages), NULL,
+    {"messages", NULL, CLI_RANKS, FLAG, AT(messages), NULL,
      "boxes travel as messages even between ranks of one host (mpi)"},
-    {"hosts", "K", RANKS, NUMBER, AT(hosts), NULL, "pretend that the ranks sit on K hosts (mpi)", 1, 4096},
-    {"deadline", "S", RANKS, NUMBER, AT(deadline_s), NULL, "seconds that a rank waits for another (60)", 1, 1000000},
-    {"arena", "BYTES", RANKS, BYTES, AT(arena_bytes), NULL,
+    {"hosts", "K", CLI_RANKS, NUMBER, AT(hosts), NULL, "pretend that the ranks sit on K hosts (mpi)", 1, 4096},
+    {"deadline", "S", CLI_RANKS, NUMBER, AT(deadline_s), NULL, "seconds that a rank waits for another (60)", 1,
+     1000000},
+    {"arena", "BYTES", CLI_RANKS, BYTES, AT(arena_bytes), NULL,
      "address space reserved per rank for what its peers reach, 512M say; the machine's memory, less where a limit "
      "(ulimit -v, ulimit -f) says so"},
     {"mesh", "MESH", CLI_PLAN | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
@@ -96,29 +93,30 @@ static const cli_option table[] = {
      "saved"},
     {"save", "DIR", CLI_VERIFY, TEXT, AT(save), NULL,
      "writes DIR/from-RANK.npy and DIR/to-RANK.npy, the local arrays in their memory order"},
-    {"method", "M", ATTENTION, TEXT, AT(method), NULL,
+    {"method", "M", CLI_ATTENTION, TEXT, AT(method), NULL,
      "local, ulysses, ring, rsa, usp or gather-kv (local; of random problems any); usp wants two mesh axes, ring "
      "first"},
-    {"method", "M", LINEAR, TEXT, AT(method), NULL, "local, lasp, lasp2 or scan (lasp; of random problems any)"},
-    {"kv-heads", "K", ATTENTION, NUMBER, AT(kv_heads), NULL, "heads of k and v, divides those of q", 1, INT_MAX},
-    {"causal", NULL, ATTENTION, FLAG, AT(causal), NULL, "query i sees keys 0..i"},
-    {"zigzag", NULL, ATTENTION, FLAG, AT(zigzag), NULL, "rows placed so that this is balanced"},
-    {"key-lengths", "A,B", ATTENTION, TEXT, AT(key_lengths), NULL, "keys seen per sample"},
-    {"all-reduce", NULL, ATTENTION, FLAG, AT(all_reduce), NULL, "rsa: the paper's own sums"},
-    {"project", "M", ATTENTION, NUMBER, AT(projected), NULL, "rsa: keys and values projected to length M", 1, INT_MAX},
+    {"method", "M", CLI_LINEAR, TEXT, AT(method), NULL, "local, lasp, lasp2 or scan (lasp; of random problems any)"},
+    {"kv-heads", "K", CLI_ATTENTION, NUMBER, AT(kv_heads), NULL, "heads of k and v, divides those of q", 1, INT_MAX},
+    {"causal", NULL, CLI_ATTENTION, FLAG, AT(causal), NULL, "query i sees keys 0..i"},
+    {"zigzag", NULL, CLI_ATTENTION, FLAG, AT(zigzag), NULL, "rows placed so that this is balanced"},
+    {"key-lengths", "A,B", CLI_ATTENTION, TEXT, AT(key_lengths), NULL, "keys seen per sample"},
+    {"all-reduce", NULL, CLI_ATTENTION, FLAG, AT(all_reduce), NULL, "rsa: the paper's own sums"},
+    {"project", "M", CLI_ATTENTION, NUMBER, AT(projected), NULL, "rsa: keys and values projected to length M", 1,
+     INT_MAX},
     {"save", "DIR", CLI_VERIFY_ATTENTION, TEXT, AT(save), NULL,
      "writes q k v do o dq dk dv lse .npy: q and o [b s h d], k and v [b s kv-heads d]"},
-    {"dv", "D", LINEAR, NUMBER, AT(dv), NULL, "width of v and o; that of the shape", 1, 65536},
-    {"decay", "G", LINEAR, TEXT, AT(decay), NULL,
+    {"dv", "D", CLI_LINEAR, NUMBER, AT(dv), NULL, "width of v and o; that of the shape", 1, 65536},
+    {"decay", "G", CLI_LINEAR, TEXT, AT(decay), NULL,
      "one number above 0 and at most 1 for all heads, or per-head (slopes of ALiBi) (1)"},
-    {"causal", NULL, LINEAR, FLAG, AT(causal), NULL, "what is done without --bidirectional"},
-    {"bidirectional", NULL, LINEAR, FLAG, AT(bidirectional), NULL, "every row sees every other, decay by distance"},
-    {"receive-first", NULL, LINEAR, FLAG, AT(receive_first), NULL,
+    {"causal", NULL, CLI_LINEAR, FLAG, AT(causal), NULL, "what is done without --bidirectional"},
+    {"bidirectional", NULL, CLI_LINEAR, FLAG, AT(bidirectional), NULL, "every row sees every other, decay by distance"},
+    {"receive-first", NULL, CLI_LINEAR, FLAG, AT(receive_first), NULL,
      "lasp in the published order: nothing before the state has come"},
-    {"chunk", "C", LINEAR, NUMBER, AT(chunk), NULL, "rows worked on at once", 1, 1024},
+    {"chunk", "C", CLI_LINEAR, NUMBER, AT(chunk), NULL, "rows worked on at once", 1, 1024},
     {"backward", NULL, CLI_BENCH_LINEAR, FLAG, AT(backward), NULL, "time backward instead of forward"},
     {"save", "DIR", CLI_VERIFY_LINEAR, TEXT, AT(save), NULL, "writes q k v do o dq dk dv .npy, [b s h d]"},
-    {"threads", "N", ATTENTION | LINEAR, NUMBER, AT(threads), NULL, "compute threads of each rank (1)", 1, 256},
+    {"threads", "N", CLI_ATTENTION | CLI_LINEAR, NUMBER, AT(threads), NULL, "compute threads of each rank (1)", 1, 256},
     {"iterations", "N", CLI_BENCH, NUMBER, AT(iterations), NULL,
      "executions timed; at least 30 rounds of 4, and until --seconds are over", 1, 400000},
     {"iterations", "N", CLI_BENCH_LINEAR, NUMBER, AT(iterations), NULL,
@@ -333,7 +331,7 @@ static void print_wrapped(const char *text, int at)
 
 void cli_print_usage(const cli_command *command)
 {
-    printf("%s\n", command->synopsis);
+    printf("%s\n", command->action->synopsis);
     for (int i = 0; i < OPTIONS; i++) {
         const cli_option *o = &table[i];
         char name[NAME_BYTES], help[1024];
@@ -347,7 +345,7 @@ void cli_print_usage(const cli_command *command)
         printf("%s", name);
         print_wrapped(help, n);
     }
-    printf("%s%s", command->notes[0] != '\0' ? "\n" : "", command->notes);
+    printf("%s%s", command->action->notes[0] != '\0' ? "\n" : "", command->action->notes);
 }
 
 int cli_mesh_ranks(int *ranks, const cli_arguments *a, const heddle_mesh *mesh)

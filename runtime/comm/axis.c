@@ -306,11 +306,6 @@ static heddle_status part_abort(heddle_comm *comm, const char *why)
     return comm->parent->ops->abort(comm->parent, why);
 }
 
-static void part_destroy(heddle_comm *comm)
-{
-    (void)comm;
-}
-
 const hd_comm_ops hd_part_ops = {
     .name = "part",
     .allgather = part_allgather,
@@ -322,5 +317,4 @@ const hd_comm_ops hd_part_ops = {
     .exchange_missing = part_exchange_missing,
     .withdraw = part_withdraw,
     .abort = part_abort,
-    .destroy = part_destroy,
 };

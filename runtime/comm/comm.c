@@ -173,7 +173,7 @@ out:
 /* A communicator without parent: its transport, its thread's cores. In a fork the transport is the other process's. */
 static void take_apart(heddle_comm *comm)
 {
-    if (!hd_group_is_fork(comm->group)) {
+    if (comm->ops->destroy != NULL && !hd_group_is_fork(comm->group)) {
         comm->ops->destroy(comm);
     }
     if (comm->breaker != NULL) {

@@ -23,8 +23,8 @@ typedef struct hd_device_place {
     char id[40]; /* on its host */
 } hd_device_place;
 
-/* What differs between transports; no slot is NULL but check and relax, and sendrecv and those of exchanges where there
- * is nothing but the memory of one host (hd_local_ops). `exchange` is the transport's own object. */
+/* What differs between transports; no slot is NULL but check, relax and destroy, and sendrecv and those of exchanges
+ * where there is nothing but the memory of one host (hd_local_ops). `exchange` is the transport's own object. */
 typedef struct hd_comm_ops {
     const char *name;
     heddle_status (*allgather)(heddle_comm *comm, const void *send, void *recv, size_t bytes);
@@ -45,7 +45,7 @@ typedef struct hd_comm_ops {
     heddle_status (*check)(heddle_comm *comm);
     /* Between two looks at an exchange; NULL: hd_group_relax. Transports whose messages ring no bell must not sleep. */
     void (*relax)(heddle_comm *comm, int round);
-    void (*destroy)(heddle_comm *comm); /* comm->ctx only */
+    void (*destroy)(heddle_comm *comm); /* comm->ctx only, of a communicator without parent; NULL: it has none */
 } hd_comm_ops;
 
 /* The group operations (gather.c says what they return): through the hub where all ranks are in the group, else in

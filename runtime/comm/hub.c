@@ -225,15 +225,9 @@ static heddle_status local_abort(heddle_comm *comm, const char *why)
     return HEDDLE_OK;
 }
 
-static void local_destroy(heddle_comm *comm)
-{
-    (void)comm;
-}
-
 const hd_comm_ops hd_local_ops = {
     .name = "local",
     .allgather = local_allgather,
     .withdraw = local_withdraw,
     .abort = local_abort,
-    .destroy = local_destroy,
 };
