@@ -129,8 +129,7 @@ void heddle_model_destroy(heddle_model *model)
 heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(model));
+    HD_TRY(HD_NEED(out, model));
     heddle_model_info info = {.name = model->name,
                               .shape = model->shape,
                               .batch_dim = model->batch_dim,
@@ -147,8 +146,7 @@ out:
 heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(model));
+    HD_TRY(HD_NEED(out, model));
     if (stage < 0 || stage >= model->nstages) {
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a model with %d stages", stage, model->nstages);
     }

@@ -323,9 +323,7 @@ heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, cons
     hd_search s = {.m = model};
     void *memory = NULL;
     int first = 0;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(model));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, model, mesh));
     HD_TRY(take_options(&o, options));
     HD_TRY(heddle_mesh_check(mesh));
     s.slack_percent = o.slack_percent;

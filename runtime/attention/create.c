@@ -237,10 +237,7 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     heddle_attention *a = NULL;
     hd_fields fields = {.what = "attention"};
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    heddle_status mine = HD_NEED(out);
-    mine = mine == HEDDLE_OK ? HD_NEED(shape) : mine;
-    mine = mine == HEDDLE_OK ? HD_NEED(mesh) : mine;
-    mine = mine == HEDDLE_OK ? HD_NEED(layout) : mine;
+    heddle_status mine = HD_NEED(out, shape, mesh, layout);
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
     }

@@ -4,8 +4,7 @@
 heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(attention));
+    HD_TRY(HD_NEED(out, attention));
     const heddle_attention *a = attention;
     const hd_moved *way = a->heads.moved;
     heddle_attention_info info = {.method = heddle_attention_method_name(a->problem.options.method),

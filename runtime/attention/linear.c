@@ -106,10 +106,7 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     hd_fields fields;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
     memset(&fields, 0, sizeof fields);
-    heddle_status mine = HD_NEED(out);
-    mine = mine == HEDDLE_OK ? HD_NEED(shape) : mine;
-    mine = mine == HEDDLE_OK ? HD_NEED(mesh) : mine;
-    mine = mine == HEDDLE_OK ? HD_NEED(layout) : mine;
+    heddle_status mine = HD_NEED(out, shape, mesh, layout);
     mine = mine == HEDDLE_OK ? make_alone(&a, comm, shape, mesh, layout, options) : mine;
     if (mine == HEDDLE_OK) {
         tell_fields(&fields, a, mesh, layout);
@@ -153,10 +150,7 @@ heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out
 {
     heddle_status st = HEDDLE_OK;
     hd_linear_problem p;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(out, shape, mesh, layout));
     HD_TRY(hd_linear_problem_make(&p, shape, mesh, layout, options, rank));
     plan(out, &p);
     hd_linear_problem_free(&p);
@@ -190,8 +184,7 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
 {
     const heddle_linear_attention *a = attention;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(attention));
+    HD_TRY(HD_NEED(out, attention));
     static const char *const why[] = {
         "the whole sequence is here: one walk over its chunks",
         "states travel from rank to rank; the work on the own rows comes first, one fold of a state is serial",

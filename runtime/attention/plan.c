@@ -37,10 +37,7 @@ heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const hedd
     heddle_status st = HEDDLE_OK;
     hd_attn_problem problem;
     heddle_attention_options options;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(out, shape, mesh, layout));
     heddle_attention_options_init(&options);
     options.method = HEDDLE_ATTENTION_GATHER_KV; /* takes any axes */
     options.placement = placement;
@@ -57,10 +54,7 @@ heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const
 {
     heddle_status st = HEDDLE_OK;
     hd_attn_problem problem;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(out, shape, mesh, layout));
     HD_TRY(hd_attn_problem_make(&problem, shape, mesh, layout, options, rank));
     hd_attn_plan(out, &problem);
     hd_attn_problem_free(&problem);

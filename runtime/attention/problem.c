@@ -22,8 +22,7 @@ const char *heddle_attention_method_name(heddle_attention_method method)
 heddle_status heddle_attention_method_parse(heddle_attention_method *out, const char *text)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(text));
+    HD_TRY(HD_NEED(out, text));
     for (int i = 0; i < HEDDLE_ATTENTION_METHOD_COUNT; i++) {
         if (strcmp(method_names[i], text) == 0) {
             *out = (heddle_attention_method)i;

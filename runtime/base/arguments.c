@@ -8,6 +8,15 @@ heddle_status hd_need(const void *pointer, const char *function, const char *arg
     return pointer != NULL ? HEDDLE_OK : hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", function, argument);
 }
 
+/* arguments: as they stand in the call, with commas between. */
+heddle_status hd_need_ith(int i, const char *function, const char *arguments)
+{
+    for (; i > 0; i--) {
+        arguments = strchr(arguments, ',') + 2;
+    }
+    return hd_fail(HEDDLE_ERR_ARG, "%s: %.*s is NULL", function, (int)strcspn(arguments, ","), arguments);
+}
+
 /* Sizes of C structs that begin with a size_t are multiples of it: no other number is anybody's sizeof. */
 static heddle_status check_size(size_t given_bytes, size_t known_bytes, size_t first_bytes, const char *name)
 {

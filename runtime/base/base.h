@@ -28,9 +28,23 @@ heddle_status hd_sentence_say(const hd_sentence *kept, heddle_status status);
         }                                                                                                              \
     } while (0)
 
-/* HEDDLE_ERR_ARG "FUNCTION: ARGUMENT is NULL". HD_NEED is for the public functions, whose names callers know. */
+/* HEDDLE_ERR_ARG "FUNCTION: ARGUMENT is NULL". HD_NEED is for the public functions, whose names callers know; of
+ * several arguments the first that is NULL is named. */
 heddle_status hd_need(const void *pointer, const char *function, const char *argument);
-#define HD_NEED(argument) hd_need((argument), __func__, #argument)
+heddle_status hd_need_ith(int i, const char *function, const char *arguments);
+#define HD_NEED(...)                                                                                                   \
+    hd_need_all((const void *const[]){__VA_ARGS__}, sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *),       \
+                __func__, #__VA_ARGS__)
+
+static inline heddle_status hd_need_all(const void *const *pointer, int n, const char *function, const char *arguments)
+{
+    for (int i = 0; i < n; i++) {
+        if (pointer[i] == NULL) {
+            return hd_need_ith(i, function, arguments);
+        }
+    }
+    return HEDDLE_OK;
+}
 
 /* Public structs that grow begin with size_t struct_bytes, which the caller sets to the size it knows. The one rule for
  * all of them: smaller is a caller built with an older header (what it does not know keeps its default, nothing is

@@ -253,8 +253,7 @@ int heddle_block_nparams(const heddle_block *block)
 heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(block));
+    HD_TRY(HD_NEED(out, block));
     if (index < 0 || index >= block->nparams) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
     }

@@ -343,8 +343,7 @@ heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_b
 {
     heddle_status st = HEDDLE_OK;
     heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(block));
+    HD_TRY(HD_NEED(out, block));
     if (block->sharded != NULL) {
         traffic.planned_forward_bytes = block->sharded->planned.forward_bytes;
         traffic.planned_backward_bytes = block->sharded->planned.backward_bytes;

@@ -17,8 +17,7 @@ heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const h
     heddle_status st = HEDDLE_OK;
     heddle_tape *tape = NULL;
     heddle_tape_options taken;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(block));
+    HD_TRY(HD_NEED(out, block));
     heddle_tape_options_init(&taken);
     HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_tape_options, recompute)));
     if (taken.recompute != 0 && taken.recompute != 1) {

@@ -203,8 +203,7 @@ heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const
     if (st != HEDDLE_OK) {
         return st; /* there is nobody to tell */
     }
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, mesh));
 out:
     return group_along(out, comm, mesh, axes, st);
 }
@@ -215,8 +214,7 @@ heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const
     if (st != HEDDLE_OK) {
         return st; /* there is nobody to tell */
     }
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, mesh));
     HD_TRY(heddle_mesh_check(mesh));
     if (axis < 0 || axis >= mesh->naxes) {
         st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);

@@ -33,8 +33,7 @@ static heddle_status check_rank(const heddle_mesh *mesh, int rank)
 heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(coords));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(coords, mesh));
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(check_rank(mesh, rank));
     hd_mesh_coords(coords, mesh, rank);
@@ -63,10 +62,7 @@ heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, cons
 {
     heddle_status st = HEDDLE_OK;
     int coords[HEDDLE_MAX_AXES];
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(out, shape, mesh, layout));
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     HD_TRY(check_rank(mesh, rank));
     hd_mesh_coords(coords, mesh, rank);
@@ -135,10 +131,7 @@ heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_sh
 {
     heddle_status st = HEDDLE_OK;
     heddle_box box;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(layout));
+    HD_TRY(HD_NEED(out, shape, mesh, layout));
     HD_TRY(heddle_layout_box(&box, shape, mesh, layout, rank));
     HD_TRY(hd_order_check(order, shape));
     int64_t elems = heddle_box_elems(&box);

@@ -103,9 +103,7 @@ static heddle_status check_axes(const heddle_layout *layout, const heddle_shape 
 heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(layout));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(layout, shape, mesh));
     HD_TRY(heddle_shape_check(shape));
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(check_axes(layout, shape, mesh));
@@ -341,10 +339,7 @@ heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const he
     heddle_status st = HEDDLE_OK;
     heddle_layout layout;
     hd_scan scan = {"layout", text, text};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(text));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, text, shape, mesh));
     HD_TRY(heddle_shape_check(shape));
     HD_TRY(heddle_mesh_check(mesh));
     HD_TRY(hd_scan_layout(&layout, &scan, shape, mesh));
@@ -387,10 +382,7 @@ heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_lay
 {
     heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(layout));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, layout, shape, mesh));
     HD_TRY(heddle_layout_check(layout, shape, mesh));
     hd_write_layout(&writer, layout, shape, mesh);
     st = hd_writer_end(&writer, "layout");

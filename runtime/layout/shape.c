@@ -241,8 +241,7 @@ heddle_status heddle_shape_parse(heddle_shape *out, const char *text)
     heddle_status st = HEDDLE_OK;
     heddle_shape shape;
     hd_scan scan = {"shape", text, text};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(text));
+    HD_TRY(HD_NEED(out, text));
     HD_TRY(hd_scan_shape(&shape, &scan));
     HD_TRY(hd_scan_end(&scan));
     *out = shape;
@@ -255,8 +254,7 @@ heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text)
     heddle_status st = HEDDLE_OK;
     heddle_mesh mesh;
     hd_scan scan = {"mesh", text, text};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(text));
+    HD_TRY(HD_NEED(out, text));
     HD_TRY(hd_scan_mesh(&mesh, &scan));
     HD_TRY(hd_scan_end(&scan));
     *out = mesh;
@@ -285,8 +283,7 @@ heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shap
 {
     heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
+    HD_TRY(HD_NEED(out, shape));
     HD_TRY(heddle_shape_check(shape));
     hd_write_shape(&writer, shape);
     st = hd_writer_end(&writer, "shape");
@@ -315,8 +312,7 @@ heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh 
 {
     heddle_status st = HEDDLE_OK;
     hd_writer writer = {out, out_bytes, 0, 0};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(mesh));
+    HD_TRY(HD_NEED(out, mesh));
     HD_TRY(heddle_mesh_check(mesh));
     hd_write_mesh(&writer, mesh);
     st = hd_writer_end(&writer, "mesh");

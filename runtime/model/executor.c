@@ -150,9 +150,7 @@ heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, c
     heddle_executor *e = NULL;
     heddle_session_options session;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    st = HD_NEED(out);
-    st = st == HEDDLE_OK ? HD_NEED(schedule) : st;
-    st = st == HEDDLE_OK ? HD_NEED(stages) : st;
+    st = HD_NEED(out, schedule, stages);
     st = st == HEDDLE_OK ? hd_alloc((void **)&e, 1, sizeof *e, "an executor") : st;
     if (st != HEDDLE_OK) {
         heddle_comm_abort(comm, heddle_last_error());
@@ -201,8 +199,7 @@ heddle_block *heddle_executor_block(const heddle_executor *executor, int step)
 heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_executor *executor)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(executor));
+    HD_TRY(HD_NEED(out, executor));
     const heddle_executor_info info = {.nsteps = executor->info.nstages + 1,
                                        .forward_ns = executor->forward_ns,
                                        .backward_ns = executor->backward_ns,
@@ -216,8 +213,7 @@ heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_ex
                                       int backward)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(executor));
+    HD_TRY(HD_NEED(out, executor));
     if (step < 0 || step > executor->info.nstages || (backward && executor->back == NULL)) {
         return hd_fail(HEDDLE_ERR_ARG, "%s step %d of an executor with %d steps%s", backward ? "backward" : "forward",
                        step, executor->info.nstages + 1, executor->back == NULL ? " that goes forward only" : "");

@@ -130,8 +130,7 @@ heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *
     heddle_executor *e = executor;
     heddle_status st;
     HD_TRY(HD_NEED(executor));
-    st = HD_NEED(x);
-    st = st == HEDDLE_OK ? HD_NEED(conditioning) : st;
+    st = HD_NEED(x, conditioning);
     HD_TRY(hd_executor_tell(e, st));
     HD_TRY(heddle_session_rewind(e->session));
     e->forward_ns = 0;
@@ -200,8 +199,7 @@ heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor 
     heddle_executor *e = executor;
     heddle_status st;
     HD_TRY(HD_NEED(executor));
-    st = HD_NEED(dx);
-    st = st == HEDDLE_OK ? HD_NEED(conditioning) : st;
+    st = HD_NEED(dx, conditioning);
     if (st == HEDDLE_OK && (e->tape == NULL || !e->has_forward)) {
         st = hd_fail(HEDDLE_ERR_ARG, "heddle_executor_backward: %s",
                      e->tape == NULL ? "the executor goes forward only (options.backward)" : "there was no forward");

@@ -252,8 +252,7 @@ heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const
     heddle_status st = HEDDLE_OK;
     heddle_bucket *bucket = NULL;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    st = HD_NEED(out);
-    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
+    st = HD_NEED(out, mesh);
     st = st == HEDDLE_OK && nparts > 0 ? HD_NEED(parts) : st;
     st = st == HEDDLE_OK ? hd_alloc((void **)&bucket, 1, sizeof *bucket, "a bucket") : st;
     if (bucket == NULL) {

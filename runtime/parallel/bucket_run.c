@@ -120,8 +120,7 @@ void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream)
 heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(bucket));
+    HD_TRY(HD_NEED(out, bucket));
     heddle_bucket_info all = {.elems = bucket->elems,
                               .own_lo = bucket->own_lo,
                               .own_elems = bucket->own_elems,

@@ -197,10 +197,7 @@ heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *com
     heddle_status st = HEDDLE_OK;
     heddle_dense_pair *pair = NULL;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    st = HD_NEED(out);
-    st = st == HEDDLE_OK ? HD_NEED(shape) : st;
-    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
-    st = st == HEDDLE_OK ? HD_NEED(layout) : st;
+    st = HD_NEED(out, shape, mesh, layout);
     st = st == HEDDLE_OK ? hd_alloc((void **)&pair, 1, sizeof *pair, "a dense pair") : st;
     if (pair == NULL) {
         return hd_comm_agree(comm, st);
@@ -259,8 +256,7 @@ int heddle_dense_pair_nparams(const heddle_dense_pair *pair)
 heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(pair));
+    HD_TRY(HD_NEED(out, pair));
     if (index < 0 || index >= HD_PAIR_PARAMS) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d of a dense pair with %d", index, HD_PAIR_PARAMS);
     }
@@ -272,8 +268,7 @@ out:
 heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(pair));
+    HD_TRY(HD_NEED(out, pair));
     if (pair->options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "a dense pair that is forward only has no gradients");
     }
@@ -334,8 +329,7 @@ heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const hedd
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard_info gather = {.struct_bytes = sizeof gather}, scatter = {.struct_bytes = sizeof scatter};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(pair));
+    HD_TRY(HD_NEED(out, pair));
     HD_TRY(heddle_reshard_get_info(&gather, pair->gather));
     HD_TRY(heddle_reshard_get_info(&scatter, pair->scatter));
     int gathers = pair->options.keep_gathered ? 1 : 2;

@@ -22,8 +22,7 @@ heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const 
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
     if (pair->rows > 0) {
-        HD_TRY(HD_NEED(y));
-        HD_TRY(HD_NEED(x));
+        HD_TRY(HD_NEED(y, x));
     }
     HD_TRY(check_committed(pair, __func__));
     int kept = pair->kept;
@@ -48,8 +47,7 @@ heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, cons
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(pair));
     if (pair->rows > 0) {
-        HD_TRY(HD_NEED(dx));
-        HD_TRY(HD_NEED(dy));
+        HD_TRY(HD_NEED(dx, dy));
     }
     HD_TRY(check_committed(pair, __func__));
     if (pair->options.forward_only) {

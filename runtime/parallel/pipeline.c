@@ -14,8 +14,7 @@ heddle_status heddle_pipeline_create(heddle_pipeline **out, heddle_comm *comm, c
     heddle_status st = HEDDLE_OK;
     heddle_pipeline *pipeline = NULL;
     HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    st = HD_NEED(out);
-    st = st == HEDDLE_OK ? HD_NEED(mesh) : st;
+    st = HD_NEED(out, mesh);
     st = st == HEDDLE_OK ? hd_alloc((void **)&pipeline, 1, sizeof *pipeline, "a pipeline") : st;
     st = st == HEDDLE_OK ? heddle_mesh_check(mesh) : st;
     if (st == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {

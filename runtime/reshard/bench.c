@@ -282,8 +282,7 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
     if (st != HEDDLE_OK) {
         return st; /* there is nobody to tell */
     }
-    st = HD_NEED(out);
-    st = st == HEDDLE_OK ? HD_NEED(line) : st;
+    st = HD_NEED(out, line);
     HD_TRY(hd_comm_agree(comm, st == HEDDLE_OK ? take(&taken, &reshard, options, out) : st));
     HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, &reshard));
     b.info.struct_bytes = sizeof(b.info);

@@ -195,8 +195,7 @@ heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm
     if (own != HEDDLE_OK) {
         return own; /* there is nobody to tell */
     }
-    own = HD_NEED(out);
-    own = own == HEDDLE_OK ? HD_NEED(line) : own;
+    own = HD_NEED(out, line);
     return create(out, comm, line, options, own);
 }
 
@@ -211,11 +210,7 @@ heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, con
         return st; /* there is nobody to tell */
     }
     memset(&line, 0, sizeof line);
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(shape));
-    HD_TRY(HD_NEED(mesh));
-    HD_TRY(HD_NEED(from));
-    HD_TRY(HD_NEED(to));
+    HD_TRY(HD_NEED(out, shape, mesh, from, to));
     HD_TRY(hd_reshard_options_take(&taken, options));
     line = (heddle_reshard_line){*shape, *mesh, *from, *to, taken.from_order, taken.to_order};
 out:

@@ -243,8 +243,7 @@ out:
 heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(reshard));
-    HD_TRY(HD_NEED(done));
+    HD_TRY(HD_NEED(reshard, done));
     st = (reshard->wire != NULL ? reshard->wire->test : hd_plan_test)(reshard, done);
     reshard->is_started &= st == HEDDLE_OK && !*done;
 out:

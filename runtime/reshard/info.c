@@ -89,8 +89,7 @@ void hd_plan_explain(heddle_reshard *plan, const char *before)
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(reshard));
+    HD_TRY(HD_NEED(out, reshard));
     int64_t workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
     for (int p = 0; p < reshard->nphases && reshard->transfer[p] != NULL; p++) {
         hd_transfer_info t;

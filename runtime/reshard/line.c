@@ -19,8 +19,7 @@ heddle_status heddle_reshard_parse(heddle_reshard_line *out, const char *text)
 {
     heddle_status st = HEDDLE_OK;
     heddle_reshard_line line;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(text));
+    HD_TRY(HD_NEED(out, text));
     memset(&line, 0, sizeof line);
     hd_scan scan = {"reshard line", text, text};
     HD_TRY(hd_scan_shape(&line.shape, &scan));
@@ -51,8 +50,7 @@ static void write_side(hd_writer *writer, const heddle_layout *layout, const hed
 heddle_status heddle_reshard_format(char *out, size_t out_bytes, const heddle_reshard_line *line)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(line));
+    HD_TRY(HD_NEED(out, line));
     HD_TRY(heddle_layout_check(&line->from, &line->shape, &line->mesh));
     HD_TRY(heddle_layout_check(&line->to, &line->shape, &line->mesh));
     HD_TRY(hd_order_check(&line->from_order, &line->shape));

@@ -23,9 +23,7 @@ heddle_status heddle_reshard_execute_pooled(heddle_dl_managed **out, heddle_resh
 {
     heddle_status st = HEDDLE_OK;
     heddle_dl_managed *made = NULL;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(reshard));
-    HD_TRY(HD_NEED(pool));
+    HD_TRY(HD_NEED(out, reshard, pool));
     HD_TRY(check(reshard));
     const heddle_shape *shape = &reshard->request.line.shape;
     HD_TRY(heddle_pool_take(&made, pool, shape->dtype, shape->ndim, reshard->request.dst_len));

@@ -21,8 +21,7 @@ heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *co
     hd_pieces pieces[3] = {{0}, {0}, {0}};
     hd_problem problem;
     int at[3] = {0, 0, 0}, npeers = 0;
-    HD_TRY(HD_NEED(count));
-    HD_TRY(HD_NEED(line));
+    HD_TRY(HD_NEED(count, line));
     if (capacity < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_sends: capacity is %d", capacity);
     }

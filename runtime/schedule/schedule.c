@@ -204,8 +204,7 @@ heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note)
 heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(schedule));
+    HD_TRY(HD_NEED(out, schedule));
     const heddle_schedule_info info = {.model = schedule->model,
                                        .shape = schedule->shape,
                                        .mesh = schedule->mesh,
@@ -227,8 +226,7 @@ out:
 heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule, int stage)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(schedule));
+    HD_TRY(HD_NEED(out, schedule));
     if (stage < 0 || stage >= schedule->period * schedule->repeat) {
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a schedule with %d stages", stage,
                        schedule->period * schedule->repeat);
@@ -263,8 +261,7 @@ out:
 heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(schedule));
+    HD_TRY(HD_NEED(out, schedule));
     if (edge < 0 || edge > schedule->period * schedule->repeat) {
         return hd_fail(HEDDLE_ERR_ARG, "edge %d of a schedule with %d edges", edge,
                        schedule->period * schedule->repeat + 1);

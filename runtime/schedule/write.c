@@ -129,8 +129,7 @@ static heddle_status save(const heddle_schedule *schedule, const char *path)
 heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(schedule));
-    HD_TRY(HD_NEED(path));
+    HD_TRY(HD_NEED(schedule, path));
     if (path[0] == '\0') {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_schedule_save: path is empty");
     }

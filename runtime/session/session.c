@@ -223,8 +223,7 @@ static void count_late(heddle_session_counters *counters, const heddle_session *
 heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(session));
+    HD_TRY(HD_NEED(out, session));
     heddle_session_counters counters = session->counters;
     count_late(&counters, session);
     st = hd_struct_give(out, &counters, HD_STRUCT(heddle_session_counters, enters));
@@ -235,8 +234,7 @@ out:
 heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index)
 {
     heddle_status st;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(session));
+    HD_TRY(HD_NEED(out, session));
     const int64_t first = session->nrecords > HD_SESSION_RECORDS ? session->nrecords - HD_SESSION_RECORDS : 0;
     if (index < first || index >= session->nrecords) {
         return hd_fail(HEDDLE_ERR_ARG, "record %d was asked for; records %lld to %lld are kept", index,

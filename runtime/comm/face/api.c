@@ -70,8 +70,7 @@ static heddle_status begin(heddle_comm *comm, const char *call)
 heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(comm));
+    HD_TRY(HD_NEED(out, comm));
     hd_device *device = space == HEDDLE_SPACE_DEVICE ? hd_comm_device(comm) : NULL;
     HD_TRY(hd_comm_need_space(comm, space, device != NULL ? device->number : 0, "a buffer"));
     HD_TRY(begin(comm, "buffer alloc"));
@@ -116,8 +115,7 @@ heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struc
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm)); /* else there is nobody to tell */
     HD_TRY(hd_group_owned(comm->group, "lend nccl"));
-    heddle_status mine = HD_NEED(device);
-    mine = mine == HEDDLE_OK ? HD_NEED(borrowed) : mine;
+    heddle_status mine = HD_NEED(device, borrowed);
     comm->lent = borrowed;
     st = hd_comm_attach(comm, device, HEDDLE_WIRE_NCCL, NULL, mine);
     comm->lent = NULL; /* its library has it, or nobody */
@@ -173,8 +171,7 @@ heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *r
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
     if (bytes > 0) {
-        HD_TRY(HD_NEED(send));
-        HD_TRY(HD_NEED(recv));
+        HD_TRY(HD_NEED(send, recv));
     }
     HD_TRY(begin(comm, "allgather"));
     st = hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);

@@ -19,8 +19,7 @@ heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddl
     hd_fault *fault = NULL;
     const char *inner = NULL;
     heddle_comm *comm = NULL;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(where));
+    HD_TRY(HD_NEED(out, where));
     HD_TRY(hd_fault_parse(&fault, where, &inner));
     HD_TRY(open_inner(&comm, inner, options));
     if (fault != NULL) {
@@ -37,8 +36,7 @@ heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int
                                const heddle_comm_options *options)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(key));
+    HD_TRY(HD_NEED(out, key));
     if (key[0] == 0 || size < 1 || rank < 0 || rank >= size) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "heddle_comm_join: rank %d of %d, key '%s': wanted a rank below the size, and a key", rank, size,

@@ -128,8 +128,7 @@ heddle_status heddle_pool_create(heddle_pool **out, heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     heddle_pool *pool = NULL;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(comm));
+    HD_TRY(HD_NEED(out, comm));
     HD_TRY(hd_group_owned(comm->group, "pool create"));
     HD_TRY(hd_alloc((void **)&pool, 1, sizeof *pool, "a pool"));
     pool->comm = comm->root;
@@ -257,8 +256,7 @@ heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddl
     heddle_status st = HEDDLE_OK;
     size_t bytes = 0;
     hd_pooled *block = NULL;
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(pool));
+    HD_TRY(HD_NEED(out, pool));
     HD_TRY(ndim != 0 ? HD_NEED(len) : HEDDLE_OK);
     HD_TRY(check(&bytes, pool, dtype, ndim, len));
     take_back(pool, NULL);

@@ -248,8 +248,7 @@ heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed
     heddle_status st = HEDDLE_OK;
     heddle_comm_options options;
     meeting b = {.options = &options, .listener = -1};
-    HD_TRY(HD_NEED(out));
-    HD_TRY(HD_NEED(borrowed));
+    HD_TRY(HD_NEED(out, borrowed));
     HD_TRY(hd_options_check(&options, given));
     HD_TRY(check(&options));
     b.deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
