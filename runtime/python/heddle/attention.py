@@ -15,7 +15,7 @@ from ._library import check, lib, made
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import numbered
-from .reshard import NUMPY
+from .reshard import NUMPY, check_array
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -131,13 +131,7 @@ class _Sharded:
         return self._forwards
 
     def _place(self, name: str, array: Any, heads: int, width: int) -> Place:
-        wanted = self.local_shape(heads, width)
-        if str(array.dtype) not in NUMPY[self.line.dtype]:
-            raise ArgumentError(f"{self.text}: {name} is of {array.dtype}, wanted "
-                                f"{' or '.join(NUMPY[self.line.dtype])}")
-        if array.shape != wanted:
-            raise ArgumentError(f"{self.text}: {name} has the shape {array.shape}, rank {self.comm.rank} wants "
-                                f"{wanted}")
+        check_array(self.text, self.line.dtype, self.comm.rank, name, array, self.local_shape(heads, width))
         strides = [stride // array.itemsize for stride in array.strides]
         return array.__array_interface__["data"][0], strides
 

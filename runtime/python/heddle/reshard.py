@@ -21,6 +21,14 @@ NUMPY = {"f64": ("float64",), "f32": ("float32",), "f16": ("float16",), "bf16": 
          "i32": ("int32",), "i8": ("int8",), "u8": ("uint8",), "bool": ("bool",)}
 
 
+def check_array(text: str, dtype: str, rank: int, name: str, array: Any, shape: Tuple[int, ...]) -> None:
+    """Raises ArgumentError unless the array is of the dtype and of the shape that the rank wants."""
+    if str(array.dtype) not in NUMPY[dtype]:
+        raise ArgumentError(f"{text}: {name} is of {array.dtype}, wanted {' or '.join(NUMPY[dtype])}")
+    if array.shape != shape:
+        raise ArgumentError(f"{text}: {name} has the shape {array.shape}, rank {rank} wants {shape}")
+
+
 @dataclass(frozen=True)
 class ReshardInfo:
     """What a plan does, of this rank; see heddle_reshard_info in heddle/reshard.h."""
@@ -183,12 +191,7 @@ class Reshard:
 
     def _fit(self, name: str, array: Any, is_dense: bool, shape: Tuple[int, ...],
              strides: Optional[Tuple[int, ...]]) -> None:
-        if str(array.dtype) not in NUMPY[self.line.dtype]:
-            raise ArgumentError(f"{self.line.text}: {name} is of {array.dtype}, wanted "
-                                f"{' or '.join(NUMPY[self.line.dtype])}")
-        if array.shape != shape:
-            raise ArgumentError(f"{self.line.text}: {name} has the shape {array.shape}, rank "
-                                f"{self.comm.rank} wants {shape}")
+        check_array(self.line.text, self.line.dtype, self.comm.rank, name, array, shape)
         if is_dense if strides is None else self._agree(array, strides):
             return
         wanted = "a dense array" if strides is None else f"strides of {strides} elements"
