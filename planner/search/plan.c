@@ -294,9 +294,7 @@ out:
 void heddle_plan_options_init(heddle_plan_options *options)
 {
     if (options != NULL) {
-        memset(options, 0, sizeof *options);
-        options->struct_bytes = sizeof *options;
-        options->slack_percent = DEFAULT_SLACK_PERCENT;
+        *options = (heddle_plan_options){.struct_bytes = sizeof *options, .slack_percent = DEFAULT_SLACK_PERCENT};
     }
 }
 

@@ -38,8 +38,7 @@ out:
 void heddle_attention_options_init(heddle_attention_options *options)
 {
     if (options != NULL) {
-        memset(options, 0, sizeof *options);
-        options->struct_bytes = sizeof *options;
+        *options = (heddle_attention_options){.struct_bytes = sizeof *options};
     }
 }
 

@@ -199,27 +199,21 @@ out:
 
 heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes)
 {
-    heddle_status st = HD_NEED(comm);
-    if (st != HEDDLE_OK) {
-        return st; /* there is nobody to tell */
-    }
-    HD_TRY(HD_NEED(out, mesh));
-out:
-    return group_along(out, comm, mesh, axes, st);
+    heddle_status st = HD_NEED(comm); /* else there is nobody to tell */
+    return st == HEDDLE_OK ? group_along(out, comm, mesh, axes, HD_NEED(out, mesh)) : st;
 }
 
 heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, int axis)
 {
-    heddle_status st = HD_NEED(comm);
+    heddle_status st = HD_NEED(comm); /* else there is nobody to tell */
     if (st != HEDDLE_OK) {
-        return st; /* there is nobody to tell */
+        return st;
     }
-    HD_TRY(HD_NEED(out, mesh));
-    HD_TRY(heddle_mesh_check(mesh));
-    if (axis < 0 || axis >= mesh->naxes) {
+    st = HD_NEED(out, mesh);
+    st = st == HEDDLE_OK ? heddle_mesh_check(mesh) : st;
+    if (st == HEDDLE_OK && (axis < 0 || axis >= mesh->naxes)) {
         st = hd_fail(HEDDLE_ERR_ARG, "axis %d of a mesh with %d axes", axis, mesh->naxes);
     }
-out:
     return group_along(out, comm, mesh, st == HEDDLE_OK ? 1u << axis : 0, st);
 }
 

@@ -169,18 +169,20 @@ static void list_names(char out[HEDDLE_MAX_DIMS * HEDDLE_NAME_BYTES], const hedd
     }
 }
 
-static heddle_status scan_dim(int *dim, hd_scan *scan, const heddle_shape *shape)
+/* One of the shape's dims, or without a shape of the mesh's axes; *at: where its name stands. */
+static heddle_status scan_known(int *index, const char **at, hd_scan *scan, const heddle_shape *shape,
+                                const heddle_mesh *mesh)
 {
     char name[HEDDLE_NAME_BYTES], names[HEDDLE_MAX_DIMS * HEDDLE_NAME_BYTES];
-    const char *at = NULL;
-    heddle_status st = hd_scan_name(name, &at, scan, "a dim name");
+    heddle_status st = hd_scan_name(name, at, scan, shape ? "a dim name" : "an axis name");
     if (st != HEDDLE_OK) {
         return st;
     }
-    *dim = heddle_dim_index(shape, name);
-    if (*dim < 0) {
-        list_names(names, shape, NULL);
-        return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "unknown dim '%s' (dims: %s)", name, names);
+    *index = shape ? heddle_dim_index(shape, name) : heddle_axis_index(mesh, name);
+    if (*index < 0) {
+        list_names(names, shape, mesh);
+        return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, *at, "unknown %s '%s' (%s: %s)", shape ? "dim" : "axis", name,
+                            shape ? "dims" : "axes", names);
     }
     return HEDDLE_OK;
 }
@@ -195,19 +197,13 @@ typedef struct layout_draft {
 
 static heddle_status scan_axis(int *axis, layout_draft *draft, hd_scan *scan, const heddle_mesh *mesh)
 {
-    char name[HEDDLE_NAME_BYTES], names[HEDDLE_MAX_DIMS * HEDDLE_NAME_BYTES];
     const char *at = NULL;
-    heddle_status st = hd_scan_name(name, &at, scan, "an axis name");
+    heddle_status st = scan_known(axis, &at, scan, NULL, mesh);
     if (st != HEDDLE_OK) {
         return st;
     }
-    *axis = heddle_axis_index(mesh, name);
-    if (*axis < 0) {
-        list_names(names, NULL, mesh);
-        return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "unknown axis '%s' (axes: %s)", name, names);
-    }
     if (draft->taken[*axis]) {
-        return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "axis '%s' appears twice", name);
+        return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "axis '%s' appears twice", mesh->axis[*axis].name);
     }
     draft->taken[*axis] = 1;
     return HEDDLE_OK;
@@ -235,8 +231,9 @@ static heddle_status scan_entry(layout_draft *draft, hd_scan *scan, const heddle
 {
     heddle_status st = HEDDLE_OK;
     int dim = HEDDLE_PARTIAL, axis = 0;
+    const char *at = NULL;
     if (!hd_scan_accept(scan, "sum")) {
-        HD_TRY(scan_dim(&dim, scan, shape));
+        HD_TRY(scan_known(&dim, &at, scan, shape, NULL));
     }
     HD_TRY(hd_scan_expect(scan, "@", dim == HEDDLE_PARTIAL ? "after 'sum'" : "after the dim's name"));
     HD_TRY(scan_axis(&axis, draft, scan, mesh));
@@ -310,9 +307,9 @@ heddle_status hd_scan_order(heddle_order *out, hd_scan *scan, const heddle_shape
     const char *start = scan->at;
     do {
         hd_scan_space(scan);
-        const char *at = scan->at;
+        const char *at = NULL;
         int dim = 0;
-        heddle_status st = scan_dim(&dim, scan, shape);
+        heddle_status st = scan_known(&dim, &at, scan, shape, NULL);
         if (st != HEDDLE_OK) {
             return st;
         }

@@ -17,9 +17,7 @@ static const int64_t HD_BUCKET_MAX_ELEMS = ((int64_t)1 << 62) / (int64_t)sizeof(
 void heddle_bucket_options_init(heddle_bucket_options *options)
 {
     if (options != NULL) {
-        memset(options, 0, sizeof *options);
-        options->struct_bytes = sizeof *options;
-        options->shard_axis = -1;
+        *options = (heddle_bucket_options){.struct_bytes = sizeof *options, .shard_axis = -1};
     }
 }
 

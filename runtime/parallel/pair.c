@@ -9,9 +9,7 @@
 void heddle_dense_pair_options_init(heddle_dense_pair_options *options)
 {
     if (options != NULL) {
-        memset(options, 0, sizeof *options);
-        options->struct_bytes = sizeof *options;
-        options->activation = HEDDLE_ACTIVATION_GELU;
+        *options = (heddle_dense_pair_options){.struct_bytes = sizeof *options, .activation = HEDDLE_ACTIVATION_GELU};
     }
 }
 

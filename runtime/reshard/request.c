@@ -7,8 +7,7 @@
 void heddle_reshard_options_init(heddle_reshard_options *options)
 {
     if (options != NULL) {
-        memset(options, 0, sizeof *options);
-        options->struct_bytes = sizeof *options;
+        *options = (heddle_reshard_options){.struct_bytes = sizeof *options};
     }
 }
 

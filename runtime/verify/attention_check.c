@@ -44,9 +44,7 @@ static int is_there(const run *r, int which)
 
 static void complain(run *r, const judge_error *error)
 {
-    if (r->problem[0] == 0 && judge_is_wrong(error)) {
-        judge_sentence(r->problem, ATTENTION_PROBLEM_BYTES, error, heddle_comm_rank(r->comm));
-    }
+    judge_complain(r->problem, ATTENTION_PROBLEM_BYTES, error, heddle_comm_rank(r->comm));
 }
 
 /* --- tolerances --------------------------------------------------------------------------------------------------- */

@@ -63,15 +63,13 @@ void judge_identity(judge_error *error, heddle_dtype dtype, double sum, double o
     }
 }
 
-int judge_is_wrong(const judge_error *error)
-{
-    return !(error->worst <= error->allowed);
-}
-
-void judge_sentence(char *out, size_t bytes, const judge_error *error, int rank)
+void judge_complain(char *out, size_t bytes, const judge_error *error, int rank)
 {
     char place[96] = "";
     const int64_t *i = error->index;
+    if (out[0] != 0 || error->worst <= error->allowed) {
+        return;
+    }
     if (i[0] >= 0) {
         snprintf(place, sizeof place, "[%lld %lld %lld %lld]", (long long)i[0], (long long)i[1], (long long)i[2],
                  (long long)i[3]);

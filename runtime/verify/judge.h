@@ -27,9 +27,9 @@ void judge_element(judge_error *error, heddle_dtype dtype, double got, double wa
                    const int64_t index[JUDGE_DIMS]);
 /* Two sums over all ranks that have to be equal; size: of absolute terms. Results were rounded to the dtype. */
 void judge_identity(judge_error *error, heddle_dtype dtype, double sum, double other, double size);
-int judge_is_wrong(const judge_error *error);
-/* "rank 3: dq[1 36 5 15] is 0.25, the reference says 0.5: off by 0.25, allowed are 2e-07 (...)" */
-void judge_sentence(char *out, size_t bytes, const judge_error *error, int rank);
+/* out gets a sentence where the error is more than what is allowed, and the first of several stays:
+ * "rank 3: dq[1 36 5 15] is 0.25, the reference says 0.5: off by 0.25, allowed are 2e-07 (...)" */
+void judge_complain(char *out, size_t bytes, const judge_error *error, int rank);
 
 /* out gets a sentence unless `calls` calls moved what was planned for each, as the object says and without one. */
 void judge_counts(char *out, size_t bytes, int rank, int calls, const heddle_attention_traffic *measured,

@@ -27,9 +27,7 @@ typedef struct check {
 
 static void complain(check *k, const judge_error *error)
 {
-    if (k->problem[0] == 0 && judge_is_wrong(error)) {
-        judge_sentence(k->problem, LINEAR_PROBLEM_BYTES, error, heddle_comm_rank(k->comm));
-    }
+    judge_complain(k->problem, LINEAR_PROBLEM_BYTES, error, heddle_comm_rank(k->comm));
 }
 
 /* --- tolerances --------------------------------------------------------------------------------------------------- */
