@@ -85,7 +85,7 @@ typedef struct hd_core {
     void *travel[2];       /* blocks in hand */
     struct hd_held *held;  /* [nranks] scratch: those that are lent */
     void *sum[3];          /* partial sums: the one being made, the next one, the one that arrives */
-    void *method;          /* what the method keeps besides */
+    void *method;          /* what the method keeps besides, zeroed before create and freed behind destroy */
     const void *e, *f;     /* projections */
     void *de, *df;
 } hd_core;
@@ -112,6 +112,7 @@ typedef struct hd_core_method {
     heddle_status (*forward)(hd_core *core, const hd_core_forward *x);
     heddle_status (*backward)(hd_core *core, const hd_core_backward *x);
     void (*destroy)(hd_core *core);
+    size_t method_bytes; /* of core->method */
 } hd_core_method;
 
 extern const hd_core_method hd_core_ring;

@@ -41,9 +41,7 @@ static heddle_status take_state(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    gather_state *state = NULL;
-    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "a gathering attention"));
-    state = core->method;
+    gather_state *state = core->method;
     HD_TRY(join_rows(state, core));
     state->core = *core;
     state->core.scratch = state->core.wide = NULL;
@@ -99,9 +97,6 @@ out:
 static void gather_destroy(hd_core *core)
 {
     gather_state *state = core->method;
-    if (state == NULL) {
-        return;
-    }
     heddle_reshard_destroy(state->gather);
     heddle_reshard_destroy(state->home);
     HD_FREE_ALL(state->rows[1].seg, state->core.scratch, state->core.wide);
@@ -109,7 +104,6 @@ static void gather_destroy(hd_core *core)
         heddle_buffer_free(core->comm, state->kv);
         heddle_buffer_free(core->comm, state->dkv);
     }
-    hd_free(state);
 }
 
 static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)
@@ -145,4 +139,5 @@ out:
     return st;
 }
 
-const hd_core_method hd_core_gather = {gather_create, gather_forward, gather_backward, gather_destroy};
+const hd_core_method hd_core_gather = {gather_create, gather_forward, gather_backward, gather_destroy,
+                                       sizeof(gather_state)};

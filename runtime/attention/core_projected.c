@@ -21,9 +21,7 @@ static heddle_status take_state(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    projected_state *state = NULL;
-    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "a projected attention"));
-    state = core->method;
+    projected_state *state = core->method;
     state->m = p->options.projected_length;
     state->elems = 2 * core->kv_heads * p->batch * state->m * p->width;
     int64_t own = core->rows[core->rank].rows, bytes = state->elems * p->real_bytes;
@@ -71,9 +69,6 @@ out:
 static void projected_destroy(hd_core *core)
 {
     projected_state *state = core->method;
-    if (state == NULL) {
-        return;
-    }
     heddle_reshard_destroy(state->add);
     void *shared[] = {state->kv, state->part, state->dkv};
     for (int i = 0; i < 3; i++) {
@@ -83,7 +78,7 @@ static void projected_destroy(hd_core *core)
             hd_free(shared[i]);
         }
     }
-    HD_FREE_ALL(state->wide, state->wide_e[0], state->wide_e[1], state->de, state);
+    HD_FREE_ALL(state->wide, state->wide_e[0], state->wide_e[1], state->de);
 }
 
 static heddle_status add_up(hd_core *core, void *out)
@@ -303,4 +298,5 @@ out:
     return st;
 }
 
-const hd_core_method hd_core_projected = {projected_create, projected_forward, projected_backward, projected_destroy};
+const hd_core_method hd_core_projected = {projected_create, projected_forward, projected_backward, projected_destroy,
+                                          sizeof(projected_state)};

@@ -17,9 +17,7 @@ static heddle_status take_state(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    rsa_state *state = NULL;
-    HD_TRY(hd_alloc(&core->method, 1, sizeof *state, "an rsa"));
-    state = core->method;
+    rsa_state *state = core->method;
     HD_TRY(hd_alloc((void **)&state->at, (size_t)core->nranks, sizeof(int64_t), "an rsa"));
     for (int i = 0; i < core->nranks; i++) {
         state->at[i] = state->columns;
@@ -58,9 +56,7 @@ static void rsa_destroy(hd_core *core)
 {
     rsa_state *state = core->method;
     hd_ring_destroy(core);
-    if (state != NULL) {
-        HD_FREE_ALL(state->p, state->dp, state->at, state);
-    }
+    HD_FREE_ALL(state->p, state->dp, state->at);
 }
 
 /* One round of one of the rings: every head and sample against the rows of a member. */
@@ -299,4 +295,4 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     return st == HEDDLE_OK ? hd_ring_regain(core, backward_rounds(core, x)) : st;
 }
 
-const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy};
+const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy, sizeof(rsa_state)};

@@ -185,6 +185,9 @@ static heddle_status make_core(heddle_attention *a, heddle_status mine)
     if (mine == HEDDLE_OK) {
         mine = hd_core_take_room(core, hd_core_most_rows(core));
     }
+    if (mine == HEDDLE_OK && a->method->method_bytes > 0) {
+        mine = hd_alloc(&core->method, 1, a->method->method_bytes, "an attention");
+    }
     HD_TRY(hd_comm_agree(a->comm, mine));
     a->core_made = 1;
     HD_TRY(a->method->create(core));
@@ -293,7 +296,7 @@ void heddle_attention_destroy(heddle_attention *attention)
     if (attention->core_made) {
         attention->method->destroy(&attention->core);
     }
-    HD_FREE_ALL(attention->sources, attention->core.scratch, attention->core.wide);
+    HD_FREE_ALL(attention->sources, attention->core.scratch, attention->core.wide, attention->core.method);
     hd_heads_destroy(&attention->heads);
     free_memory(attention);
     for (int i = 0; i < 2; i++) {
