@@ -41,13 +41,7 @@ void hd_channel_destroy(hd_channel *c)
         hd_channel_leave(c);
     }
     hd_link_destroy(c->link);
-    hd_free(c->component);
-    hd_free(c->src_at);
-    hd_free(c->dst_at);
-    hd_free(c->moved);
-    hd_free(c->sent);
-    hd_free(c->reach_of);
-    hd_free(c);
+    HD_FREE_ALL(c->component, c->src_at, c->dst_at, c->moved, c->sent, c->reach_of, c);
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */

@@ -175,9 +175,7 @@ void hd_transfer_destroy(hd_transfer *t)
     if (t->stage != NULL) {
         heddle_buffer_free(t->channel->comm, t->stage);
     }
-    hd_free(t->send.part);
-    hd_free(t->recv.part);
-    hd_free(t);
+    HD_FREE_ALL(t->send.part, t->recv.part, t);
 }
 
 static heddle_status build(hd_transfer *t)

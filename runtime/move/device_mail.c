@@ -244,9 +244,7 @@ heddle_status hd_device_mail_create(hd_device_mail **out, heddle_comm *comm, con
         m.mail->letters.deadline_ms = spec->deadline_ms;
         st = make(&m);
     }
-    hd_free(m.before);
-    hd_free(m.after);
-    hd_free(m.part_at);
+    HD_FREE_ALL(m.before, m.after, m.part_at);
     if (st != HEDDLE_OK) {
         hd_device_mail_destroy(m.mail);
         m.mail = NULL;
@@ -264,17 +262,8 @@ void hd_device_mail_destroy(hd_device_mail *mail)
     hd_device_list_free(&mail->before);
     hd_device_list_free(&mail->after);
     mail->device->library->free(mail->stage, mail->device->number);
-    hd_free(mail->letters.send);
-    hd_free(mail->letters.recv);
-    hd_free(mail->send_at);
-    hd_free(mail->recv_at);
-    hd_free(mail->send_packed);
-    hd_free(mail->recv_packed);
-    hd_free(mail->send_to);
-    hd_free(mail->sum);
-    hd_free(mail->term_at);
-    hd_free(mail->term);
-    hd_free(mail);
+    HD_FREE_ALL(mail->letters.send, mail->letters.recv, mail->send_at, mail->recv_at, mail->send_packed,
+                mail->recv_packed, mail->send_to, mail->sum, mail->term_at, mail->term, mail);
 }
 
 void hd_device_mail_get_info(hd_device_mail_info *out, const hd_device_mail *mail)

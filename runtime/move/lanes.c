@@ -5,9 +5,7 @@
 
 void hd_lanes_free(hd_lanes *lanes)
 {
-    hd_free(lanes->lane);
-    hd_free(lanes->load);
-    hd_free(lanes->group);
+    HD_FREE_ALL(lanes->lane, lanes->load, lanes->group);
     memset(lanes, 0, sizeof *lanes);
 }
 

@@ -109,9 +109,7 @@ heddle_status hd_lanes_build(hd_lanes *out, const hd_copy *copy, const int *peer
         }
     }
 out:
-    hd_free(walked);
-    hd_free(order);
-    hd_free(taken);
+    HD_FREE_ALL(walked, order, taken);
     if (st != HEDDLE_OK) {
         hd_lanes_free(out);
     }

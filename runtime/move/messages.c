@@ -37,9 +37,7 @@ out:
 
 static void survey_free(side_plan *side)
 {
-    hd_free(side->copy);
-    hd_free(side->peer);
-    hd_free(side->index);
+    HD_FREE_ALL(side->copy, side->peer, side->index);
 }
 
 /* Append one side's messages; through staging when `stage` is asked for. */
@@ -175,11 +173,7 @@ void hd_mail_free(hd_mail *mail)
     if (mail->exchange != NULL) {
         hd_exchange_destroy(mail->exchange);
     }
-    hd_free(mail->message);
-    hd_free(mail->message_bytes);
-    hd_free(mail->recv_offset);
-    hd_free(mail->send_stage);
-    hd_free(mail->recv_stage);
+    HD_FREE_ALL(mail->message, mail->message_bytes, mail->recv_offset, mail->send_stage, mail->recv_stage);
     hd_lanes_free(&mail->pack);
     hd_lanes_free(&mail->unpack);
     memset(mail, 0, sizeof *mail);

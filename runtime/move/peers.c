@@ -84,11 +84,7 @@ out:
 
 static void free_peers(hd_peers *p)
 {
-    hd_free(p->served);
-    hd_free(p->movers);
-    hd_free(p->tell);
-    hd_free(p->hear);
-    hd_free(p->uses);
+    HD_FREE_ALL(p->served, p->movers, p->tell, p->hear, p->uses);
     memset(p, 0, sizeof *p);
 }
 

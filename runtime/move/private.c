@@ -232,9 +232,6 @@ void hd_private_free(hd_private *p)
         hd_lanes_free(&p->direct[i]);
         hd_lanes_free(&p->staged[i]);
     }
-    hd_free(p->from);
-    hd_free(p->direct);
-    hd_free(p->staged);
-    hd_free(p->copy);
+    HD_FREE_ALL(p->from, p->direct, p->staged, p->copy);
     memset(p, 0, sizeof *p);
 }

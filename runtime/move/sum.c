@@ -159,8 +159,6 @@ void hd_sums_run(hd_transfer *t, void *array)
 
 void hd_sums_free(hd_sums *sums)
 {
-    hd_free(sums->sum);
-    hd_free(sums->term);
-    hd_free(sums->row);
+    HD_FREE_ALL(sums->sum, sums->term, sums->row);
     memset(sums, 0, sizeof *sums);
 }

@@ -109,13 +109,7 @@ void hd_group_free(hd_group *g)
         munmap((void *)g->awake, HD_PAGE);
     }
     pthread_mutex_destroy(&g->lock);
-    hd_free(g->lock_fd);
-    hd_free(g->life);
-    hd_free(g->pid);
-    hd_free(g->window);
-    hd_free(g->control);
-    hd_free(g->rank);
-    hd_free(g);
+    HD_FREE_ALL(g->lock_fd, g->life, g->pid, g->window, g->control, g->rank, g);
 }
 
 void hd_group_leave(hd_group *group)
