@@ -112,7 +112,8 @@ typedef struct hd_core_method {
     heddle_status (*forward)(hd_core *core, const hd_core_forward *x);
     heddle_status (*backward)(hd_core *core, const hd_core_backward *x);
     void (*destroy)(hd_core *core);
-    size_t method_bytes; /* of core->method */
+    heddle_status (*take)(hd_core *core); /* before create: this rank's memory; NULL: create does all */
+    size_t method_bytes;                  /* of core->method; 0 without take */
 } hd_core_method;
 
 extern const hd_core_method hd_core_ring;

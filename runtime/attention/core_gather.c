@@ -7,6 +7,7 @@
 typedef struct gather_state {
     hd_core core;                  /* members: own queries, all keys */
     hd_row_set rows[2];            /* of these */
+    int64_t *length;               /* [nranks] rows of the members */
     heddle_reshard *gather, *home; /* NULL: one rank */
     void *kv;                      /* storage [2][kv_heads][batch][all rows][width]; the caller's with one rank */
     void *dkv;                     /* real */
@@ -37,11 +38,12 @@ out:
     return st;
 }
 
-static heddle_status take_state(hd_core *core)
+static heddle_status gather_take(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
     gather_state *state = core->method;
+    HD_TRY(hd_alloc((void **)&state->length, (size_t)core->nranks, sizeof(int64_t), "a gathering attention"));
     HD_TRY(join_rows(state, core));
     state->core = *core;
     state->core.scratch = state->core.wide = NULL;
@@ -69,28 +71,22 @@ static heddle_status gather_create(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    heddle_status mine = take_state(core);
-    int64_t *length = NULL;
-    if (core->comm == NULL) {
-        return mine;
-    }
-    if (mine == HEDDLE_OK) {
-        mine = hd_alloc((void **)&length, (size_t)core->nranks, sizeof(int64_t), "a gathering attention");
-    }
-    HD_TRY(hd_comm_agree(core->comm, mine));
     gather_state *state = core->method;
+    if (core->comm == NULL) {
+        return HEDDLE_OK;
+    }
     for (int i = 0; i < core->nranks; i++) {
-        length[i] = core->rows[i].rows;
+        state->length[i] = core->rows[i].rows;
     }
     const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->rows[1].rows, p->width};
-    const hd_side_blocks by_rows = {2, length}, whole = {HEDDLE_REPLICATED, NULL}, partial = {HEDDLE_PARTIAL, NULL};
+    const hd_side_blocks by_rows = {2, state->length}, whole = {HEDDLE_REPLICATED, NULL},
+                         partial = {HEDDLE_PARTIAL, NULL};
     HD_TRY(hd_reshard_of_heads(&state->gather, core->comm, p->dtype, extent, &by_rows, &whole, p->options.deadline_ms));
     if (!p->options.forward_only) {
         HD_TRY(
             hd_reshard_of_heads(&state->home, core->comm, p->real, extent, &partial, &by_rows, p->options.deadline_ms));
     }
 out:
-    hd_free(length);
     return st;
 }
 
@@ -99,7 +95,7 @@ static void gather_destroy(hd_core *core)
     gather_state *state = core->method;
     heddle_reshard_destroy(state->gather);
     heddle_reshard_destroy(state->home);
-    HD_FREE_ALL(state->rows[1].seg, state->core.scratch, state->core.wide);
+    HD_FREE_ALL(state->length, state->rows[1].seg, state->core.scratch, state->core.wide);
     if (core->comm != NULL) {
         heddle_buffer_free(core->comm, state->kv);
         heddle_buffer_free(core->comm, state->dkv);
@@ -139,5 +135,5 @@ out:
     return st;
 }
 
-const hd_core_method hd_core_gather = {gather_create, gather_forward, gather_backward, gather_destroy,
-                                       sizeof(gather_state)};
+const hd_core_method hd_core_gather = {gather_create,  gather_forward, gather_backward,
+                                       gather_destroy, gather_take,    sizeof(gather_state)};

@@ -17,7 +17,7 @@ typedef struct projected_state {
     int64_t elems, m;
 } projected_state;
 
-static heddle_status take_state(hd_core *core)
+static heddle_status projected_take(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
@@ -53,12 +53,10 @@ static heddle_status projected_create(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
-    heddle_status mine = take_state(core);
-    if (core->comm == NULL) {
-        return mine;
-    }
-    HD_TRY(hd_comm_agree(core->comm, mine));
     projected_state *state = core->method;
+    if (core->comm == NULL) {
+        return HEDDLE_OK;
+    }
     const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->m, p->width};
     const hd_side_blocks whole = {HEDDLE_REPLICATED, NULL}, partial = {HEDDLE_PARTIAL, NULL};
     HD_TRY(hd_reshard_of_heads(&state->add, core->comm, p->real, extent, &partial, &whole, p->options.deadline_ms));
@@ -298,5 +296,5 @@ out:
     return st;
 }
 
-const hd_core_method hd_core_projected = {projected_create, projected_forward, projected_backward, projected_destroy,
-                                          sizeof(projected_state)};
+const hd_core_method hd_core_projected = {projected_create,  projected_forward, projected_backward,
+                                          projected_destroy, projected_take,    sizeof(projected_state)};

@@ -13,7 +13,7 @@ typedef struct rsa_state {
     int64_t columns;
 } rsa_state;
 
-static heddle_status take_state(hd_core *core)
+static heddle_status rsa_take(hd_core *core)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
@@ -38,18 +38,13 @@ out:
 
 static heddle_status rsa_create(hd_core *core)
 {
-    heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = core->problem;
     int64_t a_row = core->kv_heads * p->batch * p->width;
     int back = !p->options.forward_only;
     const int64_t bytes_a_row[HD_HOPS] = {[HD_TRAVEL] = a_row * p->elem_bytes,
                                           [HD_SUMS] = back ? a_row * p->real_bytes : 0,
                                           [HD_SPREAD] = back && p->options.rsa_all_reduce ? a_row * p->real_bytes : 0};
-    heddle_status mine = take_state(core);
-    HD_TRY(core->comm != NULL ? hd_comm_agree(core->comm, mine) : mine);
-    HD_TRY(hd_ring_create(core, bytes_a_row, 2)); /* keys, values */
-out:
-    return st;
+    return hd_ring_create(core, bytes_a_row, 2); /* keys, values */
 }
 
 static void rsa_destroy(hd_core *core)
@@ -295,4 +290,4 @@ static heddle_status rsa_backward(hd_core *core, const hd_core_backward *x)
     return st == HEDDLE_OK ? hd_ring_regain(core, backward_rounds(core, x)) : st;
 }
 
-const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy, sizeof(rsa_state)};
+const hd_core_method hd_core_rsa = {rsa_create, rsa_forward, rsa_backward, rsa_destroy, rsa_take, sizeof(rsa_state)};

@@ -185,8 +185,10 @@ static heddle_status make_core(heddle_attention *a, heddle_status mine)
     if (mine == HEDDLE_OK) {
         mine = hd_core_take_room(core, hd_core_most_rows(core));
     }
-    if (mine == HEDDLE_OK && a->method->method_bytes > 0) {
+    if (mine == HEDDLE_OK && a->method->take != NULL) {
         mine = hd_alloc(&core->method, 1, a->method->method_bytes, "an attention");
+        a->core_made = mine == HEDDLE_OK;
+        mine = mine == HEDDLE_OK ? a->method->take(core) : mine;
     }
     HD_TRY(hd_comm_agree(a->comm, mine));
     a->core_made = 1;
