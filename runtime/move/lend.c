@@ -1,7 +1,9 @@
-/* Lending: receivers read the sender's array where it lies. READY says that they may, DONE that they do not any more;
- * in between they count as copying, so that a rank that fails keeps its memory until nobody reads it.
+/* Lending: receivers read the sender's array where it lies. READY says where, DONE that they do not read any more; in
+ * between they count as copying, so that a rank that fails keeps its memory until nobody reads it.
  */
 #include "runtime/move/transfer.h"
+
+#include <string.h>
 
 int hd_can_lend(const heddle_comm *comm)
 {
@@ -12,21 +14,35 @@ int hd_can_lend(const heddle_comm *comm)
     return reached == heddle_comm_size(comm);
 }
 
-/* One thread of a rank writes its mark. */
-static void borrow(hd_channel *c, int arrays)
+/* --- flags, of one word each -------------------------------------------------------------------------------------- */
+
+static int slot_of(const hd_channel *c, int kind)
 {
-    int moving = atomic_load_explicit(c->view.moving, memory_order_relaxed);
-    c->borrowed += arrays;
-    atomic_store_explicit(c->view.moving, moving + arrays * HD_BORROWS, memory_order_release);
+    return kind + (int)(c->epoch & 1);
 }
 
-/* A flag of a peer; what else this rank has in flight goes on meanwhile. */
-static heddle_status await(hd_channel *c, int kind, int peer, uint64_t *words, int nwords)
+static heddle_status post(hd_channel *c, int kind, int peer, uint64_t word)
+{
+    return hd_link_post(c->link, peer, slot_of(c, kind), c->sequence, &word, 1);
+}
+
+static heddle_status look(hd_channel *c, int kind, int peer, uint64_t *word, int *here)
+{
+    return hd_link_poll(c->link, peer, slot_of(c, kind), c->sequence, word, 1, here);
+}
+
+/* What else this rank has in flight goes on meanwhile. */
+static heddle_status await(hd_channel *c, int kind, int peer, uint64_t *word)
 {
     heddle_status st = HEDDLE_OK;
     c->deadline_ns = 0;
+    if (*c->view.in_flight == NULL) {
+        return hd_link_wait(c->link, peer, slot_of(c, kind), c->sequence, word, 1,
+                            c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0,
+                            kind == HD_SLOT_READY ? HD_UNTIL_READY : HD_UNTIL_DONE);
+    }
     for (int round = 0, here = 0;; round++) {
-        HD_TRY(hd_channel_await(c, kind, peer, words, nwords, *c->view.in_flight == NULL, &here));
+        HD_TRY(look(c, kind, peer, word, &here));
         if (here) {
             return HEDDLE_OK;
         }
@@ -37,10 +53,13 @@ out:
     return st;
 }
 
+/* --- the owner ---------------------------------------------------------------------------------------------------- */
+
 heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_channel_check_free(c));
+    const hd_transfer *t = leg->transfer;
+    HD_TRY(c->state == HD_IDLE && !c->is_lent && c->broken == HEDDLE_OK ? HEDDLE_OK : hd_channel_make_free(c));
     c->kept[0] = *leg;
     c->leg = c->kept;
     c->at = 0;
@@ -48,28 +67,87 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->sequence++;
     c->epoch++;
     c->is_lent = 1;
-    st = hd_transfer_announce(leg->transfer, leg);
+    c->regained = 0;
+    const uint64_t name = t->peers.ntell > 0 ? hd_link_name(c->link, leg->src, t->src_bytes) : 0;
+    if (t->peers.ntell > 0 && name == 0) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that is lent is out of its peers' reach (%s)", c->rank,
+                     c->options.what);
+    }
+    for (int i = 0; i < t->peers.ntell && st == HEDDLE_OK; i++) {
+        st = post(c, HD_SLOT_READY, t->peers.tell[i], name);
+    }
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 out:
     return st;
 }
 
-heddle_status hd_channel_borrow(hd_channel *c, int peer, const void **at)
+/* DONEs, in the order of the list. block: waits for them. */
+static heddle_status regain(hd_channel *c, int block)
 {
     heddle_status st = HEDDLE_OK;
-    uint64_t words[2];
-    HD_TRY(await(c, HD_SLOT_READY, peer, words, 2));
-    borrow(c, 1);
-    atomic_thread_fence(memory_order_seq_cst);
-    st = hd_channel_heed(c);
-    if (st != HEDDLE_OK) {
-        borrow(c, -1); /* nobody is going to read it, and others wait for that */
-        goto out;
+    const hd_peers *peers = &c->leg->transfer->peers;
+    while (c->regained < peers->nmovers) {
+        const int peer = peers->movers[c->regained];
+        uint64_t bytes;
+        int here = 1;
+        HD_TRY(block ? await(c, HD_SLOT_DONE, peer, &bytes) : look(c, HD_SLOT_DONE, peer, &bytes, &here));
+        if (!here) {
+            return HEDDLE_OK;
+        }
+        c->sent[peer] += (int64_t)bytes;
+        c->regained++;
     }
-    *at = hd_link_at(c->link, peer, words[1]);
+    c->is_lent = 0;
     return HEDDLE_OK;
 out:
     return hd_channel_give_up(c, st);
+}
+
+heddle_status hd_channel_regain(hd_channel *c)
+{
+    return regain(c, 1);
+}
+
+heddle_status hd_channel_try_regain(hd_channel *c, int *done)
+{
+    heddle_status st = regain(c, 0);
+    *done = !c->is_lent;
+    return st;
+}
+
+/* --- a borrower --------------------------------------------------------------------------------------------------- */
+
+/* One thread of a rank writes its mark. */
+static void mark(hd_channel *c, int arrays)
+{
+    int moving = atomic_load_explicit(c->view.moving, memory_order_relaxed);
+    c->borrowed += arrays;
+    atomic_store_explicit(c->view.moving, moving + arrays * HD_BORROWS, memory_order_release);
+}
+
+heddle_status hd_channel_heed(hd_channel *c)
+{
+    return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
+}
+
+static heddle_status borrow(hd_channel *c, int peer, uint64_t name, const void **at)
+{
+    mark(c, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    heddle_status st = hd_channel_heed(c);
+    if (st != HEDDLE_OK) {
+        mark(c, -1); /* nobody is going to read it, and others wait for that */
+        return hd_channel_give_up(c, st);
+    }
+    *at = hd_link_at(c->link, peer, name);
+    return HEDDLE_OK;
+}
+
+heddle_status hd_channel_borrow(hd_channel *c, int peer, const void **at)
+{
+    uint64_t name;
+    heddle_status st = await(c, HD_SLOT_READY, peer, &name);
+    return st == HEDDLE_OK ? borrow(c, peer, name, at) : hd_channel_give_up(c, st);
 }
 
 static int64_t bytes_from(const hd_transfer *t, int peer)
@@ -83,29 +161,34 @@ static int64_t bytes_from(const hd_transfer *t, int peer)
 
 heddle_status hd_channel_return(hd_channel *c, int peer)
 {
-    uint64_t bytes = (uint64_t)bytes_from(c->leg->transfer, peer);
-    heddle_status st = hd_channel_post(c, HD_SLOT_DONE, peer, &bytes, 1);
-    borrow(c, -1);
+    heddle_status st = post(c, HD_SLOT_DONE, peer, (uint64_t)bytes_from(c->leg->transfer, peer));
+    mark(c, -1);
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 }
 
-heddle_status hd_channel_regain(hd_channel *c)
+heddle_status hd_channel_fetch(hd_channel *c, int peer, void *dst, int64_t *bytes)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_peers *peers = &c->leg->transfer->peers;
-    for (int i = 0; i < peers->nmovers; i++) {
-        uint64_t bytes;
-        HD_TRY(await(c, HD_SLOT_DONE, peers->movers[i], &bytes, 1));
-        c->sent[peers->movers[i]] += (int64_t)bytes;
+    uint64_t name;
+    int here = 0;
+    const void *at;
+    *bytes = 0;
+    st = look(c, HD_SLOT_READY, peer, &name, &here);
+    if (st != HEDDLE_OK) {
+        return hd_channel_give_up(c, st);
     }
-    c->is_lent = 0;
-    return HEDDLE_OK;
+    if (here) {
+        HD_TRY(borrow(c, peer, name, &at));
+        *bytes = bytes_from(c->leg->transfer, peer);
+        memcpy(dst, at, (size_t)*bytes);
+        st = hd_channel_return(c, peer);
+    }
 out:
-    return hd_channel_give_up(c, st);
+    return st;
 }
 
 heddle_status hd_channel_forgo(hd_channel *c, heddle_status st)
 {
-    borrow(c, -c->borrowed);
+    mark(c, -c->borrowed);
     return hd_channel_break(c, st);
 }

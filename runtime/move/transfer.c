@@ -24,7 +24,7 @@ heddle_status hd_channel_await(hd_channel *c, int kind, int peer, uint64_t *word
      * the flag. */
     int64_t deadline_ns = c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0;
     return hd_link_wait(c->link, peer, slot_of(c, kind), c->sequence, words, nwords, deadline_ns,
-                        kind == HD_SLOT_READY ? "waiting until it is ready" : "waiting until it has moved its part");
+                        kind == HD_SLOT_READY ? HD_UNTIL_READY : HD_UNTIL_DONE);
 }
 
 void hd_channel_mark(hd_channel *c, int moving)
@@ -35,7 +35,7 @@ void hd_channel_mark(hd_channel *c, int moving)
 }
 
 /* After the mark and a fence, before memory of peers is touched. */
-heddle_status hd_channel_heed(hd_channel *c)
+static heddle_status heed(const hd_channel *c)
 {
     return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
 }
@@ -91,7 +91,8 @@ out:
     return st;
 }
 
-heddle_status hd_transfer_announce(hd_transfer *t, const hd_leg *leg)
+/* Posts where this rank's arrays lie; while the flags travel, makes ready what is needed when they have come. */
+static heddle_status announce(hd_transfer *t, const hd_leg *leg)
 {
     hd_channel *c = t->channel;
     heddle_status st = t->peers.ntell > 0 ? post_ready(t, leg) : HEDDLE_OK;
@@ -112,7 +113,7 @@ static heddle_status begin(hd_channel *c)
     if (c->is_whole && leg->transfer->mail.exchange == NULL) {
         hd_channel_mark(c, 1); /* the READYs are its fence, and nothing but them is waited for */
     }
-    HD_TRY(hd_transfer_announce(leg->transfer, leg));
+    HD_TRY(announce(leg->transfer, leg));
     c->mail_done = leg->transfer->mail.exchange == NULL;
     if (!c->mail_done) {
         HD_TRY(hd_mail_begin(leg->transfer, leg));
@@ -243,7 +244,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         hd_channel_mark(c, 1);
         atomic_thread_fence(memory_order_seq_cst);
     }
-    HD_TRY(hd_channel_heed(c));
+    HD_TRY(heed(c));
     if (t->clears && t->mail.exchange == NULL) {
         hd_copy_clear(t->kernels, &t->clear, c->leg[c->at].dst);
     }

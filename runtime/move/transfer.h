@@ -138,6 +138,7 @@ struct hd_channel {
     int is_marked;            /* as moving */
     int is_lent;              /* this rank's array, in the place of an execution */
     int borrowed;             /* arrays of peers */
+    int regained;             /* of those that read the lent array */
     uint64_t sequence, epoch; /* of legs, of executions */
     int64_t deadline_ns;      /* 0: not looked at the clock yet */
     int pending;              /* READYs of an execution refused here are still to be collected */
@@ -173,6 +174,10 @@ enum { HD_COPIES = 1, HD_BORROWS = 2 };
 /* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
  * have come to e+1. */
 enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
+
+/* What sentences say of waits for them. */
+#define HD_UNTIL_READY "waiting until it is ready"
+#define HD_UNTIL_DONE "waiting until it has moved its part"
 
 /* What a rank tells the others of a transfer: of its largest part, and what it needs. */
 typedef struct hd_geometry {
@@ -220,8 +225,6 @@ heddle_status hd_channel_advance(hd_channel *channel, int block, int *stuck);
 heddle_status hd_channel_linger(hd_channel *channel);
 /* Begins an execution of channel->leg. */
 heddle_status hd_channel_launch(hd_channel *channel);
-/* Posts where this rank's arrays lie; while the flags travel, makes ready what is needed when they have come. */
-heddle_status hd_transfer_announce(hd_transfer *transfer, const hd_leg *leg);
 /* A flag of this rank in the present leg, and one of a peer. block: waits for it, where nothing else needs progress. */
 heddle_status hd_channel_post(hd_channel *channel, int kind, int peer, const uint64_t *words, int nwords);
 heddle_status hd_channel_await(hd_channel *channel, int kind, int peer, uint64_t *words, int nwords, int block,

@@ -3,7 +3,7 @@
  * library's own counters. */
 #include "case.h"
 
-#include "runtime/move/lanes.h"
+#include "runtime/move/move.h"
 
 #include <heddle/heddle.h>
 
@@ -39,6 +39,15 @@ void __wrap_hd_lanes_run_groups(const hd_lanes *lanes, const hd_bases *bases, in
 {
     count(lanes, first, end);
     __real_hd_lanes_run_groups(lanes, bases, first, end);
+}
+
+heddle_status __real_hd_channel_fetch(hd_channel *channel, int peer, void *dst, int64_t *bytes);
+heddle_status __wrap_hd_channel_fetch(hd_channel *channel, int peer, void *dst, int64_t *bytes);
+heddle_status __wrap_hd_channel_fetch(hd_channel *channel, int peer, void *dst, int64_t *bytes)
+{
+    heddle_status st = __real_hd_channel_fetch(channel, peer, dst, bytes);
+    copied_bytes += *bytes;
+    return st;
 }
 
 typedef struct arrays {
