@@ -2,6 +2,7 @@
  * whatever the length.
  *
  * A rank that has done its own work when the state arrives adds its part and sends it on at once: only that is serial.
+ * Where all ranks reach one another's memory a state is lent instead, and the next rank takes it from where it lies.
  */
 #include "runtime/attention/linear_internal.h"
 
@@ -24,9 +25,10 @@ static int edge_out(const hd_flow *flow)
 static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
+    flow->lends = hd_can_lend(flow->comm);
     for (int i = 0; i < 2; i++) {
         size_t bytes = (size_t)flow->problem->state_bytes;
-        hd_transfer_spec spec = {.src_bytes = bytes, .dst_bytes = bytes};
+        hd_transfer_spec spec = {.src_bytes = bytes, .dst_bytes = bytes, .lends = flow->lends};
         hd_part part;
         if (i == edge_out(flow) && flow->p + 1 < flow->n) {
             part = hd_flow_part(flow, hd_flow_rank(flow, flow->p + 1), 0);
@@ -61,12 +63,37 @@ static heddle_status send_on(hd_flow *flow)
     return hd_flow_start(flow, edge_out(flow), edge_out(flow), flow->out, flow->in, 1);
 }
 
+/* in = the state before this rank, once it is there */
+static heddle_status receive(hd_flow *flow, int *done)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_channel *channel = flow->channel[edge_in(flow)];
+    int64_t bytes;
+    if (!flow->lends) {
+        return hd_channel_progress(channel, done);
+    }
+    HD_TRY(hd_channel_fetch(channel, hd_flow_rank(flow, flow->p - 1), flow->in, &bytes));
+    *done = bytes > 0;
+    if (*done) {
+        HD_TRY(hd_channel_regain(channel)); /* this rank has lent nothing there */
+    }
+out:
+    return st;
+}
+
+/* Has the next rank taken the state? */
+static heddle_status finish_sending(hd_flow *flow, int *done)
+{
+    hd_channel *channel = flow->channel[edge_out(flow)];
+    return flow->lends ? hd_channel_try_regain(channel, done) : hd_channel_progress(channel, done);
+}
+
 static heddle_status test(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
     int done = 0;
     if (flow->receiving) {
-        HD_TRY(hd_channel_progress(flow->channel[edge_in(flow)], &done));
+        HD_TRY(receive(flow, &done));
         flow->receiving = !done;
         flow->ready = done;
     }
@@ -74,7 +101,7 @@ static heddle_status test(hd_flow *flow)
         HD_TRY(send_on(flow));
     }
     if (flow->sending) {
-        HD_TRY(hd_channel_progress(flow->channel[edge_out(flow)], &done));
+        HD_TRY(finish_sending(flow, &done));
         flow->sending = !done;
     }
     flow->done = flow->ready && flow->given && !flow->sending;

@@ -295,6 +295,11 @@ static heddle_status take_arguments(heddle_linear_attention *a, const argument *
     return HEDDLE_OK;
 }
 
+static heddle_status give_up(heddle_linear_attention *a, heddle_status st)
+{
+    return hd_object_give_up(&a->broken, a->comm, a->problem.nranks, hd_linear_forgo(a, st));
+}
+
 heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention, const heddle_attention_array *q,
                                               const heddle_attention_array *k, const heddle_attention_array *v,
                                               const heddle_attention_array *o, heddle_stream stream)
@@ -313,7 +318,7 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
     st = run_forward(a);
     count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
     a->forwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
+    return st == HEDDLE_OK ? st : give_up(a, st);
 }
 
 heddle_status heddle_linear_attention_backward(heddle_linear_attention *attention, const heddle_attention_array *q,
@@ -341,5 +346,5 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     st = run_backward(a);
     count(a, &a->measured.backward_messages, &a->measured.backward_bytes);
     a->backwards += st == HEDDLE_OK;
-    return st == HEDDLE_OK ? st : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);
+    return st == HEDDLE_OK ? st : give_up(a, st);
 }

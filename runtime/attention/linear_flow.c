@@ -59,7 +59,8 @@ heddle_status hd_flow_start(hd_flow *flow, int channel, int transfer, const void
 {
     const hd_leg leg = {flow->transfer[transfer], src, dst};
     flow->sent_messages += messages;
-    return hd_channel_start(flow->channel[channel], &leg, 1);
+    return flow->lends ? hd_channel_lend(flow->channel[channel], &leg)
+                       : hd_channel_start(flow->channel[channel], &leg, 1);
 }
 
 /* --- those of a call ---------------------------------------------------------------------------------------------- */
@@ -76,6 +77,18 @@ static heddle_status test_flows(heddle_linear_attention *a)
 heddle_status hd_linear_poll(heddle_linear_attention *a, int thread)
 {
     return thread == 0 ? test_flows(a) : HEDDLE_OK;
+}
+
+heddle_status hd_linear_forgo(heddle_linear_attention *a, heddle_status st)
+{
+    for (int i = 0; i < 2; i++) {
+        const hd_flow *flow = a->flow[i];
+        int is_under_way = flow != NULL && flow->lends && (flow->receiving || flow->sending);
+        for (int channel = 0; is_under_way && channel < HD_FLOW_CHANNELS; channel++) {
+            st = hd_channel_forgo(flow->channel[channel], st);
+        }
+    }
+    return st;
 }
 
 /* The first flow that is not there yet; NULL: none. */

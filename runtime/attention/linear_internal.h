@@ -71,6 +71,7 @@ struct hd_flow {
     void *all; /* lasp2: of all ranks, by member */
     int64_t allocated_bytes;
     hd_flow *twin; /* lasp2: the flow that gathers the same states */
+    int lends;     /* lasp: executions are loans */
 
     int given; /* own is there (or, out_given, what is to be sent on) */
     int out_given;
@@ -133,6 +134,8 @@ struct heddle_linear_attention {
 /* The flows in use: moved on by thread 0; until all of them are ready, or done. (linear_flow.c) */
 heddle_status hd_linear_poll(heddle_linear_attention *a, int thread);
 heddle_status hd_linear_wait(heddle_linear_attention *a, int done);
+/* After a failure: no state is lent any more. Returns `st` with the sentence of the moment. */
+heddle_status hd_linear_forgo(heddle_linear_attention *a, heddle_status st);
 
 /* (linear_chunks.c) */
 int64_t hd_linear_chunk_len(const heddle_linear_attention *a, int64_t chunk);
