@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import check, lib, made
+from ._library import check, lib
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import numbered
@@ -118,8 +118,9 @@ class _Sharded:
         return self._objects[at]
 
     def _next(self) -> Tuple[int, int]:
+        handle = self._object(self._forwards + 1)
         self._forwards += 1
-        return self._object(self._forwards), self._forwards
+        return handle, self._forwards
 
     def holds(self, ticket: int) -> bool:
         """Is what the forward of this ticket left still there?"""
@@ -214,16 +215,15 @@ class Attention(_Sharded):
     def _create(self) -> int:
         if self.scale == 0:  # which in C stands for 1 / sqrt(width)
             raise UnsupportedError(f"{self.text}: scale is 0, which method {self.method} does not know")
-        options, out, line = _abi.heddle_attention_options(), ctypes.c_void_p(), self.line._c
+        options, line = _abi.heddle_attention_options(), self.line._c
         lib.heddle_attention_options_init(ctypes.byref(options))
         options.method, options.kv_heads, options.causal = self._method, self.kv_heads, int(self.causal)
         options.scale, options.threads = 0.0 if self.scale is None else self.scale, self._threads
         if self.key_lengths is not None:
             options.key_lengths = (ctypes.c_int64 * len(self.key_lengths))(*self.key_lengths)
-        self._state.check(lib.heddle_attention_create(ctypes.byref(out), self._state.open_handle(),
-                                                      ctypes.byref(line.shape), ctypes.byref(line.mesh),
-                                                      ctypes.byref(line.from_), ctypes.byref(options)))
-        return made(out)
+        return self._state.create(self._destroy, lib.heddle_attention_create, self._state.handle,
+                                  ctypes.byref(line.shape), ctypes.byref(line.mesh), ctypes.byref(line.from_),
+                                  ctypes.byref(options))
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
@@ -235,12 +235,12 @@ class Attention(_Sharded):
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
         handle, ticket = self._next()
-        self._state.check(lib.heddle_attention_forward(handle, *_arrays((q, k, v, o)), None, None))
+        self._state.call(lib.heddle_attention_forward, handle, *_arrays((q, k, v, o)), None, None)
         return ticket
 
     def execute_backward(self, ticket: int, d_o: Place, dq: Place, dk: Place, dv: Place) -> None:
         handle = self._object(ticket)
-        self._state.check(lib.heddle_attention_backward(handle, *_arrays((d_o, dq, dk, dv)), None))
+        self._state.call(lib.heddle_attention_backward, handle, *_arrays((d_o, dq, dk, dv)), None)
 
 
 class LinearAttention(_Sharded):
@@ -267,16 +267,15 @@ class LinearAttention(_Sharded):
         self.dv = self.width if dv is None else dv
 
     def _create(self) -> int:
-        options, out, line = _abi.heddle_linear_attention_options(), ctypes.c_void_p(), self.line._c
+        options, line = _abi.heddle_linear_attention_options(), self.line._c
         lib.heddle_linear_attention_options_init(ctypes.byref(options))
         options.method, options.dv, options.bidirectional = self._method, self.dv, int(self.bidirectional)
         options.threads = self._threads
         if self.decay is not None:
             options.decay = (ctypes.c_double * self.heads)(*self.decay)
-        self._state.check(lib.heddle_linear_attention_create(ctypes.byref(out), self._state.open_handle(),
-                                                             ctypes.byref(line.shape), ctypes.byref(line.mesh),
-                                                             ctypes.byref(line.from_), ctypes.byref(options)))
-        return made(out)
+        return self._state.create(self._destroy, lib.heddle_linear_attention_create, self._state.handle,
+                                  ctypes.byref(line.shape), ctypes.byref(line.mesh), ctypes.byref(line.from_),
+                                  ctypes.byref(options))
 
     def backward(self, q: Any, k: Any, v: Any, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call, given its q, k, v again."""
@@ -288,10 +287,10 @@ class LinearAttention(_Sharded):
 
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
         handle, ticket = self._next()
-        self._state.check(lib.heddle_linear_attention_forward(handle, *_arrays((q, k, v, o)), None))
+        self._state.call(lib.heddle_linear_attention_forward, handle, *_arrays((q, k, v, o)), None)
         return ticket
 
     def execute_backward(self, ticket: int, q: Place, k: Place, v: Place, d_o: Place, dq: Place, dk: Place,
                          dv: Place) -> None:
         handle = self._object(ticket)
-        self._state.check(lib.heddle_linear_attention_backward(handle, *_arrays((q, k, v, d_o, dq, dk, dv)), None))
+        self._state.call(lib.heddle_linear_attention_backward, handle, *_arrays((q, k, v, d_o, dq, dk, dv)), None)

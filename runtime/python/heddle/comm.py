@@ -3,120 +3,30 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import functools
-import itertools
-import os
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from . import _abi
-from ._library import check, last_error, lib, made
+from ._library import lib
 from .attention import Attention, LinearAttention
-from .errors import ArgumentError, error_of
+from .errors import ArgumentError
 from .line import Line, mesh_of
 from .numbered import numbered
 from .pool import Pool
 from .reshard import Reshard
-
-_INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: ignore[arg-type]
-
-
-def _asked(raised: List[BaseException]):
-    """Runs the signal handlers of Python whenever it is resumed; yields 1 when one of them raised.
-
-    A generator, because a handler may also run at the first instruction of whatever Python is called: here that is
-    inside the try. A function would lose what was raised there, and with it the user's Ctrl-C.
-    """
-    answer = 0
-    while True:
-        try:
-            while True:
-                yield answer
-                answer = 0
-                ctypes.pythonapi.PyErr_CheckSignals()
-        except GeneratorExit:
-            return
-        except BaseException as error:
-            raised.append(error)
-            answer = 1
-
+from .state import State
 
 #: plans by what was asked for, that of the last call last
 _Kept = collections.OrderedDict[Any, Any]
 
 
-class _State:
-    """What is left to do in C when a communicator is closed, by whatever way that comes about."""
-
-    def __init__(self, parent: "Optional[_State]" = None):
-        self.handle: Optional[int] = None
-        self.pid = os.getpid()
-        self.parent = parent
-        self.root: _State = parent.root if parent else self
-        self.raised: List[BaseException] = parent.raised if parent else []
-        self.is_closed = False
-        self._numbers = itertools.count()
-        self._live: Dict[int, Callable[[], None]] = {}
-        self._dropped: collections.deque = collections.deque()
-        self._closing: List[Callable[[], None]] = []
-        if parent is None:
-            generator = _asked(self.raised)
-            next(generator)
-            self.interrupt = _INTERRUPT(generator.send)
-
-    def open_handle(self) -> int:
-        if self.is_closed or self.handle is None:
-            raise ArgumentError("the communicator is closed")
-        if os.getpid() != self.pid:
-            raise ArgumentError(f"process {os.getpid()} is a fork of {self.pid}, whose communicator it cannot use")
-        return self.handle
-
-    def check(self, status: int) -> None:
-        """As `check`; what a signal handler raised in the meantime comes first."""
-        if self.raised:
-            first = self.raised[0]
-            self.raised.clear()
-            raise first from (error_of(status, last_error()) if status != 0 else None)
-        if status != 0:
-            check(status)
-
-    def adopt(self, owner: Any, handle: int, destroy: Callable[[int], None]) -> None:
-        """`destroy(handle)` is called when the communicator is closed, or some time after `owner` is gone: not at once,
-        since that may happen on another thread in the middle of a call."""
-        number = next(self._numbers)
-        self._live[number] = functools.partial(destroy, handle)
-        weakref.finalize(owner, self._dropped.append, number).atexit = False
-
-    def sweep(self) -> None:
-        """Destroys what nobody holds any more. Behind a collective call, which says of all ranks that they have begun
-        it: none is still in an execution of what this rank has let go."""
-        while self._dropped:
-            destroy = self._live.pop(self._dropped.popleft(), None)
-            if destroy:
-                destroy()
-
-    def on_close(self, call: Callable[[], None]) -> None:
-        self._closing.append(call)
-
-    def close(self) -> None:
-        if self.is_closed or self.handle is None:
-            return
-        if os.getpid() == self.pid:  # a fork has copies of the handles, whose ranks are the parent's
-            for destroy in reversed(list(self._live.values())):
-                destroy()
-            for call in self._closing:
-                call()
-        self.is_closed = True
-        self._live.clear()
-        lib.heddle_comm_destroy(self.handle)
-
-
 class Comm:
     """The ranks that this process is one of. Made by `Comm.open`; closed by `close`, `with`, or when it is gone.
 
-    One thread at a time may use a communicator and what was made with it, except `abort`. Ctrl-C ends any wait for
-    other ranks within some ten milliseconds; what the signal's handler raises (KeyboardInterrupt) comes out of the
-    call, and the other ranks get `PeerError`. A fork of this process, a worker of a DataLoader say, cannot use it.
+    One thread at a time may use a communicator and what was made with it, except `abort` and `close`; a second one is
+    refused. Ctrl-C ends any wait for other ranks within some ten milliseconds; what the signal's handler raises
+    (KeyboardInterrupt) comes out of the call, and the other ranks get `PeerError`. A fork of this process, a worker of
+    a DataLoader say, cannot use it.
     """
 
     rank: int  #: of this process
@@ -126,7 +36,7 @@ class Comm:
     device: int  #: the number of the device that is attached to this rank; -1: none
     plans_max: int = 512  #: reshards that are kept, and as many attentions; the same on all ranks
 
-    def __init__(self, state: _State, mesh: str, parent: "Optional[Comm]" = None):
+    def __init__(self, state: State, mesh: str, parent: "Optional[Comm]" = None):
         self._state = state
         self._parent = parent  # destroyed after this one
         self.mesh = mesh
@@ -182,7 +92,7 @@ class Comm:
     def _opened(cls, mesh: Optional[str], deadline_s: float, bind: bool, arena_bytes: Optional[int],
                 call: Callable[[Any, Any], int]) -> "Comm":
         wanted = None if mesh is None else lib.heddle_mesh_size(ctypes.byref(mesh_of(mesh)))
-        options, state = _abi.heddle_comm_options(), _State()
+        options, state = _abi.heddle_comm_options(), State()
         lib.heddle_comm_options_init(ctypes.byref(options))
         options.deadline_ms = max(int(deadline_s * 1000), 1)
         options.bind = _abi.HEDDLE_BIND_AUTO if bind else _abi.HEDDLE_BIND_NONE
@@ -190,8 +100,13 @@ class Comm:
         if arena_bytes is not None:
             options.arena_bytes = arena_bytes
         out = ctypes.c_void_p()
-        state.check(call(ctypes.byref(out), ctypes.byref(options)))
-        state.handle = made(out)
+        status = call(ctypes.byref(out), ctypes.byref(options))
+        state.handle = out.value
+        try:
+            state.check(status)
+        except BaseException:  # a signal's handler raised when all was well
+            state.close()
+            raise
         size = lib.heddle_comm_size(out)
         comm = cls(state, mesh if mesh is not None else f"[sp={size}]")
         if wanted not in (None, size):
@@ -215,11 +130,13 @@ class Comm:
     def __repr__(self) -> str:
         if self._state.is_closed:
             return "<heddle.Comm, closed>"
-        return f"<heddle.Comm rank {self.rank} of {self.size}, {self.mesh}: {self.describe()}>"
+        how = "in a call" if self._state.root.is_inside else self.describe()
+        return f"<heddle.Comm rank {self.rank} of {self.size}, {self.mesh}: {how}>"
 
     def close(self) -> None:
         """Leaves; plans and groups made with it end. Arrays from its pool stay. Not collective (over MPI it is). Twice
-        is legal."""
+        is legal. Any thread, and a signal's handler: a call that waits meanwhile ends with an error, and so do those of
+        the other ranks."""
         self._groups.clear()
         self._plans.clear()
         self._attentions.clear()
@@ -231,7 +148,7 @@ class Comm:
 
     def describe(self) -> str:
         """One line: transport, ranks, hosts, binding, why."""
-        return lib.heddle_comm_describe(self._state.open_handle()).decode()
+        return self._state.ask(lib.heddle_comm_describe, self._state.handle).decode()
 
     def axis(self, name: str) -> "Comm":
         """The ranks that differ from this one only in their place on the mesh axis `name`, made on first use and kept
@@ -244,13 +161,11 @@ class Comm:
         if index < 0:
             known = " ".join(mesh.axis[a].name.decode() for a in range(mesh.naxes))
             raise ArgumentError(f"no axis '{name}' in {self.mesh}: there is {known}")
-        out = ctypes.c_void_p()
-        self._state.check(lib.heddle_comm_axis_group(ctypes.byref(out), self._state.open_handle(), ctypes.byref(mesh),
-                                                     index))
-        state = _State(self._state)
-        state.handle = made(out)
+        state = State(self._state)
+        state.handle = self._state.create(lib.heddle_comm_destroy, lib.heddle_comm_axis_group, self._state.handle,
+                                          ctypes.byref(mesh), index)
         group = self._groups[name] = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
-        self._state.adopt(group, state.handle, lambda _: state.close())
+        self._state.adopt(group, state.handle, lambda _: state.free())
         self._state.sweep()
         return group
 
@@ -265,7 +180,7 @@ class Comm:
                  "host": _abi.HEDDLE_WIRE_HOST}
         if wire not in wires:
             raise ArgumentError(f"wire is '{wire}', wanted {' or '.join(wires)}")
-        self._state.check(lib.heddle_comm_attach_device(self._state.open_handle(), device.encode(), wires[wire]))
+        self._state.call(lib.heddle_comm_attach_device, self._state.handle, device.encode(), wires[wire])
         self.device = lib.heddle_comm_device(self._state.handle)
 
     def lend_peers(self, at: Sequence[int], nbytes: int) -> None:
@@ -275,17 +190,16 @@ class Comm:
         Collective."""
         if len(at) != self.size:
             raise ArgumentError(f"lend_peers: {len(at)} addresses, wanted one of each of {self.size} ranks")
-        self._state.check(lib.heddle_comm_lend_peers(self._state.open_handle(), (ctypes.c_void_p * self.size)(*at),
-                                                     nbytes))
+        self._state.call(lib.heddle_comm_lend_peers, self._state.handle, (ctypes.c_void_p * self.size)(*at), nbytes)
 
     def barrier(self) -> None:
-        self._state.check(lib.heddle_comm_barrier(self._state.open_handle()))
+        self._state.call(lib.heddle_comm_barrier, self._state.handle)
 
     def allgather(self, data: bytes) -> List[bytes]:
         """As many bytes from every rank, ordered by rank. Collective."""
         out = ctypes.create_string_buffer(max(len(data) * self.size, 1))
-        self._state.check(lib.heddle_comm_allgather(self._state.open_handle(), data, ctypes.cast(out, ctypes.c_void_p),
-                                                    len(data)))
+        self._state.call(lib.heddle_comm_allgather, self._state.handle, data, ctypes.cast(out, ctypes.c_void_p),
+                         len(data))
         return [out.raw[rank * len(data): (rank + 1) * len(data)] for rank in range(self.size)]
 
     def allreduce_sum(self, array: Any) -> None:
@@ -295,12 +209,11 @@ class Comm:
         if dtype is None or not array.flags.c_contiguous or not array.flags.writeable:
             raise ArgumentError(f"allreduce_sum: dtype {array.dtype}, strides {array.strides}: wanted a dense writable "
                                 "array of float64, float32 or int64")
-        self._state.check(lib.heddle_comm_allreduce_sum(self._state.open_handle(), array.ctypes.data, array.size,
-                                                        dtype))
+        self._state.call(lib.heddle_comm_allreduce_sum, self._state.handle, array.ctypes.data, array.size, dtype)
 
     def abort(self, why: str) -> None:
         """Gives up: waits of other ranks end with `PeerError` and this sentence. Any thread."""
-        check(lib.heddle_comm_abort(self._state.open_handle(), why.encode()))
+        self._state.abort(why)
 
     @property
     def pool(self) -> Pool:

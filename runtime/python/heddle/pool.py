@@ -4,13 +4,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from . import _abi
-from ._library import check, lib, made
+from ._library import lib, made
 
 if TYPE_CHECKING:
     from .comm import Comm
+
+DLTENSOR = b"dltensor"
+# Without argument types, whose conversions take longer than the calls: what is handed over is as ctypes has it.
+capsule_of = ctypes.pythonapi["PyCapsule_New"]
+capsule_of.restype = ctypes.py_object
+_has_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
 
 class Pool:
@@ -30,25 +36,39 @@ class Pool:
     def handle(self) -> ctypes.c_void_p:
         """The library's pool, made on first use. The same object always, which is empty when the communicator is
         closed."""
-        open_handle = self._owner.open_handle()
         if not self._handle:
-            check(lib.heddle_pool_create(ctypes.byref(self._handle), open_handle))
+            self._owner.call(lib.heddle_pool_create, ctypes.byref(self._handle), self._owner.handle)
             self._owner.on_close(self._close)
         return self._handle
 
-    def take(self, dtype: int, shape: Sequence[int]) -> int:
-        """The address of the DLManagedTensor of an array, not initialised: the caller's, who sees to it that its
-        deleter is called. `dtype` as the library has it. Not collective."""
-        out = ctypes.c_void_p()
-        check(lib.heddle_pool_take(ctypes.byref(out), self.handle(), dtype, len(shape), _extents(len(shape))(*shape)))
-        return made(out)
+    def lend(self, dtype: int, shape: Sequence[int], take: Callable[[Any], Any]) -> Any:
+        """take(capsule) of a new array, not initialised, as DLPack hands it over: "dltensor", to be called
+        "used_dltensor" by `take` when the array is its own. `dtype` as the library has it. Not collective."""
+        array, capsule = ctypes.c_void_p(), None
+        try:
+            self._take(array, dtype, shape)
+            capsule = capsule_of(array, DLTENSOR, None)
+            return take(capsule)
+        except BaseException:
+            take_back(array, capsule)
+            raise
+
+    def _take(self, array: ctypes.c_void_p, dtype: int, shape: Sequence[int]) -> None:
+        self._owner.call(lib.heddle_pool_take, ctypes.byref(array), self.handle(), dtype, len(shape),
+                         _extents(len(shape))(*shape))
 
     def buffer(self, nbytes: int) -> Any:
         """`nbytes` bytes, not initialised, as an object with the buffer protocol. Not collective."""
-        array = self.take(_abi.HEDDLE_U8, (nbytes,))
-        lent = _bytes(nbytes).from_address(made(ctypes.c_void_p.from_address(array)))  # its first field is the data
-        weakref.finalize(lent, lib.heddle_pool_give_back, array).atexit = False
-        return lent
+        array, lent = ctypes.c_void_p(), None
+        try:
+            self._take(array, _abi.HEDDLE_U8, (nbytes,))
+            lent = _bytes(nbytes).from_address(made(ctypes.c_void_p.from_address(made(array))))  # its first field
+            weakref.finalize(lent, lib.heddle_pool_give_back, array).atexit = False
+            return lent
+        except BaseException:
+            if array.value and (lent is None or weakref.getweakrefcount(lent) == 0):
+                lib.heddle_pool_give_back(array)
+            raise
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A NumPy array, dense, not initialised; `dtype` as NumPy has it."""
@@ -63,16 +83,22 @@ class Pool:
 
     def trim(self) -> None:
         """Frees what no array lies in."""
-        lib.heddle_pool_trim(self.handle())
+        self._owner.ask(lib.heddle_pool_trim, self.handle())
 
     @property
     def held_bytes(self) -> int:
         """What the pool has taken from the communicator and not freed, arrays included; 0 when that is closed."""
-        return lib.heddle_pool_held_bytes(self._handle)
+        return self._owner.ask(lib.heddle_pool_held_bytes, self._handle) if self._handle else 0
 
     def _close(self) -> None:
         lib.heddle_pool_destroy(self._handle)
         self._handle.value = None
+
+
+def take_back(array: ctypes.c_void_p, capsule: Any) -> None:
+    """After an exception, a signal's for one: an array that is there, if nobody has taken it out of its capsule."""
+    if array.value and (capsule is None or _has_name(capsule, DLTENSOR)):
+        lib.heddle_pool_give_back(array)
 
 
 @functools.lru_cache(maxsize=256)

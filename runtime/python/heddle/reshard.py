@@ -2,15 +2,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import check, lib, made
+from ._library import lib
 from .device_array import device_array
 from .errors import ArgumentError
 from .line import Line, make_line
+from .pool import DLTENSOR, capsule_of, take_back
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NUMPY = {"f64": ("float64",), "f32": ("float32",), "f16": ("float16",), "bf16": ("uint16", "bfloat16"),
          "f8e4m3": ("uint8", "float8_e4m3fn"), "f8e5m2": ("uint8", "float8_e5m2"), "i64": ("int64",),
          "i32": ("int32",), "i8": ("int8",), "u8": ("uint8",), "bool": ("bool",)}
+
+_execute_pooled = lib["heddle_reshard_execute_pooled"]  # as `capsule_of`
 
 
 def check_array(text: str, dtype: str, rank: int, name: str, array: Any, shape: Tuple[int, ...]) -> None:
@@ -78,11 +80,10 @@ class Reshard:
         options.deadline_ms = 0 if deadline_s is None else max(int(deadline_s * 1000), 1)
         options.src_stride_elems = self._strides("src_strides", src_strides)
         options.dst_stride_elems = self._strides("dst_strides", dst_strides)
-        out = ctypes.c_void_p()
-        comm._state.check(lib.heddle_reshard_create_line(ctypes.byref(out), comm._state.open_handle(),
-                                                         ctypes.byref(self.line._c), ctypes.byref(options)))
-        self._hold(made(out), space, src_strides, dst_strides)
-        comm._state.sweep()
+        state = comm._state
+        self._hold(state.create(lib.heddle_reshard_destroy, lib.heddle_reshard_create_line, state.handle,
+                                ctypes.byref(self.line._c), ctypes.byref(options)), space, src_strides, dst_strides)
+        state.sweep()
 
     def _hold(self, handle: int, space: str, src_strides: Optional[Sequence[int]],
               dst_strides: Optional[Sequence[int]]) -> None:
@@ -99,10 +100,10 @@ class Reshard:
         self._given = src_strides, dst_strides
         self.texts = line.text, line.adjoint().text, line.reversed().text
         self._is_dense = dst_strides is None
-        self._made = ctypes.c_void_p()
         self._pool: Optional[ctypes.c_void_p] = None
-        self._execute_pooled = functools.partial(lib.heddle_reshard_execute_pooled, ctypes.byref(self._made),
-                                                 ctypes.c_void_p(handle))
+        self._plan, self._src, self._array = ctypes.c_void_p(handle), ctypes.c_void_p(), ctypes.c_void_p()
+        self._array_at = ctypes.byref(self._array)
+        self.tensors: Any = None  #: heddle.torch's: the dtype of those that go by this very plan
 
     def _strides(self, name: str, strides: Optional[Sequence[int]]) -> Any:
         if strides is None:
@@ -148,40 +149,46 @@ class Reshard:
 
     def execute(self, src: int, dst: int, stream: int = 0) -> None:
         """The same on addresses, which nobody looks at."""
-        self._state.open_handle()
-        self._state.check(lib.heddle_reshard_execute(self._handle, src, dst, stream))
+        self._state.call(lib.heddle_reshard_execute, self._handle, src, dst, stream)
 
-    def execute_pooled(self, src: int) -> int:
-        """The same into a new array of the communicator's pool, dense: the address of its DLManagedTensor, which is
-        the caller's as `Pool.take` says."""
-        state = self._state
-        if state.is_closed or self._pool is None:
+    def execute_pooled(self, src: int, take: Callable[[Any], Any]) -> Any:
+        """The same into a new array of the communicator's pool, dense: take(capsule), as `Pool.lend` has it."""
+        state, array, capsule = self._state, self._array, None
+        root = state.root
+        while state.is_closed or root.is_inside or self._pool is None:  # as `State.ask`
             state.open_handle()
             self._pool = self.comm.pool.handle()
-        status = self._execute_pooled(src, self._pool, None)
-        if status != 0 or state.raised:
-            if status == 0:
-                lib.heddle_pool_give_back(self._made)
-            state.check(status)
-        return made(self._made)
+        root.is_inside = True
+        array.value = None
+        try:
+            self._src.value = src
+            status = _execute_pooled(self._array_at, self._plan, self._src, self._pool, None)
+            if status != 0 or root.raised:
+                state.check(status)
+            capsule = capsule_of(array, DLTENSOR, None)
+            return take(capsule)
+        except BaseException:
+            take_back(array, capsule)
+            raise
+        finally:
+            root.is_inside = False
+            if root.late:
+                root.finish()
 
     def adjoint(self) -> "Reshard":
         """The plan of the exact transpose, which gradients go by: <y, F x> = <F* y, x>. Made on first use,
         collectively, and kept."""
         if self._adjoint is None:
-            out = ctypes.c_void_p()
-            self._state.open_handle()
-            self._state.check(lib.heddle_reshard_create_adjoint(ctypes.byref(out), self._handle))
             adjoint = Reshard.__new__(Reshard)
             adjoint.comm, adjoint.line = self.comm, self.line.adjoint()
-            adjoint._hold(made(out), self.space, self._given[1], self._given[0])
+            adjoint._hold(self._state.create(lib.heddle_reshard_destroy, lib.heddle_reshard_create_adjoint,
+                                             self._handle), self.space, self._given[1], self._given[0])
             self._adjoint = adjoint
         return self._adjoint
 
     def info(self) -> ReshardInfo:
         raw = _abi.heddle_reshard_info(struct_bytes=ctypes.sizeof(_abi.heddle_reshard_info))
-        self._state.open_handle()
-        check(lib.heddle_reshard_get_info(ctypes.byref(raw), self._handle))
+        self._state.call(lib.heddle_reshard_get_info, ctypes.byref(raw), self._handle)
         return ReshardInfo(
             line=raw.line.decode(), path=raw.path.decode(), kernel=raw.kernel.decode(), why=raw.why.decode(),
             bytes_to=raw.bytes_to[: raw.nranks], bytes_from=raw.bytes_from[: raw.nranks], bytes_sent=raw.bytes_sent,

@@ -1,7 +1,6 @@
 """Tensors in a communicator's pool. They take an array over by DLPack: nothing of Python's stays behind them."""
 from __future__ import annotations
 
-import ctypes
 from typing import FrozenSet, Sequence
 
 import torch
@@ -14,14 +13,8 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
 _NUMBERS = {dtype: int(getattr(_abi, f"HEDDLE_{name.upper()}")) for dtype, name in DTYPES.items()}
 
-_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi))
-_from_dlpack = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
-
-
-def tensor_at(array: int) -> torch.Tensor:
-    """Takes over the DLManagedTensor at this address."""
-    return _from_dlpack(_capsule(array, b"dltensor", None))
+#: the tensor of a capsule, as `Pool.lend` and `Reshard.execute_pooled` take it
+tensor_of = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 
 
 def _passes(dtype: torch.dtype) -> bool:
@@ -39,7 +32,7 @@ def pooled(comm: Comm, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor
     """A dense tensor, not initialised. No view, which nobody could write to in place once it is an operator's result.
     """
     if dtype in BY_DLPACK:
-        return tensor_at(comm.pool.take(_NUMBERS[dtype], shape))
+        return comm.pool.lend(_NUMBERS[dtype], shape, tensor_of)
     nbytes = torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size()
-    return torch.empty(0, dtype=dtype).set_(tensor_at(comm.pool.take(_abi.HEDDLE_U8, (nbytes,))).untyped_storage(), 0,
-                                            shape)
+    held = comm.pool.lend(_abi.HEDDLE_U8, (nbytes,), tensor_of).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(held, 0, shape)

@@ -13,7 +13,7 @@ from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
 from .eager import is_eager, tangent_of
-from .pooled import BY_DLPACK, DTYPES, pooled, tensor_at
+from .pooled import BY_DLPACK, DTYPES, pooled, tensor_of
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
@@ -29,12 +29,12 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
     """
     line, adjoint, _ = plan.texts
     if out is None:
-        return resharded(x, line, adjoint, plan.comm)
+        return resharded(x, line, adjoint, plan.comm, plan)
     check_device(x, plan.comm)
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     if is_eager(x) and is_eager(out):
-        _reshard_out(x, out, line, plan.comm)
+        _reshard_out(x, out, line, plan.comm, plan)
     else:
         if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
             raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
@@ -64,18 +64,18 @@ def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
-    return resharded(x, line, back, plan.comm)
+    return resharded(x, line, back, plan.comm, plan)
 
 
-def resharded(x: torch.Tensor, line: str, back: str, comm: Comm) -> torch.Tensor:
-    """x by a line; its gradient goes by the line `back`."""
+def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
+    """x by a line; its gradient goes by the line `back`. `plan`: one of this line, for tensors of some dtype."""
     check_device(x, comm)
     if not is_eager(x):
         y, tangent = torch.ops.heddle.reshard(x, line, back, comm.number), tangent_of(x)
         return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm))
     if x.requires_grad and torch.is_grad_enabled():
-        return _Resharded.apply(x, (line, back, comm))
-    return _reshard(x, line, comm)
+        return _Resharded.apply(x, (line, back, comm, plan))
+    return _reshard(x, line, comm, plan)
 
 
 def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Tensor:
@@ -105,11 +105,15 @@ def check_device(x: torch.Tensor, comm: Comm) -> None:
 def _plan_by(x: torch.Tensor, line: str, comm: Comm) -> Reshard:
     asked = line, x.dtype, x.is_cpu
     plan = comm.again(asked)
-    return plan or comm.reshard(line, dtype_of(x, line), "host" if x.is_cpu else "device", asked=asked)
+    if plan is None:
+        plan = comm.reshard(line, dtype_of(x, line), "host" if x.is_cpu else "device", asked=asked)
+        plan.tensors = x.dtype if x.is_cpu else None
+    return plan
 
 
-def _plan_of(x: torch.Tensor, line: str, comm: Comm) -> Reshard:
-    plan = _plan_by(x, line, comm)
+def _plan_of(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> Reshard:
+    if plan is None or plan.tensors is not x.dtype or not x.is_cpu:  # looking for it takes a while
+        plan = _plan_by(x, line, comm)
     if x.shape != plan.src_shape:
         _fit(x, line, plan.src_shape, comm.rank)
     return plan
@@ -120,11 +124,11 @@ def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
         raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {rank} wants {shape}")
 
 
-def _reshard(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
-    plan = _plan_of(x, line, comm)
+def _reshard(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
+    plan = _plan_of(x, line, comm, plan)
     x = x.contiguous()
     if plan.space == "host" and x.dtype in BY_DLPACK:
-        return tensor_at(plan.execute_pooled(x.data_ptr()))
+        return plan.execute_pooled(x.data_ptr(), tensor_of)
     out = empty(plan, x.dtype)
     _execute(plan, x, out)
     return out
@@ -153,8 +157,8 @@ def _fit_packed(xs: List[torch.Tensor], line: str, shape: Tuple[int, ...], rank:
                                 f"{shape[0]} of {xs[0].dtype}{shape[1:]}")
 
 
-def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm) -> None:
-    plan = _plan_of(x, line, comm)
+def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> None:
+    plan = _plan_of(x, line, comm, plan)
     _fit_out(out, x, line, plan.dst_shape)
     _execute(plan, x.contiguous(), out)
     if not out.is_inference():
@@ -215,12 +219,12 @@ def _nothing() -> torch.Tensor:
         return torch.empty(0)
 
 
-_Way = Tuple[str, str, Comm]  #: a line, the one that the gradient goes by, whose they are
+_Way = Tuple[str, str, Comm, Optional[Reshard]]  #: as `resharded` has it
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
     _, line, back, comm = inputs
-    _remember(ctx, (line, back, by_number(comm)))
+    _remember(ctx, (line, back, by_number(comm), None))
 
 
 def _remember(ctx: Any, way: _Way) -> None:
@@ -231,8 +235,8 @@ def _remember(ctx: Any, way: _Way) -> None:
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    _ = ctx.saved_tensors
-    line, back, comm = ctx.way
+    ctx.saved_tensors
+    line, back, comm, _ = ctx.way
     return resharded(gradient, back, line, comm), None, None, None
 
 
@@ -242,7 +246,7 @@ class _Resharded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, way: _Way) -> torch.Tensor:
         _remember(ctx, way)
-        return _reshard(x, way[0], way[2])
+        return _reshard(x, way[0], way[2], way[3])
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:

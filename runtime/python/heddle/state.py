@@ -1,0 +1,187 @@
+"""What is left to do in C when a communicator is closed, by whatever way that comes about, and who is in a call."""
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import itertools
+import os
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+from . import _abi
+from ._library import check, last_error, lib, made
+from .errors import ArgumentError, error_of
+
+_INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: ignore[arg-type]
+
+
+def _asked(raised: List[BaseException]):
+    """Runs the signal handlers of Python whenever it is resumed; yields 1 when one of them raised, or another thread
+    has closed the communicator.
+
+    A generator, because a handler may also run at the first instruction of whatever Python is called: here that is
+    inside the try. A function would lose what was raised there, and with it the user's Ctrl-C.
+    """
+    answer = 0
+    while True:
+        try:
+            while True:
+                yield answer
+                answer = 0
+                ctypes.pythonapi.PyErr_CheckSignals()
+                answer = 1 if raised else 0
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            raised.append(error)
+            answer = 1
+
+
+class State:
+    """Of a communicator. Its root's are `is_inside`, `raised` and `late`.
+
+    Whatever calls the library sets `is_inside` for as long: one call at a time. Nothing is called between looking at it
+    and setting it, nor between that and the `try`, so that under the GIL no other thread and no signal comes there.
+    Who closes the communicator in the meantime, on another thread or in a signal's handler, leaves the rest to the
+    call that it ends.
+    """
+
+    def __init__(self, parent: "Optional[State]" = None):
+        self.handle: Optional[int] = None
+        self.pid = os.getpid()
+        self.parent = parent
+        self.root: State = parent.root if parent else self
+        self.raised: List[BaseException] = parent.raised if parent else []
+        self.is_closed = False
+        self.is_inside = False
+        self.late: List[Callable[[], None]] = []  #: what is freed when nobody is inside
+        self._aborting = 0  #: threads that are
+        self._numbers = itertools.count()
+        self._live: Dict[int, Callable[[], None]] = {}
+        self._dropped: collections.deque = collections.deque()
+        self._closing: List[Callable[[], None]] = []
+        if parent is None:
+            generator = _asked(self.raised)
+            next(generator)
+            self.interrupt = _INTERRUPT(generator.send)
+
+    def open_handle(self) -> int:
+        if self.is_closed or self.handle is None:
+            raise ArgumentError("the communicator is closed")
+        if os.getpid() != self.pid:
+            raise ArgumentError(f"process {os.getpid()} is a fork of {self.pid}, whose communicator it cannot use")
+        if self.root.is_inside:
+            raise ArgumentError("the communicator is in a call, of another thread or of this one, which a signal has "
+                                "interrupted: one at a time uses it")
+        return self.handle
+
+    def ask(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What function(*given) of the library returns; nobody else is in a call meanwhile."""
+        root, pid = self.root, os.getpid()
+        while self.is_closed or root.is_inside or pid != self.pid:
+            self.open_handle()
+        root.is_inside = True
+        try:
+            return function(*given)
+        finally:
+            root.is_inside = False
+            if root.late:
+                root.finish()
+
+    def call(self, function: Callable[..., int], *given: Any) -> None:
+        """The same of a function that returns a status."""
+        self.check(self.ask(function, *given))
+
+    def create(self, destroy: Callable[[int], None], function: Callable[..., int], *given: Any) -> int:
+        """What function(&out, *given) makes, which is its caller's; not if a signal's handler raises meanwhile."""
+        out = ctypes.c_void_p()
+        try:
+            self.call(function, ctypes.byref(out), *given)
+            return made(out)
+        except BaseException:
+            if out.value:  # not at once: ranks may be in its creation
+                self._live[next(self._numbers)] = functools.partial(destroy, out.value)
+            raise
+
+    def check(self, status: int) -> None:
+        """As `check`; what was raised in the meantime, by a signal's handler say, comes first."""
+        if self.raised:
+            first = self.raised[0]
+            self.raised.clear()
+            raise first from (error_of(status, last_error()) if status != 0 else None)
+        if status != 0:
+            check(status)
+
+    def adopt(self, owner: Any, handle: int, destroy: Callable[[int], None]) -> None:
+        """`destroy(handle)` is called when the communicator is closed, or some time after `owner` is gone: not at once,
+        since that may happen on another thread in the middle of a call."""
+        number = next(self._numbers)
+        self._live[number] = functools.partial(destroy, handle)
+        weakref.finalize(owner, self._dropped.append, number).atexit = False
+
+    def sweep(self) -> None:
+        """Destroys what nobody holds any more. Behind a collective call, which says of all ranks that they have begun
+        it: none is still in an execution of what this rank has let go."""
+        if self._dropped:
+            self.ask(self._destroy_dropped)
+
+    def _destroy_dropped(self) -> None:
+        while self._dropped:
+            destroy = self._live.pop(self._dropped.popleft(), None)
+            if destroy:
+                destroy()
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        self._closing.append(call)
+
+    def abort(self, why: str) -> None:
+        """Any thread, also while another one is in a call."""
+        root = self.root
+        if self.is_closed or os.getpid() != self.pid:
+            self.open_handle()
+        root._aborting += 1
+        try:
+            check(lib.heddle_comm_abort(self.handle, why.encode()))
+        finally:
+            root._aborting -= 1
+            root.finish()
+
+    def close(self) -> None:
+        """Who is in a call gets an error, and what is in use is freed when he has left."""
+        if self.is_closed or self.handle is None:
+            return
+        root, handle = self.root, self.handle
+        self.is_closed = True
+        if os.getpid() != self.pid:  # a fork has copies of the handles, whose ranks are the parent's
+            lib.heddle_comm_destroy(handle)
+            return
+        if root.is_inside:
+            why = "the communicator was closed while this call was in it"
+            lib.heddle_comm_abort(handle, b"its communicator was closed in the middle of a call")
+            self.raised.append(ArgumentError(why))
+        root.late.append(self.free)
+        root.finish()
+
+    def finish(self) -> None:
+        """Of a root: what is late, unless somebody is inside, who does it when he leaves."""
+        while self.late and not self.is_inside and not self._aborting:
+            self.is_inside = True
+            try:
+                while self.late:
+                    self.late.pop()()
+            finally:
+                self.is_inside = False
+
+    def free(self) -> None:
+        """Within `finish`, or that of the parent."""
+        self.is_closed = True
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        for destroy in reversed(list(self._live.values())):
+            destroy()
+        for call in self._closing:
+            call()
+        self._live.clear()
+        lib.heddle_comm_destroy(handle)
