@@ -1,5 +1,6 @@
 /* Reshards of arrays in an emulated device's memory against the oracle, bitwise: the wire "peer", and the wire "host"
  * over every way that the bytes can take between the ranks. */
+#include "check.h"
 #include "device_lines.h"
 #include "device_sim.h"
 
@@ -76,5 +77,41 @@ HD_CASE(random_problems)
     for (int i = 0; i < 8; i++) {
         options.wire = i % 2 == 0 ? HEDDLE_WIRE_PEER : HEDDLE_WIRE_HOST;
         HD_OK(heddle_run_ranks_with(ranks[i / 2], "threads", &options, device_check_random, &seed));
+    }
+}
+
+/* Arrays of a pool lie in host memory. */
+static heddle_status pools(heddle_comm *comm, void *arg)
+{
+    heddle_status st;
+    heddle_reshard *plan = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    heddle_pool *pool = NULL;
+    heddle_dl_managed *y = NULL;
+    (void)arg;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    HD_TRY(heddle_reshard_parse(&line, timed_lines[0]));
+    HD_TRY(heddle_reshard_create_line(&plan, comm, &line, &options));
+    HD_TRY(heddle_pool_create(&pool, comm));
+    CHECK(heddle_reshard_execute_pooled(&y, plan, NULL, pool, HEDDLE_NO_STREAM) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(y == NULL && heddle_pool_held_bytes(pool) == 0);
+    CHECK(strstr(heddle_last_error(), "arrays of a pool lie in host memory, those of the plan on a device") != NULL);
+out:
+    heddle_pool_destroy(pool);
+    heddle_reshard_destroy(plan);
+    return st;
+}
+
+HD_CASE(not_into_a_pool)
+{
+    heddle_comm_options options = on_device();
+    for (heddle_wire wire = HEDDLE_WIRE_PEER; wire <= HEDDLE_WIRE_HOST; wire++) {
+        options.wire = wire;
+        if (wire != HEDDLE_WIRE_NCCL) {
+            HD_OK(heddle_run_ranks_with(2, "threads", &options, pools, NULL));
+        }
     }
 }

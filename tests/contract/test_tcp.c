@@ -136,6 +136,76 @@ HD_CASE(nobody_waits_for_the_message_of_one_that_closed)
     HD_OK(heddle_run_ranks(2, "shm", receives_twice, NULL));
 }
 
+/* --- what a connection may bring ---------------------------------------------------------------------------------- */
+
+typedef enum trouble { TAKEN_BACK, TOO_LARGE, CLOSED_AT_ONCE, TROUBLES } trouble;
+enum { LARGE_BYTES = 12000000 };
+
+/* Rank 0 takes a letter back that is half out, or says that one of a size comes that none has. */
+static heddle_status spoils(world *w, const heddle_transport *table, trouble which)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_message message = {.peer = 1, .is_send = 1, .run_bytes = LARGE_BYTES};
+    const hd_letter_head head = {.bytes = (uint64_t)HD_LETTER_BYTES + 1, .kind = HD_LETTER_GATHER};
+    void *exchange = NULL, *src = calloc(1, LARGE_BYTES);
+    CHECK(src != NULL);
+    if (which == TAKEN_BACK) {
+        HD_TRY(table->exchange_create(w->tcp, &exchange, &message, 1, 0));
+        HD_TRY(table->exchange_start(w->tcp, exchange, src, NULL));
+        CHECK(w->tcp->peer[1].out != NULL && w->tcp->peer[1].out->sent > 0);
+        table->exchange_destroy(w->tcp, exchange);
+    } else {
+        CHECK(send(w->tcp->peer[1].fd, &head, sizeof head, MSG_NOSIGNAL) == (ssize_t)sizeof head);
+    }
+out:
+    free(src);
+    return st;
+}
+
+static heddle_status has_trouble(heddle_comm *launched, void *arg)
+{
+    const trouble which = *(const trouble *)arg;
+    heddle_status st;
+    world w;
+    char *large = calloc(1, LARGE_BYTES), own = 1, all[2] = {0};
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
+    const heddle_transport table = hd_tcp_table(w.tcp);
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(8);
+    CHECK(large != NULL);
+    if (w.meeting.rank == 1) {
+        HD_TRY(which == CLOSED_AT_ONCE ? HEDDLE_OK : heddle_comm_barrier(launched)); /* it reads nothing before */
+        const heddle_status got = which == CLOSED_AT_ONCE
+                                      ? table.sendrecv(w.tcp, NULL, 0, -1, large, LARGE_BYTES, 0, until_ns)
+                                      : table.allgather(w.tcp, &own, all, 1, until_ns);
+        CHECK(got == (which == CLOSED_AT_ONCE ? HEDDLE_OK : HEDDLE_ERR_PEER));
+        CHECK(which != TOO_LARGE || says("rank 1 has no memory for 1073741825 bytes of rank 0"));
+        CHECK(which != CLOSED_AT_ONCE || large[LARGE_BYTES - 1] == 7);
+    } else if (which == CLOSED_AT_ONCE) {
+        large[LARGE_BYTES - 1] = 7;
+        HD_TRY(hd_tcp_send(w.tcp, 1, HD_LETTER_PAIR, large, LARGE_BYTES));
+        hd_tcp_close(w.tcp);
+        w.tcp = NULL;
+    } else {
+        HD_TRY(spoils(&w, &table, which));
+        HD_TRY(heddle_comm_barrier(launched));
+        (void)table.allgather(w.tcp, &own, all, 1, until_ns); /* rank 1 may have sent before it saw */
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    free(large);
+    hd_tcp_close(w.tcp);
+    close_world(&w);
+    return st;
+}
+
+HD_CASE(letters_are_whole_or_end_the_connection)
+{
+    for (trouble which = 0; which < TROUBLES; which++) {
+        HD_OK(heddle_run_ranks(2, "shm", has_trouble, &which));
+    }
+}
+
 /* --- who goes ----------------------------------------------------------------------------------------------------- */
 
 typedef enum leaving { GIVES_UP, GOES, VANISHES, IS_LATE, LEAVES_KINDS } leaving;

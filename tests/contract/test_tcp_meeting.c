@@ -13,7 +13,13 @@ typedef struct word {
     int32_t from, to;
     char last;
 } word;
-enum { SILENT = 9, WORD_BYTES = 25 };
+enum { WORD_BYTES = 25, MOST_SILENT = 35 };
+
+/* Strangers that every rank sends to every rank. */
+typedef struct silence {
+    int count;
+    double limit_s;
+} silence;
 
 static int call(const hd_tcp_place *place, const void *bytes, size_t n)
 {
@@ -63,43 +69,44 @@ HD_CASE(strangers_are_sent_away)
     HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
 }
 
-/* Every rank is called by many that say nothing more after 0, 5 and 24 bytes, the last as rank 2 does, and hang on. */
+/* Every rank is called by many that say 0, 5 or 24 bytes of what the last rank says, and hang on. */
 static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
 {
     static const size_t said[] = {0, 5, WORD_BYTES - 1};
     heddle_status st = HEDDLE_OK;
     world w;
-    int fd[RANKS][SILENT], size = heddle_comm_size(launched);
+    int fd[RANKS * MOST_SILENT], n = 0, size = heddle_comm_size(launched);
     const heddle_comm_options options = plain(DEADLINE_MS);
-    (void)arg;
-    memset(fd, -1, sizeof fd);
+    const silence *silent = arg;
     HD_TRY(listen_all(&w, launched, DEADLINE_MS));
     for (int r = 0; r < size; r++) {
-        const word like_rank_2 = {{w.meeting.key[0], w.meeting.key[1]}, 2, r, 1};
-        for (int i = 0; i < SILENT; i++) {
-            fd[r][i] = call(&w.place[r], &like_rank_2, said[i % 3]);
-            CHECK(fd[r][i] >= 0);
+        const word like_the_last = {{w.meeting.key[0], w.meeting.key[1]}, size - 1, r, 1};
+        for (int i = 0; i < silent->count; i++) {
+            fd[n] = call(&w.place[r], &like_the_last, said[i % 3]);
+            CHECK(fd[n++] >= 0);
         }
     }
     HD_TRY(heddle_comm_barrier(launched));
     const int64_t began_ns = hd_now_ns();
     HD_TRY(open_comm(&w, &options));
-    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
+    CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(silent->limit_s));
     HD_TRY(heddle_comm_barrier(w.comm));
     HD_TRY(heddle_comm_barrier(launched));
 out:
-    for (int i = 0; i < RANKS * SILENT; i++) {
-        if (fd[i / SILENT][i % SILENT] >= 0) {
-            close(fd[i / SILENT][i % SILENT]);
+    while (n > 0) {
+        if (fd[--n] >= 0) {
+            close(fd[n]);
         }
     }
     close_world(&w);
     return st;
 }
 
-HD_CASE(strangers_that_say_nothing_cost_nothing)
+HD_CASE(strangers_that_say_nothing_cost_little)
 {
-    HD_OK(heddle_run_ranks(RANKS, "shm", meets_the_silent, NULL));
+    silence some = {.count = 9, .limit_s = 2}, many = {.count = MOST_SILENT, .limit_s = 10};
+    HD_OK(heddle_run_ranks(RANKS, "shm", meets_the_silent, &some));
+    HD_OK(heddle_run_ranks(2, "shm", meets_the_silent, &many)); /* more than are listened to at once: their time ends */
 }
 
 /* Rank 0 has as many files open as it may, and says so at once. */
