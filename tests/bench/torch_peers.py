@@ -12,12 +12,15 @@
     gloo      split, contiguous, all_to_all of gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
     touch     a fresh tensor of the result's size, written once: what its page faults cost
+    roofline  the same bytes, those that a rank keeps included, copied contiguously from the ranks that own them, all
+              ranks at once: heddle_bench_reshard of heddle/sys/bench.h, measured before the others and after them
 
 Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima: gloo
-to pooled and to result, pooled to raw, and fresh to what cannot be less: touch and raw together. Every way's result is
-compared first.
+to pooled and to result, pooled to raw, fresh to what cannot be less: touch and raw together; roofline to raw and to
+pooled, and gloo to roofline, which no way that moves every byte once can pass. Every way's result is compared first.
 """
 import argparse
+import ctypes
 import random
 import sys
 import time
@@ -32,6 +35,22 @@ SHAPES = ["4x8x32", "8x64x64", "16x256x144", "16x1024x288", "32x1024x576", "64x2
 
 def blocks(length: int, parts: int) -> list:
     return [length // parts + (i < length % parts) for i in range(parts)]
+
+
+class BenchResult(ctypes.Structure):
+    """heddle_bench_result as far as it is wanted here."""
+
+    _fields_ = [("struct_bytes", ctypes.c_size_t),
+                *[(name, ctypes.c_int64) for name in ("rounds", "samples", "repeats")],
+                *[(name, ctypes.c_double) for name in ("min_ms", "median_ms", "roofline_min_ms", "roofline_median_ms")]]
+
+
+def roofline_us(line: heddle.Line, comm: heddle.Comm) -> tuple:
+    """Minimum and median."""
+    result = BenchResult(struct_bytes=ctypes.sizeof(BenchResult))
+    comm._state.call(heddle._library.lib["heddle_bench_reshard"], ctypes.byref(result),
+                     ctypes.c_void_p(comm._state.handle), ctypes.byref(line._c), None)
+    return 1000 * result.roofline_min_ms, 1000 * result.roofline_median_ms
 
 
 class ByHand:
@@ -59,8 +78,7 @@ class ByHand:
         return torch.cat(room, 0, out=self.result) if self.result is not None else torch.cat(room, 0)
 
 
-def ways_of(t: int, s: int, c: int, comm: heddle.Comm) -> dict:
-    plan = comm.reshard(f"f32[t={t} s={s} c={c}] on {comm.mesh}: t@sp -> s@sp")
+def ways_of(plan: heddle.Reshard, t: int, s: int, c: int, comm: heddle.Comm) -> dict:
     lo = sum(blocks(t, comm.size)[: comm.rank])
     x = torch.arange(t * s * c, dtype=torch.float32).view(t, s, c)[lo: lo + blocks(t, comm.size)[comm.rank]].clone()
     pooled = ht.empty(plan, torch.float32, "src").copy_(x)
@@ -107,13 +125,19 @@ def main() -> None:
     with heddle.Comm.open() as comm, torch.enable_grad():
         for shape in given.shapes:
             t, s, c = map(int, shape.split("x"))
-            took = timed(ways_of(t, s, c, comm), comm, given.iterations)
+            plan = comm.reshard(f"f32[t={t} s={s} c={c}] on {comm.mesh}: t@sp -> s@sp")
+            before = roofline_us(plan.line, comm)
+            took = timed(ways_of(plan, t, s, c, comm), comm, given.iterations)
+            took["roofline"] = [min(both) for both in zip(before, roofline_us(plan.line, comm))]
             if comm.rank == 0:
                 row = "  ".join(f"{name} {all_[0]:.1f} ({all_[len(all_) // 2]:.1f})" for name, all_ in took.items())
                 least = {name: all_[0] for name, all_ in took.items()}
                 ratios = (f"gloo/pooled {least['gloo'] / least['pooled']:.1f} gloo/result "
                           f"{least['gloo'] / least['result']:.1f} pooled/raw {least['pooled'] / least['raw']:.2f} "
-                          f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f}")
+                          f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f} "
+                          f"roofline/raw {least['roofline'] / least['raw']:.2f} "
+                          f"roofline/pooled {least['roofline'] / least['pooled']:.2f} "
+                          f"gloo/roofline {least['gloo'] / least['roofline']:.1f}")
                 size = f"{4 * t * s * c / comm.size / 1e6:.3f} MB per rank"
                 print(f"{shape} {size}: {row}  {ratios}", flush=True)
     dist.destroy_process_group()

@@ -151,3 +151,28 @@ def test_libraries_of_devices_lie_beside_the_package(monkeypatch):
         except heddle.UnsupportedError as error:  # no driver, or no library
             said = [words in str(error) for words in ("there is no libheddle_cuda.so", "where there is a CUDA toolkit")]
             assert said == [not has_cuda] * 2, error
+
+
+def test_what_is_no_text_no_array_no_number_is_refused():
+    import numpy as np
+
+    with heddle.Comm.open("self") as comm:
+        plan = comm.reshard("f32[t=4 s=6] on [sp=1]: t@sp -> s@sp")
+        x = np.zeros((4, 6), np.float32)
+        attention = comm.attention("f32[b=1 s=4 h=2 d=4] on [sp=1]: s@sp", "ring", key_lengths=np.array([3]))
+        assert attention is comm.attention("f32[b=1 s=4 h=2 d=4] on [sp=1]: s@sp", "ring", key_lengths=[3])
+        assert comm.allgather(bytearray(b"abc")) == [b"abc"]
+        with pytest.raises(TypeError, match="bytes-like"):
+            comm.allgather("abc")  # whose memory is not its letters
+        for words, call in (
+                ("wanted a text", lambda: comm.reshard("f32[t=4] on [sp=1]: t@sp -> *\0, and more")),
+                ("wanted a text", lambda: heddle.Line(None)), ("wanted a text", lambda: comm.axis(3)),
+                ("wanted a text", lambda: heddle.Comm.open(None)), ("wanted a text", lambda: comm.abort(None)),
+                ("a list, wanted a NumPy array", lambda: plan([[1.0]])),
+                ("out is a list", lambda: plan(x, [[1.0]])), ("NoneType", lambda: attention(None, x, x)),
+                ("list", lambda: comm.allreduce_sum([1.0])),
+                ("2 dims, the array 3", lambda: heddle.strides_of(plan.line, np.zeros((4, 6, 2)))),
+                ("64 bits", lambda: heddle.Reshard(comm, plan.line, src_strides=(2 ** 70, 1)))):
+            with pytest.raises(heddle.ArgumentError, match=words):
+                call()
+        assert plan(x).shape == (4, 6)

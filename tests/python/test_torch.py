@@ -54,6 +54,13 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, "wanted a dense", ht.switch, mine, plan, out=out[:1])
     refused(heddle.ArgumentError, "no gradient", ht.switch, mine.clone().requires_grad_(), plan, out=out)
     refused(heddle.UnsupportedError, "meta", ht.switch, mine.to("meta"), plan)
+    for other, words in ((mine[:, 0].to_sparse(), "has no dense memory"), (mine[:, 0].to_mkldnn(), "no dense memory"),
+                         (mine.numpy(), "a ndarray, wanted a tensor"), (None, "NoneType")):
+        flat = comm.reshard(f"f32[b=2 s=5 c=3] on [sp={n}]: * -> s@sp")
+        refused(heddle.ArgumentError, words, ht.switch, other, flat)
+    ring = comm.attention(f"f32[b=2 s=5 h=3 d=4] on [sp={n}]: s@sp", "ring")
+    refused(heddle.ArgumentError, "k has 2 dims", ht.attention, torch.zeros(2, 3, 5, 4), mine[:, 0, 0], mine, ring)
+    refused(heddle.ArgumentError, "wanted a DTensor", ht.redistribute, mine, [], comm)
     refused(heddle.ArgumentError, "partial sums", ht.split, mine,
             comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> sum@sp"))
     with torch.inference_mode():

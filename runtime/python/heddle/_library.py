@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from . import _abi
-from .errors import error_of
+from .errors import ArgumentError, error_of
 
 
 def _find() -> str:
@@ -51,6 +51,13 @@ def check(status: int) -> None:
     """Raises the error of a call that failed."""
     if status != 0:
         raise error_of(status, last_error())
+
+
+def encoded(name: str, text: str) -> bytes:
+    """A text as the library takes it, which ends at a zero byte."""
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentError(f"{name} is {text!r}, wanted a text")
+    return text.encode()
 
 
 def made(out: ctypes.c_void_p) -> int:

@@ -15,7 +15,7 @@ from ._library import check, lib
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import numbered
-from .reshard import NUMPY, check_array
+from .reshard import NUMPY, check_array, numpy_array
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -39,6 +39,7 @@ def _arrays(places: Sequence[Place]) -> List[Any]:
 def _told(array: Any) -> Any:
     """The array, or a copy where strides in elements cannot tell it: all zero, which the library takes for a dense one,
     or no multiples of the element."""
+    numpy_array("attention: one of the arrays", array)
     if any(array.strides) and not any(stride % array.itemsize for stride in array.strides):
         return array
     return array.copy()

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from . import _abi
-from ._library import lib
+from ._library import encoded, lib
 from .attention import Attention, LinearAttention
 from .errors import ArgumentError
 from .line import Line, mesh_of
@@ -67,14 +67,14 @@ class Comm:
         arena_bytes  address space for memory that peers reach; the machine's memory by itself
         """
         return cls._opened(mesh, deadline_s, bind, arena_bytes,
-                           lambda out, options: lib.heddle_comm_open(out, where.encode(), options))
+                           lambda out, options: lib.heddle_comm_open(out, encoded("where", where), options))
 
     @classmethod
     def join(cls, key: str, rank: int, size: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0,
              bind: bool = False, arena_bytes: Optional[int] = None) -> "Comm":
         """The processes of this host that name the same key, a word that nobody else has, as ranks. Collective."""
         return cls._opened(mesh, deadline_s, bind, arena_bytes,
-                           lambda out, options: lib.heddle_comm_join(out, key.encode(), rank, size, options))
+                           lambda out, options: lib.heddle_comm_join(out, encoded("key", key), rank, size, options))
 
     @classmethod
     def from_nccl(cls, pointer: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0, bind: bool = False,
@@ -157,7 +157,7 @@ class Comm:
         if group is not None and not group.closed:
             return group
         mesh = mesh_of(self.mesh)
-        index = lib.heddle_axis_index(ctypes.byref(mesh), name.encode())
+        index = lib.heddle_axis_index(ctypes.byref(mesh), encoded("axis", name))
         if index < 0:
             known = " ".join(mesh.axis[a].name.decode() for a in range(mesh.naxes))
             raise ArgumentError(f"no axis '{name}' in {self.mesh}: there is {known}")
@@ -180,7 +180,7 @@ class Comm:
                  "host": _abi.HEDDLE_WIRE_HOST}
         if wire not in wires:
             raise ArgumentError(f"wire is '{wire}', wanted {' or '.join(wires)}")
-        self._state.call(lib.heddle_comm_attach_device, self._state.handle, device.encode(), wires[wire])
+        self._state.call(lib.heddle_comm_attach_device, self._state.handle, encoded("device", device), wires[wire])
         self.device = lib.heddle_comm_device(self._state.handle)
 
     def lend_peers(self, at: Sequence[int], nbytes: int) -> None:
@@ -197,6 +197,7 @@ class Comm:
 
     def allgather(self, data: bytes) -> List[bytes]:
         """As many bytes from every rank, ordered by rank. Collective."""
+        data = memoryview(data).tobytes()  # a str is none
         out = ctypes.create_string_buffer(max(len(data) * self.size, 1))
         self._state.call(lib.heddle_comm_allgather, self._state.handle, data, ctypes.cast(out, ctypes.c_void_p),
                          len(data))
@@ -205,6 +206,8 @@ class Comm:
     def allreduce_sum(self, array: Any) -> None:
         """The ranks' NumPy arrays (float64, float32 or int64) added element by element in rank order, in place; the
         same bits on every rank. Collective."""
+        if not hasattr(array, "__array_interface__"):
+            raise ArgumentError(f"allreduce_sum of a {type(array).__name__}: wanted a NumPy array")
         dtype = {"float64": _abi.HEDDLE_F64, "float32": _abi.HEDDLE_F32, "int64": _abi.HEDDLE_I64}.get(str(array.dtype))
         if dtype is None or not array.flags.c_contiguous or not array.flags.writeable:
             raise ArgumentError(f"allreduce_sum: dtype {array.dtype}, strides {array.strides}: wanted a dense writable "
@@ -281,8 +284,9 @@ class Comm:
         return self._attention(LinearAttention, problem, method, dtype, options)
 
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
+        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
         frozen = tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value)
-                              for name, value in options.items()))
+                              for name, value in plain.items()))
         text = self._text(f"{problem} -> *", dtype)
         return self._kept(self._attentions, (kind, text, method, frozen),
-                          lambda: kind(self, Line(text), method, **options))
+                          lambda: kind(self, Line(text), method, **plain))

@@ -5,7 +5,7 @@ import ctypes
 from typing import Dict, List, Optional, Tuple
 
 from . import _abi
-from ._library import check, lib
+from ._library import check, encoded, lib
 from .errors import ArgumentError
 
 DTYPES = {"f64": _abi.HEDDLE_F64, "f32": _abi.HEDDLE_F32, "f16": _abi.HEDDLE_F16, "bf16": _abi.HEDDLE_BF16,
@@ -16,7 +16,7 @@ _NAMES = {number: name for name, number in DTYPES.items()}
 
 def mesh_of(text: str) -> _abi.heddle_mesh:
     mesh = _abi.heddle_mesh()
-    check(lib.heddle_mesh_parse(ctypes.byref(mesh), text.encode()))
+    check(lib.heddle_mesh_parse(ctypes.byref(mesh), encoded("mesh", text)))
     return mesh
 
 
@@ -35,7 +35,7 @@ class Line:
 
     def __init__(self, text: str):
         self._c = _abi.heddle_reshard_line()
-        check(lib.heddle_reshard_parse(ctypes.byref(self._c), text.encode()))
+        check(lib.heddle_reshard_parse(ctypes.byref(self._c), encoded("a line", text)))
         self._describe()
 
     @classmethod

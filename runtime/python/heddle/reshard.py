@@ -110,6 +110,8 @@ class Reshard:
             return None
         if len(strides) != len(self.line.shape):
             raise ArgumentError(f"{name} has {len(strides)} entries, the shape {len(self.line.shape)} dims")
+        if any(not -1 << 63 <= stride < 1 << 63 for stride in strides):
+            raise ArgumentError(f"{name} {tuple(strides)}: wanted numbers of 64 bits")
         return (ctypes.c_int64 * len(strides))(*strides)
 
     def __repr__(self) -> str:
@@ -125,11 +127,13 @@ class Reshard:
         """
         if self.space == "device":
             return self._on_device(src, out, stream)
+        numpy_array(f"{self.line.text}: src", src)
         if out is None:
             if not self._is_dense:
                 raise ArgumentError(f"{self.line.text}: a plan with dst_strides wants an array `out`")
             out = self.comm.pool.empty(self.dst_shape, NUMPY[self.line.dtype][0])
             out = out.view(src.dtype) if out.dtype.itemsize == src.dtype.itemsize else out
+        numpy_array(f"{self.line.text}: out", out)
         self._fit("src", src, src.flags.c_contiguous, self.src_shape, self._src_strides)
         self._fit("out", out, out.flags.c_contiguous, self.dst_shape, self._dst_strides)
         if not out.flags.writeable:
@@ -214,6 +218,9 @@ def strides_of(line: "str | Line", array: Any, side: str = "src") -> Tuple[int, 
     """The strides of an array of a side ("src", "dst"), in elements per dim of the shape, as a plan wants them."""
     line = make_line(line)
     order = _choice("side", side, {"src": line.src_order, "dst": line.dst_order})
+    numpy_array("strides_of: the array", array)
+    if array.ndim != len(order):
+        raise ArgumentError(f"strides_of: {line.text} has {len(order)} dims, the array {array.ndim}")
     strides = [0] * len(order)
     for axis, dim in enumerate(order):
         if array.strides[axis] % array.itemsize:
@@ -221,6 +228,11 @@ def strides_of(line: "str | Line", array: Any, side: str = "src") -> Tuple[int, 
                                 f"{array.itemsize}, the element's")
         strides[dim] = array.strides[axis] // array.itemsize
     return tuple(strides)
+
+
+def numpy_array(name: str, array: Any) -> None:
+    if not hasattr(array, "__array_interface__") or not hasattr(array, "flags"):
+        raise ArgumentError(f"{name} is a {type(array).__name__}, wanted a NumPy array")
 
 
 def _side_strides(strides: Optional[Sequence[int]], order: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:

@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional
 
 from . import _abi
-from ._library import check, last_error, lib, made
+from ._library import check, encoded, last_error, lib, made
 from .errors import ArgumentError, error_of
 
 _INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: ignore[arg-type]
@@ -137,12 +137,12 @@ class State:
 
     def abort(self, why: str) -> None:
         """Any thread, also while another one is in a call."""
-        root = self.root
+        root, told = self.root, encoded("why", why)
         if self.is_closed or os.getpid() != self.pid:
             self.open_handle()
         root._aborting += 1
         try:
-            check(lib.heddle_comm_abort(self.handle, why.encode()))
+            check(lib.heddle_comm_abort(self.handle, told))
         finally:
             root._aborting -= 1
             root.finish()

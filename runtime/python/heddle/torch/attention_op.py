@@ -34,7 +34,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
-    check_device(q, plan.comm)
+    _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
@@ -49,11 +49,18 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
                      heads_first: bool = True) -> torch.Tensor:
     """The same of a linear attention (`Comm.linear_attention`), always the library's own."""
-    check_device(q, plan.comm)
+    _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
+
+
+def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_device(x, plan.comm)
+        if x.dim() != 4:
+            raise ArgumentError(f"{plan.text}: {name} has {x.dim()} dims, wanted 4")
 
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:

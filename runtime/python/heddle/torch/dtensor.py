@@ -18,6 +18,8 @@ def redistribute(x: DTensor, placements: Sequence[Placement], comm: Comm) -> DTe
 
     placements  Shard and Replicate, one per axis of the mesh; those of x may be Partial("sum"), too
     """
+    if not isinstance(x, DTensor):
+        raise ArgumentError(f"redistribute: a {type(x).__name__}, wanted a DTensor")
     check_device(x.to_local(), comm)
     mesh, wanted = x.device_mesh, tuple(_positive(placement, x.dim()) for placement in placements)
     if len(wanted) != mesh.ndim or any(placement.is_partial() for placement in wanted):

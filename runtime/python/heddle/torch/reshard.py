@@ -31,6 +31,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
     if out is None:
         return resharded(x, line, adjoint, plan.comm, plan)
     check_device(x, plan.comm)
+    check_device(out, plan.comm)
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     if is_eager(x) and is_eager(out):
@@ -95,6 +96,8 @@ def dtype_of(x: torch.Tensor, text: str) -> str:
 
 def check_device(x: torch.Tensor, comm: Comm) -> None:
     """Is it where this communicator moves tensors?"""
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
     if x.is_cpu or x.device.type == "cuda" and x.device.index == comm.device:
         return
     there = "" if comm.device < 0 else f" and on cuda:{comm.device}"
@@ -126,9 +129,13 @@ def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
 
 def _reshard(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
     plan = _plan_of(x, line, comm, plan)
-    x = x.contiguous()
+    try:
+        x = x.contiguous()
+        at = x.data_ptr()
+    except RuntimeError as error:  # sparse, of oneDNN, of a transform that is over
+        raise ArgumentError(f"{line}: x of {x.layout} has no dense memory: {error}") from error
     if plan.space == "host" and x.dtype in BY_DLPACK:
-        return plan.execute_pooled(x.data_ptr(), tensor_of)
+        return plan.execute_pooled(at, tensor_of)
     out = empty(plan, x.dtype)
     _execute(plan, x, out)
     return out
