@@ -111,6 +111,7 @@ class Comm:
 class Tensor:
     dtype, device, is_cpu = torch.bfloat16, torch.device("cuda:1"), False
     is_contiguous = is_inference = lambda self: True
+    __class__ = torch.Tensor  # says isinstance
 
     def __init__(self, address, shape):
         self.data_ptr, self.shape = lambda: address, shape
