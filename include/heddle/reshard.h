@@ -176,9 +176,10 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * may take up to two seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says
  * "stopped half way", and src and dst must be left alone as long as that rank lives. Another on the wire "peer": where
  * the sentence says that the stream or the launches did not come to their end, the caller's own work before them has
- * not ended, or the device is very slow, and what is enqueued still writes dst when it comes to it; and a peer that
- * replays a graph after the failure may store to dst, and to memory of the plan, which stays as long as the
- * communicator: no rank destroys that before replays have ended.
+ * not ended, or the device is very slow, and what is enqueued, here or by a peer, still writes dst when it comes to it;
+ * device memory of the communicator is then left to the process and not freed. And a peer that replays a graph after
+ * the failure may store to dst, and to memory of the plan, which stays as long as the communicator: no rank destroys
+ * that before replays have ended.
  * One thread at a time per communicator. */
 HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                 heddle_stream stream);

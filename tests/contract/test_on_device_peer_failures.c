@@ -123,6 +123,42 @@ HD_CASE(arrays_that_are_not_the_callers_yet_are_said)
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_held_up);
 }
 
+static _Atomic int is_told;
+
+/* Rank 0's launches are held up, and may store into rank 1's dst yet when rank 1 has given up. */
+static heddle_status may_be_written(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    (void)arg;
+    HD_TRY(set_up(&o, comm, moves, 200));
+    if (heddle_comm_rank(comm) == 0) {
+        o.sim.hold(o.stream);
+        HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+        HD_TRY(heddle_comm_barrier(comm));
+        while (!is_told) {
+            usleep(1000);
+        }
+        o.sim.release();
+        HD_TRY(device_settle(comm, o.stream));
+    } else {
+        HD_TRY(heddle_comm_barrier(comm));
+        HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+        const heddle_status got = heddle_reshard_wait(o.reshard);
+        is_told = 1;
+        CHECK(got == HEDDLE_ERR_TIMEOUT && says("missing: rank 0") && says("may still write dst"));
+    }
+out:
+    is_told = 1;
+    tear_down(&o);
+    return st;
+}
+
+HD_CASE(arrays_that_peers_may_still_write_are_said)
+{
+    run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, may_be_written);
+}
+
 static heddle_status ended[RANKS];
 static int64_t fails_at;
 static _Atomic int over; /* ranks whose call has returned; until all have nobody leaves */
