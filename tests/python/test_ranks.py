@@ -159,7 +159,10 @@ freed = []
 for make in (lambda: heddle.Reshard(comm, "f32[t=9] on [sp=2]: t@sp -> *", tuning="rules"), lambda: comm.axis("sp"),
              lambda: comm.attention("f32[b=1 s=9 h=2 d=4] on [sp=2]: s@sp", "ring")(
                  *[np.zeros((1, 5 - comm.rank, 2, 4), np.float32)] * 3)):
-    comm._state.adopt(Owner(), 0, lambda _: freed.append(time.monotonic()))  # let go at once
+    _, number = comm._state.create(
+        lambda plan: (freed.append(time.monotonic()), heddle._library.lib.heddle_reshard_destroy(plan)),
+        heddle._library.lib.heddle_reshard_create_adjoint, plan._handle)
+    comm._state.adopt(Owner(), number)  # let go at once
     time.sleep(0.2 * comm.rank)  # the other rank may still be in an execution
     begin = time.monotonic()
     make()

@@ -94,7 +94,7 @@ class _Sharded:
     def __repr__(self) -> str:
         return f"<heddle.{type(self).__name__} {self.text}, {self.method}>"
 
-    def _create(self) -> int:
+    def _create(self) -> Tuple[int, int]:
         raise NotImplementedError
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
@@ -113,8 +113,8 @@ class _Sharded:
         self._state.open_handle()
         at = turn % len(self._objects)
         if self._objects[at] == 0:
-            self._objects[at] = self._create()
-            self._state.adopt(self, self._objects[at], self._destroy)
+            self._objects[at], number = self._create()
+            self._state.adopt(self, number)
             self._state.sweep()
         return self._objects[at]
 
@@ -213,7 +213,7 @@ class Attention(_Sharded):
         self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = _to_heads(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
 
-    def _create(self) -> int:
+    def _create(self) -> Tuple[int, int]:
         if self.scale == 0:  # which in C stands for 1 / sqrt(width)
             raise UnsupportedError(f"{self.text}: scale is 0, which method {self.method} does not know")
         options, line = _abi.heddle_attention_options(), self.line._c
@@ -267,7 +267,7 @@ class LinearAttention(_Sharded):
         self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
         self.dv = self.width if dv is None else dv
 
-    def _create(self) -> int:
+    def _create(self) -> Tuple[int, int]:
         options, line = _abi.heddle_linear_attention_options(), self.line._c
         lib.heddle_linear_attention_options_init(ctypes.byref(options))
         options.method, options.dv, options.bidirectional = self._method, self.dv, int(self.bidirectional)

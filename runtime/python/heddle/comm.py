@@ -130,7 +130,7 @@ class Comm:
     def __repr__(self) -> str:
         if self._state.is_closed:
             return "<heddle.Comm, closed>"
-        how = "in a call" if self._state.root.is_inside else self.describe()
+        how = "in a call" if self._state.root.inside is not None else self.describe()
         return f"<heddle.Comm rank {self.rank} of {self.size}, {self.mesh}: {how}>"
 
     def close(self) -> None:
@@ -162,10 +162,10 @@ class Comm:
             known = " ".join(mesh.axis[a].name.decode() for a in range(mesh.naxes))
             raise ArgumentError(f"no axis '{name}' in {self.mesh}: there is {known}")
         state = State(self._state)
-        state.handle = self._state.create(lib.heddle_comm_destroy, lib.heddle_comm_axis_group, self._state.handle,
-                                          ctypes.byref(mesh), index)
+        state.handle, number = self._state.create(state.end, lib.heddle_comm_axis_group, self._state.handle,
+                                                  ctypes.byref(mesh), index)
         group = self._groups[name] = Comm(state, f"[{name}={mesh.axis[index].size}]", self)
-        self._state.adopt(group, state.handle, lambda _: state.free())
+        self._state.adopt(group, number)
         self._state.sweep()
         return group
 

@@ -81,17 +81,18 @@ class Reshard:
         options.src_stride_elems = self._strides("src_strides", src_strides)
         options.dst_stride_elems = self._strides("dst_strides", dst_strides)
         state = comm._state
-        self._hold(state.create(lib.heddle_reshard_destroy, lib.heddle_reshard_create_line, state.handle,
-                                ctypes.byref(self.line._c), ctypes.byref(options)), space, src_strides, dst_strides)
+        made = state.create(lib.heddle_reshard_destroy, lib.heddle_reshard_create_line, state.handle,
+                            ctypes.byref(self.line._c), ctypes.byref(options))
+        self._hold(made, space, src_strides, dst_strides)
         state.sweep()
 
-    def _hold(self, handle: int, space: str, src_strides: Optional[Sequence[int]],
+    def _hold(self, made: Tuple[int, int], space: str, src_strides: Optional[Sequence[int]],
               dst_strides: Optional[Sequence[int]]) -> None:
         line, rank = self.line, self.comm.rank
         self.space = space
-        self._handle = handle
+        self._handle, number = made
         self._state = self.comm._state
-        self._state.adopt(self, handle, lib.heddle_reshard_destroy)
+        self._state.adopt(self, number)
         self._adjoint: Optional[Reshard] = None
         self.src_shape: Tuple[int, ...] = line.src_shape(rank)  #: of this rank's array, before
         self.dst_shape: Tuple[int, ...] = line.dst_shape(rank)
@@ -101,7 +102,7 @@ class Reshard:
         self.texts = line.text, line.adjoint().text, line.reversed().text
         self._is_dense = dst_strides is None
         self._pool: Optional[ctypes.c_void_p] = None
-        self._plan, self._src, self._array = ctypes.c_void_p(handle), ctypes.c_void_p(), ctypes.c_void_p()
+        self._plan, self._src, self._array = ctypes.c_void_p(self._handle), ctypes.c_void_p(), ctypes.c_void_p()
         self._array_at = ctypes.byref(self._array)
         self.tensors: Any = None  #: heddle.torch's: the dtype of those that go by this very plan
 
@@ -159,10 +160,10 @@ class Reshard:
         """The same into a new array of the communicator's pool, dense: take(capsule), as `Pool.lend` has it."""
         state, array, capsule = self._state, self._array, None
         root = state.root
-        while state.is_closed or root.is_inside or self._pool is None:  # as `State.ask`
+        while state.is_closed or root.inside is not None or self._pool is None:  # as `State.ask`
             state.open_handle()
             self._pool = self.comm.pool.handle()
-        root.is_inside = True
+        root.inside = state
         array.value = None
         try:
             self._src.value = src
@@ -175,7 +176,7 @@ class Reshard:
             take_back(array, capsule)
             raise
         finally:
-            root.is_inside = False
+            root.inside = None
             if root.late:
                 root.finish()
 

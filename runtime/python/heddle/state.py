@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _abi
 from ._library import check, encoded, last_error, lib, made
@@ -17,8 +17,7 @@ _INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: 
 
 
 def _asked(raised: List[BaseException]):
-    """Runs the signal handlers of Python whenever it is resumed; yields 1 when one of them raised, or another thread
-    has closed the communicator.
+    """Runs the signal handlers of Python whenever it is resumed; yields 1 when one of them raised.
 
     A generator, because a handler may also run at the first instruction of whatever Python is called: here that is
     inside the try. A function would lose what was raised there, and with it the user's Ctrl-C.
@@ -38,30 +37,38 @@ def _asked(raised: List[BaseException]):
             answer = 1
 
 
-class State:
-    """Of a communicator. Its root's are `is_inside`, `raised` and `late`.
+def _destroy_made(destroy: Callable[[int], None], out: ctypes.c_void_p) -> None:
+    if out.value:
+        destroy(out.value)
 
-    Whatever calls the library sets `is_inside` for as long: one call at a time. Nothing is called between looking at it
-    and setting it, nor between that and the `try`, so that under the GIL no other thread and no signal comes there.
-    Who closes the communicator in the meantime, on another thread or in a signal's handler, leaves the rest to the
-    call that it ends.
+
+class State:
+    """Of a communicator. Its root's are `inside`, `raised` and `late`.
+
+    Whatever calls the library puts its state into `inside` for as long: one call at a time. Nothing is called between
+    looking at it and setting it, nor between that and the `try`, so that under the GIL no other thread and no signal
+    comes there. Who closes the communicator in the meantime, on another thread or in a signal's handler, leaves the
+    rest to the call that it ends.
     """
 
     def __init__(self, parent: "Optional[State]" = None):
-        self.handle: Optional[int] = None
+        self.handle: Optional[int] = None  #: 0 when it is freed
         self.pid = os.getpid()
         self.parent = parent
         self.root: State = parent.root if parent else self
         self.raised: List[BaseException] = parent.raised if parent else []
         self.is_closed = False
-        self.is_inside = False
+        self._groups: "weakref.WeakSet[State]" = weakref.WeakSet()
+        self.inside: Optional[State] = None  #: whose call it is
         self.late: List[Callable[[], None]] = []  #: what is freed when nobody is inside
         self._aborting = 0  #: threads that are
         self._numbers = itertools.count()
         self._live: Dict[int, Callable[[], None]] = {}
         self._dropped: collections.deque = collections.deque()
         self._closing: List[Callable[[], None]] = []
-        if parent is None:
+        if parent is not None:
+            parent._groups.add(self)
+        else:
             generator = _asked(self.raised)
             next(generator)
             self.interrupt = _INTERRUPT(generator.send)
@@ -71,7 +78,7 @@ class State:
             raise ArgumentError("the communicator is closed")
         if os.getpid() != self.pid:
             raise ArgumentError(f"process {os.getpid()} is a fork of {self.pid}, whose communicator it cannot use")
-        if self.root.is_inside:
+        if self.root.inside is not None:
             raise ArgumentError("the communicator is in a call, of another thread or of this one, which a signal has "
                                 "interrupted: one at a time uses it")
         return self.handle
@@ -79,13 +86,13 @@ class State:
     def ask(self, function: Callable[..., Any], *given: Any) -> Any:
         """What function(*given) of the library returns; nobody else is in a call meanwhile."""
         root, pid = self.root, os.getpid()
-        while self.is_closed or root.is_inside or pid != self.pid:
+        while self.is_closed or root.inside is not None or pid != self.pid:
             self.open_handle()
-        root.is_inside = True
+        root.inside = self
         try:
             return function(*given)
         finally:
-            root.is_inside = False
+            root.inside = None
             if root.late:
                 root.finish()
 
@@ -93,31 +100,33 @@ class State:
         """The same of a function that returns a status."""
         self.check(self.ask(function, *given))
 
-    def create(self, destroy: Callable[[int], None], function: Callable[..., int], *given: Any) -> int:
-        """What function(&out, *given) makes, which is its caller's; not if a signal's handler raises meanwhile."""
-        out = ctypes.c_void_p()
+    def create(self, destroy: Callable[[int], None], function: Callable[..., int], *given: Any) -> Tuple[int, int]:
+        """What function(&out, *given) makes, and its number, for `adopt`. `destroy` gets it when the communicator is
+        closed at the latest, be that in the middle of this call."""
+        out, number = ctypes.c_void_p(), next(self._numbers)
         try:
+            self._live[number] = functools.partial(_destroy_made, destroy, out)
             self.call(function, ctypes.byref(out), *given)
-            return made(out)
+            return made(out), number
         except BaseException:
-            if out.value:  # not at once: ranks may be in its creation
-                self._live[next(self._numbers)] = functools.partial(destroy, out.value)
+            self._dropped.append(number)  # not at once: ranks may be in its creation
             raise
 
     def check(self, status: int) -> None:
         """As `check`; what was raised in the meantime, by a signal's handler say, comes first."""
+        error = error_of(status, last_error()) if status != 0 else None
         if self.raised:
             first = self.raised[0]
             self.raised.clear()
-            raise first from (error_of(status, last_error()) if status != 0 else None)
-        if status != 0:
-            check(status)
+            raise first from error
+        if self.is_closed:
+            raise ArgumentError("the communicator was closed while this call was in it") from error
+        if error is not None:
+            raise error
 
-    def adopt(self, owner: Any, handle: int, destroy: Callable[[int], None]) -> None:
-        """`destroy(handle)` is called when the communicator is closed, or some time after `owner` is gone: not at once,
-        since that may happen on another thread in the middle of a call."""
-        number = next(self._numbers)
-        self._live[number] = functools.partial(destroy, handle)
+    def adopt(self, owner: Any, number: int) -> None:
+        """What `create` has made under this number is destroyed some time after `owner` is gone: not at once, since
+        that may happen on another thread in the middle of a call."""
         weakref.finalize(owner, self._dropped.append, number).atexit = False
 
     def sweep(self) -> None:
@@ -152,32 +161,44 @@ class State:
         if self.is_closed or self.handle is None:
             return
         root, handle = self.root, self.handle
-        self.is_closed = True
+        self._mark_closed()
         if os.getpid() != self.pid:  # a fork has copies of the handles, whose ranks are the parent's
             lib.heddle_comm_destroy(handle)
             return
-        if root.is_inside:
-            why = "the communicator was closed while this call was in it"
+        inside = root.inside
+        while inside is not None and inside is not self:
+            inside = inside.parent
+        if inside is self:
             lib.heddle_comm_abort(handle, b"its communicator was closed in the middle of a call")
-            self.raised.append(ArgumentError(why))
         root.late.append(self.free)
         root.finish()
 
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        for group in list(self._groups):
+            group._mark_closed()
+
     def finish(self) -> None:
         """Of a root: what is late, unless somebody is inside, who does it when he leaves."""
-        while self.late and not self.is_inside and not self._aborting:
-            self.is_inside = True
+        while self.late and self.inside is None and not self._aborting:
+            self.inside = self
             try:
                 while self.late:
                     self.late.pop()()
             finally:
-                self.is_inside = False
+                self.inside = None
+
+    def end(self, handle: int) -> None:
+        """Frees what the parent has made for this one, also when a signal came before it was put in here."""
+        if self.handle is None:
+            self.handle = handle
+        self.free()
 
     def free(self) -> None:
         """Within `finish`, or that of the parent."""
-        self.is_closed = True
-        handle, self.handle = self.handle, None
-        if handle is None:
+        self._mark_closed()
+        handle, self.handle = self.handle, 0
+        if not handle:
             return
         for destroy in reversed(list(self._live.values())):
             destroy()
