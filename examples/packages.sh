@@ -1,7 +1,8 @@
 # Sourced by examples/quickstart.sh and tests/run.sh: makes sure that the tools and libraries are there.
 #
 #     heddle_packages build          what the library needs
-#     heddle_packages build test     and what its tests need; also: hosts (two network namespaces), clang (and libFuzzer)
+#     heddle_packages build test     and what its tests need; also: hosts (two network namespaces), clang (and libFuzzer),
+#                                    python (a virtual environment), ccache
 #
 # As root on a Debian-like system missing packages are installed; otherwise they are named, and the script stops unless it
 # can do without: only tests want Ninja and MPI.
@@ -37,6 +38,10 @@ heddle_missing() {
     esac
     case " $* " in *" python "*)
         python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+        ;;
+    esac
+    case " $* " in *" ccache "*)
+        command -v ccache >/dev/null || echo ccache
         ;;
     esac
     case " $* " in *" hosts "*)

@@ -267,7 +267,7 @@ static void run_short(heddle_stage_kind kind, const char *method)
     s->kind = kind;
     s->method = method;
     int failures = 0;
-    for (s->nth = 1; s->nth == 1 || s->status[1] != HEDDLE_OK; s->nth += 1 + s->nth / 8) {
+    for (s->nth = 1; s->nth == 1 || s->status[1] != HEDDLE_OK; s->nth += hd_step() + s->nth / 8) {
         for (int rank = 0; rank < RANKS; rank++) {
             s->status[rank] = HEDDLE_ERR_INTERNAL;
         }

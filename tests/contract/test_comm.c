@@ -70,11 +70,11 @@ static unsigned char stamp(int rank, size_t i)
 
 HD_RANK_CASE(allgathers, EVERYWHERE)
 {
-    static const size_t sizes[] = {0, 1, 7, 64, 4096, 32768, 32769, 100001, 1 << 20};
+    static const size_t sizes[] = {0, 1, 7, 64, 4096, 32768, 32769, 100001, 1 << 18};
     heddle_status st = HEDDLE_OK;
     size_t n = (size_t)heddle_comm_size(comm);
-    unsigned char *own = malloc(1 << 20);
-    unsigned char *all = malloc(n << 20);
+    unsigned char *own = malloc(1 << 18);
+    unsigned char *all = malloc(n << 18);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (size_t i = 0; i < sizes[s]; i++) {
             own[i] = stamp(heddle_comm_rank(comm), i + s);

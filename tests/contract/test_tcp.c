@@ -10,7 +10,7 @@
 static heddle_status moves_all(heddle_comm *launched, void *arg)
 {
     static const char *const lines[] = {"u8[t=9 s=7 c=5] on [sp=4]: t@sp -> s@sp as s,t,c",
-                                        "i32[t=64 s=129 c=33] on [sp=4]: t@sp -> s@sp",
+                                        "i32[t=24 s=37 c=33] on [sp=4]: t@sp -> s@sp",
                                         "bf16[t=5 s=3] on [node=2 gpu=2]: t@node,s@gpu -> s@node",
                                         "f32[t=6 s=6] on [sp=4]: sum@sp -> t@sp", "f64[t=3] on [sp=4]: t@sp -> *"};
     heddle_status st = HEDDLE_OK;

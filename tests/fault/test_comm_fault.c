@@ -281,10 +281,10 @@ HD_CASE(every_call_fails_once)
     for (size_t t = 0; t < 2; t++) {
         for (int rank = 0; rank < 4; rank += 3) {
             heddle_status st = HEDDLE_ERR_TRANSPORT;
-            int n = 0;
-            while (st != HEDDLE_OK && n < 200) {
+            int n = 1;
+            for (; st != HEDDLE_OK && n < 200; n += hd_step()) {
                 char where[64];
-                snprintf(where, sizeof where, "fault(fail=%d@%d):%s", ++n, rank, transports[t]);
+                snprintf(where, sizeof where, "fault(fail=%d@%d):%s", n, rank, transports[t]);
                 forget();
                 int64_t start_ns = hd_now_ns();
                 st = heddle_run_ranks(4, where, busy_rank, &none);
@@ -302,9 +302,8 @@ HD_CASE(every_allocation_of_a_rank_fails_once)
 {
     const holdings before = holdings_now();
     heddle_status st = HEDDLE_ERR_NOMEM;
-    long n = 0;
-    while (st != HEDDLE_OK && n < 500) { /* processes: the counter of threads would be everybody's */
-        n++;
+    long n = 1;
+    for (; st != HEDDLE_OK && n < 500; n += hd_step()) { /* processes: the counter of threads would be everybody's */
         forget();
         st = heddle_run_ranks(4, "shm", busy_rank, &n);
         check_outcome(st, HEDDLE_ERR_NOMEM, 1);
@@ -323,10 +322,10 @@ HD_CASE(every_allocation_of_a_run_fails_once)
     HD_OK(heddle_run_ranks(4, "threads", busy_rank, &none)); /* what is made once per process */
     for (size_t t = 0; t < 2; t++) {
         heddle_status st = HEDDLE_ERR_NOMEM;
-        long n = 0;
-        while (st != HEDDLE_OK && n < 1000) {
+        long n = 1;
+        for (; st != HEDDLE_OK && n < 1000; n += hd_step()) {
             forget();
-            hd_alloc_fail_at(++n);
+            hd_alloc_fail_at(n);
             st = heddle_run_ranks(4, transports[t], busy_rank, &none);
             hd_alloc_fail_at(0);
             assert_true(st == HEDDLE_OK || st == HEDDLE_ERR_NOMEM);

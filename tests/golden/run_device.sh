@@ -22,35 +22,38 @@ HEDDLE_CUDASIM_MEMORY=1 says "no room on the device" 1 "bytes" "$model" --ranks 
 has() { # LINE that the last run said
     grep -qF -- "$1" "$folder/out" || { echo "FAILED: no '$1' in:"; cat "$folder/out"; failed=1; }
 }
-# Of an activation of W = 1166400 bytes 3 switches take W and give W, the gather at the end takes W and gives 3 W.
+# Of an activation of W = 388800 bytes 3 switches take W and give W, the gather at the end takes W and gives 3 W.
+small() { # as says, on a third of the model's tokens
+    says "${@:1:3}" "$model" --size t=15,s=135 "${@:4}"
+}
 bits="check: bitwise equal to one rank"
-bytes="check: bytes sent = bytes planned for 3 ranks x 13 edges (4665600 bytes)"
-says "peer, threads" 0 "$bits" "$model" --ranks 3 --device cuda --check --passes 2
+bytes="check: bytes sent = bytes planned for 3 ranks x 13 edges (1555200 bytes)"
+small "peer, threads" 0 "$bits" --ranks 3 --device cuda --check --passes 2
 has "$bytes"
-has "blocks on the CPU; switches on cuda:0, cuda:1 by wire peer, copied at both ends: 11664000 bytes of all ranks"
-says "peer, shm" 0 "$bits" "$model" --ranks 3 --device cuda:1 --wire peer --transport shm --check
+has "blocks on the CPU; switches on cuda:0, cuda:1 by wire peer, copied at both ends: 3888000 bytes of all ranks"
+small "peer, shm" 0 "$bits" --ranks 3 --device cuda:1 --wire peer --transport shm --check
 has "$bytes"
-has "switches on cuda:1 by wire peer, copied at both ends: 11664000 bytes"
-says "host" 0 "$bits" "$model" --ranks 3 --device cuda --wire host --check
+has "switches on cuda:1 by wire peer, copied at both ends: 3888000 bytes"
+small "host" 0 "$bits" --ranks 3 --device cuda --wire host --check
 has "$bytes"
-has "switches on cuda:0, cuda:1 by wire host, copied at both ends: 11664000 bytes"
+has "switches on cuda:0, cuda:1 by wire host, copied at both ends: 3888000 bytes"
 # The way back takes 3 W of the loss for the first W, and 3 switches.
-HEDDLE_CUDASIM_DEVICES=4 says "nccl, back" 0 "check: gradient of the input: bitwise equal to one rank" "$model" --ranks 3 \
+HEDDLE_CUDASIM_DEVICES=4 small "nccl, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 3 \
     --device cuda --wire nccl --check --backward
 has "$bits"
 has "$bytes"
-has "(2332800 bytes) and the gradients (2420736 bytes)"
-has "switches on cuda:0, cuda:1, cuda:2 by wire nccl, copied at both ends: 23328000 bytes"
-says "peer, back" 0 "check: gradient of the input: bitwise equal to one rank" "$model" --ranks 4 --device cuda --wire peer \
+has "(777600 bytes) and the gradients (2420736 bytes)"
+has "switches on cuda:0, cuda:1, cuda:2 by wire nccl, copied at both ends: 7776000 bytes"
+small "peer, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 4 --device cuda --wire peer \
     --transport shm --check --backward --recompute --layers 1 --dtype bf16
 says "ranks without rows" 0 "equal within" "$model" --ranks 7 --size t=3,s=2 --layers 1 --device cuda --check
-says "a method" 0 "equal within" "$model" --ranks 3 --layers 1 --device cuda --check --backward --method s.attn=ring
-says "one rank" 0 "copied at both ends: 2332800 bytes" "$model" --ranks 1 --layers 1 --device cuda --check
+small "a method" 0 "equal within" --ranks 3 --layers 1 --device cuda --check --backward --method s.attn=ring
+small "one rank" 0 "copied at both ends: 777600 bytes" --ranks 1 --layers 1 --device cuda --check
 
-says "json" 0 '"switches_on": "cuda:0, cuda:1", "wire": "peer"' "$model" --ranks 3 --device cuda --check --json --backward \
+small "json" 0 '"switches_on": "cuda:0, cuda:1", "wire": "peer"' --ranks 3 --device cuda --check --json --backward \
     --output "$folder/device.npy"
-[ "$(grep -o '"bytes_copied": 11664000' "$folder/out" | wc -l)" = 2 ] || { echo "FAILED: json:"; cat "$folder/out"; failed=1; }
-says "the same on the host" 0 '"bytes_copied": 0' "$model" --ranks 3 --json --output "$folder/host.npy"
+[ "$(grep -o '"bytes_copied": 3888000' "$folder/out" | wc -l)" = 2 ] || { echo "FAILED: json:"; cat "$folder/out"; failed=1; }
+small "the same on the host" 0 '"bytes_copied": 0' --ranks 3 --json --output "$folder/host.npy"
 grep -q switches_on "$folder/out" && { echo "FAILED: host memory is called a device"; failed=1; }
 cmp "$folder/device.npy" "$folder/host.npy" || { echo "FAILED: other results than in host memory"; failed=1; }
 
@@ -59,7 +62,7 @@ says "a rank dies" 1 "rank 1" "$model" --ranks 3 --device cuda --transport "faul
 if have_mpi; then
     says "several hosts, wire peer" 77 "wire peer" "$model" --ranks 2 --layers 1 --device cuda --wire peer --transport mpi \
         --hosts 2
-    says "several hosts" 0 "$bits" "$model" --ranks 2 --layers 1 --device cuda --wire host --transport mpi --hosts 2 --check
+    small "several hosts" 0 "$bits" --ranks 2 --layers 1 --device cuda --wire host --transport mpi --hosts 2 --check
     has "by wire host"
 fi
 exit $failed

@@ -44,7 +44,8 @@ def build(tmp_path):
     """As far from the sources as the build folder: where there is ccache it takes what is compiled already."""
     folder, environment = BUILD.with_name(BUILD.name + "-wheel"), dict(os.environ)
     if shutil.which("ccache"):
-        environment.update(CMAKE_C_COMPILER_LAUNCHER="ccache", CCACHE_BASEDIR=str(SOURCE), CCACHE_NOHASHDIR="1")
+        environment.update(CMAKE_C_COMPILER_LAUNCHER="ccache", CCACHE_BASEDIR=str(SOURCE), CCACHE_NOHASHDIR="1",
+                           CC="cc")  # by the name that CMake calls it; else it is what Python was compiled by
     shutil.rmtree(folder, ignore_errors=True)
     call(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel", SOURCE,
          "--no-build-isolation", "--no-deps", "-w", tmp_path, f"-Cbuild-dir={folder}", env=environment)
