@@ -118,12 +118,12 @@ static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, ui
 static heddle_status arrive(heddle_comm *comm, int is_gather, const char *what)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_comm_enter(comm)); /* first: it says who gave up, and why */
     if (comm->broken) {
         return hd_fail((heddle_status)comm->broken,
                        "rank %d: an earlier group operation failed half way, no other is possible (%s)",
                        hd_comm_root_rank(comm, comm->rank), what);
     }
-    HD_TRY(hd_comm_enter(comm));
     _Atomic uint64_t *counter = &comm->hub.of[0]->counter[is_gather];
     uint64_t round = ++comm->hub.round;
     uint64_t target = ++comm->hub.rounds[is_gather] * (uint64_t)comm->size;

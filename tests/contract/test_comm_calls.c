@@ -134,6 +134,38 @@ HD_CASE(nothing_begins_after_an_abort)
     }
 }
 
+/* Who waits already when it is raised is told no less by what comes afterwards. */
+static heddle_status told_rank(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    _Atomic int *left = arg;
+    const int me = heddle_comm_rank(comm);
+    if (me == 1) {
+        while (*left > 0) { /* the others wait, or are about to */
+            usleep(1000);
+        }
+        usleep(50000);
+        heddle_comm_abort(comm, "the soup is cold");
+    } else {
+        *left -= 1;
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK(heddle_comm_barrier(comm) == HEDDLE_ERR_PEER);
+        CHECK(says("rank 1 gave up", "the soup is cold"));
+    }
+out:
+    return st;
+}
+
+HD_CASE(an_abort_is_told_again)
+{
+    for (int t = 0; t < 2; t++) {
+        _Atomic int *left = hd_shared(sizeof *left);
+        *left = RANKS - 1;
+        HD_OK(heddle_run_ranks(RANKS, transports[t], told_rank, (void *)left));
+    }
+}
+
 /* --- axis groups -------------------------------------------------------------------------------------------------- */
 
 static heddle_status axes_rank(heddle_comm *comm, void *arg)
