@@ -38,7 +38,7 @@ typedef enum heddle_wire {
 
 typedef struct heddle_comm_options {
     size_t struct_bytes;
-    int64_t deadline_ms; /* every blocking wait; default 60000 */
+    int64_t deadline_ms; /* every blocking wait; default 60000. Here and in all options 146 years at most */
     heddle_bind bind;    /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
     int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
     int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */

@@ -83,7 +83,7 @@ static heddle_status take_options(hd_linear_problem *p, const heddle_linear_atte
     HD_TRY(check_range("dv", o->dv, HD_LINEAR_WIDTH_MAX));
     HD_TRY(check_range("chunk_rows", o->chunk_rows, MAX_CHUNK));
     HD_TRY(check_range("threads", o->threads, MAX_THREADS));
-    HD_TRY(check_range("deadline_ms", o->deadline_ms, INT64_MAX / 2000000));
+    HD_TRY(hd_check_ms(o->deadline_ms, "deadline_ms"));
     if (o->receive_first && (o->method != HEDDLE_LINEAR_LASP || o->bidirectional)) {
         return hd_fail(HEDDLE_ERR_ARG, "receive_first is an order of causal lasp, not of %s%s",
                        o->bidirectional ? "bidirectional " : "", heddle_linear_method_name(o->method));

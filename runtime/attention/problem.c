@@ -46,18 +46,19 @@ static heddle_status take_options(hd_attn_problem *p, const heddle_attention_opt
 {
     heddle_attention_options_init(&p->options);
     heddle_status st = hd_struct_take(&p->options, options, HD_STRUCT(heddle_attention_options, method));
+    st = st == HEDDLE_OK ? hd_check_ms(p->options.deadline_ms, "deadline_ms") : st;
     if (st != HEDDLE_OK) {
         return st;
     }
     const heddle_attention_options *o = &p->options;
     if ((unsigned)o->method >= HEDDLE_ATTENTION_METHOD_COUNT || (unsigned)o->placement > HEDDLE_PLACEMENT_ZIGZAG ||
-        o->threads < 0 || o->threads > HD_MAX_THREADS || o->deadline_ms < 0 || o->kv_heads < 0 ||
-        o->projected_length < 0 || !isfinite(o->scale)) {
+        o->threads < 0 || o->threads > HD_MAX_THREADS || o->kv_heads < 0 || o->projected_length < 0 ||
+        !isfinite(o->scale)) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "attention options: method %d, placement %d, %lld key heads, projected length %lld, scale %g, "
-                       "deadline %lld ms, %d threads",
+                       "%d threads",
                        (int)o->method, (int)o->placement, (long long)o->kv_heads, (long long)o->projected_length,
-                       o->scale, (long long)o->deadline_ms, o->threads);
+                       o->scale, o->threads);
     }
     if ((o->rsa_all_reduce || o->projected_length > 0) && o->method != HEDDLE_ATTENTION_RSA) {
         return hd_fail(HEDDLE_ERR_ARG, "method %s has no %s; rsa has", heddle_attention_method_name(o->method),

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+static const int64_t MOST_MS = INT64_MAX / 2000000;
+
 heddle_status hd_need(const void *pointer, const char *function, const char *argument)
 {
     return pointer != NULL ? HEDDLE_OK : hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL", function, argument);
@@ -67,4 +69,11 @@ heddle_status hd_struct_give(void *out, const void *made, size_t known_bytes, si
         memcpy((char *)out + sizeof room_bytes, (const char *)made + sizeof room_bytes, room_bytes - sizeof room_bytes);
     }
     return st;
+}
+
+heddle_status hd_check_ms(int64_t ms, const char *name)
+{
+    return ms >= 0 && ms <= MOST_MS
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_ARG, "%s is %lld, wanted 0 to %lld", name, (long long)ms, (long long)MOST_MS);
 }

@@ -58,6 +58,10 @@ heddle_status hd_struct_give(void *out, const void *made, size_t known_bytes, si
 /* The check of hd_struct_give alone, before long work. */
 heddle_status hd_struct_room(const void *out, size_t known_bytes, size_t first_bytes, const char *name);
 
+/* A time that is an option. HEDDLE_ERR_ARG: negative, or so long that no clock gets there: nanoseconds from now on
+ * would not fit. */
+heddle_status hd_check_ms(int64_t ms, const char *name);
+
 /* *out: the product of n factors of 0 or more. HEDDLE_ERR_NOMEM names `what` and the factors when it passes 2^63 - 1.
  */
 heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor);

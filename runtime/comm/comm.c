@@ -19,12 +19,9 @@ heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_optio
     const heddle_comm_options *options = &taken;
     heddle_comm_options_init(&taken);
     heddle_status st = hd_struct_take(&taken, given, HD_STRUCT(heddle_comm_options, deadline_ms));
+    st = st == HEDDLE_OK ? hd_check_ms(options->deadline_ms, "deadline_ms") : st;
     if (st != HEDDLE_OK) {
         return st;
-    }
-    if (options->deadline_ms < 0 || options->deadline_ms > INT64_MAX / 2000000) {
-        return hd_fail(HEDDLE_ERR_ARG, "deadline_ms is %lld, wanted 0 (default) or more",
-                       (long long)options->deadline_ms);
     }
     if (options->pretend_hosts < 0 || options->arena_bytes < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "pretend_hosts is %d and arena_bytes %lld, wanted 0 or more",

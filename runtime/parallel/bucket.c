@@ -38,10 +38,7 @@ static heddle_status check_axes(const heddle_bucket_options *o, const heddle_mes
         return hd_fail(HEDDLE_ERR_ARG, "shard axis %d is neither summed nor averaged (axes 0x%x)", o->shard_axis,
                        o->sum_axes | o->average_axes);
     }
-    if (o->deadline_ms < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "a deadline of %lld ms", (long long)o->deadline_ms);
-    }
-    return HEDDLE_OK;
+    return hd_check_ms(o->deadline_ms, "deadline_ms");
 }
 
 static heddle_status take_parts(heddle_bucket *bucket, const heddle_bucket_part *parts, int nparts)

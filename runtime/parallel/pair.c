@@ -22,11 +22,10 @@ static heddle_status check_options(const heddle_dense_pair_options *o)
     if (o->activation != HEDDLE_ACTIVATION_NONE && o->activation != HEDDLE_ACTIVATION_GELU) {
         return hd_fail(HEDDLE_ERR_ARG, "there is no activation %d", (int)o->activation);
     }
-    if (o->threads < 0 || o->threads > HD_MAX_THREADS || o->deadline_ms < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "a dense pair on %d threads (0 to %d), deadline %lld ms", o->threads,
-                       HD_MAX_THREADS, (long long)o->deadline_ms);
+    if (o->threads < 0 || o->threads > HD_MAX_THREADS) {
+        return hd_fail(HEDDLE_ERR_ARG, "a dense pair on %d threads (0 to %d)", o->threads, HD_MAX_THREADS);
     }
-    return HEDDLE_OK;
+    return hd_check_ms(o->deadline_ms, "deadline_ms");
 }
 
 static heddle_status check_layout(const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,

@@ -20,14 +20,14 @@ heddle_status hd_reshard_options_take(heddle_reshard_options *out, const heddle_
 static heddle_status take_options(hd_request *out, const heddle_reshard_options *options)
 {
     heddle_status st = hd_reshard_options_take(&out->options, options);
+    st = st == HEDDLE_OK ? hd_check_ms(out->options.deadline_ms, "deadline_ms") : st;
     if (st != HEDDLE_OK) {
         return st;
     }
     const heddle_reshard_options *o = &out->options;
     if ((o->memory != HEDDLE_MEMORY_PEER && o->memory != HEDDLE_MEMORY_ANY) ||
-        (o->tuning != HEDDLE_TUNING_TRIALS && o->tuning != HEDDLE_TUNING_RULES) || o->deadline_ms < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "reshard options: memory %d, tuning %d, deadline %lld ms", (int)o->memory,
-                       (int)o->tuning, (long long)o->deadline_ms);
+        (o->tuning != HEDDLE_TUNING_TRIALS && o->tuning != HEDDLE_TUNING_RULES)) {
+        return hd_fail(HEDDLE_ERR_ARG, "reshard options: memory %d, tuning %d", (int)o->memory, (int)o->tuning);
     }
     if (o->kernel == NULL) {
         return HEDDLE_OK;

@@ -82,6 +82,9 @@ HD_RANK_CASE(softmax_refused_on_every_rank, "1 threads", "2 threads")
     HD_OK(forward(a, &x));
     heddle_attention_destroy(a);
     options.forward_only = 0;
+    options.deadline_ms = INT64_MAX; /* no clock gets there */
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    options.deadline_ms = 0;
     options.method = HEDDLE_ATTENTION_RSA;
     options.projected_length = 3;
     HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));

@@ -19,7 +19,7 @@ HD_RANK_CASE(mistakes, "4 threads", "4 shm")
     float param[9] = {0}, grad[9] = {0};
     heddle_bucket *bucket = NULL;
     heddle_status alone = odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
-    for (int kind = 0; kind < 9; kind++) {
+    for (int kind = 0; kind < 10; kind++) {
         heddle_bucket_part part = {param, grad, 9, 1};
         heddle_bucket_options options;
         heddle_bucket_options_init(&options);
@@ -35,6 +35,7 @@ HD_RANK_CASE(mistakes, "4 threads", "4 shm")
             part.grad = kind == 6 ? NULL : grad;
             on = kind == 7 ? &small : &mesh;
             options.struct_bytes = kind == 8 ? 4000 : sizeof options;
+            options.deadline_ms = kind == 9 ? INT64_MAX : 0;
         }
         CHECK(heddle_bucket_create(&bucket, comm, on, &part, 1, &options) == wanted);
         CHECK(strstr(heddle_last_error(), odd || wanted == HEDDLE_ERR_PEER || kind > 3 ? "" : "rank 2") != NULL);

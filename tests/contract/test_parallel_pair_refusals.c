@@ -56,13 +56,13 @@ HD_RANK_CASE(mistakes, "2 threads", "2 shm")
     heddle_status st = HEDDLE_OK;
     int odd = heddle_comm_rank(comm) == 1;
     heddle_dense_pair *pair = NULL;
-    for (int kind = 0; kind < 14; kind++) {
+    for (int kind = 0; kind < 15; kind++) {
         heddle_shape shape;
         heddle_mesh mesh = {.naxes = 1, .axis = {{"tp", 2}}};
         heddle_layout layout;
         heddle_dense_pair_options options;
         heddle_status wanted = kind < 5 ? HEDDLE_ERR_MISMATCH : odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
-        wanted = kind > 8 && odd ? HEDDLE_ERR_LAYOUT : wanted;
+        wanted = kind > 8 && kind < 14 && odd ? HEDDLE_ERR_LAYOUT : wanted;
         wanted = kind == 13 && odd ? HEDDLE_ERR_UNSUPPORTED : wanted;
         HD_TRY(heddle_shape_parse(&shape, odd && kind == 0 ? "f32[n=9 c=4]" : "f32[n=8 c=4]"));
         HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
@@ -78,6 +78,7 @@ HD_RANK_CASE(mistakes, "2 threads", "2 shm")
             options.threads = kind == 7 ? -1 : 0;
             mesh.axis[0].size = kind == 9 ? 3 : 2;
             layout.dim_of_axis[0] = kind == 10 ? 1 : kind == 11 ? HEDDLE_PARTIAL : kind == 12 ? HEDDLE_REPLICATED : 0;
+            options.deadline_ms = kind == 14 ? INT64_MAX : 0;
             shape.dtype = kind == 13 ? HEDDLE_F64 : HEDDLE_F32;
         }
         CHECK(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, odd && kind == 8 ? 1 : 0, &options) ==

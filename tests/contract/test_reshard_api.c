@@ -68,7 +68,7 @@ HD_RANK_CASE(mismatch_reaches_every_rank, "3 threads", "3 shm")
 HD_RANK_CASE(bad_arguments_reach_every_rank, "3 threads", "3 shm")
 {
     static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         heddle_reshard_line line;
         heddle_reshard_options options;
         heddle_reshard *reshard = NULL;
@@ -83,7 +83,7 @@ HD_RANK_CASE(bad_arguments_reach_every_rank, "3 threads", "3 shm")
             options.dst_stride_elems = i == 1 ? folded : NULL;
             options.src_stride_elems = i == 2 ? negative : NULL;
             options.struct_bytes = i == 3 ? 1000 : options.struct_bytes;
-            options.deadline_ms = i == 4 ? -1 : 0;
+            options.deadline_ms = i == 4 ? -1 : i == 6 ? INT64_MAX : 0;
         }
         st = heddle_reshard_create_line(&reshard, comm, bad && i == 5 ? NULL : &line, &options);
         if (st != (bad ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) || (!bad && strstr(heddle_last_error(), "rank 1") == NULL) ||
