@@ -60,6 +60,19 @@ out:
     return st;
 }
 
+static heddle_status make_samples(hd_bench *b, const heddle_bench_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    size_t samples = (size_t)options->max_rounds * HD_BENCH_PAIRS;
+    HD_TRY(hd_alloc((void **)&b->all, (size_t)b->info.nranks * (2 * HD_BENCH_PAIRS + 1), sizeof(int64_t),
+                    "samples of all ranks"));
+    HD_TRY(hd_alloc((void **)&b->switch_ns, samples, sizeof(double), "samples"));
+    HD_TRY(hd_alloc((void **)&b->roofline_ns, samples, sizeof(double), "samples"));
+    HD_TRY(hd_alloc((void **)&b->roofline_way, samples, sizeof(int), "samples"));
+out:
+    return st;
+}
+
 static void free_bench(hd_bench *b)
 {
     hd_roofline_destroy(b->roofline);
@@ -230,10 +243,6 @@ out:
 static heddle_status measure(hd_bench *b, const heddle_bench_options *options)
 {
     heddle_status st = HEDDLE_OK;
-    size_t samples = (size_t)options->max_rounds * HD_BENCH_PAIRS;
-    HD_TRY(hd_alloc((void **)&b->switch_ns, samples, sizeof(double), "samples"));
-    HD_TRY(hd_alloc((void **)&b->roofline_ns, samples, sizeof(double), "samples"));
-    HD_TRY(hd_alloc((void **)&b->roofline_way, samples, sizeof(int), "samples"));
     int64_t end_ns = hd_now_ns() + options->budget_ms * 1000000;
     HD_TRY(explore(b));
     int stop = 0;
@@ -248,13 +257,11 @@ out:
 
 static heddle_status check_options(const heddle_bench_options *options)
 {
-    if (options->min_rounds < 1 || options->max_rounds < options->min_rounds || options->max_rounds > ROUNDS_AT_MOST ||
-        options->budget_ms < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "bench: %lld to %lld rounds in %lld ms, wanted 1 to %d and no negative time",
-                       (long long)options->min_rounds, (long long)options->max_rounds, (long long)options->budget_ms,
-                       (int)ROUNDS_AT_MOST);
+    if (options->min_rounds < 1 || options->max_rounds < options->min_rounds || options->max_rounds > ROUNDS_AT_MOST) {
+        return hd_fail(HEDDLE_ERR_ARG, "bench: %lld to %lld rounds, wanted 1 to %d", (long long)options->min_rounds,
+                       (long long)options->max_rounds, (int)ROUNDS_AT_MOST);
     }
-    return HEDDLE_OK;
+    return hd_check_ms(options->budget_ms, "budget_ms");
 }
 
 /* The caller's options over the defaults, and room for the result: before the long work. */
@@ -266,9 +273,24 @@ static heddle_status take(heddle_bench_options *taken, heddle_reshard_options *r
     HD_TRY(hd_struct_take(taken, options, HD_STRUCT(heddle_bench_options, min_rounds)));
     HD_TRY(hd_reshard_options_take(reshard, taken->reshard));
     HD_TRY(check_options(taken));
+    HD_TRY(hd_device_host_only(reshard->space, reshard->device, "a benchmark"));
     HD_TRY(hd_struct_room(out, HD_STRUCT(heddle_bench_result, samples)));
 out:
     return st;
+}
+
+/* With plan and memory. */
+static heddle_status bench(heddle_bench_result *result, hd_bench *b, const heddle_bench_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_roofline_create(&b->roofline, b->comm, &b->info, b->src, b->dst));
+    HD_TRY(warm_up(b));
+    HD_TRY(measure(b, options));
+    HD_TRY(hd_bench_summarise(result, b));
+    HD_TRY(hd_bench_share_facts(result, b));
+    st = heddle_comm_barrier(b->comm); /* nobody frees what a peer still uses */
+out:
+    return st == HEDDLE_OK ? st : hd_comm_abort_with(b->comm, st);
 }
 
 heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, const heddle_reshard_line *line,
@@ -287,15 +309,9 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
     HD_TRY(heddle_reshard_create_line(&b.reshard, comm, line, &reshard));
     b.info.struct_bytes = sizeof(b.info);
     HD_TRY(heddle_reshard_get_info(&b.info, b.reshard));
-    HD_TRY(make_buffers(&b, &reshard));
-    HD_TRY(hd_alloc((void **)&b.all, (size_t)b.info.nranks * (2 * HD_BENCH_PAIRS + 1), sizeof(int64_t),
-                    "samples of all ranks"));
-    HD_TRY(hd_roofline_create(&b.roofline, comm, &b.info, b.src, b.dst));
-    HD_TRY(warm_up(&b));
-    HD_TRY(measure(&b, &taken));
-    HD_TRY(hd_bench_summarise(&result, &b));
-    HD_TRY(hd_bench_share_facts(&result, &b));
-    HD_TRY(heddle_comm_barrier(comm)); /* nobody frees what a peer still uses */
+    st = make_buffers(&b, &reshard);
+    HD_TRY(hd_comm_agree(comm, st == HEDDLE_OK ? make_samples(&b, &taken) : st));
+    HD_TRY(bench(&result, &b, &taken));
     st = hd_struct_give(out, &result, HD_STRUCT(heddle_bench_result, samples));
 out:
     free_bench(&b);

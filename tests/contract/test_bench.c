@@ -2,6 +2,7 @@
  * the slowest rank. Linked so that the table of copy kernels and heddle_reshard_execute are this file's (--wrap). */
 #include "case.h"
 #include "check.h"
+#include "time_limit.h"
 
 #include "kernels/copy.h"
 #include "runtime/base/base.h"
@@ -255,4 +256,60 @@ HD_CASE(times_are_of_the_slowest_rank)
     assert_int_equal(j.result.bytes_per_rank, 3072);
     assert_int_equal(j.result.bytes_sent_per_rank, 1536);
     assert_int_equal(j.result.bytes_total, 6144);
+}
+
+/* --- what fails --------------------------------------------------------------------------------------------------- */
+
+typedef struct lost {
+    long nth; /* allocation of rank 1 */
+    _Atomic int heard;
+    heddle_status status[2];
+} lost;
+
+/* Rank 1 stays until the other has heard: its end would tell it as well. */
+static heddle_status lost_rank(heddle_comm *comm, void *arg)
+{
+    lost *l = arg;
+    const int me = heddle_comm_rank(comm);
+    heddle_reshard_options reshard;
+    heddle_reshard_line line;
+    heddle_bench_options options;
+    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_options_init(&options);
+    heddle_reshard_options_init(&reshard);
+    reshard.tuning = HEDDLE_TUNING_RULES;
+    reshard.memory = HEDDLE_MEMORY_ANY;
+    options.min_rounds = options.max_rounds = 1;
+    options.budget_ms = 0;
+    options.reshard = &reshard;
+    HD_OK(heddle_reshard_parse(&line, "u8[t=64 s=96] on [sp=2]: t@sp -> s@sp"));
+    hd_alloc_fail_at(me == 1 ? l->nth : 0);
+    l->status[me] = heddle_bench_reshard(&result, comm, &line, &options);
+    hd_alloc_fail_at(0);
+    const int64_t end_ns = hd_now_ns() + hd_test_limit_ns(10);
+    while (me == 1 && l->heard == 0 && hd_now_ns() < end_ns) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    l->heard |= me == 0;
+    return HEDDLE_OK;
+}
+
+/* Every allocation of rank 1 fails once. */
+HD_CASE(who_has_no_memory_tells_the_other)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = hd_test_limit_ns(5) / 1000000;
+    lost *l = hd_shared(sizeof *l);
+    int failed = 0;
+    for (int passed = 0; passed < 3; l->nth += hd_step()) {
+        l->nth += l->nth == 0;
+        l->heard = 0;
+        HD_OK(heddle_run_ranks_with(2, "shm", &options, lost_rank, l));
+        assert_int_equal(l->status[0], l->status[1] == HEDDLE_OK ? HEDDLE_OK : HEDDLE_ERR_PEER);
+        assert_true(l->status[1] == HEDDLE_OK || l->status[1] == HEDDLE_ERR_NOMEM);
+        failed += l->status[1] != HEDDLE_OK;
+        passed += l->status[1] == HEDDLE_OK;
+    }
+    assert_true(failed > 3);
 }

@@ -2,6 +2,7 @@
 #include "on_device.h"
 #include "time_limit.h"
 
+#include <heddle/sys/bench.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -169,6 +170,13 @@ HD_RANK_CASE(what_is_not_there, "1 threads cuda host")
     HD_TRY(heddle_layout_parse(&layout, "s@sp", &shape, &line.mesh));
     CHECK(heddle_attention_create(&attention, comm, &shape, &line.mesh, &layout, &plain) == HEDDLE_ERR_UNSUPPORTED);
     CHECK(says("attention: memory of device 0, but it works in host memory only"));
+    heddle_bench_options bench;
+    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_options_init(&bench);
+    options.device = heddle_comm_device(comm);
+    bench.reshard = &options;
+    CHECK(heddle_bench_reshard(&result, comm, &line, &bench) == HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("a benchmark: memory of device 0, but it works in host memory only"));
 out:
     return st;
 }

@@ -49,9 +49,10 @@ typedef struct heddle_bench_result {
 
 /* Collective; allocates the buffers (heddle_buffer_alloc, or private memory with HEDDLE_MEMORY_ANY), touches them,
  * makes the plan, warms up, measures, frees everything. options may be NULL. HEDDLE_ERR_ARG: comm, out or line is NULL,
- * numbers of rounds out of range, struct_bytes of options or result (heddle/status.h); the other ranks get
- * HEDDLE_ERR_PEER, unless it is comm that is NULL. Besides: errors of heddle_reshard_create_line, heddle_buffer_alloc
- * and heddle_reshard_execute. */
+ * rounds or budget out of range, struct_bytes of options or result (heddle/status.h). HEDDLE_ERR_UNSUPPORTED:
+ * options->reshard names another space than host memory. Besides: errors of heddle_reshard_create_line,
+ * heddle_buffer_alloc and heddle_reshard_execute. The other ranks get HEDDLE_ERR_PEER, unless it is comm that is NULL;
+ * the communicator stays usable after what fails before anything is measured, heddle_buffer_alloc included. */
 HEDDLE_API heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm,
                                               const heddle_reshard_line *line, const heddle_bench_options *options);
 
