@@ -279,8 +279,7 @@ out:
 heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes, const char *name)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out, name));
-    HD_TRY(text_bytes > 0 ? HD_NEED(text) : HEDDLE_OK);
+    HD_TRY(HD_NEED(out, text, name));
     st = hd_document_read(read_model, out, text, text_bytes, name, HD_MODEL_LIMIT_BYTES);
 out:
     return st;

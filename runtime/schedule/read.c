@@ -194,8 +194,7 @@ out:
 heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes, const char *name)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out, name));
-    HD_TRY(text_bytes > 0 ? HD_NEED(text) : HEDDLE_OK);
+    HD_TRY(HD_NEED(out, text, name));
     st = hd_document_read(read_schedule, out, text, text_bytes, name, HD_SCHEDULE_LIMIT_BYTES);
 out:
     return st;

@@ -209,4 +209,6 @@ HD_CASE(refuses_huge_and_missing_files)
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_model_load(&model, "/dev/zero"));
     HD_FAILS(HEDDLE_ERR_PARSE, heddle_model_load(&model, "/dev/null"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_load(&model, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_model_parse(&model, NULL, 0, "m.yaml"));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_model_parse(&model, "", 0, "m.yaml"));
 }

@@ -135,6 +135,14 @@ HD_CASE(reads_many_names)
     free(text);
 }
 
+HD_CASE(no_text_is_refused)
+{
+    heddle_schedule *schedule = NULL;
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_parse(&schedule, NULL, 0, "s.json"));
+    HD_FAILS(HEDDLE_ERR_PARSE, heddle_schedule_parse(&schedule, "", 0, "s.json"));
+    assert_null(schedule);
+}
+
 HD_CASE(survives_truncation)
 {
     static char text[FILE_BYTES];
