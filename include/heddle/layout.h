@@ -115,7 +115,8 @@ HEDDLE_API size_t heddle_dtype_bytes(heddle_dtype dtype);
 HEDDLE_API const char *heddle_dtype_name(heddle_dtype dtype);
 
 /* Text to value. The whole text must be consumed. The sentence begins with "shape, column N: ", N counted from 1.
- * HEDDLE_ERR_PARSE: the text does not follow the form; N is the first wrong character.
+ * HEDDLE_ERR_PARSE: the text does not follow the form, or a number in it is beyond 2^62; N is the first wrong
+ * character.
  * HEDDLE_ERR_LAYOUT: well formed, but it contradicts itself, the shape or the mesh (unknown or repeated name, shard
  * lengths that do not add up or stand on an inner axis, more than 2^62 bytes or HEDDLE_MAX_RANKS ranks, ...).
  * HEDDLE_ERR_ARG: a pointer is NULL. Shard lengths that are the balanced ones are dropped. */

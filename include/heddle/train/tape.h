@@ -38,13 +38,14 @@ HEDDLE_API void heddle_tape_options_init(heddle_tape_options *options);
  * HEDDLE_ERR_NOMEM. */
 HEDDLE_API heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options);
 HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
-/* Activation memory: what the last forward call keeps, 0 before it and after one that failed. NULL: 0. docs/blocks.md
- * has the formula of each stage. */
+/* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0.
+ * docs/blocks.md has the formula of each stage. */
 HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
 
 /* heddle_block_forward that also fills the tape, with the same bits in x; grows the tape on the first call for a larger
  * box and replaces what it held. Collective where heddle_block_forward is. Errors as there; HEDDLE_ERR_ARG also: a
- * NULL, or the tape is of another block. After an error the tape holds nothing. */
+ * NULL, or the tape is of another block. A call that is refused (HEDDLE_ERR_ARG, _LAYOUT, _UNSUPPORTED) leaves the tape
+ * as it was; after another error it holds nothing. */
 HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                                    const heddle_conditioning *conditioning, heddle_tape *tape,
                                                    heddle_stream stream);
