@@ -13,18 +13,6 @@
 #define VEC_STORE(at, v) _mm256_storeu_si256((__m256i *)(void *)(at), v)
 #define VEC_STREAM(at, v) _mm256_stream_si256((__m256i *)(void *)(at), v)
 
-/* bytes < 64, by the bits of the length */
-HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
-{
-    for (int64_t part = 32; part > 0; part /= 2) {
-        if (bytes & part) {
-            memcpy(dst, src, (size_t)part);
-            dst += part;
-            src += part;
-        }
-    }
-}
-
 #include "kernels/cpu/copy/stream.h"
 
 /* Without masked loads the line that is being filled lies in memory: bytes start..fill of the line at `line` are in

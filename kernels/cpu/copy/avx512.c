@@ -11,19 +11,9 @@
 #define VEC_LOAD(at) _mm512_loadu_si512((const void *)(at))
 #define VEC_STORE(at, v) _mm512_storeu_si512((void *)(at), v)
 #define VEC_STREAM(at, v) _mm512_stream_si512((__m512i *)(void *)(at), v)
-
-/* The low `bytes` bytes, 0..63. */
-HD_INLINE __mmask64 low_mask(int64_t bytes)
-{
-    return ((uint64_t)1 << bytes) - 1;
-}
-
-/* bytes < 64 */
-HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
-{
-    __mmask64 mask = low_mask(bytes);
-    _mm512_mask_storeu_epi8(dst, mask, _mm512_maskz_loadu_epi8(mask, src));
-}
+#define VEC_LOW(bytes) ((__mmask64)(((uint64_t)1 << (bytes)) - 1))
+#define VEC_LOAD_LOW(at, bytes) _mm512_maskz_loadu_epi8(VEC_LOW(bytes), at)
+#define VEC_STORE_LOW(at, bytes, v) _mm512_mask_storeu_epi8(at, VEC_LOW(bytes), v)
 
 #include "kernels/cpu/copy/stream.h"
 
@@ -34,6 +24,12 @@ typedef struct stream {
     char *line;
     int64_t start, fill;
 } stream;
+
+/* GCC makes shorter merges of a function than of the macro. */
+HD_INLINE __mmask64 low_mask(int64_t bytes)
+{
+    return VEC_LOW(bytes);
+}
 
 HD_INLINE void stream_flush(stream *s)
 {

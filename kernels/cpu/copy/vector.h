@@ -1,5 +1,6 @@
-/* Row copies over one vector type, included once per instruction set with VEC, VEC_BYTES, VEC_LOAD, VEC_STORE (both
- * unaligned) and copy_small defined before. */
+/* Row copies over one vector type, included once per instruction set with VEC, VEC_BYTES, VEC_LOAD and VEC_STORE (both
+ * unaligned) defined before; where a vector is a line and has masks, VEC_LOAD_LOW and VEC_STORE_LOW besides: its first
+ * 0..63 bytes. */
 enum { LINE_VECS = HD_LINE_BYTES / VEC_BYTES, BLOCK_BYTES = 4 * HD_LINE_BYTES };
 
 /* Line by line: all loads of a block first, then all its stores, is slower both in the cache and out of it. */
@@ -14,6 +15,22 @@ HD_INLINE void line_copy(char *dst, const char *src, int lines)
             VEC_STORE(dst + i * HD_LINE_BYTES + k * VEC_BYTES, v[k]);
         }
     }
+}
+
+/* bytes < 64; without masks by the bits of the length */
+HD_INLINE void copy_small(char *dst, const char *src, int64_t bytes)
+{
+#ifdef VEC_LOAD_LOW
+    VEC_STORE_LOW(dst, bytes, VEC_LOAD_LOW(src, bytes));
+#else
+    for (int64_t part = 32; part > 0; part /= 2) {
+        if (bytes & part) {
+            memcpy(dst, src, (size_t)part);
+            dst += part;
+            src += part;
+        }
+    }
+#endif
 }
 
 HD_INLINE void prefetch_lines(const char *at, int lines)
