@@ -20,7 +20,7 @@ static heddle_status poll_hops(void *ctx)
         const hd_hop *hop = core->hop[kind];
         int done;
         if (hop != NULL && hop->step >= 0) {
-            HD_TRY(hop->lends ? hd_channel_heed(hop->channel) : hd_channel_progress(hop->channel, &done));
+            HD_TRY(hop->lends ? hd_comm_heed(core->comm) : hd_channel_progress(hop->channel, &done));
         }
     }
 out:

@@ -164,8 +164,9 @@ void hd_comm_relax(heddle_comm *comm, int round);
 
 /* A rank that gives up must not return while a peer copies from or to its memory. So whoever copies says so before
  * (hd_comm_view.moving, followed by a full fence, which every hd_link_post has), then asks whether anybody has given
- * up (.alarm), and only then copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies
- * any more. */
+ * up (hd_comm_heed: HEDDLE_ERR_PEER when this rank has been told so; who is dead hd_comm_check finds out), and only
+ * then copies. hd_comm_quiesce waits, after heddle_comm_abort, until no peer of this host copies any more. */
+heddle_status hd_comm_heed(heddle_comm *comm);
 void hd_comm_quiesce(heddle_comm *comm);
 /* The same of hd_comm_view.on_device: until nothing that is enqueued stores to this rank's device memory, for a second
  * at most. 0: something still may, so none of that memory is freed any more (hd_device_leave). */

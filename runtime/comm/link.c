@@ -1,4 +1,4 @@
-/* Flags between ranks that share memory: posting them, looking for them, waiting; and the names that they carry. */
+/* Flags between ranks that share memory, the names that they carry, and whether what is named may still be touched. */
 #include "runtime/comm/link.h"
 
 static heddle_status count_call(const hd_link *link, const char *call)
@@ -108,4 +108,10 @@ uint64_t hd_link_name(const hd_link *link, const void *memory, size_t bytes)
 void *hd_link_at(const hd_link *link, int peer, uint64_t name)
 {
     return hd_window_at(link->window[peer], name);
+}
+
+heddle_status hd_comm_heed(heddle_comm *comm)
+{
+    const hd_control *own = comm->group->control[comm->group->me];
+    return __builtin_expect(atomic_load(&own->alarm) != 0, 0) ? hd_comm_check(comm) : HEDDLE_OK;
 }

@@ -171,7 +171,7 @@ heddle_status hd_channel_refuse(hd_channel *c, int reason)
         return hd_channel_give_up(c, tell(c, c->rank, reason));
     }
     c->sequence++;
-    c->epoch++;
+    c->half ^= c->alternates;
     for (int i = 0; i < peers->ntell && st == HEDDLE_OK; i++) {
         st = hd_channel_post(c, HD_SLOT_READY, peers->tell[i], words, 3);
     }

@@ -16,19 +16,14 @@ int hd_can_lend(const heddle_comm *comm)
 
 /* --- flags, of one word each -------------------------------------------------------------------------------------- */
 
-static int slot_of(const hd_channel *c, int kind)
-{
-    return kind + (int)(c->epoch & 1);
-}
-
 static heddle_status post(hd_channel *c, int kind, int peer, uint64_t word)
 {
-    return hd_link_post(c->link, peer, slot_of(c, kind), c->sequence, &word, 1);
+    return hd_link_post(c->link, peer, kind + c->half, c->sequence, &word, 1);
 }
 
 static heddle_status look(hd_channel *c, int kind, int peer, uint64_t *word, int *here)
 {
-    return hd_link_poll(c->link, peer, slot_of(c, kind), c->sequence, word, 1, here);
+    return hd_link_poll(c->link, peer, kind + c->half, c->sequence, word, 1, here);
 }
 
 /* What else this rank has in flight goes on meanwhile. */
@@ -37,7 +32,7 @@ static heddle_status await(hd_channel *c, int kind, int peer, uint64_t *word)
     heddle_status st = HEDDLE_OK;
     c->deadline_ns = 0;
     if (*c->view.in_flight == NULL) {
-        return hd_link_wait(c->link, peer, slot_of(c, kind), c->sequence, word, 1,
+        return hd_link_wait(c->link, peer, kind + c->half, c->sequence, word, 1,
                             c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0,
                             kind == HD_SLOT_READY ? HD_UNTIL_READY : HD_UNTIL_DONE);
     }
@@ -65,7 +60,7 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->at = 0;
     c->deadline_ns = 0;
     c->sequence++;
-    c->epoch++;
+    c->half ^= c->alternates;
     c->is_lent = 1;
     c->regained = 0;
     const uint64_t name = t->peers.ntell > 0 ? hd_link_name(c->link, leg->src, t->src_bytes) : 0;
@@ -125,16 +120,11 @@ static void mark(hd_channel *c, int arrays)
     atomic_store_explicit(c->view.moving, moving + arrays * HD_BORROWS, memory_order_release);
 }
 
-heddle_status hd_channel_heed(hd_channel *c)
-{
-    return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
-}
-
 static heddle_status borrow(hd_channel *c, int peer, uint64_t name, const void **at)
 {
     mark(c, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    heddle_status st = hd_channel_heed(c);
+    heddle_status st = hd_comm_heed(c->comm);
     if (st != HEDDLE_OK) {
         mark(c, -1); /* nobody is going to read it, and others wait for that */
         return hd_channel_give_up(c, st);
@@ -171,7 +161,7 @@ heddle_status hd_channel_fetch(hd_channel *c, int peer, void *dst, int64_t *byte
     heddle_status st = HEDDLE_OK;
     uint64_t name;
     int here = 0;
-    const void *at;
+    const void *at = NULL;
     *bytes = 0;
     st = look(c, HD_SLOT_READY, peer, &name, &here);
     if (st != HEDDLE_OK) {

@@ -109,13 +109,12 @@ int hd_can_lend(const heddle_comm *comm);
  * this rank does not read it any more; regain waits until nobody reads this rank's own. fetch borrows, copies and
  * returns as soon as it can (*bytes 0: not yet); neither it nor try_regain waits. All ranks do all of it. Other
  * executions may run in between, other loans too, and the deadline is that of each wait. Executions of a channel that
- * lends are not refused. heed, between pieces of work, is HEDDLE_ERR_PEER when somebody has given up. A failure of any
- * channel's does not wait for peers as long as something is borrowed, because other threads of this rank may be reading
- * it: when they have stopped, what is borrowed is forgone, channel by channel, and the last forgo waits. It returns
- * `st` with the sentence of the moment. */
+ * lends are not refused. Readers ask hd_comm_heed between pieces of work. A failure of any channel's does not wait for
+ * peers as long as something is borrowed, because other threads of this rank may be reading it: when they have stopped,
+ * what is borrowed is forgone, channel by channel, and the last forgo waits. It returns `st` with the sentence of the
+ * moment. */
 heddle_status hd_channel_lend(hd_channel *channel, const hd_leg *leg);
 heddle_status hd_channel_borrow(hd_channel *channel, int peer, const void **at);
-heddle_status hd_channel_heed(hd_channel *channel);
 heddle_status hd_channel_return(hd_channel *channel, int peer);
 heddle_status hd_channel_fetch(hd_channel *channel, int peer, void *dst, int64_t *bytes);
 heddle_status hd_channel_regain(hd_channel *channel);

@@ -4,26 +4,21 @@
 
 /* --- flags -------------------------------------------------------------------------------------------------------- */
 
-static int slot_of(const hd_channel *c, int kind)
-{
-    return kind + (c->alternates ? (int)(c->epoch & 1) : c->half);
-}
-
 heddle_status hd_channel_post(hd_channel *c, int kind, int peer, const uint64_t *words, int nwords)
 {
-    return hd_link_post(c->link, peer, slot_of(c, kind), c->sequence, words, nwords);
+    return hd_link_post(c->link, peer, kind + c->half, c->sequence, words, nwords);
 }
 
 heddle_status hd_channel_await(hd_channel *c, int kind, int peer, uint64_t *words, int nwords, int block, int *here)
 {
     if (!block) {
-        return hd_link_poll(c->link, peer, slot_of(c, kind), c->sequence, words, nwords, here);
+        return hd_link_poll(c->link, peer, kind + c->half, c->sequence, words, nwords, here);
     }
     *here = 1;
     /* The communicator's own deadline is looked up by whoever waits long enough to need it: the clock costs as much as
      * the flag. */
     int64_t deadline_ns = c->options.deadline_ms > 0 ? hd_channel_deadline(c) : 0;
-    return hd_link_wait(c->link, peer, slot_of(c, kind), c->sequence, words, nwords, deadline_ns,
+    return hd_link_wait(c->link, peer, kind + c->half, c->sequence, words, nwords, deadline_ns,
                         kind == HD_SLOT_READY ? HD_UNTIL_READY : HD_UNTIL_DONE);
 }
 
@@ -32,12 +27,6 @@ void hd_channel_mark(hd_channel *c, int moving)
     int borrows = atomic_load_explicit(c->view.moving, memory_order_relaxed) & ~HD_COPIES;
     atomic_store_explicit(c->view.moving, borrows | moving, memory_order_release);
     c->is_marked = moving;
-}
-
-/* After the mark and a fence, before memory of peers is touched. */
-static heddle_status heed(const hd_channel *c)
-{
-    return __builtin_expect(atomic_load(c->view.alarm) != 0, 0) ? hd_comm_check(c->comm) : HEDDLE_OK;
 }
 
 /* --- READY -------------------------------------------------------------------------------------------------------- */
@@ -129,7 +118,7 @@ heddle_status hd_channel_launch(hd_channel *c)
     c->at = 0;
     c->deadline_ns = 0;
     c->refused_by = 0;
-    c->epoch++;
+    c->half ^= c->alternates;
     heddle_status st = begin(c);
     return st == HEDDLE_OK ? st : hd_channel_give_up(c, st);
 }
@@ -244,7 +233,7 @@ static heddle_status move(hd_channel *c, int *stuck)
         hd_channel_mark(c, 1);
         atomic_thread_fence(memory_order_seq_cst);
     }
-    HD_TRY(heed(c));
+    HD_TRY(hd_comm_heed(c->comm));
     if (t->clears && t->mail.exchange == NULL) {
         hd_copy_clear(t->kernels, &t->clear, c->leg[c->at].dst);
     }

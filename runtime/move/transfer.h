@@ -120,7 +120,7 @@ struct hd_channel {
     hd_channel_options options;
     hd_link *link;
     int reaches_all;          /* its link does, whatever the options say about reaching */
-    int alternates, half;     /* slots: executions alternate, or always use one of the two */
+    int alternates;           /* executions use the two slots in turn; 0: always the same one */
     hd_transfer *guard;       /* refusals go where its READY goes; NULL: none */
     int stages_messages;      /* there is no transport for them: hd_comm_stages_messages */
     int any_mail;             /* on any rank, in any transfer */
@@ -134,24 +134,25 @@ struct hd_channel {
     int nlegs, at;
     int waited; /* next rank of the present wait */
     int mail_done;
-    int is_whole;             /* in one go, with nothing else in flight */
-    int is_marked;            /* as moving */
-    int is_lent;              /* this rank's array, in the place of an execution */
-    int borrowed;             /* arrays of peers */
-    int regained;             /* of those that read the lent array */
-    uint64_t sequence, epoch; /* of legs, of executions */
-    int64_t deadline_ns;      /* 0: not looked at the clock yet */
-    int pending;              /* READYs of an execution refused here are still to be collected */
-    int refusal;              /* its reason */
-    int refused_by;           /* 1 + rank whose refusal was seen in this execution */
-    const void **src_at;      /* [nranks] */
-    void **dst_at;            /* [nranks] */
-    int64_t *moved;           /* [nranks] by this rank in the present leg */
-    int64_t *sent;            /* [nranks] in all */
-    unsigned char *reach_of;  /* [nranks] hd_reach of the peer's source in this execution */
-    int is_listed;            /* among those in flight */
-    hd_channel *next;         /* in flight on the same communicator */
-    heddle_status outcome;    /* of an execution that ended while another channel was waited for */
+    int is_whole;            /* in one go, with nothing else in flight */
+    int is_marked;           /* as moving */
+    int is_lent;             /* this rank's array, in the place of an execution */
+    int borrowed;            /* arrays of peers */
+    int regained;            /* of those that read the lent array */
+    int half;                /* which of the two slots */
+    uint64_t sequence;       /* of legs */
+    int64_t deadline_ns;     /* 0: not looked at the clock yet */
+    int pending;             /* READYs of an execution refused here are still to be collected */
+    int refusal;             /* its reason */
+    int refused_by;          /* 1 + rank whose refusal was seen in this execution */
+    const void **src_at;     /* [nranks] */
+    void **dst_at;           /* [nranks] */
+    int64_t *moved;          /* [nranks] by this rank in the present leg */
+    int64_t *sent;           /* [nranks] in all */
+    unsigned char *reach_of; /* [nranks] hd_reach of the peer's source in this execution */
+    int is_listed;           /* among those in flight */
+    hd_channel *next;        /* in flight on the same communicator */
+    heddle_status outcome;   /* of an execution that ended while another channel was waited for */
     heddle_status broken;
     char broken_why[1024];
 };

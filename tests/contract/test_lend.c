@@ -172,7 +172,7 @@ static heddle_status reads_on(lender *l, reading *r)
     const void *at;
     HD_TRY(hd_channel_borrow(l->channel, 0, &at));
     r->has_borrowed = 1;
-    while ((st = hd_channel_heed(l->channel)) == HEDDLE_OK) {
+    while ((st = hd_comm_heed(l->comm)) == HEDDLE_OK) {
         usleep(1000);
     }
     CHECK(st == HEDDLE_ERR_PEER);
@@ -237,7 +237,7 @@ HD_RANK_CASE(both_stop, "2 threads")
         HD_TRY(heddle_comm_abort(comm, "it stops"));
     }
     do {
-        st = hd_channel_heed(l.channel);
+        st = hd_comm_heed(comm);
     } while (st == HEDDLE_OK);
     CHECK(st == HEDDLE_ERR_PEER);
     CHECK(hd_channel_forgo(l.channel, st) == HEDDLE_ERR_PEER);
@@ -270,7 +270,7 @@ static heddle_status reads_until_told(const lender *first, two_loans *both)
     for (int turn = 0; !both->has_failed && turn < MOST_TURNS; turn++) {
         usleep(1000);
     }
-    CHECK_OR_RETURN(both->has_failed && hd_channel_heed(first->channel) == HEDDLE_ERR_PEER);
+    CHECK_OR_RETURN(both->has_failed && hd_comm_heed(first->comm) == HEDDLE_ERR_PEER);
     usleep(LATE_US);
     both->has_stopped = 1;
     return HEDDLE_ERR_PEER;
