@@ -96,11 +96,25 @@ out:
     return st;
 }
 
+/* A rank that computes alone needs no team. */
+static heddle_status run_key_heads(team *t, int64_t jobs)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int64_t job = 0; job < jobs; job++) {
+        HD_TRY(run_key_head(t, 0, job));
+    }
+out:
+    return st;
+}
+
 heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll)
 {
     team t = {.core = core, .fn = fn, .ctx = ctx, .poll = poll, .pieces = 1};
     int64_t jobs = core->kv_heads * core->problem->batch, rows = core->rows[core->rank].rows;
-    if (by_query && core->threads > 1 && jobs > 0 && jobs < 4 * core->threads) {
+    if (core->threads == 1) {
+        return run_key_heads(&t, jobs);
+    }
+    if (by_query && jobs > 0 && jobs < 4 * core->threads) {
         int64_t most = round_up(rows, QUERY_CUT) / QUERY_CUT, wanted = (4 * core->threads + jobs - 1) / jobs;
         t.pieces = most < 1 ? 1 : wanted < most ? wanted : most;
     }
