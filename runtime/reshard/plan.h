@@ -142,13 +142,18 @@ static inline heddle_space hd_plan_space(const heddle_reshard *plan)
     return plan->staging != NULL ? HEDDLE_SPACE_HOST : plan->request.options.space;
 }
 
-/* --- arrays of a device ------------------------------------------------------------------------------------------- */
+/* --- arrays of a device (wire.c) ---------------------------------------------------------------------------------- */
 
 /* Of the communicator's wire; for a plan of host memory NULL. */
 const hd_wire_ops *hd_wire_of(const heddle_comm *comm, heddle_space space);
 extern const hd_wire_ops hd_wire_host; /* staged.c */
 extern const hd_wire_ops hd_wire_nccl; /* mailed.c */
 extern const hd_wire_ops hd_wire_peer; /* peer.c */
+/* Arrays of wires without a channel to refuse them by: this rank's plan->src and ->dst from now on, or HEDDLE_ERR_ARG.
+ * The others would wait for a rank that cannot take part: it gives up. */
+heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst);
+/* The stream is not being captured, or HEDDLE_ERR_ARG. */
+heddle_status hd_plan_need_eager(const heddle_reshard *plan, heddle_stream stream);
 
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */
 
@@ -174,12 +179,7 @@ extern const char *const hd_refusals[HD_REFUSED_COUNT];
 /* What is wrong with arrays that lie, or should lie, in `space`, without asking who reaches them. */
 heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_space space, const void *src,
                             const void *dst);
-/* Arrays in a device's memory of wires without a channel to refuse them by: this rank's plan->src and ->dst from now
- * on, or HEDDLE_ERR_ARG. The others would wait for a rank that cannot take part: it gives up. */
-heddle_status hd_plan_take_arrays(heddle_reshard *plan, const void *src, void *dst);
 /* Where a phase reads or writes, of the arrays taken last. */
 const void *hd_plan_place(const heddle_reshard *plan, hd_place where);
-/* Of arrays of a device: the stream is not being captured, or HEDDLE_ERR_ARG. */
-heddle_status hd_plan_need_eager(const heddle_reshard *plan, heddle_stream stream);
 
 #endif
