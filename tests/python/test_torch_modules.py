@@ -119,16 +119,16 @@ with heddle.Comm.open() as comm:
     with torch.autocast("cpu", torch.bfloat16):
         alone = single(x, scale)["y"]  # of bfloat16 rows torch may take other sums where they are fewer
     assert alone.dtype == mixed.dtype and (alone - mixed).abs().max() < 0.01 < (mixed - wanted).abs().max() * 10
-    ranks = ht.modules._Ranks(comm)
+    ranks = ht.ranks.Ranks(comm)
     ranks.sizes["b"] = 2
     for dims, shape, wanted in (
             ("t b", (5, 3), "the tensor has the shape (5, 3), whose dim 1 is 3, not b=2: in one pass a name has one "
                             "extent, another one wants another name; known are b=2"),
             ("(b t) c", (5, 3), "whose dim 0 is 5, which does not say what t is beside b=2; known are b=2"),
             ("(u t) c", (5, 3), "whose dim 0 is 5, which does not say what u and t is; known are b=2")):
-        refused(heddle.ArgumentError, wanted, ranks.unfold, torch.zeros(shape), ht.modules._Dims(dims))
+        refused(heddle.ArgumentError, wanted, ranks.unfold, torch.zeros(shape), ht.ranks.Dims(dims))
     assert ranks.sizes == {"b": 2}  # nothing is learned from a tensor that does not fit
-    ranks, draw = ht.modules._Ranks(comm), torch.Generator().manual_seed(5)
+    ranks, draw = ht.ranks.Ranks(comm), torch.Generator().manual_seed(5)
     ranks.sizes.update(l=2, s=7)  # of l a rank has none
     for over in ("s", ("l", "s"), ("s", "l")):
         of = (over,) if isinstance(over, str) else over
@@ -250,8 +250,8 @@ with heddle.Comm.open() as comm:
 
     model, alone = Row(Mix(2)), [torch.randn(1, 2, 3, 4) for _ in range(3)]
     wanted = F.scaled_dot_product_attention(*alone)
-    ht.parallelize(model, {"": Attend("s"), "mix.0": Split("x", "b s c", "s"),
-                           "mix.1": Gather("output", "b s c", "s")}, comm)
+    handle = ht.parallelize(model, {"": Attend("s"), "mix.0": Split("x", "b s c", "s"),
+                                    "mix.1": Gather("output", "b s c", "s")}, comm)
     for reentrant in (False, True):
         model.call = lambda block, x: checkpoint(block, x, use_reentrant=reentrant)
         refused(heddle.UnsupportedError, "is a checkpoint", model, x.requires_grad_())
@@ -262,6 +262,7 @@ with heddle.Comm.open() as comm:
     hook = model.mix[0].qkv.register_forward_pre_hook(pressed)
     refused(KeyboardInterrupt, "", model, x)
     assert torch.equal(F.scaled_dot_product_attention(*alone), wanted)  # attention elsewhere is what it was
+    handle.remove()
     ht.parallelize(model, {"": Split("scale", "b c", "b")}, comm)
     refused(heddle.ArgumentError, "was called without 'scale'", model, x)
 print("ok")

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import check, lib
+from ._library import check, encoded, lib
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import numbered
@@ -26,8 +26,18 @@ Place = Tuple[int, Sequence[int]]
 
 def _method(parse: Callable[..., int], name: str) -> int:
     out = ctypes.c_int()
-    check(parse(ctypes.byref(out), name.encode()))
+    check(parse(ctypes.byref(out), encoded("method", name)))
     return out.value
+
+
+def check_method(name: str) -> None:
+    """Raises unless there is such a method of softmax attention."""
+    _method(lib.heddle_attention_method_parse, name)
+
+
+def check_saved(what: str, saved_forwards: int) -> None:
+    if not isinstance(saved_forwards, int) or saved_forwards < 1:
+        raise ArgumentError(f"{what}: saved_forwards is {saved_forwards!r}, wanted 1 at least")
 
 
 def _arrays(places: Sequence[Place]) -> List[Any]:
@@ -68,8 +78,7 @@ class _Sharded:
         if len(self.line.shape) != 4:
             raise ArgumentError(f"{problem}: attention has four dims (batch, sequence, heads, width), not "
                                 f"{len(self.line.shape)}")
-        if saved_forwards < 1:
-            raise ArgumentError(f"{self.text}: saved_forwards is {saved_forwards}, wanted 1 at least")
+        check_saved(self.text, saved_forwards)
         self.method, self.saved_forwards = method, saved_forwards
         self.heads = self.kv_heads = self.line.shape[2]
         self.number = numbered(self)  #: of this plan in this process, for operators that take only plain values

@@ -290,3 +290,8 @@ class Comm:
         text = self._text(f"{problem} -> *", dtype)
         return self._kept(self._attentions, (kind, text, method, frozen),
                           lambda: kind(self, Line(text), method, **plain))
+
+
+def check_comm(what: str, comm: Any) -> None:
+    if not isinstance(comm, Comm):
+        raise ArgumentError(f"{what}: the communicator is a {type(comm).__name__}, wanted a heddle.Comm")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Sequence, Tuple, Union
 
+from .attention import check_saved
 from .comm import Comm
 from .errors import ArgumentError, UnsupportedError
 from .torch.attending import Attend
@@ -24,12 +25,24 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
     method          "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
     saved_forwards  of heddle.Attention, for methods of the library: as many as layers save a second forward
     """
-    name = type(model).__name__
-    if name not in _PLANS:
-        raise UnsupportedError(f"heddle.diffusers knows no {name}: it knows {', '.join(_PLANS)}. "
-                               "heddle.torch.parallelize takes a plan of your own")
-    steps, why = _PLANS[name](model, comm, method, saved_forwards)
-    return put_on(model, steps, comm, f"{name} on {comm.mesh}: {why}")
+    def made() -> Tuple[_Plan, str]:
+        name = type(model).__name__
+        if name not in _PLANS:
+            raise UnsupportedError(f"heddle.diffusers knows no {name}: it knows {', '.join(_PLANS)}. "
+                                   f"{_model_in(model)}")
+        check_saved("heddle.diffusers.parallelize", saved_forwards)
+        steps, why = _PLANS[name](model, comm, method, saved_forwards)
+        return steps, f"{name} on {comm.mesh}: {why}"
+    return put_on(model, made, comm)
+
+
+def _model_in(model: Any) -> str:
+    """What to do about something that is no model that is known."""
+    components = getattr(model, "components", None)
+    for name, part in components.items() if isinstance(components, dict) else ():
+        if type(part).__name__ in _PLANS:
+            return f"It is a pipeline, whose {name} is one: pass pipeline.{name}"
+    return "heddle.torch.parallelize takes a plan of your own"
 
 
 def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:

@@ -8,9 +8,10 @@ from typing import Any, Optional, Tuple, Union
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..attention import Attention
+from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, attention
+from .ranks import Ranks, is_name
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,16 @@ class Attend:
     method: str = "ulysses"
     saved_forwards: int = 1
 
+    def __post_init__(self) -> None:
+        over = (self.over,) if isinstance(self.over, str) else self.over
+        if not isinstance(over, tuple) or not over or not all(is_name(name) for name in over) or (
+                len(set(over)) != len(over)):
+            raise ArgumentError(f"Attend: over is {self.over!r}, wanted the name of a dim, or names in a tuple")
+        check_method(self.method)
+        if self.method == "local":
+            raise ArgumentError("Attend: method local is attention of this rank's rows alone, wanted one of all ranks")
+        check_saved("Attend", self.saved_forwards)
+
 
 def _how_saved() -> Tuple[bool, Any]:
     """What a checkpoint changes for whatever it calls: reentrant, that gradients are wanted; else who saves tensors."""
@@ -38,7 +49,7 @@ def _how_saved() -> Tuple[bool, Any]:
 class Attending(TorchFunctionMode):
     """While it is entered, attention is that of all ranks."""
 
-    def __init__(self, step: Attend, ranks: Any):
+    def __init__(self, step: Attend, ranks: Ranks):
         super().__init__()
         self._step, self._ranks, self._saved = step, ranks, _how_saved()
         self.calls = 0
@@ -86,7 +97,7 @@ class Rows:
     """Rows of several dims one after another, each of them cut over the ranks: a rank has its block of the first, then
     its block of the second."""
 
-    def __init__(self, ranks: Any, over: Union[str, Tuple[str, ...]]):
+    def __init__(self, ranks: Ranks, over: Union[str, Tuple[str, ...]]):
         self.of = (over,) if isinstance(over, str) else over
         self.ranks = ranks
         #: per rank, of every dim
@@ -143,15 +154,22 @@ def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
     return call
 
 
+class _Forward(functools.partial):
+    """Known among the forwards that others put in a module's place."""
+
+
 class Attended:
     """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C. A compiler
     leaves it as it is, and what it calls: modes are beyond torch's."""
 
-    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Any):
+    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Ranks):
         self._module, self._own = module, module.__dict__.get("forward")
+        if isinstance(self._own, _Forward):
+            raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) attends already: one Attend per "
+                                "module, handle.remove() takes an earlier one off")
         # A partial, which is copied together with its module.
         module.forward = functools.update_wrapper(  # type: ignore[method-assign]
-            functools.partial(torch.compiler.disable(_attended), module.forward, pattern, step, ranks), module.forward)
+            _Forward(torch.compiler.disable(_attended), module.forward, pattern, step, ranks), module.forward)
 
     def remove(self) -> None:
         if self._own is None:
@@ -160,7 +178,7 @@ class Attended:
             self._module.forward = self._own  # type: ignore[method-assign]
 
 
-def _attended(forward: Any, pattern: str, step: Attend, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+def _attended(forward: Any, pattern: str, step: Attend, ranks: Ranks, *args: Any, **kwargs: Any) -> Any:
     with Attending(step, ranks) as attending:
         output = forward(*args, **kwargs)
     if attending.calls == 0:

@@ -84,6 +84,9 @@ def _own(plan: Attention) -> Local:
 
 def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
     if plan.method == "local":
+        if plan.q_shape[1] != plan.line.shape[1]:
+            raise UnsupportedError(f"{plan.text}: method local has whole sequences, this rank has {plan.q_shape[1]} of "
+                                   f"{plan.line.shape[1]} rows: ulysses, ring and the others attend over all ranks")
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
     if plan.to_heads is None:
         raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")

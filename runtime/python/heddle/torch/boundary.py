@@ -9,22 +9,36 @@ import torch
 
 from ..comm import Comm
 from ..errors import UnsupportedError
+from .agreement import alike, begun, watched_in
 from .gradients import added_up
+from .ranks import Ranks
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
-def entering(ranks: Any) -> Any:
-    """Before the model: a pass of its own, and gradients of arguments that are whole again."""
-    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        ranks.sizes = {}
-        return _each((args, kwargs), lambda x: _Shared.apply(x, ranks.comm))
-    return hook
+class Entering:
+    """Before the model: a pass of its own, which all ranks are in with the same, and gradients of arguments that are
+    whole again."""
+
+    def __init__(self, ranks: Ranks, model: torch.nn.Module):
+        self.ranks, self._watched = ranks, watched_in(model)
+
+    def __call__(self, model: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        comm = self.ranks.comm
+        begun(comm, model, self._watched, args, kwargs)
+        self.ranks.sizes = {}
+        return _each((args, kwargs), lambda x: _Shared.apply(x, comm))
 
 
-def leaving(ranks: Any) -> Any:
-    """Behind it."""
-    return lambda _, args, output: _each(output, lambda x: _Counted.apply(x, ranks), is_all=True)
+class Leaving:
+    """Behind it: what every rank has whole."""
+
+    def __init__(self, ranks: Ranks):
+        self.ranks = ranks
+
+    def __call__(self, model: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
+        alike(self.ranks.comm, "end of a model", "result", output)
+        return _each(output, lambda x: _Counted.apply(x, self.ranks), is_all=True)
 
 
 class _Shared(torch.autograd.Function):
@@ -45,12 +59,13 @@ class _Counted(torch.autograd.Function):
     are addends everywhere. A backward that begins here is that of this pass, which checkpoints recompute."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, ranks: Any) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, ranks: Ranks) -> torch.Tensor:
         ctx.ranks, ctx.sizes = ranks, ranks.sizes
         return x.clone()  # no view, which could not be written in place
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        alike(ctx.ranks.comm, "backward of a model", "gradient of the result", gradient)
         ctx.ranks.sizes = ctx.sizes
         return gradient if ctx.ranks.comm.rank == 0 else torch.zeros_like(gradient), None
 

@@ -5,8 +5,10 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 import torch
 
-from ..comm import Comm
+from ..comm import Comm, check_comm
+from ..errors import ArgumentError, UnsupportedError
 from ..line import mesh_of
+from .agreement import agree
 from .reshard import resharded
 
 _AT_ONCE_BYTES = 32 << 20
@@ -24,9 +26,18 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
                      mean_over: Optional[Comm] = None) -> None:
     """Of every parameter's gradient: the sum over the ranks that shared one sample (`comm.axis("sp")`), the mean over
     those that had samples of their own (`comm.axis("dp")`). In place, added in rank order in the gradients' own dtype,
-    in buckets of one dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters.
+    in buckets of one dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters,
+    else MismatchError says which rank has not.
     """
-    for bucket in _buckets(parameters):
+    for name, comm in (("sum_over", sum_over), ("mean_over", mean_over)):
+        if comm is not None:
+            check_comm(f"reduce_gradients: {name}", comm)
+    buckets = _buckets(parameters)
+    for comm in (sum_over, mean_over):
+        if comm is not None:
+            agree(comm, "reduce_gradients", [(f"gradient {at}", (gradient.dtype, tuple(gradient.shape)))
+                                             for at, gradient in enumerate(x for bucket in buckets for x in bucket)])
+    for bucket in buckets:
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         for comm in (sum_over, mean_over):
             flat = flat if comm is None else added_up(flat, comm)
@@ -39,10 +50,19 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
 def _buckets(parameters: Iterable[torch.nn.Parameter]) -> List[List[torch.Tensor]]:
     full: List[List[torch.Tensor]] = []
     filling: Dict[torch.dtype, Tuple[List[torch.Tensor], int]] = {}
+    if isinstance(parameters, (torch.Tensor, torch.nn.Module)):
+        raise ArgumentError(f"reduce_gradients: a {type(parameters).__name__}, wanted its parameters: "
+                            "model.parameters()")
     for parameter in parameters:
+        if not isinstance(parameter, torch.Tensor):
+            raise ArgumentError(f"reduce_gradients: a {type(parameter).__name__} among the parameters, wanted tensors: "
+                                "model.parameters()")
         gradient = parameter.grad
         if gradient is None:
             continue
+        if gradient.layout is not torch.strided:
+            raise UnsupportedError(f"reduce_gradients: a gradient of {gradient.layout}, wanted dense ones (of an "
+                                   "Embedding: sparse=False)")
         bucket, held_bytes = filling.get(gradient.dtype, ([], 0))
         bucket.append(gradient)
         held_bytes += gradient.numel() * gradient.element_size()

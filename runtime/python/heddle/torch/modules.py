@@ -8,126 +8,21 @@
 """
 from __future__ import annotations
 
-import fnmatch
-import inspect
-import re
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
 from ..comm import Comm
-from ..errors import ArgumentError, UnsupportedError
-from ..line import mesh_of
-from .attending import Attend, Attended
-from .boundary import entering, leaving
+from ..errors import ArgumentError, Error
+from .agreement import agree
+from .attending import Attend
+from .boundary import Entering, Leaving
+from .hooks import hooked, matching
+from .ranks import Dims, Ranks, is_name
 from .reshard import resharded, texts_of
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
-
-
-class _Dims:
-    """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name."""
-
-    def __init__(self, text: str):
-        words = re.findall(r"\([^()]*\)|[^\s()]+", text)
-        self.text = text
-        self.groups: List[Tuple[str, ...]] = [
-            tuple(f"any{i}_{j}" if name == "_" else name for j, name in enumerate(word.strip("()").split()))
-            for i, word in enumerate(words)]
-        self.names = tuple(name for group in self.groups for name in group)
-        if not all(re.fullmatch("[a-z][a-z0-9_]{0,14}", name) for name in self.names) or (
-                len(set(self.names)) != len(self.names) or not all(self.groups)):
-            raise ArgumentError(f"'{text}': wanted names of dims, each once, like '(b t) s c'")
-
-    def need(self, *names: str) -> None:
-        for name in names:
-            if name not in self.names:
-                raise ArgumentError(f"'{self.text}' has no dim '{name}'")
-
-
-class _Ranks:
-    """What the steps of one model share: the axis, and the extents of the whole tensors, learned anew in every pass."""
-
-    is_attending = False  #: this call of attention is heddle's own
-
-    def __init__(self, comm: Comm):
-        mesh = mesh_of(comm.mesh)
-        if mesh.naxes != 1:
-            raise ArgumentError(f"parallelize: the communicator has the mesh {comm.mesh}, wanted one axis: "
-                                "comm.axis(...)")
-        self.comm = comm
-        self.axis = mesh.axis[0].name.decode()
-        self.sizes: Dict[str, int] = {}  #: of the pass that runs, forward or backward
-
-    def __deepcopy__(self, _: Any) -> "_Ranks":
-        return self  # a copied model runs on the same ranks
-
-    def part(self, name: str, rank: Optional[int] = None) -> Tuple[int, int]:
-        """Where a rank's block of a dim begins, and how long it is; None: this one's."""
-        return self.cut(self.sizes[name], self.comm.rank if rank is None else rank)
-
-    def cut(self, length: int, rank: int) -> Tuple[int, int]:
-        each, more = divmod(length, self.comm.size)
-        return each * rank + min(rank, more), each + (rank < more)
-
-    def unfold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
-        """x with one axis per name. Extents that are not known yet are learned, if one of them only is unknown in its
-        group. Of a dim that is cut x has this rank's block; a block without elements is one that is not looked at."""
-        if x.dim() != len(dims.groups):
-            raise ArgumentError(f"'{dims.text}' has {len(dims.groups)} dims, the tensor {tuple(x.shape)}")
-        extents: List[int] = []
-        learned: Dict[str, int] = {}  # kept when all of x fits
-        for at, (length, group) in enumerate(zip(x.shape, dims.groups)):
-            known = {name: self._local(name, cut) for name in group if name in self.sizes}
-            unknown, rest = [name for name in group if name not in known], 1
-            for extent in known.values():
-                rest *= extent
-            if len(unknown) == 1 and unknown[0] != cut and rest > 0 and length % rest == 0:
-                known[unknown[0]] = length // rest
-                if not unknown[0].startswith("any"):
-                    learned[unknown[0]] = length // rest
-            elif unknown or rest != length:
-                raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}, whose dim {at} is "
-                                    f"{length}, {self._misfit(known, unknown, cut)}")
-            extents += [known[name] for name in group]
-        self.sizes.update(learned)
-        x = x.reshape(extents)
-        if cut is not None and self.part(cut)[1] == 0:
-            x = x.narrow(dims.names.index(cut), 0, 0)
-        return x
-
-    def _misfit(self, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
-        there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())
-        sizes = " ".join(f"{name}={size}" for name, size in self.sizes.items()) or "none"
-        if not unknown:
-            return f"not {there}: in one pass a name has one extent, another one wants another name; known are {sizes}"
-        asked = " and ".join("_" if name.startswith("any") else name for name in unknown)
-        return f"which does not say what {asked} is{' beside ' + there if there else ''}; known are {sizes}"
-
-    def fold(self, x: torch.Tensor, dims: _Dims, cut: Optional[str] = None) -> torch.Tensor:
-        """The way back. A rank without elements goes on with one row of ones, so that the model's shapes hold and its
-        graph is that of the other ranks."""
-        if cut is not None and self.part(cut)[1] == 0:
-            axis = dims.names.index(cut)
-            x = torch.cat([x, x.new_ones([1 if a == axis else n for a, n in enumerate(x.shape)])], axis)
-        extents, at = list(x.shape), 0
-        folded = []
-        for group in dims.groups:
-            size = 1
-            for extent in extents[at: at + len(group)]:
-                size *= extent
-            folded.append(size)
-            at += len(group)
-        return x.reshape(folded)
-
-    def line(self, x: torch.Tensor, dims: _Dims, cut: Tuple[str, ...], from_: str, to: str) -> str:
-        sizes = " ".join(f"{name}={self.sizes[name] if name in cut else extent}"
-                         for name, extent in zip(dims.names, x.shape))
-        return f"f32[{sizes}] on {self.comm.mesh}: {from_} -> {to}"
-
-    def _local(self, name: str, cut: Optional[str]) -> int:
-        return max(self.part(name)[1], 1) if name == cut else self.sizes[name]
 
 
 @dataclass(frozen=True)
@@ -138,8 +33,8 @@ class Sizes:
     what: str
     dims: str
 
-    def _made(self, ranks: _Ranks) -> _Apply:
-        dims = _Dims(self.dims)
+    def _made(self, ranks: Ranks) -> _Apply:
+        dims = Dims(self.dims)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
             ranks.unfold(x, dims)
@@ -160,8 +55,8 @@ class Split:
     over: str
     optional: bool = False
 
-    def _made(self, ranks: _Ranks) -> _Apply:
-        dims = _Dims(self.dims)
+    def _made(self, ranks: Ranks) -> _Apply:
+        dims = Dims(self.dims)
         dims.need(self.over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
@@ -186,9 +81,11 @@ class Switch:
     to: str
     as_: Optional[str] = None
 
-    def _made(self, ranks: _Ranks) -> _Apply:
-        dims, after = _Dims(self.dims), _Dims(self.as_ or self.dims)
+    def _made(self, ranks: Ranks) -> _Apply:
+        dims, after = Dims(self.dims), Dims(self.as_ or self.dims)
         dims.need(self.from_, self.to)
+        if self.from_ == self.to:
+            raise ArgumentError(f"Switch: from '{self.from_}' to '{self.to}', wanted two dims")
         if sorted(after.names) != sorted(dims.names):
             raise ArgumentError(f"Switch: '{self.as_}' has not the dims of '{self.dims}'")
 
@@ -208,8 +105,8 @@ class Gather:
     dims: str
     over: str
 
-    def _made(self, ranks: _Ranks) -> _Apply:
-        dims = _Dims(self.dims)
+    def _made(self, ranks: Ranks) -> _Apply:
+        dims = Dims(self.dims)
         dims.need(self.over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
@@ -226,11 +123,13 @@ class Count:
 
     what: str
     over: str
+    wants: ClassVar[type] = int
 
-    def _made(self, ranks: _Ranks) -> Callable[[int], int]:
+    def _made(self, ranks: Ranks) -> Callable[[int], int]:
+        if not is_name(self.over):
+            raise ArgumentError(f"Count: over is {self.over!r}, wanted the name of a dim")
+
         def apply(count: int) -> int:
-            if self.over not in ranks.sizes:
-                raise ArgumentError(f"Count: the extent of '{self.over}' is not known yet: a Split before says it")
             lo, length = ranks.part(self.over)
             return min(max(count - lo, 0), length)
         return apply
@@ -242,15 +141,18 @@ def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
 
 
 Step = Union[Sizes, Split, Switch, Gather, Count, Attend]
+_STEPS = Sizes, Split, Switch, Gather, Count, Attend
 
 
 class Parallel:
     """A model with its hooks. `remove()` takes them off."""
 
-    def __init__(self, ranks: _Ranks, why: str):
+    why: str  #: what was chosen, in one sentence
+
+    def __init__(self, ranks: Ranks):
         self.comm = ranks.comm
+        self._ranks = ranks
         self._handles: List[Any] = []
-        self.why = why  #: what was chosen, in one sentence
 
     def remove(self) -> None:
         """The model is as it was before."""
@@ -267,69 +169,60 @@ def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[
     Outside of the model every rank computes what one rank would: arguments and results are whole, and so are the
     gradients of arguments. Gradients of parameters are addends: `reduce_gradients` adds them up. The loss is computed
     from what the model returns, alike on all ranks, and counts once. All ranks run the same graph, also those that get
-    no rows. Not collective; ArgumentError where a pattern names no module, or a step an argument that its module has
-    not.
+    no rows.
+
+    Collective: the ranks compare plan and model, and in every pass what it is given, what it returns and some of its
+    parameters (of tensors in host memory a few elements, within rounding), so that MismatchError names the rank that
+    has something else. ArgumentError where a pattern names no module, a step an argument that its module has not, or
+    hooks for these ranks are there already.
     """
-    return put_on(model, plan, comm, "the plan that was given")
+    return put_on(model, lambda: (plan, "the plan that was given"), comm)
 
 
-def put_on(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[Step]]], comm: Comm, why: str) -> Parallel:
-    """As `parallelize`; `why` is what the handle says of the plan."""
-    ranks = _Ranks(comm)
-    handle = Parallel(ranks, why)
+def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], comm: Comm) -> Parallel:
+    """As `parallelize`, by a plan that is made here, so that all ranks hear where one cannot; with what the handle says
+    of it."""
+    ranks = Ranks(comm)
+    handle, refused = Parallel(ranks), None
+    facts: List[Tuple[str, Any]] = []
     try:
-        handle._handles.append(model.register_forward_pre_hook(entering(ranks), with_kwargs=True))
-        for pattern, steps in plan.items():
-            for module in _matching(model, pattern):
-                for step in [steps] if not isinstance(steps, Sequence) else steps:
-                    handle._handles += _hooked(module, pattern, step, ranks)
-        handle._handles.append(model.register_forward_hook(leaving(ranks)))
+        steps, handle.why = made()
+        if not isinstance(model, torch.nn.Module):
+            raise ArgumentError(f"parallelize: the model is a {type(model).__name__}, wanted a torch.nn.Module")
+        facts = [("model", type(model).__name__),
+                 *((f"parameter {name}", (x.dtype, tuple(x.shape))) for name, x in model.named_parameters())]
+        _put(handle, model, steps, facts)
+    except BaseException as error:
+        handle.remove()
+        if not isinstance(error, Error):
+            raise
+        refused = error
+    try:
+        agree(comm, "parallelize", facts, refused)
     except BaseException:
         handle.remove()
         raise
     return handle
 
 
-def _matching(model: torch.nn.Module, pattern: str) -> List[torch.nn.Module]:
-    wanted = re.compile(fnmatch.translate(pattern).replace(".*", "[^.]*"))
-    names = [name for name, _ in model.named_modules()]
-    found = [module for name, module in model.named_modules() if wanted.match(name)]
-    if not found:
-        near = sorted({re.sub(r"\b\d+\b", "*", name) for name in names if name})
-        raise ArgumentError(f"parallelize: no module of {type(model).__name__} is called '{pattern}'; there are "
-                            f"{', '.join(near[:20])}")
-    return found
-
-
-def _hooked(module: torch.nn.Module, pattern: str, step: Step, ranks: _Ranks) -> List[Any]:
-    if isinstance(step, Attend):
-        return [Attended(module, pattern, step, ranks)]
-    apply, (name, *path) = step._made(ranks), step.what.split(".")
-    if name == "output":
-        return [module.register_forward_hook(lambda _, args, output: _at(output, path, apply))]
-    parameters = inspect.signature(module.forward).parameters
-    names = list(parameters)
-    if name not in names and not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
-        raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) has no argument '{name}': "
-                            f"{', '.join(names)}")
-
-    def hook(_: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        at = names.index(name) if name in names else len(args)
-        if at < len(args):
-            args = (*args[:at], _at(args[at], path, apply), *args[at + 1:])
-        elif name in kwargs:
-            kwargs = {**kwargs, name: _at(kwargs[name], path, apply)}
-        elif name not in names and not getattr(step, "optional", False):
-            raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) was called without '{name}'")
-        return args, kwargs
-    return [module.register_forward_pre_hook(hook, with_kwargs=True)]
-
-
-def _at(value: Any, path: List[str], apply: Callable[[Any], Any]) -> Any:
-    """`apply` on what is at this place of a tuple or list; an argument that is None stays it."""
-    if value is None:
-        return None
-    if not path:
-        return apply(value)
-    index = int(path[0])
-    return type(value)([*value[:index], _at(value[index], path[1:], apply), *value[index + 1:]])
+def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tuple[str, Any]]) -> None:
+    ranks, handles = handle._ranks, handle._handles
+    for name, module in model.named_modules():
+        if any(isinstance(hook, Entering) and hook.ranks.comm is ranks.comm
+               for hook in module._forward_pre_hooks.values()):
+            raise ArgumentError(f"parallelize: {f'{name!r} of ' if name else ''}{type(model).__name__} is parallelized "
+                                "over these ranks already: handle.remove() first, and one plan for all")
+    if not isinstance(plan, Mapping):
+        raise ArgumentError(f"parallelize: the plan is a {type(plan).__name__}, wanted a mapping from patterns of "
+                            "names of modules to steps")
+    handles.append(model.register_forward_pre_hook(Entering(ranks, model), with_kwargs=True))
+    for pattern, steps in plan.items():
+        modules = matching(model, pattern)
+        for step in steps if isinstance(steps, (list, tuple)) else [steps]:
+            if not isinstance(step, _STEPS):
+                raise ArgumentError(f"parallelize: '{pattern}' has the step {step!r}, wanted one of "
+                                    f"{', '.join(kind.__name__ for kind in _STEPS)}, with its arguments")
+            for module in modules:
+                handles.append(hooked(module, pattern, step, ranks))
+            facts.append((f"'{pattern}'", step))
+    handles.append(model.register_forward_hook(Leaving(ranks)))

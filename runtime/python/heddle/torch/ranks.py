@@ -1,0 +1,135 @@
+"""The dims of a model's tensors, and what of them every rank has."""
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from ..comm import Comm, check_comm
+from ..errors import ArgumentError
+from ..line import mesh_of
+
+
+_FOLDED = r"\([^()]*\)"
+
+
+def is_name(name: Any) -> bool:
+    """Of a dim, as a line has it."""
+    return isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]{0,14}", name) is not None
+
+
+class Dims:
+    """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name."""
+
+    def __init__(self, text: str):
+        self.text = text
+        words = re.findall(rf"{_FOLDED}|[^\s()]+", text) if isinstance(text, str) else []
+        self.groups: List[Tuple[str, ...]] = [
+            tuple(f"any{i}_{j}" if name == "_" else name for j, name in enumerate(word.strip("()").split()))
+            for i, word in enumerate(words)]
+        self.names = tuple(name for group in self.groups for name in group)
+        if not self.names or not all(map(is_name, self.names)) or (
+                len(set(self.names)) != len(self.names) or not all(self.groups)) or (
+                re.search("[()]", re.sub(_FOLDED, "", text))):
+            raise ArgumentError(f"'{text}': wanted names of dims, each once, like '(b t) s c'")
+
+    def need(self, *names: str) -> None:
+        for name in names:
+            if name not in self.names:
+                raise ArgumentError(f"'{self.text}' has no dim '{name}'")
+
+
+class Ranks:
+    """What the steps of one model share: the axis, and the extents of the whole tensors, learned anew in every pass."""
+
+    is_attending = False  #: this call of attention is heddle's own
+
+    def __init__(self, comm: Comm):
+        check_comm("parallelize", comm)
+        mesh = mesh_of(comm.mesh)
+        if mesh.naxes != 1:
+            raise ArgumentError(f"parallelize: the communicator has the mesh {comm.mesh}, wanted one axis: "
+                                "comm.axis(...)")
+        self.comm = comm
+        self.axis = mesh.axis[0].name.decode()
+        self.sizes: Dict[str, int] = {}  #: of the pass that runs, forward or backward
+
+    def __deepcopy__(self, _: Any) -> "Ranks":
+        return self  # a copied model runs on the same ranks
+
+    def __reduce__(self) -> Any:
+        raise ArgumentError("a model that parallelize has put hooks on cannot be pickled: save its state_dict(), or "
+                            "handle.remove() first")
+
+    def part(self, name: str, rank: Optional[int] = None) -> Tuple[int, int]:
+        """Where a rank's block of a dim begins, and how long it is; None: this one's."""
+        if name not in self.sizes:
+            raise ArgumentError(f"the extent of '{name}' is not known yet: a Split or Sizes before says it; known are "
+                                f"{self._known()}")
+        return self.cut(self.sizes[name], self.comm.rank if rank is None else rank)
+
+    def cut(self, length: int, rank: int) -> Tuple[int, int]:
+        each, more = divmod(length, self.comm.size)
+        return each * rank + min(rank, more), each + (rank < more)
+
+    def unfold(self, x: torch.Tensor, dims: Dims, cut: Optional[str] = None) -> torch.Tensor:
+        """x with one axis per name. Extents that are not known yet are learned, if one of them only is unknown in its
+        group. Of a dim that is cut x has this rank's block; a block without elements is one that is not looked at."""
+        if x.dim() != len(dims.groups):
+            raise ArgumentError(f"'{dims.text}' has {len(dims.groups)} dims, the tensor {tuple(x.shape)}")
+        extents: List[int] = []
+        learned: Dict[str, int] = {}  # kept when all of x fits
+        for at, (length, group) in enumerate(zip(x.shape, dims.groups)):
+            known = {name: self._local(name, cut) for name in group if name in self.sizes}
+            unknown, rest = [name for name in group if name not in known], 1
+            for extent in known.values():
+                rest *= extent
+            if len(unknown) == 1 and unknown[0] != cut and rest > 0 and length % rest == 0:
+                known[unknown[0]] = length // rest
+                if not unknown[0].startswith("any"):
+                    learned[unknown[0]] = length // rest
+            elif unknown or rest != length:
+                raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}, whose dim {at} is "
+                                    f"{length}, {self._misfit(known, unknown, cut)}")
+            extents += [known[name] for name in group]
+        self.sizes.update(learned)
+        x = x.reshape(extents)
+        if cut is not None and self.part(cut)[1] == 0:
+            x = x.narrow(dims.names.index(cut), 0, 0)
+        return x
+
+    def _misfit(self, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
+        there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())
+        sizes = self._known()
+        if not unknown:
+            return f"not {there}: in one pass a name has one extent, another one wants another name; known are {sizes}"
+        asked = " and ".join("_" if name.startswith("any") else name for name in unknown)
+        return f"which does not say what {asked} is{' beside ' + there if there else ''}; known are {sizes}"
+
+    def _known(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.sizes.items()) or "none"
+
+    def fold(self, x: torch.Tensor, dims: Dims, cut: Optional[str] = None) -> torch.Tensor:
+        """The way back. A rank without elements goes on with one row of ones, so that the model's shapes hold and its
+        graph is that of the other ranks."""
+        if cut is not None and self.part(cut)[1] == 0:
+            axis = dims.names.index(cut)
+            x = torch.cat([x, x.new_ones([1 if a == axis else n for a, n in enumerate(x.shape)])], axis)
+        extents, at = list(x.shape), 0
+        folded = []
+        for group in dims.groups:
+            size = 1
+            for extent in extents[at: at + len(group)]:
+                size *= extent
+            folded.append(size)
+            at += len(group)
+        return x.reshape(folded)
+
+    def line(self, x: torch.Tensor, dims: Dims, cut: Tuple[str, ...], from_: str, to: str) -> str:
+        sizes = " ".join(f"{name}={self.sizes[name] if name in cut else extent}"
+                         for name, extent in zip(dims.names, x.shape))
+        return f"f32[{sizes}] on {self.comm.mesh}: {from_} -> {to}"
+
+    def _local(self, name: str, cut: Optional[str]) -> int:
+        return max(self.part(name)[1], 1) if name == cut else self.sizes[name]
