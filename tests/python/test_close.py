@@ -217,3 +217,46 @@ comm.pool.trim()
 assert comm.pool.held_bytes == 0
 print("ok")
 """, 1)
+
+
+def test_what_is_gone_when_a_signal_comes_is_freed(tmp_path):
+    """A signal that comes in C just before the last reference goes finds no Python of a finaliser to raise in."""
+    run(tmp_path, COMMON + """
+import ctypes, functools, weakref
+
+class Now(Exception):
+    pass
+
+def handler(*_):
+    raise Now
+
+class Signalling:
+    pass
+
+class Reference(weakref.ref):
+    _as_parameter_ = 0
+
+def gone_behind_a_signal(things):
+    # Within one instruction of Python's: a list lets go of the last first.
+    things.append(Signalling())
+    kept = Reference(things[-1], functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGALRM)))
+    try:
+        things.clear()
+    except Now:
+        return
+    raise AssertionError("no signal")
+
+signal.signal(signal.SIGALRM, handler)
+dropped = []
+sys.unraisablehook = dropped.append
+comm = heddle.Comm.open("self")
+for turn in range(3):
+    gone_behind_a_signal([comm.pool.empty((5, turn + 1), np.float32)])
+    comm.pool.trim()
+    assert comm.pool.held_bytes == 0, turn
+    gone_behind_a_signal([heddle.Reshard(comm, f"f32[t={turn + 7}] on [sp=1]: t@sp -> *", tuning="rules")])
+    comm._state.sweep()
+    assert not comm._state._live, turn
+assert not dropped, dropped
+print("ok")
+""", 1)

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from . import _abi
 from ._library import lib, made
+from .gone import is_watched, when_gone
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -63,10 +63,10 @@ class Pool:
         try:
             self._take(array, _abi.HEDDLE_U8, (nbytes,))
             lent = _bytes(nbytes).from_address(made(ctypes.c_void_p.from_address(made(array))))  # its first field
-            weakref.finalize(lent, lib.heddle_pool_give_back, array).atexit = False
+            when_gone(lent, functools.partial(lib.heddle_pool_give_back, array))
             return lent
         except BaseException:
-            if array.value and (lent is None or weakref.getweakrefcount(lent) == 0):
+            if array.value and (lent is None or not is_watched(lent)):
                 lib.heddle_pool_give_back(array)
             raise
 

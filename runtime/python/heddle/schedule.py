@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-import weakref
 from dataclasses import dataclass
 from typing import Callable, List, Optional
 
 from . import _abi
 from ._library import check, lib, made
 from .errors import ArgumentError
+from .gone import when_gone
 from .line import Line, layout_text, mesh_of
 
 _KINDS = {_abi.HEDDLE_STAGE_ATTENTION: "attention", _abi.HEDDLE_STAGE_CROSS: "cross", _abi.HEDDLE_STAGE_MLP: "mlp",
@@ -48,7 +49,7 @@ class Schedule:
 
     def __init__(self, handle: int):
         self._handle = handle
-        weakref.finalize(self, lib.heddle_schedule_destroy, handle).atexit = False
+        when_gone(self, functools.partial(lib.heddle_schedule_destroy, handle))
         raw = _abi.heddle_schedule_info(struct_bytes=ctypes.sizeof(_abi.heddle_schedule_info))
         check(lib.heddle_schedule_get_info(ctypes.byref(raw), handle))
         self.model: str = raw.model.decode()

@@ -1,7 +1,6 @@
 """What is left to do in C when a communicator is closed, by whatever way that comes about, and who is in a call."""
 from __future__ import annotations
 
-import collections
 import ctypes
 import functools
 import itertools
@@ -12,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import _abi
 from ._library import check, encoded, last_error, lib, made
 from .errors import ArgumentError, error_of
+from .gone import when_gone
 
 _INTERRUPT: Any = dict(_abi.heddle_comm_options._fields_)["interrupt"]  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ class State:
         self._aborting = 0  #: threads that are
         self._numbers = itertools.count()
         self._live: Dict[int, Callable[[], None]] = {}
-        self._dropped: collections.deque = collections.deque()
+        self._dropped: Dict[int, Any] = {}  #: numbers
         self._closing: List[Callable[[], None]] = []
         if parent is not None:
             parent._groups.add(self)
@@ -109,7 +109,7 @@ class State:
             self.call(function, ctypes.byref(out), *given)
             return made(out), number
         except BaseException:
-            self._dropped.append(number)  # not at once: ranks may be in its creation
+            self._dropped.setdefault(number)  # not at once: ranks may be in its creation
             raise
 
     def check(self, status: int) -> None:
@@ -127,7 +127,7 @@ class State:
     def adopt(self, owner: Any, number: int) -> None:
         """What `create` has made under this number is destroyed some time after `owner` is gone: not at once, since
         that may happen on another thread in the middle of a call."""
-        weakref.finalize(owner, self._dropped.append, number).atexit = False
+        when_gone(owner, functools.partial(self._dropped.setdefault, number))
 
     def sweep(self) -> None:
         """Destroys what nobody holds any more. Behind a collective call, which says of all ranks that they have begun
@@ -137,7 +137,7 @@ class State:
 
     def _destroy_dropped(self) -> None:
         while self._dropped:
-            destroy = self._live.pop(self._dropped.popleft(), None)
+            destroy = self._live.pop(self._dropped.popitem()[0], None)  # in one step: threads put more in
             if destroy:
                 destroy()
 
