@@ -231,20 +231,28 @@ _Way = Tuple[str, str, Comm, Optional[Reshard]]  #: as `resharded` has it
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
     _, line, back, comm = inputs
-    _remember(ctx, (line, back, by_number(comm), None))
+    ctx.way = line, back, by_number(comm), None
+    _save(ctx)
 
 
-def _remember(ctx: Any, way: _Way) -> None:
-    ctx.way = way
-    # Checkpointing recomputes up to the last saved tensor as soon as the first is wanted: this makes both the same
-    # place on all ranks, those without heads included, whose graph saves less.
+def _save(ctx: Any) -> None:
+    """Checkpointing recomputes up to the last saved tensor as soon as the first is wanted: this makes both the same
+    place on all ranks, those without heads included, whose graph saves less."""
     ctx.save_for_backward(_nothing())
 
 
-def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+def _gradient(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     ctx.saved_tensors
     line, back, comm, _ = ctx.way
-    return resharded(gradient, back, line, comm), None, None, None
+    return resharded(gradient, back, line, comm)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    return _gradient(ctx, gradient), None, None, None
+
+
+#: those of a checkpoint, for one; None: there are none
+_hooks_of_saved = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True)
 
 
 class _Resharded(torch.autograd.Function):
@@ -252,16 +260,18 @@ class _Resharded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, way: _Way) -> torch.Tensor:
-        _remember(ctx, way)
+        ctx.way = way
+        if _hooks_of_saved(True) is not None:
+            _save(ctx)
         return _reshard(x, way[0], way[2], way[3])
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-        return _backward(ctx, gradient)[:2]
+        return _gradient(ctx, gradient), None
 
 
 def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    return list(_backward(ctx, gradient)[0].unbind(0)), None, None, None
+    return list(_gradient(ctx, gradient).unbind(0)), None, None, None
 
 
 for _device in ("CPU", "CUDA"):
