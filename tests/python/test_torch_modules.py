@@ -267,3 +267,22 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, "was called without 'scale'", model, x)
 print("ok")
 """, 3)
+
+
+def test_a_checkpoint_recomputes_as_far_on_a_rank_that_has_nothing(tmp_path):
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    there = comm.reshard(f"f64[t=4 s=1] on {comm.mesh}: t@sp -> s@sp")  # of s the last rank has none
+    back = comm.reshard(f"f64[t=4 s=1] on {comm.mesh}: s@sp -> t@sp")
+
+    def squared(x):
+        y = ht.switch(x, there)
+        return ht.switch(y * y if y.numel() else y + 0, back)
+
+    for reentrant in (False, True):
+        x = torch.arange(4.0, dtype=torch.float64).view(4, 1)[2 * comm.rank: 2 * comm.rank + 2].requires_grad_()
+        y = checkpoint(squared, x, use_reentrant=reentrant)
+        y.sum().backward()
+        assert torch.equal(y, x * x) and torch.equal(x.grad, 2 * x.detach()), reentrant
+print("ok")
+""", 2)
