@@ -86,6 +86,8 @@ with heddle.Comm.open() as comm:
     by_a_communicator_that_nobody_keeps(mine.clone().requires_grad_()).sum().backward()
     kept = ht.switch(mine, plan)
 assert torch.equal(kept, wanted)  # of a communicator that is closed
+import heddle.diffusers, sys
+assert "torch._dynamo" not in sys.modules  # seconds, of whoever compiles
 print("ok")
 """, 3)
 

@@ -107,7 +107,8 @@ static inline int null_call(const null_row *row, int index, const char *name, in
 static inline void null_calls(const null_row *rows, size_t count)
 {
     int wrong = 0;
-    heddle_comm_private_cache_bytes(NULL); /* the machine is looked at once, not in every process */
+    static api_objects first; /* the machine is looked at and oneDNN compiles once, not in every process */
+    api_make(&first);
     for (size_t i = 0; i < count; i++) {
         char name[64] = "";
         int legal = 0;
