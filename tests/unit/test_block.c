@@ -87,6 +87,9 @@ HD_CASE(attention_takes_every_head_width)
     static const int64_t length[] = {6, 65, 200};
     for (size_t w = 0; w < sizeof width / sizeof width[0]; w++) {
         for (size_t l = 0; l < sizeof length / sizeof length[0]; l++) {
+            if (l > 0 && !hd_goes("width %d, length %d", (int)width[w], (int)length[l])) {
+                continue;
+            }
             const int64_t extent[] = {1, length[l], 2 * width[w]};
             heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, dtypes[(w + l) & 1], 3, extent);
             options.qk_norm = width[w] > 8; /* narrower heads amplify rounding without bound */
