@@ -260,6 +260,9 @@ static heddle_status short_of_memory(heddle_comm *comm, void *arg)
 /* Wherever it happens, the rank says so and the others do not wait for it. */
 static void run_short(heddle_stage_kind kind, const char *method)
 {
+    if (!HD_SEES_PROCESSES) {
+        hd_skip("sanitizer", "ranks that are processes, under ThreadSanitizer");
+    }
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.deadline_ms = 5000;

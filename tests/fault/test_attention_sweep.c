@@ -164,6 +164,9 @@ static job *shared_job(int linear, int method, int both)
 
 static void sweep(int linear, const char *kind, const char *where)
 {
+    if (!HD_SEES_PROCESSES && strcmp(where, "shm") == 0) {
+        hd_skip("sanitizer", "ranks that are processes, under ThreadSanitizer");
+    }
     int methods = linear ? HEDDLE_LINEAR_METHOD_COUNT : HEDDLE_ATTENTION_METHOD_COUNT, hit = 0;
     const holdings at_first = holdings_now();
     for (int i = 0; i < 2 * methods; i++) {

