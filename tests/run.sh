@@ -82,7 +82,7 @@ lacking() {
     "$nvcc" --version 2>/dev/null | grep -qF "release $(sed -n '1s/^# nvcc //p' tests/golden/cuda_registers.txt)," || echo nvcc-release
     [ "$(uname -m)" = x86_64 ] || echo qemu
     for name in torch diffusers mypy scikit_build_core auditwheel; do
-        "${HEDDLE_TEST_PYTHON:-python3}" -c "import importlib.util as i, sys; sys.exit(not i.find_spec('$name'))" || echo "$name"
+        "${HEDDLE_TEST_PYTHON:-python3}" -c "import importlib.util as i, sys; sys.exit(not i.find_spec('$name'))" 2>/dev/null || echo "$name"
     done
     case $preset in
     nompi | plain) echo mpi ;;

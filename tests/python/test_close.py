@@ -28,6 +28,15 @@ def on_another_thread(*calls):
     thread.start()
     return thread, heard
 """
+ALARMED = """
+class Now(Exception):
+    pass
+
+def handler(*_):
+    raise Now
+
+signal.signal(signal.SIGALRM, handler)
+"""
 
 
 def test_closed_while_another_thread_waits(tmp_path):
@@ -152,14 +161,8 @@ print("ok")
 
 def test_what_a_signal_interrupts_gives_its_memory_back(tmp_path):
     """A handler may raise behind any call, and where a function begins: what was made by then is given back."""
-    run(tmp_path, COMMON + """
+    run(tmp_path, COMMON + ALARMED + """
 import ctypes, random
-
-class Now(Exception):
-    pass
-
-def handler(*_):
-    raise Now
 
 def interrupted(call, after_s):
     try:
@@ -170,8 +173,6 @@ def interrupted(call, after_s):
     except Now:
         return 1
     return 0  # it came where Python drops what is raised, or not at all
-
-signal.signal(signal.SIGALRM, handler)
 
 def function(name, result, *given):
     return ctypes.PYFUNCTYPE(result, *given)((name, ctypes.pythonapi))
@@ -221,14 +222,8 @@ print("ok")
 
 def test_what_is_gone_when_a_signal_comes_is_freed(tmp_path):
     """A signal that comes in C just before the last reference goes finds no Python of a finaliser to raise in."""
-    run(tmp_path, COMMON + """
+    run(tmp_path, COMMON + ALARMED + """
 import ctypes, functools, weakref
-
-class Now(Exception):
-    pass
-
-def handler(*_):
-    raise Now
 
 class Signalling:
     pass
@@ -246,7 +241,6 @@ def gone_behind_a_signal(things):
         return
     raise AssertionError("no signal")
 
-signal.signal(signal.SIGALRM, handler)
 dropped = []
 sys.unraisablehook = dropped.append
 comm = heddle.Comm.open("self")
@@ -258,5 +252,29 @@ for turn in range(3):
     comm._state.sweep()
     assert not comm._state._live, turn
 assert not dropped, dropped
+print("ok")
+""", 1)
+
+
+def test_what_was_being_made_when_it_was_closed_is_destroyed(tmp_path):
+    run(tmp_path, COMMON + """
+import ctypes
+comm = heddle.Comm.open("self")
+state, destroyed = comm._state, []
+
+def made_then_closed(out, *given):
+    status = lib.heddle_reshard_create_line(out, *given)
+    comm.close()
+    assert status == 0 and not destroyed
+    return status
+
+def destroy(plan):
+    destroyed.append(plan)
+    lib.heddle_reshard_destroy(plan)
+
+line = heddle.Line("f32[t=4 s=8] on [sp=1]: t@sp -> s@sp")
+refused(heddle.ArgumentError, "closed while this call was in it", state.create, destroy, made_then_closed, state.handle,
+        ctypes.byref(line._c), None)
+assert len(destroyed) == 1 and destroyed[0] and state.handle == 0
 print("ok")
 """, 1)

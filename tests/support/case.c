@@ -56,6 +56,13 @@ void hd_skip(const char *tag, const char *reason, ...)
     abort(); /* cmocka has left the case */
 }
 
+void hd_see_processes(void)
+{
+    if (!HD_SEES_PROCESSES) {
+        hd_skip("sanitizer", "ranks that are processes, under ThreadSanitizer");
+    }
+}
+
 void hd_not_here(const char *tag, const char *reason, ...)
 {
     va_list arguments;
