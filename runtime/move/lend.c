@@ -60,7 +60,6 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->at = 0;
     c->deadline_ns = 0;
     c->sequence++;
-    c->half ^= c->alternates;
     c->is_lent = 1;
     c->regained = 0;
     const uint64_t name = t->peers.ntell > 0 ? hd_link_name(c->link, leg->src, t->src_bytes) : 0;

@@ -173,7 +173,7 @@ static inline int hd_channel_linked(const hd_channel *channel, int peer)
 enum { HD_COPIES = 1, HD_BORROWS = 2 };
 
 /* Two slots of each kind, used in turn by executions (not legs): a rank starts execution e+2 only when all its peers
- * have come to e+1. */
+ * have come to e+1. A channel that lends uses one: nobody lends again before all readers have returned what he lent. */
 enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
 
 /* What sentences say of waits for them. */
