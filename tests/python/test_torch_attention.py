@@ -31,12 +31,12 @@ def close(a, b, within):
 
 def test_methods_dtypes_and_gradients(tmp_path):
     fork(tmp_path, COMMON + """
-def compare(comm, method, dtype, within, s, h, kv, causal):
+def compare(comm, method, dtype, within, s, h, kv, causal, sdpa=lambda plan: None):
     q, d_o = draw(1, 2, h, s, 8, dtype=dtype), draw(4, 2, h, s, 8, dtype=dtype)
     k, v = draw(2, 2, kv, s, 8, dtype=dtype), draw(3, 2, kv, s, 8, dtype=dtype)
     plan = comm.attention(f"f32[b=2 s={s} h={h} d=8] on [sp={comm.size}]: s@sp", method, kv_heads=kv, causal=causal)
     o, back = stepped(lambda *x: F.scaled_dot_product_attention(*x, is_causal=causal, enable_gqa=h != kv), q, k, v)
-    mine, back_mine = stepped(lambda *x: ht.attention(*x, plan), *(rows(x, comm) for x in (q, k, v)))
+    mine, back_mine = stepped(lambda *x: ht.attention(*x, plan, sdpa=sdpa(plan)), *(rows(x, comm) for x in (q, k, v)))
     wanted, got = [o, *back(d_o)], [mine, *back_mine(rows(d_o, comm))]
     for a, b in zip(got, wanted):
         if within == 0:
@@ -59,6 +59,10 @@ with heddle.Comm.open() as comm:
         compare(comm, method, torch.float64, 1e-12, 11, 6, 2, True)
         compare(comm, method, torch.float32, 1e-5, 2, 3, 3, False)
         compare(comm, method, torch.bfloat16, 0.03, 11, 3, 3, False)
+    own = ht.attention_op._own  # as for tensors of a device
+    compare(comm, "gather-kv", torch.float64, 1e-12, 11, 6, 2, True, own)
+    compare(comm, "gather-kv", torch.float16, 0.01, 11, 1, 1, False, own)
+    compare(comm, "gather-kv", torch.float32, 1e-5, 2, 3, 3, True, own)  # a rank without rows
     for method in ("ring", "gather-kv"):  # gradients, and arguments, that are one number expanded: strides of zero
         plan = comm.attention(f"f64[b=2 s=11 h=3 d=8] on [sp={comm.size}]: s@sp", method)
         q, one = draw(1, 2, 3, 11, 8), torch.tensor(0.5, dtype=torch.float64)

@@ -159,8 +159,10 @@ with heddle.Comm.open() as comm:
     compare(ltx().bfloat16(), given_ltx(1, torch.bfloat16), comm, gradients=False)
 
     why = compare(hunyuan(), given_hunyuan(2, 35, torch.float32), comm)
-    assert "3 of 3 ranks have heads" in why, why
-    compare(hunyuan(2), given_hunyuan(1, 35, torch.float32), comm)  # a rank without heads
+    assert "ulysses, since 4 heads are enough for 3 ranks" in why, why
+    compare(hunyuan(2), given_hunyuan(1, 35, torch.float32), comm, "ulysses")  # a rank without heads
+    assert "gather-kv" in compare(hunyuan(2), given_hunyuan(2, 35, torch.float32), comm, within=1e-5)
+    compare(hunyuan(), given_hunyuan(2, 2, torch.float32), comm, "gather-kv", within=1e-5)
     # 2 words, a rank without: torch multiplies few rows by other sums
     compare(hunyuan(), given_hunyuan(2, 2, torch.float32), comm, within=1e-5)
     compare(hunyuan().bfloat16(), given_hunyuan(1, 35, torch.bfloat16), comm, gradients=False)

@@ -142,12 +142,14 @@ with heddle.Comm.open() as comm:
                      torch.randn(2, 1, 1, total, dtype=torch.float64, generator=draw)):
             for causal in ((False, True) if mask is None else (False,)):
                 wanted = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
-                with ht.attending.Attending(Attend(over), ranks):
-                    got = F.scaled_dot_product_attention(*map(mine, (q, k, v)), mask, is_causal=causal, enable_gqa=True)
-                assert (got - mine(wanted)).abs().max() <= 1e-12, (over, mask is None, causal)
-    for method, words, more in [("ring", "ring knows no mask", {"attn_mask": mask}),
-                                ("gather-kv", "no causal of rows of s and l", {"is_causal": True})]:
-        with ht.attending.Attending(Attend(("s", "l"), method), ranks):
+                for method in ("ulysses", "gather-kv"):
+                    with ht.attending.Attending(Attend(over, method), ranks):
+                        got = F.scaled_dot_product_attention(*map(mine, (q, k, v)), mask, is_causal=causal,
+                                                             enable_gqa=True)
+                    assert (got - mine(wanted)).abs().max() <= 1e-12, (method, over, mask is None, causal)
+    for words, more in [("ring knows no mask", {"attn_mask": mask}),
+                        ("no causal of rows of s and l", {"is_causal": True})]:
+        with ht.attending.Attending(Attend(("s", "l"), "ring"), ranks):
             refused(heddle.UnsupportedError, words, F.scaled_dot_product_attention, *map(mine, (q, k, v)), **more)
     with ht.attending.Attending(Attend("s"), ranks):
         refused(heddle.ArgumentError, "has 9 rows, this rank has", F.scaled_dot_product_attention, *[q] * 3)

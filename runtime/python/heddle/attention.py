@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -174,19 +175,28 @@ def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, s
 
     def lines(heads: int, together: int) -> Tuple[str, str]:
         lengths = " ".join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))
-        return _there_and_back(plan, heads, together, sides, sides.replace(entry, f"{h}@{axis}({lengths})"))
+        line = _line(plan, heads, together, sides, sides.replace(entry, f"{h}@{axis}({lengths})"))
+        return line.text, line.reversed().text
     return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
 
 
-def _there_and_back(plan: "Attention", heads: int, together: int, rows: str, columns: str) -> Tuple[str, str]:
+def _to_whole(plan: "Attention") -> Tuple[str, str]:
+    """The lines of k and v together, from rows [b, s, h, d] to the whole sequence [b, h, s, d], and of their gradient.
+    """
+    sequence, rows = plan.line.dims[1], re.split(" on |: ", plan.text)[2]
+    kept = [entry for entry in rows.split(",") if not entry.startswith(f"{sequence}@")]
+    line = _line(plan, plan.kv_heads, 2, rows, ",".join(kept) or "*")
+    return line.text, line.adjoint().text
+
+
+def _line(plan: "Attention", heads: int, together: int, rows: str, whole: str) -> Line:
     b, s, h, d = plan.line.dims
     shape, mesh, _ = re.split(" on |: ", plan.text)
     shape, order = shape.replace(f" {h}={plan.heads} ", f" {h}={heads} "), f"{b},{h},{s},{d}"
     if together > 1:
         which = next(name for name in ("n", "m", "l", "k", "j") if name not in plan.line.dims)
         shape, order = shape.replace("[", f"[{which}={together} "), f"{which},{order}"
-    line = Line(f"{shape} on {mesh}: {rows} -> {columns} as {order}")
-    return line.text, line.reversed().text
+    return Line(f"{shape} on {mesh}: {rows} -> {whole} as {order}")
 
 
 class Attention(_Sharded):
@@ -234,6 +244,11 @@ class Attention(_Sharded):
         return self._state.create(self._destroy, lib.heddle_attention_create, self._state.handle,
                                   ctypes.byref(line.shape), ctypes.byref(line.mesh), ctypes.byref(line.from_),
                                   ctypes.byref(options))
+
+    @functools.cached_property
+    def to_whole(self) -> Tuple[str, str]:
+        """The lines of gather-kv: k and v as one, from this rank's rows to all of them, and of their gradient."""
+        return _to_whole(self)
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""

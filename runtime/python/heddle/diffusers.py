@@ -87,22 +87,21 @@ def _ltx(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
 
 
 def _hunyuan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    if method not in ("auto", "ulysses"):
-        raise ArgumentError("HunyuanVideoTransformer3DModel attends with a mask of text, which ulysses knows and "
-                            f"{method} does not")
-    heads = model.config.num_attention_heads
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    if chosen == "ring":
+        raise ArgumentError("HunyuanVideoTransformer3DModel attends with a mask of text, which ring does not know: "
+                            "ulysses and gather-kv do")
     blocks, joint = "transformer_blocks", ("s", "l")
     plan: _Plan = {
         "rope": (Split("output.0", "s _", "s"), Split("output.1", "s _", "s")),
         f"{blocks}.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
-        f"{blocks}.*.attn": Attend(joint, "ulysses", saved),
-        f"single_{blocks}.*.attn": Attend(joint, "ulysses", saved),
+        f"{blocks}.*.attn": Attend(joint, chosen, saved),
+        f"single_{blocks}.*.attn": Attend(joint, chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
     }
     if model.config.image_condition_type == "token_replace":  # tokens of the first frame, a picture, are treated apart
         plan.update({f"{blocks}.*": Count("num_tokens", "s"), f"single_{blocks}.*": Count("num_tokens", "s")})
-    return plan, ("ulysses over video and text, both cut, with the text's mask; "
-                  f"{min(heads, comm.size)} of {comm.size} ranks have heads: bitwise as one process")
+    return plan, f"over video and text, both cut, with the text's mask: {why}"
 
 
 def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:

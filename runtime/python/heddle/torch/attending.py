@@ -22,8 +22,8 @@ class Attend:
     checkpoint between the module and its attention, which would recompute without this step.
 
     over  one dim; or several, ("l", "s"), where the module attends over rows of one and then rows of the other, of
-          both of which this rank has its block. By ulysses rows and masks are as one process has them; other methods
-          take the rows in another order, and no mask
+          both of which this rank has its block. By ulysses rows and masks are as one process has them, by gather-kv
+          where there is a mask; else other methods take the rows in another order, and no mask
     """
 
     over: Union[str, Tuple[str, ...]]
@@ -74,18 +74,19 @@ class Attending(TorchFunctionMode):
             raise UnsupportedError("Attend: between the module and its attention is a checkpoint (or torch.no_grad, or "
                                    "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
                                    "within")
-        rows, is_whole = Rows(ranks, step.over), step.method == "ulysses"
-        if not is_whole and (attn_mask is not None or is_causal and len(rows.of) > 1):
+        rows = Rows(ranks, step.over)
+        is_masked = attn_mask is not None or is_causal and len(rows.of) > 1
+        if is_masked and step.method not in ("ulysses", "gather-kv"):
             raise UnsupportedError(f"Attend: {step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
-                                   f"rows of {' and '.join(rows.of)}: ulysses does")
+                                   f"rows of {' and '.join(rows.of)}: ulysses and gather-kv do")
         query, key, value = (rows.held(x) for x in (query, key, value))
         (b, h, _, d), comm = query.shape, ranks.comm
         plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
                               step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale,
                               saved_forwards=step.saved_forwards)
         local = None
-        if is_whole and (attn_mask is not None or len(rows.of) > 1):
-            local = _local(rows, attn_mask, plan)
+        if is_masked or step.method == "ulysses" and len(rows.of) > 1:
+            local = (_of_heads if step.method == "ulysses" else _of_rows)(rows, attn_mask, plan)
         ranks.is_attending = True
         try:
             return rows.padded(attention(query, key, value, plan, sdpa=local))
@@ -131,6 +132,12 @@ class Rows:
         pieces = x.split([n for blocks in self._blocks for n in blocks], 2)
         return torch.cat([pieces[rank * len(self.of) + dim] for dim in dims for rank in ranks], 2)
 
+    def places(self) -> torch.Tensor:
+        """Of this rank's rows, among those of one dim after another."""
+        before = [sum(self.ranks.sizes[name] for name in self.of[:i]) for i in range(len(self.of))]
+        parts = [self.ranks.part(name) for name in self.of]
+        return torch.cat([torch.arange(n) + (first + lo) for first, (lo, n) in zip(before, parts)])
+
     def by_rank(self, x: torch.Tensor) -> torch.Tensor:
         """The way back."""
         ranks, dims = range(len(self._blocks)), range(len(self.of))
@@ -138,7 +145,7 @@ class Rows:
         return torch.cat([pieces[dim * len(self._blocks) + rank] for rank in ranks for dim in dims], 2)
 
 
-def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
+def _of_heads(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
     """Attention of this rank's heads, which sees all rows as one process does; so does its mask."""
     lo, count = rows.ranks.cut(plan.kv_heads, plan.comm.rank)
     group = plan.heads // plan.kv_heads
@@ -148,10 +155,27 @@ def _local(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if len(rows.of) > 1:
             q, k, v = (rows.by_dim(x) for x in (q, k, v))
-        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=plan.causal, scale=plan.scale,
-                                                             enable_gqa=group > 1)
+        o = _attention(q, k, v, mask, plan, plan.causal)
         return rows.by_rank(o) if len(rows.of) > 1 else o
     return call
+
+
+def _of_rows(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
+    """Attention of this rank's rows, which sees all keys as one process does; of its mask, its rows."""
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        places, mine, k, v = rows.places().to(q.device), mask, rows.by_dim(k), rows.by_dim(v)
+        if mask is None and plan.causal:
+            mine = torch.arange(k.shape[2], device=q.device) <= places[:, None]
+        elif mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
+            mine = mask.index_select(-2, places)
+        return _attention(q, k, v, mine, plan, plan.causal and mask is not None)
+    return call
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Optional[torch.Tensor], plan: Attention,
+               is_causal: bool) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=plan.scale,
+                                                            enable_gqa=plan.heads != plan.kv_heads)
 
 
 class _Forward(functools.partial):

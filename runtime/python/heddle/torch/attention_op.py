@@ -29,8 +29,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     "ulysses" moves q, k and v, as one where they have as many heads, so that every rank has the whole sequence of some
     heads, calls `sdpa` (None: torch's own) and moves o back: bitwise what one process gets where `sdpa` treats every
     head alike. Ranks that get no head wait.
-    Other methods are the library's own, of float32, float64 or bfloat16; a backward that comes after more than
-    `plan.saved_forwards` other forwards runs the forward again.
+    "gather-kv", where `sdpa` is given or the tensors are a device's, moves k and v so that every rank has all rows of
+    them, and calls `sdpa` with its own rows of q, whatever the number of heads.
+    Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
+    more than `plan.saved_forwards` other forwards runs the forward again.
+
+    sdpa  gets and returns [b, h, s, d]. Where the plan is causal, or has key_lengths, it has to know
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
@@ -39,8 +43,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
+    elif plan.method == "gather-kv" and (sdpa is not None or q.device.type != "cpu"):
+        o = _gathered(q, k, v, plan, sdpa or _own(plan))
     elif sdpa is not None:
-        raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses and local")
+        raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
+                            "and local")
     else:
         o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
@@ -66,7 +73,7 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
     if q.device.type != "cpu":
         raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, ulysses "
-                               "moves tensors of a device, too")
+                               "and gather-kv move tensors of a device, too")
     if any(tangent_of(x) is not None for x in (q, k, v)):
         raise UnsupportedError(f"{plan.text}: method {plan.method} has no forward-mode derivative, ulysses has torch's")
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
@@ -77,8 +84,12 @@ def _own(plan: Attention) -> Local:
         raise UnsupportedError(f"{plan.text}: torch's own attention knows no key_lengths: pass sdpa, with a mask")
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=plan.causal, scale=plan.scale,
-                                                                enable_gqa=plan.heads != plan.kv_heads)
+        mask, is_whole = None, q.shape[2] == k.shape[2]
+        if plan.causal and not is_whole:  # torch's own begins with the first key
+            rows, keys = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
+            mask = keys <= rows[:, None] + plan.line.src_slices(plan.comm.rank)[1].start
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=plan.causal and is_whole, scale=plan.scale, enable_gqa=plan.heads != plan.kv_heads)
     return call
 
 
@@ -96,12 +107,19 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
     else:
         q = resharded(q, there, back, plan.comm)
         k, v = packed([k, v], *together, plan.comm).unbind(0)
-    o = sdpa(q, k, v) if q.shape[1] > 0 else _no_heads(q, k, v)
+    o = sdpa(q, k, v) if q.shape[1] > 0 else _nothing_of(q, k, v)
     return resharded(o, back, there, plan.comm)
 
 
-def _no_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """A rank without heads has the graph of the others, so that it comes to their backward."""
+def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
+    _fit(plan, q, k, v, dtype_of(q, plan.text))
+    k, v = packed([k, v], *plan.to_whole, plan.comm).unbind(0)
+    q = q.transpose(1, 2)
+    return (sdpa(q, k, v) if q.shape[2] > 0 else _nothing_of(q, k, v)).transpose(1, 2)
+
+
+def _nothing_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A rank without heads or rows has the graph of the others, so that it comes to their backward."""
     return q + (k.sum() + v.sum())
 
 
