@@ -44,10 +44,10 @@ def compare(comm, method, dtype, within, s, h, kv, causal, sdpa=lambda plan: Non
         else:
             close(a, rows(b, comm), within)
 
-def recurrence(q, k, v, decay):
+def recurrence(q, k, v, decay, both=False):
     distance = (torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])[None]).double()
     decay = torch.tensor(decay, dtype=torch.float64)[:, None, None]
-    weights = torch.where(distance >= 0, decay ** distance.clamp(min=0), 0.0)
+    weights = decay ** distance.abs() if both else torch.where(distance >= 0, decay ** distance.clamp(min=0), 0.0)
     return torch.einsum("bhid,bhjd,hij,bhje->bhie", q, k, weights, v)
 
 with heddle.Comm.open() as comm:
@@ -125,6 +125,20 @@ with heddle.Comm.open() as comm:
         ht.linear_attention(*(rows(x, comm) for x in (v[..., :4], k, v)), plan)  # another one in between
         for a, b in zip([mine, *back_mine(rows(d_o, comm))], wanted):
             close(a, rows(b, comm), 1e-12)
+    by_states = ht.attention_op.by_states  # as for tensors of a device
+    for s, dtype, within, both in ((11, torch.float64, 1e-12, False), (2, torch.float64, 1e-12, True),
+                                   (450, torch.float64, 1e-12, True), (450, torch.float32, 1e-4, False),
+                                   (11, torch.bfloat16, 0.03, False), (11, torch.float16, 0.01, True)):
+        q, k, v, d_o = (draw(i, 2, 3, s, width, dtype=dtype) for i, width in ((1, 4), (2, 4), (3, 6), (4, 6)))
+        decay = [0.9, 1.0, 0.1]
+        o, back = stepped(lambda *x: recurrence(*x, decay, both), *(x.double() for x in (q, k, v)))
+        wanted = [x.to(dtype) for x in (o, *back(d_o.double()))]
+        plan = comm.linear_attention(f"f32[b=2 s={s} h=3 d=4] on [sp={comm.size}]: s@sp", decay=decay, dv=6,
+                                     bidirectional=both)
+        mine, back_mine = stepped(lambda *x: by_states(*(y.transpose(1, 2) for y in x), plan).transpose(1, 2),
+                                  *(rows(x, comm) for x in (q, k, v)))
+        for a, b in zip([mine, *back_mine(rows(d_o, comm))], wanted):
+            close(a, rows(b, comm), within)
 print("ok")
 """, 3)
 
@@ -151,6 +165,16 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
     assert torch.equal(mine, F.scaled_dot_product_attention(q, k, v)[here: here + 1, :, lo])
     refused(heddle.UnsupportedError, "one axis", ht.attention, *(x[:, :, lo] for x in (q, k, v)),
             comm.attention("f64[b=1 s=11 h=3 d=8] on [ring=2 uly=2]: s@ring,s@uly"))
+    for cut in ("b@ring,s@uly", "s@uly,s@ring", "h@uly,s@ring(2 9)"):
+        problem = f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: {cut}"
+        q, k, v = (draw(i, 2, 4, 11, 8) for i in range(3))
+        linear, whole = (comm.linear_attention(text, decay=[0.5, 0.9, 1.0, 0.7])
+                         for text in (problem, f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: *"))
+        mine = linear.line.src_slices(comm.rank)
+        y = ht.attention_op.by_states(*(x.transpose(1, 2)[mine] for x in (q, k, v)), linear)
+        close(y, ht.attention_op.by_states(*(x.transpose(1, 2) for x in (q, k, v)), whole)[mine], 1e-12)
+        close(y.transpose(1, 2), ht.linear_attention(*(x.transpose(1, 2)[mine].transpose(1, 2) for x in (q, k, v)),
+                                                     linear), 1e-12)
     comm = comm.axis("uly")
     x, d_o = draw(1, 1, 4, 7, 8), draw(2, 1, 4, 7, 8)
     y, back = stepped(lambda x: layers(x, F.scaled_dot_product_attention), x)
@@ -169,5 +193,18 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
             compiled, back_mine = stepped(torch.compile(sharded, fullgraph=True, backend="aot_eager"), rows(x, comm))
             close(compiled, mine, 1e-12)
             close(back_mine(rows(d_o, comm))[0], rows(dx, comm), 1e-12)
+    if comm._parent.rank < 2:  # as for tensors of a device
+        problem = f"f64[b=1 s=7 h=4 d=8] on {comm.mesh}: s@uly"
+        plan, linear = comm.attention(problem, "gather-kv", causal=True), comm.linear_attention(problem)
+        own = ht.attention_op._own(plan)
+
+        def attend(q, k, v):
+            o = ht.attention(q, k, v, plan, sdpa=own)
+            return o + ht.attention_op.by_states(*(x.transpose(1, 2) for x in (q, k, o)), linear).transpose(1, 2)
+        mine, back_mine = stepped(lambda x: layers(x, attend), rows(x, comm))
+        compiled = torch.compile(lambda x: layers(x, attend), fullgraph=True, backend="aot_eager")
+        compiled, back_compiled = stepped(compiled, rows(x, comm))
+        close(compiled, mine, 1e-12)
+        close(back_compiled(rows(d_o, comm))[0], back_mine(rows(d_o, comm))[0], 1e-12)
 print("ok")
 """, 4)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
+import math
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -87,8 +87,10 @@ class _Sharded:
         self._objects: List[int] = [0] * saved_forwards
         self._forwards = 0
         self.width = self.dv = self.line.shape[3]
-        #: of this rank's q, [b, s, h, d]
-        self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.line.src_slices(comm.rank))
+        #: what this rank has of [b, s, h, d]
+        self.slices: Tuple[slice, ...] = self.line.src_slices(comm.rank)
+        #: of its q
+        self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.slices)
 
     def of_dtype(self, dtype: str) -> Any:
         """The same plan for elements of another type, kept by the communicator."""
@@ -180,13 +182,43 @@ def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, s
     return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
 
 
-def _to_whole(plan: "Attention") -> Tuple[str, str]:
-    """The lines of k and v together, from rows [b, s, h, d] to the whole sequence [b, h, s, d], and of their gradient.
-    """
-    sequence, rows = plan.line.dims[1], re.split(" on |: ", plan.text)[2]
-    kept = [entry for entry in rows.split(",") if not entry.startswith(f"{sequence}@")]
-    line = _line(plan, plan.kv_heads, 2, rows, ",".join(kept) or "*")
+def _without(dim: str, sides: str) -> str:
+    """A layout whose entries of one dim are gone."""
+    return ",".join(entry for entry in sides.split(",") if not entry.startswith(f"{dim}@")) or "*"
+
+
+def _to_whole(plan: "Attention") -> Optional[Tuple[str, str]]:
+    """The lines of k and v together, from rows [b, s, h, d] to all of them [b, h, s, d], and of their gradient."""
+    _, s, h, _ = plan.line.dims
+    rows = re.split(" on |: ", plan.text)[2]
+    if plan.heads != plan.kv_heads and re.search(rf"\b{h}@\w+\(", rows):  # lengths of other heads
+        return None
+    line = _line(plan, plan.kv_heads, 2, rows, _without(s, rows))
     return line.text, line.adjoint().text
+
+
+class States:
+    """Of a linear attention: how the states of all ranks come together, and how far their rows are away. A state is
+    [dk, dv] for every sample and head of a block of rows."""
+
+    def __init__(self, plan: "LinearAttention"):
+        b, s, h, d = plan.line.dims
+        shape, mesh, sides = re.split(" on |: ", plan.text)
+        sizes, extents = (dict(re.findall(r"(\w+)=(\d+)", where)) for where in (mesh, shape))
+        cut = [re.sub(r"\(.*", "", entry) if entry.startswith(f"{s}@") else entry for entry in sides.split(",")]
+        blocks = math.prod(int(sizes[entry.split("@")[1]]) for entry in cut if entry.startswith(f"{s}@"))
+        e = next(name for name in ("e", "f", "g", "w", "x") if name not in (b, s, h, d))
+        line = Line(f"{plan.line.dtype}[{s}={blocks} {b}={extents[b]} {h}={extents[h]} {d}={extents[d]} {e}={plan.dv}] "
+                    f"on {mesh}: {','.join(cut)} -> {_without(s, sides)}")
+        #: the lines from [1, b, h, dk, dv], this rank's, to those of all blocks in their order, and of their gradient
+        self.lines = line.text, line.adjoint().text
+        rows = {}
+        for rank in range(plan.comm.size):
+            rows[line.src_slices(rank)[0].start] = plan.line.src_slices(rank)[1]
+        mine = line.src_slices(plan.comm.rank)[0].start
+        #: rows between this block and each that lies before it, or behind it; -1: it does not
+        self.before = [rows[mine].start - rows[i].stop if i < mine else -1 for i in range(blocks)]
+        self.behind = [rows[i].start - rows[mine].stop if i > mine else -1 for i in range(blocks)]
 
 
 def _line(plan: "Attention", heads: int, together: int, rows: str, whole: str) -> Line:
@@ -230,6 +262,8 @@ class Attention(_Sharded):
         #: the lines there and back of o, and of what goes together as one (_to_heads); None: ulysses cannot be written
         #: as reshards
         self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = _to_heads(self)
+        #: those of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
+        self.to_whole: Optional[Tuple[str, str]] = _to_whole(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
 
     def _create(self) -> Tuple[int, int]:
@@ -244,11 +278,6 @@ class Attention(_Sharded):
         return self._state.create(self._destroy, lib.heddle_attention_create, self._state.handle,
                                   ctypes.byref(line.shape), ctypes.byref(line.mesh), ctypes.byref(line.from_),
                                   ctypes.byref(options))
-
-    @functools.cached_property
-    def to_whole(self) -> Tuple[str, str]:
-        """The lines of gather-kv: k and v as one, from this rank's rows to all of them, and of their gradient."""
-        return _to_whole(self)
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
@@ -290,6 +319,8 @@ class LinearAttention(_Sharded):
             raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")
         self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
         self.dv = self.width if dv is None else dv
+        #: None: every rank has all rows
+        self.states: Optional[States] = States(self) if re.search(rf"\b{self.line.dims[1]}@", self.text) else None
 
     def _create(self) -> Tuple[int, int]:
         options, line = _abi.heddle_linear_attention_options(), self.line._c

@@ -9,6 +9,7 @@ from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
 from .eager import tangent_of
+from .linear_states import by_states
 from .pooled import pooled
 from .reshard import check_device, dtype_of, keep_order, packed, resharded
 
@@ -55,11 +56,16 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
                      heads_first: bool = True) -> torch.Tensor:
-    """The same of a linear attention (`Comm.linear_attention`), always the library's own."""
+    """The same of a linear attention (`Comm.linear_attention`): the library's own, in float32, float64 or bfloat16; of
+    tensors of a device, by "lasp2" and "local", torch's operations on this rank's rows and gathered states."""
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    o = _planned(q, k, v, plan)
+    if q.device.type != "cpu" and plan.method in ("lasp2", "local"):
+        _fit(plan, q, k, v, dtype_of(q, plan.text))
+        o = by_states(q, k, v, plan)
+    else:
+        o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
 
 
@@ -72,8 +78,9 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
     if q.device.type != "cpu":
-        raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, ulysses "
-                               "and gather-kv move tensors of a device, too")
+        others = "lasp2 is" if isinstance(plan, LinearAttention) else "ulysses and gather-kv are"
+        raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, "
+                               f"{others} of devices, too")
     if any(tangent_of(x) is not None for x in (q, k, v)):
         raise UnsupportedError(f"{plan.text}: method {plan.method} has no forward-mode derivative, ulysses has torch's")
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
@@ -87,7 +94,7 @@ def _own(plan: Attention) -> Local:
         mask, is_whole = None, q.shape[2] == k.shape[2]
         if plan.causal and not is_whole:  # torch's own begins with the first key
             rows, keys = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
-            mask = keys <= rows[:, None] + plan.line.src_slices(plan.comm.rank)[1].start
+            mask = keys <= rows[:, None] + plan.slices[1].start
         return torch.nn.functional.scaled_dot_product_attention(
             q, k, v, mask, is_causal=plan.causal and is_whole, scale=plan.scale, enable_gqa=plan.heads != plan.kv_heads)
     return call
@@ -112,6 +119,8 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
 
 
 def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
+    if plan.to_whole is None:
+        raise UnsupportedError(f"{plan.text}: gather-kv with fewer key heads wants them cut evenly")
     _fit(plan, q, k, v, dtype_of(q, plan.text))
     k, v = packed([k, v], *plan.to_whole, plan.comm).unbind(0)
     q = q.transpose(1, 2)
