@@ -81,11 +81,13 @@ heddle_status hd_comm_map_devices(heddle_comm *comm);
 void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory);
 /* Address for kernels of `rank` of `memory` of this rank's device; 0: not all of the bytes from there on are mapped. */
 uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, int64_t bytes);
-/* What heddle_comm_poll asks besides; between add and remove. Memory is the caller's. */
+/* Wire peer, between add and remove: what heddle_comm_poll asks besides, and what the thread beside the rank's own asks
+ * again and again when somebody has given up or died. Memory is the caller's. */
 typedef struct hd_outlook {
     heddle_status (*ask)(void *arg);
+    void (*ask_beside)(void *arg);
     void *arg;
-    struct hd_outlook *next;
+    struct hd_outlook *next, *next_beside;
 } hd_outlook;
 void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook);
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook);
@@ -169,7 +171,8 @@ void hd_comm_relax(heddle_comm *comm, int round);
 heddle_status hd_comm_heed(heddle_comm *comm);
 void hd_comm_quiesce(heddle_comm *comm);
 /* The same of hd_comm_view.on_device: until nothing that is enqueued stores to this rank's device memory, for a second
- * at most. 0: something still may, so none of that memory is freed any more (hd_device_leave). */
+ * at most, whatever the peers' own threads do (hd_outlook.ask_beside). 0: something still may, so none of that memory
+ * is freed any more (hd_device_leave). */
 int hd_comm_quiesce_devices(heddle_comm *comm);
 
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages), by the transport: not where

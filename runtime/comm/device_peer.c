@@ -21,11 +21,13 @@ void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
     heddle_comm *root = comm->root;
     outlook->next = root->outlooks;
     root->outlooks = outlook;
+    hd_watch_add(root->watch, outlook);
 }
 
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
 {
     hd_outlook **at = &comm->root->outlooks;
+    hd_watch_remove(comm->root->watch, outlook);
     while (*at != NULL && *at != outlook) {
         at = &(*at)->next;
     }

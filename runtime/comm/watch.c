@@ -15,6 +15,7 @@ struct hd_watch {
     uint64_t *word;      /* a page */
     int is_pinned, runs;
     pid_t maker;
+    hd_outlook *outlooks; /* with the lock */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ends;
@@ -39,13 +40,26 @@ static int rest(hd_watch *watch)
     return shall_end;
 }
 
+static void ask_all(hd_watch *watch)
+{
+    pthread_mutex_lock(&watch->lock);
+    for (const hd_outlook *o = watch->outlooks; o != NULL; o = o->next_beside) {
+        o->ask_beside(o->arg);
+    }
+    pthread_mutex_unlock(&watch->lock);
+}
+
 static void *look_around(void *arg)
 {
     hd_watch *watch = arg;
+    int is_over = 0; /* which is not undone any more */
     while (!rest(watch)) {
-        if (hd_group_is_over(watch->group, watch->life)) {
+        if (!is_over && hd_group_is_over(watch->group, watch->life)) {
             __atomic_store_n(watch->word, 1, __ATOMIC_RELEASE);
-            break; /* nothing is undone any more */
+            is_over = 1;
+        }
+        if (is_over) {
+            ask_all(watch);
         }
     }
     return NULL;
@@ -106,6 +120,30 @@ void hd_watch_stop(hd_watch *watch)
     }
     hd_free(watch->word);
     hd_free(watch);
+}
+
+void hd_watch_add(hd_watch *watch, hd_outlook *outlook)
+{
+    pthread_mutex_lock(&watch->lock);
+    outlook->next_beside = watch->outlooks;
+    watch->outlooks = outlook;
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook)
+{
+    if (watch->maker != getpid()) { /* in a fork nobody asks, and the lock may be held for ever */
+        return;
+    }
+    pthread_mutex_lock(&watch->lock);
+    hd_outlook **at = &watch->outlooks;
+    while (*at != NULL && *at != outlook) {
+        at = &(*at)->next_beside;
+    }
+    if (*at != NULL) {
+        *at = outlook->next_beside;
+    }
+    pthread_mutex_unlock(&watch->lock);
 }
 
 const uint64_t *hd_watch_word(const hd_watch *watch)

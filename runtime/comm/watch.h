@@ -1,8 +1,11 @@
 /* A thread beside the ranks' own, for what must end although no thread of the host waits: kernels of devices that wait
- * for peers. It looks whether anybody has given up or died, and then sets a word that kernels look at. */
+ * for peers. It looks whether anybody has given up or died, and then sets a word that kernels look at. From then on it
+ * asks whether what is enqueued has ended, because peers wait for that (hd_comm_quiesce_devices), and the rank's own
+ * thread may be elsewhere. */
 #ifndef HD_COMM_WATCH_H
 #define HD_COMM_WATCH_H
 
+#include "runtime/comm/comm_internal.h"
 #include "runtime/comm/ground/ground.h"
 #include "runtime/device/device.h"
 
@@ -12,5 +15,7 @@ typedef struct hd_watch hd_watch;
 heddle_status hd_watch_start(hd_watch **out, hd_group *group, const hd_device *device);
 void hd_watch_stop(hd_watch *watch); /* before the group is left. NULL is legal; in a fork nothing is stopped */
 const uint64_t *hd_watch_word(const hd_watch *watch);
+void hd_watch_add(hd_watch *watch, hd_outlook *outlook);
+void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook); /* it asks no more. Legal when it was not added */
 
 #endif

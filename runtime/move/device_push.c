@@ -47,11 +47,48 @@ heddle_status hd_push_look(void *arg)
 
 /* Whoever frees memory that peers store to after somebody has given up waits until nothing is under way
  * (hd_comm_quiesce_devices). So this is said before anything is enqueued, and behind it the alarm is looked at. */
-static void set_under_way(hd_push *p, int is_under_way)
+static void set_under_way(hd_push *p)
 {
-    if (p->is_under_way != is_under_way) {
-        atomic_fetch_add(p->view.on_device, is_under_way ? 1 : -1);
-        p->is_under_way = is_under_way;
+    p->last_mark += 2;
+    if (atomic_exchange(&p->mark, p->last_mark - 1) == 0) {
+        atomic_fetch_add(p->view.on_device, 1);
+    }
+}
+
+static int is_under_way(const hd_push *p)
+{
+    return atomic_load(&p->mark) != 0;
+}
+
+static void set_over(hd_push *p)
+{
+    if (atomic_exchange(&p->mark, 0) != 0) {
+        atomic_fetch_sub(p->view.on_device, 1);
+    }
+}
+
+/* From now on the event says when it is over. */
+static void set_recorded(hd_push *p, heddle_status recorded)
+{
+    p->is_unrecorded = recorded != HEDDLE_OK;
+    if (!p->is_unrecorded) {
+        atomic_store(&p->mark, p->last_mark);
+    }
+}
+
+/* Peers wait for the mark, and this rank's own thread may be busy with something else for long. Each execution has
+ * another mark, so that what the event says is never taken for a later one. */
+void hd_push_look_beside(void *arg)
+{
+    hd_push *p = arg;
+    uint64_t mark = atomic_load(&p->mark);
+    int done = 0;
+    if (mark == 0 || mark % 2 != 0) {
+        return;
+    }
+    heddle_status st = p->device->library->event_test(p->ended, p->device->number, &done);
+    if (st == HEDDLE_OK && done && atomic_compare_exchange_strong(&p->mark, &mark, 0)) {
+        atomic_fetch_sub(p->view.on_device, 1);
     }
 }
 
@@ -62,14 +99,14 @@ static heddle_status record_end(hd_push *p)
         return HEDDLE_OK;
     }
     heddle_status st = p->device->library->event_record(p->ended, p->device->number, p->last);
-    p->is_unrecorded = st != HEDDLE_OK;
+    set_recorded(p, st);
     return st;
 }
 
 /* Is what was enqueued over by then? look: as hd_device_await has it, for p. */
 static heddle_status await(int *done, hd_push *p, int64_t deadline_ns, hd_device_look_fn look)
 {
-    *done = !p->is_under_way;
+    *done = !is_under_way(p);
     heddle_status st = *done ? HEDDLE_OK : record_end(p);
     return st == HEDDLE_OK && !*done ? hd_device_await(done, p->device, p->ended, deadline_ns, look, p) : st;
 }
@@ -84,7 +121,9 @@ static int await_end(hd_push *p)
     for (int errors = 0; errors < MOST_ERRORS && await(&done, p, deadline_ns, NULL) != HEDDLE_OK; errors++) {
         hd_nap(errors);
     }
-    set_under_way(p, !done);
+    if (done) {
+        set_over(p);
+    }
     return done;
 }
 
@@ -104,10 +143,12 @@ heddle_status hd_push_test(hd_push *p, int *done)
 {
     heddle_status st = HEDDLE_OK;
     *done = 1;
-    if (p->is_under_way) {
+    if (is_under_way(p)) {
         HD_TRY(record_end(p));
         HD_TRY(p->device->library->event_test(p->ended, p->device->number, done));
-        set_under_way(p, !*done);
+    }
+    if (*done) {
+        set_over(p);
     }
     st = hd_push_look(p);
 out:
@@ -139,7 +180,7 @@ out:
 heddle_status hd_push_wait_on(hd_push *p, heddle_stream stream)
 {
     heddle_status st = hd_push_look(p);
-    if (st == HEDDLE_OK && p->is_under_way) {
+    if (st == HEDDLE_OK && is_under_way(p)) {
         st = p->device->library->stream_wait(stream, p->ended, p->device->number);
     }
     return st == HEDDLE_OK ? st : fail_with(p, st);
@@ -152,12 +193,15 @@ static heddle_status begin(hd_push *p, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_push_look(p));
-    if (p->is_under_way && stream != p->last) {
+    if (is_under_way(p) && stream != p->last) {
         HD_TRY(p->device->library->stream_wait(stream, p->ended, p->device->number));
     }
-    set_under_way(p, 1);
+    set_under_way(p);
     if (atomic_load(p->view.alarm) != 0) {
         st = hd_comm_check(p->comm);
+        if (st != HEDDLE_OK && !p->is_unrecorded) { /* nothing has come behind the event */
+            set_recorded(p, HEDDLE_OK);
+        }
     }
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
@@ -168,7 +212,7 @@ static heddle_status end(hd_push *p, heddle_stream stream, heddle_status enqueue
 {
     p->last = stream;
     heddle_status st = p->device->library->event_record(p->ended, p->device->number, stream);
-    p->is_unrecorded = st != HEDDLE_OK;
+    set_recorded(p, st);
     return enqueued != HEDDLE_OK ? enqueued : st;
 }
 

@@ -55,7 +55,8 @@ struct hd_push {
     heddle_stream stream;     /* its own */
     void *begun, *ended;      /* events: of the caller's stream, behind the last launch */
     heddle_stream last;       /* stream of the last execution */
-    int is_under_way;         /* ended is to happen yet, as far as is known */
+    _Atomic uint64_t mark;    /* not 0: under way, as far as is known. Odd: being enqueued; even: ended is behind it */
+    uint64_t last_mark;       /* even */
     int is_unrecorded;        /* ended is not behind all that is under way: it could not be recorded */
     hd_comm_view view;
     int is_captured;           /* some executions are in graphs */
@@ -76,5 +77,6 @@ heddle_status hd_push_meet_by_events(hd_push *push, const hd_push_step *step, hd
 
 heddle_status hd_push_enqueue(hd_push *push, const void *src, void *dst, heddle_stream stream);
 heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */
+void hd_push_look_beside(void *push);   /* on the communicator's thread beside the rank's: is it over? */
 
 #endif

@@ -232,6 +232,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));
     HD_TRY(library->event_create(&p->ended, p->device->number));
+    hd_comm_outlook_add(p->comm, &p->outlook);
     reserve(&p->memory_bytes, p->spec.work_bytes);
     for (int i = 0; i < p->spec.nphases; i++) {
         const hd_push_phase *phase = &p->spec.phase[i];
@@ -281,7 +282,8 @@ static heddle_status upload(hd_push *p)
     HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
                          p->stream));
     HD_TRY(library->event_record(p->ended, p->device->number, p->stream));
-    p->is_under_way = 1;
+    p->last_mark = 2;
+    atomic_store(&p->mark, p->last_mark);
     atomic_fetch_add(p->view.on_device, 1);
     st = hd_push_wait(p);
 out:
@@ -315,8 +317,7 @@ static heddle_status alloc_push(hd_push **out, heddle_comm *comm, const hd_push_
         p->rank = heddle_comm_rank(comm);
         p->nranks = heddle_comm_size(comm);
         hd_comm_get_view(&p->view, comm);
-        p->outlook = (hd_outlook){.ask = hd_push_look, .arg = p};
-        hd_comm_outlook_add(comm, &p->outlook);
+        p->outlook = (hd_outlook){.ask = hd_push_look, .ask_beside = hd_push_look_beside, .arg = p};
     }
     return st;
 }

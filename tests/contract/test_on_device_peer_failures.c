@@ -159,6 +159,45 @@ HD_CASE(arrays_that_peers_may_still_write_are_said)
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, may_be_written);
 }
 
+static _Atomic int *is_given_up; /* between processes, too */
+
+/* Rank 0's launches end when rank 1 gives up, but its thread is busy with something else and asks nothing. */
+static heddle_status is_busy(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o;
+    (void)arg;
+    HD_TRY(set_up(&o, comm, moves, 20000));
+    if (heddle_comm_rank(comm) == 0) {
+        HD_TRY(heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream));
+        HD_TRY(heddle_comm_barrier(comm));
+        const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(20);
+        while (!*is_given_up && hd_now_ns() < until_ns) {
+            usleep(1000);
+        }
+    } else {
+        HD_TRY(heddle_comm_barrier(comm));
+        HD_TRY(heddle_comm_abort(comm, "enough"));
+        const heddle_status got = heddle_reshard_execute(o.reshard, o.src, o.dst, o.stream);
+        *is_given_up = 1;
+        CHECK(got == HEDDLE_ERR_PEER && says("gave up: enough") && !says("may still write dst"));
+    }
+out:
+    *is_given_up = 1;
+    tear_down(&o);
+    return st;
+}
+
+HD_CASE(launches_that_have_ended_are_not_waited_for)
+{
+    static const char *const transports[] = {"shm", "threads"}; /* forks first */
+    is_given_up = hd_shared(sizeof *is_given_up);
+    for (int i = 0; i < 2; i++) {
+        *is_given_up = 0;
+        run_on(RANKS, transports[i], "cuda", HEDDLE_WIRE_PEER, is_busy);
+    }
+}
+
 static heddle_status ended[RANKS];
 static int64_t fails_at;
 static _Atomic int over; /* ranks whose call has returned; until all have nobody leaves */

@@ -149,7 +149,7 @@ void hd_group_quiesce(hd_group *group)
     (void)quiesce(group, offsetof(hd_control, moving), group->team != NULL ? QUIESCE_THREADS_S : QUIESCE_PROCESSES_S);
 }
 
-/* Kernels end soon after the alarm, but their host may not ask for a while. */
+/* Kernels end soon after the alarm, and the thread beside their rank's own finds that out. */
 int hd_group_quiesce_devices(hd_group *group)
 {
     return quiesce(group, offsetof(hd_control, on_device), QUIESCE_DEVICES_S);
