@@ -1,7 +1,7 @@
 /* Host memory on the way to and from a device's, and the order of what is enqueued against what the host does. */
 #include "runtime/move/device_staging.h"
 
-enum { PAGE_BYTES = 4096 };
+enum { PAGE_BYTES = 4096, MOST_ERRORS = 3 /* in a wait that nobody hears of */ };
 
 struct hd_staging {
     heddle_comm *comm;
@@ -48,9 +48,14 @@ heddle_status hd_staging_test(hd_staging *staging, int *done)
     return st;
 }
 
-/* What the stream has to do before may be anything, and never end. look: as hd_device_await has it, for the
- * communicator. */
-static heddle_status await(hd_staging *staging, hd_device_look_fn look)
+/* Has somebody given up? */
+static heddle_status look(void *comm)
+{
+    return hd_comm_check(comm);
+}
+
+/* What the stream has to do before may be anything, and never end. */
+heddle_status hd_staging_wait(hd_staging *staging)
 {
     heddle_status st = HEDDLE_OK;
     const hd_staging_spec *s = &staging->spec;
@@ -70,15 +75,15 @@ out:
     return st;
 }
 
-/* Has somebody given up? */
-static heddle_status look(void *comm)
+/* However it goes. A device that does not say is asked again. */
+static int await_end(const hd_staging *staging)
 {
-    return hd_comm_check(comm);
-}
-
-heddle_status hd_staging_wait(hd_staging *staging)
-{
-    return await(staging, look);
+    const int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms);
+    int done = !staging->is_recorded;
+    for (int errors = 0; errors < MOST_ERRORS && !done && hd_now_ns() < deadline_ns; errors++) {
+        (void)hd_device_await(&done, staging->device, staging->event, deadline_ns, NULL, NULL);
+    }
+    return done;
 }
 
 heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream)
@@ -121,7 +126,7 @@ void hd_staging_destroy(hd_staging *staging)
     if (staging == NULL) {
         return;
     }
-    if (await(staging, NULL) == HEDDLE_OK) { /* else a copy may come yet: its memory stays the communicator's */
+    if (await_end(staging)) { /* else a copy may come yet: its memory stays the communicator's */
         if (staging->is_pinned) {
             staging->device->library->unpin(staging->memory, staging->device->number);
         }
