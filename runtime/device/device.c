@@ -76,6 +76,13 @@ void hd_device_leave(hd_device *device)
     device->is_left = 1;
 }
 
+void hd_device_free(const hd_device *device, void *memory)
+{
+    if (!device->is_left) {
+        device->library->free(memory, device->number);
+    }
+}
+
 int hd_device_release(hd_device *device, void *memory)
 {
     hd_device_buffer **at = &device->buffers;

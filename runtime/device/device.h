@@ -40,6 +40,8 @@ void hd_device_close(hd_device *device);
 typedef enum hd_device_use { HD_DEVICE_FOR_PEERS, HD_DEVICE_FOR_OWN } hd_device_use;
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use);
 void hd_device_leave(hd_device *device); /* is_left from now on */
+/* Of memory that the library's alloc gave: not where the device is left. NULL is legal. */
+void hd_device_free(const hd_device *device, void *memory);
 /* Memory of the caller's from now on, for `ranks` places in at, which are 0. */
 heddle_status hd_device_lend(hd_device_buffer **out, hd_device *device, void *memory, size_t bytes, int ranks);
 int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out. What is shared is kept */

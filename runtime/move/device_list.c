@@ -114,7 +114,7 @@ out:
 void hd_device_list_free(hd_device_list *list)
 {
     if (list->device != NULL) {
-        list->device->library->free(list->on_device, list->device->number);
+        hd_device_free(list->device, list->on_device);
     }
     hd_free(list->list);
     *list = (hd_device_list){0};

@@ -261,7 +261,7 @@ void hd_device_mail_destroy(hd_device_mail *mail)
     hd_device_list_free(&mail->clear);
     hd_device_list_free(&mail->before);
     hd_device_list_free(&mail->after);
-    mail->device->library->free(mail->stage, mail->device->number);
+    hd_device_free(mail->device, mail->stage);
     HD_FREE_ALL(mail->letters.send, mail->letters.recv, mail->send_at, mail->recv_at, mail->send_packed,
                 mail->recv_packed, mail->send_to, mail->sum, mail->term_at, mail->term, mail);
 }

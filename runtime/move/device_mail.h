@@ -19,7 +19,7 @@ typedef struct hd_device_mail hd_device_mail;
 /* Not collective; waits for the device. The communicator's wire is nccl. HEDDLE_ERR_UNSUPPORTED: more terms of a sum
  * than the kernels add. */
 heddle_status hd_device_mail_create(hd_device_mail **out, heddle_comm *comm, const hd_mail_spec *spec);
-/* What it has enqueued has ended. NULL is legal. */
+/* What it has enqueued has ended, or the device is left (hd_device_leave). NULL is legal. */
 void hd_device_mail_destroy(hd_device_mail *mail);
 
 /* Enqueues it. sent: [nranks], to which the bytes sent are added. After a failure the communicator is of no more use.

@@ -289,10 +289,8 @@ static void destroy(heddle_reshard *plan)
         return;
     }
     (void)wait(plan);
-    if (!has_ended(plan)) { /* somebody else has to end it: its memory stays, and so does what is freed from now on */
+    if (!has_ended(plan)) { /* somebody else has to end it: memory of the device stays from now on */
         hd_device_leave(hd_comm_device(plan->comm));
-        hd_free(m);
-        return;
     }
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         hd_device_mail_destroy(m->phase[p]);
