@@ -15,6 +15,7 @@ static mpi_transport *self(void)
     MPI_Initialized(&started);
     if (!started) {
         MPI_Init(NULL, NULL);
+        hd_leaves("Open MPI leaks, and its modules are unloaded");
     }
     transport = (mpi_transport){.size = 1, .tag_max = 100, .listening = MPI_REQUEST_NULL};
     MPI_Comm_dup(MPI_COMM_SELF, &transport.control);

@@ -5,6 +5,8 @@
 
 enum { RANKS = 2, QUEUED = 20, CALLS = 60, PATTERN = 0x5a5a5a5a };
 
+static const char held_up[] = "launches that were held up may still write to pages of the host and to the device";
+
 typedef struct own {
     heddle_comm *comm;
     const hd_device *device;
@@ -120,6 +122,7 @@ out:
 
 HD_CASE(arrays_that_are_not_the_callers_yet_are_said)
 {
+    hd_leaves(held_up);
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, is_held_up);
 }
 
@@ -156,6 +159,7 @@ out:
 
 HD_CASE(arrays_that_peers_may_still_write_are_said)
 {
+    hd_leaves(held_up);
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, may_be_written);
 }
 

@@ -59,11 +59,13 @@ static heddle_status comes_late(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
     heddle_tensor x = {0};
+    void *mine = NULL;
     float bias = 0;
     const int rank = heddle_comm_rank(comm);
     heddle_status st;
     (void)arg;
     HD_TRY(set_up_x(&f, &x, comm, 0, "t@sp"));
+    mine = x.data;
     HD_TRY(enter_all(&f, &x, rank, &bias));
     HD_TRY(heddle_session_rewind(f.session));
     while (rank == 1 && overdue < heddle_comm_size(comm) - 1) {
@@ -78,6 +80,7 @@ static heddle_status comes_late(heddle_comm *comm, void *arg)
     st = HEDDLE_OK;
 out:
     tear_down(&f);
+    placed_free(comm, mine);
     return st;
 }
 

@@ -24,11 +24,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int flags)
     return cudaSuccess;
 }
 
+static _Atomic(cudaEvent_t) kept; /* those that could not be destroyed: nobody has leaked them */
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    HD_SIM_CALL();
-    if (event == NULL) {
-        return hd_sim_result(cudaErrorInvalidResourceHandle);
+    const cudaError_t early = hd_sim_begin();
+    if (early != cudaSuccess && event != NULL) {
+        event->kept = atomic_exchange(&kept, event);
+    }
+    if (early != cudaSuccess || event == NULL) {
+        return early != cudaSuccess ? early : hd_sim_result(cudaErrorInvalidResourceHandle);
     }
     hd_sim_lock();
     hd_sim_event_unref(event);

@@ -142,6 +142,7 @@ struct CUevent_st {
     uint64_t time_ns;
     uint64_t capture; /* in which it was recorded last; 0: none */
     uint64_t seen[HD_SIM_MAX_LANES];
+    cudaEvent_t kept; /* the next one that could not be destroyed */
     char edge;
 };
 

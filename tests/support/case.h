@@ -76,6 +76,10 @@ void hd_expect(int status, int wanted, const char *expression, const char *file,
 /* Zeroes that ranks share, whether they are threads or processes. They go with the case. */
 void *hd_shared(size_t bytes);
 
+/* In a build with LeakSanitizer a case that leaks fails; not one that leaves memory to the process by what is promised
+ * of it. Says the reason. */
+void hd_leaves(const char *reason);
+
 /* What the machine lacks: `tag` is one word (docs/testing.md lists them), then a sentence as of printf. hd_skip ends
  * the case; after hd_not_here it goes on with what does run here. Not from ranks: only the case's own process. */
 void hd_skip(const char *tag, const char *reason, ...) __attribute__((format(printf, 2, 3), noreturn));

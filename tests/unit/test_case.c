@@ -40,6 +40,22 @@ static void hangs(void)
     sleep(1000);
 }
 
+/* More than one: a register may still have the last. */
+static void lets_go(void)
+{
+    for (int i = 0; i < 10; i++) {
+        void *volatile gone = malloc(100);
+        assert_non_null(gone);
+        gone = NULL;
+    }
+}
+
+static void leaves_much(void)
+{
+    hd_leaves("the drawer is open");
+    lets_go();
+}
+
 static heddle_status second_fails(heddle_comm *comm, int nth)
 {
     return nth == 1 ? heddle_set_error(HEDDLE_ERR_IO, "%d of 2 ranks", heddle_comm_size(comm)) : HEDDLE_OK;
@@ -57,6 +73,8 @@ static hd_case judged[] = {
     {.name = "good_in_part", .alone = good_in_part},
     {.name = "bad_in_part", .alone = bad_in_part},
     {.name = "hangs", .alone = hangs},
+    {.name = "lets_go", .alone = lets_go},
+    {.name = "leaves_much", .alone = leaves_much},
     {.name = "go_wrong", .of_ranks = second_fails, .numbers = 2, .where = (const char *const[]){"2 shm", NULL}},
     {.name = "go_everywhere",
      .of_ranks = ranks_go,
@@ -155,6 +173,16 @@ HD_CASE(a_misspelt_name_fails)
 HD_CASE(a_hang_has_a_name)
 {
     expect(1, "hangs", NULL, "case hangs: still running after 1 s: killed");
+}
+
+int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+
+HD_CASE(a_leak_fails_where_it_is_seen)
+{
+    const int is_seen = __lsan_do_recoverable_leak_check != NULL;
+    setenv("ASAN_OPTIONS", "detect_leaks=1", 1);
+    expect(is_seen, "lets_go", NULL, is_seen ? "detected memory leaks" : "1 cases, 0 failed, 0 skipped");
+    expect(0, "leaves_much", NULL, is_seen ? "leaks are not looked for: the drawer is open" : "1 cases, 0 failed");
 }
 
 HD_CASE(ranks_that_fail_are_named)

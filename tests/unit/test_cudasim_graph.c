@@ -72,6 +72,8 @@ HD_CASE(a_graph_runs_again)
         assert_int_equal(host[3], 3 * i);
     }
     OK(cudaGraphExecDestroy(exec));
+    OK(cudaEventDestroy(fork_));
+    OK(cudaEventDestroy(join));
     OK(cudaFree(memory));
     OK(cudaFreeHost(host));
 }
@@ -114,6 +116,7 @@ HD_CASE(captures_are_refused)
     end(blocking, cudaErrorStreamCaptureInvalidated);
     OK(cudaMemsetAsync(memory, 0, 8, NULL));
     OK(cudaDeviceSynchronize());
+    OK(cudaEventDestroy(event));
 }
 
 /* What a thread may ask meanwhile goes by its own mode. */
@@ -133,6 +136,7 @@ HD_CASE(modes_are_of_threads)
         OK(cudaStreamEndCapture(stream, &graph));
         OK(cudaGraphDestroy(graph));
     }
+    OK(cudaEventDestroy(event));
 }
 
 static void read_all(int from, void *to, size_t bytes)
