@@ -130,7 +130,7 @@ typedef enum heddle_linear_state {
 
 /* The state behind this rank's last row after a causal forward, dense [batch, heads, dk, dv] of this rank, f32 (f64 for
  * f64); on the last rank that holds rows the sequence's final state. Not collective. HEDDLE_ERR_ARG: no forward,
- * bidirectional, a NULL pointer. */
+ * bidirectional, a NULL pointer, a convention that is neither of the two. */
 HEDDLE_API heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
                                                        heddle_linear_state convention, heddle_stream stream);
 

@@ -166,6 +166,10 @@ heddle_status heddle_linear_attention_state(void *out, const heddle_linear_atten
     if (out == NULL || a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_state: %s is NULL", out == NULL ? "out" : "attention");
     }
+    if (convention != HEDDLE_LINEAR_STATE_PLAIN && convention != HEDDLE_LINEAR_STATE_DECAYED) {
+        return hd_fail(HEDDLE_ERR_ARG, "linear attention: convention is %d, wanted 0 (plain: S) or 1 (decayed: g S)",
+                       (int)convention);
+    }
     if (a->forwards == 0 || a->problem.options.bidirectional) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: %s",
                        a->forwards == 0 ? "there was no forward" : "the bidirectional form has no last state");

@@ -5,6 +5,7 @@
 #include <heddle/train/tape.h>
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,6 +187,33 @@ HD_RANK_CASE(linear_attention_refused, "1 threads", "2 threads")
         memset(x.data[5], 0, 3 * sizeof x.data[5]);
         HD_OK(linear_backward(a, &x));
         same_gradients(&x, &wanted);
+    }
+    heddle_linear_attention_destroy(a);
+    return HEDDLE_OK;
+}
+
+HD_RANK_CASE(unknown_convention_of_a_state_refused, "1 threads", "2 threads")
+{
+    problem p;
+    arrays x;
+    heddle_linear_attention *a = NULL;
+    heddle_linear_attention_options options;
+    float state[HEADS * WIDTH * WIDTH], wanted[HEADS * WIDTH * WIDTH];
+    parse(&p, heddle_comm_size(comm));
+    fill(&x);
+    heddle_linear_attention_options_init(&options);
+    options.method = HEDDLE_LINEAR_LASP;
+    HD_OK(heddle_linear_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_OK(heddle_linear_attention_forward(a, &x.at[0], &x.at[1], &x.at[2], &x.at[3], HEDDLE_NO_STREAM));
+    HD_OK(heddle_linear_attention_state(state, a, HEDDLE_LINEAR_STATE_DECAYED, HEDDLE_NO_STREAM));
+    memset(state, 0x5a, sizeof state);
+    memcpy(wanted, state, sizeof state);
+    for (int i = -1; i < 3; i += 3) {
+        char sentence[80];
+        snprintf(sentence, sizeof sentence, "linear attention: convention is %d, wanted 0", i);
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_state(state, a, (heddle_linear_state)i, HEDDLE_NO_STREAM));
+        assert_non_null(strstr(heddle_last_error(), sentence));
+        assert_memory_equal(state, wanted, sizeof state);
     }
     heddle_linear_attention_destroy(a);
     return HEDDLE_OK;
