@@ -53,11 +53,12 @@ typedef enum heddle_status {
 HEDDLE_API const char *heddle_status_name(heddle_status status);
 
 /* The sentence of the last failed call of this thread; "" when none has failed. Valid until the next failing call of
- * this thread. No trailing newline. */
+ * this thread. No trailing newline. At most 8 KiB; what another rank or thread has said, and what is said again of an
+ * object that failed before, has less room. What is cut ends in "...". */
 HEDDLE_API const char *heddle_last_error(void);
 
-/* For programs and extensions that fail in heddle's way: sets the sentence of this thread (printf-like, no newline, at
- * most 8 KiB; an argument may be heddle_last_error() itself) and returns `status`, so that a function ends with `return
+/* For programs and extensions that fail in heddle's way: sets the sentence of this thread (printf-like, no newline, cut
+ * as above; an argument may be heddle_last_error() itself) and returns `status`, so that a function ends with `return
  * heddle_set_error(HEDDLE_ERR_IO, "...")`. HEDDLE_OK is passed through as any other. */
 HEDDLE_API heddle_status heddle_set_error(heddle_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -21,7 +21,7 @@ static heddle_status leave(heddle_comm *comm, int nranks, heddle_status st, char
     if (nranks > 1) {
         return hd_comm_give_up(comm, st, why, bytes);
     }
-    snprintf(why, bytes, "%s", heddle_last_error());
+    hd_copy_text(why, bytes, heddle_last_error());
     return hd_fail(st, "%s", why);
 }
 

@@ -13,11 +13,16 @@ heddle_status hd_fail(heddle_status status, const char *format, ...) __attribute
 heddle_status hd_fail_prefix(heddle_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The present sentence, for what may write another on the way out: hd_sentence_say leaves it again, with `status`. */
+enum { HD_SENTENCE_BYTES = 8192 };
 typedef struct hd_sentence {
-    char text[1024];
+    char text[HD_SENTENCE_BYTES];
 } hd_sentence;
 hd_sentence hd_sentence_keep(void);
 heddle_status hd_sentence_say(const hd_sentence *kept, heddle_status status);
+/* `text` into less room than a sentence has: what is cut ends in "...". */
+void hd_copy_text(char *out, size_t bytes, const char *text);
+/* Behind the text that is in `out`, which is cut where there is no room for both. */
+void hd_add_text(char *out, size_t bytes, const char *text);
 
 /* The one control-flow macro: on failure go to `out` with the code in `st`. */
 #define HD_TRY(expression)                                                                                             \

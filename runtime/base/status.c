@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SENTENCE_BYTES = 8192 };
-
-static _Thread_local char sentence[SENTENCE_BYTES];
+static _Thread_local char sentence[HD_SENTENCE_BYTES];
 
 const char *heddle_status_name(heddle_status status)
 {
@@ -31,11 +29,43 @@ const char *heddle_version(void)
     return HEDDLE_VERSION;
 }
 
+/* Of a text that was longer: in no character's middle. */
+static void mark_cut(char *text)
+{
+    static const char mark[] = "...";
+    const size_t length = strlen(text);
+    size_t at = length > sizeof mark - 1 ? length - (sizeof mark - 1) : 0;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) {
+        at--;
+    }
+    memcpy(text + at, mark, length < sizeof mark - 1 ? length : sizeof mark);
+}
+
+void hd_copy_text(char *out, size_t bytes, const char *text)
+{
+    if (snprintf(out, bytes, "%s", text) >= (int)bytes) {
+        mark_cut(out);
+    }
+}
+
+void hd_add_text(char *out, size_t bytes, const char *text)
+{
+    const size_t added = strlen(text), room = added < bytes ? bytes - 1 - added : 0;
+    if (strlen(out) > room) {
+        out[room] = '\0';
+        mark_cut(out);
+    }
+    const size_t at = strlen(out);
+    hd_copy_text(out + at, bytes - at, text);
+}
+
 /* Formats into a scratch array first: an argument may be the present sentence itself. */
 static void set_sentence(const char *format, va_list arguments)
 {
-    char fresh[SENTENCE_BYTES];
-    vsnprintf(fresh, sizeof fresh, format, arguments);
+    char fresh[HD_SENTENCE_BYTES];
+    if (vsnprintf(fresh, sizeof fresh, format, arguments) >= (int)sizeof fresh) {
+        mark_cut(fresh);
+    }
     memcpy(sentence, fresh, sizeof sentence);
 }
 
@@ -59,21 +89,18 @@ heddle_status heddle_set_error(heddle_status status, const char *format, ...)
 
 heddle_status hd_fail_prefix(heddle_status status, const char *format, ...)
 {
-    char prefix[512];
+    char prefix[HD_SENTENCE_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    char rest[SENTENCE_BYTES - sizeof prefix - 2];
-    snprintf(rest, sizeof rest, "%s", sentence);
-    snprintf(sentence, sizeof sentence, "%s: %s", prefix, rest);
-    return status;
+    return hd_fail(status, "%s: %s", prefix, sentence);
 }
 
 hd_sentence hd_sentence_keep(void)
 {
     hd_sentence kept;
-    snprintf(kept.text, sizeof kept.text, "%s", sentence);
+    memcpy(kept.text, sentence, sizeof kept.text);
     return kept;
 }
 

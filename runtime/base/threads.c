@@ -30,7 +30,7 @@ static void work(team *t, int seat)
         heddle_status st = w->fn(w->ctx, seat, job);
         int none = HEDDLE_OK;
         if (st != HEDDLE_OK && atomic_compare_exchange_strong(&t->failed, &none, (int)st)) {
-            snprintf(t->sentence, sizeof t->sentence, "%s", heddle_last_error());
+            hd_copy_text(t->sentence, sizeof t->sentence, heddle_last_error());
         }
     }
     if (w->leave != NULL) {

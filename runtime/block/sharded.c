@@ -41,7 +41,7 @@ static heddle_status agree(heddle_comm *comm, heddle_status mine, const char *te
     heddle_status st = HEDDLE_OK;
     request own = {.hash = hd_hash(HD_HASH_BASIS, text, strlen(text)), .status = mine}, *all = NULL;
     int size = heddle_comm_size(comm);
-    snprintf(own.text, sizeof own.text, "%s", mine == HEDDLE_OK ? text : heddle_last_error());
+    hd_copy_text(own.text, sizeof own.text, mine == HEDDLE_OK ? text : heddle_last_error());
     st = hd_alloc((void **)&all, (size_t)size, sizeof *all, "an agreement of ranks");
     if (st != HEDDLE_OK) {
         heddle_comm_abort(comm, heddle_last_error());

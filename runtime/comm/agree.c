@@ -4,19 +4,24 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The others hear as much of the sentence as a record holds. */
+static heddle_status tell_failure(heddle_comm *comm, heddle_status mine, hd_record *own)
+{
+    const hd_sentence why = hd_sentence_keep();
+    hd_copy_text(own->text, sizeof own->text, why.text);
+    (void)hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
+    return hd_sentence_say(&why, mine);
+}
+
 heddle_status hd_comm_agree_with(heddle_comm *comm, heddle_status mine, hd_record *own)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_group_owned(comm->group, "making something together"));
     own->status = (int32_t)mine;
     if (mine != HEDDLE_OK) {
-        snprintf(own->text, sizeof own->text, "%s", heddle_last_error());
+        return tell_failure(comm, mine, own);
     }
-    st = hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
-    if (mine != HEDDLE_OK) {
-        return st == HEDDLE_OK ? mine : hd_fail(mine, "%s", own->text);
-    }
-    HD_TRY(st);
+    HD_TRY(hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own));
     for (int r = 0; r < comm->size; r++) {
         const hd_record *theirs = &comm->records[r];
         if (theirs->status != HEDDLE_OK) {
@@ -146,7 +151,7 @@ heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, vo
 
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)
 {
-    snprintf(why, why_bytes, "%s", heddle_last_error());
+    hd_copy_text(why, why_bytes, heddle_last_error());
     hd_comm_abort(comm, why);
     hd_comm_quiesce(comm); /* no peer copies from this rank any more */
     hd_comm_withdraw(comm, why, why_bytes);

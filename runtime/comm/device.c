@@ -79,7 +79,7 @@ static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const h
     heddle_status st = HEDDLE_OK;
     wire_answer mine = {0}, *all = NULL;
     mine.can = wires[i].check(comm, device, place) == HEDDLE_OK;
-    snprintf(mine.why_not, WHY_BYTES, "%s", mine.can ? "" : heddle_last_error());
+    hd_copy_text(mine.why_not, WHY_BYTES, mine.can ? "" : heddle_last_error());
     HD_TRY(
         hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
     HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &mine, all, sizeof mine));
@@ -87,7 +87,8 @@ static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const h
     for (int r = comm->size - 1; r >= 0; r--) {
         if (!all[r].can) {
             *who = r;
-            snprintf(why_not, WHY_BYTES, "rank %d: %.140s", r, all[r].why_not);
+            const int at = snprintf(why_not, WHY_BYTES, "rank %d: ", r);
+            hd_copy_text(why_not + at, (size_t)(WHY_BYTES - at), all[r].why_not);
         }
     }
 out:
@@ -108,7 +109,7 @@ static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *c
     }
     *goes = wires[i].open != NULL ? wires[i].open(comm, device) : HEDDLE_OK;
     if (*goes != HEDDLE_OK) {
-        snprintf(why_not, WHY_BYTES, "%s", heddle_last_error());
+        hd_copy_text(why_not, WHY_BYTES, heddle_last_error());
         HD_TRY(hd_comm_check(comm)); /* else that is the news */
         (void)hd_fail(*goes, "wire %s: %s", wire_names[wires[i].wire], why_not);
     }

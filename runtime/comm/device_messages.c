@@ -23,7 +23,7 @@ heddle_status hd_comm_mail_look(hd_comm_mail *mail, int *done)
 static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, size_t why_bytes)
 {
     int64_t until_ns = hd_now_ns() + NEWS_NS;
-    snprintf(why, why_bytes, "%s", heddle_last_error());
+    hd_copy_text(why, why_bytes, heddle_last_error());
     heddle_status cause = hd_comm_check(root);
     int is_gone = st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER;
     for (int turn = 0; is_gone && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
@@ -33,7 +33,7 @@ static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, 
     if (cause == HEDDLE_OK) {
         return hd_fail(st, "%s", why);
     }
-    snprintf(why, why_bytes, "%s", heddle_last_error());
+    hd_copy_text(why, why_bytes, heddle_last_error());
     return cause;
 }
 

@@ -83,7 +83,7 @@ void hd_comm_mail_break_off(hd_comm_mail *mail, heddle_status st)
 {
     if (mail->broken == HEDDLE_OK) {
         mail->broken = st;
-        snprintf(mail->why, sizeof mail->why, "%s", heddle_last_error());
+        hd_copy_text(mail->why, sizeof mail->why, heddle_last_error());
         pthread_cond_broadcast(&mail->news);
     }
 }

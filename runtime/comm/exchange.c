@@ -130,8 +130,10 @@ void hd_comm_withdraw(heddle_comm *comm, char *why, size_t why_bytes)
 {
     heddle_comm *root = comm->root;
     if (root->ops->withdraw(root) != HEDDLE_OK) {
-        size_t at = strlen(why);
-        snprintf(why + at, why_bytes - at, "; %s", heddle_last_error());
+        char more[512]; /* who is to leave what alone: the last to be cut */
+        snprintf(more, sizeof more, "; ");
+        hd_add_text(more, sizeof more, heddle_last_error());
+        hd_add_text(why, why_bytes, more);
     }
     for (hd_exchange *x = root->exchanges; x != NULL; x = x->next) {
         drop_inner(x);

@@ -86,7 +86,7 @@ static void say_overdue(hd_channel *c, char *text, size_t bytes)
 
 heddle_status hd_channel_break(hd_channel *c, heddle_status st)
 {
-    snprintf(c->broken_why, sizeof c->broken_why, "%s", heddle_last_error());
+    hd_copy_text(c->broken_why, sizeof c->broken_why, heddle_last_error());
     c->broken = st;
     hd_channel_leave(c);
     hd_channel_mark(c, 0);
@@ -98,8 +98,8 @@ heddle_status hd_channel_break(hd_channel *c, heddle_status st)
 heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
 {
     if (st == HEDDLE_ERR_TIMEOUT) {
-        char why[240], more[700];
-        snprintf(why, sizeof why, "%s", heddle_last_error());
+        char why[HD_SENTENCE_BYTES], more[HD_SENTENCE_BYTES];
+        hd_copy_text(why, sizeof why, heddle_last_error());
         say_overdue(c, more, sizeof more);
         hd_fail(st, "%s%s", why, more);
     }

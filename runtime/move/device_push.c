@@ -14,7 +14,7 @@ static heddle_status give_up(hd_push *p, heddle_status st)
 {
     if (p->broken == HEDDLE_OK) {
         hd_comm_abort_with(p->comm, st);
-        snprintf(p->broken_why, sizeof p->broken_why, "%s", heddle_last_error());
+        hd_copy_text(p->broken_why, sizeof p->broken_why, heddle_last_error());
         p->broken = st;
     }
     return hd_fail(p->broken, "%s", p->broken_why);

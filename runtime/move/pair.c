@@ -104,7 +104,7 @@ static heddle_status meet(hd_oneway **out, heddle_comm *comm, int peer, int is_s
     heddle_status st = HEDDLE_OK;
     hd_pair_ground *ground = hd_comm_pair_ground(comm);
     hd_oneway *f = NULL;
-    char why[240];
+    char why[HD_SENTENCE_BYTES];
     if (ground->pairs == NULL) {
         HD_TRY(make_pairs(comm, ground));
     }

@@ -86,7 +86,7 @@ static void describe(heddle_tensor *x, const heddle_session *session, const hd_s
 /* A rank that cannot take part tells the others, which would wait for it until their deadline. */
 static heddle_status give_up(const passage *p, heddle_status st)
 {
-    char why[512];
+    char why[HD_SENTENCE_BYTES];
     st = hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
     return hd_comm_give_up(p->session->comm, st, why, sizeof why);
 }

@@ -5,6 +5,7 @@
 #include "switch_check.h"
 
 #include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
 
 #include <heddle/reshard.h>
 #include <stddef.h>
@@ -77,6 +78,37 @@ HD_CASE(the_table_is_checked)
     HD_OK(heddle_reshard_create_line(&reshard, comm, &line, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_execute(reshard, NULL, NULL, HEDDLE_NO_STREAM));
     heddle_reshard_destroy(reshard);
+    heddle_comm_destroy(comm);
+    assert_int_equal(fake_alive(world), 0);
+    fake_world_destroy(world);
+}
+
+static const char half_way[] = "a message stopped half way: leave src and dst alone";
+
+static heddle_status stopped_half_way(void *ctx)
+{
+    (void)ctx;
+    return heddle_set_error(HEDDLE_ERR_TRANSPORT, "%s", half_way);
+}
+
+/* It comes last, and a plan's line before it may be long. */
+HD_CASE(what_must_be_left_alone_is_not_cut)
+{
+    fake_world *world = fake_world_create(1);
+    heddle_transport table;
+    heddle_comm *comm = NULL;
+    char line[3000], why[512];
+    void *ctx = fake_rank(world, 0, &table);
+    memset(line, 'x', sizeof line);
+    line[sizeof line - 1] = '\0';
+    table.withdraw = stopped_half_way;
+    HD_OK(heddle_comm_from_callbacks(&comm, &table, ctx, NULL));
+    (void)heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank 0: reshard %s", line);
+    assert_int_equal(hd_comm_give_up(comm, HEDDLE_ERR_TIMEOUT, why, sizeof why), HEDDLE_ERR_TIMEOUT);
+    assert_string_equal(heddle_last_error(), why);
+    assert_int_equal(strlen(why), sizeof why - 1);
+    assert_non_null(strstr(why, "xxx...; "));
+    assert_string_equal(strstr(why, "; ") + 2, half_way);
     heddle_comm_destroy(comm);
     assert_int_equal(fake_alive(world), 0);
     fake_world_destroy(world);

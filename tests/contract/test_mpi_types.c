@@ -90,3 +90,17 @@ HD_CASE(messages_of_a_pair_match_in_order)
     }
     mpi_exchange_destroy(t, made);
 }
+
+HD_CASE(a_reason_that_is_cut_says_so)
+{
+    mpi_transport *t = self();
+    MPI_Request requests[2];
+    char why[2 * MPI_WHY_BYTES];
+    memset(why, 'x', sizeof why);
+    why[sizeof why - 1] = '\0';
+    t->note_requests = requests;
+    HD_OK(mpi_abort_send(t, why));
+    const char *told = t->told[MPI_NOTE_ABORT].why;
+    assert_int_equal(strlen(told), MPI_WHY_BYTES - 1);
+    assert_string_equal(told + MPI_WHY_BYTES - 6, "xx...");
+}

@@ -26,6 +26,68 @@ HD_CASE(programs_write_a_sentence_too)
     assert_string_equal(heddle_last_error(), "input: 3 of 4 bytes");
 }
 
+static void same(const char *got, const char *wanted)
+{
+    assert_string_equal(got, wanted);
+}
+
+HD_CASE(what_is_cut_says_so)
+{
+    char room[12] = "";
+    hd_copy_text(room, sizeof room, "eleven byte");
+    same(room, "eleven byte");
+    hd_copy_text(room, sizeof room, "twelve bytes");
+    same(room, "twelve b...");
+    hd_copy_text(room, sizeof room, "twelve \xc3\xb6\xc3\xb6 bytes"); /* in no letter's middle */
+    same(room, "twelve ...");
+    hd_copy_text(room, 3, "twelve");
+    same(room, "..");
+    hd_copy_text(room, sizeof room, "first");
+    hd_add_text(room, sizeof room, "; last");
+    same(room, "first; last");
+    hd_add_text(room, sizeof room, "; end");
+    same(room, "fir...; end");
+    hd_add_text(room, sizeof room, "no room for both");
+    same(room, "no room ...");
+}
+
+HD_CASE(long_sentences_are_whole_or_say_so)
+{
+    char text[HD_SENTENCE_BYTES + 100], path[1500];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    (void)hd_fail(HEDDLE_ERR_IO, "%s", text);
+    assert_int_equal(strlen(heddle_last_error()), HD_SENTENCE_BYTES - 1);
+    same(heddle_last_error() + HD_SENTENCE_BYTES - 6, "xx...");
+    text[4000] = '\0';
+    memset(path, 'p', sizeof path);
+    path[sizeof path - 1] = '\0';
+    (void)hd_fail(HEDDLE_ERR_IO, "%s", text);
+    (void)hd_fail_prefix(HEDDLE_ERR_IO, "%s:7", path);
+    assert_int_equal(strlen(heddle_last_error()), 1499 + 4 + 4000);
+    same(heddle_last_error() + 1499 + 4, text);
+    const hd_sentence kept = hd_sentence_keep();
+    (void)hd_sentence_say(&kept, HEDDLE_ERR_IO);
+    same(heddle_last_error() + 1499 + 4, text);
+}
+
+static heddle_status says_much(heddle_comm *comm, void *arg)
+{
+    (void)comm;
+    return heddle_set_error(HEDDLE_ERR_IO, "%s", (const char *)arg);
+}
+
+HD_CASE(what_a_rank_said_is_cut_visibly)
+{
+    char text[3000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    HD_FAILS(HEDDLE_ERR_IO, heddle_run_ranks(2, "threads", says_much, text));
+    const size_t bytes = strlen(heddle_last_error());
+    assert_true(bytes > 1000 && bytes < sizeof text);
+    same(heddle_last_error() + bytes - 5, "xx...");
+}
+
 HD_CASE(a_kept_sentence_outlasts_others)
 {
     (void)hd_fail(HEDDLE_ERR_IO, "what comes first");

@@ -113,7 +113,7 @@ void hd_group_raise(hd_group *group, const char *why)
     if (!atomic_compare_exchange_strong(&own->why_state, &is_free, WHY_IN_WRITING)) {
         return;
     }
-    snprintf(own->why, sizeof own->why, "%s", why != NULL ? why : "no reason given");
+    hd_copy_text(own->why, sizeof own->why, why != NULL ? why : "no reason given");
     atomic_store(&own->why_state, WHY_READABLE);
     for (int i = 0; i < group->n; i++) {
         int none = 0;

@@ -108,7 +108,7 @@ static heddle_status callbacks_abort(heddle_comm *comm, const char *why)
         return c->table.abort_send(c->ctx, why);
     }
     pthread_mutex_lock(&c->lock);
-    snprintf(c->pending_why, sizeof c->pending_why, "%s", why);
+    hd_copy_text(c->pending_why, sizeof c->pending_why, why);
     atomic_store(&c->pending, 1);
     pthread_mutex_unlock(&c->lock);
     return HEDDLE_OK;
@@ -193,7 +193,7 @@ static heddle_status join_agree(void *ctx, heddle_status mine)
     outcome own = {.status = mine};
     heddle_status st = mine;
     if (mine != HEDDLE_OK) {
-        snprintf(own.why, sizeof own.why, "%s", heddle_last_error());
+        hd_copy_text(own.why, sizeof own.why, heddle_last_error());
     }
     heddle_status gathered = c->table.allgather(c->ctx, &own, j->all, sizeof own, j->deadline_ns);
     for (int r = 0; st == HEDDLE_OK && gathered == HEDDLE_OK && r < c->table.size; r++) {

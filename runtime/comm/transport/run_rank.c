@@ -9,7 +9,7 @@ void hd_run_report(hd_run_shared *shared, int rank, heddle_status status)
     hd_run_rank *r = &shared->rank[rank];
     if (status != HEDDLE_OK) {
         const char *sentence = heddle_last_error();
-        snprintf(r->sentence, sizeof r->sentence, "%s", *sentence != 0 ? sentence : heddle_status_name(status));
+        hd_copy_text(r->sentence, sizeof r->sentence, *sentence != 0 ? sentence : heddle_status_name(status));
         r->order = atomic_fetch_add(&shared->failures, 1) + 1;
     }
     r->status = (int)status;

@@ -144,7 +144,9 @@ heddle_status mpi_abort_send(void *ctx, const char *why)
     }
     t->broken = 1;
     note->kind = MPI_NOTE_ABORT;
-    snprintf(note->why, sizeof(note->why), "%s", why);
+    if (snprintf(note->why, sizeof(note->why), "%s", why) >= (int)sizeof(note->why)) {
+        memcpy(note->why + sizeof(note->why) - sizeof("..."), "...", sizeof("..."));
+    }
     heddle_status st = tell_all(t, note, t->note_requests);
     if (t->flights == NULL) {
         say_quiet(t);
