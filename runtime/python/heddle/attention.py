@@ -15,7 +15,7 @@ from . import _abi
 from ._library import check, encoded, lib
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
-from .numbered import numbered
+from .numbered import OfThisProcess, numbered
 from .reshard import NUMPY, check_array, numpy_array
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _told(array: Any) -> Any:
     return array.copy()
 
 
-class _Sharded:
+class _Sharded(OfThisProcess):
     """What softmax and linear attention have in common.
 
     The library keeps in an object what the backward of its last forward needs. A plan has `saved_forwards` such objects

@@ -11,7 +11,7 @@ from ._library import encoded, lib
 from .attention import Attention, LinearAttention
 from .errors import ArgumentError
 from .line import Line, mesh_of
-from .numbered import numbered
+from .numbered import OfThisProcess, numbered
 from .pool import Pool
 from .reshard import Reshard
 from .state import State
@@ -20,7 +20,7 @@ from .state import State
 _Kept = collections.OrderedDict[Any, Any]
 
 
-class Comm:
+class Comm(OfThisProcess):
     """The ranks that this process is one of. Made by `Comm.open`; closed by `close`, `with`, or when it is gone.
 
     One thread at a time may use a communicator and what was made with it, except `abort` and `close`; a second one is

@@ -10,6 +10,7 @@ from ._library import lib
 from .device_array import device_array
 from .errors import ArgumentError
 from .line import Line, make_line
+from .numbered import OfThisProcess
 from .pool import DLTENSOR, capsule_of, take_back
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ReshardInfo:
     measured_bytes_sent: int
 
 
-class Reshard:
+class Reshard(OfThisProcess):
     """`Reshard(comm, "f32[t=10 s=7] on [sp=4]: t@sp -> s@sp")`, or shape, mesh, from_ and to apart.
 
     Creation is collective; the ranks compare what they ask for. Calling it moves an array: collective, returns when the

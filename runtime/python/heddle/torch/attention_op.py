@@ -8,7 +8,7 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
-from .eager import tangent_of
+from .eager import is_transformed, tangent_of
 from .linear_states import by_states
 from .pooled import pooled
 from .reshard import check_device, dtype_of, keep_order, packed, resharded
@@ -83,6 +83,9 @@ def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> to
                                f"{others} of devices, too")
     if any(tangent_of(x) is not None for x in (q, k, v)):
         raise UnsupportedError(f"{plan.text}: method {plan.method} has no forward-mode derivative, ulysses has torch's")
+    if is_transformed():
+        raise UnsupportedError(f"{plan.text}: method {plan.method} is not seen by transforms of torch.func: ulysses "
+                               "is, and torch.autograd sees both")
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 
 

@@ -19,7 +19,7 @@ def _observers() -> Tuple[Callable[[], Any], ...]:
         return (inside._len_torch_dispatch_stack, inside._len_torch_function_stack, transforms.peek_interpreter_stack,
                 inside._get_tracing_state, torch.autograd._profiler_enabled)
     except AttributeError:
-        return (lambda: True,) * 5
+        return (lambda: True, lambda: True, lambda: None, lambda: True, lambda: True)
 
 
 _modes, _functions, _transform, _tracing, _profiled = _observers()
@@ -30,6 +30,11 @@ def is_eager(x: torch.Tensor) -> bool:
     return not (torch.compiler.is_compiling() or type(x) not in _PLAIN or _modes() or _functions() or _transform()
                 or _tracing() or _profiled() or forward_ad._current_level >= 0
                 or x.is_neg() or x._is_zerotensor())  # it is not what its memory holds
+
+
+def is_transformed() -> bool:
+    """Is this within a transform of torch.func (grad, vmap, ...)? Those do not see through a library's operators."""
+    return not torch.compiler.is_compiling() and _transform() is not None
 
 
 def tangent_of(x: torch.Tensor) -> Optional[torch.Tensor]:

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
-from .eager import is_eager, tangent_of
+from .eager import is_eager, is_transformed, tangent_of
 from .pooled import BY_DLPACK, DTYPES, pooled, tensor_of
 
 _ops = torch.library.Library("heddle", "DEF")
@@ -72,6 +72,8 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
     """x by a line; its gradient goes by the line `back`. `plan`: one of this line, for tensors of some dtype."""
     check_device(x, comm)
     if not is_eager(x):
+        if is_transformed():
+            return _Transformed.apply((line, back, comm, False), x)
         y, tangent = torch.ops.heddle.reshard(x, line, back, comm.number), tangent_of(x)
         return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm))
     if x.requires_grad and torch.is_grad_enabled():
@@ -81,6 +83,8 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
 
 def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Tensor:
     """Tensors of one shape as one, by a line whose first dim counts them."""
+    if is_transformed():
+        return _Transformed.apply((line, back, comm, True), *xs)
     y, tangents = torch.ops.heddle.reshard_packed(xs, line, back, comm.number), [tangent_of(x) for x in xs]
     if all(tangent is None for tangent in tangents):
         return y
@@ -268,6 +272,38 @@ class _Resharded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
         return _gradient(ctx, gradient), None
+
+
+class _Transformed(torch.autograd.Function):
+    """The operators' derivatives for torch.func, one transform within another. `way`: line, line back, communicator,
+    whether tensors go as one."""
+
+    @staticmethod
+    def forward(way: Tuple[str, str, Comm, bool], *xs: torch.Tensor) -> torch.Tensor:
+        line, back, comm, is_packed = way
+        return packed(list(xs), line, back, comm) if is_packed else resharded(xs[0], line, back, comm)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.way, *xs = inputs
+        ctx.save_for_forward(*xs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+        line, back, comm, is_packed = ctx.way
+        x = resharded(gradient, back, line, comm)
+        return (None, *(x.unbind(0) if is_packed else (x,)))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Optional[torch.Tensor]) -> torch.Tensor:
+        pairs = zip(tangents, ctx.saved_tensors)
+        return _Transformed.forward(ctx.way, *(torch.zeros_like(x) if along is None else along for along, x in pairs))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Tuple[Any, ...], way: Any, *xs: torch.Tensor) -> Tuple[torch.Tensor, int]:
+        """One after another: an operator moves what its line says."""
+        each = [[x] * info.batch_size if dim is None else x.unbind(dim) for x, dim in zip(xs, in_dims[1:])]
+        return torch.stack([_Transformed.forward(way, *one) for one in zip(*each)]), 0
 
 
 def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
