@@ -198,6 +198,18 @@ with heddle.Comm.open() as comm:
         close(dx, dx1)
         for got, wanted in zip(summed(comm, dw), dw1):
             close(got, wanted)
+    first, last, begin = *(torch.nn.Linear(8, 8).double() for _ in range(2)), comm.reshard(
+        f"f64[b={b} t={t} s={s} c=8] on [sp={comm.size}]: * -> t@sp")
+    def stemmed(every, x, plans):
+        return last(forward(layers, first(x), plans))
+    wanted = gradients((first, last, *layers), x, NOTHING, stemmed)[2]
+    for cut in (ht.split, ht.switch):
+        plans = (lambda x: cut(x, begin), *plans_of(comm, b, t, s)[1:])
+        dw = gradients((first, last, *layers), x, plans, stemmed)[2]
+        summed(comm, dw[:2] if cut is ht.switch else [])  # before it; what is behind the gather is whole
+        summed(comm, dw[4:])
+        for got, one in zip(dw, wanted):
+            close(got, one)
 print("ok")
 """, 3)
 

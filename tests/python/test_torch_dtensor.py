@@ -1,7 +1,9 @@
-"""DTensors moved by heddle against torch's own redistribute over gloo."""
+"""DTensors: moved by heddle against torch's own redistribute over gloo, and as the gradients of FSDP."""
 from ranks import JUDGE, fork
+from test_torch_modules import COMMON as MODULES
 
 import torch._dynamo  # which DTensors want, once for all ranks
+import torch.distributed.fsdp
 import torch.distributed.tensor
 
 
@@ -73,6 +75,51 @@ turned = placed(1, (5, 6), torch.float32, DeviceMesh("cpu", torch.tensor([1, 0, 
 refused(heddle.ArgumentError, "wanted the same order", ht.redistribute, turned, [Replicate()], comm)
 dist.barrier()
 comm.close()
+dist.destroy_process_group()
+print("ok", flush=True)
+""" % str(tmp_path / "store"), 4)
+
+
+def test_parameters_that_fully_shard_has_cut(tmp_path):
+    fork(tmp_path, MODULES + """
+import os
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+rank, size = int(os.environ["HEDDLE_RANK"]), int(os.environ["HEDDLE_SIZE"])
+dist.init_process_group("gloo", store=dist.FileStore(%r, size), rank=rank, world_size=size)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
+x, scale = inputs(2, 7, 5)  # a sample for each of dp
+
+def backward(model, *given):
+    y = model(*given)["y"]
+    (y * y).mean().backward()
+
+with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
+    dp, sp = comm.axis("dp"), comm.axis("sp")
+    alone = Model(heads=4).double()
+    backward(alone, x, scale)
+    for over, is_first in ((mesh["dp"], True), (mesh["dp"], False), (mesh._flatten("all"), True)):
+        model = Model(heads=4).double()
+        if not is_first:
+            ht.parallelize(model, PLACES, sp)
+        for module in (*model.space, model):
+            fully_shard(module, mesh=over)
+            if over.size() == 4:  # all of them hold addends of a mean over dp
+                module.set_gradient_divide_factor(2.0)
+                module.set_force_sum_reduction_for_comms(True)  # for gloo
+        if is_first:
+            ht.parallelize(model, PLACES, sp)
+        backward(model, x[dp.rank: dp.rank + 1], scale[dp.rank: dp.rank + 1])
+        if over.size() == 2:
+            told = "rank 1 has gradient 0: (torch.float64, (12, 12), 'piece 1 of S(0)'), rank 0 has"
+            refused(heddle.MismatchError, told, ht.reduce_gradients, model.parameters(), sp, dp)
+            ht.reduce_gradients(model.parameters(), sum_over=sp)
+        for (name, p), one in zip(model.named_parameters(), alone.parameters()):
+            got = p.grad.full_tensor()
+            assert (got - one.grad).abs().max() <= 1e-12 * (1 + one.grad.abs().max()), name
+    dist.barrier()
 dist.destroy_process_group()
 print("ok", flush=True)
 """ % str(tmp_path / "store"), 4)

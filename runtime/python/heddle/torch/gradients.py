@@ -1,7 +1,7 @@
 """Gradients that ranks have addends of."""
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -28,6 +28,9 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
     those that had samples of their own (`comm.axis("dp")`). In place, added in rank order in the gradients' own dtype,
     in buckets of one dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters,
     else MismatchError says which rank has not.
+
+    Of a DTensor (fully_shard's) the piece that this rank has: all ranks of `sum_over` have the same one, and the mean
+    is FSDP's own, so that `mean_over` is left out.
     """
     for name, comm in (("sum_over", sum_over), ("mean_over", mean_over)):
         if comm is not None:
@@ -35,9 +38,9 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
     buckets = _buckets(parameters)
     for comm in (sum_over, mean_over):
         if comm is not None:
-            agree(comm, "reduce_gradients", [(f"gradient {at}", (gradient.dtype, tuple(gradient.shape)))
+            agree(comm, "reduce_gradients", [(f"gradient {at}", _piece_of(gradient))
                                              for at, gradient in enumerate(x for bucket in buckets for x in bucket)])
-    for bucket in buckets:
+    for bucket in ([_local(gradient) for gradient in bucket] for bucket in buckets):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         for comm in (sum_over, mean_over):
             flat = flat if comm is None else added_up(flat, comm)
@@ -45,6 +48,26 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
             flat /= mean_over.size
         for gradient, whole in zip(bucket, flat.split([gradient.numel() for gradient in bucket])):
             gradient.copy_(whole.view_as(gradient))
+
+
+def _is_dtensor(gradient: torch.Tensor) -> bool:
+    return hasattr(gradient, "device_mesh") and hasattr(gradient, "to_local")  # importing DTensor takes long
+
+
+@torch.no_grad()
+def _local(gradient: Any) -> torch.Tensor:
+    return gradient.to_local() if _is_dtensor(gradient) else gradient
+
+
+def _piece_of(gradient: Any) -> Tuple[Any, ...]:
+    """What of which gradient this rank has."""
+    facts = gradient.dtype, tuple(gradient.shape)
+    if not _is_dtensor(gradient):
+        return facts
+    if any(placement.is_partial() for placement in gradient.placements):
+        raise UnsupportedError(f"reduce_gradients: a DTensor of {gradient.placements}, wanted Shard or Replicate")
+    at = zip(gradient.placements, gradient.device_mesh.get_coordinate() or ())
+    return (*facts, *(f"piece {place} of {placement}" for placement, place in at if placement.is_shard()))
 
 
 def _buckets(parameters: Iterable[torch.nn.Parameter]) -> List[List[torch.Tensor]]:

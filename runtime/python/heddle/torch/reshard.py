@@ -47,7 +47,8 @@ def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     """This rank's part of an x that every rank has whole (`* -> t@sp`), at the beginning of a sharded model.
 
     The parts of the gradient come together again on the way back: every rank gets the whole gradient of x. With
-    `gather` at the end, outside of the two every rank computes what one rank would.
+    `gather` at the end, outside of the two every rank computes what one rank would, and gradients of parameters there
+    are whole, not addends. `switch` in place of `split` leaves addends before it, too.
     """
     return _boundary(x, plan)
 
