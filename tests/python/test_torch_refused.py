@@ -45,6 +45,8 @@ for words, call in [
         ("'(b c': wanted names of dims", made({"first": Sizes("input", "(b c")})),
         ("'((b c) d)': wanted names", made({"first": Sizes("input", "((b c) d)")})),
         ("from 'b' to 'b', wanted two dims", made({"first": Switch("input", "b c", "b", "b")})),
+        ("'first' (Linear): Split(what='input', dims='b c', over='q', optional=False): 'b c' has no dim 'q'",
+         made({"first": Split("input", "b c", "q")})),
         ("over is 3, wanted the name", made({"first": Count("input", 3)})),
         ("over is (), wanted", lambda: Attend(())),
         ("over is None, wanted", lambda: Attend(None)),
@@ -60,6 +62,22 @@ for words, call in [
 refused(heddle.ParseError, "no attention method is called 'flash'", lambda: Attend("s", "flash"))
 refused(heddle.UnsupportedError, "local has whole sequences", ht.attention, *[torch.zeros(1, 2, 3, 4)] * 3,
         comm.attention("f32[b=1 s=6 h=2 d=4] on [sp=2]: s@sp", "local"))
+
+moved, attended, linear = (comm.reshard("f32[t=4 s=6] on [sp=2]: t@sp -> s@sp"), *(
+    make("f32[b=1 s=6 h=2 d=4] on [sp=2]: s@sp") for make in (comm.attention, comm.linear_attention)))
+rows = [torch.zeros(1, 2, 3, 4)] * 3
+for words, call in [
+        ("switch: the plan is a Tensor, wanted a heddle.Reshard, which comm.reshard(...)",
+         lambda: ht.switch(moved, torch.zeros(2, 6))),
+        ("split: the plan is a str", lambda: ht.split(torch.zeros(4, 6), "t@sp")),
+        ("gather: the plan is a NoneType", lambda: ht.gather(torch.zeros(2, 6), None)),
+        ("switch: the plan is a Attention", lambda: ht.switch(torch.zeros(2, 6), attended)),
+        ("attention: the plan is a Reshard, wanted a heddle.Attention, which comm.attention(...)",
+         lambda: ht.attention(*rows, moved)),
+        ("attention: the plan is a LinearAttention", lambda: ht.attention(*rows, linear)),
+        ("linear_attention: the plan is a Attention", lambda: ht.linear_attention(*rows, attended)),
+        ("side is 'source', wanted src or dst", lambda: ht.empty(moved, torch.float32, "source"))]:
+    refused(heddle.ArgumentError, words, call)
 
 def hooks_of(model):
     return [hook for module in model.modules() for hook in
@@ -103,6 +121,15 @@ def ran(more, *given, plan=PLACES, model=None):
     finally:
         handle.remove()
 
+class Masked(torch.nn.Module):
+    '''Attention whose mask is made of the rows that are there.'''
+    def forward(self, x):
+        there = torch.ones(1, 1, 1, x.shape[1], dtype=torch.bool)
+        return F.scaled_dot_product_attention(*[x[:, None]] * 3, attn_mask=there)[:, 0]
+
+def masked(*steps):
+    return lambda: ran({}, torch.zeros(1, 5, 4), model=Masked(), plan={"": [Split("x", "b s c", "s"), *steps]})
+
 def at(*steps):
     return {"": [Sizes("x", "b t _ _"), *steps]}
 
@@ -119,6 +146,11 @@ for words, call in [
         ("'x' is of torch.sparse_coo, wanted a dense", lambda: ran({}, x.to_sparse(), scale)),
         ("extent of 'q' is not known yet: a Split or Sizes", lambda: ran({"space.*": Attend("q")})),
         ("'space.0' (Mix): Switch(what='x'", lambda: ran({"space.0": Switch("x", "(b t) s c", "s", "t")})),
+        ("s is cut here, ", lambda: ran({"space.1": Split("x", "(b t) s c", "s")})),
+        ("s is whole here, and wanted cut", lambda: ran({"last": [Gather("input", "(b t) s c", "s")] * 2})),
+        ("'': Attend(over='s', method='ulysses', saved_forwards=1): the mask is (1, 1, 1, ", masked(Attend("s"))),
+        ("(of this rank's rows), wanted one of all 5 rows of s", masked(Attend("s"))),
+        (" rows, this rank has 1 of b", masked(Attend("b"))),
         ("'' (Two) has no argument 'given': more",
          lambda: ran({}, x, model=Two(), plan={"": Split("given", "b t s c", "t")})),
         ("wanted its parameters: model.parameters()", lambda: ht.reduce_gradients(Model(4), comm)),

@@ -49,18 +49,21 @@ def _how_saved() -> Tuple[bool, Any]:
 class Attending(TorchFunctionMode):
     """While it is entered, attention is that of all ranks."""
 
-    def __init__(self, step: Attend, ranks: Ranks):
+    def __init__(self, step: Attend, ranks: Ranks, where: str = ""):
         super().__init__()
-        self._step, self._ranks, self._saved = step, ranks, _how_saved()
+        self._step, self._ranks, self._saved, self._where = step, ranks, _how_saved(), f"{where}{step}"
         self.calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.multi_head_attention_forward:
-            raise UnsupportedError("Attend: torch.nn.MultiheadAttention hides its attention, which would be that of "
-                                   "this rank alone: wanted a module that calls scaled_dot_product_attention")
+            raise UnsupportedError(f"{self._where}: torch.nn.MultiheadAttention hides its attention, which would be "
+                                   "that of this rank alone: wanted a module that calls scaled_dot_product_attention")
         if func is torch.nn.functional.scaled_dot_product_attention and not self._ranks.is_attending:
             self.calls += 1
-            return self._attend(*args, **(kwargs or {}))
+            try:
+                return self._attend(*args, **(kwargs or {}))
+            except (ArgumentError, UnsupportedError) as error:
+                raise type(error)(f"{self._where}: {error}") from error
         return func(*args, **(kwargs or {}))
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -68,18 +71,20 @@ class Attending(TorchFunctionMode):
                 scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
         step, ranks = self._step, self._ranks
         if dropout_p > 0.0 or query.dim() != 4:
-            raise UnsupportedError(f"Attend: attention of {tuple(query.shape)}, dropout {dropout_p}: wanted 4 dims, no "
+            raise UnsupportedError(f"attention of {tuple(query.shape)}, dropout {dropout_p}: wanted 4 dims, no "
                                    "dropout")
         if _how_saved() != self._saved:
-            raise UnsupportedError("Attend: between the module and its attention is a checkpoint (or torch.no_grad, or "
+            raise UnsupportedError("between the module and its attention is a checkpoint (or torch.no_grad, or "
                                    "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
                                    "within")
         rows = Rows(ranks, step.over)
         is_masked = attn_mask is not None or is_causal and len(rows.of) > 1
         if is_masked and step.method not in ("ulysses", "gather-kv"):
-            raise UnsupportedError(f"Attend: {step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
+            raise UnsupportedError(f"{step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
                                    f"rows of {' and '.join(rows.of)}: ulysses and gather-kv do")
         query, key, value = (rows.held(x) for x in (query, key, value))
+        if attn_mask is not None:
+            rows.check_mask(attn_mask)
         (b, h, _, d), comm = query.shape, ranks.comm
         plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
                               step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale,
@@ -112,11 +117,18 @@ class Rows:
         """x[_ _ rows _] without rows that nobody looks at."""
         lengths = [max(length, 1) for length in self._mine]
         if x.shape[2] != sum(lengths):
-            raise ArgumentError(f"Attend: {tuple(x.shape)} has {x.shape[2]} rows, this rank has "
+            raise ArgumentError(f"{tuple(x.shape)} has {x.shape[2]} rows, this rank has "
                                 f"{' and '.join(f'{n} of {name}' for n, name in zip(lengths, self.of))}")
         if 0 not in self._mine:
             return x
         return torch.cat([piece.narrow(2, 0, n) for piece, n in zip(x.split(lengths, 2), self._mine)], 2)
+
+    def check_mask(self, mask: torch.Tensor) -> None:
+        shape = (1, *mask.shape)[-2:]
+        if any(length not in (1, self.total) for length in shape):
+            mine = " (of this rank's rows)" if shape[-1] == sum(max(length, 1) for length in self._mine) else ""
+            raise ArgumentError(f"the mask is {tuple(mask.shape)}{mine}, wanted one of all {self.total} rows of "
+                                f"{' and '.join(self.of)}, as one process has it")
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
         """The way back. What there is nothing of stays in the graph, which is that of the other ranks."""
@@ -203,9 +215,9 @@ class Attended:
 
 
 def _attended(forward: Any, pattern: str, step: Attend, ranks: Ranks, *args: Any, **kwargs: Any) -> Any:
-    with Attending(step, ranks) as attending:
+    with Attending(step, ranks, f"parallelize: '{pattern}': ") as attending:
         output = forward(*args, **kwargs)
     if attending.calls == 0:
-        raise UnsupportedError(f"Attend: '{pattern}' called no scaled_dot_product_attention of torch.nn.functional: its"
-                               " attention, if it has one, was that of this rank alone")
+        raise UnsupportedError(f"parallelize: '{pattern}' called no scaled_dot_product_attention of "
+                               "torch.nn.functional: its attention, if it has one, was that of this rank alone")
     return output

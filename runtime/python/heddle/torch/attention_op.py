@@ -11,7 +11,7 @@ from ..numbered import by_number
 from .eager import is_transformed, tangent_of
 from .linear_states import by_states
 from .pooled import pooled
-from .reshard import check_device, dtype_of, keep_order, packed, resharded
+from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -39,6 +39,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
+    check_plan("attention", plan, Attention)
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -58,6 +59,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
                      heads_first: bool = True) -> torch.Tensor:
     """The same of a linear attention (`Comm.linear_attention`): the library's own, in float32, float64 or bfloat16; of
     tensors of a device, by "lasp2" and "local", torch's operations on this rank's rows and gathered states."""
+    check_plan("linear_attention", plan, LinearAttention)
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

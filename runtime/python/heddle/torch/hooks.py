@@ -49,7 +49,11 @@ class _Step:
         self._ranks = ranks
         self._where = f"parallelize: '{pattern}' ({type(module).__name__})"
         self._step = step
-        self._apply, self.name, self._path = step._made(ranks), *_place(step.what)
+        self.name, self._path = _place(step.what)
+        try:
+            self._apply = step._made(ranks)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self._where}: {step}: {error}") from error
         parameters = inspect.signature(module.forward).parameters.values()
         #: of arguments, in their order
         self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

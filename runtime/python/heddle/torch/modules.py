@@ -85,9 +85,9 @@ class Switch:
         dims, after = Dims(self.dims), Dims(self.as_ or self.dims)
         dims.need(self.from_, self.to)
         if self.from_ == self.to:
-            raise ArgumentError(f"Switch: from '{self.from_}' to '{self.to}', wanted two dims")
+            raise ArgumentError(f"from '{self.from_}' to '{self.to}', wanted two dims")
         if sorted(after.names) != sorted(dims.names):
-            raise ArgumentError(f"Switch: '{self.as_}' has not the dims of '{self.dims}'")
+            raise ArgumentError(f"'{self.as_}' has not the dims of '{self.dims}'")
 
         def apply(x: torch.Tensor) -> torch.Tensor:
             x, axis = ranks.unfold(x, dims, self.from_), ranks.axis
@@ -127,7 +127,7 @@ class Count:
 
     def _made(self, ranks: Ranks) -> Callable[[int], int]:
         if not is_name(self.over):
-            raise ArgumentError(f"Count: over is {self.over!r}, wanted the name of a dim")
+            raise ArgumentError(f"over is {self.over!r}, wanted the name of a dim")
 
         def apply(count: int) -> int:
             lo, length = ranks.part(self.over)

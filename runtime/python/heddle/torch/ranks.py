@@ -1,6 +1,7 @@
 """The dims of a model's tensors, and what of them every rank has."""
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -91,7 +92,7 @@ class Ranks:
                     learned[unknown[0]] = length // rest
             elif unknown or rest != length:
                 raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}, whose dim {at} is "
-                                    f"{length}, {self._misfit(known, unknown, cut)}")
+                                    f"{length}, {self._misfit(length, known, unknown, cut)}")
             extents += [known[name] for name in group]
         self.sizes.update(learned)
         x = x.reshape(extents)
@@ -99,13 +100,25 @@ class Ranks:
             x = x.narrow(dims.names.index(cut), 0, 0)
         return x
 
-    def _misfit(self, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
+    def _misfit(self, length: int, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
         there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())
         sizes = self._known()
         if not unknown:
+            hint = self._cut_otherwise(length, known, cut)
+            if hint:
+                return f"not {there}: {hint}; known are {sizes}"
             return f"not {there}: in one pass a name has one extent, another one wants another name; known are {sizes}"
         asked = " and ".join("_" if name.startswith("any") else name for name in unknown)
         return f"which does not say what {asked} is{' beside ' + there if there else ''}; known are {sizes}"
+
+    def _cut_otherwise(self, length: int, known: Mapping[str, int], cut: Optional[str]) -> str:
+        """What a dim looks like: a block where the whole was wanted, or the other way round."""
+        for name, extent in known.items():
+            other = self.sizes[name] if name == cut else max(self.part(name)[1], 1)
+            if 0 < extent != other and length * extent == math.prod(known.values()) * other:
+                return (f"{name} is whole here, and wanted cut" if name == cut else
+                        f"{name} is cut here, {other} are this rank's block, and wanted whole")
+        return ""
 
     def _known(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.sizes.items()) or "none"

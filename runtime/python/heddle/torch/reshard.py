@@ -27,6 +27,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -
 
     With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
     """
+    check_plan("switch", plan, Reshard)
     line, adjoint, _ = plan.texts
     if out is None:
         return resharded(x, line, adjoint, plan.comm, plan)
@@ -50,7 +51,7 @@ def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     `gather` at the end, outside of the two every rank computes what one rank would, and gradients of parameters there
     are whole, not addends. `switch` in place of `split` leaves addends before it, too.
     """
-    return _boundary(x, plan)
+    return _boundary("split", x, plan)
 
 
 def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
@@ -59,10 +60,11 @@ def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
     Every rank goes on with the whole and computes the same loss, which counts once: its gradient is cut on the way
     back. Where ranks have losses of their own, which are added, it is `switch`.
     """
-    return _boundary(x, plan)
+    return _boundary("gather", x, plan)
 
 
-def _boundary(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+def _boundary(what: str, x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+    check_plan(what, plan, Reshard)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
@@ -97,6 +99,13 @@ def dtype_of(x: torch.Tensor, text: str) -> str:
     if x.dtype not in DTYPES:
         raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
     return DTYPES[x.dtype]
+
+
+def check_plan(what: str, plan: Any, kind: type) -> None:
+    if not isinstance(plan, kind):
+        made = {"Reshard": "reshard", "Attention": "attention", "LinearAttention": "linear_attention"}[kind.__name__]
+        raise ArgumentError(f"{what}: the plan is a {type(plan).__name__}, wanted a heddle.{kind.__name__}, which "
+                            f"comm.{made}(...) makes")
 
 
 def check_device(x: torch.Tensor, comm: Comm) -> None:
@@ -186,17 +195,26 @@ def _fit_out(out: torch.Tensor, x: torch.Tensor, line: str, shape: Tuple[int, ..
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     """A tensor of a side of the plan ("src", "dst") in the communicator's pool, not initialised. A source that lies
     there is not staged. A device's tensors are torch's own."""
-    shape = {"src": plan.src_shape, "dst": plan.dst_shape}[side]
+    check_plan("empty", plan, Reshard)
+    if side not in ("src", "dst"):
+        raise ArgumentError(f"empty: side is {side!r}, wanted src or dst")
+    shape = plan.src_shape if side == "src" else plan.dst_shape
     if plan.space == "device":
         return torch.empty(shape, dtype=dtype, device=f"cuda:{plan.comm.device}")
     return pooled(plan.comm, shape, dtype)
 
 
-@functools.lru_cache(maxsize=4096)
 def texts_of(line: str) -> Tuple[str, str, str]:
     """As `Reshard.texts`, without a plan."""
+    return (_texts if torch.compiler.is_compiling() else _kept_texts)(line)  # a compiler warns of caches
+
+
+def _texts(line: str) -> Tuple[str, str, str]:
     parsed = Line(line)
     return parsed.text, parsed.adjoint().text, parsed.reversed().text
+
+
+_kept_texts = functools.lru_cache(maxsize=4096)(_texts)
 
 
 @functools.lru_cache(maxsize=4096)
