@@ -5,8 +5,9 @@ from pathlib import Path
 from ranks import JUDGE, fork
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
-from diffusers import (CogVideoXTransformer3DModel, HunyuanVideoTransformer3DModel,  # once for all ranks
-                       LatteTransformer3DModel, LTXVideoTransformer3DModel, WanTransformer3DModel)
+from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel,  # once for all ranks
+                       FluxTransformer2DModel, HunyuanVideoTransformer3DModel, LatteTransformer3DModel,
+                       LTXVideoTransformer3DModel, SD3Transformer2DModel, WanTransformer3DModel)
 
 EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
 
@@ -17,8 +18,9 @@ import torch
 import heddle
 import heddle.diffusers
 import heddle.torch as ht
-from diffusers import (CogVideoXTransformer3DModel, HunyuanVideoTransformer3DModel, LatteTransformer3DModel,
-                       LTXVideoTransformer3DModel, WanTransformer3DModel)
+from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel, FluxTransformer2DModel,
+                       HunyuanVideoTransformer3DModel, LatteTransformer3DModel, LTXVideoTransformer3DModel,
+                       SD3Transformer2DModel, WanTransformer3DModel)
 
 torch.set_num_threads(1)
 
@@ -76,6 +78,47 @@ def given_cogvideox(b, dtype, rotary=False):  # 45 tokens, 35 words
     angle = torch.rand(45, 16, generator=draw)
     return dict(hidden_states=x, timestep=torch.tensor([3, 500][:b]), encoder_hidden_states=words,
                 image_rotary_emb=(angle.cos(), angle.sin()) if rotary else None)
+
+def allegro(heads=4):
+    torch.manual_seed(0)
+    return AllegroTransformer3DModel(
+        patch_size=2, num_attention_heads=heads, attention_head_dim=12, in_channels=4, out_channels=4, num_layers=2,
+        cross_attention_dim=heads * 12, sample_height=6, sample_width=10, sample_frames=3, caption_channels=16)
+
+def given_allegro(b, dtype):  # 45 tokens
+    draw = torch.Generator().manual_seed(7)
+    x, words = (torch.randn(shape, generator=draw).to(dtype) for shape in ((b, 4, 3, 6, 10), (b, 5, 16)))
+    angles = [torch.rand(extent, 4, generator=draw) for extent in (3, 3, 5)]
+    places = torch.cartesian_prod(*(torch.arange(extent) for extent in (3, 3, 5))).T.reshape(3, 1, -1)
+    return dict(hidden_states=x, encoder_hidden_states=words, timestep=torch.tensor([3, 500][:b]),
+                image_rotary_emb=([(a.cos(), a.sin()) for a in angles], list(places)))
+
+def flux(heads=4, **layers):
+    torch.manual_seed(0)
+    return FluxTransformer2DModel(**{"num_layers": 2, "num_single_layers": 2, **layers}, in_channels=8,
+                                  num_attention_heads=heads, attention_head_dim=16, joint_attention_dim=16,
+                                  pooled_projection_dim=12, guidance_embeds=True, axes_dims_rope=(4, 6, 6))
+
+def given_flux(b, dtype, text=35):  # 45 tokens
+    draw = torch.Generator().manual_seed(7)
+    x, words, pooled = (torch.randn(shape, generator=draw).to(dtype) for shape in ((b, 45, 8), (b, text, 16), (b, 12)))
+    return dict(hidden_states=x, encoder_hidden_states=words, pooled_projections=pooled, guidance=torch.ones(b),
+                timestep=torch.tensor([0.1, 0.7][:b]), txt_ids=torch.zeros(text, 3),
+                img_ids=torch.cartesian_prod(*(torch.arange(extent) for extent in (1, 5, 9))).float())
+
+def sd3(heads=4, dual=(0,)):
+    torch.manual_seed(0)
+    return SD3Transformer2DModel(
+        sample_size=16, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=12, num_attention_heads=heads,
+        joint_attention_dim=16, caption_projection_dim=heads * 12, pooled_projection_dim=12, pos_embed_max_size=12,
+        dual_attention_layers=dual, qk_norm="rms_norm")
+
+def given_sd3(b, dtype):  # 45 tokens, 35 words
+    draw = torch.Generator().manual_seed(7)
+    x, words, pooled = (torch.randn(shape, generator=draw).to(dtype)
+                        for shape in ((b, 4, 10, 18), (b, 35, 16), (b, 12)))
+    return dict(hidden_states=x, encoder_hidden_states=words, pooled_projections=pooled,
+                timestep=torch.tensor([3, 500][:b]))
 
 def given(model, b, frames, height, width, dtype, tokens=None):
     draw = torch.Generator().manual_seed(7)
@@ -178,6 +221,24 @@ with heddle.Comm.open() as comm:
     again = cogvideox().train()
     again.enable_gradient_checkpointing()
     compare(again, given_cogvideox(1, torch.float32), comm)
+
+    assert "ulysses" in compare(allegro(), given_allegro(2, torch.float32), comm)
+    compare(allegro().bfloat16(), given_allegro(1, torch.bfloat16), comm, gradients=False)
+    compare(allegro(2), given_allegro(1, torch.float32), comm, "ring", within=1e-5)
+
+    assert "over text and image" in compare(flux(), given_flux(2, torch.float32), comm)
+    compare(flux(2, num_layers=0), given_flux(1, torch.float32), comm, "ulysses")  # a rank without heads
+    compare(flux(num_single_layers=0), given_flux(1, torch.float32, text=2), comm, within=1e-5)  # or without words
+    compare(flux().bfloat16(), given_flux(1, torch.bfloat16), comm, gradients=False)
+    compare(flux(2), given_flux(1, torch.float32), comm, within=1e-5)
+
+    assert "over image and text" in compare(sd3(), given_sd3(2, torch.float32), comm)
+    compare(sd3(2, ()), given_sd3(1, torch.float32), comm, "ulysses")
+    compare(sd3(), {**given_sd3(1, torch.float32), "skip_layers": [0]}, comm, gradients=False)
+    compare(sd3().bfloat16(), given_sd3(1, torch.bfloat16), comm, gradients=False)
+    again = sd3(2).train()
+    again.enable_gradient_checkpointing()
+    compare(again, given_sd3(1, torch.float32), comm, within=1e-5)
     refused(heddle.UnsupportedError, "knows no Linear", heddle.diffusers.parallelize, torch.nn.Linear(1, 1), comm)
 
 import runpy

@@ -114,6 +114,42 @@ def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, 
     }, f"over text and video, both cut: {why}"
 
 
+def _allegro(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    return {
+        "transformer_blocks.0": Split("hidden_states", "b s c", "s"),
+        "transformer_blocks.*": [Split(f"image_rotary_emb.1.{axis}", "_ s", "s") for axis in range(3)],
+        "transformer_blocks.*.attn1": Attend("s", chosen, saved),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, why
+
+
+def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    plan: _Plan = {
+        "": (Split("hidden_states", "b s i", "s"), Split("img_ids", "s _", "s"),
+             Split("encoder_hidden_states", "b l e", "l"), Split("txt_ids", "l _", "l")),
+        "proj_out": Gather("output", "b s o", "s"),
+    }
+    for blocks in ("transformer_blocks", "single_transformer_blocks"):
+        if len(getattr(model, blocks)) > 0:
+            plan[f"{blocks}.*.attn"] = Attend(("l", "s"), chosen, saved)
+    return plan, f"over text and image, both cut: {why}"
+
+
+def _sd3(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    plan: _Plan = {
+        "pos_embed": Split("output", "b s c", "s"),
+        "context_embedder": Split("output", "b l e", "l"),
+        "transformer_blocks.*.attn": Attend(("s", "l"), chosen, saved),
+        "proj_out": Gather("output", "b s o", "s"),
+    }
+    if len(model.config.dual_attention_layers) > 0:
+        plan["transformer_blocks.*.attn2"] = Attend("s", chosen, saved)
+    return plan, f"over image and text, both cut: {why}"
+
+
 def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
     if method == "auto" and heads >= comm.size:
         return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: bitwise as one process"
@@ -131,4 +167,7 @@ _PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
     "LTXVideoTransformer3DModel": _ltx,
     "HunyuanVideoTransformer3DModel": _hunyuan,
     "CogVideoXTransformer3DModel": _cogvideox,
+    "AllegroTransformer3DModel": _allegro,
+    "FluxTransformer2DModel": _flux,
+    "SD3Transformer2DModel": _sd3,
 }
