@@ -7,7 +7,8 @@ from ranks import JUDGE, fork
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel,  # once for all ranks
                        FluxTransformer2DModel, HunyuanVideoTransformer3DModel, LatteTransformer3DModel,
-                       LTXVideoTransformer3DModel, SD3Transformer2DModel, WanTransformer3DModel)
+                       LTXVideoTransformer3DModel, QwenImageTransformer2DModel, SD3Transformer2DModel,
+                       WanTransformer3DModel)
 
 EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
 
@@ -20,7 +21,7 @@ import heddle.diffusers
 import heddle.torch as ht
 from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel, FluxTransformer2DModel,
                        HunyuanVideoTransformer3DModel, LatteTransformer3DModel, LTXVideoTransformer3DModel,
-                       SD3Transformer2DModel, WanTransformer3DModel)
+                       QwenImageTransformer2DModel, SD3Transformer2DModel, WanTransformer3DModel)
 
 torch.set_num_threads(1)
 
@@ -105,6 +106,20 @@ def given_flux(b, dtype, text=35):  # 45 tokens
     return dict(hidden_states=x, encoder_hidden_states=words, pooled_projections=pooled, guidance=torch.ones(b),
                 timestep=torch.tensor([0.1, 0.7][:b]), txt_ids=torch.zeros(text, 3),
                 img_ids=torch.cartesian_prod(*(torch.arange(extent) for extent in (1, 5, 9))).float())
+
+def qwen(heads=4, **more):
+    torch.manual_seed(0)
+    return QwenImageTransformer2DModel(patch_size=2, in_channels=16, out_channels=4, num_layers=2,
+                                       attention_head_dim=16, num_attention_heads=heads, joint_attention_dim=16,
+                                       axes_dims_rope=(4, 6, 6), **more)
+
+def given_qwen(b, dtype, text=35, masked=False, images=((1, 5, 9),)):  # 45 tokens
+    draw = torch.Generator().manual_seed(7)
+    tokens = sum(f * h * w for f, h, w in images)
+    x, words = (torch.randn(shape, generator=draw).to(dtype) for shape in ((b, tokens, 16), (b, text, 16)))
+    there = torch.arange(text) < torch.tensor([[max(text - 13, 1)], [text]])[:b]
+    return dict(hidden_states=x, encoder_hidden_states=words, timestep=torch.tensor([0.1, 0.7][:b]),
+                img_shapes=[list(images)] * b, encoder_hidden_states_mask=there.long() if masked else None)
 
 def sd3(heads=4, dual=(0,)):
     torch.manual_seed(0)
@@ -231,6 +246,13 @@ with heddle.Comm.open() as comm:
     compare(flux(num_single_layers=0), given_flux(1, torch.float32, text=2), comm, within=1e-5)  # or without words
     compare(flux().bfloat16(), given_flux(1, torch.bfloat16), comm, gradients=False)
     compare(flux(2), given_flux(1, torch.float32), comm, within=1e-5)
+
+    assert "over text and image" in compare(qwen(), given_qwen(2, torch.float32), comm)
+    compare(qwen(), given_qwen(2, torch.float32, masked=True), comm)
+    compare(qwen(2), given_qwen(1, torch.float32, masked=True), comm, "ulysses")  # a rank without heads
+    compare(qwen(), given_qwen(2, torch.float32, 2, True), comm, within=1e-5)  # or without words
+    compare(qwen(zero_cond_t=True), given_qwen(1, torch.float32, images=((1, 5, 5), (1, 4, 6))), comm)  # to be edited
+    compare(qwen().bfloat16(), given_qwen(1, torch.bfloat16, masked=True), comm, gradients=False)
 
     assert "over image and text" in compare(sd3(), given_sd3(2, torch.float32), comm)
     compare(sd3(2, ()), given_sd3(1, torch.float32), comm, "ulysses")

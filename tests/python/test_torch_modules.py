@@ -142,11 +142,14 @@ with heddle.Comm.open() as comm:
                      torch.randn(2, 1, 1, total, dtype=torch.float64, generator=draw)):
             for causal in ((False, True) if mask is None else (False,)):
                 wanted = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
+                of_keys = mask is not None and mask.shape[2] == 1
+                given = mine(mask.mT).mT if of_keys else mask  # as a module makes it of the keys that it sees
                 for method in ("ulysses", "gather-kv"):
                     with ht.attending.Attending(Attend(over, method), ranks):
-                        got = F.scaled_dot_product_attention(*map(mine, (q, k, v)), mask, is_causal=causal,
-                                                             enable_gqa=True)
+                        got, again = (F.scaled_dot_product_attention(*map(mine, (q, k, v)), seen, is_causal=causal,
+                                                                     enable_gqa=True) for seen in (mask, given))
                     assert (got - mine(wanted)).abs().max() <= 1e-12, (method, over, mask is None, causal)
+                    assert torch.equal(again, got), (method, over, causal)
     for words, more in [("ring knows no mask", {"attn_mask": mask}),
                         ("no causal of rows of s and l", {"is_causal": True})]:
         with ht.attending.Attending(Attend(("s", "l"), "ring"), ranks):

@@ -124,7 +124,7 @@ def ran(more, *given, plan=PLACES, model=None):
 class Masked(torch.nn.Module):
     '''Attention whose mask is made of the rows that are there.'''
     def forward(self, x):
-        there = torch.ones(1, 1, 1, x.shape[1], dtype=torch.bool)
+        there = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool)
         return F.scaled_dot_product_attention(*[x[:, None]] * 3, attn_mask=there)[:, 0]
 
 def masked(*steps):
@@ -148,8 +148,8 @@ for words, call in [
         ("'space.0' (Mix): Switch(what='x'", lambda: ran({"space.0": Switch("x", "(b t) s c", "s", "t")})),
         ("s is cut here, ", lambda: ran({"space.1": Split("x", "(b t) s c", "s")})),
         ("s is whole here, and wanted cut", lambda: ran({"last": [Gather("input", "(b t) s c", "s")] * 2})),
-        ("'': Attend(over='s', method='ulysses', saved_forwards=1): the mask is (1, 1, 1, ", masked(Attend("s"))),
-        ("(of this rank's rows), wanted one of all 5 rows of s", masked(Attend("s"))),
+        ("'': Attend(over='s', method='ulysses', saved_forwards=1): the mask is (1, 1, ", masked(Attend("s"))),
+        (", of its rows, wanted one of all 5 rows of s", masked(Attend("s"))),
         (" rows, this rank has 1 of b", masked(Attend("b"))),
         ("'' (Two) has no argument 'given': more",
          lambda: ran({}, x, model=Two(), plan={"": Split("given", "b t s c", "t")})),

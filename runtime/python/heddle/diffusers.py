@@ -137,6 +137,17 @@ def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     return plan, f"over text and image, both cut: {why}"
 
 
+def _qwen(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
+    chosen, why = _method(model.config.num_attention_heads, comm, method)
+    return {
+        "pos_embed": (Split("output.0", "s _", "s"), Split("output.1", "l _", "l")),
+        "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
+        "transformer_blocks.*": (Split("encoder_hidden_states_mask", "b l", "l"), Split("modulate_index", "b s", "s")),
+        "transformer_blocks.*.attn": Attend(("l", "s"), chosen, saved),
+        "proj_out": Gather("output", "b s o", "s"),
+    }, f"over text and image, both cut: {why}"
+
+
 def _sd3(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
     plan: _Plan = {
@@ -169,5 +180,6 @@ _PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
     "CogVideoXTransformer3DModel": _cogvideox,
     "AllegroTransformer3DModel": _allegro,
     "FluxTransformer2DModel": _flux,
+    "QwenImageTransformer2DModel": _qwen,
     "SD3Transformer2DModel": _sd3,
 }

@@ -12,6 +12,7 @@ from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, attention
 from .ranks import Ranks, is_name
+from .reshard import resharded, texts_of
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class Attend:
     checkpoint between the module and its attention, which would recompute without this step.
 
     over  one dim; or several, ("l", "s"), where the module attends over rows of one and then rows of the other, of
-          both of which this rank has its block. By ulysses rows and masks are as one process has them, by gather-kv
-          where there is a mask; else other methods take the rows in another order, and no mask
+          both of which this rank has its block. By ulysses, and by gather-kv where there is a mask, rows and masks are
+          as one process has them (a mask [_, _, 1, keys] may be of this rank's keys, too); else methods take the rows
+          in another order, and no mask
     """
 
     over: Union[str, Tuple[str, ...]]
@@ -84,7 +86,7 @@ class Attending(TorchFunctionMode):
                                    f"rows of {' and '.join(rows.of)}: ulysses and gather-kv do")
         query, key, value = (rows.held(x) for x in (query, key, value))
         if attn_mask is not None:
-            rows.check_mask(attn_mask)
+            attn_mask = rows.mask_of_all(attn_mask)
         (b, h, _, d), comm = query.shape, ranks.comm
         plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
                               step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale,
@@ -123,12 +125,25 @@ class Rows:
             return x
         return torch.cat([piece.narrow(2, 0, n) for piece, n in zip(x.split(lengths, 2), self._mine)], 2)
 
-    def check_mask(self, mask: torch.Tensor) -> None:
-        shape = (1, *mask.shape)[-2:]
-        if any(length not in (1, self.total) for length in shape):
-            mine = " (of this rank's rows)" if shape[-1] == sum(max(length, 1) for length in self._mine) else ""
-            raise ArgumentError(f"the mask is {tuple(mask.shape)}{mine}, wanted one of all {self.total} rows of "
-                                f"{' and '.join(self.of)}, as one process has it")
+    def mask_of_all(self, mask: torch.Tensor) -> torch.Tensor:
+        """A mask as one process has it: where a module makes one of the keys that it sees, those of all ranks'."""
+        queries, keys = (1, *mask.shape)[-2:]
+        is_mine = keys == sum(max(length, 1) for length in self._mine) != self.total
+        if is_mine and queries == 1 and mask.dim() == 4:
+            return self._gathered(mask.transpose(2, 3)).transpose(2, 3)
+        if queries not in (1, self.total) or keys not in (1, self.total):
+            raise ArgumentError(f"the mask is {tuple(mask.shape)}{', of its rows' if is_mine else ''}, wanted one "
+                                f"of all {self.total} rows of {' and '.join(self.of)}, as one process has it, or "
+                                "[_, _, 1, keys] of this rank's")
+        return mask
+
+    def _gathered(self, x: torch.Tensor) -> torch.Tensor:
+        """x[b h rows d] of all ranks."""
+        x, comm = self.held(x), self.ranks.comm
+        line, adjoint, _ = texts_of(f"f32[b={x.shape[0]} h={x.shape[1]} s={self.total} d={x.shape[3]}] on {comm.mesh}: "
+                                    f"s@{self.ranks.axis}{self.lengths} -> *")
+        x = resharded(x, line, adjoint, comm)
+        return self.by_dim(x) if len(self.of) > 1 else x
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
         """The way back. What there is nothing of stays in the graph, which is that of the other ranks."""
