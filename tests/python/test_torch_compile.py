@@ -87,6 +87,8 @@ with heddle.Comm.open() as comm:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Dynamo detected a call to a `functools.lru_cache`")
         got = stepped(compiled, *given)
+    exported = torch.export.export(model, tuple(given)).module()
+    agree(exported(*given)["y"], wanted[0])
     ht.reduce_gradients(model.parameters(), sum_over=comm)
     for a, b in zip([*got[:3], *(p.grad for p in model.parameters())], wanted):
         agree(a, b)
