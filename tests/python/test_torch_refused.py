@@ -72,6 +72,8 @@ for words, call in [
         ("split: the plan is a str", lambda: ht.split(torch.zeros(4, 6), "t@sp")),
         ("gather: the plan is a NoneType", lambda: ht.gather(torch.zeros(2, 6), None)),
         ("switch: the plan is a Attention", lambda: ht.switch(torch.zeros(2, 6), attended)),
+        ("bool (torch.view_as_real(x) is, with a dim more)",
+         lambda: ht.switch(torch.zeros(2, 6, dtype=torch.complex64), moved)),
         ("attention: the plan is a Reshard, wanted a heddle.Attention, which comm.attention(...)",
          lambda: ht.attention(*rows, moved)),
         ("attention: the plan is a LinearAttention", lambda: ht.attention(*rows, linear)),

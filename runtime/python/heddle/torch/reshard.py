@@ -97,7 +97,8 @@ def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Te
 
 def dtype_of(x: torch.Tensor, text: str) -> str:
     if x.dtype not in DTYPES:
-        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
+        more = " (torch.view_as_real(x) is, with a dim more)" if x.is_complex() else ""
+        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}{more}")
     return DTYPES[x.dtype]
 
 
