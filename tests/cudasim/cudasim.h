@@ -7,8 +7,8 @@
  * Memory of a device has two views. Its address, which cudaMalloc returns, cannot be touched (PROT_NONE): host code
  * that loads or stores there ends with SIGSEGV in every build. Kernels (kernels/cuda/lang.h) and copies go through the
  * second view. Behind the end of each piece is poison for AddressSanitizer, and pages that are not allocated cannot be
- * touched in the second view either. A kernel that touches host memory which was neither allocated nor registered ends
- * the program with a sentence.
+ * touched in the second view either. A kernel that touches host memory which was neither allocated nor registered as
+ * mapped ends the program with a sentence.
  *
  * Environment, read at the first call: HEDDLE_CUDASIM_DEVICES (default 2; 0: "no device", -1: "no driver"),
  * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at).

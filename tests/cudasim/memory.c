@@ -239,9 +239,14 @@ void *hd_sim_at(const void *address, uint64_t bytes)
         last.base = a != NULL ? a->base : NULL;
         last.end = a != NULL ? a->base + a->bytes : NULL;
         last.view = a != NULL ? view_of(a, a->base) : NULL;
+        int is_unmapped = a != NULL && a->is_unmapped;
         hd_sim_unlock();
         if (a == NULL) {
             hd_sim_die("a kernel touches %llu bytes at %p, which no device knows", (unsigned long long)bytes, address);
+        }
+        if (is_unmapped) {
+            hd_sim_die("a kernel touches host memory at %p that was registered without cudaHostRegisterMapped",
+                       address);
         }
     }
     if ((uintptr_t)address % bytes != 0) {

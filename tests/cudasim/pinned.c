@@ -3,9 +3,10 @@
 
 enum { PAGE = 4096 };
 
-static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind)
+static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind, int is_mapped)
 {
-    hd_sim_area a = {.base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device()};
+    hd_sim_area a = {
+        .base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device(), .is_unmapped = !is_mapped};
     hd_sim_lock();
     int is_known = hd_sim_find(memory) != NULL || hd_sim_find((char *)memory + bytes - 1) != NULL;
     if (!is_known) {
@@ -40,7 +41,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
         *out = NULL;
         return hd_sim_result(cudaErrorMemoryAllocation);
     }
-    return hd_sim_result(add_host(*out, bytes, HD_SIM_PINNED));
+    return hd_sim_result(add_host(*out, bytes, HD_SIM_PINNED, 1));
 }
 
 cudaError_t cudaFreeHost(void *memory)
@@ -58,12 +59,11 @@ cudaError_t cudaFreeHost(void *memory)
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned int flags)
 {
-    (void)flags;
     HD_SIM_CALL_OUTSIDE_CAPTURE();
     if (memory == NULL || bytes == 0 || hd_sim_is_device_range(memory)) {
         return hd_sim_result(cudaErrorInvalidValue);
     }
-    return hd_sim_result(add_host(memory, bytes, HD_SIM_REGISTERED));
+    return hd_sim_result(add_host(memory, bytes, HD_SIM_REGISTERED, (flags & cudaHostRegisterMapped) != 0));
 }
 
 cudaError_t cudaHostUnregister(void *memory)
@@ -78,7 +78,7 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned int flags)
     HD_SIM_CALL();
     hd_sim_lock();
     const hd_sim_area *a = hd_sim_find(host);
-    *out = a != NULL && a->page_bytes == 0 ? host : NULL;
+    *out = a != NULL && a->page_bytes == 0 && !a->is_unmapped ? host : NULL;
     hd_sim_unlock();
     return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorInvalidValue);
 }

@@ -240,7 +240,23 @@ static void kernel_stores(void *argument)
     OK(cudaDeviceSynchronize());
 }
 
-/* Host code cannot touch device memory; kernels cannot touch what no device knows. In children, before this process has
+static void kernel_stores_to_host(void *argument)
+{
+    uint32_t *word = NULL, *there = NULL;
+    unsigned flags = *(unsigned *)argument;
+    (void)freopen("/dev/null", "w", stderr);
+    assert_int_equal(posix_memalign((void **)&word, 4096, 4096), 0);
+    OK(cudaHostRegister(word, 4096, flags));
+    cudaError_t error = cudaHostGetDevicePointer((void **)&there, word, 0);
+    assert_int_equal(error, (flags & cudaHostRegisterMapped) != 0 ? cudaSuccess : cudaErrorInvalidValue);
+    store_args a = {word};
+    HD_LAUNCH(store_one, 1, 1, NULL, &a);
+    OK(cudaDeviceSynchronize());
+    _exit(*word == 1 ? 0 : 1);
+}
+
+/* Host code cannot touch device memory; kernels cannot touch what no device knows, nor host memory that is registered
+ * for copies only. In children, before this process has
  * used the device. */
 HD_CASE(memory_is_guarded)
 {
@@ -249,6 +265,8 @@ HD_CASE(memory_is_guarded)
     for (int i = 0; i < 4; i++) {
         dies_by(i == 0 ? 0 : SIGABRT, kernel_stores, &i);
     }
+    dies_by(SIGABRT, kernel_stores_to_host, &(unsigned){cudaHostRegisterPortable});
+    dies_by(0, kernel_stores_to_host, &(unsigned){cudaHostRegisterPortable | cudaHostRegisterMapped});
 }
 
 static void use_in_child(void *argument)

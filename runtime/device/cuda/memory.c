@@ -48,10 +48,32 @@ heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, i
     return st;
 }
 
+/* For kernels, too, which have the host's address of it: CUDA promises that for memory it has allocated itself only. */
+static heddle_status check_address(const void *memory, int device)
+{
+    void *there = NULL;
+    heddle_status st = HD_CUDA(device, cudaHostGetDevicePointer(&there, (void *)(uintptr_t)memory, 0));
+    return st != HEDDLE_OK || there == memory
+               ? st
+               : hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED,
+                              "device cuda:%d has other addresses for registered host memory than the host: %p for %p",
+                              device, there, memory);
+}
+
+static heddle_status pin(void *memory, size_t bytes, int device)
+{
+    heddle_status st =
+        HD_CUDA(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    if (st == HEDDLE_OK && (st = check_address(memory, device)) != HEDDLE_OK) {
+        (void)cudaHostUnregister(memory);
+    }
+    return st;
+}
+
 heddle_status hd_cuda_pin(void *memory, size_t bytes, int device)
 {
     heddle_status st = HEDDLE_OK;
-    HD_CUDA_ON(device, HD_CUDA(device, cudaHostRegister(memory, bytes, cudaHostRegisterPortable)));
+    HD_CUDA_ON(device, pin(memory, bytes, device));
     return st;
 }
 
