@@ -32,7 +32,9 @@ mkdir -p "$logs"
 log=$logs/log.txt table=$logs/table.txt
 : >"$log"
 : >"$table"
-export PATH=$pack/bin:$PATH LD_LIBRARY_PATH=$pack/lib:${LD_LIBRARY_PATH:-} HEDDLE_MODULE_PATH=$pack/lib
+their_libraries=${LD_LIBRARY_PATH:-} # of torch, whose compiler's C++ library may be newer than the one packed
+export PATH=$pack/bin:$PATH LD_LIBRARY_PATH=$pack/lib:$their_libraries HEDDLE_MODULE_PATH=$pack/lib
+export CUDA_DEVICE_MAX_CONNECTIONS=32 # docs/gpu.md, "Room on a device"
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null) # of PyTorch's wheels
 LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
 export HEDDLE_TEST_DEVICE=cuda HEDDLE_REQUIRE_DEVICE=1
@@ -105,10 +107,10 @@ for number in 1 2 3 4 5 9 12 13; do
         row "question $number" "not here: packed without nvcc"
     fi
 done
-needs_gpu "question 4, 32 connections" && [ -x "$pack/bin/questions" ] &&
-    tell 30 "question 4, 32 connections" env CUDA_DEVICE_MAX_CONNECTIONS=32 questions 4
+needs_gpu "question 4, 8 connections" && [ -x "$pack/bin/questions" ] &&
+    tell 30 "question 4, 8 connections" env CUDA_DEVICE_MAX_CONNECTIONS=8 questions 4
 if needs_gpu "questions 6 7 8"; then
-    step 60 "questions 6 7 8" python3 "$here/tests/device/peers.py" --questions
+    step 60 "questions 6 7 8" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" --questions
     [[ "questions 6 7 8" =~ $only ]] && row "questions 6 7 8" "$said"
 fi
 needs_gpu "question 10, sanitizer" &&
@@ -156,8 +158,9 @@ needs_device example && tell 30 example example_05_device
 needs_device "run of a model" &&
     tell 60 "run of a model" heddle run "$here/tests/golden/tiny.yaml" --ranks 4 --device cuda --check --backward
 for transport in threads shm; do
+    rounds=$([ $transport = shm ] && echo 40 || echo 200) # processes take turns on a GPU, of milliseconds
     needs_device "verify on $transport" &&
-        tell 60 "verify on $transport" heddle verify --random $((emulator ? 20 : 200)) --ranks 4 --transport $transport \
+        tell 60 "verify on $transport" heddle verify --random $((emulator ? 20 : rounds)) --ranks 4 --transport $transport \
             --device cuda
 done
 
@@ -197,7 +200,7 @@ needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s"
     row "bench 8: blocks for 450 GB/s" "not here: no option says how many blocks a launch has"
 for ranks in 2 4 8; do
     needs_gpu "bench 5: torch, $ranks ranks" || continue
-    step 90 "bench 5: torch, $ranks ranks" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks
+    step 90 "bench 5: torch, $ranks ranks" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks
     [[ "bench 5: torch, $ranks ranks" =~ $only ]] && row "bench 5: torch, $ranks ranks" "$said"
 done
 
