@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -99,9 +100,17 @@ static int run_command(int argc, char **argv)
     return cli_usage_error("unknown command '%s' (try: heddle help)", argv[0]);
 }
 
+/* Ranks that are threads wait for one another on a device; streams that share one of its connections would keep back
+ * what the others wait for (docs/gpu.md). CUDA reads this when it begins. */
+static void ask_for_connections(void)
+{
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int main(int argc, char **argv)
 {
     keep_standard_numbers();
+    ask_for_connections();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write, with a sentence */
     if (argc < 2) {
         return help(stderr);

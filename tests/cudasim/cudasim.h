@@ -3,6 +3,8 @@
  * How it works. A stream is a host thread with a queue; a launch puts a grid into the queue; the threads of a block are
  * fibres of the stream's thread, and blocks run one after another. Kernels of different streams run at the same time,
  * blocks of one kernel do not: a block must not wait for another one of its grid, and on a GPU it must not either.
+ * Where it is asked for, streams share the device's connections if there are more than that: what waits in one stream
+ * for its predecessor keeps back what came later to the same connection by another stream.
  *
  * Memory of a device has two views. Its address, which cudaMalloc returns, cannot be touched (PROT_NONE): host code
  * that loads or stores there ends with SIGSEGV in every build. Kernels (kernels/cuda/lang.h) and copies go through the
@@ -11,7 +13,8 @@
  * mapped ends the program with a sentence.
  *
  * Environment, read at the first call: HEDDLE_CUDASIM_DEVICES (default 2; 0: "no device", -1: "no driver"),
- * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at).
+ * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at),
+ * HEDDLE_CUDASIM_CONNECTIONS (1: as many as CUDA_DEVICE_MAX_CONNECTIONS says, 8 where it does not).
  */
 #ifndef HD_CUDASIM_H
 #define HD_CUDASIM_H

@@ -8,6 +8,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
 static _Atomic int processors = 132;
 static int64_t memory_bytes;
+static int connections;
 static pid_t owner;
 static _Atomic int64_t calls, fail_at;
 static _Atomic int fail_with;
@@ -45,6 +46,9 @@ static void begin(void)
         hd_sim_die("HEDDLE_CUDASIM_DEVICES is %d, at most %d", devices, HD_SIM_MAX_DEVICES);
     }
     memory_bytes = number("HEDDLE_CUDASIM_MEMORY", 4096) << 20;
+    int wanted = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+    wanted = wanted < 1 || wanted > HD_SIM_MAX_CONNECTIONS ? 8 : wanted;
+    connections = number("HEDDLE_CUDASIM_CONNECTIONS", 0) != 0 ? wanted : 0;
     int64_t n = number("HEDDLE_CUDASIM_FAIL", 0);
     if (n > 0) {
         const char *colon = strchr(getenv("HEDDLE_CUDASIM_FAIL"), ':');
@@ -85,6 +89,11 @@ int hd_sim_device(void)
 int hd_sim_devices(void)
 {
     return devices;
+}
+
+int hd_sim_connections(void)
+{
+    return connections;
 }
 
 int64_t hd_sim_memory_bytes(void)

@@ -17,7 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HD_SIM_MAX_DEVICES = 16, HD_SIM_MAX_LANES = 16 /* streams of one capture */ };
+enum {
+    HD_SIM_MAX_DEVICES = 16,
+    HD_SIM_MAX_CONNECTIONS = 32,
+    HD_SIM_MAX_LANES = 16 /* streams of one capture */
+};
 
 /* --- lock.c */
 
@@ -55,6 +59,7 @@ cudaError_t hd_sim_result(cudaError_t error);
 int hd_sim_device(void);
 int hd_sim_devices(void);
 int64_t hd_sim_memory_bytes(void);
+int hd_sim_connections(void); /* of every device; 0: one for every stream */
 
 /* --- memory.c */
 
@@ -92,6 +97,7 @@ cudaError_t hd_sim_check(const void *pointer, size_t bytes, void **view, int *is
 typedef struct hd_sim_op hd_sim_op;
 struct hd_sim_op {
     hd_sim_op *next;
+    uint64_t turn;               /* in its connection */
     void (*run)(hd_sim_op *op);  /* on the stream's thread, without the lock */
     void (*drop)(hd_sim_op *op); /* what it holds; may be NULL */
     union {
@@ -129,6 +135,7 @@ struct hd_sim_op {
 
 struct CUstream_st {
     int device, references, is_legacy, is_blocking, is_closing;
+    int connection;
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;
     cudaStream_t next;

@@ -6,6 +6,28 @@
 
 static cudaStream_t streams; /* all, newest first */
 
+/* What streams send goes to the device by a few connections, each of which hands on in the order in which things came:
+ * what waits for its stream's turn keeps back all that came later, of other streams too. */
+static struct connection {
+    uint64_t came, gone;
+    int streams;
+} connections[HD_SIM_MAX_DEVICES][HD_SIM_MAX_CONNECTIONS];
+
+static struct connection *connection_of(cudaStream_t stream)
+{
+    return &connections[stream->device][stream->connection];
+}
+
+/* One with the fewest streams. */
+static int choose_connection(int device)
+{
+    int best = 0;
+    for (int i = 1; i < hd_sim_connections(); i++) {
+        best = connections[device][i].streams < connections[device][best].streams ? i : best;
+    }
+    return best;
+}
+
 void hd_sim_stream_unref(cudaStream_t stream)
 {
     if (--stream->references == 0) {
@@ -37,11 +59,13 @@ static void *stream_main(void *argument)
         if (op == NULL && stream->is_closing) {
             break;
         }
-        if (op == NULL) {
+        if (op == NULL || (hd_sim_connections() > 0 && connection_of(stream)->gone != op->turn)) {
             hd_sim_wait();
             continue;
         }
         stream->first = op->next;
+        connection_of(stream)->gone++;
+        hd_sim_changed();
         run_and_free(stream, op);
     }
     hd_sim_stream_unref(stream);
@@ -73,11 +97,13 @@ static cudaStream_t make(int device, int is_legacy, int is_blocking)
     }
     *stream = (struct CUstream_st){
         .device = device, .references = 2, .is_legacy = is_legacy, .is_blocking = is_blocking, .next = streams};
+    stream->connection = choose_connection(device);
     if (start_thread(stream) != 0) {
         free(stream);
         return NULL;
     }
     streams = stream;
+    connection_of(stream)->streams++;
     return stream;
 }
 
@@ -112,6 +138,7 @@ static int append(cudaStream_t stream, const hd_sim_op *what)
     }
     *op = *what;
     op->next = NULL;
+    op->turn = connection_of(stream)->came++;
     if (stream->first == NULL) {
         stream->first = op;
     } else {
@@ -241,6 +268,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
         if (s == handle && !s->is_legacy) {
             *at = s->next;
             s->is_closing = 1;
+            connection_of(s)->streams--;
             hd_sim_stream_unref(s);
             hd_sim_changed();
             error = cudaSuccess;

@@ -21,6 +21,8 @@ for transport in threads shm; do
     says "random on $transport" 0 "20 reshards bitwise right" --random 20 --ranks 3 --transport $transport --seed 3 \
         --device cuda
 done
+unset CUDA_DEVICE_MAX_CONNECTIONS # the command line sets it
+HEDDLE_CUDASIM_CONNECTIONS=1 says "more ranks than connections" 0 "10 reshards bitwise right" --random 10 --ranks 12 --device cuda
 says "wire host" 0 "wire host (as asked for)" --random 5 --ranks 2 --device cuda:1 --wire host
 
 says "save" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/device" --device cuda

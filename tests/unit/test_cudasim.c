@@ -131,6 +131,50 @@ static void pass_gate(void *user)
     }
 }
 
+static void dies_by(int signal, void (*what)(void *), void *argument)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        what(argument);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (signal != 0 && WIFSIGNALED(status)) {
+        assert_int_equal(WTERMSIG(status), signal);
+    } else {
+        assert_int_equal(WEXITSTATUS(status) != 0, signal != 0); /* sanitizers end the program themselves */
+    }
+}
+
+/* Behind a stream that is held in its first operation lies a second one; then another stream gets its only one. */
+static void other_stream_is_kept_back(void *argument)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", argument, 1);
+    setenv("HEDDLE_CUDASIM_CONNECTIONS", "1", 1);
+    cudaStream_t held = stream_new(), other = stream_new();
+    unsigned char *memory = device_new(100);
+    OK(cudaLaunchHostFunc(held, pass_gate, NULL));
+    OK(cudaMemsetAsync(memory, 5, 100, held));
+    OK(cudaMemsetAsync(memory, 6, 100, other));
+    int is_kept_back = atoi(argument) == 1;
+    if (is_kept_back) {
+        usleep(20000);
+        assert_int_equal(cudaStreamQuery(other), cudaErrorNotReady);
+        atomic_store(&gate, 1);
+    }
+    OK(cudaStreamSynchronize(other));
+    atomic_store(&gate, 1);
+    OK(cudaStreamSynchronize(held));
+    _exit(0);
+}
+
+HD_CASE(streams_share_connections)
+{
+    dies_by(0, other_stream_is_kept_back, (void *)(uintptr_t) "1");
+    dies_by(0, other_stream_is_kept_back, (void *)(uintptr_t) "2");
+}
+
 HD_CASE(events_order_streams)
 {
     cudaStream_t first = stream_new(), second = stream_new();
@@ -181,22 +225,6 @@ HD_CASE(the_legacy_stream_orders_blocking_ones)
     atomic_store(&gate, 1);
     OK(cudaMemcpy(&value, memory, 1, cudaMemcpyDeviceToHost)); /* by the legacy stream */
     assert_int_equal(value, 3);
-}
-
-static void dies_by(int signal, void (*what)(void *), void *argument)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        what(argument);
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (signal != 0 && WIFSIGNALED(status)) {
-        assert_int_equal(WTERMSIG(status), signal);
-    } else {
-        assert_int_equal(WEXITSTATUS(status) != 0, signal != 0); /* sanitizers end the program themselves */
-    }
 }
 
 static void touch(void *argument)
