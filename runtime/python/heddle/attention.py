@@ -319,6 +319,7 @@ class LinearAttention(_Sharded):
             raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")
         self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
         self.dv = self.width if dv is None else dv
+        self.known: Dict[str, Any] = {}  #: what a framework keeps of this, by device
         #: None: every rank has all rows
         self.states: Optional[States] = States(self) if re.search(rf"\b{self.line.dims[1]}@", self.text) else None
 

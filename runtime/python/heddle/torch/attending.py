@@ -159,11 +159,11 @@ class Rows:
         pieces = x.split([n for blocks in self._blocks for n in blocks], 2)
         return torch.cat([pieces[rank * len(self.of) + dim] for dim in dims for rank in ranks], 2)
 
-    def places(self) -> torch.Tensor:
+    def places(self, device: torch.device) -> torch.Tensor:
         """Of this rank's rows, among those of one dim after another."""
         before = [sum(self.ranks.sizes[name] for name in self.of[:i]) for i in range(len(self.of))]
         parts = [self.ranks.part(name) for name in self.of]
-        return torch.cat([torch.arange(n) + (first + lo) for first, (lo, n) in zip(before, parts)])
+        return torch.cat([torch.arange(n, device=device) + (first + lo) for first, (lo, n) in zip(before, parts)])
 
     def by_rank(self, x: torch.Tensor) -> torch.Tensor:
         """The way back."""
@@ -190,7 +190,7 @@ def _of_heads(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Loca
 def _of_rows(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
     """Attention of this rank's rows, which sees all keys as one process does; of its mask, its rows."""
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        places, mine, k, v = rows.places().to(q.device), mask, rows.by_dim(k), rows.by_dim(v)
+        places, mine, k, v = rows.places(q.device), mask, rows.by_dim(k), rows.by_dim(v)
         if mask is None and plan.causal:
             mine = torch.arange(k.shape[2], device=q.device) <= places[:, None]
         elif mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
