@@ -4,6 +4,7 @@
 
 #include <heddle/sys/bench.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,6 +89,35 @@ HD_CASE(out_of_memory)
     HD_OK(heddle_buffer_alloc(&memory, comm, 1 << 19, HEDDLE_SPACE_DEVICE));
     heddle_buffer_free(comm, memory);
     heddle_comm_destroy(comm);
+}
+
+HD_RANK_CASE(rows_are_any_distance_apart, "1 threads cuda host")
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = heddle_comm_device_table(comm);
+    const int64_t step = (INT64_C(1) << 31) + 4096;
+    const int device = heddle_comm_device(comm);
+    void *memory = NULL;
+    char back[8] = "";
+    char *rows =
+        mmap(NULL, (size_t)(step + 4096), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(rows != MAP_FAILED);
+    memcpy(rows, "warp", 4);
+    memcpy(rows + step, "weft", 4);
+    HD_TRY(heddle_buffer_alloc(&memory, comm, 8, HEDDLE_SPACE_DEVICE));
+    HD_TRY(library->copy(memory, 4, rows, step, 4, 2, device, HEDDLE_NO_STREAM));
+    memset(rows, 0, 4);
+    memset(rows + step, 0, 4);
+    HD_TRY(library->copy(rows, step, memory, 4, 4, 2, device, HEDDLE_NO_STREAM));
+    HD_TRY(library->copy(back, 4, memory, 4, 4, 2, device, HEDDLE_NO_STREAM));
+    HD_TRY(device_settle(comm, HEDDLE_NO_STREAM));
+    CHECK(memcmp(back, "warpweft", 8) == 0 && memcmp(rows, "warp", 4) == 0 && memcmp(rows + step, "weft", 4) == 0);
+out:
+    if (rows != MAP_FAILED) {
+        munmap(rows, (size_t)(step + 4096));
+    }
+    heddle_buffer_free(comm, memory);
+    return st;
 }
 
 HD_CASE(a_fork_has_no_device)

@@ -1,6 +1,8 @@
 /* Copies and fills. Those of memory that is not pinned return when they are done. */
 #include "sim.h"
 
+enum { HD_SIM_MAX_PITCH = INT32_MAX }; /* cudaDevAttrMaxPitch of every device there is */
+
 static void run_copy(hd_sim_op *op)
 {
     for (size_t row = 0; row < op->u.copy.height; row++) {
@@ -52,6 +54,9 @@ static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src
     }
     if (dst == NULL || src == NULL || (height > 1 && (dst_pitch < width || src_pitch < width))) {
         return hd_sim_result(cudaErrorInvalidValue);
+    }
+    if (height > 1 && (dst_pitch > HD_SIM_MAX_PITCH || src_pitch > HD_SIM_MAX_PITCH)) {
+        return hd_sim_result(cudaErrorInvalidPitchValue);
     }
     void *dst_view = NULL, *src_view = NULL;
     int dst_is_pageable = 0, src_is_pageable = 0, dst_is_device = 0, src_is_device = 0;

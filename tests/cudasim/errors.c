@@ -11,6 +11,7 @@ static const struct {
     }
     KNOWN(cudaSuccess, "no error"),
     KNOWN(cudaErrorInvalidValue, "invalid argument"),
+    KNOWN(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     KNOWN(cudaErrorMemoryAllocation, "out of memory"),
     KNOWN(cudaErrorInitializationError, "initialization error"),
     KNOWN(cudaErrorInvalidConfiguration, "invalid configuration argument"),

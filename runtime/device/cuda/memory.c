@@ -31,15 +31,27 @@ void hd_cuda_free(void *memory, int device)
     }
 }
 
+static heddle_status copy_row_by_row(char *dst, int64_t dst_step_bytes, const char *src, int64_t src_step_bytes,
+                                     int64_t run_bytes, int64_t rows, int device, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int64_t row = 0; row < rows && st == HEDDLE_OK; row++) {
+        st = HD_CUDA(device, cudaMemcpyAsync(dst + row * dst_step_bytes, src + row * src_step_bytes, (size_t)run_bytes,
+                                             cudaMemcpyDefault, stream));
+    }
+    return st;
+}
+
 heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes,
                            int64_t run_bytes, int64_t rows, int device, heddle_stream stream)
 {
+    enum { MAX_PITCH = INT32_MAX }; /* cudaDevAttrMaxPitch, on every device there is */
     heddle_status st = HEDDLE_OK;
     if (run_bytes == 0 || rows == 0) {
         return HEDDLE_OK;
     }
-    if (rows == 1) {
-        HD_CUDA_ON(device, HD_CUDA(device, cudaMemcpyAsync(dst, src, (size_t)run_bytes, cudaMemcpyDefault, stream)));
+    if (rows == 1 || dst_step_bytes > MAX_PITCH || src_step_bytes > MAX_PITCH) {
+        HD_CUDA_ON(device, copy_row_by_row(dst, dst_step_bytes, src, src_step_bytes, run_bytes, rows, device, stream));
     } else {
         HD_CUDA_ON(device,
                    HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
