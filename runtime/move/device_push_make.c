@@ -282,9 +282,9 @@ static heddle_status upload(hd_push *p)
     HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
                          p->stream));
     HD_TRY(library->event_record(p->ended, p->device->number, p->stream));
+    atomic_fetch_add(p->view.on_device, 1); /* first: the thread beside takes it back with the mark */
     p->last_mark = 2;
     atomic_store(&p->mark, p->last_mark);
-    atomic_fetch_add(p->view.on_device, 1);
     st = hd_push_wait(p);
 out:
     hd_free(image);
