@@ -19,6 +19,14 @@ typedef struct own {
 static const char adds[] = "i32[t=6 s=8] on [sp=2]: sum@sp -> s@sp"; /* launches behind the meeting write dst */
 static const char moves[] = "i32[t=6 s=8] on [sp=2]: t@sp -> s@sp";
 
+/* Until somebody has given up. */
+static void poll_to_the_end(heddle_comm *comm)
+{
+    while (heddle_comm_poll(comm) == HEDDLE_OK) {
+        usleep(1000);
+    }
+}
+
 static heddle_status set_up(own *o, heddle_comm *comm, const char *text, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
@@ -78,9 +86,7 @@ static heddle_status is_written_again(heddle_comm *comm, void *arg)
             CHECK(values[i] == PATTERN);
         }
     } else {
-        while (heddle_comm_poll(comm) == HEDDLE_OK) {
-            usleep(1000);
-        }
+        poll_to_the_end(comm);
     }
 out:
     tear_down(&o);
@@ -108,9 +114,7 @@ static heddle_status is_held_up(heddle_comm *comm, void *arg)
         HD_TRY(device_settle(comm, o.stream));
         CHECK(heddle_reshard_wait(o.reshard) == HEDDLE_ERR_TIMEOUT && !says("may still write"));
     } else {
-        while (heddle_comm_poll(comm) == HEDDLE_OK) {
-            usleep(1000);
-        }
+        poll_to_the_end(comm);
     }
 out:
     if (heddle_comm_rank(comm) == 0) {
@@ -261,9 +265,7 @@ static heddle_status was_captured(heddle_comm *comm, void *arg)
     if (heddle_comm_rank(comm) == 1) {
         o.sim.hold(o.stream);
         HD_TRY(o.sim.replay(graph, o.stream));
-        while (heddle_comm_poll(comm) == HEDDLE_OK) {
-            usleep(1000);
-        }
+        poll_to_the_end(comm);
         while (!is_destroyed) {
             usleep(1000);
         }

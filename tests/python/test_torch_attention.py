@@ -139,6 +139,23 @@ with heddle.Comm.open() as comm:
                                   *(rows(x, comm) for x in (q, k, v)))
         for a, b in zip([mine, *back_mine(rows(d_o, comm))], wanted):
             close(a, rows(b, comm), within)
+    ht.attention_op._is_of_host = lambda x: False  # what tensors of a device go by
+    q, k, v = (draw(i, 2, 4, 11, 8) for i in range(3))
+    problem = f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: s@sp"
+    gathered = ht.attention(*(rows(x, comm) for x in (q, k, v)), comm.attention(problem, "gather-kv", causal=True))
+    close(gathered, rows(F.scaled_dot_product_attention(q, k, v, is_causal=True), comm), 1e-12)
+    for method in ("lasp2", "lasp", "scan"):
+        plan, mine = comm.linear_attention(problem, method), [rows(x, comm) for x in (q, k, v)]
+        if method == "lasp2":
+            close(ht.linear_attention(*mine, plan), rows(recurrence(q, k, v, [1.0] * 4), comm), 1e-12)
+        else:
+            refused(heddle.UnsupportedError, "lasp2 is of devices, too", ht.linear_attention, *mine, plan)
+    refused(heddle.UnsupportedError, "ulysses and gather-kv are of devices, too", ht.attention, *mine,
+            comm.attention(problem, "ring"))
+    heads = comm.attention(f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: h@sp(1 2 1)", "gather-kv", kv_heads=2)
+    refused(heddle.UnsupportedError, "wants them cut evenly", ht.attention, *mine, heads)
+    refused(heddle.ArgumentError, "in [b, s, h, d], rank", ht.linear_attention, *(x[:1] for x in mine),
+            comm.linear_attention(problem))
 print("ok")
 """, 3)
 

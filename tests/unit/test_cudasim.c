@@ -284,8 +284,7 @@ static void kernel_stores_to_host(void *argument)
 }
 
 /* Host code cannot touch device memory; kernels cannot touch what no device knows, nor host memory that is registered
- * for copies only. In children, before this process has
- * used the device. */
+ * for copies only. In children, before this process has used the device. */
 HD_CASE(memory_is_guarded)
 {
     dies_by(SIGSEGV, new_device_touches, NULL);

@@ -45,7 +45,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
-    elif plan.method == "gather-kv" and (sdpa is not None or q.device.type != "cpu"):
+    elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_host(q)):
         o = _gathered(q, k, v, plan, sdpa or _own(plan))
     elif sdpa is not None:
         raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
@@ -63,12 +63,16 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if q.device.type != "cpu" and plan.method in ("lasp2", "local"):
+    if not _is_of_host(q) and plan.method in ("lasp2", "local"):
         _fit(plan, q, k, v, dtype_of(q, plan.text))
         o = by_states(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
+
+
+def _is_of_host(x: torch.Tensor) -> bool:
+    return x.device.type == "cpu"
 
 
 def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
@@ -79,7 +83,7 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
-    if q.device.type != "cpu":
+    if not _is_of_host(q):
         others = "lasp2 is" if isinstance(plan, LinearAttention) else "ulysses and gather-kv are"
         raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, "
                                f"{others} of devices, too")
