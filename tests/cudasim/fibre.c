@@ -8,9 +8,14 @@
 
 #ifdef HD_SIM_ASAN
 #include <sanitizer/common_interface_defs.h>
+#include <sanitizer/lsan_interface.h>
+#define LOOK_AT(at, bytes) __lsan_register_root_region(at, bytes)
+#define LOOK_AWAY(at, bytes) __lsan_unregister_root_region(at, bytes)
 #define LEAVE(keep, bottom, bytes) __sanitizer_start_switch_fiber(keep, bottom, bytes)
 #define ARRIVE(kept, bottom, bytes) __sanitizer_finish_switch_fiber(kept, bottom, bytes)
 #else
+#define LOOK_AT(at, bytes) ((void)(at), (void)(bytes))
+#define LOOK_AWAY(at, bytes) ((void)(at), (void)(bytes))
 #define LEAVE(keep, bottom, bytes) ((void)(keep), (void)(bottom), (void)(bytes))
 #define ARRIVE(kept, bottom, bytes) ((void)(kept), (void)(bottom), (void)(bytes))
 #endif
@@ -57,6 +62,8 @@ typedef struct engine {
     void *home, *home_kept, *home_detector;
     const void *home_bottom;
     size_t home_bytes;
+    void *own_stack;
+    size_t own_bytes;
     const hd_sim_op *op;
     char begin, end; /* edges */
     void *barrier;   /* edge of the present block: a new one for each, or the
@@ -198,11 +205,25 @@ static void *pages(size_t bytes)
     return out;
 }
 
+/* LeakSanitizer looks at the stack that a thread is on. While a fibre runs that is not the thread's own one, where what
+ * the stream holds is known. */
+static void look_at_own_stack(engine *e)
+{
+    pthread_attr_t of;
+    if (pthread_getattr_np(pthread_self(), &of) != 0) {
+        hd_sim_die("no memory for %zu bytes of a block", sizeof *e);
+    }
+    pthread_attr_getstack(&of, &e->own_stack, &e->own_bytes);
+    pthread_attr_destroy(&of);
+    LOOK_AT(e->own_stack, e->own_bytes);
+}
+
 static engine *need_engine(unsigned threads)
 {
     if (mine == NULL) {
         mine = pages(sizeof *mine);
         mine->shared = pages(ALL_SHARED_BYTES);
+        look_at_own_stack(mine);
     }
     for (; mine->nfibres < (int)threads; mine->nfibres++) {
         for (int set = 0; set < SETS; set++) {
@@ -286,7 +307,7 @@ void hd_sim_run_kernel(hd_sim_op *op)
         for (unsigned i = 0; i < threads; i++) { /* another fibre in every block: nothing is ordered by chance */
             make_ready(&set[(i + block * 7 + 1) % threads], i, block, op);
         }
-        void *volatile barrier = malloc(1); /* on this stack LeakSanitizer finds it when the program ends meanwhile */
+        void *volatile barrier = malloc(1); /* known on this stack, too */
         e->barrier = barrier;
         while (turn(e, set, threads) > 0) {
         }
@@ -309,6 +330,7 @@ void hd_sim_end_fibres(void)
 #endif
     }
     if (mine != NULL) {
+        LOOK_AWAY(mine->own_stack, mine->own_bytes);
         munmap(mine->shared, ALL_SHARED_BYTES);
         munmap(mine, sizeof *mine);
         mine = NULL;
