@@ -247,13 +247,15 @@ static int has_leaks(void)
     return __lsan_do_recoverable_leak_check() != 0;
 }
 
-/* The case's own process group, so that a time-out also ends the ranks it started. */
+/* The case's own process group, so that a time-out also ends the ranks it started; who ends this program ends the
+ * case. */
 static int run_process(hd_case *one, int limit_s)
 {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         const struct CMUnitTest test = {.name = one->name, .test_func = run_case, .initial_state = one};
         int failed = _cmocka_run_group_tests(one->name, &test, 1, NULL, NULL);
         fflush(NULL);
