@@ -5,7 +5,7 @@
  *   attention linear_attention block     computing on what a rank holds
  *
  * Included by themselves: heddle/train/ (tape, bucket, adamw, dense_pair, pipeline), heddle/sys/ for those who extend
- * or measure heddle (transport, device, index, bench), and adapters to what a program has already (mpi, nccl,
+ * or measure heddle (transport, device, index, bench), and adapters to what a program has already (mpi, nccl, cuda,
  * dlpack). */
 #ifndef HEDDLE_HEDDLE_H
 #define HEDDLE_HEDDLE_H

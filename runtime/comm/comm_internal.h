@@ -74,8 +74,8 @@ hd_sharers hd_comm_sharers(const heddle_comm *comm);
 /* Wire peer: not 0 when somebody has given up or died; kernels look at it. */
 const uint64_t *hd_comm_abort_word(const heddle_comm *comm);
 /* Wire peer. Between processes device memory of one rank has another address for each other one, and none until it is
- * mapped. Collective: all that ranks have of hd_device_alloc by now is mapped by all of comm, which it may have been
- * before. Not while kernels wait for other ranks. */
+ * mapped. Collective: all that ranks have of hd_device_alloc and hd_device_hold_all by now is mapped by all of comm,
+ * which it may have been before. Not while kernels wait for other ranks. */
 heddle_status hd_comm_map_devices(heddle_comm *comm);
 /* Address for kernels here of what `rank` calls `memory`; NULL: it is not mapped. */
 void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory);

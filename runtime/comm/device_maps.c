@@ -189,8 +189,9 @@ heddle_status hd_comm_map_devices(heddle_comm *comm)
     if (hd_comm_shares_address_space(comm)) {
         return HEDDLE_OK;
     }
+    const heddle_status mine = hd_device_hold_all(m.device);
     own.number = count_new(&m);
-    HD_TRY(hd_comm_agree_with(comm, HEDDLE_OK, &own));
+    HD_TRY(hd_comm_agree_with(comm, mine, &own));
     for (int r = 0; r < comm->size; r++) {
         m.most = comm->records[r].number > m.most ? comm->records[r].number : m.most;
     }

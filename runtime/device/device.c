@@ -48,7 +48,9 @@ static void free_first(hd_device *device, hd_device_buffer **list)
     hd_device_buffer *buffer = *list;
     *list = buffer->next;
     int is_in_use = device->is_left || (device->is_mapped && buffer->at != NULL);
-    if (device->opened_by == getpid() && !is_in_use) {
+    if (device->opened_by == getpid() && !is_in_use && buffer->is_held) {
+        device->library->let_go(buffer->memory);
+    } else if (device->opened_by == getpid() && !is_in_use) {
         device->library->free(buffer->memory, device->number);
     }
     hd_free(buffer->at);
@@ -71,6 +73,43 @@ out:
     return st;
 }
 
+static int is_held(const hd_device *device, const void *memory)
+{
+    const hd_device_buffer *b = device->buffers;
+    while (b != NULL && (b->memory != memory || !b->is_held)) {
+        b = b->next;
+    }
+    return b != NULL;
+}
+
+static heddle_status note_held(hd_device *device, void *memory, size_t bytes)
+{
+    hd_device_buffer *buffer = NULL;
+    const int is_known = is_held(device, memory);
+    heddle_status st = is_known ? HEDDLE_OK : hd_alloc((void **)&buffer, 1, sizeof *buffer, "memory of a pool");
+    if (buffer == NULL) {
+        device->library->let_go(memory);
+        return st;
+    }
+    *buffer = (hd_device_buffer){.memory = memory, .bytes = bytes, .is_held = 1};
+    push(&device->buffers, buffer);
+    return HEDDLE_OK;
+}
+
+heddle_status hd_device_hold_all(hd_device *device)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    size_t bytes = 0;
+    do {
+        if (device->library->hold != NULL) {
+            device->library->hold(&memory, &bytes, device->number, memory);
+        }
+        st = memory != NULL ? note_held(device, memory, bytes) : HEDDLE_OK;
+    } while (memory != NULL && st == HEDDLE_OK);
+    return st;
+}
+
 void hd_device_leave(hd_device *device)
 {
     device->is_left = 1;
@@ -86,7 +125,7 @@ void hd_device_free(const hd_device *device, void *memory)
 int hd_device_release(hd_device *device, void *memory)
 {
     hd_device_buffer **at = &device->buffers;
-    while (*at != NULL && (*at)->memory != memory) {
+    while (*at != NULL && ((*at)->memory != memory || (*at)->is_held)) {
         at = &(*at)->next;
     }
     hd_device_buffer *buffer = *at;

@@ -10,6 +10,7 @@ typedef struct hd_device_buffer {
     void *memory;
     size_t bytes;
     int is_own;   /* nobody else is given its address */
+    int is_held;  /* the program's, which has it of the library: not allocated here, and let go in the end */
     uint64_t *at; /* shared with other processes: by rank of the user's communicator, where that one has it mapped; 0:
                    * nowhere yet. NULL: it is not shared */
 } hd_device_buffer;
@@ -45,6 +46,8 @@ void hd_device_free(const hd_device *device, void *memory);
 /* Memory of the caller's from now on, for `ranks` places in at, which are 0. */
 heddle_status hd_device_lend(hd_device_buffer **out, hd_device *device, void *memory, size_t bytes, int ranks);
 int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out. What is shared is kept */
+/* What the program has of the library by now is among the buffers, for peers, until the device is closed. */
+heddle_status hd_device_hold_all(hd_device *device);
 /* A page of the host that kernels read and write, zeroed. What was given back is kept for the next one and unpinned in
  * the end, because that waits for all kernels of the device. */
 enum { HD_DEVICE_PAGE_BYTES = 4096 };

@@ -131,8 +131,8 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
                     "(HEDDLE_DEVICE_SYNC=events): every call waits until all ranks have come to it";
     } else if (report.lands) {
         info->why = "wire peer between processes, which had not mapped this dst when a plan was last made "
-                    "(heddle_buffer_alloc before heddle_reshard_create, heddle_comm_lend_peers): they store into the "
-                    "plan's memory, and a copy takes it to dst";
+                    "(heddle_buffer_alloc or heddle_cuda_malloc before heddle_reshard_create, heddle_comm_lend_peers): "
+                    "they store into the plan's memory, and a copy takes it to dst";
     }
 }
 

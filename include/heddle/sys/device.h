@@ -93,10 +93,15 @@ typedef struct heddle_device {
     heddle_status (*reach)(int device, int peer);
     /* Memory of `alloc`, for other processes. All three are NULL in a library whose memory stays in its process. */
     heddle_status (*share)(heddle_device_name *out, void *memory, int device);
-    /* Where kernels of `device` find what another process has shared, until unmap; once for each name. Not while
-     * kernels wait for other ranks: it may wait for them. */
+    /* Where kernels of `device` find what another process has shared, until unmap; once for each name and
+     * communicator. Not while kernels wait for other ranks: it may wait for them. */
     heddle_status (*map)(void **out, const heddle_device_name *name, int device);
     void (*unmap)(void *memory, int device); /* before the memory is freed there */
+    /* Memory that the program has of the library itself (heddle/cuda.h), for `share`: the piece of `device` that lies
+     * next behind `after` (NULL: the first). *memory NULL: there is none. Until let_go, which every hold wants, it is
+     * not given back to the device, whatever the program does. Both are NULL in a library that gives none out. */
+    void (*hold)(void **memory, size_t *bytes, int device, const void *after);
+    void (*let_go)(void *memory);
 } heddle_device;
 
 /* The built-in table of host memory. Static storage. */

@@ -64,5 +64,7 @@ heddle_status hd_cuda_reach(int device, int peer);
 heddle_status hd_cuda_share(heddle_device_name *out, void *memory, int device);
 heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device);
 void hd_cuda_unmap(void *memory, int device);
+void hd_cuda_hold(void **memory, size_t *bytes, int device, const void *after);
+void hd_cuda_let_go(void *memory);
 
 #endif

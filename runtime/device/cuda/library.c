@@ -90,6 +90,8 @@ static const heddle_device cuda = {
     .share = hd_cuda_share,
     .map = hd_cuda_map,
     .unmap = hd_cuda_unmap,
+    .hold = hd_cuda_hold,
+    .let_go = hd_cuda_let_go,
 #endif
 };
 

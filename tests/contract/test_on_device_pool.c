@@ -1,0 +1,399 @@
+/* Memory for frameworks' pools (heddle/cuda.h), found as PyTorch finds it, by the library's path and two names: what it
+ * is, who may free it, and that the wire peer stores to it. */
+#include "own_stream.h"
+#include "time_limit.h"
+
+#include <dlfcn.h>
+#include <heddle/cuda.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { GRAIN = 2 << 20, OFFSET = 4096 }; /* what a piece is a multiple of; where in one a tensor lies */
+
+/* As torch calls them. The runtime's own functions are those that the library is linked to. */
+typedef struct pool_api {
+    device_sim sim; /* its own `handle` is that of the library */
+    void *(*take)(size_t bytes, int device, void *stream);
+    void (*give)(void *memory, size_t bytes, int device, void *stream);
+    int (*error)(void);
+    int (*get_device)(int *device);
+    int (*set_device)(int device);
+} pool_api;
+
+static heddle_status find(void *out, void *handle, const char *name)
+{
+    void *found = dlsym(handle, name);
+    memcpy(out, &found, sizeof found);
+    return found != NULL ? HEDDLE_OK : heddle_set_error(HEDDLE_ERR_INTERNAL, "the library has no %s", name);
+}
+
+static heddle_status pool_get(pool_api *out)
+{
+    heddle_status st = HEDDLE_OK;
+    void *handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_LOCAL);
+    CHECK(handle != NULL);
+    HD_TRY(device_sim_get(&out->sim));
+    HD_TRY(find(&out->take, handle, "heddle_cuda_malloc"));
+    HD_TRY(find(&out->give, handle, "heddle_cuda_free"));
+    HD_TRY(find(&out->error, handle, "cudaPeekAtLastError"));
+    HD_TRY(find(&out->get_device, handle, "cudaGetDevice"));
+    HD_TRY(find(&out->set_device, handle, "cudaSetDevice"));
+out:
+    return st;
+}
+
+/* --- by itself ---------------------------------------------------------------------------------------------------- */
+
+HD_CASE(whole_pieces_or_nothing)
+{
+    pool_api p;
+    int device = -1;
+    HD_OK(pool_get(&p));
+    HD_OK(p.set_device(1));
+    void *one = p.take(1, 0, NULL), *two = p.take(GRAIN + 1, 1, NULL);
+    assert_non_null(one);
+    assert_non_null(two);
+    assert_int_equal(p.sim.device_bytes(), 3 * GRAIN);
+    assert_null(p.take(0, 0, NULL));
+    assert_null(p.take(SIZE_MAX, 0, NULL));
+    assert_null(p.take((size_t)1 << 40, 0, NULL)); /* more than there is */
+    assert_null(p.take(1, 7, NULL));               /* no such device */
+    p.give(NULL, 1, 0, NULL);
+    p.give((char *)one + OFFSET, 1, 0, NULL); /* not from here */
+    assert_int_equal(p.sim.device_bytes(), 3 * GRAIN);
+    p.give(two, GRAIN + 1, 1, NULL);
+    p.give(one, 1, 0, NULL);
+    assert_int_equal(p.sim.device_bytes(), 0);
+    HD_OK(p.error());
+    HD_OK(p.get_device(&device));
+    assert_int_equal(device, 1);
+}
+
+/* A call that fails is no memory, or memory all the same; no more is left than the piece that could not go back. */
+HD_CASE(every_call_can_fail)
+{
+    enum { CALLS = 16 };
+    pool_api p;
+    int device = -1, refused = 0;
+    HD_OK(pool_get(&p));
+    void *other = p.take(1, 0, NULL); /* the device is in use */
+    for (int n = 1; n <= CALLS; n++) {
+        const int64_t before = p.sim.device_bytes();
+        p.sim.fail_at(n, n % 2 == 0 ? 2 : 999);
+        void *memory = p.take(1, 1, NULL);
+        p.sim.fail_at(0, 0);
+        refused += memory == NULL;
+        HD_OK(p.error());
+        HD_OK(p.set_device(0)); /* the call that failed may be the one that sets it back */
+        p.sim.fail_at(n, 999);
+        p.give(memory, 1, 1, NULL);
+        p.sim.fail_at(0, 0);
+        HD_OK(p.error());
+        assert_true(p.sim.device_bytes() - before <= GRAIN);
+        HD_OK(p.set_device(0));
+    }
+    assert_in_range(refused, 3, 6);
+    p.give(other, 1, 0, NULL);
+    HD_OK(p.get_device(&device));
+    assert_int_equal(device, 0);
+}
+
+static void *give_all(void *arg)
+{
+    pool_api p;
+    void **memory = arg;
+    assert_int_equal(pool_get(&p), HEDDLE_OK);
+    for (int i = 0; memory[i] != NULL; i++) {
+        p.give(memory[i], GRAIN, i % 2, NULL);
+    }
+    return NULL;
+}
+
+static void in_another_thread(void **memory)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, give_all, memory), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void *take_and_give(void *arg)
+{
+    const pool_api *p = arg;
+    for (int round = 0; round < 50; round++) {
+        void *a = p->take(GRAIN, 0, NULL), *b = p->take(1, 1, NULL);
+        p->give(a, GRAIN, 0, NULL);
+        p->give(b, 1, 1, NULL);
+    }
+    return NULL;
+}
+
+HD_CASE(any_thread_at_any_time)
+{
+    enum { THREADS = 4 };
+    pool_api p;
+    pthread_t thread[THREADS];
+    void *memory[3] = {NULL};
+    HD_OK(pool_get(&p));
+    memory[0] = p.take(GRAIN, 0, NULL);
+    memory[1] = p.take(GRAIN, 1, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&thread[i], NULL, take_and_give, &p), 0);
+    }
+    in_another_thread(memory);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    }
+    assert_int_equal(p.sim.device_bytes(), 0);
+}
+
+/* Of each mode; a global one forbids cudaMalloc to every thread. */
+HD_CASE(while_a_stream_captures)
+{
+    pool_api p;
+    void *stream = NULL, *graph = NULL;
+    HD_OK(pool_get(&p));
+    HD_OK(p.sim.stream_create(&stream));
+    for (int mode = 0; mode < 3; mode++) {
+        HD_OK(p.sim.capture(stream, mode));
+        void *memory[2] = {p.take(1, 0, stream), NULL}, *mine = p.take(1, 0, stream);
+        assert_non_null(memory[0]);
+        assert_non_null(mine);
+        in_another_thread(memory);
+        p.give(mine, 1, 0, stream);
+        HD_OK(p.error());
+        HD_OK(p.sim.record(stream, &graph)); /* no harm was done */
+        p.sim.graph_free(graph);
+        assert_int_equal(p.sim.device_bytes(), 0);
+    }
+    p.sim.stream_destroy(stream);
+}
+
+/* torch keeps the functions' addresses, and frees when the process ends. */
+HD_CASE(the_library_stays)
+{
+    pool_api p;
+    HD_OK(pool_get(&p));
+    void *memory = p.take(1, 0, NULL);
+    for (int i = 0; i < 8; i++) { /* more often than it was opened */
+        (void)dlclose(p.sim.handle);
+    }
+    p.give(memory, 1, 0, NULL);
+    assert_int_equal(p.sim.device_bytes(), 0);
+}
+
+/* --- the wire peer ------------------------------------------------------------------------------------------------ */
+
+static heddle_status says_why(const heddle_reshard *reshard, const char *wanted)
+{
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_status st = heddle_reshard_get_info(&info, reshard);
+    if (st == HEDDLE_OK && (strcmp(info.wire, "peer") != 0 || strstr(info.why, wanted) == NULL)) {
+        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "wire %s, %s", info.wire, info.why);
+    }
+    return st;
+}
+
+static const char *const direct = "at its place in the peers' memory", *const lands = "into the plan's memory";
+
+/* Rounds of f's plan from and to places within pieces of the pool. */
+static heddle_status into(const device_fixture *f, void *src, void *dst, int round)
+{
+    device_fixture g = *f;
+    g.src = (int32_t *)((char *)src + OFFSET);
+    g.dst = (int32_t *)((char *)dst + GRAIN - sizeof f->got); /* up to its end */
+    return whole(&g, round);
+}
+
+/* What was there when a plan was made is stored to, by all plans; later pieces get a copy. One that was freed is
+ * the next one of its size. */
+HD_RANK_CASE(processes_map_it, "2 shm cuda peer", "2 shm cuda:0 peer")
+{
+    heddle_status st = HEDDLE_OK;
+    pool_api p;
+    device_fixture f = {0}, g = {0};
+    const int device = heddle_comm_device(comm), rank = heddle_comm_rank(comm);
+    void *memory[2] = {NULL, NULL};
+    HD_TRY(pool_get(&p));
+    void *src = p.take(1, device, NULL), *dst = p.take(GRAIN, device, NULL), *late = NULL;
+    CHECK(src != NULL && dst != NULL);
+    HD_TRY(device_set_up(&f, comm, 0));
+    for (int round = 0; round < 3; round++) {
+        HD_TRY(into(&f, src, dst, round));
+        HD_TRY(says_why(f.reshard, direct));
+    }
+    CHECK((late = p.take(GRAIN, device, NULL)) != NULL);
+    HD_TRY(into(&f, src, rank == 0 ? late : dst, 3));
+    HD_TRY(says_why(f.reshard, rank == 0 ? lands : direct));
+    HD_TRY(device_set_up(&g, comm, 0)); /* now it is mapped */
+    HD_TRY(into(&f, src, late, 4));
+    HD_TRY(into(&f, src, dst, 5));
+    HD_TRY(into(&f, src, late, 6));
+    HD_TRY(into(&g, src, late, 7));
+    HD_TRY(says_why(g.reshard, direct));
+
+    const int64_t before = p.sim.device_bytes();
+    heddle_buffer_free(comm, dst); /* not its own: nothing happens */
+    p.give((memory[0] = dst), GRAIN, device, NULL);
+    CHECK(p.sim.device_bytes() == before);
+    void *again = p.take(2 * GRAIN + 1, device, NULL); /* more than what is kept has */
+    CHECK(again != NULL && again != dst && p.sim.device_bytes() == before + 3 * GRAIN);
+    p.give(again, 2 * GRAIN + 1, device, NULL); /* peers know nothing of it */
+    CHECK(p.sim.device_bytes() == before && p.take(1, device, NULL) == dst);
+    HD_TRY(into(&g, src, dst, 8));
+    HD_TRY(says_why(g.reshard, direct));
+    in_another_thread(memory);
+    memory[0] = late;
+    in_another_thread(memory);
+    p.give(src, 1, device, NULL);
+    CHECK(p.sim.device_bytes() == before); /* they end with the communicator */
+    st = heddle_comm_barrier(comm);
+out:
+    device_tear_down(&f);
+    device_tear_down(&g);
+    return st;
+}
+
+typedef struct later {
+    const pool_api *p;
+    _Atomic int is_done;
+} later;
+
+static void *release_later(void *arg)
+{
+    later *l = arg;
+    usleep(50000);
+    atomic_store(&l->is_done, 1);
+    l->p->sim.release();
+    return NULL;
+}
+
+/* Not before what was enqueued with it is done, and not at all where that cannot be known. */
+HD_RANK_CASE(it_is_free_when_its_stream_is, "2 shm cuda:0 peer")
+{
+    heddle_status st = HEDDLE_OK;
+    pool_api p;
+    device_fixture f = {0};
+    void *stream = NULL, *graph = NULL;
+    const int device = heddle_comm_device(comm);
+    HD_TRY(pool_get(&p));
+    HD_TRY(p.sim.stream_create(&stream));
+    void *kept = p.take(1, device, stream), *spent = p.take(1, device, stream);
+    CHECK(kept != NULL && spent != NULL);
+    HD_TRY(device_set_up(&f, comm, 0));
+    HD_TRY(p.sim.capture(stream, 0));
+    p.give(spent, 1, device, stream);
+    HD_TRY(p.sim.record(stream, &graph));
+    void *const other = p.take(1, device, stream);
+    CHECK(other != NULL && other != spent && other != kept);
+    p.give(other, 1, device, stream);
+
+    later l = {.p = &p};
+    pthread_t thread;
+    p.sim.hold(stream);
+    HD_TRY(device_copy(comm, kept, (char *)kept + OFFSET, OFFSET, stream));
+    CHECK(pthread_create(&thread, NULL, release_later, &l) == 0);
+    p.give(kept, 1, device, stream);
+    const int was_done = atomic_load(&l.is_done);
+    pthread_join(thread, NULL);
+    CHECK(was_done && p.take(1, device, stream) == kept);
+    p.give(kept, 1, device, stream);
+    st = heddle_comm_barrier(comm);
+out:
+    if (stream != NULL) {
+        p.sim.graph_free(graph);
+        p.sim.stream_destroy(stream);
+    }
+    device_tear_down(&f);
+    return st;
+}
+
+/* A communicator of its own, whose plans have mapped the piece. */
+static heddle_status opens(heddle_comm **own, device_fixture *f, const heddle_comm *comm, const char *word)
+{
+    heddle_status st = HEDDLE_OK;
+    char key[40];
+    const heddle_comm_options options = device_options("cuda:0", HEDDLE_WIRE_PEER);
+    snprintf(key, sizeof key, "pool-%d-%s", (int)getppid(), word);
+    HD_TRY(heddle_comm_join(own, key, heddle_comm_rank(comm), 2, &options));
+    HD_TRY(device_set_up(f, *own, 0));
+    device_tear_down(f); /* the next plan finds it mapped */
+    st = device_set_up(f, *own, 0);
+out:
+    return st;
+}
+
+static void closes(heddle_comm **own, device_fixture *f)
+{
+    if (*own != NULL) {
+        device_tear_down(f);
+        heddle_comm_destroy(*own);
+        *own = NULL;
+    }
+}
+
+/* Of two communicators that have it mapped the last one lets it go; what is in use outlives both, and is mapped by the
+ * next one. */
+static heddle_status ends_with_the_last(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    pool_api p;
+    heddle_comm *one = NULL, *other = NULL;
+    device_fixture f = {0}, g = {0};
+    (void)arg;
+    HD_TRY(pool_get(&p));
+    void *dst = p.take(1, 0, NULL), *freed = p.take(1, 0, NULL);
+    CHECK(dst != NULL && freed != NULL);
+    HD_TRY(opens(&one, &f, comm, "one"));
+    HD_TRY(opens(&other, &g, comm, "other"));
+    HD_TRY(into(&f, dst, dst, 0));
+    HD_TRY(into(&g, dst, dst, 1));
+    HD_TRY(says_why(f.reshard, direct));
+    HD_TRY(says_why(g.reshard, direct));
+    p.give(freed, 1, 0, NULL);
+    closes(&one, &f);
+    HD_TRY(heddle_comm_barrier(comm));
+    CHECK(p.sim.device_bytes() > 2 * GRAIN);
+    HD_TRY(into(&g, dst, dst, 2));
+    closes(&other, &g);
+    CHECK(p.sim.device_bytes() == GRAIN);
+    HD_TRY(opens(&one, &f, comm, "again"));
+    HD_TRY(into(&f, dst, dst, 3));
+    HD_TRY(says_why(f.reshard, direct));
+    closes(&one, &f);
+    p.give(dst, 1, 0, NULL);
+    CHECK(p.sim.device_bytes() == 0);
+    st = heddle_comm_barrier(comm);
+out:
+    closes(&one, &f);
+    closes(&other, &g);
+    return st;
+}
+
+HD_CASE(communicators_hold_it)
+{
+    HD_OK(heddle_run_ranks_with(2, "shm", NULL, ends_with_the_last, NULL));
+}
+
+HD_RANK_CASE(threads_reach_it, "2 threads cuda peer", "2 threads cuda:0 peer", "2 threads cuda host")
+{
+    heddle_status st = HEDDLE_OK;
+    pool_api p;
+    device_fixture f = {0};
+    const int device = heddle_comm_device(comm);
+    HD_TRY(pool_get(&p));
+    void *src = p.take(GRAIN, device, NULL), *dst = p.take(1, device, NULL);
+    CHECK(src != NULL && dst != NULL);
+    HD_TRY(device_set_up(&f, comm, 0));
+    for (int round = 0; round < 3; round++) {
+        HD_TRY(into(&f, src, dst, round));
+    }
+    HD_TRY(heddle_comm_barrier(comm)); /* cudaFree waits for the other one's kernels */
+    p.give(src, GRAIN, device, NULL);
+    p.give(dst, 1, device, NULL);
+    st = heddle_comm_barrier(comm);
+out:
+    device_tear_down(&f);
+    return st;
+}
