@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from . import _abi
-from .errors import ArgumentError, error_of
+from .errors import ArgumentError, UnsupportedError, error_of
 
 
 def _find() -> str:
@@ -40,6 +40,29 @@ def _load() -> ctypes.CDLL:
 
 
 lib = _load()
+
+
+def module(name: str, what: str) -> str:
+    """The path of libheddle_NAME.so, where libheddle looks for what it loads: in HEDDLE_MODULE_PATH, then beside
+    itself. UnsupportedError, which begins with `what`: it is not there or cannot be loaded. ArgumentError: that is no
+    absolute path."""
+    file = f"libheddle_{name}.so"
+    wanted = os.environ.get("HEDDLE_MODULE_PATH")
+    if wanted and not os.path.isabs(wanted):
+        raise ArgumentError(f"{what}: HEDDLE_MODULE_PATH is '{wanted}', wanted the absolute path of the folder of "
+                            f"{file}")
+    folders = [folder for folder in (wanted, os.path.dirname(os.path.abspath(lib._name))) if folder]
+    for folder in folders:
+        path = os.path.join(folder, file)
+        if not os.path.exists(path):
+            continue
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            raise UnsupportedError(f"{what}: {file} cannot be loaded: {error}") from None
+        return path
+    raise UnsupportedError(f"{what}: there is no {file} in {', '.join(folders)}: build heddle where there is a CUDA "
+                           "toolkit of 12.4 or later, or set HEDDLE_MODULE_PATH to its folder")
 
 
 def last_error() -> str:

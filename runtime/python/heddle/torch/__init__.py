@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .attending import Attend
 from .attention_op import attention, linear_attention
+from .device_pool import mem_pool
 from .gradients import reduce_gradients
 from .modules import Count, Gather, Parallel, Sizes, Split, Switch, parallelize
 from .process_group import from_process_group
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from .dtensor import redistribute
 
 __all__ = ["Attend", "Count", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
-           "from_process_group", "gather", "linear_attention", "parallelize", "redistribute", "reduce_gradients",
-           "split", "switch"]
+           "from_process_group", "gather", "linear_attention", "mem_pool", "parallelize", "redistribute",
+           "reduce_gradients", "split", "switch"]
 
 
 def __getattr__(name: str) -> Any:
