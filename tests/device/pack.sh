@@ -14,7 +14,7 @@ if [ -e "$out" ] && [ ! -e "$out/filled-by-pack.sh" ] && [ -n "$(ls -A "$out")" 
     exit 1
 fi
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,emulator,emulator-nccl}
+mkdir -p "$out"/{bin,lib,cxx,python,emulator,emulator-nccl}
 touch "$out/filled-by-pack.sh"
 
 # Programs and wires are those of ctest, so that there is one list.
@@ -38,10 +38,14 @@ for file in "$out"/bin/* "$out"/lib/*; do
 done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
     case $name in
     libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | libheddle* | libnccl*) ;;
+    libstdc++.so.* | libgcc_s.so.*) cp -L "$path" "$out/cxx/$name" ;; # not for torch, whose own may be newer
     *) cp -L "$path" "$out/lib/$name" ;;
     esac
 done
-strip --strip-unneeded "$out"/bin/* "$out"/lib/* "$out"/emulator*/*
+strip --strip-unneeded "$out"/bin/* "$out"/lib/* "$out"/cxx/* "$out"/emulator*/*
+if [ -e "$build/python/heddle/_abi.py" ]; then
+    tar -C "$build/python" --dereference --exclude='*.so' --exclude=__pycache__ -c heddle | tar -C "$out/python" -x
+fi
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then

@@ -33,7 +33,7 @@ log=$logs/log.txt table=$logs/table.txt
 : >"$log"
 : >"$table"
 their_libraries=${LD_LIBRARY_PATH:-} # of torch, whose compiler's C++ library may be newer than the one packed
-export PATH=$pack/bin:$PATH LD_LIBRARY_PATH=$pack/lib:$their_libraries HEDDLE_MODULE_PATH=$pack/lib
+export PATH=$pack/bin:$PATH LD_LIBRARY_PATH=$pack/lib:$pack/cxx:$their_libraries HEDDLE_MODULE_PATH=$pack/lib
 export CUDA_DEVICE_MAX_CONNECTIONS=32 # docs/gpu.md, "Room on a device"
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null) # of PyTorch's wheels
 LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
@@ -163,6 +163,14 @@ for transport in threads shm; do
         tell 60 "verify on $transport" heddle verify --random $((emulator ? 20 : rounds)) --ranks 4 --transport $transport \
             --device cuda
 done
+
+needs_gpu "pool of torch" &&
+    if [ -d "$pack/python/heddle" ]; then
+        tell 120 "pool of torch" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" PYTHONPATH="$pack/python" \
+            HEDDLE_LIBRARY="$(echo "$pack"/lib/libheddle.so.*)" python3 "$here/tests/device/mem_pool.py"
+    else
+        row "pool of torch" "not here: packed without the Python package"
+    fi
 
 # --- times: percent of the device's own copy of the same bytes in the same process
 bench() { # NAME LINE
