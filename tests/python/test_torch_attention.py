@@ -150,8 +150,8 @@ with heddle.Comm.open() as comm:
             close(ht.linear_attention(*mine, plan), rows(recurrence(q, k, v, [1.0] * 4), comm), 1e-12)
         else:
             refused(heddle.UnsupportedError, "lasp2 is of devices, too", ht.linear_attention, *mine, plan)
-    refused(heddle.UnsupportedError, "ulysses and gather-kv are of devices, too", ht.attention, *mine,
-            comm.attention(problem, "ring"))
+    refused(heddle.UnsupportedError, "ulysses, gather-kv, ring and usp are of devices", ht.attention, *mine,
+            comm.attention(problem, "rsa"))
     heads = comm.attention(f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: h@sp(1 2 1)", "gather-kv", kv_heads=2)
     refused(heddle.UnsupportedError, "wants them cut evenly", ht.attention, *mine, heads)
     refused(heddle.ArgumentError, "in [b, s, h, d], rank", ht.linear_attention, *(x[:1] for x in mine),

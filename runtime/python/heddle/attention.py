@@ -17,6 +17,7 @@ from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import OfThisProcess, numbered
 from .reshard import NUMPY, check_array, numpy_array
+from .turns import Turn, turns_of
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -166,18 +167,20 @@ class _Sharded(OfThisProcess):
 def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, str]]]:
     """The lines there and back of one array of all heads, and of those that go together as one: q, k and v, or k and v
     where they have fewer heads. From rows [b, s, h, d] to heads [b, h, s, d]; key heads are cut evenly, query heads
-    where their key heads are."""
+    where their key heads are. Of usp: along the inner axis of two."""
     _, s, h, _ = plan.line.dims
     shape, mesh, sides = re.split(" on |: ", plan.text)
     cut = re.findall(rf"\b({s}@(\w+)(?:\([^)]*\))?)", sides)
-    if len(cut) != 1 or re.search(rf"\b{h}@", sides):
+    if len(cut) != (2 if plan.method == "usp" else 1) or re.search(rf"\b{h}@", sides):
         return None
-    entry, axis, ranks = cut[0][0], cut[0][1], int(re.findall(rf"\b{cut[0][1]}=(\d+)", mesh)[0])
+    entry, axis = max(cut, key=lambda found: re.findall(r"(\w+)=", mesh).index(found[1]))
+    ranks = int(re.findall(rf"\b{axis}=(\d+)", mesh)[0])
     each, more = divmod(plan.kv_heads, ranks)
 
     def lines(heads: int, together: int) -> Tuple[str, str]:
         lengths = " ".join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))
-        line = _line(plan, heads, together, sides, sides.replace(entry, f"{h}@{axis}({lengths})"))
+        whole = ",".join(f"{h}@{axis}({lengths})" if each == entry else each for each in sides.split(","))
+        line = _line(plan, heads, together, sides, whole)
         return line.text, line.reversed().text
     return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
 
@@ -265,6 +268,20 @@ class Attention(_Sharded):
         #: those of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
         self.to_whole: Optional[Tuple[str, str]] = _to_whole(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
+        self._turns: Optional[List[Turn]] = None
+
+    def turns(self) -> List[Turn]:
+        """Of ring and usp, where k and v are gathered in parts: the parts, and who sees what of them."""
+        if self._turns is None:
+            if self.method != "usp":
+                sides: Optional[str] = re.split(" on |: ", self.text)[2]
+            else:
+                sides = self.to_heads and self.to_heads[0][0].rsplit(" -> ", 1)[1].split(" as ")[0]
+            self._turns = turns_of(self, sides) if sides else None
+        if self._turns is None:
+            raise UnsupportedError(f"{self.text}: {self.method} in parts wants the sequence on neighbouring axes and "
+                                   "every query head where its key head is; usp on two, and whole heads")
+        return self._turns
 
     def _create(self) -> Tuple[int, int]:
         if self.scale == 0:  # which in C stands for 1 / sqrt(width)

@@ -12,6 +12,7 @@ from .eager import is_transformed, tangent_of
 from .linear_states import by_states
 from .pooled import pooled
 from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded
+from .ring_op import ring_attention
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
@@ -32,6 +33,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     head alike. Ranks that get no head wait.
     "gather-kv", where `sdpa` is given or the tensors are a device's, moves k and v so that every rank has all rows of
     them, and calls `sdpa` with its own rows of q, whatever the number of heads.
+    "ring" and, after moving heads as ulysses does, "usp" are torch's operations on a device's tensors: k and v come
+    round in parts as large as a rank's share (heddle/turns.py), each is attended to by the kernel that torch would
+    take, which says how much the part weighs, and gradients go home from part to part.
     Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
     more than `plan.saved_forwards` other forwards runs the forward again.
 
@@ -50,6 +54,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     elif sdpa is not None:
         raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
                             "and local")
+    elif plan.method in ("ring", "usp") and not _is_of_host(q):
+        o = _in_turns(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
@@ -84,15 +90,19 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
     if not _is_of_host(q):
-        others = "lasp2 is" if isinstance(plan, LinearAttention) else "ulysses and gather-kv are"
+        others = "lasp2 is" if isinstance(plan, LinearAttention) else "ulysses, gather-kv, ring and usp are"
         raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, "
                                f"{others} of devices, too")
+    _autograd_only(q, k, v, plan)
+    return torch.ops.heddle.attention(q, k, v, plan.number)[0]
+
+
+def _autograd_only(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
     if any(tangent_of(x) is not None for x in (q, k, v)):
         raise UnsupportedError(f"{plan.text}: method {plan.method} has no forward-mode derivative, ulysses has torch's")
     if is_transformed():
         raise UnsupportedError(f"{plan.text}: method {plan.method} is not seen by transforms of torch.func: ulysses "
                                "is, and torch.autograd sees both")
-    return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 
 
 def _own(plan: Attention) -> Local:
@@ -117,14 +127,30 @@ def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention,
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
     if plan.to_heads is None:
         raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")
+    return _by_heads(q, k, v, plan, lambda q, k, v: sdpa(q, k, v) if q.shape[1] > 0 else _nothing_of(q, k, v))
+
+
+def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, attend: Local) -> torch.Tensor:
+    """Rows of all heads [b, s, h, d] to more rows of some of them [b, h, s, d], and back."""
+    assert plan.to_heads is not None
     (there, back), together = plan.to_heads
     if plan.heads == plan.kv_heads:
         q, k, v = packed([q, k, v], *together, plan.comm).unbind(0)
     else:
         q = resharded(q, there, back, plan.comm)
         k, v = packed([k, v], *together, plan.comm).unbind(0)
-    o = sdpa(q, k, v) if q.shape[1] > 0 else _nothing_of(q, k, v)
-    return resharded(o, back, there, plan.comm)
+    return resharded(attend(q, k, v), back, there, plan.comm)
+
+
+def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> torch.Tensor:
+    _autograd_only(q, k, v, plan)
+    _fit(plan, q, k, v, dtype_of(q, plan.text))
+    if plan.method == "ring":
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return ring_attention(q, k, v, plan).transpose(1, 2)
+    if plan.to_heads is None:
+        raise UnsupportedError(f"{plan.text}: usp of a device wants the sequence on two axes and whole heads")
+    return _by_heads(q, k, v, plan, lambda q, k, v: ring_attention(q, k, v, plan))
 
 
 def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:

@@ -1,0 +1,208 @@
+"""Ring attention by torch's operations, as tensors of a device have it, on tensors of the host."""
+import test_torch_attention
+from ranks import fork
+
+COMMON = test_torch_attention.COMMON + """
+import weakref
+from heddle.torch import attention_op, blocks as kernels, ring_op
+
+attention_op._is_of_host = lambda x: False  # what tensors of a device go by
+
+def part(whole, plan):
+    samples, lo, heads, _ = plan.line.src_slices(plan.comm.rank)
+    each = plan.heads // whole.shape[1]
+    return whole[samples, heads.start // each: heads.stop // each, lo]
+
+def judged(q, k, v, causal, key_lengths, scale):
+    s = k.shape[2]
+    seen = torch.ones(s, s, dtype=torch.bool).tril() if causal else torch.ones(s, s, dtype=torch.bool)
+    seen = seen & (torch.arange(s) < torch.tensor(key_lengths or [s] * k.shape[0])[:, None, None, None])
+    o = F.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=True)
+    return o.masked_fill(~seen.any(3, keepdim=True), 0)
+
+def compare(comm, problem, dtype, within, kv, method="ring", causal=False, key_lengths=None, scale=None):
+    plan = comm.attention(f"f32[{problem}", method, kv_heads=kv, causal=causal, key_lengths=key_lengths, scale=scale)
+    b, s, h, d = plan.line.shape
+    q, k, v, d_o = (draw(i, b, heads, s, d, dtype=dtype) for i, heads in enumerate((h, kv, kv, h)))
+    o, back = stepped(lambda *x: judged(*x, causal, key_lengths, scale), *(x.double() for x in (q, k, v)))
+    wanted = [x.to(dtype) for x in (o, *back(d_o.double()))]
+    mine, back_mine = stepped(lambda *x: ht.attention(*x, plan), *(part(x, plan) for x in (q, k, v)))
+    for a, b in zip([mine, *back_mine(part(d_o, plan))], wanted):
+        close(a, part(b, plan), within)
+"""
+
+
+def kinds_of_problems(tmp_path, ranks):
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    n = comm.size
+    uneven = {1: "(9)", 2: "(9 0)", 3: "(0 7 2)", 4: "(1 0 6 2)"}[n]
+    for dtype, within in ((torch.float64, 1e-12), (torch.float32, 3e-6), (torch.bfloat16, 0.03), (torch.float16, 5e-3)):
+        for kernel, scores in ((None, 0), (kernels.CHUNKS, 1 << 24), (kernels.CHUNKS, 40))[: 3 if within < 1e-5 else 2]:
+            ring_op.kernel_for = (lambda *given: kernel) if kernel else kernels.kernel_for
+            kernels._SCORES_MAX = scores  # 40: some rows at a time
+            compare(comm, f"b=2 s=11 h=3 d=8] on [sp={n}]: s@sp", dtype, within, 3)
+            compare(comm, f"b=2 s=2 h=3 d=8] on [sp={n}]: s@sp", dtype, within, 3, causal=True)
+            compare(comm, f"b=2 s=13 h=6 d=8] on [sp={n}]: s@sp", dtype, within, 2, causal=True)
+            compare(comm, f"b=4 s=9 h=4 d=8] on [sp={n}]: s@sp{uneven}", dtype, within, 2, key_lengths=(9, 4, 4, 0))
+            compare(comm, f"b=3 s=9 h=4 d=8] on [sp={n}]: s@sp{uneven}", dtype, within, 4, causal=True,
+                    key_lengths=(5, 0, 8), scale=0.7)
+    compare(comm, f"b=1 s=300 h=2 d=16] on [sp={n}]: s@sp", torch.float32, 3e-6, 2, causal=True)
+    compare(comm, f"b=1 s=300 h=2 d=16] on [sp={n}]: s@sp", torch.float32, 3e-6, 1)
+    compare(comm, f"b=1 s=5 h=2 d=8] on [sp={n}]: s@sp", torch.float64, 1e-12, 1, scale=0.0)
+print("ok")
+""", ranks)
+
+
+def test_one_rank(tmp_path):
+    kinds_of_problems(tmp_path, 1)
+
+
+def test_two_ranks(tmp_path):
+    kinds_of_problems(tmp_path, 2)
+
+
+def test_three_ranks(tmp_path):
+    kinds_of_problems(tmp_path, 3)
+
+
+def test_four_ranks(tmp_path):
+    kinds_of_problems(tmp_path, 4)
+
+
+def test_two_axes(tmp_path):
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open(mesh="[a=2 b=2]") as comm:
+    mesh = f"on {comm.mesh}"
+    for dtype, within in ((torch.float64, 1e-12), (torch.float32, 3e-6)):
+        for causal in (False, True):
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: s@a,s@b", dtype, within, 3, "usp", causal)
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: s@a(2 9),s@b", dtype, within, 6, "usp", causal, (11, 3))
+            compare(comm, f"b=2 s=11 h=2 d=8] {mesh}: s@a,s@b", dtype, within, 1, "usp", causal)  # ranks without heads
+            compare(comm, f"b=2 s=3 h=2 d=8] {mesh}: s@a,s@b", dtype, within, 2, "usp", causal)
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: s@a,s@b", dtype, within, 2, "ring", causal)
+            compare(comm, f"b=3 s=11 h=6 d=8] {mesh}: b@a,s@b", dtype, within, 2, "ring", causal, (11, 3, 7))
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: s@a(5 6),h@b(4 2)", dtype, within, 3, "ring", causal)
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: h@a,s@b", dtype, within, 6, "ring", causal)
+            compare(comm, f"b=2 s=11 h=6 d=8] {mesh}: b@b", dtype, within, 2, "ring", causal)  # whole sequences
+    x = torch.zeros(2, 2, 11, 8)
+    split = comm.attention(f"f32[b=2 s=22 h=4 d=8] {mesh}: s@a,h@b", "ring", kv_heads=1)
+    refused(heddle.UnsupportedError, "every query head where its key head is", split.turns)
+    refused(heddle.UnsupportedError, "wants the sequence on two axes", ht.attention, *[x] * 3,
+            comm.attention(f"f32[b=2 s=22 h=2 d=8] {mesh}: s@a", "usp"))
+    for method in ("ring", "usp"):
+        apart = comm.attention("f32[b=2 s=44 h=4 d=8] on [a=2 x=1 b=2]: s@a,s@b", method)
+        assert method == "usp" and apart.turns() or method == "ring"
+        if method == "ring":
+            refused(heddle.UnsupportedError, "neighbouring axes", apart.turns)
+print("ok")
+""", 4)
+
+
+def test_what_a_rank_holds_and_sends(tmp_path):
+    fork(tmp_path, COMMON + """
+n, b, s, h, d = 4, 2, 64, 4, 8
+alive, most, gathered = 0, 0, set()
+
+def watched(move):
+    def call(*given):  # memory that says when it is let go of
+        global alive, most
+        array = move(*given).numpy().copy()
+        alive, most = alive + array.nbytes, max(most, alive + array.nbytes)
+        gathered.add(array.shape)
+        def gone(nbytes=array.nbytes):
+            global alive
+            alive -= nbytes
+        weakref.finalize(array, gone)
+        return torch.from_numpy(array)
+    return call
+
+def sent(comm):
+    return sum(plan.info().measured_bytes_sent for plan in comm._plans.values())
+
+with heddle.Comm.open() as comm:
+    ring_op._reshard_packed = watched(ring_op._reshard_packed)
+    block = 2 * b * (s // n) * h * d  # elements of k and v
+    for causal in (False, True):
+        plan = comm.attention(f"f32[b={b} s={s} h={h} d={d}] on [sp={n}]: s@sp", "ring", causal=causal)
+        q = rows(draw(1, b, h, s, d, dtype=torch.float32), comm)
+        before = sent(comm)
+        o, back = stepped(lambda *x: ht.attention(*x, plan), q, q, q)
+        assert most == block * 4 and gathered == {(2, b, h, s // n, d)}, (most, block, gathered)
+        assert sent(comm) - before == (n - 1) * block * 4  # those of a ring of blocks
+        back(o)
+        assert most == block * 4 and alive == 0
+        assert sent(comm) - before == 3 * (n - 1) * block * 4
+    assert len(comm._plans) == 2  # all turns of even blocks are of one line, there and back
+print("ok")
+""", 4)
+
+
+def test_layers_compiled_checkpointed_refused(tmp_path):
+    fork(tmp_path, COMMON + """
+from torch.utils.checkpoint import checkpoint
+
+with heddle.Comm.open() as comm:
+    plan = comm.attention("f64[b=1 s=7 h=4 d=8] on [sp=2]: s@sp", "ring", causal=True)
+    x, d_o = draw(1, 1, 4, 7, 8), draw(2, 1, 4, 7, 8)
+
+    def layers(x, attend):
+        for turn in range(3):
+            x = x + attend(x, x.cos(), x.sin() * 0.5)
+        return x
+    def sharded(x):
+        return layers(x, lambda q, k, v: ht.attention(q, k, v, plan))
+    y, back = stepped(lambda x: layers(x, lambda *x: F.scaled_dot_product_attention(*x, is_causal=True)), x)
+    (dx,) = back(d_o)
+    for call in (sharded, torch.compile(sharded, fullgraph=True, backend="aot_eager"),
+                 lambda x: checkpoint(sharded, x, use_reentrant=False)):
+        mine, back_mine = stepped(call, rows(x, comm))
+        close(mine, rows(y, comm), 1e-12)
+        close(back_mine(rows(d_o, comm))[0], rows(dx, comm), 1e-12)
+    q = rows(x, comm).clone().requires_grad_()
+    (dx,) = torch.autograd.grad((ht.attention(q, q, q, plan) ** 2).sum(), q, create_graph=True)
+    refused(heddle.UnsupportedError, "once only", torch.autograd.grad, dx.sum(), q)
+    refused(heddle.UnsupportedError, "forward-mode", torch.func.jvp, lambda x: ht.attention(x, x, x, plan),
+            (rows(x, comm),), (rows(x, comm),))
+    refused(heddle.UnsupportedError, "torch.func", torch.func.vmap(lambda x: ht.attention(x, x, x, plan)),
+            rows(x, comm)[None])
+    refused(heddle.ArgumentError, "sdpa is for ulysses", ht.attention, q, q, q, plan, sdpa=F.relu)
+    refused(heddle.ArgumentError, "rank", ht.attention, q, q[:, :2], q, plan)
+    refused(heddle.ArgumentError, "x is of torch.complex64", ht.attention, *[q.to(torch.complex64)] * 3, plan)
+    with torch.no_grad():
+        kept = ht.attention(*[q.transpose(1, 2)] * 3, plan, heads_first=False).transpose(1, 2)
+    assert not kept.requires_grad and torch.equal(kept, ht.attention(q, q, q, plan))
+print("ok")
+""", 2)
+
+
+def test_one_rank_has_another_shape(tmp_path):
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    def attend(length, less):
+        x = rows(draw(1, 2, 2, length, 8), comm)[:, :, less:]
+        ht.attention(x, x, x, comm.attention(f"f64[b=2 s={length} h=2 d=8] on [sp=3]: s@sp", "ring"))
+    refused(heddle.MismatchError, "rank 1", attend, 12 if comm.rank == 1 else 9, 0)
+    attend(9, 0)  # whose communicator stays usable
+    if comm.rank == 1:
+        refused(heddle.ArgumentError, "rank 1 wants", attend, 9, 1)
+    else:
+        refused(heddle.PeerError, "rank 1", attend, 9, 0)  # it has left
+print("ok")
+""", 3)
+
+
+def test_kernels_of_cuda_have_these_arguments(tmp_path):
+    fork(tmp_path, COMMON + """
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+with FakeTensorMode():  # shapes and arguments alone
+    for kernel, dtype in ((kernels.FLASH, torch.bfloat16), (kernels.EFFICIENT, torch.float32)):
+        for keys, causal in ((9, False), (5, True)):
+            q, k = (torch.empty(2, 3, length, 64, dtype=dtype, device="cuda") for length in (5, keys))
+            o, lse = kernel.forward(q, k, k, causal, 0.1)
+            assert o.shape == q.shape and o.dtype == dtype and lse.shape == (2, 3, 5) and lse.dtype == torch.float32
+            grads = kernel.backward(o, q, k, k, o, lse, causal, 0.1)
+            assert [x.shape for x in grads] == [q.shape, k.shape, k.shape] and len(grads) == 3
+print("ok")
+""", 1)
