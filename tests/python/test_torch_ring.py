@@ -166,6 +166,13 @@ with heddle.Comm.open() as comm:
             (rows(x, comm),), (rows(x, comm),))
     refused(heddle.UnsupportedError, "torch.func", torch.func.vmap(lambda x: ht.attention(x, x, x, plan)),
             rows(x, comm)[None])
+    one = torch.tensor(0.5, dtype=torch.float64).expand(q.shape)  # all strides are zero, and those of its gradient
+    o = ht.attention(q, one, one, plan)
+    close(o, one, 1e-12)
+    o.sum().backward()
+    close(q.grad, torch.zeros_like(q), 1e-12)
+    turned = q.detach().mT.contiguous().mT  # whose last dim is not the nearest in memory
+    assert torch.equal(ht.attention(turned, turned, turned, plan), ht.attention(q, q, q, plan))
     refused(heddle.ArgumentError, "sdpa is for ulysses", ht.attention, q, q, q, plan, sdpa=F.relu)
     refused(heddle.ArgumentError, "rank", ht.attention, q, q[:, :2], q, plan)
     refused(heddle.ArgumentError, "x is of torch.complex64", ht.attention, *[q.to(torch.complex64)] * 3, plan)

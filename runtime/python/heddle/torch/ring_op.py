@@ -60,7 +60,7 @@ def _rounds(plan: Attention, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple
     """Turns, with the keys and values that are here in each. Who lets go of these before the next has one turn's."""
     for turn in plan.turns():
         if turn.lines is None:
-            yield turn, k, v
+            yield (turn, *(x if x.stride(3) == 1 else x.contiguous() for x in (k, v)))
         else:
             parts: List[torch.Tensor] = [x[:, :, turn.own] for x in (k, v)]
             yield (turn, *_reshard_packed(parts, *turn.lines, plan.comm.number).unbind(0))
