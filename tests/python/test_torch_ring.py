@@ -213,3 +213,43 @@ with FakeTensorMode():  # shapes and arguments alone
             assert [x.shape for x in grads] == [q.shape, k.shape, k.shape] and len(grads) == 3
 print("ok")
 """, 1)
+
+
+def test_states_of_linear_attention(tmp_path):
+    fork(tmp_path, COMMON + """
+def recurrence(q, k, v, decay, both):
+    distance = (torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])).double()
+    decay = torch.tensor(decay, dtype=torch.float64)[:, None, None]
+    weights = decay ** distance.abs() if both else torch.where(distance >= 0, decay ** distance.clamp(min=0), 0.0)
+    return torch.einsum("bhid,bhjd,hij,bhje->bhie", q, k, weights, v)
+
+def compare(comm, problem, method, both, decay, compiled=False):
+    plan = comm.linear_attention(f"f64[{problem}", method, decay=decay, dv=6, bidirectional=both)
+    b, s, h, d = plan.line.shape
+    q, k, v, d_o = (draw(i, b, h, s, width) for i, width in enumerate((d, d, 6, 6)))
+    o, back = stepped(lambda *x: recurrence(*x, decay, both), q, k, v)
+    samples, lo, heads, _ = plan.line.src_slices(comm.rank)
+    call = lambda *x: ht.linear_attention(*x, plan)
+    mine, back_mine = stepped(torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call,
+                              *(x[samples, heads, lo] for x in (q, k, v)))
+    for a, whole in zip([mine, *back_mine(d_o[samples, heads, lo])], [o, *back(d_o)]):
+        close(a, whole[samples, heads, lo], 1e-12)
+    return plan
+
+with heddle.Comm.open(mesh="[a=3 b=2]") as comm:
+    for method in ("lasp", "scan"):
+        for both in (False, True):
+            compare(comm, "b=2 s=23 h=2 d=4] on [sp=6]: s@sp", method, both, [0.9, 1.0], not both)
+            compare(comm, "b=1 s=23 h=2 d=4] on [sp=6]: s@sp(0 4 0 0 18 1)", method, both, [0.9, 0.3])
+            compare(comm, f"b=2 s=23 h=2 d=4] on {comm.mesh}: s@a,s@b", method, both, [0.9, 1.0])
+            compare(comm, f"b=2 s=23 h=2 d=4] on {comm.mesh}: s@a,b@b", method, both, [0.9, 1.0])
+            compare(comm, f"b=2 s=2 h=2 d=4] on {comm.mesh}: h@b,s@a", method, both, [0.9, 0.7])
+            plan = compare(comm, f"b=2 s=5 h=2 d=4] on {comm.mesh}: b@b", method, both, [0.9, 0.7])  # whole sequences
+        plan = comm.linear_attention("f64[b=1 s=12 h=2 d=4] on [sp=6]: s@sp", method)
+        x = draw(1, 1, 2, 2, 4)
+        refused(heddle.UnsupportedError, "forward-mode", torch.func.jvp, lambda x: ht.linear_attention(x, x, x, plan),
+                (x,), (x,))
+        apart = comm.linear_attention("f64[b=1 s=12 h=2 d=4] on [a=3 x=1 b=2]: s@a,s@b", method)
+        refused(heddle.UnsupportedError, "neighbouring axes", ht.linear_attention, x, x, x, apart)
+print("ok")
+""", 6)

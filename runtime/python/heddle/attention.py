@@ -17,7 +17,7 @@ from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import OfThisProcess, numbered
 from .reshard import NUMPY, check_array, numpy_array
-from .turns import Turn, turns_of
+from .turns import Turn, axes_of, flat, turns_of
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -222,6 +222,23 @@ class States:
         #: rows between this block and each that lies before it, or behind it; -1: it does not
         self.before = [rows[mine].start - rows[i].stop if i < mine else -1 for i in range(blocks)]
         self.behind = [rows[i].start - rows[mine].stop if i > mine else -1 for i in range(blocks)]
+        #: of this block in their order, and what each has of them
+        self.place, self.rows = mine, [rows[i].stop - rows[i].start for i in range(blocks)]
+        axes = axes_of(mesh)
+        around = [name for name, _ in axes if f"{s}@{name}" in cut]
+        others = [entry for entry in cut if not entry.startswith(f"{s}@")]
+        self._parts = (line.dtype, f"{b}={extents[b]} {h}={extents[h]} {d}={extents[d]} {e}={plan.dv}",
+                       flat(axes, around), f"{s}@{around[0]}", others)
+
+    def shift(self, by: int, places: Sequence[int]) -> str:
+        """The line by which these places' [1, b, h, dk, dv] go to those so far behind, or before where `by` is less
+        than zero; others have and get [0, ...]."""
+        dtype, state, mesh, cut, others = self._parts
+        if mesh is None:
+            raise UnsupportedError(f"states on {self.lines[0]}: one by one they want the sequence on neighbouring axes")
+        sides = (",".join([f"{cut}({' '.join(str(int(i in held)) for i in range(len(self.rows)))})", *others])
+                 for held in (list(places), [place + by for place in places]))
+        return f"{dtype}[{cut.split('@')[0]}={len(places)} {state}] on {mesh}: {' -> '.join(sides)}"
 
 
 def _line(plan: "Attention", heads: int, together: int, rows: str, whole: str) -> Line:

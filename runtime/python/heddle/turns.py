@@ -40,20 +40,24 @@ def turns_of(plan: "Attention", sides: str) -> Optional[List[Turn]]:
     are cut between those of one key head."""
     b, s, h, _ = plan.line.dims
     shape, mesh, _ = re.split(" on |: ", plan.text)
-    axes = [(name, int(size)) for name, size in re.findall(r"(\w+)=(\d+)", mesh)]
+    axes = axes_of(mesh)
     entries = re.findall(r"(\w+)@(\w+)(\([^)]*\))?", sides)
     line = Line(f"{shape} on {mesh}: {sides} -> *")
     around = [name for name, _ in axes if (s, name) in ((dim, axis) for dim, axis, _ in entries)]
-    flat = _flat(axes, around)
+    mesh_of_ring = flat(axes, around)
     others = _of_key_heads(plan, line, axes, [entry for entry in entries if entry[0] != s])
-    if flat is None or others is None:
+    if mesh_of_ring is None or others is None:
         return None
     blocks = [line.src_slices(rank)[1] for rank in _members(axes, around, plan.comm.rank)]
-    return list(_turns(plan, blocks, line.src_slices(plan.comm.rank), _writer(plan, flat, around, others)))
+    return list(_turns(plan, blocks, line.src_slices(plan.comm.rank), _writer(plan, mesh_of_ring, around, others)))
 
 
-def _flat(axes: Sequence[Tuple[str, int]], around: Sequence[str]) -> Optional[str]:
-    """The mesh with all axes of the ring as one."""
+def axes_of(mesh: str) -> List[Tuple[str, int]]:
+    return [(name, int(size)) for name, size in re.findall(r"(\w+)=(\d+)", mesh)]
+
+
+def flat(axes: Sequence[Tuple[str, int]], around: Sequence[str]) -> Optional[str]:
+    """The mesh with all axes of the ring as one, named as the first; None: they are no neighbours."""
     places = [at for at, (name, _) in enumerate(axes) if name in around]
     if places and places[-1] - places[0] >= len(places):
         return None

@@ -69,7 +69,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if not _is_of_host(q) and plan.method in ("lasp2", "local"):
+    if not _is_of_host(q):
+        if plan.method in ("lasp", "scan"):
+            _autograd_only(q, k, v, plan)
         _fit(plan, q, k, v, dtype_of(q, plan.text))
         o = by_states(q, k, v, plan)
     else:
@@ -90,9 +92,8 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
     if not _is_of_host(q):
-        others = "lasp2 is" if isinstance(plan, LinearAttention) else "ulysses, gather-kv, ring and usp are"
         raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, "
-                               f"{others} of devices, too")
+                               "ulysses, gather-kv, ring and usp are of devices, too")
     _autograd_only(q, k, v, plan)
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 

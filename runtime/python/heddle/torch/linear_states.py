@@ -1,15 +1,20 @@
-"""Linear attention by torch's own operations and gathered states (LASP-2): of tensors that the library's is not for.
+"""Linear attention by torch's own operations and states that are gathered (lasp2), go from rank to rank (lasp) or are
+added up over twice as many ranks in every step (scan): of tensors that the library's is not for.
 
 A state, g^(last - j) k_j v_j added up over a rank's rows j, is all that others know of them. Rows are worked on in
 chunks: within one by their products with one another, beyond it by states."""
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, Sequence, Tuple
 
 import torch
 
 from ..attention import LinearAttention
-from .reshard import resharded
+from ..numbered import by_number
+from .reshard import _reshard, _save, keep_order, resharded
+
+_ops = torch.library.Library("heddle", "FRAGMENT")
+_ops.define("states_along(Tensor state, int plan, bool up) -> Tensor")
 
 _CHUNK = 64  #: rows
 
@@ -47,21 +52,88 @@ def by_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAtt
     o = _own_rows(q, k, v, decay, plan.bidirectional)
     if plan.states is not None:
         rows = torch.arange(q.shape[2], device=q.device)
-        o = o + _other_rows(q, k, v, decay, rows.flip(0), rows + 1, known["before"], plan)
+        o = o + _other_rows(q, k, v, decay, rows.flip(0), rows + 1, known["before"], plan, True)
         if plan.bidirectional:
-            o = o + _other_rows(q, k, v, decay, rows, rows.flip(0) + 1, known["behind"], plan)
+            o = o + _other_rows(q, k, v, decay, rows, rows.flip(0) + 1, known["behind"], plan, False)
     return o.to(dtype).transpose(1, 2)
 
 
 def _other_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: _Decay, here: torch.Tensor,
-                there: torch.Tensor, between: torch.Tensor, plan: LinearAttention) -> torch.Tensor:
-    """What rows see of other blocks on one side. `here`: how far each is from the end that those on the other side see,
-    `there`: from the end of the next block on this side, `between`: from there on to every block."""
+                there: torch.Tensor, between: torch.Tensor, plan: LinearAttention, up: bool) -> torch.Tensor:
+    """What rows see of other blocks on one side: of those before, where states go `up`. `here`: how far each is from
+    the end that those on the other side see, `there`: from the end of the next block on this side, `between`: from
+    there on to every block."""
     assert plan.states is not None
     state = (k * decay.to_the(here)[..., None]).transpose(2, 3) @ v
-    states = resharded(state[None].contiguous(), *plan.states.lines, plan.comm)
-    weights = decay.to_the(between)
-    return (q * decay.to_the(there)[..., None]) @ torch.einsum("hr,rbhde->bhde", weights, states)
+    if plan.method in ("lasp", "scan"):
+        state = torch.ops.heddle.states_along(state, plan.number, up)
+    else:
+        states = resharded(state[None].contiguous(), *plan.states.lines, plan.comm)
+        state = torch.einsum("hr,rbhde->bhde", decay.to_the(between), states)
+    return (q * decay.to_the(there)[..., None]) @ state
+
+
+def _along(state: torch.Tensor, plan: int, up: bool) -> torch.Tensor:
+    """What all blocks before this one (behind it, where not `up`) have come to at its edge. Its transpose is the same
+    the other way."""
+    made = by_number(plan)
+    return (_one_by_one if made.method == "lasp" else _by_doubling)(state, made, 1 if up else -1)
+
+
+def _one_by_one(state: torch.Tensor, plan: LinearAttention, way: int) -> torch.Tensor:
+    assert plan.states is not None
+    found, order = torch.zeros_like(state), range(len(plan.states.rows))[::way]
+    for place in order[:-1]:
+        mine = state + _faded(found, plan, [plan.states.place])
+        found = found + _shifted(mine, plan, way, [place]).sum(0)
+    return found
+
+
+def _by_doubling(state: torch.Tensor, plan: LinearAttention, way: int) -> torch.Tensor:
+    assert plan.states is not None
+    places, place, reach, mine = len(plan.states.rows), plan.states.place, 1, state
+    while reach < places:  # mine: of this many blocks up to this one
+        got = _shifted(mine, plan, reach * way, _places(places, reach * way))
+        if got.shape[0]:
+            mine = mine + _faded(got[0], plan, range(place, place - reach * way, -way))
+        reach *= 2
+    return _shifted(mine, plan, way, _places(places, way)).sum(0)
+
+
+def _places(places: int, by: int) -> Sequence[int]:
+    """That have one so far behind."""
+    return range(max(-by, 0), places - max(by, 0))
+
+
+def _faded(state: torch.Tensor, plan: LinearAttention, blocks: Sequence[int]) -> torch.Tensor:
+    assert plan.states is not None
+    decay = _known(plan, state.device)["decay"] ** sum(plan.states.rows[place] for place in blocks)
+    return state * decay.to(state.dtype)[:, None, None]
+
+
+def _shifted(state: torch.Tensor, plan: LinearAttention, by: int, places: Sequence[int]) -> torch.Tensor:
+    """[1, b, h, dk, dv], of who is so far before; [0, ...]: of nobody"""
+    assert plan.states is not None
+    held = state[None] if plan.states.place in places else state.new_empty((0, *state.shape))
+    return _reshard(held, plan.states.shift(by, places), plan.comm)
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    _, ctx.plan, ctx.up = inputs
+    ctx.held = by_number(ctx.plan)  # as long as this graph is there
+    _save(ctx)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    ctx.saved_tensors
+    return torch.ops.heddle.states_along(gradient, ctx.plan, not ctx.up), None, None
+
+
+for _device in ("CPU", "CUDA"):
+    _ops.impl("states_along", _along, _device)
+torch.library.register_fake("heddle::states_along", lambda state, plan, up: state.new_empty(state.shape), lib=_ops)
+torch.library.register_autograd("heddle::states_along", _backward, setup_context=_setup, lib=_ops)
+keep_order(torch.ops.heddle.states_along)
 
 
 def _own_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: _Decay,
