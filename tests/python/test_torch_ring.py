@@ -183,6 +183,39 @@ print("ok")
 """, 2)
 
 
+def test_a_model(tmp_path):
+    fork(tmp_path, COMMON + """
+import copy
+from heddle.torch import Attend, Gather, Split, parallelize, reduce_gradients
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(12, 36, dtype=torch.float64)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(2, (3, 2, 6)).permute(2, 0, 3, 1, 4)
+        return x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+with heddle.Comm.open() as comm:
+    for s in (7, 2):  # a rank without rows
+        torch.manual_seed(0)
+        alone = torch.nn.Sequential(Layer(), Layer(), torch.nn.Linear(12, 3, dtype=torch.float64))
+        together = copy.deepcopy(alone)
+        parallelize(together, {"0": Split("x", "b s c", "s"), "[01]": Attend("s", "ring"),
+                               "2": Gather("output", "b s o", "s")}, comm)
+        x = draw(1, 2, s, 12)
+        wanted, got = alone(x), together(x)
+        close(got, wanted, 1e-12)
+        (wanted ** 2).sum().backward()
+        (got ** 2).sum().backward()
+        reduce_gradients(together.parameters(), sum_over=comm)
+        for a, b in zip(together.parameters(), alone.parameters()):
+            close(a.grad, b.grad, 1e-12)
+print("ok")
+""", 3)
+
+
 def test_one_rank_has_another_shape(tmp_path):
     fork(tmp_path, COMMON + """
 with heddle.Comm.open() as comm:
@@ -211,6 +244,8 @@ with FakeTensorMode():  # shapes and arguments alone
             assert o.shape == q.shape and o.dtype == dtype and lse.shape == (2, 3, 5) and lse.dtype == torch.float32
             grads = kernel.backward(o, q, k, k, o, lse, causal, 0.1)
             assert [x.shape for x in grads] == [q.shape, k.shape, k.shape] and len(grads) == 3
+q = torch.empty(2, 3, 5, 64, device="meta")
+assert kernels.kernel_for(q, q, q) in (kernels.FLASH, kernels.EFFICIENT, kernels.CHUNKS)
 print("ok")
 """, 1)
 
