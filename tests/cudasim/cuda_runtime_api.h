@@ -5,6 +5,7 @@
  * What there is:
  *   devices   GetDeviceCount GetDevice SetDevice GetDeviceProperties DeviceGetAttribute DeviceGetPCIBusId MemGetInfo
  *             DeviceSynchronize DeviceCanAccessPeer DeviceEnablePeerAccess DriverGetVersion RuntimeGetVersion
+ *             GetDriverEntryPointByVersion (cuda.h)
  *   errors    GetLastError PeekAtLastError GetErrorName GetErrorString
  *   memory    Malloc Free HostAlloc FreeHost HostRegister HostUnregister HostGetDevicePointer PointerGetAttributes
  *             Memcpy MemcpyAsync Memcpy2DAsync Memset MemsetAsync
@@ -83,6 +84,12 @@ enum {
     cudaHostRegisterPortable = 1,
     cudaHostRegisterMapped = 2,
     cudaIpcMemLazyEnablePeerAccess = 1,
+    cudaEnableDefault = 0,
+};
+
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1,
 };
 
 enum cudaMemcpyKind {
@@ -157,6 +164,8 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned int version,
+                                             unsigned long long flags, enum cudaDriverEntryPointQueryResult *result);
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);

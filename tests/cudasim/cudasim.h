@@ -31,6 +31,12 @@ HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
 HD_SIM_EXPORT int64_t hd_sim_calls(void);
 /* Bytes of device memory that are out, all devices together. */
 HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
+/* Contexts of a device in this process, some 500 MB of it each where it is real. */
+HD_SIM_EXPORT int hd_sim_contexts(int device);
+/* One beside the primary one, pushed on the calling thread's stack as by cuCtxCreate, whose form depends on CUDA's
+ * version; the end of it, where it is current or nowhere on a stack. NULL: no memory. */
+HD_SIM_EXPORT void *hd_sim_context_create(int device);
+HD_SIM_EXPORT void hd_sim_context_destroy(void *context);
 /* Kernels that ran. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.

@@ -13,7 +13,6 @@ static pid_t owner;
 static _Atomic int64_t calls, fail_at;
 static _Atomic int fail_with;
 
-static _Thread_local int current;
 static _Thread_local cudaError_t last_error;
 
 void hd_sim_fail_at(int64_t n, int error)
@@ -81,16 +80,6 @@ cudaError_t hd_sim_result(cudaError_t error)
     return error;
 }
 
-int hd_sim_device(void)
-{
-    return current;
-}
-
-int hd_sim_devices(void)
-{
-    return devices;
-}
-
 int hd_sim_connections(void)
 {
     return connections;
@@ -101,7 +90,7 @@ int64_t hd_sim_memory_bytes(void)
     return memory_bytes;
 }
 
-static int is_device(int device)
+int hd_sim_is_device(int device)
 {
     return device >= 0 && device < devices;
 }
@@ -109,32 +98,15 @@ static int is_device(int device)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 0;
-    HD_SIM_CALL();
+    HD_SIM_QUESTION();
     *count = devices;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *device)
-{
-    HD_SIM_CALL();
-    *device = current;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    HD_SIM_CALL();
-    if (!is_device(device)) {
-        return hd_sim_result(cudaErrorInvalidDevice);
-    }
-    current = device;
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
 {
-    HD_SIM_CALL();
-    if (!is_device(device)) {
+    HD_SIM_QUESTION();
+    if (!hd_sim_is_device(device)) {
         return hd_sim_result(cudaErrorInvalidDevice);
     }
     memset(out, 0, sizeof *out);
@@ -148,8 +120,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int device)
 {
-    HD_SIM_CALL();
-    if (!is_device(device)) {
+    HD_SIM_QUESTION();
+    if (!hd_sim_is_device(device)) {
         return hd_sim_result(cudaErrorInvalidDevice);
     }
     switch (what) {
@@ -176,7 +148,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
 {
     HD_SIM_CALL();
-    if (!is_device(device)) {
+    if (!hd_sim_is_device(device)) {
         return hd_sim_result(cudaErrorInvalidDevice);
     }
     return hd_sim_result(snprintf(id, (size_t)bytes, "0000:%02x:00.0", device + 1) < bytes ? cudaSuccess
@@ -195,7 +167,7 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     HD_SIM_CALL_OUTSIDE_CAPTURE();
     hd_sim_lock();
-    hd_sim_finish_device(current);
+    hd_sim_finish_device(hd_sim_device());
     hd_sim_unlock();
     return cudaSuccess;
 }
@@ -203,27 +175,30 @@ cudaError_t cudaDeviceSynchronize(void)
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
     HD_SIM_CALL();
-    if (!is_device(device) || !is_device(peer)) {
+    if (!hd_sim_is_device(device) || !hd_sim_is_device(peer)) {
         return hd_sim_result(cudaErrorInvalidDevice);
     }
     *can = device != peer;
     return cudaSuccess;
 }
 
+/* It makes the peer's context, too. */
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 {
     static _Atomic unsigned enabled[HD_SIM_MAX_DEVICES];
     HD_SIM_CALL();
-    if (flags != 0 || !is_device(peer) || peer == current) {
+    const int device = hd_sim_device();
+    if (flags != 0 || !hd_sim_is_device(peer) || peer == device) {
         return hd_sim_result(flags != 0 ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
     }
-    unsigned before = atomic_fetch_or(&enabled[current], 1u << peer);
+    (void)hd_sim_primary(peer);
+    unsigned before = atomic_fetch_or(&enabled[device], 1u << peer);
     return hd_sim_result((before >> peer & 1u) != 0 ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 
 static cudaError_t version(int *out)
 {
-    HD_SIM_CALL();
+    HD_SIM_QUESTION();
     *out = CUDART_VERSION;
     return cudaSuccess;
 }

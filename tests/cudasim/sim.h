@@ -7,6 +7,7 @@
 #ifndef HD_CUDASIM_INTERNAL_H
 #define HD_CUDASIM_INTERNAL_H
 
+#include "cuda.h"
 #include "cuda_runtime_api.h"
 #include "cudasim.h"
 #include "lang_cpu.h"
@@ -35,10 +36,16 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
 
 /* --- device.c */
 
-/* The beginning of every call: set up, counted, made to fail. Not for error queries. */
-#define HD_SIM_CALL()                                                                                                  \
+/* The beginning of every call: set up, counted, made to fail; by then the thread has a context. Not for error queries.
+ */
+#define HD_SIM_CALL() HD_SIM_BEGIN(hd_sim_begin_in_context())
+
+/* Of those for which CUDA needs no context, and makes none. */
+#define HD_SIM_QUESTION() HD_SIM_BEGIN(hd_sim_begin())
+
+#define HD_SIM_BEGIN(begin)                                                                                            \
     do {                                                                                                               \
-        cudaError_t early = hd_sim_begin();                                                                            \
+        cudaError_t early = (begin);                                                                                   \
         if (early != cudaSuccess) {                                                                                    \
             return early;                                                                                              \
         }                                                                                                              \
@@ -56,10 +63,15 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
 cudaError_t hd_sim_begin(void);
 /* Remembers it for cudaGetLastError. */
 cudaError_t hd_sim_result(cudaError_t error);
-int hd_sim_device(void);
-int hd_sim_devices(void);
+int hd_sim_is_device(int device);
 int64_t hd_sim_memory_bytes(void);
 int hd_sim_connections(void); /* of every device; 0: one for every stream */
+
+/* --- context.c */
+
+cudaError_t hd_sim_begin_in_context(void);
+int hd_sim_device(void);              /* the calling thread's current one */
+CUcontext hd_sim_primary(int device); /* made, if it was not */
 
 /* --- memory.c */
 

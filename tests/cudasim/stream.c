@@ -347,7 +347,7 @@ static void note_blocks(int blocks)
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes)
 {
-    if (hd_sim_begin() != cudaSuccess) {
+    if (hd_sim_begin_in_context() != cudaSuccess) {
         return;
     }
     if (blocks == 0 || threads == 0 || threads > 1024) {

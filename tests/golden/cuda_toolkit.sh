@@ -48,19 +48,20 @@ fi
 # --- the headers of the emulator and of the fake NCCL: every constant, and every function, in both
 include=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include
 compare() { # header, where the real one lies
-    local header=$1 name=${1##*/}
+    local header=$1 name=${1##*/} newer=cudaGetDriverEntryPointByVersion # than CUDA 12.4
+    ! grep -q "$newer" "$2/$name" || newer="nothing"
     {
         echo "#include <$name>"
-        sed -nE 's/^    ((cuda|nccl)[A-Za-z0-9]+) = ([0-9]+),$/_Static_assert(\1 == \3, "\1");/p' "$header"
+        sed -nE 's/^    ((cuda|nccl|CUDA_)[A-Za-z0-9_]+) = ([0-9]+),$/_Static_assert(\1 == \3, "\1");/p' "$header"
         sed -nE 's/^#define (NCCL_[A-Z_]+) ([0-9]+)$/_Static_assert(\1 == \2, "\1");/p' "$header" | grep -vE 'MINOR|PATCH|VERSION'
-        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|ncclResult_t|const char \*) ?(cuda|nccl)[A-Za-z0-9]+\(' |
-            sed -E 's/.*[ *]([a-zA-Z0-9]+)\($/void *f_\1 = (void *)\&\1;/'
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\(' |
+            sed -E 's/.*[ *]([a-zA-Z0-9]+)\($/void *f_\1 = (void *)\&\1;/' | grep -v "$newer"
     } >"$work/both.c"
     # Its prototypes, beside the real ones: a compiler refuses two that differ.
     {
         echo "#include <$name>"
-        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|ncclResult_t|const char \*) ?(cuda|nccl)[A-Za-z0-9]+\([^)]*\);' |
-            grep -v cudaGetDeviceProperties # a macro in some toolkits
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\([^)]*\);' |
+            grep -vE "cudaGetDeviceProperties|$newer" # a macro in some toolkits
     } >"$work/prototypes.c"
     for file in both prototypes; do
         cc -std=c17 -Wall -Werror -isystem "$2" -isystem "$include" -fsyntax-only "$work/$file.c" || { echo "$header is not as $2 has it"; failed=1; }
@@ -69,6 +70,7 @@ compare() { # header, where the real one lies
     echo "$name: $(wc -l <"$work/both.c") constants and functions, $(wc -l <"$work/prototypes.c") prototypes"
 }
 compare tests/cudasim/cuda_runtime_api.h "$include"
+compare tests/cudasim/cuda.h "$include"
 if [ -f "$include/nccl.h" ]; then
     compare tests/ncclsim/nccl.h "$include"
 else

@@ -1,6 +1,7 @@
 /* Sends, receives and groups of them, as functions on a stream. */
 #include "inside.h"
 
+#include "cuda.h"
 #include "cudasim.h"
 
 #include <errno.h>
@@ -207,11 +208,11 @@ static ncclResult_t enqueue(batch *b)
 /* The default stream is the one of the communicator's device, whichever is current. */
 ncclResult_t ncclsim_enqueue(batch *b)
 {
-    int before = 0, device = b->comm->device;
+    CUcontext own = NULL, gone = NULL;
     ncclResult_t result = ncclUnhandledCudaError;
-    if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+    if (cuDevicePrimaryCtxRetain(&own, b->comm->device) == CUDA_SUCCESS && cuCtxPushCurrent(own) == CUDA_SUCCESS) {
         result = enqueue(b);
-        (void)cudaSetDevice(before);
+        (void)cuCtxPopCurrent(&gone);
     } else {
         ncclsim_batch_free(b);
     }

@@ -1,0 +1,34 @@
+/* The part of the CUDA driver's interface that heddle and tests use, for the emulator: contexts, and which one a thread
+ * has. Same names, types and values as the real header has; what heddle calls it finds by
+ * cudaGetDriverEntryPointByVersion.
+ */
+#ifndef HD_CUDASIM_CUDA_H
+#define HD_CUDASIM_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError_enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+} CUresult;
+
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
+CUresult cuCtxPushCurrent(CUcontext context);
+CUresult cuCtxPopCurrent(CUcontext *out);
+CUresult cuCtxGetDevice(CUdevice *device);
+
+/* For tests: what else a program may do beside heddle. */
+CUresult cuCtxGetCurrent(CUcontext *out);
+CUresult cuCtxSetCurrent(CUcontext context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
