@@ -151,8 +151,8 @@ static inline heddle_status goes_through(heddle_comm *comm)
 }
 
 /* Each call of the device's library that goes_through makes fails once. Either that is an error which says so; or what
- * was asked for was done all the same (goes_through looks): the device of the calling thread was not set back, say, or
- * one piece of memory was not released. No more bytes than these are left. */
+ * was asked for was done all the same (goes_through looks): one piece of memory was not released, say. No more bytes
+ * than these are left. */
 static inline void each_call_fails(heddle_wire wire, int64_t most_after_error, int64_t most_unreleased)
 {
     device_sim sim;

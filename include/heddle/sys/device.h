@@ -6,8 +6,8 @@
  *
  * The functions return heddle_status; on failure they say why with what their library got as `fail`. `device` is the
  * library's number of a device, 0 on the host. They may be called by any thread, of several communicators at a time,
- * and leave the calling thread's current device as it is. None of them waits for work that is enqueued, unless it says
- * so.
+ * and leave the calling thread's current device and context as they are; none: none. None of them waits for work that
+ * is enqueued, unless it says so.
  */
 #ifndef HEDDLE_DEVICE_H
 #define HEDDLE_DEVICE_H
@@ -66,7 +66,7 @@ typedef struct heddle_device {
      * arrays of its devices go through host memory. */
 
     const void *kernels; /* launchers, of heddle's own form (hd_device_kernels in kernels/table_device.h) */
-    /* The device that the calling thread launches kernels on; *before: what it was, for leave. */
+    /* The device that the calling thread launches kernels on, until leave; *before: for leave, in pairs. */
     heddle_status (*enter)(int *before, int device);
     void (*leave)(int before);
     /* What a launcher returned, in words. 0: HEDDLE_OK. */

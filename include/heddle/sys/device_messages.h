@@ -3,7 +3,7 @@
  * which bytes those are, who is waited for how long, and who is told of an error, is heddle's.
  *
  * The functions return heddle_status; on failure they say why with what their library got as `fail`. None of them waits
- * for other ranks. They leave the calling thread's current device as it is.
+ * for other ranks. They leave the calling thread's current device and context as they are.
  */
 #ifndef HEDDLE_DEVICE_MESSAGES_H
 #define HEDDLE_DEVICE_MESSAGES_H

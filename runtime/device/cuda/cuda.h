@@ -3,7 +3,8 @@
 #ifndef HD_DEVICE_CUDA_H
 #define HD_DEVICE_CUDA_H
 
-#include <cuda_runtime_api.h>
+#include "runtime/device/cuda/context.h"
+
 #include <heddle/sys/device.h>
 
 /* By heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
@@ -12,8 +13,8 @@ heddle_status hd_cuda_fail(heddle_status status, const char *format, ...) __attr
 /* HEDDLE_ERR_DEVICE, with the call and CUDA's words; HEDDLE_OK for cudaSuccess. */
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call);
 
-/* Calls go to the calling thread's current device: this one between enter and leave, the caller's own before and after.
- */
+/* Every call of CUDA that needs a context, also one about an event or a stream alone, is between enter and leave: in a
+ * thread that has none it would make that of device 0. *before: for leave, which gives the thread back what it had. */
 heddle_status hd_cuda_enter(int *before, int device);
 void hd_cuda_leave(int before);
 
@@ -32,6 +33,7 @@ void hd_cuda_leave(int before);
     } while (0)
 
 heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes);
+int hd_cuda_opened(void); /* a device that was opened */
 
 heddle_status hd_cuda_alloc(void **out, int device, size_t bytes);
 void hd_cuda_free(void *memory, int device);

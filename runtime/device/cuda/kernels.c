@@ -15,9 +15,11 @@ heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
 
 void hd_cuda_stream_destroy(heddle_stream stream, int device)
 {
-    (void)device;
+    int before = 0;
     if (stream != NULL) {
+        (void)hd_context_enter(&before, device);
         (void)cudaStreamDestroy(stream);
+        hd_context_leave(before);
     }
 }
 
@@ -32,28 +34,34 @@ heddle_status hd_cuda_blocks(int *blocks, int device)
 
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device)
 {
-    return HD_CUDA(device, cudaDeviceGetPCIBusId(out, (int)bytes, device));
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaDeviceGetPCIBusId(out, (int)bytes, device)));
+    return st;
 }
 
-heddle_status hd_cuda_reach(int device, int peer)
+static heddle_status reach(int device, int peer)
 {
-    int can = device == peer, before = 0;
-    heddle_status st = can ? HEDDLE_OK : HD_CUDA(device, cudaDeviceCanAccessPeer(&can, device, peer));
-    if (st != HEDDLE_OK || device == peer) {
+    int can = 0;
+    heddle_status st = HD_CUDA(device, cudaDeviceCanAccessPeer(&can, device, peer));
+    if (st != HEDDLE_OK) {
         return st;
     }
     if (!can) {
         return hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED, "device cuda:%d cannot reach the memory of cuda:%d", device, peer);
     }
-    st = hd_cuda_enter(&before, device);
-    if (st == HEDDLE_OK) {
-        cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
-        if (error == cudaErrorPeerAccessAlreadyEnabled) {
-            (void)cudaGetLastError();
-            error = cudaSuccess;
-        }
-        st = hd_cuda_status(error, device, "cudaDeviceEnablePeerAccess");
-        hd_cuda_leave(before);
+    cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+        (void)cudaGetLastError();
+        error = cudaSuccess;
+    }
+    return hd_cuda_status(error, device, "cudaDeviceEnablePeerAccess");
+}
+
+heddle_status hd_cuda_reach(int device, int peer)
+{
+    heddle_status st = HEDDLE_OK;
+    if (device != peer) {
+        HD_CUDA_ON(device, reach(device, peer));
     }
     return st;
 }

@@ -36,16 +36,12 @@ heddle_status hd_cuda_status(cudaError_t error, int device, const char *call)
 
 heddle_status hd_cuda_enter(int *before, int device)
 {
-    heddle_status st = HD_CUDA(device, cudaGetDevice(before));
-    return st != HEDDLE_OK || *before == device ? st : HD_CUDA(device, cudaSetDevice(device));
+    return hd_cuda_status(hd_context_enter(before, device), device, "entering its context");
 }
 
 void hd_cuda_leave(int before)
 {
-    int now = before;
-    if (cudaGetDevice(&now) == cudaSuccess && now != before) {
-        (void)cudaSetDevice(before);
-    }
+    hd_context_leave(before);
 }
 
 static heddle_status words_of(int code, int device, const char *call)

@@ -13,7 +13,8 @@ heddle_status hd_cuda_timer_create(void **out, int device)
 heddle_status hd_cuda_timer_read(double *ms, void *begin, void *end, int device)
 {
     float between = 0;
-    heddle_status st = HD_CUDA(device, cudaEventElapsedTime(&between, begin, end));
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaEventElapsedTime(&between, begin, end)));
     *ms = between;
     return st;
 }
@@ -54,8 +55,10 @@ heddle_status hd_cuda_graph_launch(void *graph, int device, heddle_stream stream
 
 void hd_cuda_graph_destroy(void *graph, int device)
 {
-    (void)device;
+    int before = 0;
     if (graph != NULL) {
+        (void)hd_context_enter(&before, device);
         (void)cudaGraphExecDestroy(graph);
+        hd_context_leave(before);
     }
 }

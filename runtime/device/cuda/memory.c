@@ -98,11 +98,13 @@ void hd_cuda_unpin(void *memory, int device)
     }
 }
 
-/* Managed memory can be had from everywhere; it is the device's that it was allocated on. */
+/* Any device can say. Managed memory can be had from everywhere; it is the device's that it was allocated on. */
 heddle_status hd_cuda_look(heddle_space *space, int *device, const void *memory)
 {
     struct cudaPointerAttributes about;
-    heddle_status st = HD_CUDA(-1, cudaPointerGetAttributes(&about, memory));
+    int any = hd_cuda_opened();
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(any, HD_CUDA(any, cudaPointerGetAttributes(&about, memory)));
     if (st == HEDDLE_OK) {
         int is_device = about.type == cudaMemoryTypeDevice || about.type == cudaMemoryTypeManaged;
         *space = is_device ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;

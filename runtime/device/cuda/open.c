@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 static _Atomic pid_t began; /* the process that did */
+static _Atomic int opened;  /* a device that can be used */
 
 /* CUDA does not survive a fork: what a process has begun, its forks can neither use nor begin again. */
 static heddle_status check_process(void)
@@ -71,6 +72,11 @@ static heddle_status make_ready(int device)
     return st;
 }
 
+int hd_cuda_opened(void)
+{
+    return atomic_load(&opened);
+}
+
 heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes)
 {
     int count = 0;
@@ -88,6 +94,7 @@ heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char 
     st = st == HEDDLE_OK ? make_ready(*device) : st;
     st = st == HEDDLE_OK ? HD_CUDA(*device, cudaGetDeviceProperties(&about, *device)) : st;
     if (st == HEDDLE_OK) {
+        atomic_store(&opened, *device);
         snprintf(describe, describe_bytes, "%.80s, sm_%d%d, %.1f GiB", about.name, about.major, about.minor,
                  (double)about.totalGlobalMem / (1 << 30));
     }

@@ -12,9 +12,11 @@ heddle_status hd_cuda_event_create(void **out, int device)
 
 void hd_cuda_event_destroy(void *event, int device)
 {
-    (void)device;
+    int before = 0;
     if (event != NULL) {
+        (void)hd_context_enter(&before, device);
         (void)cudaEventDestroy(event);
+        hd_context_leave(before);
     }
 }
 
@@ -42,13 +44,21 @@ static cudaError_t ask(cudaEvent_t event)
 
 heddle_status hd_cuda_event_test(void *event, int device, int *done)
 {
+    int before = 0;
+    *done = 0;
+    heddle_status st = hd_cuda_enter(&before, device);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     cudaError_t error = ask(event);
     *done = error == cudaSuccess;
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
-        return HEDDLE_OK;
+    } else {
+        st = hd_cuda_status(error, device, "cudaEventQuery");
     }
-    return hd_cuda_status(error, device, "cudaEventQuery");
+    hd_cuda_leave(before);
+    return st;
 }
 
 heddle_status hd_cuda_stream_wait(heddle_stream stream, void *event, int device)

@@ -1,7 +1,8 @@
 /* libheddle_nccl: messages between CUDA devices by NCCL, behind heddle's table. Nothing of heddle is linked.
  *
  * Communicators are made such that no call of NCCL waits (config.blocking 0): what it has begun is asked after. */
-#include <cuda_runtime_api.h>
+#include "runtime/device/cuda/context.h"
+
 #include <heddle/sys/device_messages.h>
 #include <nccl.h>
 #include <stdarg.h>
@@ -59,16 +60,10 @@ static heddle_status cuda_status(cudaError_t error, int device, const char *call
                 cudaGetErrorString(error));
 }
 
-/* NCCL takes the calling thread's current device. */
+/* NCCL takes the calling thread's current device. *before: for hd_context_leave. */
 static heddle_status enter(int *before, int device)
 {
-    heddle_status st = cuda_status(cudaGetDevice(before), device, "cudaGetDevice");
-    return st != HEDDLE_OK || *before == device ? st : cuda_status(cudaSetDevice(device), device, "cudaSetDevice");
-}
-
-static void leave(int before)
-{
-    (void)cudaSetDevice(before);
+    return cuda_status(hd_context_enter(before, device), device, "entering its context");
 }
 
 /* --- versions ----------------------------------------------------------------------------------------------------- */
@@ -132,7 +127,7 @@ static void end(void *handle, int gives_up)
         int has_entered = enter(&before, nccl->device) == HEDDLE_OK; /* a device that fails keeps nothing alive */
         (void)(gives_up ? ncclCommAbort(nccl->comm) : ncclCommDestroy(nccl->comm));
         if (has_entered) {
-            leave(before);
+            hd_context_leave(before);
         }
     }
     free(nccl);
@@ -151,7 +146,7 @@ static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID
         memcpy(&name, id, sizeof name);
         config.blocking = 0;
         st = NCCL(NULL, ncclCommInitRankConfig(&made->comm, nranks, name, rank, &config));
-        leave(before);
+        hd_context_leave(before);
     }
     if (st == HEDDLE_OK) {
         *out = made;
@@ -231,7 +226,7 @@ static heddle_status exchange(void *handle, const heddle_device_message *sends, 
         ncclResult_t ended = ncclGroupEnd(); /* also of a group that is not whole: it fails as what was added did */
         st = added != HEDDLE_OK ? added : status_of(ended, nccl->comm, "ncclGroupEnd");
     }
-    leave(before);
+    hd_context_leave(before);
     return st;
 }
 

@@ -1,0 +1,11 @@
+/* Which device the calling thread's calls go to. Compiled into each library that calls CUDA. */
+#ifndef HD_DEVICE_CUDA_CONTEXT_H
+#define HD_DEVICE_CUDA_CONTEXT_H
+
+#include <cuda_runtime_api.h>
+
+/* After a call of the runtime that has begun CUDA. *is_pushed: for leave, which gives the thread back what it had. */
+cudaError_t hd_context_enter(int *is_pushed, int device);
+void hd_context_leave(int is_pushed);
+
+#endif
