@@ -13,6 +13,7 @@ struct hd_staging {
     heddle_stream stream; /* of the execution that is under way */
     void *event;          /* behind the last copies */
     int is_recorded;      /* they may still be under way */
+    int is_lost;          /* likewise, and no event says until when */
 };
 
 void *hd_staging_src(const hd_staging *staging)
@@ -37,14 +38,28 @@ int hd_staging_is_pinned(const hd_staging *staging)
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
+static heddle_status check_lost(const hd_staging *staging)
+{
+    const hd_staging_spec *s = &staging->spec;
+    return !staging->is_lost ? HEDDLE_OK
+                             : hd_fail(HEDDLE_ERR_DEVICE,
+                                       "rank %d: no event could be recorded on device %s behind the copies of a %s: "
+                                       "nobody knows when they are done; %s %s",
+                                       hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)),
+                                       staging->device->name, s->what, s->what, s->line);
+}
+
 heddle_status hd_staging_test(hd_staging *staging, int *done)
 {
     heddle_status st = HEDDLE_OK;
-    *done = 1;
+    *done = 0;
+    HD_TRY(check_lost(staging));
+    *done = !staging->is_recorded;
     if (staging->is_recorded) {
-        st = staging->device->library->event_test(staging->event, staging->device->number, done);
-        staging->is_recorded = st == HEDDLE_OK && !*done;
+        HD_TRY(staging->device->library->event_test(staging->event, staging->device->number, done));
+        staging->is_recorded = !*done;
     }
+out:
     return st;
 }
 
@@ -60,6 +75,7 @@ heddle_status hd_staging_wait(hd_staging *staging)
     heddle_status st = HEDDLE_OK;
     const hd_staging_spec *s = &staging->spec;
     int done = !staging->is_recorded;
+    HD_TRY(check_lost(staging));
     if (!done) {
         HD_TRY(hd_device_await(&done, staging->device, staging->event,
                                hd_comm_deadline_ns(staging->comm, s->deadline_ms), look, staging->comm));
@@ -75,7 +91,8 @@ out:
     return st;
 }
 
-/* However it goes. A device that does not say is asked again. */
+/* However it goes. A device that does not say is asked again; where there is nothing to ask for the stream cannot be
+ * asked either: its owner may have destroyed it. */
 static int await_end(const hd_staging *staging)
 {
     const int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms);
@@ -83,13 +100,18 @@ static int await_end(const hd_staging *staging)
     for (int errors = 0; errors < MOST_ERRORS && !done && hd_now_ns() < deadline_ns; errors++) {
         (void)hd_device_await(&done, staging->device, staging->event, deadline_ns, NULL, NULL);
     }
-    return done;
+    return done && !staging->is_lost;
 }
 
 heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream)
 {
-    return staging->is_recorded ? staging->device->library->stream_wait(stream, staging->event, staging->device->number)
-                                : HEDDLE_OK;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(check_lost(staging));
+    if (staging->is_recorded) {
+        st = staging->device->library->stream_wait(stream, staging->event, staging->device->number);
+    }
+out:
+    return st;
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -143,6 +165,7 @@ static heddle_status record(hd_staging *staging, heddle_status copied)
 {
     heddle_status st = staging->device->library->event_record(staging->event, staging->device->number, staging->stream);
     staging->is_recorded = st == HEDDLE_OK;
+    staging->is_lost = st != HEDDLE_OK;
     return copied != HEDDLE_OK ? copied : st;
 }
 

@@ -25,7 +25,9 @@ typedef struct hd_staging hd_staging;
 
 /* Not collective. The communicator has a device. */
 heddle_status hd_staging_create(hd_staging **out, heddle_comm *comm, const hd_staging_spec *spec);
-void hd_staging_destroy(hd_staging *staging); /* waits for what is enqueued. NULL is legal */
+/* Waits for what is enqueued, until the deadline. Memory that copies may still read then, or of which the device does
+ * not say, is neither freed nor unpinned. NULL is legal. */
+void hd_staging_destroy(hd_staging *staging);
 
 /* The images of src and dst. */
 void *hd_staging_src(const hd_staging *staging);

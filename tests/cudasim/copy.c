@@ -11,6 +11,18 @@ static void run_copy(hd_sim_op *op)
     }
 }
 
+static int meets(const void *area, size_t pitch, const hd_sim_op *op, const void *memory, size_t bytes)
+{
+    const char *begin = area, *end = begin + (op->u.copy.height - 1) * pitch + op->u.copy.width;
+    return begin < (const char *)memory + bytes && (const char *)memory < end;
+}
+
+int hd_sim_copies(const hd_sim_op *op, const void *memory, size_t bytes)
+{
+    return op->run == run_copy && (meets(op->u.copy.dst, op->u.copy.dst_pitch, op, memory, bytes) ||
+                                   meets(op->u.copy.src, op->u.copy.src_pitch, op, memory, bytes));
+}
+
 static void run_set(hd_sim_op *op)
 {
     memset(op->u.set.dst, op->u.set.value, op->u.set.bytes);

@@ -21,6 +21,9 @@ static cudaError_t remove_host(void *memory, hd_sim_kind kind, cudaError_t other
     hd_sim_lock();
     const hd_sim_area *a = hd_sim_find(memory);
     int is_it = a != NULL && a->base == memory && a->kind == kind;
+    if (is_it && hd_sim_is_copied(memory, a->bytes)) { /* CUDA does not promise to wait for it */
+        hd_sim_die("host memory at %p is given back while it is copied", memory);
+    }
     if (is_it) {
         hd_sim_finish_device(a->device);
         hd_sim_remove_area(hd_sim_find(memory));

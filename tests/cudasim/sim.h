@@ -150,6 +150,7 @@ struct CUstream_st {
     int connection;
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;
+    const hd_sim_op *running;
     cudaStream_t next;
     struct hd_sim_capture *capture; /* NULL: none */
     int lane;                       /* in it */
@@ -174,6 +175,7 @@ cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what);
 /* With the lock: behind what is in the stream now. */
 void hd_sim_finish(cudaStream_t stream);
 void hd_sim_finish_device(int device);
+int hd_sim_is_copied(const void *memory, size_t bytes); /* by what is enqueued, or under way */
 void hd_sim_stream_unref(cudaStream_t stream);
 void hd_sim_event_unref(cudaEvent_t event);
 
@@ -186,6 +188,10 @@ cudaError_t hd_sim_capture_op(cudaStream_t stream, const hd_sim_op *what);
 void hd_sim_capture_record(cudaEvent_t event, cudaStream_t stream);
 /* Only where the stream or the event's last record is of a capture. */
 cudaError_t hd_sim_capture_wait(cudaStream_t stream, const struct CUevent_st *event);
+
+/* --- copy.c */
+
+int hd_sim_copies(const hd_sim_op *op, const void *memory, size_t bytes);
 
 /* --- fibre.c */
 

@@ -37,11 +37,13 @@ void hd_sim_stream_unref(cudaStream_t stream)
 
 static void run_and_free(cudaStream_t stream, hd_sim_op *op)
 {
+    stream->running = op;
     hd_sim_unlock();
     hd_sim_acquire(op);
     op->run(op);
     hd_sim_release(&stream->edge);
     hd_sim_lock();
+    stream->running = NULL;
     if (op->drop != NULL) {
         op->drop(op);
     }
@@ -226,6 +228,18 @@ void hd_sim_finish(cudaStream_t stream)
     }
     hd_sim_acquire(&stream->edge);
     hd_sim_stream_unref(stream);
+}
+
+int hd_sim_is_copied(const void *memory, size_t bytes)
+{
+    int is_copied = 0;
+    for (cudaStream_t s = streams; s != NULL; s = s->next) {
+        is_copied |= s->running != NULL && hd_sim_copies(s->running, memory, bytes);
+        for (const hd_sim_op *op = s->first; op != NULL; op = op->next) {
+            is_copied |= hd_sim_copies(op, memory, bytes);
+        }
+    }
+    return is_copied;
 }
 
 /* One after another; a stream that is destroyed meanwhile is gone from the list, so the list is begun again. */
