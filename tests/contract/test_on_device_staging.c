@@ -1,5 +1,6 @@
-/* Images on the host that copies of a stream still read, where the device does not say until when: plans end, their
- * images do not. The emulator ends a program that gives up memory which is copied. */
+/* Host memory that a device copies. Images that copies of a stream still read, where the device does not say until
+ * when: plans end, their images do not; the emulator ends a program that gives up memory which is copied. And memory
+ * that is registered, but elsewhere for the device. */
 #include "on_device.h"
 
 #include <pthread.h>
@@ -91,4 +92,62 @@ HD_CASE(each_call_fails_while_the_copy_is_held)
         }
     }
     assert_true(lost >= 3);
+}
+
+/* --- registered memory -------------------------------------------------------------------------------------------- */
+
+static int says_elsewhere(void)
+{
+    return says("device cuda:1 has other addresses for registered host memory than the host: 0x") && says(" for 0x");
+}
+
+HD_CASE(memory_that_lies_elsewhere_is_refused)
+{
+    static _Alignas(4096) char page[4096];
+    device_sim sim;
+    heddle_comm *comm = alone();
+    const heddle_device *table = hd_comm_device(comm)->library;
+    HD_OK(device_sim_get(&sim));
+    sim.set_host_offset(1 << 20);
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, table->pin(page, sizeof page, 1));
+    assert_true(says_elsewhere());
+    sim.set_host_offset(0);
+    HD_OK(table->pin(page, sizeof page, 1)); /* it is not registered any more */
+    table->unpin(page, 1);
+    heddle_comm_destroy(comm);
+}
+
+/* Copies do without, where they are as right and only slower. */
+HD_CASE(copies_go_without)
+{
+    device_sim sim;
+    device_fixture f;
+    heddle_comm *comm = alone();
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    HD_OK(device_sim_get(&sim));
+    sim.set_host_offset(1 << 20);
+    HD_OK(device_set_up(&f, comm, 0));
+    HD_OK(heddle_reshard_get_info(&info, f.reshard));
+    assert_non_null(strstr(info.why, "staged in pageable host memory"));
+    HD_OK(three_rounds(&f));
+    device_tear_down(&f);
+    heddle_comm_destroy(comm);
+}
+
+/* Kernels have the host's address of what they report to: no plan is made, and one is where it can be. */
+HD_CASE(kernels_do_not)
+{
+    device_sim sim;
+    device_fixture f;
+    heddle_comm *comm = alone_on(HEDDLE_WIRE_PEER);
+    HD_OK(device_sim_get(&sim));
+    sim.set_host_offset(1 << 20);
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, device_set_up(&f, comm, 0));
+    assert_true(says_elsewhere());
+    device_tear_down(&f);
+    sim.set_host_offset(0);
+    HD_OK(device_set_up(&f, comm, 0));
+    HD_OK(three_rounds(&f));
+    device_tear_down(&f);
+    heddle_comm_destroy(comm);
 }

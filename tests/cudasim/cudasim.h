@@ -37,6 +37,9 @@ HD_SIM_EXPORT int hd_sim_contexts(int device);
  * version; the end of it, where it is current or nowhere on a stack. NULL: no memory. */
 HD_SIM_EXPORT void *hd_sim_context_create(int device);
 HD_SIM_EXPORT void hd_sim_context_destroy(void *context);
+/* From now on devices have registered host memory so many bytes behind the host's address, as those have that cannot
+ * use the host's (0: there). */
+HD_SIM_EXPORT void hd_sim_set_host_offset(int64_t bytes);
 /* Kernels that ran. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.

@@ -3,6 +3,13 @@
 
 enum { PAGE = 4096 };
 
+static _Atomic int64_t host_offset;
+
+void hd_sim_set_host_offset(int64_t bytes)
+{
+    atomic_store(&host_offset, bytes);
+}
+
 static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind, int is_mapped)
 {
     hd_sim_area a = {
@@ -81,7 +88,10 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned int flags)
     HD_SIM_CALL();
     hd_sim_lock();
     const hd_sim_area *a = hd_sim_find(host);
-    *out = a != NULL && a->page_bytes == 0 && !a->is_unmapped ? host : NULL;
+    *out = NULL;
+    if (a != NULL && a->page_bytes == 0 && !a->is_unmapped) {
+        *out = (char *)host + (a->kind == HD_SIM_REGISTERED ? atomic_load(&host_offset) : 0);
+    }
     hd_sim_unlock();
     return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorInvalidValue);
 }
