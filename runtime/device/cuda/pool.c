@@ -74,7 +74,7 @@ static piece *take_free(int device, size_t bytes)
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 typedef struct visit {
-    int before; /* the thread's device */
+    int is_pushed;
     enum cudaStreamCaptureMode mode;
 } visit;
 
@@ -82,23 +82,21 @@ typedef struct visit {
 static int begin(visit *v, int device)
 {
     v->mode = cudaStreamCaptureModeRelaxed;
-    if (cudaThreadExchangeStreamCaptureMode(&v->mode) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    if (cudaGetDevice(&v->before) == cudaSuccess && (v->before == device || cudaSetDevice(device) == cudaSuccess)) {
-        return 1;
+    if (hd_context_enter(&v->is_pushed, device) == cudaSuccess) {
+        if (cudaThreadExchangeStreamCaptureMode(&v->mode) == cudaSuccess) {
+            return 1;
+        }
+        hd_context_leave(v->is_pushed);
     }
     (void)cudaGetLastError();
-    (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
     return 0;
 }
 
 static void end(visit *v)
 {
-    hd_cuda_leave(v->before);
     (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
     (void)cudaGetLastError();
+    hd_context_leave(v->is_pushed);
 }
 
 /* Is all that was enqueued on the stream done? Not to be found out of one that captures. */
