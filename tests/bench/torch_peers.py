@@ -9,18 +9,23 @@
     out=      both in torch's memory, the result's used again
     fresh     both in torch's memory, a new tensor for the result every time
     autograd  as "result", with the graph of a gradient
-    gloo      split, contiguous, all_to_all of gloo's sends, cat: by hand; a fresh result every time
+    gloo      split, contiguous, an exchange by gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
+    single    torch.distributed.all_to_all_single of gloo, from parts put behind one another
+    dtensor   redistribute of torch's DTensor, on gloo; where ranks divide both lengths
+    cp        the exchange of diffusers' context parallelism, on gloo; where ranks divide both lengths
     touch     a fresh tensor of the result's size, written once: what its page faults cost
     roofline  the same bytes, those that a rank keeps included, copied contiguously from the ranks that own them, all
               ranks at once: heddle_bench_reshard of heddle/sys/bench.h, measured before the others and after them
 
 Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima: gloo
-to pooled and to result, pooled to raw, fresh to what cannot be less: touch and raw together; roofline to raw and to
-pooled, and gloo to roofline, which no way that moves every byte once can pass. Every way's result is compared first.
+to pooled and to result; the best of single, dtensor, cp to result; pooled to raw; fresh to what cannot be less, touch
+and raw together; roofline to raw and to pooled; and gloo to roofline, which no way that moves every byte once can pass.
+Every way's result is compared first.
 """
 import argparse
 import ctypes
+import functools
 import random
 import sys
 import time
@@ -29,6 +34,12 @@ import heddle
 import heddle.torch as ht
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+
+try:
+    from diffusers.models.attention_dispatch import SeqAllToAllDim as exchange
+except ImportError:
+    exchange = None
 
 SHAPES = ["4x8x32", "8x64x64", "16x256x144", "16x1024x288", "32x1024x576", "64x2048x576"]
 
@@ -54,7 +65,7 @@ def roofline_us(line: heddle.Line, comm: heddle.Comm) -> tuple:
 
 
 class ByHand:
-    """t -> s by gloo, which has sends and receives and no all_to_all."""
+    """t -> s by gloo's sends and receives."""
 
     def __init__(self, t: int, s: int, c: int, comm: heddle.Comm, is_kept: bool):
         self.comm, self.to, self.from_ = comm, blocks(s, comm.size), blocks(t, comm.size)
@@ -78,6 +89,33 @@ class ByHand:
         return torch.cat(room, 0, out=self.result) if self.result is not None else torch.cat(room, 0)
 
 
+class BySingle:
+    """t -> s by all_to_all_single."""
+
+    def __init__(self, t: int, s: int, c: int, comm: heddle.Comm):
+        self.to, self.from_, self.c = blocks(s, comm.size), blocks(t, comm.size), c
+        self.mine, self.rows = self.to[comm.rank], self.from_[comm.rank]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        sent = torch.cat([part.reshape(-1) for part in x.split(self.to, 1)])
+        wanted = [rows * self.mine * self.c for rows in self.from_]
+        room = sent.new_empty(sum(wanted))
+        dist.all_to_all_single(room, sent, wanted, [self.rows * columns * self.c for columns in self.to])
+        return room.view(-1, self.mine, self.c)
+
+
+def by_others(t: int, s: int, x: torch.Tensor, comm: heddle.Comm) -> dict:
+    """What torch and diffusers have; none of both cuts as heddle does where ranks do not divide a length."""
+    if t % comm.size or s % comm.size:
+        return {}
+    mesh = dist.device_mesh.init_device_mesh("cpu", (comm.size,))
+    ways = {"dtensor": lambda: DTensor.from_local(x, mesh, [Shard(0)], run_check=False).redistribute(
+        placements=[Shard(1)]).to_local()}
+    if exchange is not None:
+        ways["cp"] = lambda: exchange.apply(dist.group.WORLD, x[None])[0]
+    return ways
+
+
 def ways_of(plan: heddle.Reshard, t: int, s: int, c: int, comm: heddle.Comm) -> dict:
     lo = sum(blocks(t, comm.size)[: comm.rank])
     x = torch.arange(t * s * c, dtype=torch.float32).view(t, s, c)[lo: lo + blocks(t, comm.size)[comm.rank]].clone()
@@ -92,7 +130,8 @@ def ways_of(plan: heddle.Reshard, t: int, s: int, c: int, comm: heddle.Comm) -> 
     ways = {"raw": raw, "pooled": lambda: ht.switch(pooled, plan), "result": lambda: ht.switch(x, plan),
             "out=": lambda: ht.switch(x, plan, out=out),
             "fresh": lambda: ht.switch(x, plan, out=torch.empty(plan.dst_shape)),
-            "autograd": lambda: ht.switch(wanting, plan), "gloo": lambda: fresh(x), "kept": lambda: kept(x)}
+            "autograd": lambda: ht.switch(wanting, plan), "gloo": lambda: fresh(x), "kept": lambda: kept(x),
+            "single": functools.partial(BySingle(t, s, c, comm), x), **by_others(t, s, x, comm)}
     for name, call in ways.items():
         if not torch.equal(call().detach(), ways["gloo"]()):
             sys.exit(f"rank {comm.rank}: {name} has another result than gloo, {t}x{s}x{c}")
@@ -132,8 +171,10 @@ def main() -> None:
             if comm.rank == 0:
                 row = "  ".join(f"{name} {all_[0]:.1f} ({all_[len(all_) // 2]:.1f})" for name, all_ in took.items())
                 least = {name: all_[0] for name, all_ in took.items()}
+                others = min(least[name] for name in ("single", "dtensor", "cp") if name in least)
                 ratios = (f"gloo/pooled {least['gloo'] / least['pooled']:.1f} gloo/result "
-                          f"{least['gloo'] / least['result']:.1f} pooled/raw {least['pooled'] / least['raw']:.2f} "
+                          f"{least['gloo'] / least['result']:.1f} others/result {others / least['result']:.1f} "
+                          f"pooled/raw {least['pooled'] / least['raw']:.2f} "
                           f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f} "
                           f"roofline/raw {least['roofline'] / least['raw']:.2f} "
                           f"roofline/pooled {least['roofline'] / least['pooled']:.2f} "
