@@ -23,14 +23,15 @@ extern "C" {
 
 /* At least `bytes` bytes of `device`, not initialised: whole pieces of 2 MiB from cudaMalloc, which CUDA shares with
  * other processes one by one. For any stream; the one that is given tells nothing. NULL: no bytes were asked for, or
- * they cannot be had, for whatever reason. */
+ * they cannot be had, for whatever reason: a fork of a process that has some gets none. */
 HEDDLE_API void *heddle_cuda_malloc(size_t bytes, int device, heddle_stream stream);
 
-/* `stream` is the one that work with the memory was enqueued on. A piece that peers may have mapped is kept until the
- * last communicator that mapped it has been destroyed; the call waits for the stream, so that it may be the next one of
- * about its size, or leaves it unused where the stream captures. Any other piece goes back to the device at once, which
- * waits for all of the device's work. Once CUDA has ended nothing happens, nor with what is not from here. NULL is
- * legal. */
+/* As cudaFree, waits for all that the device does, whichever stream is given. A piece that peers may have mapped is
+ * kept until the last communicator that mapped it has been destroyed, and is given out again meanwhile, to who asks for
+ * half as much at least or cannot get anything else; not if the wait was impossible (it takes 2 MiB of the device).
+ * Any other piece goes back to the device. So where ranks are threads on one device, free nothing while a rank waits
+ * for another one that has not come. Once CUDA has ended nothing happens, nor in a fork, nor with what is not from
+ * here. NULL is legal. */
 HEDDLE_API void heddle_cuda_free(void *memory, size_t bytes, int device, heddle_stream stream);
 
 #ifdef __cplusplus

@@ -42,14 +42,14 @@ static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t by
     return all;
 }
 
-/* What stays begins at `at`, and so does what peers store here, where they reach it. */
+/* What stays begins at `at`, and so does what peers store here, where they reach it; they may have mapped it since. */
 static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
 {
     hd_device_move move = move_of(p, &step->push, &src, &at);
     if (p->news != NULL) {
         return hd_push_meet_by_events(p, step, &move, stream);
     }
-    if (step->told != at) {
+    if (step->told != at || step->lands) {
         const int64_t bytes = step->land.list != NULL ? p->spec.dst_bytes : 0; /* else it is memory of the plan */
         step->lands = !tell(p, step, at, bytes);
         if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at, bytes))) {

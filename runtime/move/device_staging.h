@@ -26,7 +26,8 @@ typedef struct hd_staging hd_staging;
 /* Not collective. The communicator has a device. */
 heddle_status hd_staging_create(hd_staging **out, heddle_comm *comm, const hd_staging_spec *spec);
 /* Waits for what is enqueued, until the deadline. Memory that copies may still read then, or of which the device does
- * not say, is neither freed nor unpinned. NULL is legal. */
+ * not say, is neither freed nor unpinned; only ranks that heddle_run_ranks began end with all that they have. NULL is
+ * legal. */
 void hd_staging_destroy(hd_staging *staging);
 
 /* The images of src and dst. */

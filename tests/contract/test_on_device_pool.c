@@ -1,48 +1,5 @@
-/* Memory for frameworks' pools (heddle/cuda.h), found as PyTorch finds it, by the library's path and two names: what it
- * is, who may free it, and that the wire peer stores to it. */
-#include "own_stream.h"
-#include "time_limit.h"
-
-#include <dlfcn.h>
-#include <heddle/cuda.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-
-enum { GRAIN = 2 << 20, OFFSET = 4096 }; /* what a piece is a multiple of; where in one a tensor lies */
-
-/* As torch calls them. The runtime's own functions are those that the library is linked to. */
-typedef struct pool_api {
-    device_sim sim; /* its own `handle` is that of the library */
-    void *(*take)(size_t bytes, int device, void *stream);
-    void (*give)(void *memory, size_t bytes, int device, void *stream);
-    int (*error)(void);
-    int (*get_device)(int *device);
-    int (*set_device)(int device);
-} pool_api;
-
-static heddle_status find(void *out, void *handle, const char *name)
-{
-    void *found = dlsym(handle, name);
-    memcpy(out, &found, sizeof found);
-    return found != NULL ? HEDDLE_OK : heddle_set_error(HEDDLE_ERR_INTERNAL, "the library has no %s", name);
-}
-
-static heddle_status pool_get(pool_api *out)
-{
-    heddle_status st = HEDDLE_OK;
-    void *handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_LOCAL);
-    CHECK(handle != NULL);
-    HD_TRY(device_sim_get(&out->sim));
-    HD_TRY(find(&out->take, handle, "heddle_cuda_malloc"));
-    HD_TRY(find(&out->give, handle, "heddle_cuda_free"));
-    HD_TRY(find(&out->error, handle, "cudaPeekAtLastError"));
-    HD_TRY(find(&out->get_device, handle, "cudaGetDevice"));
-    HD_TRY(find(&out->set_device, handle, "cudaSetDevice"));
-out:
-    return st;
-}
+/* Memory for frameworks' pools: what it is, who may free it, and that the wire peer stores to it. */
+#include "device_pool.h"
 
 /* --- by itself ---------------------------------------------------------------------------------------------------- */
 
@@ -228,6 +185,7 @@ HD_RANK_CASE(processes_map_it, "2 shm cuda peer", "2 shm cuda:0 peer")
     HD_TRY(says_why(f.reshard, rank == 0 ? lands : direct));
     HD_TRY(device_set_up(&g, comm, 0)); /* now it is mapped */
     HD_TRY(into(&f, src, late, 4));
+    HD_TRY(says_why(f.reshard, direct));
     HD_TRY(into(&f, src, dst, 5));
     HD_TRY(into(&f, src, late, 6));
     HD_TRY(into(&g, src, late, 7));
@@ -252,60 +210,6 @@ HD_RANK_CASE(processes_map_it, "2 shm cuda peer", "2 shm cuda:0 peer")
 out:
     device_tear_down(&f);
     device_tear_down(&g);
-    return st;
-}
-
-typedef struct later {
-    const pool_api *p;
-    _Atomic int is_done;
-} later;
-
-static void *release_later(void *arg)
-{
-    later *l = arg;
-    usleep(50000);
-    atomic_store(&l->is_done, 1);
-    l->p->sim.release();
-    return NULL;
-}
-
-/* Not before what was enqueued with it is done, and not at all where that cannot be known. */
-HD_RANK_CASE(it_is_free_when_its_stream_is, "2 shm cuda:0 peer")
-{
-    heddle_status st = HEDDLE_OK;
-    pool_api p;
-    device_fixture f = {0};
-    void *stream = NULL, *graph = NULL;
-    const int device = heddle_comm_device(comm);
-    HD_TRY(pool_get(&p));
-    HD_TRY(p.sim.stream_create(&stream));
-    void *kept = p.take(1, device, stream), *spent = p.take(1, device, stream);
-    CHECK(kept != NULL && spent != NULL);
-    HD_TRY(device_set_up(&f, comm, 0));
-    HD_TRY(p.sim.capture(stream, 0));
-    p.give(spent, 1, device, stream);
-    HD_TRY(p.sim.record(stream, &graph));
-    void *const other = p.take(1, device, stream);
-    CHECK(other != NULL && other != spent && other != kept);
-    p.give(other, 1, device, stream);
-
-    later l = {.p = &p};
-    pthread_t thread;
-    p.sim.hold(stream);
-    HD_TRY(device_copy(comm, kept, (char *)kept + OFFSET, OFFSET, stream));
-    CHECK(pthread_create(&thread, NULL, release_later, &l) == 0);
-    p.give(kept, 1, device, stream);
-    const int was_done = atomic_load(&l.is_done);
-    pthread_join(thread, NULL);
-    CHECK(was_done && p.take(1, device, stream) == kept);
-    p.give(kept, 1, device, stream);
-    st = heddle_comm_barrier(comm);
-out:
-    if (stream != NULL) {
-        p.sim.graph_free(graph);
-        p.sim.stream_destroy(stream);
-    }
-    device_tear_down(&f);
     return st;
 }
 

@@ -41,7 +41,7 @@ HD_RANK_CASE(any_memory_will_do, "2 shm cuda peer", "2 shm cuda:0 peer")
     }
     HD_TRY(device_set_up(&f, comm, 0)); /* now those of `late` are mapped */
     HD_TRY(whole(&late, 3));
-    HD_TRY(says_why(late.reshard, lands)); /* the same dst as before */
+    HD_TRY(says_why(late.reshard, direct)); /* although it is the same dst as before */
     int32_t *const dst[3] = {late.dst, f.dst, own};
     for (int round = 0; round < 9; round++) {
         const int which = (round + heddle_comm_rank(comm)) % 3;

@@ -121,6 +121,7 @@ out:
 
 HD_CASE(every_call_can_fail)
 {
+    hd_leaves("images of which the device does not say when they have been copied are kept");
     each_call_fails(HEDDLE_WIRE_HOST, 0, sizeof(int32_t[ELEMS]));
 }
 

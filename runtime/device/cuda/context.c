@@ -47,7 +47,9 @@ static cudaError_t find_driver(void)
     }
     pthread_mutex_lock(&finding);
     if (!atomic_load(&is_found)) {
-        error = find(&driver.get_device, "cuCtxGetDevice");
+        int count = 0;
+        error = cudaGetDeviceCount(&count); /* begins CUDA, and makes no context */
+        error = error != cudaSuccess ? error : find(&driver.get_device, "cuCtxGetDevice");
         error = error == cudaSuccess ? find(&driver.retain, "cuDevicePrimaryCtxRetain") : error;
         error = error == cudaSuccess ? find(&driver.push, "cuCtxPushCurrent") : error;
         error = error == cudaSuccess ? find(&driver.pop, "cuCtxPopCurrent") : error;

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-/* After a call of the runtime that has begun CUDA. *is_pushed: for leave, which gives the thread back what it had. */
+/* *is_pushed: for leave, which gives the thread back what it had. */
 cudaError_t hd_context_enter(int *is_pushed, int device);
 void hd_context_leave(int is_pushed);
 

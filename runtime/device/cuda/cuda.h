@@ -32,6 +32,17 @@ void hd_cuda_leave(int before);
         }                                                                                                              \
     } while (0)
 
+/* For what cannot be said: ends something on the device, or does nothing where that is out of reach. The error is not
+ * left to the next launch. */
+#define HD_CUDA_END_ON(device, call)                                                                                   \
+    do {                                                                                                               \
+        int before_ = 0;                                                                                               \
+        if (hd_context_enter(&before_, device) != cudaSuccess || (call) != cudaSuccess) {                              \
+            (void)cudaGetLastError();                                                                                  \
+        }                                                                                                              \
+        hd_context_leave(before_);                                                                                     \
+    } while (0)
+
 heddle_status hd_cuda_open(int *device, const char *which, int local_rank, char *describe, size_t describe_bytes);
 int hd_cuda_opened(void); /* a device that was opened */
 

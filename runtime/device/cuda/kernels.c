@@ -15,11 +15,8 @@ heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
 
 void hd_cuda_stream_destroy(heddle_stream stream, int device)
 {
-    int before = 0;
     if (stream != NULL) {
-        (void)hd_context_enter(&before, device);
-        (void)cudaStreamDestroy(stream);
-        hd_context_leave(before);
+        HD_CUDA_END_ON(device, cudaStreamDestroy(stream));
     }
 }
 

@@ -55,10 +55,7 @@ heddle_status hd_cuda_graph_launch(void *graph, int device, heddle_stream stream
 
 void hd_cuda_graph_destroy(void *graph, int device)
 {
-    int before = 0;
     if (graph != NULL) {
-        (void)hd_context_enter(&before, device);
-        (void)cudaGraphExecDestroy(graph);
-        hd_context_leave(before);
+        HD_CUDA_END_ON(device, cudaGraphExecDestroy(graph));
     }
 }

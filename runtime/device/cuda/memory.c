@@ -24,10 +24,8 @@ heddle_status hd_cuda_alloc(void **out, int device, size_t bytes)
 
 void hd_cuda_free(void *memory, int device)
 {
-    int before = 0;
-    if (memory != NULL && hd_cuda_enter(&before, device) == HEDDLE_OK) {
-        (void)cudaFree(memory);
-        hd_cuda_leave(before);
+    if (memory != NULL) {
+        HD_CUDA_END_ON(device, cudaFree(memory));
     }
 }
 
@@ -91,11 +89,7 @@ heddle_status hd_cuda_pin(void *memory, size_t bytes, int device)
 
 void hd_cuda_unpin(void *memory, int device)
 {
-    int before = 0;
-    if (hd_cuda_enter(&before, device) == HEDDLE_OK) {
-        (void)cudaHostUnregister(memory);
-        hd_cuda_leave(before);
-    }
+    HD_CUDA_END_ON(device, cudaHostUnregister(memory));
 }
 
 /* Any device can say. Managed memory can be had from everywhere; it is the device's that it was allocated on. */

@@ -12,11 +12,8 @@ heddle_status hd_cuda_event_create(void **out, int device)
 
 void hd_cuda_event_destroy(void *event, int device)
 {
-    int before = 0;
     if (event != NULL) {
-        (void)hd_context_enter(&before, device);
-        (void)cudaEventDestroy(event);
-        hd_context_leave(before);
+        HD_CUDA_END_ON(device, cudaEventDestroy(event));
     }
 }
 

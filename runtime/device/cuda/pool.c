@@ -3,14 +3,17 @@
 
 #include <heddle/cuda.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* CUDA IPC shares what the driver has allocated, in which smaller pieces lie together. */
 static const size_t GRAIN_BYTES = (size_t)2 << 20;
 
 typedef enum piece_state {
     IN_USE,
+    GOING, /* it is being given back */
     FREE,
     SPENT /* free, but work with it may be under way: for nobody else */
 } piece_state;
@@ -26,6 +29,7 @@ typedef struct piece {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; CUDA is called without it */
 static piece *pieces;
+static _Atomic pid_t owner; /* a fork has neither the memory nor, for certain, the lock */
 
 /* --- the list ----------------------------------------------------------------------------------------------------- */
 
@@ -57,17 +61,19 @@ static void link_out(piece *p)
     *place_of(p->memory) = p->next;
 }
 
-/* The smallest that fits, without much waste. */
-static piece *take_free(int device, size_t bytes)
+/* The smallest that fits. */
+static piece *take_free(int device, size_t bytes, size_t most_bytes)
 {
     piece *best = NULL;
+    pthread_mutex_lock(&lock);
     for (piece *p = pieces; p != NULL; p = p->next) {
-        const int fits = p->state == FREE && p->device == device && p->bytes >= bytes && p->bytes / 2 <= bytes;
+        const int fits = p->state == FREE && p->device == device && p->bytes >= bytes && p->bytes <= most_bytes;
         best = fits && (best == NULL || p->bytes < best->bytes) ? p : best;
     }
     if (best != NULL) {
         best->state = IN_USE;
     }
+    pthread_mutex_unlock(&lock);
     return best;
 }
 
@@ -99,16 +105,17 @@ static void end(visit *v)
     hd_context_leave(v->is_pushed);
 }
 
-/* Is all that was enqueued on the stream done? Not to be found out of one that captures. */
-static int settle(int device, heddle_stream stream)
+/* Is all done that the device was doing? cudaFree waits for that, whatever was enqueued where, and is the only such
+ * wait that leaves the captures of other threads alone. The stream that a framework gives will not do: graphs are
+ * replayed on others, and its owner may have destroyed it. */
+static int wait_for_device(int device)
 {
     visit v;
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    void *memory = NULL;
     if (!begin(&v, device)) {
         return 0;
     }
-    const int is_done = cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
-                        status == cudaStreamCaptureStatusNone && cudaStreamSynchronize(stream) == cudaSuccess;
+    const int is_done = cudaMalloc(&memory, GRAIN_BYTES) == cudaSuccess && cudaFree(memory) == cudaSuccess;
     end(&v);
     return is_done;
 }
@@ -145,20 +152,29 @@ static void give_back(piece *p)
 
 /* --- the pool ----------------------------------------------------------------------------------------------------- */
 
+/* The first process that asks is. */
+static int is_owner(void)
+{
+    pid_t nobody = 0;
+    const pid_t own = getpid();
+    return atomic_compare_exchange_strong(&owner, &nobody, own) || nobody == own;
+}
+
 void *heddle_cuda_malloc(size_t bytes, int device, heddle_stream stream)
 {
     (void)stream;
-    if (bytes == 0 || bytes > SIZE_MAX - GRAIN_BYTES) {
+    if (bytes == 0 || bytes > SIZE_MAX / 4 || !is_owner()) {
         return NULL;
     }
     const size_t whole = (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
-    pthread_mutex_lock(&lock);
-    piece *p = take_free(device, whole);
-    pthread_mutex_unlock(&lock);
+    piece *p = take_free(device, whole, 2 * whole);
     if (p == NULL && (p = new_piece(device, whole)) != NULL) {
         pthread_mutex_lock(&lock);
         link_in(p);
         pthread_mutex_unlock(&lock);
+    }
+    if (p == NULL) { /* rather one that is too large than none */
+        p = take_free(device, whole, SIZE_MAX);
     }
     return p != NULL ? p->memory : NULL;
 }
@@ -166,7 +182,7 @@ void *heddle_cuda_malloc(size_t bytes, int device, heddle_stream stream)
 /* The lock is held. NULL: it stays. */
 static piece *take_out(piece *p)
 {
-    if (p->holders > 0 || p->state == IN_USE) {
+    if (p->holders > 0 || p->state == IN_USE || p->state == GOING) {
         return NULL;
     }
     link_out(p);
@@ -177,15 +193,22 @@ void heddle_cuda_free(void *memory, size_t bytes, int device, heddle_stream stre
 {
     (void)bytes;
     (void)device;
+    (void)stream;
+    if (memory == NULL || atomic_load(&owner) != getpid()) {
+        return;
+    }
     pthread_mutex_lock(&lock);
-    piece *p = memory != NULL ? find(memory) : NULL;
+    piece *p = find(memory);
     p = p != NULL && p->state == IN_USE ? p : NULL;
-    const int is_held = p != NULL && p->holders > 0;
+    if (p != NULL) {
+        p->state = GOING;
+    }
+    const int is_held = p != NULL && p->holders > 0; /* who is going is held by nobody new */
     pthread_mutex_unlock(&lock);
     if (p == NULL) {
         return;
     }
-    const piece_state state = is_held && settle(p->device, stream) ? FREE : SPENT;
+    const piece_state state = is_held && wait_for_device(p->device) ? FREE : SPENT;
     pthread_mutex_lock(&lock);
     p->state = state;
     p = take_out(p);
@@ -199,7 +222,7 @@ void hd_cuda_hold(void **memory, size_t *bytes, int device, const void *after)
 {
     pthread_mutex_lock(&lock);
     piece *p = pieces;
-    while (p != NULL && (p->device != device || (uintptr_t)p->memory <= (uintptr_t)after)) {
+    while (p != NULL && (p->device != device || p->state == GOING || (uintptr_t)p->memory <= (uintptr_t)after)) {
         p = p->next;
     }
     if (p != NULL) {

@@ -27,9 +27,5 @@ heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device
 
 void hd_cuda_unmap(void *memory, int device)
 {
-    int before = 0;
-    if (hd_cuda_enter(&before, device) == HEDDLE_OK) {
-        (void)cudaIpcCloseMemHandle(memory);
-        hd_cuda_leave(before);
-    }
+    HD_CUDA_END_ON(device, cudaIpcCloseMemHandle(memory));
 }
