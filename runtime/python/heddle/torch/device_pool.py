@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any, Dict
 
 import torch
@@ -13,6 +14,7 @@ from ..errors import UnsupportedError
 _ALLOC, _FREE = "heddle_cuda_malloc", "heddle_cuda_free"
 
 _pools: Dict[int, Any] = {}  #: by device
+_making = threading.Lock()
 
 
 def mem_pool(device: Any = None) -> "torch.cuda.MemPool":
@@ -46,7 +48,7 @@ def mem_pool(device: Any = None) -> "torch.cuda.MemPool":
     path = module("cuda", "mem_pool")
     if not torch.cuda.is_available():
         raise UnsupportedError("mem_pool: torch finds no CUDA device")
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), _making:
         number = torch.cuda.current_device()
         if number not in _pools:
             _pools[number] = _made(path)
