@@ -23,7 +23,7 @@ import heddle
 import heddle.diffusers
 import torch
 import torch.distributed as dist
-from diffusers import ContextParallelConfig, LatteTransformer3DModel, ParallelConfig, WanTransformer3DModel
+from diffusers import LatteTransformer3DModel
 from heddle.torch import modules
 
 
@@ -85,6 +85,8 @@ class Wan:
     ways, layers, frames = ("heddle", "cp", "alone"), 2, 5
 
     def __init__(self, layers: int, frames: int, side: int):
+        from diffusers import WanTransformer3DModel  # which diffusers that have a Latte may lack, and what is below
+
         self.model = WanTransformer3DModel(num_attention_heads=12, attention_head_dim=128, ffn_dim=8960,
                                            num_layers=layers).eval()
         self.inputs = {"hidden_states": torch.randn(1, 16, frames, side, side), "timestep": torch.tensor([500]),
@@ -94,6 +96,8 @@ class Wan:
 
     def _enable_parallelism(self, ranks: int) -> None:
         """enable_parallelism numbers accelerators; here it gets a mesh of CPUs."""
+        from diffusers import ContextParallelConfig, ParallelConfig
+
         config = ParallelConfig(context_parallel_config=ContextParallelConfig(ulysses_degree=ranks))
         mesh = dist.device_mesh.init_device_mesh("cpu", (1, ranks), mesh_dim_names=("ring", "ulysses"))
         config.setup(dist.get_rank(), ranks, torch.device("cpu"), mesh=mesh)

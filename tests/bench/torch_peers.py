@@ -12,7 +12,8 @@
     gloo      split, contiguous, an exchange by gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
     single    torch.distributed.all_to_all_single of gloo, from parts put behind one another
-    dtensor   redistribute of torch's DTensor, on gloo; where ranks divide both lengths
+    dtensor   redistribute of torch's DTensor, on gloo, where it gathers everything and cuts (all_gather and chunk in
+              the place of an all-to-all); where ranks divide both lengths
     cp        the exchange of diffusers' context parallelism, on gloo; where ranks divide both lengths
     touch     a fresh tensor of the result's size, written once: what its page faults cost
     roofline  the same bytes, those that a rank keeps included, copied contiguously from the ranks that own them, all
@@ -101,7 +102,7 @@ class BySingle:
         wanted = [rows * self.mine * self.c for rows in self.from_]
         room = sent.new_empty(sum(wanted))
         dist.all_to_all_single(room, sent, wanted, [self.rows * columns * self.c for columns in self.to])
-        return room.view(-1, self.mine, self.c)
+        return room.view(sum(self.from_), self.mine, self.c)
 
 
 def by_others(t: int, s: int, x: torch.Tensor, comm: heddle.Comm) -> dict:
