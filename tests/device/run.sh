@@ -164,13 +164,17 @@ for transport in threads shm; do
             --device cuda
 done
 
-needs_gpu "pool of torch" &&
+package() { # NAME SCRIPT: with the Python package
+    needs_gpu "$1" || return 0
     if [ -d "$pack/python/heddle" ]; then
-        tell 120 "pool of torch" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" PYTHONPATH="$pack/python" \
-            HEDDLE_LIBRARY="$(echo "$pack"/lib/libheddle.so.*)" python3 "$here/tests/device/mem_pool.py"
-    else
-        row "pool of torch" "not here: packed without the Python package"
+        tell 120 "$1" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" PYTHONPATH="$pack/python" \
+            HEDDLE_LIBRARY="$(echo "$pack"/lib/libheddle.so.*)" python3 "$here/tests/device/$2"
+    elif [[ $1 =~ $only ]]; then
+        row "$1" "not here: packed without the Python package"
     fi
+}
+package "pool of torch" mem_pool.py
+package "kernels of attention" attention_blocks.py
 
 # --- times: percent of the device's own copy of the same bytes in the same process
 bench() { # NAME LINE

@@ -33,8 +33,9 @@ if [ ! -e /dev/nvidia0 ]; then
 fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
-run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|pool of|bench 7: 1 KiB a pair, 2'
-for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'pool of torch .*not on the emulated' 'test_session@auto .* 0 failed' \
+run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|pool of|kernels of|bench 7: 1 KiB a pair, 2'
+for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'pool of torch .*not on the emulated' \
+    'kernels of attention .*not on the emulated' 'test_session@auto .* 0 failed' \
     'test_session@nccl .* 0 failed' \
     'example .*in the pass' 'run of a model .*equal within the tolerance to one rank' \
     'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do

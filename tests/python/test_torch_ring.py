@@ -232,24 +232,6 @@ print("ok")
 """, 3)
 
 
-def test_kernels_of_cuda_have_these_arguments(tmp_path):
-    fork(tmp_path, COMMON + """
-from torch._subclasses.fake_tensor import FakeTensorMode
-
-with FakeTensorMode():  # shapes and arguments alone
-    for kernel, dtype in ((kernels.FLASH, torch.bfloat16), (kernels.EFFICIENT, torch.float32)):
-        for keys, causal in ((9, False), (5, True)):
-            q, k = (torch.empty(2, 3, length, 64, dtype=dtype, device="cuda") for length in (5, keys))
-            o, lse = kernel.forward(q, k, k, causal, 0.1)
-            assert o.shape == q.shape and o.dtype == dtype and lse.shape == (2, 3, 5) and lse.dtype == torch.float32
-            grads = kernel.backward(o, q, k, k, o, lse, causal, 0.1)
-            assert [x.shape for x in grads] == [q.shape, k.shape, k.shape] and len(grads) == 3
-q = torch.empty(2, 3, 5, 64, device="meta")
-assert kernels.kernel_for(q, q, q) in (kernels.FLASH, kernels.EFFICIENT, kernels.CHUNKS)
-print("ok")
-""", 1)
-
-
 def test_states_of_linear_attention(tmp_path):
     fork(tmp_path, COMMON + """
 def recurrence(q, k, v, decay, both):

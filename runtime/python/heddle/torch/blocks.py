@@ -3,7 +3,7 @@ of keys are put together: by the kernels that torch's own attention would take, 
 from __future__ import annotations
 
 import math
-from typing import Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -29,13 +29,21 @@ def accumulated(dtype: torch.dtype) -> torch.dtype:
 
 
 def kernel_for(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Kernel:
-    """As torch chooses, of tensors with as many heads."""
+    """As torch chooses between flash and memory-efficient attention, of tensors with as many heads; where both are out
+    (only cuDNN's is allowed, say) it is chunks."""
     if q.is_cpu:
         return FLASH_OF_CPU
-    asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, False)
-    if q.shape[3] % 8 == 0 and torch.backends.cuda.can_use_flash_attention(asked):
-        return FLASH
-    return EFFICIENT if torch.backends.cuda.can_use_efficient_attention(asked) else CHUNKS
+    with torch.inference_mode(False), torch.enable_grad():
+        asked = torch.backends.cuda.SDPAParams(*(_as_in_training(x) for x in (q, k, v)), None, 0.0, False, False)
+        if torch.backends.cuda.can_use_flash_attention(asked):
+            return FLASH
+        return EFFICIENT if torch.backends.cuda.can_use_efficient_attention(asked) else CHUNKS
+
+
+def _as_in_training(x: torch.Tensor) -> torch.Tensor:
+    """Of the shape of x and wanting gradients, which not all kernels have: an operator sees tensors that want none, and
+    forward and backward are by one kernel."""
+    return x.new_empty(x.shape[3]).expand(x.shape).requires_grad_()
 
 
 def _flash_of_cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
@@ -50,15 +58,24 @@ def _flash_of_cpu_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, 
 
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
            scale: float) -> Tuple[torch.Tensor, torch.Tensor]:
+    width, (q, k, v) = q.shape[3], _padded(q, k, v)
     o, lse, *_ = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-    return o, lse
+    return o[..., :width], lse
 
 
 def _flash_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
                     lse: torch.Tensor, causal: bool, scale: float) -> _Gradients:
+    width, (d_o, q, k, v, o) = q.shape[3], _padded(d_o, q, k, v, o)
     seed, offset = (torch.empty(shape, dtype=torch.uint64, device=q.device) for shape in ((2,), ()))  # of no dropout
-    return _aten._scaled_dot_product_flash_attention_backward(
+    dq, dk, dv = _aten._scaled_dot_product_flash_attention_backward(
         d_o, q, k, v, o, lse.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, causal, seed, offset, scale=scale)
+    return dq[..., :width], dk[..., :width], dv[..., :width]
+
+
+def _padded(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+    """To a width of whole eights, which flash wants; torch's own attention does so, too."""
+    more = -given[0].shape[3] % 8
+    return [F.pad(x, (0, more)) for x in given] if more else given
 
 
 def _efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
@@ -70,6 +87,7 @@ def _efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
 def _efficient_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
                         lse: torch.Tensor, causal: bool, scale: float) -> _Gradients:
     lse = F.pad(lse, (0, -q.shape[2] % 32), value=math.inf).contiguous()  # as its forward leaves it
+    o = o.transpose(1, 2).contiguous().transpose(1, 2)  # likewise: its rows are taken to lie a row of all heads apart
     seed, offset = (torch.empty((), dtype=torch.int64, device=q.device) for _ in range(2))
     return _aten._scaled_dot_product_efficient_attention_backward(
         d_o, q, k, v, None, o, lse, seed, offset, 0.0, [True, True, True, False], causal, scale=scale)[:3]
