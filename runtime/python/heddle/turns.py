@@ -2,7 +2,10 @@
 
 Of N ranks each gives one Nth of its rows in every turn, so that a rank holds as many rows of others as it would in a
 ring of blocks (one of each more, where they do not divide), and moves as many bytes, but to all ranks at once and by a
-reshard: `s@sp(3 3 2) -> *`. The gradient of the part goes home by the adjoint, `sum@sp -> s@sp(3 3 2)`."""
+reshard: `s@sp(3 3 2) -> *`. The gradient of the part goes home by the adjoint, `sum@sp -> s@sp(3 3 2)`.
+
+Blocks that N divides want one line for all turns; blocks that differ by a row, as a layout cuts by itself, two or
+three; others, of explicit lengths, up to N. Every line is a plan, with the memory that a plan has."""
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,10 @@
 """Attention whose keys and values come round in turns (heddle/turns.py), as an operator of torch: of tensors that the
-library's ring is not for. No rank has more of them at once than one rank's share."""
+library's ring does not take, those of a device.
+
+No rank holds more of others' keys and values at once than one rank's share. Beside that share lie, while it is there,
+an Nth of its own rows, put together to be sent; where the wire stores into memory of the plan (docs/gpu.md), as much
+again for every plan, of which there are one or a few each way (heddle/turns.py); and in a backward the sums of the
+gradients of this rank's keys and values and of the part's, both in float32 at least."""
 from __future__ import annotations
 
 from typing import Any, Iterator, List, Tuple
