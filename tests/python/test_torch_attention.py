@@ -59,6 +59,9 @@ with heddle.Comm.open() as comm:
         compare(comm, method, torch.float64, 1e-12, 11, 6, 2, True)
         compare(comm, method, torch.float32, 1e-5, 2, 3, 3, False)
         compare(comm, method, torch.bfloat16, 0.03, 11, 3, 3, False)
+    for method in ("ring", "gather-kv"):  # by torch's operations
+        compare(comm, method, torch.float16, 5e-3, 11, 6, 2, True)
+        compare(comm, method, torch.float16, 5e-3, 2, 3, 3, False)
     own = ht.attention_op._own  # as for tensors of a device
     compare(comm, "gather-kv", torch.float64, 1e-12, 11, 6, 2, True, own)
     compare(comm, "gather-kv", torch.float16, 0.01, 11, 1, 1, False, own)
@@ -106,8 +109,9 @@ with heddle.Comm.open() as comm:
                 close(a, rows(b, comm), 1e-12)
     comm.plans_max = 512
     x = torch.zeros(2, 2, 3, 8, dtype=torch.float16)
+    refused(heddle.UnsupportedError, "of torch.float16 on cpu", ht.attention, x, x, x,
+            comm.attention(f"f32[b=2 s=9 h=2 d=8] on [sp={comm.size}]: s@sp", "rsa"))
     plan = comm.attention(f"f32[b=2 s=9 h=2 d=8] on [sp={comm.size}]: s@sp", "ring")
-    refused(heddle.UnsupportedError, "f16", ht.attention, x, x, x, plan)
     refused(heddle.ArgumentError, "wants f32(2, 3, 2, 8)", ht.attention, *[x.float()[:1]] * 3, plan)
     refused(heddle.ArgumentError, "sdpa is for ulysses", ht.attention, *[x.float()] * 3, plan, sdpa=F.relu)
     heads = comm.attention(f"f32[b=2 s=9 h=2 d=8] on [sp={comm.size}]: s@sp", key_lengths=[9, 5])
@@ -123,6 +127,7 @@ with heddle.Comm.open() as comm:
                                      dv=6)
         mine, back_mine = stepped(lambda *x: ht.linear_attention(*x, plan), *(rows(x, comm) for x in (q, k, v)))
         ht.linear_attention(*(rows(x, comm) for x in (v[..., :4], k, v)), plan)  # another one in between
+        close(ht.linear_attention(*(rows(x, comm).half() for x in (q, k, v)), plan), rows(o, comm).half(), 5e-3)
         for a, b in zip([mine, *back_mine(rows(d_o, comm))], wanted):
             close(a, rows(b, comm), 1e-12)
     by_states = ht.attention_op.by_states  # as for tensors of a device
@@ -139,7 +144,7 @@ with heddle.Comm.open() as comm:
                                   *(rows(x, comm) for x in (q, k, v)))
         for a, b in zip([mine, *back_mine(rows(d_o, comm))], wanted):
             close(a, rows(b, comm), within)
-    ht.attention_op._is_of_host = lambda x: False  # what tensors of a device go by
+    ht.attention_op._is_of_library = lambda x: False  # what tensors of a device go by
     q, k, v = (draw(i, 2, 4, 11, 8) for i in range(3))
     problem = f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: s@sp"
     gathered = ht.attention(*(rows(x, comm) for x in (q, k, v)), comm.attention(problem, "gather-kv", causal=True))

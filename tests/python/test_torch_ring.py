@@ -6,7 +6,7 @@ COMMON = test_torch_attention.COMMON + """
 import weakref
 from heddle.torch import attention_op, blocks as kernels, ring_op
 
-attention_op._is_of_host = lambda x: False  # what tensors of a device go by
+attention_op._is_of_library = lambda x: False  # what tensors of a device go by
 
 def part(whole, plan):
     samples, lo, heads, _ = plan.line.src_slices(plan.comm.rank)

@@ -31,11 +31,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     "ulysses" moves q, k and v, as one where they have as many heads, so that every rank has the whole sequence of some
     heads, calls `sdpa` (None: torch's own) and moves o back: bitwise what one process gets where `sdpa` treats every
     head alike. Ranks that get no head wait.
-    "gather-kv", where `sdpa` is given or the tensors are a device's, moves k and v so that every rank has all rows of
-    them, and calls `sdpa` with its own rows of q, whatever the number of heads.
-    "ring" and, after moving heads as ulysses does, "usp" are torch's operations on a device's tensors: k and v come
-    round in parts as large as a rank's share (heddle/turns.py), each is attended to by the kernel that torch would
-    take, which says how much the part weighs, and gradients go home from part to part.
+    "gather-kv", where `sdpa` is given or the tensors are a device's or float16, moves k and v so that every rank has
+    all rows of them, and calls `sdpa` with its own rows of q, whatever the number of heads.
+    "ring" and, after moving heads as ulysses does, "usp" are torch's operations on a device's tensors and on float16: k
+    and v come round in parts as large as a rank's share (heddle/turns.py), each is attended to by the kernel that torch
+    would take, which says how much the part weighs, and gradients go home from part to part.
     Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
     more than `plan.saved_forwards` other forwards runs the forward again.
 
@@ -49,12 +49,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
-    elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_host(q)):
+    elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_library(q)):
         o = _gathered(q, k, v, plan, sdpa or _own(plan))
     elif sdpa is not None:
         raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
                             "and local")
-    elif plan.method in ("ring", "usp") and not _is_of_host(q):
+    elif plan.method in ("ring", "usp") and not _is_of_library(q):
         o = _in_turns(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
@@ -63,13 +63,17 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
                      heads_first: bool = True) -> torch.Tensor:
-    """The same of a linear attention (`Comm.linear_attention`): the library's own, in float32, float64 or bfloat16; of
-    tensors of a device, by "lasp2" and "local", torch's operations on this rank's rows and gathered states."""
+    """The same of a linear attention (`Comm.linear_attention`): the library's own, of float32, float64 or bfloat16 in
+    host memory; of a device's tensors and of float16, by any method, torch's operations on this rank's rows and on
+    states that go between ranks as the method says. "lasp" and "scan" there, and the library's own, have no derivatives
+    of forward mode and are refused by transforms of torch.func.
+
+    o is of the dtype of q, k and v, which are of one; sums are of float32 at least."""
     check_plan("linear_attention", plan, LinearAttention)
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if not _is_of_host(q):
+    if not _is_of_library(q):
         if plan.method in ("lasp", "scan"):
             _autograd_only(q, k, v, plan)
         _fit(plan, q, k, v, dtype_of(q, plan.text))
@@ -79,8 +83,9 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     return o.transpose(1, 2) if heads_first else o
 
 
-def _is_of_host(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu"
+def _is_of_library(x: torch.Tensor) -> bool:
+    """Does the library's own attention take such tensors? Torch's operations take all."""
+    return x.device.type == "cpu" and x.dtype != torch.float16
 
 
 def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
@@ -91,9 +96,10 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
 
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
-    if not _is_of_host(q):
-        raise UnsupportedError(f"{plan.text}: a tensor on {q.device}: method {plan.method} is of host memory, "
-                               "ulysses, gather-kv, ring and usp are of devices, too")
+    if not _is_of_library(q):
+        raise UnsupportedError(f"{plan.text}: a tensor of {q.dtype} on {q.device}: method {plan.method} is of float32, "
+                               "float64 and bfloat16 in host memory; ulysses, gather-kv, ring and usp are of devices "
+                               "and float16, too")
     _autograd_only(q, k, v, plan)
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 

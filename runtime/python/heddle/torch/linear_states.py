@@ -1,5 +1,6 @@
 """Linear attention by torch's own operations and states that are gathered (lasp2), go from rank to rank (lasp) or are
-added up over twice as many ranks in every step (scan): of tensors that the library's is not for.
+added up over twice as many ranks in every step (scan): of tensors that the library's does not take, those of a device
+and of float16.
 
 A state, g^(last - j) k_j v_j added up over a rank's rows j, is all that others know of them. Rows are worked on in
 chunks: within one by their products with one another, beyond it by states."""

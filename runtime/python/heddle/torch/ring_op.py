@@ -1,5 +1,5 @@
 """Attention whose keys and values come round in turns (heddle/turns.py), as an operator of torch: of tensors that the
-library's ring does not take, those of a device.
+library's ring does not take, those of a device and of float16.
 
 No rank holds more of others' keys and values at once than one rank's share. Beside that share lie, while it is there,
 an Nth of its own rows, put together to be sent; where the wire stores into memory of the plan (docs/gpu.md), as much
