@@ -6,6 +6,7 @@ COMMON = test_torch_attention.COMMON + """
 import weakref
 from heddle.torch import attention_op, blocks as kernels, ring_op
 
+library_takes = attention_op._is_of_library
 attention_op._is_of_library = lambda x: False  # what tensors of a device go by
 
 def part(whole, plan):
@@ -228,6 +229,80 @@ with heddle.Comm.open() as comm:
         refused(heddle.ArgumentError, "rank 1 wants", attend, 9, 1)
     else:
         refused(heddle.PeerError, "rank 1", attend, 9, 0)  # it has left
+print("ok")
+""", 3)
+
+
+def test_under_autocast(tmp_path):
+    fork(tmp_path, COMMON + """
+import copy
+from heddle.torch import Attend, Gather, Split, parallelize
+
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+def outside(call, x, d_o):
+    o, back = stepped(call, *x)
+    return [o, *back(d_o.to(o.dtype))]
+
+def inside(call, x, d_o):
+    with autocast():
+        return outside(call, x, d_o)
+
+def same(mine, wanted):
+    assert len(mine) == len(wanted)
+    for a, b in zip(mine, wanted):
+        assert a.dtype == b.dtype and torch.equal(a, b), (a - b).abs().max()
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(12, 36)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(2, (3, 2, 6)).permute(2, 0, 3, 1, 4)
+        return x + F.scaled_dot_product_attention(q.float(), k.float(), v).transpose(1, 2).flatten(2)
+
+with heddle.Comm.open() as comm:
+    q, k, v, d_o = (rows(draw(i, 2, 2, 13, 8, dtype=torch.float32), comm) for i in range(4))
+    low = [x.bfloat16() for x in (q, k, v)]
+    for method in ("ulysses", "ring", "gather-kv"):
+        plan = comm.attention(f"f32[b=2 s=13 h=2 d=8] on {comm.mesh}: s@sp", method)
+        call = lambda *x: ht.attention(*x, plan)
+        for kernel in (kernels.FLASH_OF_CPU, kernels.CHUNKS)[: 2 if method == "ring" else 1]:
+            ring_op.kernel_for = lambda *given: kernel
+            wanted = outside(call, low, d_o)
+            assert wanted[0].dtype == torch.bfloat16
+            same(inside(call, (q, k, v), d_o), [wanted[0], *(x.float() for x in wanted[1:])])  # of the inputs' dtype
+            same(inside(call, (q, k, low[2]), d_o), [wanted[0], *(x.float() for x in wanted[1:3]), wanted[3]])
+            if method == "ring":
+                same(inside(torch.compile(call, fullgraph=True, backend="aot_eager"), (q, k, v), d_o)[:1], wanted[:1])
+        with autocast():
+            double = ht.attention(*(x.double() for x in (q, k, v)), plan)
+        assert double.dtype == torch.float64
+    for method in ("lasp2", "lasp", "scan"):  # torch has none, and so it is of the inputs' dtype
+        plan = comm.linear_attention(f"f32[b=2 s=13 h=2 d=8] on {comm.mesh}: s@sp", method, decay=[0.9, 1.0])
+        call = lambda *x: ht.linear_attention(*x, plan)
+        for x in ((q, k, v), low):
+            wanted = outside(call, x, d_o)
+            with autocast():
+                o, back = stepped(call, *x)
+            same([o, *back(d_o.to(o.dtype))], wanted)
+    attention_op._is_of_library = library_takes  # the library's own
+    plan = comm.attention(f"f32[b=2 s=13 h=2 d=8] on {comm.mesh}: s@sp", "rsa")
+    wanted = outside(lambda *x: ht.attention(*x, plan), low, d_o)
+    same(inside(lambda *x: ht.attention(*x, plan), (q, k, v), d_o), [wanted[0], *(x.float() for x in wanted[1:])])
+    attention_op._is_of_library = lambda x: False
+    for method in ("ulysses", "ring"):
+        torch.manual_seed(0)
+        alone = torch.nn.Sequential(Layer(), Layer())
+        together = copy.deepcopy(alone)
+        parallelize(together, {"0": Split("x", "b s c", "s"), "[01]": Attend("s", method),
+                               "1": Gather("output", "b s c", "s")}, comm)
+        x = draw(1, 2, 13, 12, dtype=torch.float32)
+        with autocast():
+            wanted, got = alone(x), together(x)
+        close(got, wanted, 0.02)
 print("ok")
 """, 3)
 

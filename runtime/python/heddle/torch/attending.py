@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
-from .attention_op import Local, attention
+from .attention_op import Local, as_autocast, attention
 from .ranks import Ranks, is_name
 from .reshard import resharded, texts_of
 
@@ -84,7 +84,7 @@ class Attending(TorchFunctionMode):
         if is_masked and step.method not in ("ulysses", "gather-kv"):
             raise UnsupportedError(f"{step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
                                    f"rows of {' and '.join(rows.of)}: ulysses and gather-kv do")
-        query, key, value = (rows.held(x) for x in (query, key, value))
+        query, key, value = (rows.held(x) for x in as_autocast(query, key, value))
         if attn_mask is not None:
             attn_mask = rows.mask_of_all(attn_mask)
         (b, h, _, d), comm = query.shape, ranks.comm

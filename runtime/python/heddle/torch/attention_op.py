@@ -1,7 +1,7 @@
 """Attention over a sequence that is sharded, as operators of torch."""
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -38,13 +38,17 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     would take, which says how much the part weighs, and gradients go home from part to part.
     Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
     more than `plan.saved_forwards` other forwards runs the forward again.
+    Under autocast q, k and v are of its dtype, and so is o, as with torch's own attention.
 
-    sdpa  gets and returns [b, h, s, d]. Where the plan is causal, or has key_lengths, it has to know
+    sdpa  gets and returns [b, h, s, d]. Where the plan is causal, or has key_lengths, it has to know; what autocast
+          casts it casts itself
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
     """
     check_plan("attention", plan, Attention)
     _look(q, k, v, plan)
+    if sdpa is None:
+        q, k, v = as_autocast(q, k, v)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if plan.method in ("ulysses", "local"):
@@ -68,7 +72,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     states that go between ranks as the method says. "lasp" and "scan" there, and the library's own, have no derivatives
     of forward mode and are refused by transforms of torch.func.
 
-    o is of the dtype of q, k and v, which are of one; sums are of float32 at least."""
+    o is of the dtype of q, k and v, which are of one; sums are of float32 at least. Autocast changes neither."""
     check_plan("linear_attention", plan, LinearAttention)
     _look(q, k, v, plan)
     if heads_first:
@@ -81,6 +85,15 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     else:
         o = _planned(q, k, v, plan)
     return o.transpose(1, 2) if heads_first else o
+
+
+def as_autocast(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+    """As torch's own attention takes them: moved in autocast's dtype, and of one dtype on ranks without heads, too."""
+    kind = given[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return given
+    dtype = torch.get_autocast_dtype(kind)
+    return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in given]
 
 
 def _is_of_library(x: torch.Tensor) -> bool:

@@ -45,7 +45,13 @@ class _Decay:
 
 
 def by_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention) -> torch.Tensor:
-    """q, k [b, s, h, d] and v [b, s, h, dv] of this rank's rows -> o, in arithmetic of float32 at least."""
+    """q, k [b, s, h, d] and v [b, s, h, dv] of this rank's rows -> o, in arithmetic of float32 at least: under
+    autocast, too."""
+    with torch.autocast(q.device.type, enabled=False):
+        return _by_states(q, k, v, plan)
+
+
+def _by_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention) -> torch.Tensor:
     dtype = q.dtype
     q, k, v = (x.transpose(1, 2).to(torch.promote_types(dtype, torch.float32)) for x in (q, k, v))
     known = _known(plan, q.device)
@@ -78,7 +84,8 @@ def _along(state: torch.Tensor, plan: int, up: bool) -> torch.Tensor:
     """What all blocks before this one (behind it, where not `up`) have come to at its edge. Its transpose is the same
     the other way."""
     made = by_number(plan)
-    return (_one_by_one if made.method == "lasp" else _by_doubling)(state, made, 1 if up else -1)
+    with torch.autocast(state.device.type, enabled=False):
+        return (_one_by_one if made.method == "lasp" else _by_doubling)(state, made, 1 if up else -1)
 
 
 def _one_by_one(state: torch.Tensor, plan: LinearAttention, way: int) -> torch.Tensor:

@@ -7,7 +7,8 @@ again for every plan, of which there are one or a few each way (heddle/turns.py)
 gradients of this rank's keys and values and of the part's, both in float32 at least."""
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Tuple
+import functools
+from typing import Any, Callable, Iterator, List, Tuple, TypeVar, cast
 
 import torch
 
@@ -71,6 +72,19 @@ def _rounds(plan: Attention, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple
             yield (turn, *_reshard_packed(parts, *turn.lines, plan.comm.number).unbind(0))
 
 
+_Body = TypeVar("_Body", bound=Callable[..., Any])
+
+
+def _without_autocast(body: _Body) -> _Body:
+    """What is accumulated stays as wide as it is: autocast reaches what an operator calls."""
+    @functools.wraps(body)
+    def call(x: torch.Tensor, *more: Any) -> Any:
+        with torch.autocast(x.device.type, enabled=False):
+            return body(x, *more)
+    return cast(_Body, call)
+
+
+@_without_autocast
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
     made, q = by_number(plan), q.contiguous()
     blocks, kind = _Blocks(made, k), accumulated(q.dtype)
@@ -97,6 +111,7 @@ def _merge(o: torch.Tensor, lse: torch.Tensor, block: torch.Tensor, block_lse: t
     lse.copy_(both)
 
 
+@_without_autocast
 def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
               lse: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made, q, d_o = by_number(plan), q.contiguous(), d_o.contiguous()
