@@ -140,19 +140,28 @@ HD_CASE(the_library_stays)
     assert_int_equal(p.sim.device_bytes(), 0);
 }
 
-/* --- the wire peer ------------------------------------------------------------------------------------------------ */
-
-static heddle_status says_why(const heddle_reshard *reshard, const char *wanted)
+/* An ending call that fails is nobody else's failure: launches ask for the last error. */
+HD_CASE(no_error_is_left_behind)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
-    heddle_status st = heddle_reshard_get_info(&info, reshard);
-    if (st == HEDDLE_OK && (strcmp(info.wire, "peer") != 0 || strstr(info.why, wanted) == NULL)) {
-        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "wire %s, %s", info.wire, info.why);
+    pool_api p;
+    heddle_comm *comm = alone();
+    const hd_device *device = hd_comm_device(comm);
+    hd_leaves("what cannot be destroyed because a call fails is left to the process");
+    HD_OK(pool_get(&p));
+    for (int64_t n = 1; n <= 3; n++) {
+        void *event = NULL, *memory = NULL;
+        HD_OK(device->library->event_create(&event, device->number));
+        HD_OK(device->library->alloc(&memory, device->number, 64));
+        p.sim.fail_at(n, 999);
+        device->library->event_destroy(event, device->number);
+        device->library->free(memory, device->number);
+        p.sim.fail_at(0, 0);
+        HD_OK(p.error());
     }
-    return st;
+    heddle_comm_destroy(comm);
 }
 
-static const char *const direct = "at its place in the peers' memory", *const lands = "into the plan's memory";
+/* --- the wire peer ------------------------------------------------------------------------------------------------ */
 
 /* Rounds of f's plan from and to places within pieces of the pool. */
 static heddle_status into(const device_fixture *f, void *src, void *dst, int round)

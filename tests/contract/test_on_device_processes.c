@@ -11,18 +11,6 @@
 
 enum { REPLAYS = 20, MOST_CALLS = 120 };
 
-static heddle_status says_why(const heddle_reshard *reshard, const char *wanted)
-{
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
-    heddle_status st = heddle_reshard_get_info(&info, reshard);
-    if (st == HEDDLE_OK && (strcmp(info.wire, "peer") != 0 || strstr(info.why, wanted) == NULL)) {
-        st = heddle_set_error(HEDDLE_ERR_INTERNAL, "wire %s, %s", info.wire, info.why);
-    }
-    return st;
-}
-
-static const char *const direct = "at its place in the peers' memory", *const lands = "into the plan's memory";
-
 /* --- whose memory ------------------------------------------------------------------------------------------------- */
 
 /* Buffers that were there before the plan are stored to; later ones, and memory of the caller's own, get a copy. Both
