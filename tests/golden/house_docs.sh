@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What README.md and docs/*.md name is there: paths, files, headers, tests, functions and constants, commands and their
-# options, links; and what they show of a command (`    $ build/heddle ...`) is what it prints. Not docs/decisions and
-# CHANGELOG.md, which also speak of what is no more.
+# options, links; what they show of a command (`    $ build/heddle ...`) is what it prints, and their pictures are what
+# their scripts draw. Not docs/decisions and CHANGELOG.md, which also speak of what is no more.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 cd "$HEDDLE_SOURCE" || exit 1
@@ -93,6 +93,11 @@ def check_shown(name, text):
         if re.sub("^    ", "", found[2], flags=re.M).strip() != run.stdout.strip():
             problems.append(f"{name}: heddle {found[1]} prints something else")
 
+
+for script in glob.glob("docs/pictures/*.py"):
+    drawn = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    if drawn.returncode != 0:
+        problems.append(drawn.stderr.strip())
 
 documents = ["README.md"] + sorted(glob.glob("docs/*.md"))
 counted = 0

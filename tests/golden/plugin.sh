@@ -14,6 +14,12 @@ export PKG_CONFIG_PATH="$(dirname "$(find "$work/heddle" -name heddle.pc)")"
 mkdir "$work/by_hand"
 cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden "$work"/mine/*.c \
     $(pkg-config --cflags --libs heddle) -o "$work/by_hand/libheddle_sockets.so"
+# The lines of docs/extending.md, from a folder like the tree's.
+mkdir "$work/tree"
+ln -s "$HEDDLE_SOURCE/examples" "$work/tree/examples"
+sed -n '/^### 5. As a plug-in/,/^### 6/s/^    //p' "$HEDDLE_SOURCE/docs/extending.md" >"$work/page.sh"
+(cd "$work/tree" && echo wait >>"$work/page.sh" && HOME=$work timeout 120 bash -eu "$work/page.sh") >"$work/page" 2>&1 &&
+    grep -q ' elements' "$work/page" || { echo "FAILED: the lines of docs/extending.md"; cat "$work/page.sh" "$work/page"; exit 1; }
 heddle=$work/heddle/bin/heddle
 scale=${HEDDLE_TEST_TIME_SCALE:-1}
 
