@@ -1,3 +1,5 @@
+/* What follows from a model file's words: the activation's shape, heads and widths of the stages. Done again when a
+ * size is overridden on the command line; then a complaint has no place in the file (with_marks 0). */
 #include "planner/model/model.h"
 
 #include "runtime/base/base.h"
@@ -36,6 +38,7 @@ int hd_model_dim_index(const heddle_model *model, const char *name)
     return -1;
 }
 
+/* Dims of the file that the activation does not name (heads, text) stay sizes without a place in the shape. */
 static heddle_status derive_shape(heddle_model *m, int with_marks)
 {
     m->batch_dim = -1;
@@ -81,6 +84,7 @@ static heddle_status derive_heads(const heddle_model *m, hd_model_stage *s, int 
     return HEDDLE_OK;
 }
 
+/* An MLP's width: given, or a ratio of the channels that must come out whole. */
 static heddle_status derive_width(const heddle_model *m, hd_model_stage *s, int with_marks)
 {
     int64_t channels = m->shape.dim[m->channel_dim].extent;

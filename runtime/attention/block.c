@@ -36,6 +36,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
+/* Per thread: scratch of the kernels, and for bf16 a wide copy of the keys and values of one head. */
 heddle_status hd_core_take_room(hd_core *core, int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
@@ -107,6 +108,9 @@ out:
     return st;
 }
 
+/* A job is a key head of a sample, with all query heads that use it: two threads never add to the same key's
+ * gradient. Where there are fewer jobs than threads like, forward (by_query) also cuts the queries, which nobody
+ * else writes. */
 heddle_status hd_core_each_head(const hd_core *core, int by_query, hd_turn_fn fn, void *ctx, hd_poll poll)
 {
     team t = {.core = core, .fn = fn, .ctx = ctx, .poll = poll, .pieces = 1};
@@ -138,6 +142,8 @@ static int cut_queries(hd_pair *pair, const hd_turn *turn)
     return pair->nq > 0;
 }
 
+/* Rows of a member are segments of the sequence. For every pair of segments: the keys up to the sample's length and,
+ * if causal, up to the last query; the queries from the first that sees a key. What remains goes to `fn`. */
 void hd_core_pairs(const hd_core *core, const hd_turn *turn, int member, hd_pair_fn fn, void *ctx)
 {
     const hd_attn_problem *p = core->problem;
@@ -175,6 +181,7 @@ typedef struct key_rows {
     const char *k, *v;
 } key_rows;
 
+/* Blocks travel in the storage type; kernels want f32. A head is widened once per turn, not once per pair. */
 static key_rows rows_of(const hd_core *core, const hd_held *held, const hd_turn *turn)
 {
     const hd_attn_problem *p = core->problem;
@@ -279,6 +286,7 @@ heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, c
     return hd_core_each_head(core, 0, run_turn, &w, poll);
 }
 
+/* Of the online softmax: nothing accumulated, sum 0, largest score minus infinity. */
 void hd_core_start(hd_core *core, const hd_carry_arrays *carry)
 {
     const hd_attn_problem *p = core->problem;

@@ -12,6 +12,9 @@ static heddle_status take_memory(unsigned char **out, int64_t bytes, int64_t *co
     return hd_alloc_aligned((void **)out, 64, (size_t)bytes + 64, "workspace of a linear attention");
 }
 
+/* States between chunks: to the left of a chunk for the causal form, to the right as well for the bidirectional one.
+ * Those of k and v are kept for backward, those of the gradients are workspace. bf16 results are added up in f32
+ * (part). */
 static heddle_status make_memory(heddle_linear_attention *a)
 {
     heddle_status st = HEDDLE_OK;
@@ -81,6 +84,7 @@ static uint64_t hash_decay(const hd_linear_problem *p)
     return hd_hash(HD_HASH_BASIS, p->decay, (size_t)p->shape.dim[2].extent * sizeof *p->decay);
 }
 
+/* What all ranks must ask alike. Decays are many, so they are compared by a hash. */
 static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, const heddle_mesh *mesh,
                         const heddle_layout *layout)
 {
@@ -96,6 +100,7 @@ static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, con
     hd_fields_add(fields, "space", "%d", (int)p->options.space);
 }
 
+/* First what a rank can do alone, then the comparison of the ranks, then what takes all of them. */
 heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
                                              const heddle_shape *shape, const heddle_mesh *mesh,
                                              const heddle_layout *layout,

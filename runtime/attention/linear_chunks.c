@@ -58,12 +58,14 @@ void hd_linear_chunk_views(hd_linear_chunk *out, const heddle_linear_attention *
     out->dk_so_far = part_of(a, 1, &out->dk, sample_head, at.row, p->dk);
 }
 
+/* The state of one chunk: [dk][dv], rows padded for vectors. */
 unsigned char *hd_linear_state(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk)
 {
     int64_t index = sample_head * a->problem.nchunks + chunk;
     return a->states[which] + (size_t)(index * a->padded_elems) * a->kernels->real_bytes;
 }
 
+/* Powers of the head's decay are made again for every head: they are few, and threads share none. */
 void *hd_linear_scratch(heddle_linear_attention *a, int thread, int64_t sample_head)
 {
     void *scratch = a->scratch + thread * a->scratch_bytes;
@@ -115,6 +117,7 @@ static int64_t chunk_at(const heddle_linear_attention *a, int which, int64_t i)
     return is_ascending(which) ? i : a->problem.nchunks - 1 - i;
 }
 
+/* What this rank adds to a state that passes through: its chunks' states, each decayed by the rows behind it. */
 void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t sample_head, void *own)
 {
     unsigned char *sum = hd_linear_carry(a, thread, 0);
@@ -128,6 +131,7 @@ void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t 
     hd_linear_narrow(a, own, sum, sample_head);
 }
 
+/* Replaces every chunk's own state by the state in front of it, `in` being the one in front of the rank. */
 void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, const void *in)
 {
     unsigned char *now = hd_linear_carry(a, thread, 0), *next = hd_linear_carry(a, thread, 1);
@@ -145,6 +149,7 @@ void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t
     }
 }
 
+/* NULL: nothing lies before the first chunk of all, so no product with a state of zeros is made. */
 const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk)
 {
     int edge = is_ascending(which) ? 0 : a->problem.nranks - 1;

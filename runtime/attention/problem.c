@@ -42,6 +42,7 @@ void heddle_attention_options_init(heddle_attention_options *options)
     }
 }
 
+/* What is wrong whatever the shape is. */
 static heddle_status take_options(hd_attn_problem *p, const heddle_attention_options *options)
 {
     heddle_attention_options_init(&p->options);
@@ -126,6 +127,7 @@ static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, cons
     return HEDDLE_OK;
 }
 
+/* Zigzag: the sequence in 2n chunks, rank m has m and 2n - 1 - m, so causal work is the same on all. */
 static void rows_of_chunk(heddle_attention_rows *out, int at, int64_t sequence, int n, int chunk)
 {
     out->lo[at] = heddle_shard_start(sequence, n, chunk);
@@ -133,6 +135,7 @@ static void rows_of_chunk(heddle_attention_rows *out, int at, int64_t sequence, 
     out->rows += out->len[at];
 }
 
+/* The ranks that share this rank's heads and samples, with the rows of each; their order is that of the sequence. */
 static heddle_status take_group(hd_attn_problem *p, const heddle_mesh *mesh, const heddle_layout *layout, int rank)
 {
     heddle_status st = HEDDLE_OK;
@@ -254,6 +257,7 @@ out:
     return st;
 }
 
+/* Segments that touch become one: fewer pairs of segments to walk. */
 static void append_rows(hd_row_set *rows, const heddle_attention_rows *add)
 {
     for (int i = 0; i < 2; i++) {
@@ -267,6 +271,7 @@ static void append_rows(hd_row_set *rows, const heddle_attention_rows *add)
     }
 }
 
+/* Ring member i holds the rows of `spread` ranks: those that have dealt their heads among themselves (Ulysses). */
 static heddle_status gather_rows(hd_attn_problem *p)
 {
     heddle_status st = HEDDLE_OK;

@@ -24,6 +24,7 @@ out:
     return st;
 }
 
+/* Workspace may be shared by blocks that never run at once; the last one frees it. */
 static void leave_space(hd_back_space *space)
 {
     if (--space->owners > 0) {
@@ -61,6 +62,7 @@ void hd_keep_free(hd_keep *keep)
     memset(keep, 0, sizeof *keep);
 }
 
+/* Frees what backward has taken; a block that never went back has none. */
 void hd_back_destroy(heddle_block *block)
 {
     hd_block_back *back = block->back;
@@ -151,6 +153,7 @@ out:
     return st;
 }
 
+/* Once per commit: the transposed weights, and, the first time, in which type gradients are multiplied. */
 heddle_status hd_back_pack(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
@@ -172,6 +175,7 @@ out:
     return st;
 }
 
+/* Zeroed when they are first wanted. A caller that never trains has none. */
 heddle_status hd_back_gradients(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
@@ -223,6 +227,8 @@ static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const 
     return HEDDLE_OK;
 }
 
+/* Where each kept array goes: into the tape; with recompute, or without a tape, into the workspace, which the next
+ * call overwrites. */
 heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_view *view, heddle_tape *tape)
 {
     heddle_status st = HEDDLE_OK;

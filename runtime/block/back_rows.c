@@ -10,6 +10,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Rounded up. */
 static int64_t parts_of(int64_t whole, int64_t part)
 {
     return (whole + part - 1) / part;
@@ -25,6 +26,7 @@ int64_t hd_view_pieces(const hd_block_view *view)
     return view->samples * parts_of(view->sample_rows, HD_CHUNK_ROWS);
 }
 
+/* Pieces never cross samples, since conditioning is a sample's. */
 hd_row_piece hd_view_piece(const hd_block_view *view, int64_t job)
 {
     int64_t pieces = parts_of(view->sample_rows, HD_CHUNK_ROWS);
@@ -33,12 +35,14 @@ hd_row_piece hd_view_piece(const hd_block_view *view, int64_t job)
                           smaller(HD_CHUNK_ROWS, view->sample_rows - first)};
 }
 
+/* The activation is [outer][t][inner] rows; fibre order is [outer][inner][t]. Row r of the fibre order lies here. */
 int64_t hd_view_row(const hd_block_view *view, int64_t r)
 {
     int64_t t = r % view->t, fibre = r / view->t;
     return (fibre / view->inner * view->t + t) * view->inner + fibre % view->inner;
 }
 
+/* How many rows from r on lie `stride` rows apart in the activation. */
 int64_t hd_view_run(const hd_block_view *view, int64_t r, int64_t limit, int64_t *stride)
 {
     *stride = view->inner;
@@ -113,6 +117,7 @@ static float *sums_of(const heddle_block *block, const hd_walk *walk, int64_t jo
     return walk->columns > 0 ? (float *)hd_back_work(block, HD_WORK_SUMS) + job * walk->columns : NULL;
 }
 
+/* First phase of a stretch, per piece: gradients of rows, and the piece's own sums, which nobody else adds to. */
 static heddle_status piece_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)
 {
     const hd_walk *walk = hd_walk_of(view);
@@ -190,6 +195,8 @@ out:
     return st;
 }
 
+/* Second phase of a stretch, per panel of a weight's rows: adds unit after unit, in order. Threads share panels,
+ * never one panel, so the sums do not depend on how many threads there are. */
 static heddle_status panel_job(heddle_block *block, const hd_block_view *view, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
@@ -241,6 +248,8 @@ out:
     return st;
 }
 
+/* The walk: rows are taken in stretches of units, so that memory does not grow with the box. A stretch is pieces,
+ * then panels, then the pieces' sums in order. */
 heddle_status hd_walk_run(heddle_block *block, const hd_block_view *view, hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;

@@ -30,6 +30,7 @@ static heddle_status check_heads(const heddle_block_options *options, int64_t ch
     return HEDDLE_OK;
 }
 
+/* Options that are not of this kind of stage are ignored, those of it are checked here, before any memory is taken. */
 static heddle_status check_kind(const heddle_block_options *options, int64_t channels)
 {
     const heddle_shape *shape = &options->shape;
@@ -90,6 +91,7 @@ out:
     return st;
 }
 
+/* columns 0: a vector. Parameters stay f32, whatever the activation is; layers pack a copy in their own type. */
 static heddle_status add_param(heddle_block *block, const char *name, int64_t rows, int64_t columns)
 {
     heddle_param *param = &block->param[block->nparams];
@@ -108,6 +110,8 @@ out:
     return st;
 }
 
+/* y = x W^T + b, from k to n channels. Parameters 2i and 2i + 1 are weight and bias of layer i: commit, the tape and
+ * the gradients rely on it. */
 static heddle_status add_layer(heddle_block *block, const char *weight, const char *bias, int64_t k, int64_t n,
                                heddle_dtype dst_dtype)
 {
@@ -136,6 +140,9 @@ out:
     return st;
 }
 
+/* The order of the parameters is part of the interface (heddle/block.h): weights files and buckets go by it. Layers
+ * in front of f32 arithmetic (the sum with the residual, GELU) give f32, so that a result is rounded once, behind
+ * it. */
 static heddle_status make_layers(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
@@ -170,6 +177,7 @@ out:
     return st;
 }
 
+/* Tables for the whole dim, not for this rank's part: a position has the same angles wherever its row lies. */
 static heddle_status make_rope(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
@@ -288,6 +296,7 @@ static void fill(float *x, int64_t elems, uint64_t key, float base, float scale)
     }
 }
 
+/* Uniform and scaled by the sizes of the layer; norms begin at 1, biases near 0. */
 heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
 {
     heddle_status st = HD_NEED(block);
@@ -305,6 +314,7 @@ heddle_status heddle_block_seed(heddle_block *block, uint64_t seed)
     return heddle_block_commit(block);
 }
 
+/* Packs the weights for the kernels. Until all are packed the block counts as not committed. */
 heddle_status heddle_block_commit(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;

@@ -9,6 +9,7 @@
 
 enum { ALIGNMENT = 64, CONDITION_ROWS = 6 };
 
+/* One of the six rows of a sample's conditioning; NULL: the stage is not modulated. */
 const float *hd_block_condition(const heddle_block *block, const hd_block_view *view, int64_t sample, int which)
 {
     if (!block->options.modulate) {
@@ -17,6 +18,7 @@ const float *hd_block_condition(const heddle_block *block, const hd_block_view *
     return view->conditioning->vector + ((view->first_sample + sample) * CONDITION_ROWS + which) * block->channels;
 }
 
+/* Every seat (thread) has its own part, so that jobs share nothing but what they read. */
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
@@ -46,6 +48,7 @@ heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, 
     return hd_products_run("hd-block", block->seats, jobs, run_job, &call);
 }
 
+/* Attention reads whole fibres, a row's norm whole rows: those dims may not be sharded here. */
 static heddle_status check_whole(const heddle_shape *shape, const heddle_box *box, int dim, const char *why)
 {
     if (box->lo[dim] != 0 || box->len[dim] != shape->dim[dim].extent) {

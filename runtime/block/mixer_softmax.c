@@ -12,6 +12,8 @@ typedef struct mixer_job {
     int64_t fibre, first_head, end_head;
 } mixer_job;
 
+/* Short fibres: one job for all heads of a fibre. Long ones: one for each head, so that few fibres still feed all
+ * threads. */
 static mixer_job job_of(const heddle_block *block, const hd_block_view *view, int64_t job)
 {
     int64_t heads = block->options.heads;
@@ -54,6 +56,7 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
     return HEDDLE_OK;
 }
 
+/* view.call is how a job finds its call: jobs get the block, the view and a number. */
 static heddle_status run(const hd_mixer_call *call, size_t part_bytes, hd_block_job fn)
 {
     heddle_status st = HEDDLE_OK;
@@ -90,6 +93,7 @@ static size_t head_bytes(const heddle_block *block, int64_t t)
     return (size_t)(HEAD_ARRAYS * lines(t * d) + lines(t)) * sizeof(float) + block->kernels->attn_f32.scratch_bytes(d);
 }
 
+/* Arrays begin at cache lines. */
 static head_rows divide(float *memory, int64_t t, int64_t d)
 {
     head_rows x;
@@ -102,6 +106,7 @@ static head_rows divide(float *memory, int64_t t, int64_t d)
     return x;
 }
 
+/* Rows of one head lie 3c (qkv) or c (o) elements apart; the kernels of backward want them dense and in f32. */
 static void gather(const heddle_block *block, float *dst, const void *src, heddle_dtype dtype, int64_t rows,
                    int64_t stride)
 {
@@ -119,6 +124,8 @@ static void scatter(float *dst, const float *src, int64_t rows, int64_t d, int64
     }
 }
 
+/* The softmax is not kept: backward makes it again from q, k and, per row, the largest score and the logarithm of the
+ * sum. delta is the dot product of o and its gradient, row by row. */
 static heddle_status backward_job(heddle_block *block, const hd_block_view *view, int seat_index, int64_t index)
 {
     const hd_mixer_call *call = view->call;

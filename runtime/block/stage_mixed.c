@@ -21,6 +21,7 @@ static char *turned(const heddle_block *block, const hd_kept *kept)
     return block->options.qk_norm ? (char *)hd_back_work(block, HD_WORK_TURNED) : kept->wide;
 }
 
+/* Norm and rotation of q and k, head by head. A row's position is that in the whole dim: the part begins at t_lo. */
 static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_kept *kept, const hd_row_piece *piece)
 {
     int64_t c = block->channels, d = block->head_channels;
@@ -43,6 +44,8 @@ static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_k
     }
 }
 
+/* A job of the first phase: gather up to HD_CHUNK_ROWS rows in fibre order, norm, qkv. With `again` (recomputing)
+ * the rows were gathered by the forward and kept. */
 static heddle_status rows_in(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
@@ -63,6 +66,7 @@ out:
     return st;
 }
 
+/* A job of the last phase: projection, gate, residual. Rows that lie together in the activation go in one call. */
 static heddle_status rows_out(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
@@ -89,6 +93,8 @@ out:
     return st;
 }
 
+/* `keep`: the mixer also keeps what its backward needs. Workspace is taken before the first job: a job cannot fail
+ * for want of memory after it has changed the activation. */
 heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int keep)
 {
     heddle_status st = HEDDLE_OK;
@@ -236,6 +242,7 @@ static heddle_status back_in(heddle_block *block, const hd_block_view *view, hd_
     return hd_walk_run(block, view, walk);
 }
 
+/* What both walks of a backward work in. */
 static heddle_status reserve(heddle_block *block, const hd_block_view *view)
 {
     heddle_status st = HEDDLE_OK;
@@ -258,6 +265,7 @@ out:
     return st;
 }
 
+/* Forward was in, mixer, out; so: what the forward did not keep is made again, then out, mixer, in. */
 heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept,
                             const heddle_conditioning_gradient *wanted)
 {

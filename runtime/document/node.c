@@ -1,3 +1,4 @@
+/* libyaml's events become a tree. Stricter than YAML: one document, no anchors, aliases or tags, no key twice. */
 #include "runtime/document/node.h"
 
 #include "runtime/base/base.h"
@@ -24,6 +25,7 @@ typedef struct builder {
     hd_node *key; /* of the innermost map, waiting for its value */
 } builder;
 
+/* Text of a file inside a sentence: what is no plain letter becomes ?, what is long is cut. */
 const char *hd_quote(char *out, size_t out_bytes, const char *text)
 {
     size_t n = 0;
@@ -35,6 +37,7 @@ const char *hd_quote(char *out, size_t out_bytes, const char *text)
     return out;
 }
 
+/* FILE:LINE:COLUMN: sentence, as compilers have it, so that editors jump there. */
 heddle_status hd_node_fail(heddle_status status, const hd_node *node, const char *format, ...)
 {
     char sentence[2048];
@@ -90,6 +93,7 @@ static heddle_status fail_syntax(const builder *b)
     }
 }
 
+/* Depth is bounded by HD_NODE_DEPTH, length is not: so children by recursion, siblings by a loop. */
 static void free_nodes(hd_node *node)
 {
     while (node != NULL) {
@@ -192,6 +196,7 @@ static heddle_status refuse_decoration(const builder *b, const yaml_event_t *eve
     return HEDDLE_OK;
 }
 
+/* A list or a map: placed first, so that it is in the tree, and freed with it, whatever comes next. */
 static heddle_status open_node(builder *b, const yaml_event_t *event, hd_node_kind kind)
 {
     if (b->depth == HD_NODE_DEPTH) {

@@ -13,6 +13,7 @@ int heddle_mesh_size(const heddle_mesh *mesh)
     return size;
 }
 
+/* rank = ((coords[0] * size[1]) + coords[1]) * size[2] + ...: the last axis counts fastest. */
 void hd_mesh_coords(int *coords, const heddle_mesh *mesh, int rank)
 {
     for (int a = mesh->naxes - 1; a >= 0; a--) {
@@ -41,6 +42,8 @@ out:
     return st;
 }
 
+/* Starts with the whole tensor and cuts it once per axis. Axes of one dim cut one after the other, the major one
+ * first, so an inner block always lies inside its outer one. Never fails: its arguments have been checked. */
 void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
                    const int *coords)
 {
@@ -57,6 +60,7 @@ void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh
     }
 }
 
+/* The public form of hd_layout_box: it checks everything first. */
 heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                 const heddle_layout *layout, int rank)
 {
@@ -80,6 +84,7 @@ int64_t heddle_box_elems(const heddle_box *box)
     return elems;
 }
 
+/* Place i of the memory order, outermost first. No order is the order of the shape. */
 int hd_order_dim(const heddle_order *order, int i)
 {
     return order == NULL || order->ndim == 0 ? i : order->dim[i];
@@ -115,6 +120,8 @@ heddle_status hd_order_check(const heddle_order *order, const heddle_shape *shap
     return HEDDLE_OK;
 }
 
+/* Dense strides in the given order. A box without elements gets strides as if it had one in each empty dim: no
+ * stride is 0, so nobody divides by it or takes two elements for one. */
 void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order)
 {
     int64_t stride = 1;

@@ -44,6 +44,8 @@ int heddle_axis_index(const heddle_mesh *mesh, const char *name)
     return -1;
 }
 
+/* Names are written into lines and error sentences, so they have one form: a small letter, then letters, digits and
+ * _. */
 static int name_is_valid(const char *name)
 {
     size_t n = 0;
@@ -70,6 +72,7 @@ static int64_t span_elems(const heddle_shape *shape)
     return elems;
 }
 
+/* 2^62 bytes: sums of two such numbers, and strides of elements, stay within 63 bits. */
 static heddle_status check_size(const heddle_shape *shape)
 {
     int64_t elems = span_elems(shape);
@@ -146,6 +149,7 @@ heddle_status heddle_mesh_check(const heddle_mesh *mesh)
     return HEDDLE_OK;
 }
 
+/* A wrong name is answered with all right ones. */
 static heddle_status scan_dtype(heddle_dtype *out, hd_scan *scan)
 {
     char name[HEDDLE_NAME_BYTES], list[128] = "";
@@ -165,6 +169,7 @@ static heddle_status scan_dtype(heddle_dtype *out, hd_scan *scan)
     return hd_scan_fail(scan, HEDDLE_ERR_PARSE, at, "unknown dtype '%s' (dtypes:%s)", name, list);
 }
 
+/* DTYPE[NAME=EXTENT NAME=EXTENT ...]. Each complaint points at the column of the word that is wrong. */
 heddle_status hd_scan_shape(heddle_shape *out, hd_scan *scan)
 {
     heddle_status st = HEDDLE_OK;
@@ -199,6 +204,7 @@ out:
     return st;
 }
 
+/* [NAME=SIZE NAME=SIZE ...] */
 heddle_status hd_scan_mesh(heddle_mesh *out, hd_scan *scan)
 {
     heddle_status st = HEDDLE_OK;
@@ -291,6 +297,7 @@ out:
     return st;
 }
 
+/* Compares an array's shape with the one that is wanted; `what` and `whose` are the two ends of the sentence. */
 heddle_status hd_shape_need(const heddle_shape *x, const heddle_shape *wanted, int names, const char *what,
                             const char *whose)
 {

@@ -11,6 +11,7 @@ static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_
                                                    &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa};
 static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
 
+/* A kind that mixes no dim, and a cross stage, has one way: local. */
 const hd_method *hd_method_at(heddle_stage_kind kind, int index)
 {
     int count = kind == HEDDLE_STAGE_ATTENTION ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
@@ -56,6 +57,7 @@ static int axes_of(int *axes, const heddle_mesh *mesh, const heddle_layout *layo
 }
 
 /* The length of `dim` on the ranks with coordinate `index` on its axes taken together, 0 on all others. */
+/* Axes that shard nothing of `dim` stay at coordinate 0: they do not change its length. */
 static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, int dim,
                          int index)
 {
@@ -109,6 +111,8 @@ static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const hedd
     }
 }
 
+/* rows_before and full_before get n + 1 places: prefix sums, so that the rows of any run of members are one
+ * difference. */
 heddle_status hd_method_group_members(hd_method_group *out, int n, int inner)
 {
     heddle_status st = HEDDLE_OK;
@@ -120,6 +124,8 @@ out:
     return st;
 }
 
+/* Comes with the rows of member m in rows_before[m + 1], leaves prefix sums there. A segment is `inner` members:
+ * what one Ulysses group of a 2-D method holds. */
 void hd_method_group_count(hd_method_group *group)
 {
     for (int m = 0; m < group->n; m++) {
@@ -155,6 +161,7 @@ static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layo
     }
 }
 
+/* A stage on a layout, as its methods see it. Where no method can run (why_not) only what local needs is filled in. */
 heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, const hd_method_stage *stage)
 {
@@ -198,6 +205,7 @@ void hd_method_group_free(hd_method_group *group)
     memset(group, 0, sizeof *group);
 }
 
+/* NULL: it may run. First what rules out all methods, then what the method itself says. */
 const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group)
 {
     if (method != &hd_method_local && group->why_not[0] != '\0') {
@@ -257,6 +265,8 @@ static void price_work(hd_method_cost *out, const hd_method *method, const hd_me
     out->backward_flops = of_all_fibres(group, longest.backward);
 }
 
+/* The busiest rank's bytes are those of the busiest member and the fullest fibres: the two are independent, since
+ * members are cut along the mixed dim and fibres along all others. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
 {
     hd_sends most = {0, 0, 0, 0};
@@ -285,6 +295,7 @@ int hd_group_spread(const hd_method *method, const hd_method_group *group)
     return method->heads_over != NULL ? method->heads_over(group) : 1;
 }
 
+/* Heads that do not divide leave some ranks idle: the work of the fullest rank against an even part. */
 double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group)
 {
     int64_t over = hd_group_spread(method, group);

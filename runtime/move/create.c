@@ -1,5 +1,5 @@
-/* Making transfers. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting.
- */
+/* Making transfers. Every step that can fail on one rank is followed by an agreement, so that no rank is left
+ * waiting. */
 #include "runtime/move/transfer.h"
 
 #include <string.h>
@@ -22,6 +22,8 @@ void hd_part_stream(hd_copy *copy, const hd_transfer *t)
 
 /* --- what the ranks tell one another: geometry of every transfer, and with whom they are linked ---------------- */
 
+/* One gather for all transfers of an object: each rank's record is its geometries, then one bit per rank it is linked
+ * with. */
 typedef struct survey {
     size_t record_bytes, links_at; /* of a rank's record; where its bits begin */
     char *own, *all;
@@ -48,6 +50,8 @@ static uint64_t *link_words(const survey *s, char *record)
     return (uint64_t *)(void *)(record + s->links_at);
 }
 
+/* Near: loads and stores. Linked: shared flags, but memory that a peer cannot reach, so it is staged. Else:
+ * messages. */
 static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, const hd_parts *parts, int is_send)
 {
     for (int i = 0; i < parts->count; i++) {
@@ -70,6 +74,7 @@ static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, co
     }
 }
 
+/* What others need to know to choose like this rank: who is near, how its largest part lies. */
 static void describe(hd_geometry *out, uint64_t *link_word, hd_transfer *t, int64_t footprint_bytes)
 {
     out->adds = t->adds;
@@ -128,6 +133,7 @@ static heddle_status take_parts(hd_parts *out, const hd_parts *parts)
     return st;
 }
 
+/* Own copy of what was asked for: the caller's lists end with the call. */
 static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_transfer_spec *spec)
 {
     heddle_status st = HEDDLE_OK;
@@ -178,6 +184,7 @@ void hd_transfer_destroy(hd_transfer *t)
     HD_FREE_ALL(t->send.part, t->recv.part, t);
 }
 
+/* The order matters: staging is reserved by the first three and allocated once, at the end. */
 static heddle_status build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
@@ -215,6 +222,7 @@ out:
     return st;
 }
 
+/* Links and exchanges are collective, so all ranks come here or none. */
 static heddle_status open_ways(hd_transfer **transfer, int n, hd_channel *c)
 {
     heddle_status st = HEDDLE_OK;

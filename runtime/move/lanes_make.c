@@ -8,6 +8,8 @@ static int64_t walk_offset(const hd_copy *copy, hd_side walk)
     return walk == HD_SIDE_SRC ? copy->src_offset_bytes : copy->dst_offset_bytes;
 }
 
+/* Copies may be walked together if their loops have the same counts and steps on the walked side; only offsets
+ * differ. */
 static int same_loops(const hd_copy *a, const hd_copy *b, hd_side walk)
 {
     if (a->nloops != b->nloops) {
@@ -116,6 +118,7 @@ out:
     return st;
 }
 
+/* Some kernels need rows of a least length. */
 static int fits(const hd_copy_kernel *kernel, const hd_lanes *lanes, const hd_lane_group *group)
 {
     for (int i = group->first; i < group->first + group->nlanes; i++) {
@@ -132,6 +135,7 @@ static int group_candidates(const hd_lanes *lanes, const hd_lane_group *group, c
     return hd_copy_candidates(out, capacity, lanes->lane + group->first, group->nlanes, group->nloops, hint);
 }
 
+/* The asked kernel where it can, else the rule's first. Groups differ in row length, so each may get its own. */
 void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_copy_hint *hint)
 {
     for (int g = 0; g < lanes->ngroups; g++) {
@@ -143,6 +147,7 @@ void hd_lanes_choose(hd_lanes *lanes, const hd_copy_kernel *kernel, const hd_cop
     }
 }
 
+/* Trials and `why` speak of the group with most bytes. */
 const hd_lane_group *hd_lanes_largest(const hd_lanes *lanes)
 {
     const hd_lane_group *best = NULL;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* The sends or the receives of this rank, in the order of its own array. */
 typedef struct side_plan {
     hd_copy *copy;
     int *peer, *index; /* of the part */
@@ -10,6 +11,7 @@ typedef struct side_plan {
     int64_t bytes;
 } side_plan;
 
+/* `strided`: at least one message has rows apart; then typed and packed messages are two different things. */
 static heddle_status survey(side_plan *out, const hd_transfer *t, int is_send)
 {
     heddle_status st = HEDDLE_OK;
@@ -105,6 +107,7 @@ out:
     return st;
 }
 
+/* For a trial: the same messages the other way, typed where they are packed. The winner is kept, the spare dropped. */
 heddle_status hd_transfer_open_spare(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
@@ -136,6 +139,7 @@ void hd_transfer_drop_spare(hd_transfer *t)
     hd_mail_free(&t->spare);
 }
 
+/* Packs, then starts. The destination may be written from here on. */
 heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
 {
     hd_mail *mail = &t->mail;
@@ -150,6 +154,7 @@ heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
                              mail->recv_stage != NULL ? mail->recv_stage : leg->dst);
 }
 
+/* Unpacks when all messages are there. Bytes count as sent then: what a failed exchange moved is nobody's figure. */
 heddle_status hd_mail_poll(hd_transfer *t, const hd_leg *leg)
 {
     hd_mail *mail = &t->mail;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Where a term comes from: a linked peer's memory, read in place, or the staging of messages, where it lies dense. */
 static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
     const hd_part *part = &t->recv.part[recv];
@@ -36,6 +37,8 @@ static void drop_sum_loop(hd_sum *sum, hd_sum_term *term, int i)
     sum->nloops--;
 }
 
+/* Loops that go on where the next inner one ends become one, if they do so in the destination and in every term:
+ * longer rows, fewer calls. Terms that are messages lie dense, so they always go on. */
 static void merge_sum(hd_sum *sum, hd_sum_term *term, int64_t elem_bytes)
 {
     int64_t run = elem_bytes;
@@ -73,6 +76,8 @@ static void build_one(hd_sum *sum, hd_transfer *t, const int *member)
     merge_sum(sum, term, copy->run_bytes);
 }
 
+/* Received parts for the same place of the destination are the terms of one sum. Parts come in rank order, so terms
+ * do, too: that order is promised (heddle/reshard.h). */
 heddle_status hd_sums_build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
@@ -108,6 +113,7 @@ out:
     return st;
 }
 
+/* The kernel adds all terms of a row at once: the destination is written once and never read. */
 static void add_row(const hd_sum *sum, const void **row, char *dst, hd_sum_fn add)
 {
     if (sum->nterms == 1) {

@@ -74,6 +74,7 @@ out:
     return st;
 }
 
+/* Schedules name layouts by number; equal ones have one number. */
 heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const heddle_layout *layout)
 {
     for (int i = 0; i < schedule->nlayouts; i++) {
@@ -96,6 +97,7 @@ heddle_status hd_schedule_layout(int *out, heddle_schedule *schedule, const hedd
     return HEDDLE_OK;
 }
 
+/* Sets the method of a stage and its price; refuses one that may not run on the layout that the stage has. */
 heddle_status hd_schedule_set_method(heddle_schedule *schedule, int index, const hd_method *method)
 {
     char reason[HD_METHOD_REASON_BYTES];
@@ -132,6 +134,7 @@ heddle_status hd_schedule_set_method(heddle_schedule *schedule, int index, const
     return st;
 }
 
+/* The last edge has a price of its own on the way back: the gradient behind it lies otherwise (heddle/schedule.h). */
 heddle_status hd_schedule_set_edge(heddle_schedule *schedule, int edge, int from, int to, int is_free)
 {
     heddle_status st = HEDDLE_OK;

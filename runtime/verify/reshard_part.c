@@ -1,3 +1,5 @@
+/* One rank's array for the judge: with guards around it and gaps between its rows, filled, checked, written to
+ * files. */
 #include "runtime/verify/device_array.h"
 #include "runtime/verify/judge.h"
 #include "runtime/verify/reshard_check.h"
@@ -58,6 +60,7 @@ static int mark_owned(void *context, char *element, const int64_t *at)
     return 1;
 }
 
+/* pad_elems: so many elements that belong to nobody behind every step of every dim. */
 static void choose_strides(verify_part *part, int64_t pad_elems)
 {
     int64_t stride = 1, last = 0;
@@ -171,6 +174,7 @@ void verify_part_fill(verify_part *part, const verify_values *values)
     }
 }
 
+/* Bits are compared, so that NaNs and signed zeros count. */
 static int check_element(void *context, char *element, const int64_t *at)
 {
     const visit_state *s = context;
@@ -195,6 +199,7 @@ static int check_element(void *context, char *element, const int64_t *at)
     return 0;
 }
 
+/* Every byte that is no element must be what it was. `owned` tells elements from gaps; without gaps none is needed. */
 static int check_canaries(const verify_part *part, char *problem, size_t problem_bytes)
 {
     const unsigned char *memory = (const unsigned char *)part->memory, *data = (const unsigned char *)part->data;
