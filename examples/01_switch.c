@@ -11,7 +11,7 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
 {
     heddle_reshard_line line; /* a whole reshard is one line of text: what, on which ranks, from -> to */
     heddle_reshard *reshard = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof(info)};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_box from, to; /* which part of the video is mine, before and after */
     void *src = NULL, *dst = NULL;
     const int rank = heddle_comm_rank(comm);

@@ -66,8 +66,8 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     heddle_model *model = NULL;
     heddle_schedule *schedule = NULL;
     heddle_session *session = NULL;
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_session_counters moved = {.struct_bytes = sizeof(moved)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+    heddle_session_counters moved = HEDDLE_EMPTY(heddle_session_counters);
     const heddle_mesh mesh = {.naxes = 1, .axis = {{.name = "sp", .size = heddle_comm_size(comm)}}};
     const heddle_mesh one = {.naxes = 1, .axis = {{.name = "sp", .size = 1}}};
     const heddle_layout whole = heddle_layout_replicated();

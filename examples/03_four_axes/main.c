@@ -25,7 +25,7 @@ static double largest_difference(trainer *many, trainer *one)
     double most = 0;
     for (int i = 0; i < many->nlayers; i++) {
         for (int j = 0; j < 8; j++) { /* what every rank of a stage has the whole of */
-            heddle_param a = {.struct_bytes = sizeof a}, b = {.struct_bytes = sizeof b};
+            heddle_param a = HEDDLE_EMPTY(heddle_param), b = HEDDLE_EMPTY(heddle_param);
             if (heddle_block_param(&a, many->layer[i].block[j / 4], j % 4) != HEDDLE_OK ||
                 heddle_block_param(&b, one->layer[many->first_layer + i].block[j / 4], j % 4) != HEDDLE_OK) {
                 return HUGE_VAL;
@@ -38,19 +38,22 @@ static double largest_difference(trainer *many, trainer *one)
     return most;
 }
 
-static void say_what_was_sent(trainer *t)
+static heddle_status say_what_was_sent(trainer *t)
 {
-    heddle_session_counters moved = {.struct_bytes = sizeof moved};
-    heddle_dense_pair_info pair = {.struct_bytes = sizeof pair};
-    heddle_bucket_info bucket[2];
+    heddle_session_counters moved = HEDDLE_EMPTY(heddle_session_counters);
+    heddle_dense_pair_info pair = HEDDLE_EMPTY(heddle_dense_pair_info);
+    heddle_bucket_info bucket[2] = {HEDDLE_EMPTY(heddle_bucket_info), HEDDLE_EMPTY(heddle_bucket_info)};
     int64_t pairs = 0;
-    heddle_session_get_counters(&moved, t->session);
-    for (int i = 0; i < t->nlayers; i++) {
-        heddle_dense_pair_get_info(&pair, t->layer[i].pair);
+    heddle_status st = heddle_session_get_counters(&moved, t->session);
+    for (int i = 0; st == HEDDLE_OK && i < t->nlayers; i++) {
+        st = heddle_dense_pair_get_info(&pair, t->layer[i].pair);
         pairs += pair.measured_bytes;
     }
-    heddle_bucket_get_info(&bucket[0], t->bucket[0]);
-    heddle_bucket_get_info(&bucket[1], t->bucket[1]);
+    st = st ? st : heddle_bucket_get_info(&bucket[0], t->bucket[0]);
+    st = st ? st : heddle_bucket_get_info(&bucket[1], t->bucket[1]);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     printf("rank 0 sent per step  pp: %lld  dp with sp, tp: %lld  sp: %lld in %lld switches  tp: %lld bytes\n",
            (long long)(heddle_pipeline_bytes_sent(t->pipeline) / STEPS),
            (long long)((bucket[0].measured_bytes + bucket[1].measured_bytes) / STEPS),
@@ -58,6 +61,7 @@ static void say_what_was_sent(trainer *t)
     printf("rank 0 holds layers %d..%d, %lld of %lld parameters' optimiser state\n", t->first_layer,
            t->first_layer + t->nlayers - 1, (long long)(bucket[0].own_elems + bucket[1].own_elems),
            (long long)(bucket[0].elems + bucket[1].elems));
+    return HEDDLE_OK;
 }
 
 static heddle_status rank_main(heddle_comm *comm, void *arg)
@@ -82,10 +86,8 @@ static heddle_status rank_main(heddle_comm *comm, void *arg)
     }
     if (st == HEDDLE_OK) {
         off = fmax(off, largest_difference(many, one));
-        if (rank == 0) {
-            say_what_was_sent(many);
-        }
-        st = heddle_comm_barrier(comm);
+        st = rank == 0 ? say_what_was_sent(many) : HEDDLE_OK;
+        st = st ? st : heddle_comm_barrier(comm);
         printf("rank %d: largest difference to one rank %.1e: %s\n", rank, off, off < 2e-5 ? "ok" : "WRONG");
         st = st || off < 2e-5 ? st : heddle_set_error(HEDDLE_ERR_INTERNAL, "differs from one rank's result");
     }

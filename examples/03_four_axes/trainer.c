@@ -63,7 +63,7 @@ static heddle_status make_layer(trainer *t, layer *l, int index, const heddle_la
     pair.hidden = HIDDEN;
     st = st ? st : heddle_dense_pair_create(&l->pair, t->inner, &t->shape, &t->inner_mesh, pair_layout, TP - 1, &pair);
     for (int i = 0; i < 4; i++) {
-        p[i].struct_bytes = sizeof p[i];
+        p[i] = HEDDLE_EMPTY(heddle_param);
         st = st ? st : heddle_dense_pair_param(&p[i], l->pair, i);
     }
     if (st != HEDDLE_OK) {
@@ -87,7 +87,7 @@ static heddle_status make_buckets(trainer *t)
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < t->nlayers; i++) {
         for (int j = 0; j < 12; j++) {
-            heddle_param p = {.struct_bytes = sizeof p}, g = {.struct_bytes = sizeof g};
+            heddle_param p = HEDDLE_EMPTY(heddle_param), g = HEDDLE_EMPTY(heddle_param);
             layer *l = &t->layer[i];
             int split = j >= 8 && j != 11; /* fc1 and fc2.weight, not fc2.bias */
             st = st      ? st
@@ -124,7 +124,7 @@ static heddle_status make_buckets(trainer *t)
 static heddle_status make_plan(trainer *t)
 {
     heddle_plan_options plan;
-    heddle_schedule_info info = {.struct_bytes = sizeof info};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_session_options session;
     heddle_plan_options_init(&plan);
     plan.prologue = plan.epilogue = "b@dp,t@sp,t@tp";
@@ -144,7 +144,7 @@ static heddle_status make_plan(trainer *t)
 
 heddle_status trainer_make(trainer *t, heddle_comm *comm, const char *mesh_text)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_status st = heddle_mesh_parse(&t->mesh, mesh_text);
     if (st == HEDDLE_OK && (heddle_axis_index(&t->mesh, "pp") != PP || heddle_axis_index(&t->mesh, "dp") != DP ||
                             heddle_axis_index(&t->mesh, "sp") != SP || heddle_axis_index(&t->mesh, "tp") != TP ||

@@ -86,7 +86,7 @@ static heddle_status take_params(heddle_block *block, weights *w, const config *
 {
     heddle_status st = HEDDLE_OK;
     for (int i = 0; st == HEDDLE_OK && i < heddle_block_nparams(block); i++) {
-        heddle_param param = {.struct_bytes = sizeof param};
+        heddle_param param = HEDDLE_EMPTY(heddle_param);
         st = heddle_block_param(&param, block, i);
         st = st ? st : take_param(w, cfg, &param, stage, layer, only_look);
     }

@@ -18,7 +18,7 @@
 /* Bytes of all ranks, planned and counted: a difference is an error. */
 static heddle_status report(network *net)
 {
-    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     heddle_status st = heddle_session_get_counters(&counters, net->session);
     int64_t sums[2] = {counters.bytes_planned, counters.bytes_sent};
     st = st ? st : heddle_comm_allreduce_sum(net->comm, sums, 2, HEDDLE_I64);

@@ -26,7 +26,7 @@ static const net_stage *alike(const network *net, int index)
 
 static heddle_status make_block(network *net, net_stage *s, int index)
 {
-    heddle_stage_info about = {.struct_bytes = sizeof about};
+    heddle_stage_info about = HEDDLE_EMPTY(heddle_stage_info);
     heddle_block_options want;
     heddle_status st = heddle_model_stage(&about, net->work->model, index % STAGES_PER_LAYER);
     heddle_block_options_init(&want);
@@ -54,7 +54,7 @@ static heddle_status make_stages(network *net)
     }
     for (int i = 0; st == HEDDLE_OK && i < net->about.nstages; i++) {
         net_stage *s = &net->stages[i];
-        s->plan.struct_bytes = sizeof s->plan;
+        s->plan = HEDDLE_EMPTY(heddle_schedule_stage);
         st = heddle_schedule_stage_at(&s->plan, net->work->schedule, i);
         const net_stage *same = st == HEDDLE_OK ? alike(net, i) : NULL;
         if (same != NULL) {
@@ -70,8 +70,8 @@ static heddle_status make_stages(network *net)
 /* The layouts of both ends, and this rank's rows there. */
 static heddle_status find_ends(network *net)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-    net->about.struct_bytes = sizeof net->about;
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
+    net->about = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&net->about, net->work->schedule);
     st = st ? st : heddle_schedule_edge_at(&edge, net->work->schedule, 0);
     net->first = edge.from;

@@ -36,7 +36,7 @@ static heddle_status make_plan(network *net)
 {
     const char *home = "b@dp,t@sp";
     heddle_plan_options want;
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_session_options both;
     heddle_plan_options_init(&want);
     want.prologue = want.epilogue = home;
@@ -61,10 +61,10 @@ static heddle_status make_plan(network *net)
 static heddle_status make_stage(network *net, int index)
 {
     stage *s = &net->stages[index];
-    heddle_stage_info about = {.struct_bytes = sizeof about};
+    heddle_stage_info about = HEDDLE_EMPTY(heddle_stage_info);
     heddle_block_options want;
     heddle_tape_options keep;
-    s->plan.struct_bytes = sizeof s->plan;
+    s->plan = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_status st = heddle_schedule_stage_at(&s->plan, net->schedule, index);
     st = st ? st : heddle_model_stage(&about, net->model, index % 4);
     if (st != HEDDLE_OK) {
@@ -117,7 +117,7 @@ static heddle_status list_parameters(network *net)
                                                      net->cond.ntables * ROWS_OF_VECTOR * net->opt->channels, 0};
     for (int i = 0; i < net->nstages; i++) {
         for (int k = 0; k < heddle_block_nparams(net->stages[i].block); k++) {
-            heddle_param param = {.struct_bytes = sizeof param}, grad = {.struct_bytes = sizeof grad};
+            heddle_param param = HEDDLE_EMPTY(heddle_param), grad = HEDDLE_EMPTY(heddle_param);
             heddle_status st = heddle_block_param(&param, net->stages[i].block, k);
             st = st ? st : heddle_block_gradient(&grad, net->stages[i].block, k);
             if (st != HEDDLE_OK) {

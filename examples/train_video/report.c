@@ -8,7 +8,7 @@
 void network_print_plan(const network *net)
 {
     char shape[HEDDLE_LINE_BYTES], mesh[HEDDLE_LINE_BYTES], layout[HEDDLE_LINE_BYTES], last[HEDDLE_LINE_BYTES] = "";
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     if (heddle_schedule_get_info(&info, net->schedule) != HEDDLE_OK ||
         heddle_shape_format(shape, sizeof(shape), &info.shape) != HEDDLE_OK ||
         heddle_mesh_format(mesh, sizeof(mesh), &info.mesh) != HEDDLE_OK) {
@@ -19,8 +19,8 @@ void network_print_plan(const network *net)
     printf("     ");
     for (int i = 0; i < info.period; i++) {
         const heddle_schedule_stage *plan = &net->stages[i].plan;
-        heddle_layout_format(layout, sizeof(layout), &plan->layout, &info.shape, &info.mesh);
-        if (strcmp(layout, last) != 0) {
+        if (heddle_layout_format(layout, sizeof(layout), &plan->layout, &info.shape, &info.mesh) == HEDDLE_OK &&
+            strcmp(layout, last) != 0) {
             printf("%s %s:", i == 0 ? "" : " |", layout);
             memcpy(last, layout, sizeof(last));
         }
@@ -85,8 +85,8 @@ void report_end(const options *opt, const outcome *result)
 /* Sent by this rank so far. */
 heddle_status count_traffic(traffic *out, const trainer *t)
 {
-    heddle_session_counters session = {.struct_bytes = sizeof(session)};
-    heddle_bucket_info bucket = {.struct_bytes = sizeof(bucket)};
+    heddle_session_counters session = HEDDLE_EMPTY(heddle_session_counters);
+    heddle_bucket_info bucket = HEDDLE_EMPTY(heddle_bucket_info);
     heddle_status st = heddle_session_get_counters(&session, t->net.session);
     st = st ? st : heddle_bucket_get_info(&bucket, t->bucket);
     out->switches = session.bytes_sent;
@@ -95,7 +95,7 @@ heddle_status count_traffic(traffic *out, const trainer *t)
     out->gradients_planned = bucket.planned_bytes * bucket.reduces;
     out->attention = out->attention_planned = 0;
     for (int i = 0; st == HEDDLE_OK && i < t->net.nstages; i++) {
-        heddle_block_traffic one = {.struct_bytes = sizeof(one)};
+        heddle_block_traffic one = HEDDLE_EMPTY(heddle_block_traffic);
         st = heddle_block_get_traffic(&one, t->net.stages[i].block);
         out->attention += one.measured_bytes;
         /* per forward and backward; with recomputation the forward comes twice */

@@ -59,7 +59,7 @@ typedef enum heddle_attention_method {
 /* "unknown" for a value outside the list. */
 HEDDLE_API const char *heddle_attention_method_name(heddle_attention_method method);
 /* HEDDLE_ERR_PARSE lists the names. */
-HEDDLE_API heddle_status heddle_attention_method_parse(heddle_attention_method *out, const char *text);
+HEDDLE_CHECKED heddle_status heddle_attention_method_parse(heddle_attention_method *out, const char *text);
 
 /* Which rows of the sequence a rank holds. */
 typedef enum heddle_placement {
@@ -95,9 +95,9 @@ typedef struct heddle_attention_rows {
 } heddle_attention_rows;
 
 /* Pure. HEDDLE_ERR_ARG, HEDDLE_ERR_LAYOUT as for heddle_attention_create. */
-HEDDLE_API heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const heddle_shape *shape,
-                                                     const heddle_mesh *mesh, const heddle_layout *layout,
-                                                     heddle_placement placement, int rank);
+HEDDLE_CHECKED heddle_status heddle_attention_local_rows(heddle_attention_rows *out, const heddle_shape *shape,
+                                                         const heddle_mesh *mesh, const heddle_layout *layout,
+                                                         heddle_placement placement, int rank);
 
 /* What one rank sends. Bytes to itself are never counted; a transfer is one message or one box read by a peer. */
 typedef struct heddle_attention_traffic {
@@ -106,9 +106,9 @@ typedef struct heddle_attention_traffic {
 } heddle_attention_traffic;
 
 /* Planned traffic of `rank` per call, without a communicator. Pure. Errors as for heddle_attention_create. */
-HEDDLE_API heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
-                                                       const heddle_mesh *mesh, const heddle_layout *layout,
-                                                       const heddle_attention_options *options, int rank);
+HEDDLE_CHECKED heddle_status heddle_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
+                                                           const heddle_mesh *mesh, const heddle_layout *layout,
+                                                           const heddle_attention_options *options, int rank);
 
 typedef struct heddle_attention heddle_attention;
 
@@ -126,9 +126,10 @@ typedef struct heddle_attention heddle_attention;
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
  * The communicator stays usable after these. Other errors of waiting (heddle/comm.h): a collective step ended half way,
  * perhaps in a group of some ranks only; the communicator is aborted, so that all ranks hear of it. */
-HEDDLE_API heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm, const heddle_shape *shape,
-                                                 const heddle_mesh *mesh, const heddle_layout *layout,
-                                                 const heddle_attention_options *options);
+HEDDLE_CHECKED heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
+                                                     const heddle_shape *shape, const heddle_mesh *mesh,
+                                                     const heddle_layout *layout,
+                                                     const heddle_attention_options *options);
 /* Not collective. NULL is legal. No call may be in progress on any rank. */
 HEDDLE_API void heddle_attention_destroy(heddle_attention *attention);
 
@@ -146,22 +147,23 @@ typedef struct heddle_attention_array {
  * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, no projection set; the object is as
  * it was before the call. A mistake that the others cannot see (all but the last) ends the communicator, so that they
  * do not wait for this rank. Errors of waiting (heddle/comm.h) name rank and peer; after them the object only fails. */
-HEDDLE_API heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
-                                                  const heddle_attention_array *k, const heddle_attention_array *v,
-                                                  const heddle_attention_array *o, void *lse, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
+                                                      const heddle_attention_array *k, const heddle_attention_array *v,
+                                                      const heddle_attention_array *o, void *lse, heddle_stream stream);
 /* Gradients of the last forward: d_o is the gradient of o; dq, dk, dv are written, not added to. May be called several
  * times. HEDDLE_ERR_ARG: there was no forward, or options.forward_only: nobody waits, forward may follow. Else as
  * above. */
-HEDDLE_API heddle_status heddle_attention_backward(heddle_attention *attention, const heddle_attention_array *d_o,
-                                                   const heddle_attention_array *dq, const heddle_attention_array *dk,
-                                                   const heddle_attention_array *dv, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_attention_backward(heddle_attention *attention, const heddle_attention_array *d_o,
+                                                       const heddle_attention_array *dq,
+                                                       const heddle_attention_array *dk,
+                                                       const heddle_attention_array *dv, heddle_stream stream);
 
 /* rsa with projected_length: this rank's columns of the two projections, dense [projected_length, rows] of the shape's
  * dtype, used by the next calls; keys become e k, values f v, summed over all ranks. de and df get their gradients in
  * backward, summed over the local batch and heads; NULL: not wanted. All borrowed until the next call of this function.
  * Not collective. HEDDLE_ERR_ARG: NULL (e, f: of a rank that holds rows), no projected length in the options. */
-HEDDLE_API heddle_status heddle_attention_set_projection(heddle_attention *attention, const void *e, const void *f,
-                                                         void *de, void *df);
+HEDDLE_CHECKED heddle_status heddle_attention_set_projection(heddle_attention *attention, const void *e, const void *f,
+                                                             void *de, void *df);
 
 typedef struct heddle_attention_info {
     size_t struct_bytes;
@@ -184,7 +186,7 @@ typedef struct heddle_attention_info {
 } heddle_attention_info;
 
 /* A snapshot; its texts belong to the object. Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention);
+HEDDLE_CHECKED heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle_attention *attention);
 
 #ifdef __cplusplus
 }

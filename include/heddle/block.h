@@ -64,7 +64,7 @@ typedef struct heddle_block heddle_block;
  *              kv_linear.bias
  *   MLP        fc1.weight [mlp, c]  fc1.bias  fc2.weight [c, mlp]  fc2.bias */
 typedef struct heddle_param {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *name;    /* static */
     int ndim;
     int64_t extent[2]; /* linear weights are [out, in]; extent[1] is 0 when ndim is 1 */
@@ -74,19 +74,19 @@ typedef struct heddle_param {
 /* HEDDLE_ERR_ARG: an option is out of its range (the sentence names it). HEDDLE_ERR_UNSUPPORTED: a dtype other than F32
  * and BF16; a libheddle that was built without oneDNN. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM.
  * Not collective. */
-HEDDLE_API heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
+HEDDLE_CHECKED heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
 HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 
 HEDDLE_API int heddle_block_nparams(const heddle_block *block); /* NULL: 0 */
 /* HEDDLE_ERR_ARG: NULL, index is not in 0 .. nparams-1. */
-HEDDLE_API heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
+HEDDLE_CHECKED heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
 /* Fill all parameters from a counter-based generator: the same seed gives the same weights on every rank. Weights are
  * uniform within sqrt(6 / (in + out)), biases within 0.02, norm weights 1 within 0.02. Commits.
  * HEDDLE_ERR_ARG: NULL. */
-HEDDLE_API heddle_status heddle_block_seed(heddle_block *block, uint64_t seed);
+HEDDLE_CHECKED heddle_status heddle_block_seed(heddle_block *block, uint64_t seed);
 /* Weights are ready: convert and pack them, and check the kernels' row independence. Must be called after parameters
  * were written, as often as that happens. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_block_commit(heddle_block *block);
+HEDDLE_CHECKED heddle_status heddle_block_commit(heddle_block *block);
 
 /* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. b is the *global* batch: a
  * rank reads the samples of its box. */
@@ -106,8 +106,8 @@ typedef struct heddle_conditioning {
  * other extents or another dtype than the block, or is not dense. HEDDLE_ERR_UNSUPPORTED: x is not in host memory.
  * HEDDLE_ERR_ARG: x is NULL, or its capacity_bytes are fewer than the box has; weights not committed, conditioning
  * missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done. */
-HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
-                                              const heddle_conditioning *conditioning, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
+                                                  const heddle_conditioning *conditioning, heddle_stream stream);
 /* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows
  * (destroy the block first, when no rank is in a call of it): from now on the block works on this rank's box of
  * `layout` only. The mixed dim may be sharded over one mesh axis or two neighbouring ones (LINEAR: any); other axes may
@@ -134,8 +134,9 @@ HEDDLE_API heddle_status heddle_block_forward(heddle_block *block, const heddle_
  *
  * In forward and backward afterwards: HEDDLE_ERR_LAYOUT: the box is not this rank's of the layout. A rank that fails
  * for whatever reason aborts the communicator, so that the others get HEDDLE_ERR_PEER with its sentence. */
-HEDDLE_API heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *comm, const heddle_mesh *mesh,
-                                                      const heddle_layout *layout, const char *method);
+HEDDLE_CHECKED heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *comm,
+                                                          const heddle_mesh *mesh, const heddle_layout *layout,
+                                                          const char *method);
 
 /* What this rank sends for the block's attention: planned per forward and per backward call, and counted while moving.
  * Bytes to itself are not counted. */
@@ -145,7 +146,7 @@ typedef struct heddle_block_traffic {
     int64_t measured_bytes; /* all calls together */
 } heddle_block_traffic;
 /* All zero for a block that never communicates. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block);
+HEDDLE_CHECKED heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block);
 
 /* Everything a block holds besides the f32 parameters: packed weights, and the workspace of the boxes seen so far.
  * NULL: 0.
@@ -156,8 +157,9 @@ HEDDLE_API int64_t heddle_block_workspace_bytes(const heddle_block *block);
  * row-independence. bias may be NULL. f32, dense; out must not overlap x. Packs the weights on every call, so it wants
  * many rows. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: a pointer is NULL or a number is out of range.
  * HEDDLE_ERR_UNSUPPORTED: a libheddle that was built without oneDNN. */
-HEDDLE_API heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k, const float *weight,
-                                              const float *bias, int64_t n, int threads, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_dense_forward(float *out, const float *x, int64_t rows, int64_t k,
+                                                  const float *weight, const float *bias, int64_t n, int threads,
+                                                  heddle_stream stream);
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,7 @@ HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
  * must agree with srun or mpirun, which then count. *size 0: only MPI knows. Any pointer may be NULL.
  * HEDDLE_ERR_ARG, with the variables and their values: two launchers contradict one another, a rank is not below its
  * size, one of a pair is missing, or a value is no number. */
-HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, int *size);
+HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *rank, int *size);
 
 /* Open the communicator this process belongs to. `where`:
  *   "shm"     processes of one host, from the environment: HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY (a word that only
@@ -97,14 +97,14 @@ HEDDLE_API heddle_status heddle_comm_launcher(const char **launcher, int *rank, 
  *   HEDDLE_ERR_PEER         a rank ended or was interrupted meanwhile
  *   HEDDLE_ERR_TRANSPORT    no sockets, too few file descriptors (three per rank of the host while opening), MPI failed
  *   HEDDLE_ERR_INTERRUPTED  options->interrupt of this rank asked for the end */
-HEDDLE_API heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
+HEDDLE_CHECKED heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
 /* The processes of one host that name the same key are the ranks 0..size-1 of a communicator ("shm"): for a program
  * that knows its ranks otherwise, by a process group of its own say, and has told them a word that nobody else has. The
  * environment is not asked. Collective; options may be NULL. HEDDLE_ERR_ARG: out or key is NULL, key is empty, size
  * below 1, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
-HEDDLE_API heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
-                                          const heddle_comm_options *options);
+HEDDLE_CHECKED heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
+                                              const heddle_comm_options *options);
 
 /* Leaves, and frees the communicator. Not collective, but where processes have mapped one another's device memory it
  * waits up to a second until they let go of this rank's; NULL is legal. Plans and sessions made with it must be
@@ -131,10 +131,10 @@ typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
  * end with the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP).
  * Nothing is left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport that ranks
  * are started on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be started). */
-HEDDLE_API heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
+HEDDLE_CHECKED heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 /* The same with options for every rank's communicator; NULL: the defaults. Every rank asks options->interrupt. */
-HEDDLE_API heddle_status heddle_run_ranks_with(int nranks, const char *transport, const heddle_comm_options *options,
-                                               heddle_rank_main fn, void *arg);
+HEDDLE_CHECKED heddle_status heddle_run_ranks_with(int nranks, const char *transport,
+                                                   const heddle_comm_options *options, heddle_rank_main fn, void *arg);
 
 HEDDLE_API int heddle_comm_rank(const heddle_comm *comm); /* NULL: -1 */
 HEDDLE_API int heddle_comm_size(const heddle_comm *comm); /* NULL: 0 */
@@ -164,7 +164,7 @@ typedef struct heddle_peer {
 } heddle_peer;
 
 /* Not collective. HEDDLE_ERR_ARG: a pointer is NULL, no such rank, or struct_bytes is wrong (heddle/status.h). */
-HEDDLE_API heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank);
+HEDDLE_CHECKED heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank);
 
 /* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc).
  * NULL is legal: the machine is the same. */
@@ -177,7 +177,7 @@ HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
  * a dst that was not there from here when a plan was last made costs a copy. Not collective. HEDDLE_ERR_NOMEM names the
  * bytes.
  * HEDDLE_ERR_UNSUPPORTED: of a device, and none is attached. HEDDLE_ERR_ARG: NULL, no such space, in a fork. */
-HEDDLE_API heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
+HEDDLE_CHECKED heddle_status heddle_buffer_alloc(void **out, heddle_comm *comm, size_t bytes, heddle_space space);
 /* A buffer that is NULL is legal; without a communicator nothing is done. The buffer must not be in use by any peer,
  * and what is enqueued on a device's must be done: where ranks of one process share a device and its kernels wait for
  * one another (HEDDLE_WIRE_PEER) its memory is kept for the next heddle_buffer_alloc, because freeing it would wait for
@@ -204,52 +204,53 @@ HEDDLE_API void heddle_buffer_free(heddle_comm *comm, void *buffer);
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_DEVICE       a call of the device failed; names it
  * The other ranks get HEDDLE_ERR_PEER with the sentence; comm stays usable, without device. Errors of waiting. */
-HEDDLE_API heddle_status heddle_comm_attach_device(heddle_comm *comm, const char *device, heddle_wire wire);
+HEDDLE_CHECKED heddle_status heddle_comm_attach_device(heddle_comm *comm, const char *device, heddle_wire wire);
 /* The number of this rank's device, which options.device and heddle_tensor.device name; -1: none, or comm is NULL. */
 HEDDLE_API int heddle_comm_device(const heddle_comm *comm);
 /* Has anything gone wrong meanwhile, on the device or in another rank? Never waits; not collective. HEDDLE_OK: nothing
  * is known of. HEDDLE_ERR_DEVICE: work that was enqueued on the device failed; it is of no more use, nor is comm.
  * Errors of waiting, of what another rank did. HEDDLE_ERR_ARG: comm is NULL or used in a fork. */
-HEDDLE_API heddle_status heddle_comm_poll(heddle_comm *comm);
+HEDDLE_CHECKED heddle_status heddle_comm_poll(heddle_comm *comm);
 
 /* Group operations on small host data; collective, same order on every rank. They return when this rank's part is done.
  * Errors of waiting (above); after an abort every operation that is begun fails. HEDDLE_ERR_MISMATCH on every rank: the
  * ranks do not all call the same operation with as many bytes and the same dtype; the sentence names two that differ.
  * Nothing was moved, and the communicator stays usable, unless some came with a barrier and some with something else.
  * HEDDLE_ERR_ARG: a pointer is NULL, or the call comes from a fork; nothing was sent, so the other ranks wait. */
-HEDDLE_API heddle_status heddle_comm_barrier(heddle_comm *comm);
+HEDDLE_CHECKED heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
-HEDDLE_API heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
+HEDDLE_CHECKED heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
 /* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64 (wraps); in place.
  * HEDDLE_ERR_ARG also: another dtype, elems negative. */
-HEDDLE_API heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems, heddle_dtype dtype);
+HEDDLE_CHECKED heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems,
+                                                       heddle_dtype dtype);
 /* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1); -1: neither.
  * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
  * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is ignored
  * (heddle/space.h). Collective between the ranks that name each other. HEDDLE_ERR_MISMATCH, on both sides: the sizes
  * differ. HEDDLE_ERR_ARG: no such rank, only one of the two is this rank itself, NULL with bytes to move. Errors of
  * waiting; all ranks are told of those, as by heddle_comm_abort. */
-HEDDLE_API heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
-                                              void *recv, size_t recv_bytes, int from, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
+                                                  void *recv, size_t recv_bytes, int from, heddle_stream stream);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all
  * of comm. The new communicator must be destroyed before its parent. HEDDLE_ERR_ARG: NULL, the mesh has another number
  * of ranks, or no such axis; the other ranks get HEDDLE_ERR_PEER with the sentence, unless it is comm that is NULL.
  * HEDDLE_ERR_MISMATCH on every rank: another mesh or other axes; the sentence has both. HEDDLE_ERR_NOMEM on this rank,
  * HEDDLE_ERR_PEER on the others. comm stays usable after these. Other errors of waiting. */
-HEDDLE_API heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
-                                                int axis);
+HEDDLE_CHECKED heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                                    int axis);
 
 /* The same for several axes: bit a of `axes` means that the ranks may differ in their coordinate on axis a; they are
  * numbered like a mesh of these axes, the first one major. axes 0 gives a group of one. HEDDLE_ERR_ARG also: a bit of
  * an axis that the mesh has not. */
-HEDDLE_API heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
-                                                unsigned axes);
+HEDDLE_CHECKED heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                                    unsigned axes);
 
 /* Give up: every waiting rank returns HEDDLE_ERR_PEER with this rank and `why` (NULL: "no reason given"), and so does
  * whatever a rank begins afterwards, this one included (ranks of other hosts: once the news is there, a few operations
  * later). The first reason stays. Axis groups share the fate of the communicator they belong to. Any thread.
  * HEDDLE_ERR_ARG: comm is NULL. */
-HEDDLE_API heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
+HEDDLE_CHECKED heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
 #ifdef __cplusplus
 }

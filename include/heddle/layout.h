@@ -120,25 +120,25 @@ HEDDLE_API const char *heddle_dtype_name(heddle_dtype dtype);
  * HEDDLE_ERR_LAYOUT: well formed, but it contradicts itself, the shape or the mesh (unknown or repeated name, shard
  * lengths that do not add up or stand on an inner axis, more than 2^62 bytes or HEDDLE_MAX_RANKS ranks, ...).
  * HEDDLE_ERR_ARG: a pointer is NULL. Shard lengths that are the balanced ones are dropped. */
-HEDDLE_API heddle_status heddle_shape_parse(heddle_shape *out, const char *text);
-HEDDLE_API heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text);
-HEDDLE_API heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const heddle_shape *shape,
-                                             const heddle_mesh *mesh);
+HEDDLE_CHECKED heddle_status heddle_shape_parse(heddle_shape *out, const char *text);
+HEDDLE_CHECKED heddle_status heddle_mesh_parse(heddle_mesh *out, const char *text);
+HEDDLE_CHECKED heddle_status heddle_layout_parse(heddle_layout *out, const char *text, const heddle_shape *shape,
+                                                 const heddle_mesh *mesh);
 
 /* Value to text, 0-terminated, in the shortest form, entries of a layout in the mesh's order of axes; reading it back
  * gives an equal value. HEDDLE_ERR_ARG: out is NULL or out_bytes too few (HEDDLE_LINE_BYTES always do).
  * HEDDLE_ERR_LAYOUT: the value is not valid, see the checks below. */
-HEDDLE_API heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shape *shape);
-HEDDLE_API heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh);
-HEDDLE_API heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_layout *layout,
-                                              const heddle_shape *shape, const heddle_mesh *mesh);
+HEDDLE_CHECKED heddle_status heddle_shape_format(char *out, size_t out_bytes, const heddle_shape *shape);
+HEDDLE_CHECKED heddle_status heddle_mesh_format(char *out, size_t out_bytes, const heddle_mesh *mesh);
+HEDDLE_CHECKED heddle_status heddle_layout_format(char *out, size_t out_bytes, const heddle_layout *layout,
+                                                  const heddle_shape *shape, const heddle_mesh *mesh);
 
 /* Check a value made by hand. HEDDLE_ERR_LAYOUT says what is wrong, HEDDLE_ERR_ARG: a pointer is NULL. The layout's
  * check includes those of shape and mesh. */
-HEDDLE_API heddle_status heddle_shape_check(const heddle_shape *shape);
-HEDDLE_API heddle_status heddle_mesh_check(const heddle_mesh *mesh);
-HEDDLE_API heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape,
-                                             const heddle_mesh *mesh);
+HEDDLE_CHECKED heddle_status heddle_shape_check(const heddle_shape *shape);
+HEDDLE_CHECKED heddle_status heddle_mesh_check(const heddle_mesh *mesh);
+HEDDLE_CHECKED heddle_status heddle_layout_check(const heddle_layout *layout, const heddle_shape *shape,
+                                                 const heddle_mesh *mesh);
 
 /* A layout that is replicated over every axis. */
 HEDDLE_API heddle_layout heddle_layout_replicated(void);
@@ -153,14 +153,14 @@ HEDDLE_API heddle_layout heddle_layout_dual(const heddle_layout *layout);
 
 HEDDLE_API int heddle_mesh_size(const heddle_mesh *mesh); /* ranks; NULL: 0 */
 /* coords[0..naxes-1]; room for HEDDLE_MAX_AXES always does. HEDDLE_ERR_ARG: NULL, rank is not in 0..size-1. */
-HEDDLE_API heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
+HEDDLE_CHECKED heddle_status heddle_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
 HEDDLE_API int heddle_dim_index(const heddle_shape *shape, const char *name); /* -1: no such dim, or NULL */
 HEDDLE_API int heddle_axis_index(const heddle_mesh *mesh, const char *name);  /* -1: no such axis, or NULL */
 
 /* The part of the tensor that `rank` holds; with partial sums, the part it holds addends of. Empty ranges (len 0) are
  * legal. HEDDLE_ERR_ARG: NULL, no such rank; HEDDLE_ERR_LAYOUT: the values are not valid. */
-HEDDLE_API heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
-                                           const heddle_layout *layout, int rank);
+HEDDLE_CHECKED heddle_status heddle_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                               const heddle_layout *layout, int rank);
 HEDDLE_API int64_t heddle_box_elems(const heddle_box *box); /* NULL: 0 */
 
 /* Strides in elements, per dim of the shape (not of the order), of the dense local array of `box` in memory order

@@ -55,7 +55,7 @@ typedef enum heddle_linear_method {
 /* "unknown" for a value outside the list. */
 HEDDLE_API const char *heddle_linear_method_name(heddle_linear_method method);
 /* HEDDLE_ERR_PARSE lists the names. */
-HEDDLE_API heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text);
+HEDDLE_CHECKED heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text);
 
 typedef struct heddle_linear_attention_options {
     size_t struct_bytes;
@@ -77,13 +77,15 @@ HEDDLE_API void heddle_linear_attention_options_init(heddle_linear_attention_opt
 /* Slopes of ALiBi as TNL and the LASP repository use them: decay[h] = exp(-2^(-8(h+1)/heads)) for a power of two of
  * heads, otherwise those of the next smaller power of two and then every other one of the next larger. Pure.
  * HEDDLE_ERR_ARG: out is NULL or heads < 1. */
-HEDDLE_API heddle_status heddle_linear_attention_slopes(double *out, int64_t heads);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_slopes(double *out, int64_t heads);
 
 /* Planned traffic of `rank` per call, without a communicator: one message of one state per transfer. Pure. Errors as
  * for heddle_linear_attention_create. */
-HEDDLE_API heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,
-                                                              const heddle_mesh *mesh, const heddle_layout *layout,
-                                                              const heddle_linear_attention_options *options, int rank);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out,
+                                                                  const heddle_shape *shape, const heddle_mesh *mesh,
+                                                                  const heddle_layout *layout,
+                                                                  const heddle_linear_attention_options *options,
+                                                                  int rank);
 
 typedef struct heddle_linear_attention heddle_linear_attention;
 
@@ -96,10 +98,10 @@ typedef struct heddle_linear_attention heddle_linear_attention;
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
  * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
-HEDDLE_API heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
-                                                        const heddle_shape *shape, const heddle_mesh *mesh,
-                                                        const heddle_layout *layout,
-                                                        const heddle_linear_attention_options *options);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
+                                                            const heddle_shape *shape, const heddle_mesh *mesh,
+                                                            const heddle_layout *layout,
+                                                            const heddle_linear_attention_options *options);
 /* Not collective. NULL is legal. No call may be in progress on any rank. */
 HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attention);
 
@@ -110,15 +112,15 @@ HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attenti
  * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty; the object is as it was before the call, but the
  * communicator ends, so that the others do not wait for this rank: they get HEDDLE_ERR_PEER. Errors of waiting
  * (heddle/comm.h) name rank and peer; after them the object only fails. */
-HEDDLE_API heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
-                                                         const heddle_attention_array *q,
-                                                         const heddle_attention_array *k,
-                                                         const heddle_attention_array *v,
-                                                         const heddle_attention_array *o, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
+                                                             const heddle_attention_array *q,
+                                                             const heddle_attention_array *k,
+                                                             const heddle_attention_array *v,
+                                                             const heddle_attention_array *o, heddle_stream stream);
 /* Gradients of the last forward, given the same q, k and v: d_o is the gradient of o; dq, dk, dv are written, not added
  * to, and must not overlap the others. May be called several times. Errors as above; HEDDLE_ERR_ARG: there was no
  * forward: nobody waits, forward may follow. */
-HEDDLE_API heddle_status heddle_linear_attention_backward(
+HEDDLE_CHECKED heddle_status heddle_linear_attention_backward(
     heddle_linear_attention *attention, const heddle_attention_array *q, const heddle_attention_array *k,
     const heddle_attention_array *v, const heddle_attention_array *d_o, const heddle_attention_array *dq,
     const heddle_attention_array *dk, const heddle_attention_array *dv, heddle_stream stream);
@@ -131,8 +133,8 @@ typedef enum heddle_linear_state {
 /* The state behind this rank's last row after a causal forward, dense [batch, heads, dk, dv] of this rank, f32 (f64 for
  * f64); on the last rank that holds rows the sequence's final state. Not collective. HEDDLE_ERR_ARG: no forward,
  * bidirectional, a NULL pointer, a convention that is neither of the two. */
-HEDDLE_API heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
-                                                       heddle_linear_state convention, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
+                                                           heddle_linear_state convention, heddle_stream stream);
 
 typedef struct heddle_linear_attention_info {
     size_t struct_bytes;
@@ -157,8 +159,8 @@ typedef struct heddle_linear_attention_info {
 } heddle_linear_attention_info;
 
 /* HEDDLE_ERR_ARG: a pointer is NULL; struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
-                                                          const heddle_linear_attention *attention);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
+                                                              const heddle_linear_attention *attention);
 
 /* The judge: the recurrence, row by row in f64, of one sequence of one head. Dense [rows][dk] and [rows][dv]. d_o may
  * be NULL (then dq, dk, dv are not touched); state [dk][dv] of the causal form may be NULL. Slow. HEDDLE_ERR_ARG:
@@ -170,7 +172,7 @@ typedef struct heddle_linear_reference {
     const double *q, *k, *v, *d_o;
     double *o, *dq, *dk_out, *dv_out, *state;
 } heddle_linear_reference;
-HEDDLE_API heddle_status heddle_linear_attention_reference(const heddle_linear_reference *problem);
+HEDDLE_CHECKED heddle_status heddle_linear_attention_reference(const heddle_linear_reference *problem);
 
 #ifdef __cplusplus
 }

@@ -32,7 +32,7 @@ extern "C" {
  *
  * heddle_comm_open("mpi", ...) loads this library and takes MPI_COMM_WORLD; if it has to initialise MPI itself, it
  * finalises it on destruction. MPI's own start has no deadline: mpirun ends the job when a rank dies before. */
-HEDDLE_API heddle_status heddle_comm_from_mpi(heddle_comm **out, MPI_Comm mpi, const heddle_comm_options *options);
+HEDDLE_CHECKED heddle_status heddle_comm_from_mpi(heddle_comm **out, MPI_Comm mpi, const heddle_comm_options *options);
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,7 @@ struct ncclComm;
  * Errors of heddle_comm_attach_device, and HEDDLE_ERR_MISMATCH: `borrowed` has another number of ranks, another rank or
  * another device than comm; the sentence has both (on this rank; the others get HEDDLE_ERR_PEER), or some ranks lend
  * one and others do not. */
-HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed);
+HEDDLE_CHECKED heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed);
 
 /* A communicator of the ranks that `borrowed` (above) has: rank, number of ranks and device are its own, the wire is
  * nccl. For a program that knows its ranks by NCCL alone. A few bytes through `borrowed` tell each where the others
@@ -48,8 +48,8 @@ HEDDLE_API heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *de
  *   HEDDLE_ERR_TRANSPORT, HEDDLE_ERR_DEVICE  NCCL, the device or the network failed, in its words
  * and the errors of heddle_comm_join. A rank that fails before it has sent its words (the first four) is waited for by
  * the others until their deadline. */
-HEDDLE_API heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed,
-                                               const heddle_comm_options *options);
+HEDDLE_CHECKED heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed,
+                                                   const heddle_comm_options *options);
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,7 @@ extern "C" {
  *   HEDDLE_ERR_MISMATCH     on every rank: bytes differ; the sentence has both
  *   HEDDLE_ERR_NOMEM        names the bytes
  * The other ranks get HEDDLE_ERR_PEER with the sentence; comm stays usable. Errors of waiting (heddle/comm.h). */
-HEDDLE_API heddle_status heddle_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes);
+HEDDLE_CHECKED heddle_status heddle_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes);
 
 #ifdef __cplusplus
 }

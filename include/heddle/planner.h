@@ -16,7 +16,7 @@ extern "C" {
 typedef struct heddle_model heddle_model;
 
 typedef struct heddle_model_info {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *name;    /* owned by the model, like all pointers here */
     heddle_shape shape;  /* the activation tensor; dims in memory order, last one the channels */
     int batch_dim;       /* index in shape, -1 if none */
@@ -28,7 +28,7 @@ typedef struct heddle_model_info {
 } heddle_model_info;
 
 typedef struct heddle_stage_info {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *name;    /* "s.attn"; owned by the model */
     heddle_stage_kind kind;
     int mixed_dim;        /* dim attended over; -1 for token-wise stages */
@@ -44,20 +44,21 @@ typedef struct heddle_stage_info {
  * keys, wrong types, numbers out of range). HEDDLE_ERR_LAYOUT: it contradicts itself (heads that do not divide the
  * channels, attention over a dim the activation lacks, ...). These two begin with file:line:column. `name` of
  * heddle_model_parse stands for the file there; the text is not kept. */
-HEDDLE_API heddle_status heddle_model_load(heddle_model **out, const char *path);
-HEDDLE_API heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes, const char *name);
+HEDDLE_CHECKED heddle_status heddle_model_load(heddle_model **out, const char *path);
+HEDDLE_CHECKED heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes,
+                                                const char *name);
 HEDDLE_API void heddle_model_destroy(heddle_model *model); /* NULL is legal */
 /* HEDDLE_ERR_ARG: NULL argument, stage outside 0..nstages-1. Pointers live as long as the model. */
-HEDDLE_API heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model);
-HEDDLE_API heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage);
+HEDDLE_CHECKED heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model);
+HEDDLE_CHECKED heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage);
 
 /* Change extents (of any dim the model declares) and the repeat count: sizes is "t=16,s=256", "" or NULL; repeat 0
  * keeps the model's. HEDDLE_ERR_ARG names unknown dims and lists the known ones, and refuses sizes that contradict the
  * model (heads, MLP ratio, element count); the model is then unchanged. */
-HEDDLE_API heddle_status heddle_model_resize(heddle_model *model, const char *sizes, int repeat);
+HEDDLE_CHECKED heddle_status heddle_model_resize(heddle_model *model, const char *sizes, int repeat);
 
 /* Change the dtype of the activation: HEDDLE_F32 or HEDDLE_BF16 (else HEDDLE_ERR_ARG). */
-HEDDLE_API heddle_status heddle_model_set_dtype(heddle_model *model, heddle_dtype dtype);
+HEDDLE_CHECKED heddle_status heddle_model_set_dtype(heddle_model *model, heddle_dtype dtype);
 
 typedef struct heddle_plan_options {
     size_t struct_bytes;
@@ -95,8 +96,8 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * method of its kind (the sentence lists what there is), or does not follow the form. HEDDLE_ERR_LAYOUT,
  * HEDDLE_ERR_PARSE: prologue, epilogue or mesh. HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two
  * axes are always searched), more than 10^9 steps of search, or more than 2^63 bytes moved. */
-HEDDLE_API heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
-                                     const heddle_plan_options *options);
+HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
+                                         const heddle_plan_options *options);
 
 #ifdef __cplusplus
 }

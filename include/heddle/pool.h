@@ -29,7 +29,7 @@ typedef struct heddle_dl_managed heddle_dl_managed;
 
 /* Of a communicator, or of the one that it is an axis group of. Not collective. HEDDLE_ERR_ARG: a pointer is NULL, or
  * the call comes from a fork. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_pool_create(heddle_pool **out, heddle_comm *comm);
+HEDDLE_CHECKED heddle_status heddle_pool_create(heddle_pool **out, heddle_comm *comm);
 /* Frees what no array lies in; arrays stay, and each frees its memory when it is given back, which may be after
  * heddle_comm_destroy. (heddle_run_ranks frees what is still out when a rank returns: give back before.) To be called
  * before heddle_comm_destroy; NULL is legal. */
@@ -40,8 +40,8 @@ HEDDLE_API void heddle_pool_destroy(heddle_pool *pool);
  *   HEDDLE_ERR_ARG    a pointer is NULL (len: but for ndim 0), no such dtype, ndim not in 0..HEDDLE_MAX_DIMS, an extent
  *                     is negative; the call comes from a fork
  *   HEDDLE_ERR_NOMEM  names the bytes; blocks that no array lies in were freed first */
-HEDDLE_API heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddle_dtype dtype, int ndim,
-                                          const int64_t *len);
+HEDDLE_CHECKED heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddle_dtype dtype, int ndim,
+                                              const int64_t *len);
 /* What the array's deleter does. Any thread; NULL is legal. No peer may be using it. */
 HEDDLE_API void heddle_pool_give_back(heddle_dl_managed *array);
 

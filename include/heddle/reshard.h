@@ -32,10 +32,10 @@ typedef struct heddle_reshard_line {
 /* The whole text must be a line; explicit block lengths and orders are kept only where they say something. Pure, any
  * thread. HEDDLE_ERR_PARSE, HEDDLE_ERR_LAYOUT: as heddle_layout_parse, with the column in the line. HEDDLE_ERR_ARG: a
  * pointer is NULL. */
-HEDDLE_API heddle_status heddle_reshard_parse(heddle_reshard_line *out, const char *text);
+HEDDLE_CHECKED heddle_status heddle_reshard_parse(heddle_reshard_line *out, const char *text);
 /* The shortest text that reads back as an equal line, 0-terminated; HEDDLE_LINE_BYTES are always enough. Errors as for
  * heddle_layout_format. */
-HEDDLE_API heddle_status heddle_reshard_format(char *out, size_t out_bytes, const heddle_reshard_line *line);
+HEDDLE_CHECKED heddle_status heddle_reshard_format(char *out, size_t out_bytes, const heddle_reshard_line *line);
 
 /* Bytes that one rank sends to one other rank. */
 typedef struct heddle_peer_bytes {
@@ -48,8 +48,8 @@ typedef struct heddle_peer_bytes {
  * peers; at most `capacity` entries are written (out may be NULL with capacity 0). Pure, any thread. HEDDLE_ERR_ARG: no
  * such rank, count or line NULL, capacity negative; HEDDLE_ERR_LAYOUT: the line made by hand is not valid;
  * HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *count,
-                                              const heddle_reshard_line *line, int rank);
+HEDDLE_CHECKED heddle_status heddle_reshard_sends(heddle_peer_bytes *out, int capacity, int *count,
+                                                  const heddle_reshard_line *line, int rank);
 
 typedef enum heddle_memory {
     HEDDLE_MEMORY_PEER = 0, /* src and dst come from heddle_buffer_alloc of this communicator (threads: any memory) */
@@ -95,21 +95,21 @@ typedef struct heddle_reshard heddle_reshard;
  *                           compared); names the first rank and field that differ, with both values
  *   HEDDLE_ERR_NOMEM        names the bytes
  * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
-HEDDLE_API heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
-                                               const heddle_mesh *mesh, const heddle_layout *from,
-                                               const heddle_layout *to, const heddle_reshard_options *options);
+HEDDLE_CHECKED heddle_status heddle_reshard_create(heddle_reshard **out, heddle_comm *comm, const heddle_shape *shape,
+                                                   const heddle_mesh *mesh, const heddle_layout *from,
+                                                   const heddle_layout *to, const heddle_reshard_options *options);
 /* The same from a line; its orders replace those of options. */
-HEDDLE_API heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm,
-                                                    const heddle_reshard_line *line,
-                                                    const heddle_reshard_options *options);
+HEDDLE_CHECKED heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle_comm *comm,
+                                                        const heddle_reshard_line *line,
+                                                        const heddle_reshard_options *options);
 /* The exact transpose of the linear map of `reshard`: from and to swapped, replicated and partial swapped, the same
  * options. Collective; errors as for heddle_reshard_create. A plan of its own: either may be destroyed first. */
-HEDDLE_API heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard);
+HEDDLE_CHECKED heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_reshard *reshard);
 /* Not collective. NULL is legal. No execution may be in flight on any rank. */
 HEDDLE_API void heddle_reshard_destroy(heddle_reshard *reshard);
 
 typedef struct heddle_reshard_info {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     int nranks;
     const int64_t *bytes_to;          /* [nranks] this rank sends per execution; own entry 0. Owned by the plan */
     const int64_t *bytes_from;        /* [nranks] */
@@ -135,7 +135,7 @@ typedef struct heddle_reshard_info {
 
 /* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL;
  * struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
+HEDDLE_CHECKED heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard);
 
 /* Returns when dst is complete and src may be overwritten; on host memory the stream is ignored (heddle/space.h).
  * Collective over the ranks that exchange data. Never allocates; between ranks of one host nothing is held besides src,
@@ -181,8 +181,8 @@ HEDDLE_API heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const
  * the failure may store to dst, and to memory of the plan, which stays as long as the communicator: no rank destroys
  * that before replays have ended.
  * One thread at a time per communicator. */
-HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
-                                                heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
+                                                    heddle_stream stream);
 
 /* The same into a new array of a pool (heddle/pool.h), of this communicator or the one that it is an axis group of,
  * else it is staged: *out has the dims of dst in its memory order, dense, and is given back by its deleter. Errors as
@@ -190,8 +190,8 @@ HEDDLE_API heddle_status heddle_reshard_execute(heddle_reshard *reshard, const v
  *   HEDDLE_ERR_ARG          dst has strides (options.dst_stride_elems)
  *   HEDDLE_ERR_UNSUPPORTED  the plan is of a device's arrays
  * Where one rank gets these the others wait for it, until it gives up (heddle_comm_abort) or the deadline. */
-HEDDLE_API heddle_status heddle_reshard_execute_pooled(heddle_dl_managed **out, heddle_reshard *reshard,
-                                                       const void *src, heddle_pool *pool, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_reshard_execute_pooled(heddle_dl_managed **out, heddle_reshard *reshard,
+                                                           const void *src, heddle_pool *pool, heddle_stream stream);
 
 /* Split-phase: start returns at once (private memory and packed messages are packed first; arrays of a device, wire
  * "host": src is copied to the host first, which waits for the stream, and dst is written in the order of the stream
@@ -207,16 +207,16 @@ HEDDLE_API heddle_status heddle_reshard_execute_pooled(heddle_dl_managed **out, 
  *
  * start is not captured into a graph: on wires "peer" and "nccl" a stream that is being captured is HEDDLE_ERR_ARG on
  * this rank, which gives up as for other arguments, and nothing is added to the capture. */
-HEDDLE_API heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
-                                              heddle_stream stream);
-HEDDLE_API heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
-HEDDLE_API heddle_status heddle_reshard_wait(heddle_reshard *reshard);
+HEDDLE_CHECKED heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, void *dst,
+                                                  heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_reshard_test(heddle_reshard *reshard, int *done);
+HEDDLE_CHECKED heddle_status heddle_reshard_wait(heddle_reshard *reshard);
 /* What is put into `stream` from now on comes after the execution in flight. Host memory: `stream` is ignored, and the
  * call returns when dst is complete, as heddle_reshard_wait does. Arrays of a device, wire "host": returns when the
  * other ranks have sent; the stream waits for the copy to dst, the caller does not; wires "peer" and "nccl": returns at
  * once. wait and test say afterwards, as before, whether dst is complete. Errors as for wait; HEDDLE_ERR_ARG, which
  * changes nothing: a stream that is being captured. */
-HEDDLE_API heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_reshard_wait_on(heddle_reshard *reshard, heddle_stream stream);
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,7 @@ extern "C" {
 typedef struct heddle_schedule heddle_schedule;
 
 typedef struct heddle_schedule_info {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *model;   /* owned by the schedule, like all pointers below */
     heddle_shape shape;
     heddle_mesh mesh;
@@ -28,7 +28,7 @@ typedef struct heddle_schedule_info {
 } heddle_schedule_info;
 
 typedef struct heddle_schedule_stage {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *name;    /* "s.attn" ... */
     int repetition;      /* 0.. */
     const char *method;  /* how it runs: "local", or a method of heddle/attention.h or heddle/linear_attention.h */
@@ -47,7 +47,7 @@ typedef struct heddle_schedule_stage {
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     heddle_layout from, to;
     /* "keep"; "split" replicated to sharded, "switch" sharded to sharded, "gather" sharded to replicated (each on all
      * axes that change); "general" any other move; "free" an end that is a free choice: from == to, nothing moves */
@@ -64,19 +64,20 @@ typedef struct heddle_schedule_edge {
  * computed anew. The caller owns *out. HEDDLE_ERR_IO: cannot be read. HEDDLE_ERR_PARSE: not of the format or of another
  * version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its stage, or the stage's method cannot run in it.
  * HEDDLE_ERR_MISMATCH: numbers or stages that contradict one another. All but the first begin with file:line:column. */
-HEDDLE_API heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
+HEDDLE_CHECKED heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
 /* The same from memory; `name` stands for the file in sentences. */
-HEDDLE_API heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,
-                                               const char *name);
+HEDDLE_CHECKED heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,
+                                                   const char *name);
 /* JSON. The file is `path` when it is whole, and replaces what is there, whose rights it keeps; a device or a pipe is
  * written to. "-" writes to standard output. HEDDLE_ERR_IO: the file cannot be written; nothing is left behind. */
-HEDDLE_API heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
+HEDDLE_CHECKED heddle_status heddle_schedule_save(const heddle_schedule *schedule, const char *path);
 HEDDLE_API void heddle_schedule_destroy(heddle_schedule *schedule); /* NULL is legal */
 /* HEDDLE_ERR_ARG: NULL argument, index out of range. Pointers live as long as the schedule. */
-HEDDLE_API heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule);
-HEDDLE_API heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule,
-                                                  int stage);
-HEDDLE_API heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule, int edge);
+HEDDLE_CHECKED heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_schedule *schedule);
+HEDDLE_CHECKED heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_schedule *schedule,
+                                                      int stage);
+HEDDLE_CHECKED heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_schedule *schedule,
+                                                     int edge);
 /* Index of the stage called `name` in repetition `repetition`, or -1 (NULL too). */
 HEDDLE_API int heddle_schedule_find(const heddle_schedule *schedule, const char *name, int repetition);
 

@@ -60,8 +60,9 @@ HEDDLE_API void heddle_session_options_init(heddle_session_options *options);
  *   HEDDLE_ERR_NOMEM        names the bytes; the other ranks get HEDDLE_ERR_PEER
  *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached
  *   errors of waiting       heddle/comm.h */
-HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm, const heddle_schedule *schedule,
-                                               const heddle_session_options *options);
+HEDDLE_CHECKED heddle_status heddle_session_create(heddle_session **out, heddle_comm *comm,
+                                                   const heddle_schedule *schedule,
+                                                   const heddle_session_options *options);
 
 /* Frees the session's buffers, and with them what the last switches returned. Not collective, but every rank must have
  * returned from its last enter. NULL is legal. */
@@ -103,15 +104,15 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  *   errors of waiting       as heddle_reshard_execute; name the stage
  *
  * On failure x is unchanged. */
-HEDDLE_API heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
-                                              const heddle_tensor *dst, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
+                                                  const heddle_tensor *dst, heddle_stream stream);
 
 /* What heddle_session_enter would return for the next repetition of `stage`: *like gets shape, layout, space, dense
  * strides and, as capacity_bytes, the bytes of this rank's part; data is NULL and the caller's to fill in. box (may be
  * NULL) gets the part. Changes nothing; not collective. HEDDLE_ERR_ARG: NULL, no such stage, or entered more often than
  * the schedule repeats it. */
-HEDDLE_API heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *box, heddle_session *session,
-                                               const char *stage);
+HEDDLE_CHECKED heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *box, heddle_session *session,
+                                                   const char *stage);
 
 /* The backward of heddle_session_enter for stage `stage`: dx comes in as the gradient of what enter returned and leaves
  * as the gradient of what the schedule's edge into this stage took; the adjoint reshard in between. Call it for the
@@ -135,15 +136,15 @@ HEDDLE_API heddle_status heddle_session_expect(heddle_tensor *like, heddle_box *
  *   HEDDLE_ERR_ARG          left backward more often than the schedule repeats the stage, or after a stage that comes
  *                           before it in the schedule ("end" is first, and may be repeated while no other stage was
  *                           left). As there: nothing has moved on this rank, and others that made no mistake wait */
-HEDDLE_API heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
-                                                 const heddle_tensor *dst, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
+                                                     const heddle_tensor *dst, heddle_stream stream);
 /* As heddle_session_expect, for heddle_session_backward. */
-HEDDLE_API heddle_status heddle_session_expect_backward(heddle_tensor *like, heddle_box *box, heddle_session *session,
-                                                        const char *stage);
+HEDDLE_CHECKED heddle_status heddle_session_expect_backward(heddle_tensor *like, heddle_box *box,
+                                                            heddle_session *session, const char *stage);
 
 /* Over the session's life. */
 typedef struct heddle_session_counters {
-    size_t struct_bytes;     /* set by the caller */
+    size_t struct_bytes;     /* HEDDLE_EMPTY sets it */
     int64_t enters;          /* calls of heddle_session_enter that succeeded */
     int64_t switches;        /* calls that changed the layout, backward included, like all numbers below */
     int64_t bytes_sent;      /* by this rank to others: counted while moving (dry run: planned); on a device by the
@@ -155,15 +156,15 @@ typedef struct heddle_session_counters {
 } heddle_session_counters;
 
 /* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session);
+HEDDLE_CHECKED heddle_status heddle_session_get_counters(heddle_session_counters *out, const heddle_session *session);
 
 /* Start the next pass: repetitions count from 0 again, backward from the last. Records and counters go on. Not
  * collective. */
-HEDDLE_API heddle_status heddle_session_rewind(heddle_session *session);
+HEDDLE_CHECKED heddle_status heddle_session_rewind(heddle_session *session);
 
 /* What one enter or backward did. */
 typedef struct heddle_session_record {
-    size_t struct_bytes;    /* set by the caller */
+    size_t struct_bytes;    /* HEDDLE_EMPTY sets it */
     int backward;           /* 1: heddle_session_backward */
     const char *stage;      /* owned by the schedule; "end" for the epilogue */
     int repetition;         /* 0.. */
@@ -178,7 +179,8 @@ typedef struct heddle_session_record {
 /* Record of the call number `index`, enters and backwards counted together from 0 over the session's life. The last
  * 4096 are kept. Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes; not made yet or forgotten: the sentence gives the
  * range. */
-HEDDLE_API heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session, int index);
+HEDDLE_CHECKED heddle_status heddle_session_record_at(heddle_session_record *out, const heddle_session *session,
+                                                      int index);
 
 #ifdef __cplusplus
 }

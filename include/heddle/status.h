@@ -9,11 +9,16 @@
  * no status return -1, 0, NULL or "" for it, as their comments say, or do nothing. In a collective creation the other
  * ranks get HEDDLE_ERR_PEER with the sentence at once; of a communicator that is NULL they cannot hear.
  *
+ * The compiler warns where a status is not looked at. Where that is on purpose, heddle_ignore says so.
+ *
  * Structs that begin with struct_bytes grow from version to version. The caller sets it to the size of the struct in
- * its own header before the call: the _init function of options does, for results write `heddle_reshard_info info =
- * {.struct_bytes = sizeof(info)}`. A smaller number is a caller built with an older header: options that it does not
- * know have their defaults, and nothing is written behind its results. A larger one is refused (HEDDLE_ERR_ARG, with
- * both numbers), and so is 0 or whatever else no version of the struct had.
+ * its own header before the call: the _init function of options does, for all others HEDDLE_EMPTY:
+ *
+ *     heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
+ *
+ * A smaller number is a caller built with an older header: options that it does not know have their defaults, and
+ * nothing is written behind its results. A larger one is refused (HEDDLE_ERR_ARG, with both numbers), and so is 0 or
+ * whatever else no version of the struct had.
  */
 #ifndef HEDDLE_STATUS_H
 #define HEDDLE_STATUS_H
@@ -43,11 +48,29 @@ extern "C" {
     X(ERR_INTERNAL, "a broken invariant inside heddle: please report it")                                              \
     X(ERR_INTERRUPTED, "heddle_comm_options.interrupt asked a wait to end")
 
-typedef enum heddle_status {
+typedef enum HEDDLE_CHECKED_TYPE heddle_status {
 #define HEDDLE_STATUS_ENUM(name, text) HEDDLE_##name,
     HEDDLE_STATUS_LIST(HEDDLE_STATUS_ENUM)
 #undef HEDDLE_STATUS_ENUM
 } heddle_status;
+
+/* For a status that nobody needs, as that of a clean-up after a failure: heddle_ignore(heddle_comm_abort(comm, why)). */
+static inline void heddle_ignore(heddle_status status)
+{
+    (void)status;
+}
+
+/* A struct of this type that is all zero but for its struct_bytes: the value that it begins with. C99, C++11. */
+#ifdef __cplusplus
+#define HEDDLE_EMPTY(type)                                                                                             \
+    [] {                                                                                                               \
+        type heddle_empty = type();                                                                                    \
+        heddle_empty.struct_bytes = sizeof(type);                                                                      \
+        return heddle_empty;                                                                                           \
+    }()
+#else
+#define HEDDLE_EMPTY(type) ((type){.struct_bytes = sizeof(type)})
+#endif
 
 /* "HEDDLE_ERR_ARG" for HEDDLE_ERR_ARG; "HEDDLE_UNKNOWN" for a value outside the list. Static storage, any thread. */
 HEDDLE_API const char *heddle_status_name(heddle_status status);
@@ -60,7 +83,7 @@ HEDDLE_API const char *heddle_last_error(void);
 /* For programs and extensions that fail in heddle's way: sets the sentence of this thread (printf-like, no newline, cut
  * as above; an argument may be heddle_last_error() itself) and returns `status`, so that a function ends with `return
  * heddle_set_error(HEDDLE_ERR_IO, "...")`. HEDDLE_OK is passed through as any other. */
-HEDDLE_API heddle_status heddle_set_error(heddle_status status, const char *format, ...)
+HEDDLE_CHECKED heddle_status heddle_set_error(heddle_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* The size of the public struct called `name` ("heddle_shape") in this library, for bindings that mirror the structs in

@@ -31,9 +31,9 @@ typedef struct heddle_tensor {
  * set to its exact size. shape and layout may be those of *out. Pure; any thread. HEDDLE_ERR_ARG: no such rank, a
  * pointer is NULL (data: although the rank holds elements); HEDDLE_ERR_LAYOUT: shape, mesh, layout or order are not
  * valid. */
-HEDDLE_API heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape,
-                                            const heddle_mesh *mesh, const heddle_layout *layout,
-                                            const heddle_order *order, int rank);
+HEDDLE_CHECKED heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape,
+                                                const heddle_mesh *mesh, const heddle_layout *layout,
+                                                const heddle_order *order, int rank);
 
 #ifdef __cplusplus
 }

@@ -19,7 +19,7 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
 {
     bench_request request = *(const bench_request *)arg;
     request.options.reshard = &request.reshard;
-    heddle_bench_result result = {.struct_bytes = sizeof(result)};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_status st = (heddle_comm_device(comm) >= 0 ? device_bench : heddle_bench_reshard)(
         &result, comm, &request.line, &request.options);
     if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {

@@ -26,7 +26,7 @@ static int saves(const cli_arguments *a)
 static int show(const cli_arguments *a, const heddle_plan_options *options, heddle_model *model,
                 const heddle_schedule *schedule)
 {
-    schedule_view v = {.model = model, .schedule = schedule, .info.struct_bytes = sizeof v.info};
+    schedule_view v = {.model = model, .schedule = schedule, .info = HEDDLE_EMPTY(heddle_schedule_info)};
     const int prints_json = a->json || (a->output != NULL && !saves(a));
     heddle_status st = heddle_schedule_get_info(&v.info, schedule);
     if (st == HEDDLE_OK && saves(a)) {

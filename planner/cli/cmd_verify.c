@@ -47,7 +47,7 @@ static heddle_status run_problem(verify_trial *t, int *failed, int number)
     if (t->saved != HEDDLE_OK) {
         cli_verdict(cli_report_written(t->saved));
     }
-    heddle_reshard_format(line, sizeof line, &t->line);
+    heddle_ignore(heddle_reshard_format(line, sizeof line, &t->line));
     snprintf(which, sizeof which, " in problem %d: %s", number, line);
     st = st != HEDDLE_OK ? st : cli_first_problem(failed, t->comm, which, t->problem);
     if (st != HEDDLE_OK) {

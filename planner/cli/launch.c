@@ -265,10 +265,10 @@ static int join_ranks(const char *transport, int nranks, const heddle_comm_optio
         code = cli_usage_error("%d ranks were asked for, or started by %s, but %d came together: are variables of "
                                "another job left in the environment?",
                                nranks, job.launcher != NULL ? job.launcher : "this process", heddle_comm_size(comm));
-        heddle_comm_abort(comm, "the number of ranks is not the one asked for");
+        heddle_ignore(heddle_comm_abort(comm, "the number of ranks is not the one asked for"));
     } else if ((st = fn(comm, arg)) != HEDDLE_OK) {
         code = cli_report(st);
-        heddle_comm_abort(comm, heddle_last_error());
+        heddle_ignore(heddle_comm_abort(comm, heddle_last_error()));
     }
     heddle_comm_destroy(comm);
     return code;

@@ -125,6 +125,6 @@ int run_fit_model(run_job *job)
     } else if (code == CLI_OK && job->feed.kind == FEED_ARRAY) {
         code = fit_array(job);
     }
-    job->task.info.struct_bytes = sizeof(job->task.info);
+    job->task.info = HEDDLE_EMPTY(heddle_model_info);
     return code != CLI_OK ? code : cli_report(heddle_model_get_info(&job->task.info, job->model));
 }

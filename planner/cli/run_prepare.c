@@ -40,8 +40,8 @@ static int check_schedule(run_job *job, int ranks)
 {
     const char *path = job->options->schedule;
     char has[HEDDLE_LINE_BYTES] = "?", wants[HEDDLE_LINE_BYTES] = "?";
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_status st = heddle_schedule_get_info(&info, job->schedule);
     if (st == HEDDLE_OK) {
         st = heddle_schedule_edge_at(&edge, job->schedule, 0);
@@ -49,8 +49,8 @@ static int check_schedule(run_job *job, int ranks)
     if (st != HEDDLE_OK) {
         return cli_report(st);
     }
-    heddle_shape_format(has, sizeof(has), &info.shape);
-    heddle_shape_format(wants, sizeof(wants), &job->task.info.shape);
+    heddle_ignore(heddle_shape_format(has, sizeof(has), &info.shape));
+    heddle_ignore(heddle_shape_format(wants, sizeof(wants), &job->task.info.shape));
     if (strcmp(has, wants) != 0) {
         return cli_usage_error("%s is for %s, the model is %s", path, has, wants);
     }
@@ -59,10 +59,10 @@ static int check_schedule(run_job *job, int ranks)
                                job->task.info.nstages, job->task.info.repeat);
     }
     for (int i = 0; i < info.nstages; i++) {
-        heddle_schedule_stage planned = {.struct_bytes = sizeof planned};
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
-        heddle_schedule_stage_at(&planned, job->schedule, i);
-        heddle_model_stage(&stage, job->model, i % job->task.info.nstages);
+        heddle_schedule_stage planned = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+        heddle_ignore(heddle_schedule_stage_at(&planned, job->schedule, i));
+        heddle_ignore(heddle_model_stage(&stage, job->model, i % job->task.info.nstages));
         if (strcmp(planned.name, stage.name) != 0) {
             return cli_usage_error("%s: stage %d is '%s', the model's is '%s'", path, i, planned.name, stage.name);
         }
@@ -127,7 +127,7 @@ int run_count_ranks(int *ranks, const cli_arguments *o)
         asked = heddle_mesh_size(&mesh);
     } else if (asked == 0 && o->schedule != NULL) {
         heddle_schedule *schedule = NULL;
-        heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+        heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
         int code = load_schedule(&schedule, o->schedule);
         if (code == CLI_OK) {
             code = cli_report(heddle_schedule_get_info(&info, schedule));
@@ -151,7 +151,7 @@ static int open_weights(run_job *job)
     }
     st = feed_open_weights(&job->feed, job->options->weights);
     for (int stage = 0; stage < task->info.nstages && st == HEDDLE_OK; stage++) {
-        heddle_stage_info info = {.struct_bytes = sizeof info};
+        heddle_stage_info info = HEDDLE_EMPTY(heddle_stage_info);
         heddle_block_options options;
         heddle_block *block = NULL;
         st = heddle_model_stage(&info, job->model, stage);
@@ -169,7 +169,7 @@ int run_prepare(run_job *job, int ranks)
 {
     const cli_arguments *a = job->options;
     run_task *task = &job->task;
-    task->info.struct_bytes = sizeof(task->info);
+    task->info = HEDDLE_EMPTY(heddle_model_info);
     int code = cli_report(heddle_model_load(&job->model, a->operand));
     if (code == CLI_OK) {
         code = cli_report(heddle_model_get_info(&task->info, job->model));

@@ -155,7 +155,7 @@ heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *mod
         return hd_fail(HEDDLE_ERR_ARG, "stage %d of a model with %d stages", stage, model->nstages);
     }
     const hd_model_stage *s = &model->stage[stage];
-    heddle_stage_info made = {.struct_bytes = sizeof made};
+    heddle_stage_info made = HEDDLE_EMPTY(heddle_stage_info);
     made.name = s->name;
     made.kind = s->kind;
     made.mixed_dim = s->mixed_dim;
@@ -251,7 +251,7 @@ heddle_status heddle_model_resize(heddle_model *model, const char *sizes, int re
         snprintf(reason, sizeof reason, "%s", heddle_last_error());
         memcpy(model->dim, dims, sizeof dims);
         model->repeat = old_repeat;
-        hd_model_derive(model, 0);
+        heddle_ignore(hd_model_derive(model, 0));
         return hd_fail(st, "%s", reason);
     }
     return HEDDLE_OK;

@@ -59,8 +59,8 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?", devices[256];
     const run_task *task = report->task;
     run_way way = run_way_of(report, 0);
-    heddle_shape_format(shape, sizeof(shape), &task->info.shape);
-    heddle_mesh_format(mesh, sizeof(mesh), &task->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof(shape), &task->info.shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof(mesh), &task->mesh));
     printf("{");
     report_json_string("model", task->info.name, ", ");
     report_json_string("shape", shape, ", ");

@@ -10,8 +10,8 @@ enum { MAX_ROWS = 512 };
 static void stage_texts(run_row *out, const run_report *report, int step)
 {
     const run_task *task = report->task;
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_layout layout = heddle_layout_replicated();
     memset(out, 0, sizeof(*out));
     if (heddle_schedule_stage_at(&stage, task->schedule, step) == HEDDLE_OK) {

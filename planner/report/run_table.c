@@ -90,8 +90,8 @@ void report_run(const run_report *report)
     const run_task *task = report->task;
     run_way forward = run_way_of(report, 0);
     int64_t copied = forward.sum.copied;
-    heddle_shape_format(shape, sizeof(shape), &task->info.shape);
-    heddle_mesh_format(mesh, sizeof(mesh), &task->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof(shape), &task->info.shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof(mesh), &task->mesh));
     printf("%s: %s on %s, %d layer%s of %d stage%s\n%s\n\n", task->info.name, shape, mesh, task->info.repeat,
            report_s(task->info.repeat), task->info.nstages, report_s(task->info.nstages), report->comm);
     print_forward(report, &forward);

@@ -28,7 +28,7 @@ static void steady_cycle(int *first, int *cycle, const schedule_view *v)
  * all axes but those that only ever shard the batch; the published methods have no more to share it. */
 static double steady_bytes(int *ranks, const schedule_view *v)
 {
-    heddle_model_info model = {.struct_bytes = sizeof model};
+    heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
     unsigned sequence_axes = 0;
     int first = 0;
     int cycle = 1;
@@ -36,8 +36,8 @@ static double steady_bytes(int *ranks, const schedule_view *v)
     steady_cycle(&first, &cycle, v);
     int batch_dim = heddle_model_get_info(&model, v->model) == HEDDLE_OK ? model.batch_dim : -1;
     for (int i = first * v->info.period; i < (first + cycle) * v->info.period; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         if (heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK) {
             bytes += (double)edge.bytes_total;
         }
@@ -62,7 +62,7 @@ static int is_pair_model(const schedule_view *v, int *heads)
     int dims[2] = {-1, -1};
     int count = 0;
     for (int i = 0; i < v->info.period; i++) {
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         if (heddle_model_stage(&stage, v->model, i) == HEDDLE_OK && stage.kind == HEDDLE_STAGE_ATTENTION) {
             if (count < 2) {
                 dims[count] = stage.mixed_dim;

@@ -77,8 +77,8 @@ static void print_method_row(const heddle_schedule_stage *stage)
 static int print_repetition(const schedule_view *v, int repetition)
 {
     for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         int index = repetition * v->info.period + i;
         if (heddle_schedule_stage_at(&stage, v->schedule, index) != HEDDLE_OK ||
             heddle_schedule_edge_at(&edge, v->schedule, index) != HEDDLE_OK) {
@@ -94,10 +94,10 @@ static int print_repetition(const schedule_view *v, int repetition)
 static int same_repetition(const schedule_view *v, int a, int b)
 {
     for (int i = 0; i < v->info.period; i++) {
-        heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
-        heddle_schedule_edge eb = {.struct_bytes = sizeof eb};
-        heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
-        heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
+        heddle_schedule_edge ea = HEDDLE_EMPTY(heddle_schedule_edge);
+        heddle_schedule_edge eb = HEDDLE_EMPTY(heddle_schedule_edge);
+        heddle_schedule_stage sa = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_schedule_stage sb = HEDDLE_EMPTY(heddle_schedule_stage);
         if (heddle_schedule_stage_at(&sa, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
             heddle_schedule_stage_at(&sb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
             strcmp(sa.method, sb.method) != 0 ||
@@ -143,7 +143,7 @@ void report_find_cycle(int *cycle, int *count, const schedule_view *v, int first
 
 static void print_table(const schedule_view *v)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     printf("  %-14s %-13s %-8s %-13s %9s %9s %9s %8s %6s\n", "stage", "layout", "incoming", "from", "sent max",
            "recv max", "total", "messages", "waste");
     for (int r = 0; r < v->info.repeat;) {
@@ -173,7 +173,7 @@ static void print_table(const schedule_view *v)
  * sequence dim has been mixed once (Belady's rule; exact for equal costs). */
 static int forced_changes(const schedule_view *v)
 {
-    heddle_model_info model = {.struct_bytes = sizeof model};
+    heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
     int changes = 0;
     unsigned mixed = 0;
     unsigned all = 0;
@@ -184,7 +184,7 @@ static int forced_changes(const schedule_view *v)
         all |= d != model.batch_dim && d != model.channel_dim ? 1U << d : 0;
     }
     for (int i = 0; i < v->info.nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         if (heddle_schedule_stage_at(&stage, v->schedule, i) != HEDDLE_OK || stage.mixed_dim < 0) {
             continue;
         }
@@ -202,7 +202,7 @@ static int interior_switches(const schedule_view *v)
 {
     int count = 0;
     for (int i = 1; i + 1 < v->info.nedges; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         count += heddle_schedule_edge_at(&edge, v->schedule, i) == HEDDLE_OK && edge.bytes_total > 0;
     }
     return count;
@@ -212,7 +212,7 @@ static int count_methods(const schedule_view *v)
 {
     int count = 0;
     for (int i = 0; i < v->info.nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         count += heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK && strcmp(stage.method, "local") != 0;
     }
     return count;
@@ -260,8 +260,8 @@ void report_schedule(const schedule_view *v)
     char shape[HEDDLE_LINE_BYTES] = "";
     char mesh[TEXT_BYTES] = "";
     char bytes[16];
-    heddle_shape_format(shape, sizeof shape, &v->info.shape);
-    heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof shape, &v->info.shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &v->info.mesh));
     printf("%s: %s on %s\n", v->info.model, shape, mesh);
     printf("%d stage%s x %d; the activation has %s, an even part of it %s\n\n", v->info.period,
            report_s(v->info.period), v->info.repeat, report_si(bytes, sizeof bytes, v->bytes),

@@ -182,8 +182,8 @@ static heddle_status refuse_stage(const hd_search *s, int k, int64_t best, const
 {
     char shape[HEDDLE_LINE_BYTES];
     char mesh[256];
-    heddle_shape_format(shape, sizeof shape, &s->m->shape);
-    heddle_mesh_format(mesh, sizeof mesh, &s->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof shape, &s->m->shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
     if (best == INT64_MAX) {
         return hd_fail(HEDDLE_ERR_INFEASIBLE, "stage '%s': no layout of %s on %s lets it run by method %s: %s",
                        s->m->stage[k].name, shape, mesh, s->wanted[k] != NULL ? s->wanted[k]->name : "auto", reason);

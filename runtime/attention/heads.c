@@ -56,7 +56,7 @@ out:
 heddle_status hd_reshard_counted(heddle_reshard *reshard, const void *src, void *dst, hd_moved *moved)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(heddle_reshard_get_info(&info, reshard));
     int64_t before = info.measured_bytes_sent;
     HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));

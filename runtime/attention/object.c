@@ -8,11 +8,11 @@ void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const hedd
                         const heddle_layout *layout)
 {
     char text[HEDDLE_LINE_BYTES];
-    heddle_shape_format(text, sizeof text, shape);
+    heddle_ignore(heddle_shape_format(text, sizeof text, shape));
     hd_fields_add(fields, "shape", "%s", text);
-    heddle_mesh_format(text, sizeof text, mesh);
+    heddle_ignore(heddle_mesh_format(text, sizeof text, mesh));
     hd_fields_add(fields, "mesh", "%s", text);
-    heddle_layout_format(text, sizeof text, layout, shape, mesh);
+    heddle_ignore(heddle_layout_format(text, sizeof text, layout, shape, mesh));
     hd_fields_add(fields, "layout", "%s", text);
 }
 

@@ -44,7 +44,7 @@ static heddle_status agree(heddle_comm *comm, heddle_status mine, const char *te
     hd_copy_text(own.text, sizeof own.text, mine == HEDDLE_OK ? text : heddle_last_error());
     st = hd_alloc((void **)&all, (size_t)size, sizeof *all, "an agreement of ranks");
     if (st != HEDDLE_OK) {
-        heddle_comm_abort(comm, heddle_last_error());
+        heddle_ignore(heddle_comm_abort(comm, heddle_last_error()));
         return st;
     }
     HD_TRY(heddle_comm_allgather(comm, &own, all, sizeof own));
@@ -86,7 +86,7 @@ static unsigned take_axes(hd_block_sharded *s, const heddle_mesh *mesh, const he
     unsigned axes = 0;
     int coords[HEDDLE_MAX_AXES], from = 0, to = 0;
     s->layout = heddle_layout_replicated();
-    heddle_mesh_coords(coords, mesh, heddle_comm_rank(s->comm));
+    heddle_ignore(heddle_mesh_coords(coords, mesh, heddle_comm_rank(s->comm)));
     for (int a = 0; a < mesh->naxes; from += layout->nshards[a], a++) {
         if (layout->dim_of_axis[a] != mixed) {
             continue;
@@ -175,9 +175,9 @@ static void describe(char *out, size_t bytes, const heddle_block *block, const h
 {
     const heddle_block_options *o = &block->options;
     char shape_text[HEDDLE_LINE_BYTES], mesh_text[HEDDLE_LINE_BYTES], layout_text[HEDDLE_LINE_BYTES];
-    heddle_shape_format(shape_text, sizeof shape_text, &o->shape);
-    heddle_mesh_format(mesh_text, sizeof mesh_text, mesh);
-    heddle_layout_format(layout_text, sizeof layout_text, layout, &o->shape, mesh);
+    heddle_ignore(heddle_shape_format(shape_text, sizeof shape_text, &o->shape));
+    heddle_ignore(heddle_mesh_format(mesh_text, sizeof mesh_text, mesh));
+    heddle_ignore(heddle_layout_format(layout_text, sizeof layout_text, layout, &o->shape, mesh));
     snprintf(out, bytes, "%s attention by %s over dim %s of %s on %s: %s with %d heads, %s, decay %.17g",
              o->kind == HEDDLE_STAGE_LINEAR ? "linear" : "softmax", method, o->shape.dim[o->mixed_dim].name, shape_text,
              mesh_text, layout_text, o->heads, o->causal ? "causal" : "bidirectional", o->decay);
@@ -205,14 +205,14 @@ heddle_status hd_sharded_give_up(const heddle_block *block, heddle_status st)
         return st;
     }
     const hd_sentence why = hd_sentence_keep();
-    heddle_comm_abort(block->sharded->comm, why.text);
+    heddle_ignore(heddle_comm_abort(block->sharded->comm, why.text));
     return hd_sentence_say(&why, st);
 }
 
 static int64_t moved_bytes(const hd_block_sharded *s)
 {
-    heddle_attention_info info = {.struct_bytes = sizeof info};
-    heddle_linear_attention_info linear = {.struct_bytes = sizeof linear};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
+    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
     int64_t bytes = s->moved_bytes;
     if (s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
         bytes += info.measured.forward_bytes + info.measured.backward_bytes;
@@ -260,8 +260,8 @@ void hd_sharded_destroy(hd_block_sharded *sharded)
 int64_t hd_sharded_bytes(const heddle_block *block)
 {
     const hd_block_sharded *s = block->sharded;
-    heddle_attention_info info = {.struct_bytes = sizeof info};
-    heddle_linear_attention_info linear = {.struct_bytes = sizeof linear};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
+    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
     int64_t bytes = s != NULL ? (int64_t)s->work_bytes : 0;
     if (s != NULL && s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
         bytes += info.saved_bytes + info.workspace_bytes;
@@ -342,7 +342,7 @@ out:
 heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
+    heddle_block_traffic traffic = HEDDLE_EMPTY(heddle_block_traffic);
     HD_TRY(HD_NEED(out, block));
     if (block->sharded != NULL) {
         traffic.planned_forward_bytes = block->sharded->planned.forward_bytes;

@@ -9,7 +9,7 @@ static heddle_status tell_failure(heddle_comm *comm, heddle_status mine, hd_reco
 {
     const hd_sentence why = hd_sentence_keep();
     hd_copy_text(own->text, sizeof own->text, why.text);
-    (void)hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own);
+    heddle_ignore(hd_comm_gather(comm, HD_CALL_AGREE, own, comm->records, sizeof *own));
     return hd_sentence_say(&why, mine);
 }
 
@@ -138,7 +138,7 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
 heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st)
 {
     const hd_sentence why = hd_sentence_keep();
-    hd_comm_abort(comm, why.text);
+    heddle_ignore(hd_comm_abort(comm, why.text));
     return hd_sentence_say(&why, st);
 }
 
@@ -152,7 +152,7 @@ heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, vo
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)
 {
     hd_copy_text(why, why_bytes, heddle_last_error());
-    hd_comm_abort(comm, why);
+    heddle_ignore(hd_comm_abort(comm, why));
     hd_comm_quiesce(comm); /* no peer copies from this rank any more */
     hd_comm_withdraw(comm, why, why_bytes);
     return hd_fail(st, "%s", why);

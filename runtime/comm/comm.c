@@ -209,7 +209,7 @@ static void end_watch(heddle_comm *comm)
 {
     if (comm->watch != NULL && !hd_group_is_fork(comm->group) &&
         atomic_load(&comm->group->control[comm->group->me]->alarm) != 0) {
-        (void)hd_comm_quiesce_devices(comm);
+        heddle_ignore(hd_comm_quiesce_devices(comm));
     }
     hd_watch_stop(comm->watch);
 }

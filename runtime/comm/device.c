@@ -111,7 +111,7 @@ static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *c
     if (*goes != HEDDLE_OK) {
         hd_copy_text(why_not, WHY_BYTES, heddle_last_error());
         HD_TRY(hd_comm_check(comm)); /* else that is the news */
-        (void)hd_fail(*goes, "wire %s: %s", wire_names[wires[i].wire], why_not);
+        heddle_ignore(hd_fail(*goes, "wire %s: %s", wire_names[wires[i].wire], why_not));
     }
 out:
     return st;

@@ -101,7 +101,7 @@ static void look_around(hd_comm_mail *mail)
     }
     if (st != HEDDLE_OK) {
         if (!is_over) {
-            (void)hd_comm_abort(mail->root, heddle_last_error());
+            heddle_ignore(hd_comm_abort(mail->root, heddle_last_error()));
         }
         hd_comm_mail_break_off(mail, st);
     }

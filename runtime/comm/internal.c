@@ -20,7 +20,7 @@ static heddle_status ask_interrupt(heddle_comm *root)
         return HEDDLE_OK;
     }
     hd_group_raise(root->group, "interrupted");
-    root->ops->abort(root, "interrupted");
+    heddle_ignore(root->ops->abort(root, "interrupted"));
     return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", root->rank);
 }
 

@@ -9,7 +9,7 @@ static heddle_status load(const feed *f, heddle_block *block, const char *stage,
 {
     for (int i = 0; i < heddle_block_nparams(block); i++) {
         char key[KEY_BYTES], error[512];
-        heddle_param param = {.struct_bytes = sizeof param};
+        heddle_param param = HEDDLE_EMPTY(heddle_param);
         heddle_status st = heddle_block_param(&param, block, i);
         if (st != HEDDLE_OK) {
             return st;

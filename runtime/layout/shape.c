@@ -310,8 +310,8 @@ heddle_status hd_shape_need(const heddle_shape *x, const heddle_shape *wanted, i
         return HEDDLE_OK;
     }
     char has[HEDDLE_LINE_BYTES] = "?", wants[HEDDLE_LINE_BYTES] = "?"; /* one that is none has no text */
-    heddle_shape_format(has, sizeof has, x);
-    heddle_shape_format(wants, sizeof wants, wanted);
+    heddle_ignore(heddle_shape_format(has, sizeof has, x));
+    heddle_ignore(heddle_shape_format(wants, sizeof wants, wanted));
     return hd_fail(HEDDLE_ERR_LAYOUT, "%s is %s, %s %s", what, has, whose, wants);
 }
 

@@ -157,7 +157,7 @@ static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layo
         snprintf(g->why_not, size, "heads of width %lld; linear attention takes up to %d",
                  (long long)(channels / g->stage.heads), HD_LINEAR_WIDTH_MAX);
     } else if (hd_method_takes_axes(g->why_not, shape->dim[g->stage.dim].name, mesh, g->axis, g->naxes) == HEDDLE_OK) {
-        hd_method_takes_arrays(g->why_not, shape, mesh, layout, 2);
+        heddle_ignore(hd_method_takes_arrays(g->why_not, shape, mesh, layout, 2));
     }
 }
 

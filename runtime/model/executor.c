@@ -9,7 +9,7 @@
 heddle_status hd_executor_tell(const heddle_executor *e, heddle_status st)
 {
     if (st != HEDDLE_OK) {
-        heddle_comm_abort(e->comm, heddle_last_error());
+        heddle_ignore(heddle_comm_abort(e->comm, heddle_last_error()));
     }
     return st;
 }
@@ -28,7 +28,7 @@ static int is_local(const heddle_schedule_stage *stage)
  * layout and method else. Going backward every repetition keeps its own. */
 static int twin_of(const heddle_executor *e, int step)
 {
-    heddle_schedule_stage mine = {.struct_bytes = sizeof mine}, other = {.struct_bytes = sizeof other};
+    heddle_schedule_stage mine = HEDDLE_EMPTY(heddle_schedule_stage), other = HEDDLE_EMPTY(heddle_schedule_stage);
     if (e->options.backward || heddle_schedule_stage_at(&mine, e->schedule, step) != HEDDLE_OK) {
         return -1;
     }
@@ -45,8 +45,8 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
                                  const heddle_block_options *options)
 {
     char wanted[HEDDLE_LINE_BYTES] = "?", found[HEDDLE_LINE_BYTES] = "?";
-    heddle_shape_format(wanted, sizeof wanted, &e->info.shape);
-    heddle_shape_format(found, sizeof found, &options->shape);
+    heddle_ignore(heddle_shape_format(wanted, sizeof wanted, &e->info.shape));
+    heddle_ignore(heddle_shape_format(found, sizeof found, &options->shape));
     if (strcmp(wanted, found) != 0) {
         return hd_fail(HEDDLE_ERR_MISMATCH, "stage '%s' is of %s, the schedule is for %s", stage->name, found, wanted);
     }
@@ -60,7 +60,7 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
 
 static heddle_status make_block(heddle_executor *e, const heddle_block_options *stages, int step)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     const heddle_block_options *options = &stages[step % e->info.period];
     heddle_status st = heddle_schedule_stage_at(&stage, e->schedule, step);
     st = st == HEDDLE_OK ? check_stage(e, &stage, options) : st;
@@ -153,7 +153,7 @@ heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, c
     st = HD_NEED(out, schedule, stages);
     st = st == HEDDLE_OK ? hd_alloc((void **)&e, 1, sizeof *e, "an executor") : st;
     if (st != HEDDLE_OK) {
-        heddle_comm_abort(comm, heddle_last_error());
+        heddle_ignore(heddle_comm_abort(comm, heddle_last_error()));
         goto out;
     }
     e->comm = comm;

@@ -73,7 +73,7 @@ static heddle_status largest_part(size_t *out, const heddle_executor *e)
     heddle_status st = HEDDLE_OK;
     *out = 1; /* an address even where it has none */
     for (int i = 0; i < e->info.nedges; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         heddle_box box;
         size_t from = 0, to = 0;
         HD_TRY(heddle_schedule_edge_at(&edge, e->schedule, i));

@@ -8,7 +8,7 @@
 /* What the block's attention sends in a call, and has sent so far. */
 static heddle_block_traffic traffic_of(const heddle_block *block)
 {
-    heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
+    heddle_block_traffic traffic = HEDDLE_EMPTY(heddle_block_traffic);
     if (heddle_block_get_traffic(&traffic, block) != HEDDLE_OK) {
         memset(&traffic, 0, sizeof traffic);
     }
@@ -25,7 +25,7 @@ static void tell_of(const heddle_executor *e, int step, int backward)
 /* By all switches so far. What a device has counted is here by the time that its part is back, not in the record. */
 static int64_t sent_by_switches(const heddle_executor *e)
 {
-    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     return heddle_session_get_counters(&counters, e->session) == HEDDLE_OK ? counters.bytes_sent : 0;
 }
 
@@ -33,7 +33,7 @@ static int64_t sent_by_switches(const heddle_executor *e)
 static heddle_status go(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, hd_executor_step *out,
                         heddle_stream stream)
 {
-    heddle_session_record record = {.struct_bytes = sizeof record};
+    heddle_session_record record = HEDDLE_EMPTY(heddle_session_record);
     heddle_status st;
     const int64_t start_ns = hd_now_ns(), sent_before = sent_by_switches(e);
     HD_TRY(hd_executor_switch(e, stage, x, backward, &out->copied_bytes, stream)); /* names rank and stage */
@@ -109,7 +109,7 @@ static heddle_status run_repetition(heddle_executor *e, heddle_tensor *x, const 
     HD_TRY(barrier(e, "weights", repetition));
     const int64_t start_ns = hd_now_ns();
     for (int i = 0; i < e->info.period; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         const int step = repetition * e->info.period + i;
         HD_TRY(heddle_schedule_stage_at(&stage, e->schedule, step));
         HD_TRY(enter(e, stage.name, x, step, stream));
@@ -180,7 +180,7 @@ static heddle_status run_back(heddle_executor *e, heddle_tensor *dx, const heddl
     const int64_t start_ns = hd_now_ns();
     HD_TRY(leave(e, "end", dx, e->info.nstages, stream));
     for (int i = e->info.nstages - 1; i >= 0; i--) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         HD_TRY(heddle_schedule_stage_at(&stage, e->schedule, i));
         HD_TRY(
             hd_executor_at(back_through(e, dx, conditioning, dconditioning, i, stream), stage.name, stage.repetition));

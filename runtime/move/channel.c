@@ -35,7 +35,8 @@ void hd_channel_destroy(hd_channel *c)
         return;
     }
     if (c->is_lent || c->borrowed > 0) {
-        hd_channel_forgo(c, hd_fail(HEDDLE_ERR_ARG, "a %s is destroyed while memory is lent", c->options.what));
+        heddle_ignore(
+            hd_channel_forgo(c, hd_fail(HEDDLE_ERR_ARG, "a %s is destroyed while memory is lent", c->options.what)));
     }
     if (c->state != HD_IDLE) {
         hd_channel_leave(c);
@@ -101,7 +102,7 @@ heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
         char why[HD_SENTENCE_BYTES], more[HD_SENTENCE_BYTES];
         hd_copy_text(why, sizeof why, heddle_last_error());
         say_overdue(c, more, sizeof more);
-        hd_fail(st, "%s%s", why, more);
+        heddle_ignore(hd_fail(st, "%s%s", why, more));
     }
     return hd_channel_break(c, st);
 }

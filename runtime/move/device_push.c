@@ -13,7 +13,7 @@ enum { MOST_ERRORS = 3 /* in a wait */ };
 static heddle_status give_up(hd_push *p, heddle_status st)
 {
     if (p->broken == HEDDLE_OK) {
-        hd_comm_abort_with(p->comm, st);
+        heddle_ignore(hd_comm_abort_with(p->comm, st));
         hd_copy_text(p->broken_why, sizeof p->broken_why, heddle_last_error());
         p->broken = st;
     }

@@ -98,7 +98,7 @@ static int await_end(const hd_staging *staging)
     const int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms);
     int done = !staging->is_recorded;
     for (int errors = 0; errors < MOST_ERRORS && !done && hd_now_ns() < deadline_ns; errors++) {
-        (void)hd_device_await(&done, staging->device, staging->event, deadline_ns, NULL, NULL);
+        heddle_ignore(hd_device_await(&done, staging->device, staging->event, deadline_ns, NULL, NULL));
     }
     return done && !staging->is_lost;
 }

@@ -225,7 +225,7 @@ static heddle_status make_buffers(heddle_bucket *bucket)
     }
     int back = bucket->shard < 0; /* the last step fills flat */
     for (int i = 0; i < bucket->nsteps - back; i++) {
-        heddle_reshard_info info = {.struct_bytes = sizeof info};
+        heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
         HD_TRY(heddle_reshard_get_info(&info, bucket->step[i].reshard));
         need[i % 2] = info.dst_bytes > need[i % 2] || (back && i == 0) ? info.dst_bytes : need[i % 2];
     }

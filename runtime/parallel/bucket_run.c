@@ -129,7 +129,7 @@ heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucke
                               .workspace_bytes = bucket->buffer_bytes};
     for (int i = 0; i <= bucket->nsteps; i++) {
         const heddle_reshard *reshard = i < bucket->nsteps ? bucket->step[i].reshard : bucket->gather;
-        heddle_reshard_info info = {.struct_bytes = sizeof info};
+        heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
         if (reshard != NULL) {
             HD_TRY(heddle_reshard_get_info(&info, reshard));
             all.planned_bytes += info.bytes_sent;

@@ -325,7 +325,7 @@ out:
 heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_reshard_info gather = {.struct_bytes = sizeof gather}, scatter = {.struct_bytes = sizeof scatter};
+    heddle_reshard_info gather = HEDDLE_EMPTY(heddle_reshard_info), scatter = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(HD_NEED(out, pair));
     HD_TRY(heddle_reshard_get_info(&gather, pair->gather));
     HD_TRY(heddle_reshard_get_info(&scatter, pair->scatter));

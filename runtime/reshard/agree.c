@@ -37,11 +37,11 @@ static void describe(hd_fields *fields, const hd_request *request)
     hd_fields_add(fields, "library version", "%zu %zu", sizeof(hd_facts), sizeof(hd_transfer_spec));
     hd_fields_add(fields, "dtype", "%s", heddle_dtype_name(line->shape.dtype));
     add_dims(fields, &line->shape);
-    heddle_mesh_format(text, sizeof text, &line->mesh);
+    heddle_ignore(heddle_mesh_format(text, sizeof text, &line->mesh));
     hd_fields_add(fields, "mesh", "%s", text);
-    heddle_layout_format(text, sizeof text, &line->from, &line->shape, &line->mesh);
+    heddle_ignore(heddle_layout_format(text, sizeof text, &line->from, &line->shape, &line->mesh));
     hd_fields_add(fields, "from layout", "%s", text);
-    heddle_layout_format(text, sizeof text, &line->to, &line->shape, &line->mesh);
+    heddle_ignore(heddle_layout_format(text, sizeof text, &line->to, &line->shape, &line->mesh));
     hd_fields_add(fields, "to layout", "%s", text);
     add_order(fields, "from order", &line->from_order);
     add_order(fields, "to order", &line->to_order);

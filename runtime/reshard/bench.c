@@ -298,7 +298,7 @@ heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm, 
 {
     heddle_bench_options taken;
     heddle_reshard_options reshard;
-    heddle_bench_result result = {.struct_bytes = sizeof(result)};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     hd_bench b = {.comm = comm};
     heddle_status st = HD_NEED(comm);
     if (st != HEDDLE_OK) {

@@ -170,7 +170,7 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
     plan = NULL;
 out:
     if (st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_TIMEOUT) { /* the others may wait for what will not come */
-        hd_comm_abort_with(comm, st);
+        heddle_ignore(hd_comm_abort_with(comm, st));
     }
     heddle_reshard_destroy(plan);
     return st;
@@ -241,7 +241,7 @@ static void end_wire(heddle_reshard *reshard)
 {
     const hd_sentence why = hd_sentence_keep();
     reshard->wire->destroy(reshard);
-    (void)hd_sentence_say(&why, HEDDLE_OK);
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
 }
 
 void heddle_reshard_destroy(heddle_reshard *reshard)

@@ -235,7 +235,7 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
                        schedule->period * schedule->repeat);
     }
     const hd_schedule_stage *s = &schedule->stage[stage % schedule->period];
-    heddle_schedule_stage made = {.struct_bytes = sizeof made};
+    heddle_schedule_stage made = HEDDLE_EMPTY(heddle_schedule_stage);
     made.name = s->name;
     made.repetition = stage / schedule->period;
     const hd_schedule_run *run = &schedule->run[stage];
@@ -270,7 +270,7 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
                        schedule->period * schedule->repeat + 1);
     }
     const hd_schedule_edge *e = &schedule->edge[edge];
-    heddle_schedule_edge made = {.struct_bytes = sizeof made};
+    heddle_schedule_edge made = HEDDLE_EMPTY(heddle_schedule_edge);
     made.from = schedule->layout[e->from];
     made.to = schedule->layout[e->to];
     made.kind = hd_edge_kind_names[e->kind];

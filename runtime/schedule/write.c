@@ -26,7 +26,7 @@ static void put_text(FILE *f, const char *text)
 static void put_layout(FILE *f, const heddle_schedule *s, int layout)
 {
     char text[HEDDLE_LINE_BYTES] = "";
-    heddle_layout_format(text, sizeof text, &s->layout[layout], &s->shape, &s->mesh);
+    heddle_ignore(heddle_layout_format(text, sizeof text, &s->layout[layout], &s->shape, &s->mesh));
     put_text(f, text);
 }
 
@@ -96,8 +96,8 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
 {
     char shape[HEDDLE_LINE_BYTES] = "";
     char mesh[HEDDLE_LINE_BYTES] = "";
-    heddle_shape_format(shape, sizeof shape, &s->shape);
-    heddle_mesh_format(mesh, sizeof mesh, &s->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof shape, &s->shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
     fprintf(f, "{\n  \"schema\": \"" HD_SCHEDULE_SCHEMA "\",\n  \"model\": ");
     put_text(f, s->model);
     fprintf(f, ",\n  \"shape\": ");

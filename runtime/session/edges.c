@@ -62,7 +62,7 @@ out:
 
 static heddle_status make_reshard(hd_session_edge *edge, heddle_session *session)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof(info)};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_reshard_options options;
     heddle_status st;
     heddle_reshard_options_init(&options);

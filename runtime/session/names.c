@@ -39,8 +39,8 @@ heddle_status hd_session_stages_make(heddle_session *session)
     session->stages = memory;
     for (int i = 0; i <= nstages; i++) {
         hd_session_stage *to = &session->stages[i];
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
         to->name = "end";
         to->target[HD_FORWARD] = edge.to;

@@ -14,7 +14,7 @@ static heddle_status add_schedule(hd_fields *fields, const heddle_session *sessi
     char text[HEDDLE_LINE_BYTES];
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < info->nedges; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
         HD_TRY(heddle_layout_format(text, sizeof(text), &edge.from, &info->shape, &info->mesh));
         layouts = hd_hash(layouts, text, strlen(text) + 1);
@@ -22,7 +22,7 @@ static heddle_status add_schedule(hd_fields *fields, const heddle_session *sessi
         layouts = hd_hash(layouts, text, strlen(text) + 1);
     }
     for (int i = 0; i < info->nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         HD_TRY(heddle_schedule_stage_at(&stage, session->schedule, i));
         names = hd_hash(names, stage.name, strlen(stage.name) + 1);
     }

@@ -234,7 +234,7 @@ static heddle_status judge_identities(run *r)
 
 static heddle_status judge_traffic(run *r, const heddle_attention *attention)
 {
-    heddle_attention_info info = {.struct_bytes = sizeof info};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
     heddle_attention_traffic planned = {0};
     int rank = heddle_comm_rank(r->comm);
     heddle_attention_options options = r->c->options;

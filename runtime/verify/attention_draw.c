@@ -134,9 +134,9 @@ void attention_describe(char *out, size_t bytes, const attention_case *c)
 {
     char shape[256] = "", mesh[128] = "", layout[512] = "";
     const heddle_attention_options *o = &c->options;
-    heddle_shape_format(shape, sizeof shape, &c->shape);
-    heddle_mesh_format(mesh, sizeof mesh, &c->mesh);
-    heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof shape, &c->shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &c->mesh));
+    heddle_ignore(heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh));
     int at = snprintf(out, bytes, "%s on %s: %s, method %s, %lld key heads, %s%s%s%s, storage %d, seed %llu", shape,
                       mesh, layout, heddle_attention_method_name(o->method),
                       (long long)(o->kv_heads > 0 ? o->kv_heads : c->shape.dim[2].extent),

@@ -263,7 +263,7 @@ static heddle_status run_calls(check *k, heddle_linear_attention *attention)
 static heddle_status judge_all(check *k, heddle_linear_attention *attention)
 {
     linear_errors *e = k->errors;
-    heddle_linear_attention_info info = {.struct_bytes = sizeof info};
+    heddle_linear_attention_info info = HEDDLE_EMPTY(heddle_linear_attention_info);
     heddle_attention_traffic planned;
     const int rank = heddle_comm_rank(k->comm);
     heddle_status st = run_calls(k, attention);

@@ -55,7 +55,7 @@ static void draw_decay(linear_case *c, random_source *source)
         c->decay[h] = kind < 3 ? all[kind] : 1.0 / (double)(1 + h % 7);
     }
     if (kind == 4) {
-        heddle_linear_attention_slopes(c->decay, c->shape.dim[2].extent);
+        heddle_ignore(heddle_linear_attention_slopes(c->decay, c->shape.dim[2].extent));
     }
 }
 
@@ -99,9 +99,9 @@ void linear_draw(linear_case *out, random_source *source, int ranks, heddle_dtyp
 void linear_describe(char *out, size_t bytes, const linear_case *c)
 {
     char shape[HEDDLE_LINE_BYTES] = "", mesh[256] = "", layout[1024] = "";
-    heddle_shape_format(shape, sizeof shape, &c->shape);
-    heddle_mesh_format(mesh, sizeof mesh, &c->mesh);
-    heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof shape, &c->shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &c->mesh));
+    heddle_ignore(heddle_layout_format(layout, sizeof layout, &c->layout, &c->shape, &c->mesh));
     snprintf(out, bytes,
              "%.300s on %s: %s, dv %lld, method %s, %s%s, decay %g.., chunk %lld, seed %llu, storage %d%s%s", shape,
              mesh, layout, (long long)(c->options.dv > 0 ? c->options.dv : c->shape.dim[3].extent),

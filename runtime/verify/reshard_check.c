@@ -36,7 +36,7 @@ static heddle_status check_info(verify_trial *t, const heddle_reshard *reshard)
 {
     int n = heddle_comm_size(t->comm), count = 0;
     heddle_peer_bytes *sends = calloc((size_t)n, sizeof *sends);
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     if (sends == NULL) {
         return judge_no_memory("the bytes to every rank", (double)n * sizeof *sends);
     }

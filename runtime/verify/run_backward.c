@@ -31,7 +31,7 @@ static heddle_status list_parts(run_pass *f, heddle_bucket_part *part)
     for (int i = 0; heddle_executor_block(f->executor, i) != NULL; i++) {
         heddle_block *block = heddle_executor_block(f->executor, i);
         for (int j = 0; j < heddle_block_nparams(block); j++) {
-            heddle_param param = {.struct_bytes = sizeof param}, gradient = {.struct_bytes = sizeof gradient};
+            heddle_param param = HEDDLE_EMPTY(heddle_param), gradient = HEDDLE_EMPTY(heddle_param);
             heddle_status st = heddle_block_param(&param, block, j);
             st = st == HEDDLE_OK ? heddle_block_gradient(&gradient, block, j) : st;
             if (st != HEDDLE_OK) {
@@ -71,7 +71,7 @@ static heddle_status make_bucket(run_pass *f, const heddle_mesh *mesh)
 /* A loss on the output as it is: where that is replicated every rank has the same gradient. */
 static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, const heddle_schedule_info *info)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_box box;
     const heddle_shape *shape = &info->shape;
     const int rank = heddle_comm_rank(f->comm);
@@ -105,7 +105,7 @@ static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, con
 
 heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule, run_result *out)
 {
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     f->back = calloc(1, sizeof(*f->back));
     out->back = calloc((size_t)out->nsteps, sizeof(run_step));
@@ -140,7 +140,7 @@ static int64_t now_ns(void)
 
 static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 {
-    heddle_bucket_info before = {.struct_bytes = sizeof(before)}, after = {.struct_bytes = sizeof(after)};
+    heddle_bucket_info before = HEDDLE_EMPTY(heddle_bucket_info), after = HEDDLE_EMPTY(heddle_bucket_info);
     if (f->task->step_of != NULL) { /* behind all steps, forward and back */
         __atomic_store_n(&f->task->step_of[heddle_comm_rank(f->comm)], 2 * nsteps + 1, __ATOMIC_RELAXED);
     }
@@ -160,7 +160,7 @@ static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction)
 {
     const heddle_conditioning_gradient gradient = {f->back->dvector, f->back->dtext};
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
     heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */

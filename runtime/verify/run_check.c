@@ -15,7 +15,7 @@
 
 void run_step_name(char *out, size_t out_bytes, const run_task *task, int step)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     const int nsteps = task->info.nstages * task->info.repeat + 1;
     const char *back = step >= nsteps ? "backward of " : "";
     if (step >= 2 * nsteps) {
@@ -33,8 +33,8 @@ int run_check_bytes(char *sentence, size_t sentence_bytes, const run_task *task,
     char name[128];
     int64_t moved = 0;
     for (int i = 0; i < nsteps; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         int64_t total = 0;
         int64_t inside =
             heddle_schedule_stage_at(&stage, task->schedule, i) == HEDDLE_OK ? stage.forward_bytes_total : 0;
@@ -104,7 +104,7 @@ static void place_of(char *out, size_t out_bytes, const heddle_shape *shape, int
 /* Stages of the schedule that run by a method, whose sums are in another order than one rank's. */
 static int count_methods(const run_task *task)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     int count = 0;
     for (int i = 0; heddle_schedule_stage_at(&stage, task->schedule, i) == HEDDLE_OK; i++) {
         count += strcmp(stage.method, "local") != 0;

@@ -20,7 +20,7 @@
  * in parts. */
 static int only_moves(const run_task *task)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     for (int i = 0; heddle_schedule_stage_at(&stage, task->schedule, i) == HEDDLE_OK; i++) {
         if (strcmp(stage.method, "local") != 0) {
             return 0;
@@ -95,7 +95,7 @@ static void part_name(char *out, size_t out_bytes, const run_task *task, int par
             count = heddle_block_nparams(block);
         }
         if (part < count) {
-            heddle_block_param(&param, block, part);
+            heddle_ignore(heddle_block_param(&param, block, part));
             run_step_name(stage, sizeof(stage), task, i);
             snprintf(out, out_bytes, "%s of %s", param.name, stage);
         }
@@ -139,8 +139,8 @@ int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, co
 /* What the schedule says: with --recompute methods run forward once more. -1: it cannot be asked. */
 static int64_t scheduled_bytes(const run_task *task)
 {
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     if (heddle_schedule_get_info(&info, task->schedule) != HEDDLE_OK) {
         return -1;
     }

@@ -68,11 +68,11 @@ static heddle_status make_conditioning(run_pass *f)
 /* x as the schedule's prologue has it, in memory that peers reach. */
 static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_box box;
     const heddle_shape *shape = &f->task->info.shape;
     const int rank = heddle_comm_rank(f->comm);
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     if (st == HEDDLE_OK) {
         st = heddle_schedule_edge_at(&edge, schedule, 0);
@@ -95,7 +95,7 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
 
 heddle_status run_block_options(heddle_block_options *options, const run_task *task, int stage)
 {
-    heddle_stage_info info = {.struct_bytes = sizeof info};
+    heddle_stage_info info = HEDDLE_EMPTY(heddle_stage_info);
     heddle_status st = heddle_model_stage(&info, task->model, stage);
     if (st != HEDDLE_OK) {
         return st;
@@ -137,7 +137,7 @@ static void begin_step(void *ctx, int step, int backward)
 static heddle_status make_weights(void *ctx, heddle_block *block, int stage, int repetition)
 {
     const run_task *task = ((const run_pass *)ctx)->task;
-    heddle_stage_info info = {.struct_bytes = sizeof info};
+    heddle_stage_info info = HEDDLE_EMPTY(heddle_stage_info);
     heddle_status st = heddle_model_stage(&info, task->model, stage);
     return st != HEDDLE_OK
                ? st
@@ -147,7 +147,7 @@ static heddle_status make_weights(void *ctx, heddle_block *block, int stage, int
 heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward)
 {
     for (int i = 0; i < nsteps; i++) {
-        heddle_executor_step s = {.struct_bytes = sizeof(s)};
+        heddle_executor_step s = HEDDLE_EMPTY(heddle_executor_step);
         heddle_status st = heddle_executor_step_at(&s, f->executor, i, backward);
         if (st != HEDDLE_OK) {
             return st;
@@ -232,7 +232,7 @@ static void release(run_pass *f)
 static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedule *schedule, const heddle_mesh *mesh)
 {
     run_reduction reduction = {0};
-    heddle_executor_info info = {.struct_bytes = sizeof(info)};
+    heddle_executor_info info = HEDDLE_EMPTY(heddle_executor_info);
     heddle_status st = make_first(f, schedule);
     if (st == HEDDLE_OK) {
         st = heddle_executor_forward(f->executor, &f->x, &f->conditioning, f->stream);
@@ -275,7 +275,7 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
                           int want_output)
 {
     run_pass f = {.task = task, .comm = comm};
-    heddle_schedule_info info = {.struct_bytes = sizeof(info)};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     memset(out, 0, sizeof(*out));
     f.is_watched = heddle_comm_rank(comm) == 0 && task->watch != NULL;
     heddle_status st = heddle_schedule_get_info(&info, schedule);

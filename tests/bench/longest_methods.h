@@ -260,7 +260,7 @@ static heddle_status make_session(heddle_session **out, heddle_shape *shape, hed
     heddle_schedule *schedule = NULL;
     heddle_plan_options plan;
     heddle_session_options options;
-    heddle_schedule_info info = {.struct_bytes = sizeof info};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     char text[512];
     snprintf(
         text, sizeof text,

@@ -20,7 +20,7 @@ static int ours_make(peers_method *m, const peers_problem *p, void *src, void *d
     char line[256];
     heddle_reshard_line parsed;
     heddle_reshard_options options;
-    heddle_reshard_info info = {.struct_bytes = sizeof(info)};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     ours_state *s = calloc(1, sizeof(*s));
     heddle_reshard_options_init(&options);
     m->state = s;

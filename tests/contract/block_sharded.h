@@ -180,7 +180,7 @@ static inline heddle_status compare(const world *w, const char *what, const void
 
 static inline heddle_status expect_bytes(heddle_block *block, int forwards, int backwards)
 {
-    heddle_block_traffic traffic = {.struct_bytes = sizeof traffic};
+    heddle_block_traffic traffic = HEDDLE_EMPTY(heddle_block_traffic);
     heddle_status st = heddle_block_get_traffic(&traffic, block);
     int64_t planned = forwards * traffic.planned_forward_bytes + backwards * traffic.planned_backward_bytes;
     if (st == HEDDLE_OK && traffic.measured_bytes != planned) {
@@ -267,7 +267,7 @@ static inline heddle_status compare_gradients(heddle_comm *comm, world *w, float
     pair p[16] = {[0] = {.name = "vector", .part = vectors, .whole = vectors + w->vector_elems}};
     p[0].elems = w->options.modulate ? w->vector_elems : 0;
     for (int i = 0; i < n && st == HEDDLE_OK; i++) {
-        heddle_param part = {.struct_bytes = sizeof part}, whole = {.struct_bytes = sizeof whole};
+        heddle_param part = HEDDLE_EMPTY(heddle_param), whole = HEDDLE_EMPTY(heddle_param);
         st = heddle_block_gradient(&part, w->mine, i);
         st = st != HEDDLE_OK ? st : heddle_block_gradient(&whole, w->whole, i);
         p[1 + i] = (pair){part.name, part.data, whole.data, part.extent[0] * (part.ndim == 2 ? part.extent[1] : 1)};

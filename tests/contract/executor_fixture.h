@@ -52,7 +52,7 @@ static inline heddle_status describe_stages(bench *b)
 {
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < STAGES; i++) {
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         heddle_block_options *o = &b->stage[i];
         HD_TRY(heddle_model_stage(&stage, b->model, i));
         heddle_block_options_init(o);
@@ -135,7 +135,7 @@ static inline int64_t place(const bench *b, const heddle_box *box, int64_t i)
 /* x: this rank's part of an array of values, as the schedule begins. */
 static inline heddle_status fill(bench *b)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_box box;
     heddle_status st;
     const int rank = heddle_comm_rank(b->comm);

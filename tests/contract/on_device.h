@@ -142,7 +142,7 @@ static inline heddle_status three_rounds(device_fixture *f)
 /* By the wire peer, and dst is one of these two. */
 static inline heddle_status says_why(const heddle_reshard *reshard, const char *wanted)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_status st = heddle_reshard_get_info(&info, reshard);
     if (st == HEDDLE_OK && (strcmp(info.wire, "peer") != 0 || strstr(info.why, wanted) == NULL)) {
         st = heddle_set_error(HEDDLE_ERR_INTERNAL, "wire %s, %s", info.wire, info.why);

@@ -169,7 +169,7 @@ static inline heddle_status rc_execute(heddle_reshard *reshard, const void *src,
 static inline heddle_status rc_counters(const heddle_reshard *reshard, const char *text,
                                         const heddle_reshard_line *line, int rank, int64_t executions)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_peer_bytes sends[64];
     int count = 0;
     heddle_status st = HEDDLE_OK;
@@ -248,7 +248,7 @@ static inline heddle_status rc_check(heddle_comm *comm, const char *text, const 
     heddle_reshard_line line;
     heddle_reshard *reshard = NULL;
     heddle_reshard_options options;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     rc_array src[2], dst[2];
     memset(src, 0, sizeof src);
     memset(dst, 0, sizeof dst);

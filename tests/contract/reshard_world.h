@@ -100,8 +100,8 @@ static inline heddle_status rc_world_make(rc_world *w, const heddle_reshard_line
     w->dst = calloc((size_t)w->nranks, sizeof *w->dst);
     for (int r = 0; r < w->nranks; r++) {
         heddle_box from, to;
-        heddle_layout_box(&from, &line->shape, &line->mesh, &line->from, r);
-        heddle_layout_box(&to, &line->shape, &line->mesh, &line->to, r);
+        heddle_ignore(heddle_layout_box(&from, &line->shape, &line->mesh, &line->from, r));
+        heddle_ignore(heddle_layout_box(&to, &line->shape, &line->mesh, &line->to, r));
         w->src[r] = malloc((size_t)heddle_box_elems(&from) * elem_bytes + 1);
         w->dst[r] = malloc((size_t)heddle_box_elems(&to) * elem_bytes + 1);
         rc_fill(w->src[r], (size_t)heddle_box_elems(&from), line->shape.dtype, rc_adds(line), r,

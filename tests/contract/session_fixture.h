@@ -182,7 +182,7 @@ static inline heddle_status run_starved(heddle_rank_main starved, long n)
 /* After a pass that only plans: what would move is what the schedule says, and nothing is held. */
 static inline heddle_status check_dry(const fixture *f, heddle_comm *comm)
 {
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     heddle_status st;
     HD_TRY(heddle_session_get_counters(&counters, f->session));
     CHECK(counters.bytes_sent == counters.bytes_planned && counters.workspace_bytes == 0);
@@ -197,7 +197,7 @@ static inline heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, fl
 {
     for (int r = 0; r < REPEAT; r++) {
         for (int i = 0; i < STAGES; i++) {
-            heddle_schedule_stage wanted = {.struct_bytes = sizeof wanted};
+            heddle_schedule_stage wanted = HEDDLE_EMPTY(heddle_schedule_stage);
             heddle_box box;
             heddle_status st = heddle_session_enter(f->session, stages[i], x, NULL, placed_stream);
             if (st != HEDDLE_OK) {
@@ -209,7 +209,7 @@ static inline heddle_status enter_all(fixture *f, heddle_tensor *x, int rank, fl
             if (st != HEDDLE_OK) {
                 return st;
             }
-            heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank);
+            heddle_ignore(heddle_layout_box(&box, &f->info.shape, &f->info.mesh, &x->layout, rank));
             const heddle_tensor image = look_at(x, f);
             for (int64_t e = 0; e < heddle_box_elems(&box); e++) { /* a module that works in place */
                 ((float *)image.data)[e] += 1.0F;

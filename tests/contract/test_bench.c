@@ -82,7 +82,7 @@ heddle_status __wrap_heddle_reshard_execute(heddle_reshard *reshard, const void 
 heddle_status __wrap_heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     const int64_t start_ns = hd_now_ns();
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_status st = __real_heddle_reshard_execute(reshard, src, dst, stream);
     if (!executions.only_last || (heddle_reshard_get_info(&info, reshard) == HEDDLE_OK && info.bytes_to[0] > 0)) {
         clock_call(&executions, start_ns);
@@ -143,7 +143,7 @@ static heddle_status roofline_rank(heddle_comm *comm, void *arg)
     heddle_reshard *reshard = NULL;
     hd_roofline *roofline = NULL;
     void *src = NULL, *dst = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, NULL));
     HD_TRY(heddle_reshard_get_info(&info, reshard));
@@ -197,7 +197,7 @@ static heddle_status bench_rank(heddle_comm *comm, void *arg)
     job *j = arg;
     heddle_reshard_line line;
     heddle_bench_options options;
-    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_bench_options_init(&options);
     options.min_rounds = options.max_rounds = 3;
     options.budget_ms = 0;
@@ -274,7 +274,7 @@ static heddle_status lost_rank(heddle_comm *comm, void *arg)
     heddle_reshard_options reshard;
     heddle_reshard_line line;
     heddle_bench_options options;
-    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_bench_options_init(&options);
     heddle_reshard_options_init(&reshard);
     reshard.tuning = HEDDLE_TUNING_RULES;

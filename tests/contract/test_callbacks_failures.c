@@ -103,7 +103,7 @@ HD_CASE(what_must_be_left_alone_is_not_cut)
     line[sizeof line - 1] = '\0';
     table.withdraw = stopped_half_way;
     HD_OK(heddle_comm_from_callbacks(&comm, &table, ctx, NULL));
-    (void)heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank 0: reshard %s", line);
+    heddle_ignore(heddle_set_error(HEDDLE_ERR_TIMEOUT, "rank 0: reshard %s", line));
     assert_int_equal(hd_comm_give_up(comm, HEDDLE_ERR_TIMEOUT, why, sizeof why), HEDDLE_ERR_TIMEOUT);
     assert_string_equal(heddle_last_error(), why);
     assert_int_equal(strlen(why), sizeof why - 1);
@@ -139,7 +139,7 @@ static int fails_somewhere(heddle_comm *comm, heddle_status opened, int rank, vo
     int failed = opened != HEDDLE_OK;
     for (int i = 0; !failed && switch_line(i, heddle_comm_size(comm), room) != NULL; i++) {
         if (switch_check(comm, room, NULL, text) != 0) {
-            heddle_comm_abort(comm, text);
+            heddle_ignore(heddle_comm_abort(comm, text));
             failed = 1;
         }
     }

@@ -26,7 +26,7 @@ HD_RANK_CASE(barriers, EVERYWHERE)
     CHECK(heddle_comm_private_cache_bytes(comm) >= 16384);
     CHECK(heddle_comm_shared_cache_bytes(comm) >= heddle_comm_private_cache_bytes(comm));
     for (int r = 0; r < heddle_comm_size(comm); r++) {
-        heddle_peer peer = {.struct_bytes = sizeof peer};
+        heddle_peer peer = HEDDLE_EMPTY(heddle_peer);
         CHECK(heddle_comm_reaches(comm, r));
         HD_TRY(heddle_comm_get_peer(&peer, comm, r));
         CHECK(peer.reaches && peer.link == (r == heddle_comm_rank(comm) ? HEDDLE_LINK_SELF : HEDDLE_LINK_MEMORY));

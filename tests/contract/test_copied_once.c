@@ -96,7 +96,7 @@ static heddle_status states_rank(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention_options options;
     heddle_linear_attention *attention = NULL;
-    heddle_linear_attention_info info = {.struct_bytes = sizeof info};
+    heddle_linear_attention_info info = HEDDLE_EMPTY(heddle_linear_attention_info);
     arrays x;
     const heddle_attention_array *a = x.array;
     rank_of_thread = heddle_comm_rank(comm);
@@ -122,7 +122,7 @@ static heddle_status blocks_rank(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     heddle_attention_options options;
     heddle_attention *attention = NULL;
-    heddle_attention_info info = {.struct_bytes = sizeof info};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
     arrays x;
     const heddle_attention_array *a = x.array;
     rank_of_thread = heddle_comm_rank(comm);

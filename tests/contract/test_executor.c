@@ -45,7 +45,7 @@ out:
 
 static heddle_status check_steps(bench *b)
 {
-    heddle_executor_info info = {.struct_bytes = sizeof info};
+    heddle_executor_info info = HEDDLE_EMPTY(heddle_executor_info);
     heddle_status st;
     int64_t sent[2] = {0, 0}, copied[2] = {0, 0};
     HD_TRY(heddle_executor_get_info(&info, b->executor));
@@ -53,7 +53,7 @@ static heddle_status check_steps(bench *b)
     CHECK((info.wire[0] != 0) == placed_on_device(b->comm));
     for (int backward = 0; backward < 2; backward++) {
         for (int i = 0; i < info.nsteps; i++) {
-            heddle_executor_step step = {.struct_bytes = sizeof step};
+            heddle_executor_step step = HEDDLE_EMPTY(heddle_executor_step);
             HD_TRY(heddle_executor_step_at(&step, b->executor, i, backward));
             CHECK(step.sent == step.planned);
             CHECK(i == STEPS || backward || step.kept_bytes > 0);

@@ -19,7 +19,7 @@ static const double LOSS_TOLERANCE = 1e-6, PARAM_TOLERANCE = 2e-6;
 static heddle_status compare_layer(double *most, layer *many, layer *one)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_param a = {.struct_bytes = sizeof a}, b = {.struct_bytes = sizeof b};
+    heddle_param a = HEDDLE_EMPTY(heddle_param), b = HEDDLE_EMPTY(heddle_param);
     int64_t lo, len;
     for (int j = 0; j < 8; j++) {
         HD_TRY(heddle_block_param(&a, many->block[j / 4], j % 4));
@@ -48,9 +48,9 @@ out:
 static heddle_status check_bytes(trainer *t)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_session_counters moved = {.struct_bytes = sizeof moved};
-    heddle_dense_pair_info pair = {.struct_bytes = sizeof pair};
-    heddle_bucket_info bucket = {.struct_bytes = sizeof bucket};
+    heddle_session_counters moved = HEDDLE_EMPTY(heddle_session_counters);
+    heddle_dense_pair_info pair = HEDDLE_EMPTY(heddle_dense_pair_info);
+    heddle_bucket_info bucket = HEDDLE_EMPTY(heddle_bucket_info);
     int64_t part = heddle_box_elems(&t->box) * (int64_t)sizeof(float);
     int stage = heddle_pipeline_stage(t->pipeline), stages = heddle_pipeline_stages(t->pipeline);
     HD_TRY(heddle_session_get_counters(&moved, t->session));
@@ -81,7 +81,7 @@ static heddle_status check_replicas(trainer *t)
     double *all = calloc((size_t)heddle_comm_size(t->inner), sizeof *all), sum = 0;
     for (int i = 0; i < t->nlayers; i++) {
         for (int j = 0; j < 9; j++) {
-            heddle_param p = {.struct_bytes = sizeof p};
+            heddle_param p = HEDDLE_EMPTY(heddle_param);
             HD_TRY(j < 8 ? heddle_block_param(&p, t->layer[i].block[j / 4], j % 4)
                          : heddle_dense_pair_param(&p, t->layer[i].pair, 3));
             for (int64_t e = 0; e < p.extent[0] * (p.ndim == 2 ? p.extent[1] : 1); e++) {

@@ -63,10 +63,10 @@ static void plain_case(linear_case *c, int ranks, heddle_linear_method method, d
     char text[80];
     memset(c, 0, sizeof *c);
     snprintf(text, sizeof text, "f64[b=2 s=%lld h=2 d=7]", (long long)rows);
-    heddle_shape_parse(&c->shape, text);
+    heddle_ignore(heddle_shape_parse(&c->shape, text));
     snprintf(text, sizeof text, "[sp=%d]", ranks);
-    heddle_mesh_parse(&c->mesh, text);
-    heddle_layout_parse(&c->layout, "s@sp", &c->shape, &c->mesh);
+    heddle_ignore(heddle_mesh_parse(&c->mesh, text));
+    heddle_ignore(heddle_layout_parse(&c->layout, "s@sp", &c->shape, &c->mesh));
     heddle_linear_attention_options_init(&c->options);
     c->options.method = method;
     c->options.dv = 5;
@@ -257,7 +257,7 @@ HD_RANK_CASE(deadlines_name_the_late_rank, "2 threads")
     heddle_status st = HEDDLE_OK;
     HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, hd_test_limit_ns(0.3) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
-        (void)heddle_comm_barrier(comm); /* until rank 1 has given up */
+        heddle_ignore(heddle_comm_barrier(comm)); /* until rank 1 has given up */
         st = forward(&call);
         st = st == HEDDLE_ERR_PEER ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     } else {

@@ -36,7 +36,7 @@ static void draw_attention(attention_case *c, random_source *source, int ranks)
 static heddle_status hold_attention(heddle_comm *comm, const attention_case *c, int64_t *forward, int64_t *backward)
 {
     heddle_attention *attention = NULL;
-    heddle_attention_info info = {.struct_bytes = sizeof info};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
     heddle_status st = heddle_attention_create(&attention, comm, &c->shape, &c->mesh, &c->layout, &c->options);
     st = st == HEDDLE_OK ? heddle_attention_get_info(&info, attention) : st;
     if (st == HEDDLE_OK) {
@@ -140,7 +140,7 @@ static heddle_status linear_cases(heddle_comm *comm, void *arg)
     for (int i = 0; i < CASES && st == HEDDLE_OK; i++) {
         linear_case c;
         heddle_linear_attention *attention = NULL;
-        heddle_linear_attention_info info = {.struct_bytes = sizeof info};
+        heddle_linear_attention_info info = HEDDLE_EMPTY(heddle_linear_attention_info);
         int64_t forward = 0, backward = 0;
         linear_draw(&c, &source, heddle_comm_size(comm), HEDDLE_DTYPE_COUNT);
         c.options.decay = c.decay;

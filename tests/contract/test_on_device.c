@@ -201,7 +201,7 @@ HD_RANK_CASE(what_is_not_there, "1 threads cuda host")
     CHECK(heddle_attention_create(&attention, comm, &shape, &line.mesh, &layout, &plain) == HEDDLE_ERR_UNSUPPORTED);
     CHECK(says("attention: memory of device 0, but it works in host memory only"));
     heddle_bench_options bench;
-    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_bench_options_init(&bench);
     options.device = heddle_comm_device(comm);
     bench.reshard = &options;

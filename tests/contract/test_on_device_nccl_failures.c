@@ -259,7 +259,7 @@ static heddle_status one_captured(heddle_comm *comm)
     device_fixture f = {0};
     device_sim sim;
     void *stream = NULL, *graph = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));

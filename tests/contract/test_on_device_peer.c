@@ -15,7 +15,7 @@ HD_RANK_CASE(execute_only_enqueues, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     int holds = heddle_comm_rank(comm) == 0;
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(enqueue_round(&o, 1));
@@ -82,7 +82,7 @@ HD_RANK_CASE(graphs_are_replayed, "2 threads cuda peer")
     heddle_status st = HEDDLE_OK;
     own_stream o;
     void *graph = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(o.sim.capture(o.stream, 1));
     HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));

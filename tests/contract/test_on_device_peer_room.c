@@ -64,7 +64,7 @@ static heddle_status runs_alone(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     const int by_events = *(const int *)arg;
     HD_TRY(own_set_up(&o, comm, by_events ? 0 : 300));
     HD_TRY(heddle_comm_barrier(comm));

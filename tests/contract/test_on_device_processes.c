@@ -249,7 +249,7 @@ static heddle_status attaches_and_moves(heddle_comm *comm)
         st = whole(&f, 1);
         f.dst = own;
         if (st == HEDDLE_ERR_DEVICE) { /* also of a copy that is not heddle's */
-            heddle_comm_abort(comm, heddle_last_error());
+            heddle_ignore(heddle_comm_abort(comm, heddle_last_error()));
         } else if (st == HEDDLE_ERR_INTERNAL && heddle_comm_poll(comm) != HEDDLE_OK) {
             st = HEDDLE_ERR_PEER; /* nothing came, because somebody gave up meanwhile */
         }

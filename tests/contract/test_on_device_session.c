@@ -116,7 +116,7 @@ HD_RANK_CASE(forward_as_on_the_host, "4 shm cuda host", "1 threads cuda peer", "
     twofold x = {0}, own = {0};
     heddle_tensor on_host;
     int times = 0;
-    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     HD_TRY(make_schedule(&f, heddle_comm_size(comm), "t=5"));
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(twofold_make(&x, comm));
@@ -185,7 +185,7 @@ HD_RANK_CASE(a_pass_in_a_graph, "2 threads cuda peer")
     fixture f = {0};
     twofold x = {0};
     device_sim sim;
-    heddle_session_counters counters = {.struct_bytes = sizeof counters};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     const hd_device *device = hd_comm_device(comm);
     heddle_stream stream = NULL;
     void *graph = NULL;

@@ -123,7 +123,7 @@ HD_CASE(copies_go_without)
     device_sim sim;
     device_fixture f;
     heddle_comm *comm = alone();
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_OK(device_sim_get(&sim));
     sim.set_host_offset(1 << 20);
     HD_OK(device_set_up(&f, comm, 0));

@@ -88,7 +88,7 @@ MAKES(make_axis_group, heddle_comm, ,
 
 static heddle_status run_bench(const call *c)
 {
-    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_bench_options options;
     heddle_bench_options_init(&options);
     options.min_rounds = options.max_rounds = 1;

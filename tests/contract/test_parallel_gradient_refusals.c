@@ -57,7 +57,7 @@ HD_CASE(arguments_are_checked)
     heddle_comm *self = NULL;
     heddle_bucket *bucket = NULL;
     heddle_adamw *adamw = NULL;
-    heddle_bucket_info info = {.struct_bytes = sizeof info};
+    heddle_bucket_info info = HEDDLE_EMPTY(heddle_bucket_info);
     double norm;
     float param = 1, grad = 2;
     heddle_bucket_part part = {&param, &grad, 1, 0};

@@ -131,7 +131,7 @@ static heddle_status check_bytes(heddle_dense_pair *pair, const problem *p, cons
                                  int keep)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_dense_pair_info info = {.struct_bytes = sizeof info};
+    heddle_dense_pair_info info = HEDDLE_EMPTY(heddle_dense_pair_info);
     int n = w->mesh.axis[p->axis].size;
     int64_t row = w->c * (w->bf16 ? 2 : 4), gather = (n - 1) * own * row, scatter = (all - own) * row;
     HD_TRY(heddle_dense_pair_get_info(&info, pair));
@@ -191,7 +191,7 @@ static heddle_status run_variant(heddle_comm *comm, const problem *p, const vari
     *nbits *= 2;
     HD_TRY(check_bytes(pair, p, w, m, n, v->keep));
     heddle_dense_pair_zero_gradients(pair, HEDDLE_NO_STREAM);
-    heddle_param g = {.struct_bytes = sizeof g};
+    heddle_param g = HEDDLE_EMPTY(heddle_param);
     HD_TRY(heddle_dense_pair_gradient(&g, pair, B2));
     CHECK(g.data[0] == 0);
 out:

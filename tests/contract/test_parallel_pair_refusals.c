@@ -15,7 +15,7 @@ static heddle_status wrong_calls(heddle_comm *comm, const heddle_shape *shape, c
     heddle_status st = HEDDLE_OK;
     heddle_dense_pair_options options;
     heddle_dense_pair *pair = NULL, *kept = NULL;
-    heddle_param param = {.struct_bytes = sizeof param};
+    heddle_param param = HEDDLE_EMPTY(heddle_param);
     float x[64] = {0};
     heddle_dense_pair_options_init(&options);
     options.hidden = 4;

@@ -230,7 +230,7 @@ HD_RANK_CASE(forced_kernel_stays, "2 threads")
     heddle_reshard *plan = NULL;
     heddle_reshard_line line;
     heddle_reshard_options options;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_reshard_options_init(&options);
     options.kernel = "memcpy";
     HD_OK(heddle_reshard_parse(&line, "bf16[t=4 s=64 c=2048] on [sp=2]: t@sp -> s@sp"));
@@ -247,7 +247,7 @@ HD_RANK_CASE(directions_and_kernels_are_tried_as_pairs, "2 threads")
 {
     heddle_reshard *plan = NULL;
     heddle_reshard_line line;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     int ways = 0, kernels;
     HD_OK(heddle_reshard_parse(&line, "bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp as s,t,c"));
     HD_OK(heddle_reshard_create_line(&plan, comm, &line, NULL));

@@ -36,7 +36,7 @@ static heddle_status check_adjoint(heddle_comm *comm, const char *text)
 {
     setup s;
     heddle_reshard *adjoint = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     void *y = NULL, *x_back = NULL;
     int64_t product[2];
     int is_float = text[0] == 'f';

@@ -11,8 +11,8 @@ static heddle_status passes(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
     heddle_tensor x = {0};
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_session_record record = {.struct_bytes = sizeof record};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
+    heddle_session_record record = HEDDLE_EMPTY(heddle_session_record);
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL;
     int64_t sent = 0;
@@ -187,7 +187,7 @@ HD_RANK_CASE(dry_run_counts, "3 threads")
 {
     fixture f = {0};
     heddle_tensor x = {0};
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_status st;
     HD_TRY(set_up(&f, comm, 1, 0));
     HD_TRY(heddle_schedule_edge_at(&edge, f.schedule, 0));

@@ -14,8 +14,8 @@ static const char *name_of(int i)
 /* The layout of the schedule's edge into stage i, one side of it. */
 static heddle_layout side(const fixture *f, int i, int to)
 {
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
-    heddle_schedule_edge_at(&edge, f->schedule, i);
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
+    heddle_ignore(heddle_schedule_edge_at(&edge, f->schedule, i));
     return to ? edge.to : edge.from;
 }
 
@@ -33,8 +33,8 @@ static heddle_status leave_all(fixture *f, heddle_tensor *dx, int rank)
 static heddle_status steps(heddle_comm *comm, void *arg)
 {
     fixture f = {0};
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
-    heddle_session_record record = {.struct_bytes = sizeof record};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
+    heddle_session_record record = HEDDLE_EMPTY(heddle_session_record);
     const int rank = heddle_comm_rank(comm);
     int64_t sent[2] = {0, 0}, at = 0;
     heddle_tensor x = {0}, dx = {0};

@@ -87,7 +87,7 @@ out:
 static heddle_status forward(pass *p)
 {
     heddle_tensor x = {0}, mine = {0};
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     heddle_box box, told;
     int64_t global = 0;
     heddle_status st;

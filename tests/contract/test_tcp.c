@@ -126,7 +126,7 @@ out:
         table.exchange_destroy(w.tcp, exchange);
     }
     hd_tcp_close(w.tcp);
-    (void)heddle_comm_barrier(launched);
+    heddle_ignore(heddle_comm_barrier(launched));
     close_world(&w);
     return st;
 }

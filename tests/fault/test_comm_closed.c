@@ -49,7 +49,7 @@ static heddle_status body(heddle_comm *comm, void *arg)
     HD_TRY(hd_link_create(&link, comm));
     HD_TRY(heddle_comm_barrier(comm));
     if (me == 1) {
-        heddle_comm_abort(comm, "the soup is cold");
+        heddle_ignore(heddle_comm_abort(comm, "the soup is cold"));
         atomic_store(&comm->group->control[comm->member[0]]->alarm, 0);
         atomic_store(&all->raised, 1);
     }

@@ -87,7 +87,7 @@ static heddle_status aborting_rank(heddle_comm *comm, void *arg)
     if (heddle_comm_rank(comm) == 1) {
         heddle_status st = takes_no_part(comm, kind);
         usleep(30000); /* the others sleep by now */
-        heddle_comm_abort(comm, "the soup is cold");
+        heddle_ignore(heddle_comm_abort(comm, "the soup is cold"));
         return remember(comm, st);
     }
     return remember(comm, wait_somehow(comm, kind));
@@ -208,7 +208,7 @@ static heddle_status sized_rank(heddle_comm *comm, void *arg)
     char *own = data; /* out of peers' reach with shm: through the stage */
     heddle_status st = me == 0 ? heddle_comm_sendrecv(comm, own, sizeof data, 1, NULL, 0, -1, HEDDLE_NO_STREAM)
                                : heddle_comm_sendrecv(comm, NULL, 0, -1, own, 50000, 0, HEDDLE_NO_STREAM);
-    remember(comm, st);
+    heddle_ignore(remember(comm, st));
     return heddle_comm_barrier(comm);
 }
 
@@ -253,7 +253,7 @@ static heddle_status busy_rank(heddle_comm *comm, void *arg)
     HD_TRY(heddle_comm_allgather(comm, buffer, all, 8));
     HD_TRY(heddle_comm_barrier(comm));
 out:
-    remember(comm, st);
+    heddle_ignore(remember(comm, st));
     hd_alloc_fail_at(0);
     hd_link_destroy(link);
     heddle_comm_destroy(group);

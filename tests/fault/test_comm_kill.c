@@ -232,7 +232,7 @@ HD_CASE(ranks_die_with_their_parent)
     forget();
     pid_t run = fork();
     if (run == 0) {
-        heddle_run_ranks(RANKS, "shm", work_rank, NULL);
+        heddle_ignore(heddle_run_ranks(RANKS, "shm", work_rank, NULL));
         _exit(0);
     }
     for (int r = 0; r < RANKS; r++) {

@@ -140,7 +140,7 @@ static int as_late(const char *what, int line)
 static void *abort_later(void *comm)
 {
     usleep(30000);
-    heddle_comm_abort(comm, "the oven is off");
+    heddle_ignore(heddle_comm_abort(comm, "the oven is off"));
     return NULL;
 }
 

@@ -52,7 +52,7 @@ typedef struct moving {
 
 static heddle_status buffers(moving *m, heddle_comm *comm)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_reshard_get_info(&info, m->reshard));
     HD_TRY(heddle_buffer_alloc(&m->src, comm, info.src_bytes, HEDDLE_SPACE_HOST));
@@ -291,7 +291,7 @@ static heddle_status unmap_after_failure(heddle_comm *comm, void *arg)
 {
     const char *text = arg;
     heddle_reshard *reshard = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     void *src = MAP_FAILED, *dst = MAP_FAILED;
     heddle_status st = HEDDLE_OK;
     HD_TRY(make(&reshard, comm, text, 0));

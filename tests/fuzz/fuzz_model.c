@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     heddle_model *model = NULL;
-    heddle_model_info info = {.struct_bytes = sizeof info};
+    heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
     if (heddle_model_parse(&model, (const char *)data, size, "fuzz") != HEDDLE_OK) {
         return 0;
     }

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     heddle_schedule *schedule = NULL;
-    heddle_schedule_info info = {.struct_bytes = sizeof info};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     if (heddle_schedule_parse(&schedule, (const char *)data, size, "fuzz") != HEDDLE_OK) {
         return 0;
     }
@@ -18,14 +18,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     }
     for (int i = 0; i < info.nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         if (heddle_schedule_stage_at(&stage, schedule, i) != HEDDLE_OK ||
             heddle_schedule_find(schedule, stage.name, stage.repetition) != i) {
             abort();
         }
     }
     for (int i = 0; i < info.nedges; i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         if (heddle_schedule_edge_at(&edge, schedule, i) != HEDDLE_OK || edge.bytes_per_rank_max > edge.bytes_total) {
             abort();
         }

@@ -35,7 +35,7 @@ while read -r name pointers; do
         failed=1
     fi
 done < <(cat include/heddle/*.h include/heddle/*/*.h | tr '\n' ' ' | sed 's|/\*|\n/*|g; s|\*/|*/\n|g' | grep -v '^/\*' | tr '\n' ' ' |
-    grep -oE 'HEDDLE_API [^;]*;' | sed 's/__attribute__.*//' |
+    grep -oE 'HEDDLE_(API|CHECKED) [^;]*;' | sed 's/__attribute__.*//' |
     awk '{ i = index($0, "("); args = substr($0, i); n = split(substr($0, 1, i - 1), word, /[ *]/);
            gsub(/\*\*/, "*", args); pointers = gsub(/\*/, "", args) + (args ~ /heddle_rank_main/);
            if (pointers > 0) print word[n], pointers }')

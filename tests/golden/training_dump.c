@@ -101,11 +101,11 @@ static heddle_status make_plan(trainer *t, heddle_comm *comm)
 
 static heddle_status make_block(trainer *t, heddle_comm *comm, int i, const float **weights)
 {
-    heddle_stage_info stage = {.struct_bytes = sizeof stage};
-    heddle_schedule_stage planned = {.struct_bytes = sizeof planned};
+    heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+    heddle_schedule_stage planned = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_block_options o;
     heddle_tape_options tape;
-    heddle_model_info model = {.struct_bytes = sizeof model};
+    heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
     heddle_block_options_init(&o);
     heddle_tape_options_init(&tape);
     TRY(heddle_model_get_info(&model, t->model));
@@ -128,7 +128,7 @@ static heddle_status make_block(trainer *t, heddle_comm *comm, int i, const floa
         TRY(heddle_block_shard_attention(t->block[i], comm, &t->mesh, &planned.layout, planned.method));
     }
     for (int p = 0; p < heddle_block_nparams(t->block[i]); p++) {
-        heddle_param param = {.struct_bytes = sizeof param}, gradient = {.struct_bytes = sizeof gradient};
+        heddle_param param = HEDDLE_EMPTY(heddle_param), gradient = HEDDLE_EMPTY(heddle_param);
         TRY(heddle_block_param(&param, t->block[i], p));
         TRY(heddle_block_gradient(&gradient, t->block[i], p));
         const int64_t elems = param.extent[0] * (param.ndim > 1 ? param.extent[1] : 1);
@@ -181,7 +181,7 @@ static heddle_status make(trainer *t, heddle_comm *comm)
 
 static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_box box;
     for (int i = 0; i < t->info.nstages; i++) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));
@@ -199,7 +199,7 @@ static heddle_status forward(trainer *t, heddle_tensor *x, int rank)
 
 static heddle_status backward(trainer *t, heddle_tensor *dx)
 {
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     TRY(heddle_session_backward(t->session, "end", dx, NULL, HEDDLE_NO_STREAM));
     for (int i = t->info.nstages - 1; i >= 0; i--) {
         TRY(heddle_schedule_stage_at(&stage, t->schedule, i));

@@ -79,16 +79,16 @@ static inline heddle_status say(const problem *p, heddle_status st, int number)
     if (st == HEDDLE_OK || p->schedule == NULL) {
         return st;
     }
-    heddle_shape_format(shape, sizeof(shape), &p->info.shape);
-    heddle_mesh_format(mesh, sizeof(mesh), &p->info.mesh);
+    heddle_ignore(heddle_shape_format(shape, sizeof(shape), &p->info.shape));
+    heddle_ignore(heddle_mesh_format(mesh, sizeof(mesh), &p->info.mesh));
     for (int i = 0; i < p->info.nedges && at < sizeof(all); i++) {
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         if (heddle_schedule_edge_at(&edge, p->schedule, i) == HEDDLE_OK &&
             heddle_layout_format(text, sizeof(text), &edge.from, &p->info.shape, &p->info.mesh) == HEDDLE_OK) {
             at += (size_t)snprintf(all + at, sizeof(all) - at, "%s -> ", text);
         }
     }
-    heddle_layout_format(text, sizeof(text), &p->last, &p->info.shape, &p->info.mesh);
+    heddle_ignore(heddle_layout_format(text, sizeof(text), &p->last, &p->info.shape, &p->info.mesh));
     return hd_fail_prefix(st, "draw %d, %s on %s: %s%s", number, shape, mesh, all, text);
 }
 

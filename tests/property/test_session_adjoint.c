@@ -68,7 +68,7 @@ static void store(heddle_tensor *x, int64_t at, double value)
 static int is_first(const problem *p, const heddle_layout *layout, int kind, int rank)
 {
     int coords[HEDDLE_MAX_AXES] = {0};
-    heddle_mesh_coords(coords, &p->info.mesh, rank);
+    heddle_ignore(heddle_mesh_coords(coords, &p->info.mesh, rank));
     for (int a = 0; a < p->info.mesh.naxes; a++) {
         if (layout->dim_of_axis[a] == kind && coords[a] != 0) {
             return 0;
@@ -134,7 +134,7 @@ static heddle_status forward(const problem *p, heddle_session *session, heddle_t
 {
     heddle_status st;
     for (int i = 0; i < p->info.nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_session_enter(session, stage.name, x, NULL, placed_stream));
         HD_TRY(compute(p, x, i, rank));
@@ -149,8 +149,8 @@ static heddle_status backward(const problem *p, heddle_session *session, heddle_
     heddle_status st;
     HD_TRY(heddle_session_backward(session, "end", dx, NULL, placed_stream));
     for (int i = p->info.nstages - 1; i >= 0; i--) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-        heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         HD_TRY(heddle_schedule_stage_at(&stage, p->schedule, i));
         HD_TRY(heddle_schedule_edge_at(&edge, p->schedule, i));
         HD_TRY(compute(p, dx, i, rank));
@@ -167,7 +167,7 @@ static int64_t dot(const problem *p, const heddle_tensor *a, const heddle_tensor
 {
     heddle_box box;
     double sum = 0;
-    heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &a->layout, rank);
+    heddle_ignore(heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &a->layout, rank));
     const heddle_tensor left = look_at(a, p), right = look_at(b, p);
     for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
         sum += load(&left, i) * load(&right, i);
@@ -219,7 +219,7 @@ static heddle_status gradient(const problem *p, heddle_session *session, heddle_
     void *mine = dx.data;
     st = backward(p, session, &dx, rank);
     if (st == HEDDLE_OK && is_first(p, &dx.layout, HEDDLE_REPLICATED, rank)) {
-        heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &dx.layout, rank);
+        heddle_ignore(heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &dx.layout, rank));
         const heddle_tensor image = look_at(&dx, p);
         for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
             sum[global_index(&dx.shape, &box, i)] = (int64_t)load(&image, i);
@@ -235,7 +235,7 @@ static heddle_status gradient(const problem *p, heddle_session *session, heddle_
             wanted *= factor(p, i, g);
         }
         heddle_layout whole = heddle_layout_replicated();
-        heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &whole, rank);
+        heddle_ignore(heddle_layout_box(&box, &p->info.shape, &p->info.mesh, &whole, rank));
         if (g < heddle_box_elems(&box) && sum[g] != (int64_t)wanted) {
             st = hd_fail(HEDDLE_ERR_INTERNAL, "element %lld of the gradient is %lld, not %g", (long long)g,
                          (long long)sum[g], wanted);
@@ -249,7 +249,7 @@ out:
 /* What the planner says the backward of a loss on the output moves. */
 static heddle_status compare_bytes(const problem *p, heddle_session *session, heddle_comm *comm, int64_t before)
 {
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     heddle_status st;
     HD_TRY(heddle_session_get_counters(&counters, session));
     int64_t sent = counters.bytes_sent - before;
@@ -266,7 +266,7 @@ static heddle_status one_problem(problem *p, heddle_comm *comm)
 {
     heddle_session *session = NULL;
     heddle_session_options options;
-    heddle_session_counters counters = {.struct_bytes = sizeof(counters)};
+    heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     const heddle_layout dual = heddle_layout_dual(&p->last), whole = heddle_layout_replicated();
     heddle_layout loss = p->last; /* of one gradient, the same wherever an element is */
     for (int a = 0; a < HEDDLE_MAX_AXES; a++) {

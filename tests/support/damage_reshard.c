@@ -71,7 +71,7 @@ HEDDLE_API heddle_status heddle_reshard_create_line(heddle_reshard **out, heddle
 
 static void spoil_moved(const heddle_reshard *reshard, const void *src, void *dst, int split)
 {
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     if (!own.chosen || heddle_reshard_get_info(&info, reshard) != HEDDLE_OK || info.dst_bytes == 0) {
         return;
     }
@@ -151,7 +151,7 @@ HEDDLE_API heddle_status heddle_session_create(heddle_session **out, heddle_comm
 {
     NEXT(heddle_session_create)
     heddle_status st = real(out, comm, schedule, options);
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
     if (heddle_schedule_stage_at(&stage, schedule, 0) == HEDDLE_OK) {
         strncpy(own.first_stage, stage.name, sizeof own.first_stage - 1);
     }

@@ -90,7 +90,7 @@ static int counts_agree(const heddle_reshard *reshard, const heddle_reshard_line
                         char *text)
 {
     char what[256];
-    heddle_reshard_info info = {.struct_bytes = sizeof(info)};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_peer_bytes sends[64];
     int count = 0;
     if (heddle_reshard_get_info(&info, reshard) != HEDDLE_OK ||

@@ -42,14 +42,14 @@ static inline heddle_model *attention_model(const char *dims, const char *tensor
 
 static inline heddle_schedule_stage stage_at(const heddle_schedule *schedule, int stage)
 {
-    heddle_schedule_stage s = {.struct_bytes = sizeof s};
+    heddle_schedule_stage s = HEDDLE_EMPTY(heddle_schedule_stage);
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));
     return s;
 }
 
 static inline heddle_schedule_info info_of(const heddle_schedule *schedule)
 {
-    heddle_schedule_info info = {.struct_bytes = sizeof info};
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     HD_OK(heddle_schedule_get_info(&info, schedule));
     return info;
 }
@@ -95,7 +95,7 @@ static inline heddle_schedule *plan_local(const heddle_model *model, const char 
 
 static inline heddle_schedule_edge edge_at(const heddle_schedule *schedule, int edge)
 {
-    heddle_schedule_edge e = {.struct_bytes = sizeof e};
+    heddle_schedule_edge e = HEDDLE_EMPTY(heddle_schedule_edge);
     HD_OK(heddle_schedule_edge_at(&e, schedule, edge));
     return e;
 }

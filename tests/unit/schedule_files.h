@@ -42,8 +42,8 @@ static inline heddle_schedule *planned(const char *model_text, const char *mesh_
 
 static inline void assert_same(const heddle_schedule *a, const heddle_schedule *b)
 {
-    heddle_schedule_info ia = {.struct_bytes = sizeof ia};
-    heddle_schedule_info ib = {.struct_bytes = sizeof ib};
+    heddle_schedule_info ia = HEDDLE_EMPTY(heddle_schedule_info);
+    heddle_schedule_info ib = HEDDLE_EMPTY(heddle_schedule_info);
     HD_OK(heddle_schedule_get_info(&ia, a));
     HD_OK(heddle_schedule_get_info(&ib, b));
     assert_string_equal(ia.model, ib.model);
@@ -58,8 +58,8 @@ static inline void assert_same(const heddle_schedule *a, const heddle_schedule *
     assert_int_equal(ia.backward_bytes_per_rank_max, ib.backward_bytes_per_rank_max);
     assert_int_equal(ia.backward_bytes_total, ib.backward_bytes_total);
     for (int i = 0; i < ia.nstages; i++) {
-        heddle_schedule_stage sa = {.struct_bytes = sizeof sa};
-        heddle_schedule_stage sb = {.struct_bytes = sizeof sb};
+        heddle_schedule_stage sa = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_schedule_stage sb = HEDDLE_EMPTY(heddle_schedule_stage);
         HD_OK(heddle_schedule_stage_at(&sa, a, i));
         HD_OK(heddle_schedule_stage_at(&sb, b, i));
         assert_string_equal(sa.name, sb.name);
@@ -76,8 +76,8 @@ static inline void assert_same(const heddle_schedule *a, const heddle_schedule *
         assert_true(heddle_layout_equal(&sa.layout, &sb.layout, &ia.mesh));
     }
     for (int i = 0; i < ia.nedges; i++) {
-        heddle_schedule_edge ea = {.struct_bytes = sizeof ea};
-        heddle_schedule_edge eb = {.struct_bytes = sizeof eb};
+        heddle_schedule_edge ea = HEDDLE_EMPTY(heddle_schedule_edge);
+        heddle_schedule_edge eb = HEDDLE_EMPTY(heddle_schedule_edge);
         HD_OK(heddle_schedule_edge_at(&ea, a, i));
         HD_OK(heddle_schedule_edge_at(&eb, b, i));
         assert_string_equal(ea.kind, eb.kind);

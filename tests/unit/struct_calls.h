@@ -42,7 +42,7 @@ MAKES(executor_with, heddle_executor, heddle_executor_create(&made, a.comm, a.sc
 
 static heddle_status bench_with(void *s)
 {
-    heddle_bench_result result = {.struct_bytes = sizeof result};
+    heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     return heddle_bench_reshard(&result, a.comm, &a.line, s);
 }
 

@@ -130,7 +130,7 @@ HD_CASE(huge_scores_stay_finite)
     problem p;
     heddle_block_options options = options_for(HEDDLE_STAGE_ATTENTION, HEDDLE_F32, 3, extent);
     open_problem(&p, &options);
-    heddle_param param = {.struct_bytes = sizeof param};
+    heddle_param param = HEDDLE_EMPTY(heddle_param);
     HD_OK(heddle_block_param(&param, p.block, 0));
     for (int64_t i = 0; i < param.extent[0] * param.extent[1]; i++) {
         param.data[i] *= 300;
@@ -227,7 +227,7 @@ HD_CASE(wrong_calls_are_refused)
     box.len[2] = 0;
     HD_OK(forward_on(p.block, NULL, &box, &p.conditioning));
     heddle_block *fresh = NULL;
-    heddle_param param = {.struct_bytes = sizeof param};
+    heddle_param param = HEDDLE_EMPTY(heddle_param);
     HD_OK(heddle_block_create(&fresh, &p.options));
     HD_FAILS(HEDDLE_ERR_ARG, forward_on(fresh, p.x, &box, &p.conditioning));
     expect_sentence("heddle_block_commit");

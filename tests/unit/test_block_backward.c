@@ -141,7 +141,7 @@ static void check_against_model(const heddle_block_options *options, int recompu
     compare("vector", g.vector, dc.vector, HEDDLE_F32, m.vector_elems, dtype);
     compare("text", g.text, dc.text, HEDDLE_F32, m.text_elems, dtype);
     for (int i = 0; i < m.nparams; i++) {
-        heddle_param param = {.struct_bytes = sizeof param};
+        heddle_param param = HEDDLE_EMPTY(heddle_param);
         HD_OK(heddle_block_gradient(&param, p.block, i));
         compare(param.name, g.param[i], param.data, HEDDLE_F32, m.param_elems[i], dtype);
     }

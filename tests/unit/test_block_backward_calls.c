@@ -99,7 +99,7 @@ HD_CASE(no_text_changes_nothing)
         assert_memory_equal(before, t.x, bytes);
         assert_memory_equal(before, t.dx, bytes);
         for (int p = 0; p < heddle_block_nparams(t.p.block); p++) {
-            heddle_param gradient = {.struct_bytes = sizeof gradient};
+            heddle_param gradient = HEDDLE_EMPTY(heddle_param);
             HD_OK(heddle_block_gradient(&gradient, t.p.block, p));
             for (int64_t j = 0; j < gradient.extent[0]; j++) {
                 assert_true(gradient.data[j] == 0);
@@ -173,7 +173,7 @@ HD_CASE(wrong_calls_are_refused)
     for (int kind = 0; kind < 3; kind++) {
         training t;
         heddle_block *block = NULL;
-        heddle_param gradient = {.struct_bytes = sizeof gradient};
+        heddle_param gradient = HEDDLE_EMPTY(heddle_param);
         heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         open_training(&t, &options, 0);
         wrong_tapes_are_refused(t.p.block);
@@ -236,7 +236,7 @@ HD_CASE(gradients_add_up)
     for (int kind = 0; kind < 3; kind++) {
         training t;
         float once[3 * 32];
-        heddle_param gradient = {.struct_bytes = sizeof gradient};
+        heddle_param gradient = HEDDLE_EMPTY(heddle_param);
         heddle_block_options options = small_options((heddle_stage_kind)kind, HEDDLE_F32);
         open_training(&t, &options, 0);
         HD_OK(heddle_block_gradient(&gradient, t.p.block, 0));

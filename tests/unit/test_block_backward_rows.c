@@ -229,7 +229,7 @@ HD_CASE(tapes_in_flight_do_not_mix)
         }
         same_bits("dx", wanted.dx, got, (size_t)p.elems * heddle_dtype_bytes(options.shape.dtype));
         for (int i = 0; i < wanted.nparams; i++) {
-            heddle_param gradient = {.struct_bytes = sizeof gradient};
+            heddle_param gradient = HEDDLE_EMPTY(heddle_param);
             HD_OK(heddle_block_gradient(&gradient, p.block, i));
             same_bits(gradient.name, gradient.data, wanted.gradient[i].data,
                       (size_t)elems_of(&gradient) * sizeof(float));

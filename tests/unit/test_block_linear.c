@@ -176,7 +176,7 @@ HD_CASE(gradients_are_slopes_of_the_model)
         double *x = must_alloc(p.elems, sizeof *x), *weight = must_alloc(p.elems, sizeof *weight);
         float *y = must_alloc(p.elems, sizeof *y), *dx = must_alloc(p.elems, sizeof *dx);
         for (int i = 0; i < heddle_block_nparams(p.block); i++) { /* as derivative will have them */
-            heddle_param param = {.struct_bytes = sizeof param};
+            heddle_param param = HEDDLE_EMPTY(heddle_param);
             HD_OK(heddle_block_param(&param, p.block, i));
             for (int64_t e = 0; e < param.extent[0] * (param.ndim == 2 ? param.extent[1] : 1); e++) {
                 param.data[e] = roundf(param.data[e] * 4096) / 4096;
@@ -191,7 +191,7 @@ HD_CASE(gradients_are_slopes_of_the_model)
         HD_OK(forward_tape_on(p.block, y, &whole, &p.conditioning, tape));
         HD_OK(backward_on(p.block, dx, &p.conditioning, NULL, tape));
         for (int i = -1; i < heddle_block_nparams(p.block); i++) {
-            heddle_param param = {.struct_bytes = sizeof param};
+            heddle_param param = HEDDLE_EMPTY(heddle_param);
             heddle_param gradient = {
                 .struct_bytes = sizeof gradient, .data = dx, .extent = {p.elems}, .ndim = 1, .name = "x"};
             if (i >= 0) {

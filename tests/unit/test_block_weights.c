@@ -48,7 +48,7 @@ static heddle_status backward(step *s, problem *p)
 static void same_gradients(heddle_block *a, heddle_block *b)
 {
     for (int i = 0; i < heddle_block_nparams(a); i++) {
-        heddle_param ga = {.struct_bytes = sizeof ga}, gb = {.struct_bytes = sizeof gb};
+        heddle_param ga = HEDDLE_EMPTY(heddle_param), gb = HEDDLE_EMPTY(heddle_param);
         HD_OK(heddle_block_gradient(&ga, a, i));
         HD_OK(heddle_block_gradient(&gb, b, i));
         assert_memory_equal(ga.data, gb.data,

@@ -28,7 +28,7 @@ static void parse(heddle_shape *shape, heddle_mesh *mesh, heddle_layout *layout,
 static heddle_status reshard(heddle_comm *comm, made *out)
 {
     heddle_reshard *plan = NULL;
-    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     heddle_reshard_options options;
     heddle_shape shape;
     heddle_mesh mesh;
@@ -49,7 +49,7 @@ static heddle_status attend(heddle_comm *comm, made *out)
 {
     static float x[3][ELEMS];
     heddle_attention *attention = NULL;
-    heddle_attention_info info = {.struct_bytes = sizeof info};
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
     heddle_shape shape;
     heddle_mesh mesh;
     heddle_layout layout;

@@ -10,8 +10,8 @@
 HD_CASE(reads_everything)
 {
     heddle_model *model = NULL;
-    heddle_model_info info = {.struct_bytes = sizeof info};
-    heddle_stage_info s = {.struct_bytes = sizeof s};
+    heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
+    heddle_stage_info s = HEDDLE_EMPTY(heddle_stage_info);
     HD_OK(parse(&model, GOOD));
     HD_OK(heddle_model_get_info(&info, model));
     assert_string_equal(info.name, "small");
@@ -60,7 +60,7 @@ HD_CASE(reads_linear_attention)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         char text[1024];
         heddle_model *model = NULL;
-        heddle_stage_info s = {.struct_bytes = sizeof s};
+        heddle_stage_info s = HEDDLE_EMPTY(heddle_stage_info);
         snprintf(text, sizeof text,
                  HEAD DIMS TENSORS "stages: [{name: l, kind: linear-attention, over: t, heads: n%s}]\n",
                  known[i].fields);
@@ -80,7 +80,7 @@ HD_CASE(reads_linear_attention)
 HD_CASE(resizes)
 {
     heddle_model *model = NULL;
-    heddle_model_info info = {.struct_bytes = sizeof info};
+    heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
     HD_OK(parse(&model, GOOD));
     HD_OK(heddle_model_resize(model, "t=7,s=1", 2));
     HD_OK(heddle_model_resize(model, "l=9", 0));
@@ -132,8 +132,8 @@ HD_CASE(presets_load)
         char path[1024];
         char shape[256];
         heddle_model *model = NULL;
-        heddle_model_info info = {.struct_bytes = sizeof info};
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
+        heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         snprintf(path, sizeof path, HEDDLE_SOURCE "/examples/models/%s.yaml", presets[i].file);
         HD_OK(heddle_model_load(&model, path));
         HD_OK(heddle_model_get_info(&info, model));

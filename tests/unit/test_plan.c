@@ -26,7 +26,7 @@ static heddle_model *video(int64_t t, int64_t s, int64_t c, int repeat)
 static const char *layout_at(const heddle_schedule *schedule, int stage)
 {
     static char text[256];
-    heddle_schedule_stage s = {.struct_bytes = sizeof s};
+    heddle_schedule_stage s = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_schedule_info info = info_of(schedule);
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));
     HD_OK(heddle_layout_format(text, sizeof text, &s.layout, &info.shape, &info.mesh));
@@ -209,7 +209,7 @@ HD_CASE(refuses_with_reasons)
 static double waste_at(const heddle_schedule *schedule, int stage)
 {
     heddle_schedule_info info = info_of(schedule);
-    heddle_schedule_stage s = {.struct_bytes = sizeof s};
+    heddle_schedule_stage s = HEDDLE_EMPTY(heddle_schedule_stage);
     heddle_box box;
     double elems = 1;
     HD_OK(heddle_schedule_stage_at(&s, schedule, stage));

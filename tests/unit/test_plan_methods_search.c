@@ -210,7 +210,7 @@ static int draw_ways(brute *b, char *methods, size_t methods_bytes, const heddle
     static const char *const linear[] = {"auto", "auto", "auto", "local", "lasp", "lasp2", "scan"};
     int feasible = 1;
     for (int i = 0; i < period; i++) {
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         HD_OK(heddle_model_stage(&stage, model, i));
         hd_method_stage mixes = {stage.kind, stage.mixed_dim, stage.heads, causal, decays};
         const char *wanted = stage.kind == HEDDLE_STAGE_LINEAR ? linear[below(7)] : softmax[below(9)];
@@ -232,7 +232,7 @@ static int try_one(int trial)
     char order[MAX_STAGES] = "";
     char methods[512] = "";
     char mesh[256];
-    heddle_model_info info = {.struct_bytes = sizeof info};
+    heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
     heddle_schedule *s = NULL;
     draw_mesh(&b);
     int heads = 1 + below(4);

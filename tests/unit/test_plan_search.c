@@ -60,7 +60,7 @@ static void list_layouts(brute *b)
 static void list_allowed(brute *b, const heddle_model *model, int period)
 {
     for (int i = 0; i < b->nstages; i++) {
-        heddle_stage_info stage = {.struct_bytes = sizeof stage};
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         int64_t least = INT64_MAX;
         HD_OK(heddle_model_stage(&stage, model, i % period));
         for (int k = 0; k < b->nlayouts; k++) {
@@ -105,7 +105,7 @@ static total total_of(const brute *b, const heddle_schedule *s)
         sum = plus(sum, (total){e.bytes_per_rank_max, e.bytes_total, e.bytes_total > 0, 0});
     }
     for (int i = 0; i < b->nstages; i++) {
-        heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         HD_OK(heddle_schedule_stage_at(&stage, s, i));
         for (int k = 0; k < b->nlayouts; k++) {
             if (heddle_layout_equal(&stage.layout, &b->layout[k], &b->mesh)) {
@@ -136,7 +136,7 @@ static void try_one(int trial)
     char order[MAX_STAGES] = "";
     char prologue_text[256];
     char epilogue_text[256];
-    heddle_model_info info = {.struct_bytes = sizeof info};
+    heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
     const char *letters = "tsu-";
     int seqs = 2 + below(2);
     memset(&b, 0, sizeof b);

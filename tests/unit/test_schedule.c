@@ -39,8 +39,8 @@ HD_CASE(finds_stages)
     assert_int_equal(heddle_schedule_find(schedule, "t.attn", 2), -1);
     assert_int_equal(heddle_schedule_find(schedule, "t.attn", -1), -1);
     assert_int_equal(heddle_schedule_find(schedule, "end", 0), -1);
-    heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
-    heddle_schedule_edge edge = {.struct_bytes = sizeof edge};
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+    heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, 6));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_stage_at(&stage, schedule, -1));
     HD_OK(heddle_schedule_edge_at(&edge, schedule, 6));

@@ -28,10 +28,10 @@ HD_CASE(saves_and_loads)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         heddle_schedule *schedule = make_schedule(cases[i].mesh, cases[i].methods);
         heddle_schedule *loaded = saved_and_loaded(schedule);
-        heddle_schedule_info info = {.struct_bytes = sizeof info};
+        heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
         HD_OK(heddle_schedule_get_info(&info, schedule));
         for (int k = 0; k < info.nstages; k++) {
-            heddle_schedule_stage stage = {.struct_bytes = sizeof stage};
+            heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
             HD_OK(heddle_schedule_stage_at(&stage, loaded, k));
             assert_int_equal(strcmp(stage.method, "local") != 0, stage.forward_bytes_total > 0);
         }

@@ -53,8 +53,8 @@ typedef struct heddle_bench_result {
  * options->reshard names another space than host memory. Besides: errors of heddle_reshard_create_line,
  * heddle_buffer_alloc and heddle_reshard_execute. The other ranks get HEDDLE_ERR_PEER, unless it is comm that is NULL;
  * the communicator stays usable after what fails before anything is measured, heddle_buffer_alloc included. */
-HEDDLE_API heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm,
-                                              const heddle_reshard_line *line, const heddle_bench_options *options);
+HEDDLE_CHECKED heddle_status heddle_bench_reshard(heddle_bench_result *out, heddle_comm *comm,
+                                                  const heddle_reshard_line *line, const heddle_bench_options *options);
 
 /* Name of the index-th copy kernel of this CPU (for heddle_reshard_options.kernel), NULL behind the last,
  * and for any where HEDDLE_CPU is misspelt (heddle_last_error says how); *min_run_bytes (may be NULL) gets its shortest

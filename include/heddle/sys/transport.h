@@ -100,8 +100,8 @@ typedef struct heddle_transport {
  * options->force_messages; options->pretend_hosts splits them into that many blocks first. options may be NULL.
  * HEDDLE_ERR_ARG: a slot is NULL, rank, size, struct_bytes or what the messages can do is wrong. HEDDLE_ERR_TIMEOUT:
  * not all ranks came. */
-HEDDLE_API heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
-                                                    const heddle_comm_options *options);
+HEDDLE_CHECKED heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *transport, void *ctx,
+                                                        const heddle_comm_options *options);
 
 /* What heddle_comm_open(NAME) looks for in the adapter library libheddle_NAME: open the communicator that this process
  * was started into. */

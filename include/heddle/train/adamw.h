@@ -30,17 +30,17 @@ typedef struct heddle_adamw_options {
 HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
 /* Borrows the bucket; not collective. options may be NULL. HEDDLE_ERR_ARG: NULL, options out of range (betas in [0, 1),
  * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
-                                             const heddle_adamw_options *options);
+HEDDLE_CHECKED heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
+                                                 const heddle_adamw_options *options);
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
-HEDDLE_API heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);
 /* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
  * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:
  * parameters whose own gradient is NaN become NaN, the others take a whole step; ask the norm first. */
-HEDDLE_API heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm,
-                                                   heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm,
+                                                       heddle_stream stream);
 /* Bytes of m and v on this rank: 8 per element of the own block. NULL: 0. */
 HEDDLE_API int64_t heddle_adamw_state_bytes(const heddle_adamw *adamw);
 

@@ -58,20 +58,20 @@ HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
  * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
-HEDDLE_API heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
-                                              const heddle_bucket_part *parts, int nparts,
-                                              const heddle_bucket_options *options);
+HEDDLE_CHECKED heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const heddle_mesh *mesh,
+                                                  const heddle_bucket_part *parts, int nparts,
+                                                  const heddle_bucket_options *options);
 HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal */
 /* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
  * rest is left as it was. Errors as for heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream);
 /* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. Errors as for
  * heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
  * give NaN and infinity. Errors as for heddle_comm_allreduce_sum. */
-HEDDLE_API heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
 HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream); /* gradients to 0; NULL is legal */
 
 typedef struct heddle_bucket_info {
@@ -83,7 +83,7 @@ typedef struct heddle_bucket_info {
     int64_t workspace_bytes;
 } heddle_bucket_info;
 /* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
+HEDDLE_CHECKED heddle_status heddle_bucket_get_info(heddle_bucket_info *out, const heddle_bucket *bucket);
 
 #ifdef __cplusplus
 }

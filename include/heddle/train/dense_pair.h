@@ -56,9 +56,10 @@ HEDDLE_API void heddle_dense_pair_options_init(heddle_dense_pair_options *option
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
  * The communicator stays usable after these, and not after the other errors of waiting (heddle/comm.h). */
-HEDDLE_API heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *comm, const heddle_shape *shape,
-                                                  const heddle_mesh *mesh, const heddle_layout *layout, int axis,
-                                                  const heddle_dense_pair_options *options);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_create(heddle_dense_pair **out, heddle_comm *comm,
+                                                      const heddle_shape *shape, const heddle_mesh *mesh,
+                                                      const heddle_layout *layout, int axis,
+                                                      const heddle_dense_pair_options *options);
 HEDDLE_API void heddle_dense_pair_destroy(heddle_dense_pair *pair); /* NULL is legal; before the communicator */
 
 /* Parameters of this rank, f32, owned by the pair: fc1.weight [hidden_local, c], fc1.bias [hidden_local], fc2.weight
@@ -67,24 +68,24 @@ HEDDLE_API void heddle_dense_pair_destroy(heddle_dense_pair *pair); /* NULL is l
  * they are parts). A rank may have no hidden channels: hidden_local 0. Call _commit after writing parameters.
  * HEDDLE_ERR_ARG: NULL, no such index, gradients of a pair that is forward only. nparams of NULL is 0. */
 HEDDLE_API int heddle_dense_pair_nparams(const heddle_dense_pair *pair);
-HEDDLE_API heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index);
-HEDDLE_API heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_param(heddle_param *out, heddle_dense_pair *pair, int index);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_gradient(heddle_param *out, heddle_dense_pair *pair, int index);
 /* Sets all of them to zero. NULL is legal. */
 HEDDLE_API void heddle_dense_pair_zero_gradients(heddle_dense_pair *pair, heddle_stream stream);
 /* The rows of the whole W1 this rank holds. lo and len may be NULL; 0 and 0 for a pair that is NULL. */
 HEDDLE_API void heddle_dense_pair_rows(int64_t *lo, int64_t *len, const heddle_dense_pair *pair);
 /* Parameters are ready: packs them. Not collective. What a forward kept is forgotten. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_dense_pair_commit(heddle_dense_pair *pair);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_commit(heddle_dense_pair *pair);
 
 /* Collective. Dense local parts, in any memory; y may be x. Never allocates. HEDDLE_ERR_ARG: NULL (unless empty), not
  * committed; nothing has moved on this rank, and the others wait for it. Otherwise errors as for
  * heddle_reshard_execute. */
-HEDDLE_API heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x,
-                                                   heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_forward(heddle_dense_pair *pair, void *y, const void *x,
+                                                       heddle_stream stream);
 /* dx may be dy. Adds to the gradients. x: that of the forward call (not read with keep_gathered). May be called several
  * times for one forward. Parameters must not have changed since. HEDDLE_ERR_ARG also: nothing is kept, forward only. */
-HEDDLE_API heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy, const void *x,
-                                                    heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_backward(heddle_dense_pair *pair, void *dx, const void *dy,
+                                                        const void *x, heddle_stream stream);
 
 typedef struct heddle_dense_pair_info {
     size_t struct_bytes;
@@ -95,7 +96,7 @@ typedef struct heddle_dense_pair_info {
     int64_t workspace_bytes; /* everything besides parameters and gradients */
 } heddle_dense_pair_info;
 /* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair);
+HEDDLE_CHECKED heddle_status heddle_dense_pair_get_info(heddle_dense_pair_info *out, const heddle_dense_pair *pair);
 
 #ifdef __cplusplus
 }

@@ -54,9 +54,9 @@ HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
  *   others               those of heddle_block_create, heddle_block_shard_attention, heddle_tape_create and
  *                        heddle_session_create
  * A rank that fails here or in a pass for a reason of its own aborts the communicator. */
-HEDDLE_API heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm,
-                                                const heddle_schedule *schedule, const heddle_block_options *stages,
-                                                const heddle_executor_options *options);
+HEDDLE_CHECKED heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm,
+                                                    const heddle_schedule *schedule, const heddle_block_options *stages,
+                                                    const heddle_executor_options *options);
 HEDDLE_API void heddle_executor_destroy(heddle_executor *executor); /* NULL is legal; not collective */
 
 /* Through all stages to the schedule's end. x comes in any layout and memory, as in heddle_session_enter, and leaves in
@@ -65,23 +65,23 @@ HEDDLE_API void heddle_executor_destroy(heddle_executor *executor); /* NULL is l
  * share), and the call returns when all is done. Collective. Sentences name stage and repetition. HEDDLE_ERR_ARG: NULL,
  * conditioning that a stage wants is missing. Else errors of heddle_session_enter, heddle_block_forward and of
  * options.weights, and on a device those of heddle_comm_poll. */
-HEDDLE_API heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
-                                                 const heddle_conditioning *conditioning, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
+                                                     const heddle_conditioning *conditioning, heddle_stream stream);
 
 /* The way back of the last forward: dx comes as the gradient of its result, whole ("*") or in its layout, and leaves as
  * that of the input in the layout it had. Gradients of parameters are added to those of the blocks, those of the
  * conditioning to dconditioning (NULL: not wanted). Collective. HEDDLE_ERR_ARG: NULL, options.backward was 0, there was
  * no forward. Else errors of heddle_session_backward and heddle_block_backward. */
-HEDDLE_API heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor *dx,
-                                                  const heddle_conditioning *conditioning,
-                                                  const heddle_conditioning_gradient *dconditioning,
-                                                  heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor *dx,
+                                                      const heddle_conditioning *conditioning,
+                                                      const heddle_conditioning_gradient *dconditioning,
+                                                      heddle_stream stream);
 
 /* The block of step 0 .. nstages-1, for its parameters and gradients; borrowed. NULL: there is none. */
 HEDDLE_API heddle_block *heddle_executor_block(const heddle_executor *executor, int step);
 
 typedef struct heddle_executor_info {
-    size_t struct_bytes; /* set by the caller */
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     int nsteps;          /* stages of all repetitions, and the end */
     int64_t forward_ns;  /* of the last forward, without making weights */
     int64_t backward_ns; /* of the last backward */
@@ -89,11 +89,11 @@ typedef struct heddle_executor_info {
 } heddle_executor_info;
 
 /* HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
-HEDDLE_API heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_executor *executor);
+HEDDLE_CHECKED heddle_status heddle_executor_get_info(heddle_executor_info *out, const heddle_executor *executor);
 
 /* What the last pass did in a step on this rank: the switch into the stage (or back out of it) and its block. */
 typedef struct heddle_executor_step {
-    size_t struct_bytes;         /* set by the caller */
+    size_t struct_bytes;         /* HEDDLE_EMPTY sets it */
     const char *path;            /* of the switch, as in heddle_session_record */
     int64_t planned, sent;       /* bytes, of switch and method, also those that a device has counted */
     int64_t messages;            /* bytes of the switch that went as messages */
@@ -103,8 +103,8 @@ typedef struct heddle_executor_step {
 } heddle_executor_step;
 
 /* HEDDLE_ERR_ARG: NULL, no such step, backward 1 without options.backward, struct_bytes. */
-HEDDLE_API heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_executor *executor, int step,
-                                                 int backward);
+HEDDLE_CHECKED heddle_status heddle_executor_step_at(heddle_executor_step *out, const heddle_executor *executor,
+                                                     int step, int backward);
 
 #ifdef __cplusplus
 }

@@ -36,7 +36,8 @@ HEDDLE_API void heddle_tape_options_init(heddle_tape_options *options);
 /* A tape for calls of `block`, which it borrows; destroy it before the block. options may be NULL. Not collective.
  * HEDDLE_ERR_ARG: out or block is NULL, options without their _init function, recompute other than 0 and 1.
  * HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const heddle_tape_options *options);
+HEDDLE_CHECKED heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block,
+                                                const heddle_tape_options *options);
 HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
 /* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0.
  * docs/blocks.md has the formula of each stage. */
@@ -46,9 +47,9 @@ HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
  * box and replaces what it held. Collective where heddle_block_forward is. Errors as there; HEDDLE_ERR_ARG also: a
  * NULL, or the tape is of another block. A call that is refused (HEDDLE_ERR_ARG, _LAYOUT, _UNSUPPORTED) leaves the tape
  * as it was; after another error it holds nothing. */
-HEDDLE_API heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
-                                                   const heddle_conditioning *conditioning, heddle_tape *tape,
-                                                   heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor *x,
+                                                       const heddle_box *box, const heddle_conditioning *conditioning,
+                                                       heddle_tape *tape, heddle_stream stream);
 
 /* Where gradients of the conditioning are added; f32, indexed by the global batch like heddle_conditioning. Only the
  * rows that the stage reads are touched: of the box's samples, rows 0..2 (ATTENTION, LINEAR) or 3..5 (MLP) of the
@@ -66,15 +67,15 @@ typedef struct heddle_conditioning_gradient {
  * HEDDLE_ERR_ARG: a NULL; the tape is of another block or holds no forward; weights were committed since it;
  * conditioning missing. HEDDLE_ERR_NOMEM: workspace of the first call of a box; nothing is allocated afterwards. After
  * an error dx and the gradients may be partly done. */
-HEDDLE_API heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx,
-                                               const heddle_conditioning *conditioning,
-                                               const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
-                                               heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx,
+                                                   const heddle_conditioning *conditioning,
+                                                   const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
+                                                   heddle_stream stream);
 
 /* Gradient of parameter `index`: like heddle_block_param, data is [extents] f32, owned by the block until it is
  * destroyed (the address does not change), zero until the first backward. HEDDLE_ERR_ARG: a NULL, no such parameter.
  * HEDDLE_ERR_NOMEM: made on first use. */
-HEDDLE_API heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index);
+HEDDLE_CHECKED heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int index);
 /* Sets all of them to zero. NULL is legal. */
 HEDDLE_API void heddle_block_zero_gradients(heddle_block *block, heddle_stream stream);
 
@@ -83,16 +84,16 @@ HEDDLE_API void heddle_block_zero_gradients(heddle_block *block, heddle_stream s
  * by one thread at a time together; its own is freed. It grows to what the largest needs, lives until the last of them
  * is destroyed, in any order, and is counted in heddle_block_workspace_bytes of each. Tapes are not shared. Not
  * collective. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with);
+HEDDLE_CHECKED heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with);
 
 /* Backward of heddle_dense_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
  * dweight[n, k] += dout^T x, dbias[n] += column sums of dout (NULL: not wanted). dx must not overlap the others. A row
  * of dx has the same bits whatever the other rows are; dweight and dbias do not depend on threads. Packs the weights on
  * every call. threads 0 .. 256, 0 = 1. HEDDLE_ERR_ARG: dweight, dout, x or weight is NULL with rows > 0, or a number is
  * out of range. HEDDLE_ERR_UNSUPPORTED: a libheddle that was built without oneDNN. HEDDLE_ERR_NOMEM. */
-HEDDLE_API heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout,
-                                               const float *x, int64_t rows, int64_t k, const float *weight, int64_t n,
-                                               int threads, heddle_stream stream);
+HEDDLE_CHECKED heddle_status heddle_dense_backward(float *dx, float *dweight, float *dbias, const float *dout,
+                                                   const float *x, int64_t rows, int64_t k, const float *weight,
+                                                   int64_t n, int threads, heddle_stream stream);
 
 #ifdef __cplusplus
 }

@@ -44,7 +44,7 @@ static void send_pending(callbacks *c)
         snprintf(why, sizeof why, "%s", c->pending_why);
         atomic_store(&c->pending, 0);
         pthread_mutex_unlock(&c->lock);
-        c->table.abort_send(c->ctx, why);
+        heddle_ignore(c->table.abort_send(c->ctx, why));
     }
 }
 
@@ -204,7 +204,7 @@ static heddle_status join_agree(void *ctx, heddle_status mine)
         }
     }
     if (mine != HEDDLE_OK) {
-        hd_fail(mine, "%s", own.why); /* whatever the transport says by now */
+        heddle_ignore(hd_fail(mine, "%s", own.why)); /* whatever the transport says by now */
     }
     st = st != HEDDLE_OK ? st : gathered;
     j->is_over = st != HEDDLE_OK;
@@ -341,8 +341,8 @@ static heddle_status callbacks_new(callbacks **out, const heddle_transport *tran
 static void tell_failure(const heddle_transport *transport, void *ctx)
 {
     const hd_sentence why = hd_sentence_keep();
-    transport->abort_send(ctx, why.text);
-    (void)hd_sentence_say(&why, HEDDLE_OK);
+    heddle_ignore(transport->abort_send(ctx, why.text));
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
 }
 
 heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transport *given_table, void *ctx,

@@ -38,7 +38,7 @@ void hd_run_rank_main(hd_run *run, hd_group *group, int rank)
 out:
     hd_run_report(run->shared, rank, st);
     if (st != HEDDLE_OK && comm != NULL) {
-        heddle_comm_abort(comm, run->shared->rank[rank].sentence);
+        heddle_ignore(heddle_comm_abort(comm, run->shared->rank[rank].sentence));
     }
     hd_comm_end(comm);
 }

@@ -286,7 +286,7 @@ void hd_tcp_close(hd_tcp *tcp)
     const int64_t end_ns = hd_now_ns() + FLUSH_NS;
     const int n = tcp->peer != NULL && tcp->fds != NULL ? tcp->size : 0;
     for (int r = 0; r < n && tcp->aborted_by < 0; r++) {
-        (void)hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1);
+        heddle_ignore(hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1));
     }
     while (n > 0 && !all_out(tcp) && hd_now_ns() < end_ns) {
         hd_tcp_turn(tcp);

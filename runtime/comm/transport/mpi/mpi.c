@@ -28,7 +28,7 @@ static heddle_status ask_interrupt(mpi_transport *t)
     if (!is_interrupted(t)) {
         return HEDDLE_OK;
     }
-    mpi_abort_send(t, "interrupted");
+    heddle_ignore(mpi_abort_send(t, "interrupted"));
     return heddle_set_error(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", t->rank);
 }
 
@@ -121,7 +121,7 @@ static heddle_status sendrecv_failed(mpi_transport *t, heddle_status st)
 {
     char why[2 * MPI_WHY_BYTES];
     snprintf(why, sizeof(why), "%s", heddle_last_error());
-    mpi_abort_send(t, why);
+    heddle_ignore(mpi_abort_send(t, why));
     if (mpi_withdraw(t) != HEDDLE_OK) {
         char half_way[MPI_WHY_BYTES];
         snprintf(half_way, sizeof(half_way), "%s", heddle_last_error());

@@ -349,7 +349,7 @@ void mpi_exchange_destroy(void *ctx, void *exchange_)
         return;
     }
     if (!finalized && x->flight.count > 0) {
-        mpi_abort_send(t, "an exchange was destroyed while its messages were in flight");
+        heddle_ignore(mpi_abort_send(t, "an exchange was destroyed while its messages were in flight"));
         (void)mpi_withdraw(t); /* nobody to tell */
     }
     for (int i = 0; x->parts != NULL && !finalized && i < x->nparts; i++) {
