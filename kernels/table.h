@@ -63,9 +63,9 @@ typedef struct hd_kernels {
     void (*norm_rotate)(void *x, heddle_dtype dtype, int64_t heads, int64_t d, const float *weight,
                         const float *cos_sin);
 
-    /* In place on `heads` vectors of d elements: x *= inverse, which is 1 / sqrt(mean square + 1e-6 d); NULL: it is not
-     * wanted */
-    void (*head_norm)(void *x, float *inverse, heddle_dtype dtype, int64_t heads, int64_t d);
+    /* On `heads` vectors of d elements: y = x * inverse, which is 1 / sqrt(mean square of x + 1e-6 d); NULL: it is not
+     * wanted. y may be x where dtype is F32 */
+    void (*head_norm)(void *y, heddle_dtype dtype, float *inverse, const float *x, int64_t heads, int64_t d);
 
     /* --- their gradients; f32 unless a dtype is named. "+=": added to. Sums over rows go from the first row to the
      * last. */
@@ -89,8 +89,8 @@ typedef struct hd_kernels {
     /* dst += factor * src; returns the sum of src * other */
     float (*add_scaled)(float *dst, const float *src, const float *other, int64_t elems, float factor);
     /* Backward of head_norm; y, inverse: what it left */
-    void (*head_norm_back)(void *dx, heddle_dtype dx_dtype, const float *dy, const void *y, heddle_dtype dtype,
-                           const float *inverse, int64_t heads, int64_t d);
+    void (*head_norm_back)(float *dx, const float *dy, const void *y, heddle_dtype dtype, const float *inverse,
+                           int64_t heads, int64_t d);
 
     /* --- optimisers */
 

@@ -206,7 +206,7 @@ static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const 
     bytes[HD_KEEP_X] = rows * c * elem;
     bytes[HD_KEEP_O] = rows * c * elem;
     if (block->mixer != NULL) {
-        bytes[HD_KEEP_WIDE] = 3 * rows * c * elem;
+        bytes[HD_KEEP_WIDE] = 3 * rows * c * heddle_dtype_bytes(hd_mixer_dtype(block));
         bytes[HD_KEEP_MIXER] = block->mixer->kept_bytes(block, view);
     } else if (block->options.kind == HEDDLE_STAGE_CROSS) {
         bytes[HD_KEEP_WIDE] = rows * c * elem;

@@ -23,7 +23,8 @@ enum { HD_SEAT_SCALED = 4, HD_SEAT_OUT = 5, HD_SEAT_PANEL = 6 };
 /* What a forward keeps. */
 enum {
     HD_KEEP_X = 0,     /* [rows][c]: the stage's input, in fibre order */
-    HD_KEEP_WIDE = 1,  /* ATTENTION, LINEAR: qkv [rows][3][c], before qk_norm; CROSS: q [rows][c]; MLP: fc1's result */
+    HD_KEEP_WIDE = 1,  /* ATTENTION, LINEAR: qkv [rows][3][c] of hd_mixer_dtype, before qk_norm; CROSS: q [rows][c];
+                          MLP: fc1's result */
     HD_KEEP_O = 2,     /* [rows][c]: result of attention */
     HD_KEEP_MIXER = 3, /* the mixer's own; CROSS: top and log_sum [sample][head][2][row] f32 */
     HD_KEEP_TEXT = 4,  /* CROSS: k and v of the text [samples][text_tokens][2][c] */

@@ -76,7 +76,7 @@ typedef struct hd_block_view {
 typedef struct hd_mixer_call {
     heddle_block *block;
     const hd_block_view *view; /* outer x inner fibres of t tokens, of which the first is token t_lo of the fibre */
-    const void *qkv;           /* [rows][3][c] of the shape's dtype; q and k are normed and rotated */
+    const void *qkv;           /* [rows][3][c] of hd_mixer_dtype; q and k are normed and rotated */
     void *o;                   /* [rows][c] of the shape's dtype; forward writes it, backward reads it */
     void *kept;                /* kept_bytes of the mixer's own: what forward wants backward to know. 64-byte aligned */
     int keep;                  /* forward: 0 when no backward will follow (kept is there all the same) */
@@ -135,23 +135,31 @@ heddle_status hd_stage_mlp(heddle_block *block, hd_block_view *view);
 /* Linear attention of one whole fibre of t rows (stage_linear.c): qkv [t][3][c], o [t][c], inverse [t][heads] the
  * factors of the norm (NULL: not wanted). scratch: 64-byte aligned. */
 size_t hd_linear_scratch_bytes(const heddle_block *block, int64_t t, int backward);
-void hd_linear_fibre(const heddle_block *block, void *scratch, const void *qkv, void *o, float *inverse, int64_t t);
+void hd_linear_fibre(const heddle_block *block, void *scratch, const float *qkv, void *o, float *inverse, int64_t t);
 typedef struct hd_linear_back {
-    const void *qkv, *o;  /* as forward left them */
+    const float *qkv; /* as forward left it, and the next two */
+    const void *o;
     const float *inverse; /* [t][heads] */
     const float *d_o;     /* [t][c] */
     float *d_qkv;         /* [t][3][c], written */
 } hd_linear_back;
 void hd_linear_fibre_back(const heddle_block *block, void *scratch, const hd_linear_back *x, int64_t t);
-/* The norm of every head of `rows` rows of results, in place, and its backward: d_raw is the gradient of what was
- * normed, o the normed. */
-void hd_linear_norm(const heddle_block *block, void *o, float *inverse, int64_t rows);
-void hd_linear_norm_back(const heddle_block *block, void *d_raw, heddle_dtype d_raw_dtype, const float *d_o,
-                         const void *o, const float *inverse, int64_t rows);
+/* The norm of every head of `rows` rows of results, and its backward: d_raw is the gradient of what was normed, o the
+ * normed. o may be raw where it is f32. */
+void hd_linear_norm(const heddle_block *block, void *o, float *inverse, const float *raw, int64_t rows);
+void hd_linear_norm_back(const heddle_block *block, float *d_raw, const float *d_o, const void *o, const float *inverse,
+                         int64_t rows);
 
 static inline size_t hd_block_elem_bytes(const heddle_block *block)
 {
     return heddle_dtype_bytes(block->options.shape.dtype);
+}
+
+/* Of qkv. LINEAR's result may be nearly nothing where its terms cancel, and is normed after that: what is rounded before
+ * is as much larger behind the norm. So nothing is, from the linear layer to the norm. */
+static inline heddle_dtype hd_mixer_dtype(const heddle_block *block)
+{
+    return block->options.kind == HEDDLE_STAGE_LINEAR ? HEDDLE_F32 : block->options.shape.dtype;
 }
 
 /* Row `which` (0..5) of the conditioning of local sample `sample`; NULL when the block is not modulated. */

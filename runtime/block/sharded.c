@@ -112,7 +112,7 @@ static void take_shape(hd_block_sharded *s, const heddle_block *block)
         s->fibres *= d == mixed ? 1 : s->box.len[d];
     }
     int64_t extent[] = {s->fibres, block->options.shape.dim[mixed].extent, block->options.heads, block->head_channels};
-    s->shape.dtype = block->options.shape.dtype;
+    s->shape.dtype = hd_mixer_dtype(block);
     s->shape.ndim = 4;
     for (int d = 0; d < 4; d++) {
         snprintf(s->shape.dim[d].name, sizeof s->shape.dim[d].name, "%s", name[d]);

@@ -29,7 +29,7 @@ struct hd_block_sharded {
 
     uint64_t forwards; /* so far */
     uint64_t held;     /* number of the one that the object could go back from */
-    void *work;        /* of backward */
+    void *work; /* [rows][c]: LINEAR's results before their norm, or their gradient; bf16 ATTENTION's gradients */
     size_t work_bytes;
 };
 

@@ -51,11 +51,22 @@ static three_arrays three_of(const hd_mixer_call *call, const void *data, size_t
 static heddle_status object_forward(const hd_mixer_call *call, void *o)
 {
     const hd_block_sharded *s = call->block->sharded;
-    size_t elem = hd_block_elem_bytes(call->block);
+    size_t elem = heddle_dtype_bytes(s->shape.dtype);
     three_arrays x = three_of(call, call->qkv, elem);
     heddle_attention_array out = array_of(call, o, call->block->channels, 0, elem);
     return s->linear != NULL ? heddle_linear_attention_forward(s->linear, &x.q, &x.k, &x.v, &out, HEDDLE_NO_STREAM)
                              : heddle_attention_forward(s->attention, &x.q, &x.k, &x.v, &out, NULL, HEDDLE_NO_STREAM);
+}
+
+static heddle_status reserve(hd_block_sharded *s, size_t bytes)
+{
+    return hd_reserve(&s->work, &s->work_bytes, ALIGNMENT, bytes, "rows of a block's attention");
+}
+
+/* Of the results of LINEAR before their norm. */
+static heddle_status reserve_raw(const hd_mixer_call *call)
+{
+    return reserve(call->block->sharded, (size_t)(rows_of(call->view) * call->block->channels) * sizeof(float));
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -70,27 +81,25 @@ static heddle_status forward(const hd_mixer_call *call)
     }
     HD_TRY(hd_sharded_make(call->block, call->keep));
     s->held = ++s->forwards;
-    HD_TRY(object_forward(call, call->o));
+    if (s->linear != NULL) {
+        HD_TRY(reserve_raw(call));
+    }
+    HD_TRY(object_forward(call, s->linear != NULL ? s->work : call->o));
     if (kept != NULL) {
         kept->forward = s->held;
     }
     if (s->linear != NULL) {
-        hd_linear_norm(call->block, call->o, kept != NULL ? inverse_of(call) : NULL, rows_of(call->view));
+        hd_linear_norm(call->block, call->o, kept != NULL ? inverse_of(call) : NULL, s->work, rows_of(call->view));
     }
 out:
     return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
 }
 
-static heddle_status reserve(hd_block_sharded *s, size_t bytes)
-{
-    return hd_reserve(&s->work, &s->work_bytes, ALIGNMENT, bytes, "gradients of a block's attention");
-}
-
-/* The object's own backward on gradients of its storage type, both of them in `d_o` and `d_qkv`. */
+/* The object's own backward on gradients of its dtype, both of them in `d_o` and `d_qkv`. */
 static heddle_status object_backward(const hd_mixer_call *call, const void *d_o, void *d_qkv)
 {
     const hd_block_sharded *s = call->block->sharded;
-    size_t elem = hd_block_elem_bytes(call->block);
+    size_t elem = heddle_dtype_bytes(s->shape.dtype);
     three_arrays x = three_of(call, call->qkv, elem), dx = three_of(call, d_qkv, elem);
     heddle_attention_array d_out = array_of(call, d_o, call->block->channels, 0, elem);
     return s->linear != NULL ? heddle_linear_attention_backward(s->linear, &x.q, &x.k, &x.v, &d_out, &dx.q, &dx.k,
@@ -98,33 +107,34 @@ static heddle_status object_backward(const hd_mixer_call *call, const void *d_o,
                              : heddle_attention_backward(s->attention, &d_out, &dx.q, &dx.k, &dx.v, HEDDLE_NO_STREAM);
 }
 
-/* Gradients in the storage type lie in the workspace: [rows][c] behind [rows][3][c]. f32 softmax attention needs none.
- */
-static heddle_status backward_in_storage(const hd_mixer_call *call)
+static heddle_status backward_linear(const hd_mixer_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_block_sharded *s = call->block->sharded;
+    HD_TRY(reserve_raw(call));
+    hd_linear_norm_back(call->block, s->work, call->d_o, call->o, inverse_of(call), rows_of(call->view));
+    HD_TRY(object_backward(call, s->work, call->d_qkv));
+out:
+    return st;
+}
+
+/* bf16: gradients in the storage type lie in the workspace, [rows][3][c] behind [rows][c]. */
+static heddle_status backward_softmax(const hd_mixer_call *call)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_block *block = call->block;
     hd_block_sharded *s = block->sharded;
-    heddle_dtype dtype = block->options.shape.dtype;
-    int64_t rows = rows_of(call->view), elems = rows * block->channels;
-    size_t bytes = (size_t)elems * hd_block_elem_bytes(block);
-    const void *d_o = call->d_o;
-    void *d_qkv = call->d_qkv;
-    HD_TRY(reserve(s, dtype == HEDDLE_F32 ? (s->linear != NULL ? bytes : 0) : 4 * bytes));
-    if (s->linear != NULL) {
-        hd_linear_norm_back(block, s->work, dtype, call->d_o, call->o, inverse_of(call), rows);
-        d_o = s->work;
-    } else if (dtype != HEDDLE_F32) {
-        block->kernels->convert(s->work, dtype, call->d_o, HEDDLE_F32, elems);
-        d_o = s->work;
+    heddle_dtype dtype = s->shape.dtype;
+    int64_t elems = rows_of(call->view) * block->channels;
+    size_t bytes = (size_t)elems * heddle_dtype_bytes(dtype);
+    if (dtype == HEDDLE_F32) {
+        return object_backward(call, call->d_o, call->d_qkv);
     }
-    if (dtype != HEDDLE_F32) {
-        d_qkv = s->work != NULL ? (char *)s->work + bytes : NULL;
-    }
-    HD_TRY(object_backward(call, d_o, d_qkv));
-    if (dtype != HEDDLE_F32) {
-        block->kernels->convert(call->d_qkv, HEDDLE_F32, d_qkv, dtype, 3 * elems);
-    }
+    HD_TRY(reserve(s, 4 * bytes));
+    void *d_qkv = s->work != NULL ? (char *)s->work + bytes : NULL;
+    block->kernels->convert(s->work, dtype, call->d_o, HEDDLE_F32, elems);
+    HD_TRY(object_backward(call, s->work, d_qkv));
+    block->kernels->convert(call->d_qkv, HEDDLE_F32, d_qkv, dtype, 3 * elems);
 out:
     return st;
 }
@@ -141,7 +151,7 @@ static heddle_status backward(const hd_mixer_call *call)
         HD_TRY(object_forward(call, call->d_qkv));
         s->held = kept->forward;
     }
-    HD_TRY(backward_in_storage(call));
+    HD_TRY(s->linear != NULL ? backward_linear(call) : backward_softmax(call));
 out:
     return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
 }

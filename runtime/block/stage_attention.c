@@ -80,7 +80,8 @@ static void normalise(heddle_block *block, const hd_block_view *view, int seat_i
 static void norm_rotate(heddle_block *block, const hd_block_view *view, char *qkv, int64_t rows)
 {
     int64_t c = block->channels;
-    size_t elem = hd_block_elem_bytes(block);
+    heddle_dtype dtype = hd_mixer_dtype(block);
+    size_t elem = heddle_dtype_bytes(dtype);
     if (!block->options.qk_norm && !block->options.rope) {
         return;
     }
@@ -90,8 +91,8 @@ static void norm_rotate(heddle_block *block, const hd_block_view *view, char *qk
         const float *cos_sin = block->cos_sin != NULL ? block->cos_sin + t * block->head_channels : NULL;
         for (int which = 0; which < 2; which++) {
             const float *weight = block->options.qk_norm ? block->param[HD_PARAM_Q_NORM + which].data : NULL;
-            block->kernels->norm_rotate(row + (size_t)(which * c) * elem, block->options.shape.dtype,
-                                        block->options.heads, block->head_channels, weight, cos_sin);
+            block->kernels->norm_rotate(row + (size_t)(which * c) * elem, dtype, block->options.heads,
+                                        block->head_channels, weight, cos_sin);
         }
     }
 }
@@ -120,11 +121,11 @@ static void mix(heddle_block *block, const hd_block_view *view, int seat_index, 
 {
     const hd_block_seat *seat = &block->seat[seat_index];
     int64_t c = block->channels;
-    size_t elem = hd_block_elem_bytes(block);
+    size_t elem = hd_block_elem_bytes(block), qkv_elem = heddle_dtype_bytes(hd_mixer_dtype(block));
     int linear = block->options.kind == HEDDLE_STAGE_LINEAR;
     for (int64_t fibre = 0; fibre < group->no * group->ni; fibre++) {
         int64_t row = fibre * view->t;
-        const char *qkv = (const char *)seat->part[PART_QKV] + (size_t)(row * 3 * c) * elem;
+        const void *qkv = (const char *)seat->part[PART_QKV] + (size_t)(row * 3 * c) * qkv_elem;
         char *out = (char *)seat->part[PART_NORMED] + (size_t)(row * c) * elem;
         if (linear) {
             hd_linear_fibre(block, seat->part[PART_SCRATCH], qkv, out, NULL, view->t);
@@ -226,7 +227,7 @@ heddle_status hd_stage_attention(heddle_block *block, hd_block_view *view)
     divide(block, view);
     size_t plain = (size_t)(view->fibres_per_job * view->t * block->channels);
     HD_TRY(hd_block_reserve(block, PART_NORMED, plain * elem));
-    HD_TRY(hd_block_reserve(block, PART_QKV, 3 * plain * elem));
+    HD_TRY(hd_block_reserve(block, PART_QKV, 3 * plain * heddle_dtype_bytes(hd_mixer_dtype(block))));
     HD_TRY(hd_block_reserve(block, PART_OUT, (size_t)(HD_CHUNK_ROWS * block->channels) * sizeof(float)));
     HD_TRY(hd_block_reserve(block, PART_SCRATCH,
                             block->options.kind == HEDDLE_STAGE_LINEAR

@@ -23,8 +23,7 @@ typedef struct linear_work {
     unsigned char *scratch;
     unsigned char *states[STATES]; /* at the border of every chunk; NULL: not needed */
     unsigned char *carry[2];
-    float *part;  /* bf16: first half of o */
-    float *d_raw; /* backward: gradient of a fibre's results before their norm */
+    float *raw; /* a fibre's results before their norm where those behind it are bf16; backward: their gradient */
     size_t bytes;
 } linear_work;
 
@@ -57,10 +56,8 @@ static linear_work divide(const heddle_block *block, void *memory, int64_t t, in
     for (int i = 0; i < 2; i++) {
         w.carry[i] = take(&w, memory, w.state_bytes);
     }
-    if (backward) {
-        w.d_raw = (float *)(void *)take(&w, memory, (size_t)(t * block->channels) * sizeof(float));
-    } else if (block->options.shape.dtype == HEDDLE_BF16) {
-        w.part = (float *)(void *)take(&w, memory, (size_t)(t * d) * sizeof(float));
+    if (backward || block->options.shape.dtype != HEDDLE_F32) {
+        w.raw = (float *)(void *)take(&w, memory, (size_t)(t * block->channels) * sizeof(float));
     }
     return w;
 }
@@ -74,33 +71,30 @@ size_t hd_linear_scratch_bytes(const heddle_block *block, int64_t t, int backwar
 
 /* Where the head's first row begins; what a direction does not have is NULL. */
 typedef struct head_rows {
-    const char *qkv; /* q; k and v behind it */
-    char *out;
+    const float *qkv; /* q; k and v behind it */
+    float *out;
     float *d_out;
     float *d_qkv;
 } head_rows;
 
-static hd_linear_rows rows_of(const void *base, heddle_dtype dtype, int64_t row, int64_t stride, int64_t column)
+static hd_linear_rows rows_of(const float *base, int64_t row, int64_t stride, int64_t column)
 {
-    size_t at = (size_t)(row * stride + column) * heddle_dtype_bytes(dtype);
-    void *data = base == NULL ? NULL : (void *)((uintptr_t)base + at);
-    return (hd_linear_rows){.data = data, .row = stride, .column = 1, .dtype = dtype};
+    void *data = base == NULL ? NULL : (void *)(uintptr_t)(base + row * stride + column);
+    return (hd_linear_rows){.data = data, .row = stride, .column = 1, .dtype = HEDDLE_F32};
 }
 
 static hd_linear_chunk chunk_of(const linear_work *w, const head_rows *x, int64_t index)
 {
     int64_t c = w->block->channels, row = index * w->dims.chunk_rows;
-    heddle_dtype dtype = w->block->options.shape.dtype;
     hd_linear_chunk chunk = {.rows = w->t - row < w->dims.chunk_rows ? w->t - row : w->dims.chunk_rows};
-    chunk.q = rows_of(x->qkv, dtype, row, 3 * c, 0);
-    chunk.k = rows_of(x->qkv, dtype, row, 3 * c, c);
-    chunk.v = rows_of(x->qkv, dtype, row, 3 * c, 2 * c);
-    chunk.o = rows_of(x->out, dtype, row, c, 0);
-    chunk.o_so_far = w->part != NULL ? rows_of(w->part, HEDDLE_F32, row, w->dims.dv, 0) : chunk.o;
-    chunk.d_o = rows_of(x->d_out, HEDDLE_F32, row, c, 0);
-    chunk.dq = rows_of(x->d_qkv, HEDDLE_F32, row, 3 * c, 0);
-    chunk.dk = chunk.dk_so_far = rows_of(x->d_qkv, HEDDLE_F32, row, 3 * c, c);
-    chunk.dv = chunk.dv_so_far = rows_of(x->d_qkv, HEDDLE_F32, row, 3 * c, 2 * c);
+    chunk.q = rows_of(x->qkv, row, 3 * c, 0);
+    chunk.k = rows_of(x->qkv, row, 3 * c, c);
+    chunk.v = rows_of(x->qkv, row, 3 * c, 2 * c);
+    chunk.o = chunk.o_so_far = rows_of(x->out, row, c, 0);
+    chunk.d_o = rows_of(x->d_out, row, c, 0);
+    chunk.dq = rows_of(x->d_qkv, row, 3 * c, 0);
+    chunk.dk = chunk.dk_so_far = rows_of(x->d_qkv, row, 3 * c, c);
+    chunk.dv = chunk.dv_so_far = rows_of(x->d_qkv, row, 3 * c, 2 * c);
     return chunk;
 }
 
@@ -163,11 +157,8 @@ static void head_forward(const linear_work *w, const head_rows *x, double decay)
             w->kernels->forward(w->scratch, &chunk, w->carry[0]);
             continue;
         }
-        hd_linear_rows result = chunk.o;
-        chunk.o = chunk.o_so_far;
         w->kernels->inner(w->scratch, &chunk);
-        chunk.o = result;
-        if (w->nchunks > 1 || w->part != NULL) {
+        if (w->nchunks > 1) {
             w->kernels->outer(w->scratch, &chunk, before(w, KV_LEFT, i), behind(w, KV_RIGHT, i));
         }
     }
@@ -189,41 +180,40 @@ static void head_backward(const linear_work *w, const head_rows *x, double decay
 
 /* --- the norm of every head's result ------------------------------------------------------------------------------ */
 
-void hd_linear_norm(const heddle_block *block, void *o, float *inverse, int64_t rows)
+void hd_linear_norm(const heddle_block *block, void *o, float *inverse, const float *raw, int64_t rows)
 {
-    block->kernels->head_norm(o, inverse, block->options.shape.dtype, rows * block->options.heads,
+    block->kernels->head_norm(o, block->options.shape.dtype, inverse, raw, rows * block->options.heads,
                               block->head_channels);
 }
 
-void hd_linear_norm_back(const heddle_block *block, void *d_raw, heddle_dtype d_raw_dtype, const float *d_o,
-                         const void *o, const float *inverse, int64_t rows)
+void hd_linear_norm_back(const heddle_block *block, float *d_raw, const float *d_o, const void *o, const float *inverse,
+                         int64_t rows)
 {
-    block->kernels->head_norm_back(d_raw, d_raw_dtype, d_o, o, block->options.shape.dtype, inverse,
-                                   rows * block->options.heads, block->head_channels);
+    block->kernels->head_norm_back(d_raw, d_o, o, block->options.shape.dtype, inverse, rows * block->options.heads,
+                                   block->head_channels);
 }
 
 /* --- fibres ------------------------------------------------------------------------------------------------------- */
 
-void hd_linear_fibre(const heddle_block *block, void *scratch, const void *qkv, void *o, float *inverse, int64_t t)
+void hd_linear_fibre(const heddle_block *block, void *scratch, const float *qkv, void *o, float *inverse, int64_t t)
 {
     linear_work w = divide(block, scratch, t, 0);
+    float *raw = w.raw != NULL ? w.raw : o;
     for (int64_t h = 0; h < block->options.heads; h++) {
-        size_t at = (size_t)(h * block->head_channels) * hd_block_elem_bytes(block);
-        head_rows x = {.qkv = (const char *)qkv + at, .out = (char *)o + at};
+        int64_t column = h * block->head_channels;
+        head_rows x = {.qkv = qkv + column, .out = raw + column};
         head_forward(&w, &x, block->decay[h]);
     }
-    hd_linear_norm(block, o, inverse, t);
+    hd_linear_norm(block, o, inverse, raw, t);
 }
 
 void hd_linear_fibre_back(const heddle_block *block, void *scratch, const hd_linear_back *x, int64_t t)
 {
     linear_work w = divide(block, scratch, t, 1);
-    hd_linear_norm_back(block, w.d_raw, HEDDLE_F32, x->d_o, x->o, x->inverse, t);
+    hd_linear_norm_back(block, w.raw, x->d_o, x->o, x->inverse, t);
     for (int64_t h = 0; h < block->options.heads; h++) {
         int64_t column = h * block->head_channels;
-        head_rows rows = {.qkv = (const char *)x->qkv + (size_t)column * hd_block_elem_bytes(block),
-                          .d_out = w.d_raw + column,
-                          .d_qkv = x->d_qkv + column};
+        head_rows rows = {.qkv = x->qkv + column, .d_out = w.raw + column, .d_qkv = x->d_qkv + column};
         head_backward(&w, &rows, block->decay[h]);
     }
 }
@@ -240,9 +230,9 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
     const hd_mixer_call *call = view->call;
     size_t elem = hd_block_elem_bytes(block);
     int64_t row = fibre * view->t, c = block->channels;
-    hd_linear_fibre(block, block->seat[seat].part[HD_MIXER_PART],
-                    (const char *)call->qkv + (size_t)(row * 3 * c) * elem, (char *)call->o + (size_t)(row * c) * elem,
-                    (float *)call->kept + row * block->options.heads, view->t);
+    hd_linear_fibre(block, block->seat[seat].part[HD_MIXER_PART], (const float *)call->qkv + row * 3 * c,
+                    (char *)call->o + (size_t)(row * c) * elem, (float *)call->kept + row * block->options.heads,
+                    view->t);
     return HEDDLE_OK;
 }
 
@@ -251,7 +241,7 @@ static heddle_status backward_job(heddle_block *block, const hd_block_view *view
     const hd_mixer_call *call = view->call;
     size_t elem = hd_block_elem_bytes(block);
     int64_t row = fibre * view->t, c = block->channels;
-    hd_linear_back x = {.qkv = (const char *)call->qkv + (size_t)(row * 3 * c) * elem,
+    hd_linear_back x = {.qkv = (const float *)call->qkv + row * 3 * c,
                         .o = (const char *)call->o + (size_t)(row * c) * elem,
                         .inverse = (const float *)call->kept + row * block->options.heads,
                         .d_o = call->d_o + row * c,

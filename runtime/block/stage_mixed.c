@@ -15,6 +15,11 @@ static size_t row_bytes(const heddle_block *block)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+static size_t qkv_bytes(const heddle_block *block)
+{
+    return 3 * (size_t)block->channels * heddle_dtype_bytes(hd_mixer_dtype(block));
+}
+
 /* qkv of the rows as the mixer wants them. They are turned in place where nobody needs them as they were. */
 static char *turned(const heddle_block *block, const hd_kept *kept)
 {
@@ -25,7 +30,8 @@ static char *turned(const heddle_block *block, const hd_kept *kept)
 static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_kept *kept, const hd_row_piece *piece)
 {
     int64_t c = block->channels, d = block->head_channels;
-    size_t elem = hd_block_elem_bytes(block), wide = 3 * row_bytes(block);
+    heddle_dtype dtype = hd_mixer_dtype(block);
+    size_t elem = heddle_dtype_bytes(dtype), wide = qkv_bytes(block);
     char *to = turned(block, kept) + (size_t)piece->first * wide;
     if (to != kept->wide + (size_t)piece->first * wide) {
         memcpy(to, kept->wide + (size_t)piece->first * wide, (size_t)piece->rows * wide);
@@ -38,8 +44,8 @@ static void turn_rows(heddle_block *block, const hd_block_view *view, const hd_k
         const float *cos_sin = block->cos_sin != NULL ? block->cos_sin + t * d : NULL;
         for (int which = 0; which < 2; which++) {
             const float *weight = block->options.qk_norm ? block->param[HD_PARAM_Q_NORM + which].data : NULL;
-            block->kernels->norm_rotate(to + (size_t)r * wide + (size_t)(which * c) * elem, block->options.shape.dtype,
-                                        block->options.heads, d, weight, cos_sin);
+            block->kernels->norm_rotate(to + (size_t)r * wide + (size_t)(which * c) * elem, dtype, block->options.heads,
+                                        d, weight, cos_sin);
         }
     }
 }
@@ -59,7 +65,7 @@ static heddle_status rows_in(heddle_block *block, const hd_block_view *view, int
     block->kernels->norm_modulate(seat->part[PART_NORMED], x, block->options.shape.dtype, piece.rows, block->channels,
                                   hd_block_condition(block, view, piece.sample, HD_SHIFT),
                                   hd_block_condition(block, view, piece.sample, HD_SCALE));
-    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_QKV], seat_index, kept->wide + 3 * (size_t)piece.first * row_bytes(block),
+    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_QKV], seat_index, kept->wide + (size_t)piece.first * qkv_bytes(block),
                        seat->part[PART_NORMED], piece.rows));
     turn_rows(block, view, kept, &piece);
 out:
@@ -105,7 +111,7 @@ heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const h
     HD_TRY(hd_block_reserve(block, PART_OUT, (size_t)plain * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_SEAT_SCALED, (size_t)plain * sizeof(float)));
     if (block->options.qk_norm) {
-        HD_TRY(hd_back_reserve(block, HD_WORK_TURNED, 3 * (size_t)rows * row_bytes(block)));
+        HD_TRY(hd_back_reserve(block, HD_WORK_TURNED, (size_t)rows * qkv_bytes(block)));
     }
     HD_TRY(hd_block_run_jobs(block, &mine, rows_in, hd_view_pieces(view)));
     hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = keep};
@@ -189,18 +195,18 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     heddle_status st = HEDDLE_OK;
     const hd_kept *kept = hd_walk_of(view)->kept;
     int64_t c = block->channels, d = block->head_channels;
-    size_t elem = hd_block_elem_bytes(block);
+    heddle_dtype dtype = hd_mixer_dtype(block);
     float *d_qkv = (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * 3 * c;
     float *dy = block->seat[seat_index].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows && (block->options.qk_norm || block->cos_sin != NULL); r++) {
         int64_t t = view->t_lo + (piece->first + r) % view->t;
-        const char *raw = kept->wide + (size_t)(piece->first + r) * 3 * row_bytes(block);
+        const char *raw = kept->wide + (size_t)(piece->first + r) * qkv_bytes(block);
         for (int which = 0; which < 2; which++) {
             const float *weight = block->options.qk_norm ? block->param[HD_PARAM_Q_NORM + which].data : NULL;
-            block->kernels->norm_rotate_back(d_qkv + (r * 3 + which) * c, raw + (size_t)(which * c) * elem,
-                                             block->options.shape.dtype, block->options.heads, d, weight,
-                                             block->cos_sin != NULL ? block->cos_sin + t * d : NULL,
-                                             weight != NULL ? sums + shift_and_scale(block) + which * d : NULL);
+            block->kernels->norm_rotate_back(
+                d_qkv + (r * 3 + which) * c, raw + (size_t)(which * c) * heddle_dtype_bytes(dtype), dtype,
+                block->options.heads, d, weight, block->cos_sin != NULL ? block->cos_sin + t * d : NULL,
+                weight != NULL ? sums + shift_and_scale(block) + which * d : NULL);
         }
     }
     const void *operand =
@@ -259,7 +265,7 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     HD_TRY(hd_block_reserve(block, HD_SEAT_SCALED, HD_CHUNK_ROWS * c * sizeof(float)));
     HD_TRY(hd_block_reserve(block, HD_SEAT_OUT, HD_CHUNK_ROWS * c * sizeof(float)));
     if (block->options.qk_norm) {
-        HD_TRY(hd_back_reserve(block, HD_WORK_TURNED, 3 * rows * row_bytes(block)));
+        HD_TRY(hd_back_reserve(block, HD_WORK_TURNED, rows * qkv_bytes(block)));
     }
 out:
     return st;

@@ -6,11 +6,11 @@
 enum { LANES = 8 };
 
 /* <x, y> of one head */
-static float dot(const void *x, heddle_dtype x_dtype, const void *y, heddle_dtype y_dtype, int64_t at, int64_t d)
+static float dot(const float *x, const void *y, heddle_dtype dtype, int64_t at, int64_t d)
 {
     float lane[LANES] = {0}, sum = 0;
     for (int64_t i = 0; i < d; i++) {
-        lane[i % LANES] += hd_block_load(x, x_dtype, at + i) * hd_block_load(y, y_dtype, at + i);
+        lane[i % LANES] += x[at + i] * hd_block_load(y, dtype, at + i);
     }
     for (int l = 0; l < LANES; l++) {
         sum += lane[l];
@@ -18,13 +18,13 @@ static float dot(const void *x, heddle_dtype x_dtype, const void *y, heddle_dtyp
     return sum;
 }
 
-static void head_norm(void *x, float *inverse, heddle_dtype dtype, int64_t heads, int64_t d)
+static void head_norm(void *y, heddle_dtype dtype, float *inverse, const float *x, int64_t heads, int64_t d)
 {
     for (int64_t i = 0; i < heads; i++) {
-        float squares = dot(x, dtype, x, dtype, i * d, d);
+        float squares = dot(x, x, HEDDLE_F32, i * d, d);
         float factor = 1.0f / sqrtf(squares / (float)d + (float)HD_NORM_EPSILON * (float)d);
         for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            hd_block_store(x, dtype, j, hd_block_load(x, dtype, j) * factor);
+            hd_block_store(y, dtype, j, x[j] * factor);
         }
         if (inverse != NULL) {
             inverse[i] = factor;
@@ -32,13 +32,13 @@ static void head_norm(void *x, float *inverse, heddle_dtype dtype, int64_t heads
     }
 }
 
-static void head_norm_back(void *dx, heddle_dtype dx_dtype, const float *dy, const void *y, heddle_dtype dtype,
-                           const float *inverse, int64_t heads, int64_t d)
+static void head_norm_back(float *dx, const float *dy, const void *y, heddle_dtype dtype, const float *inverse,
+                           int64_t heads, int64_t d)
 {
     for (int64_t i = 0; i < heads; i++) {
-        float mean = dot(dy, HEDDLE_F32, y, dtype, i * d, d) / (float)d;
+        float mean = dot(dy, y, dtype, i * d, d) / (float)d;
         for (int64_t j = i * d; j < (i + 1) * d; j++) {
-            hd_block_store(dx, dx_dtype, j, (dy[j] - hd_block_load(y, dtype, j) * mean) * inverse[i]);
+            dx[j] = (dy[j] - hd_block_load(y, dtype, j) * mean) * inverse[i];
         }
     }
 }
