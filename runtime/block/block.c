@@ -151,7 +151,8 @@ static heddle_status make_layers(heddle_block *block)
     heddle_dtype dtype = block->options.shape.dtype;
     switch (block->options.kind) {
     case HEDDLE_STAGE_LINEAR:
-        HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, HEDDLE_F32));
+        HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, HEDDLE_F32)); /* see hd_mixer_dtype */
+        hd_gemm_whole_weights(block->layer[HD_LAYER_QKV]);
         HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
         HD_TRY(make_decay(block));
         break;

@@ -70,8 +70,8 @@ heddle_status hd_gemm_describe(const hd_gemm *gemm, hd_gemm_kernel_slot *kernel,
     dnnl_memory_desc_t src, weight, bias, dst;
     dnnl_matmul_desc_t matmul;
     dnnl_primitive_attr_t attributes = NULL;
-    const dnnl_dims_t src_dims = {rows, gemm->k};
-    const dnnl_dims_t weight_dims = {gemm->k, gemm->n};
+    const dnnl_dims_t src_dims = {rows, hd_gemm_kernel_k(gemm)};
+    const dnnl_dims_t weight_dims = {hd_gemm_kernel_k(gemm), gemm->n};
     const dnnl_dims_t bias_dims = {1, gemm->n};
     const dnnl_dims_t dst_dims = {rows, gemm->n};
     HD_TRY(hd_gemm_check(dnnl_memory_desc_init_by_tag(&src, 2, src_dims, dnnl_type(gemm->kernel_src), dnnl_ab), gemm,
@@ -130,6 +130,7 @@ heddle_status hd_gemm_create(hd_gemm **out, const hd_kernels *kernels, int64_t k
     gemm->n = n;
     gemm->src_dtype = src_dtype;
     gemm->dst_dtype = dst_dtype;
+    gemm->halves = 1;
     gemm->seats = seats;
     HD_TRY(hd_alloc((void **)&gemm->seat, (size_t)seats, sizeof *gemm->seat, "a linear layer's seats"));
     HD_TRY(hd_alloc_aligned(&gemm->bias_data, HD_GEMM_ALIGNMENT, (size_t)n * sizeof(float), "a bias"));
@@ -140,6 +141,11 @@ heddle_status hd_gemm_create(hd_gemm **out, const hd_kernels *kernels, int64_t k
 out:
     hd_gemm_destroy(gemm);
     return st;
+}
+
+void hd_gemm_whole_weights(hd_gemm *gemm)
+{
+    gemm->whole_weights = 1;
 }
 
 const dnnl_memory_desc_t *hd_gemm_part(const hd_gemm_kernel_slot *kernel, dnnl_query_t what, int index)
@@ -165,14 +171,28 @@ out:
     return st;
 }
 
-/* `count` rows by way of the seat's padded block: a part of a block, or rows of another type. */
+void hd_gemm_convert_rows(const hd_gemm *gemm, void *dst, const void *src, heddle_dtype dtype, int64_t rows)
+{
+    size_t src_bytes = (size_t)gemm->k * heddle_dtype_bytes(dtype);
+    size_t dst_bytes = (size_t)gemm->k * heddle_dtype_bytes(gemm->kernel_src);
+    if (gemm->halves == 1) {
+        gemm->kernels->convert(dst, gemm->kernel_src, src, dtype, rows * gemm->k);
+        return;
+    }
+    for (int64_t r = 0; r < 2 * rows; r++) {
+        gemm->kernels->convert((char *)dst + (size_t)r * dst_bytes, gemm->kernel_src,
+                               (const char *)src + (size_t)(r / 2) * src_bytes, dtype, gemm->k);
+    }
+}
+
+/* `count` rows by way of the seat's padded block: a part of a block, or rows of another kind. */
 static heddle_status run_padded(hd_gemm *gemm, hd_gemm_seat *seat, char *dst, const char *src, int64_t count)
 {
     heddle_status st = HEDDLE_OK;
-    size_t elem = heddle_dtype_bytes(gemm->kernel_src);
+    size_t row_bytes = (size_t)hd_gemm_kernel_k(gemm) * heddle_dtype_bytes(gemm->kernel_src);
     int64_t missing = gemm->kernel[HD_GEMM_SMALL].rows - count;
-    gemm->kernels->convert(seat->pad_src, gemm->kernel_src, src, gemm->src_dtype, count * gemm->k);
-    memset((char *)seat->pad_src + (size_t)(count * gemm->k) * elem, 0, (size_t)(missing * gemm->k) * elem);
+    hd_gemm_convert_rows(gemm, seat->pad_src, src, gemm->src_dtype, count);
+    memset((char *)seat->pad_src + (size_t)count * row_bytes, 0, (size_t)missing * row_bytes);
     HD_TRY(hd_gemm_run_block(gemm, seat, HD_GEMM_SMALL, seat->pad_dst, seat->pad_src));
     gemm->kernels->convert(dst, gemm->dst_dtype, seat->pad_dst, gemm->kernel_dst, count * gemm->n);
 out:
@@ -187,7 +207,6 @@ heddle_status hd_gemm_run(hd_gemm *gemm, int seat_index, void *dst, const void *
     size_t dst_bytes = heddle_dtype_bytes(gemm->dst_dtype);
     int64_t small = gemm->kernel[HD_GEMM_SMALL].rows;
     int64_t large = gemm->kernel[HD_GEMM_LARGE].rows;
-    int direct = gemm->kernel_src == gemm->src_dtype && gemm->kernel_dst == gemm->dst_dtype;
     int64_t count;
     for (int64_t r = 0; r < rows; r += count) {
         const char *from = (const char *)src + (size_t)(r * gemm->k) * src_bytes;
@@ -195,7 +214,7 @@ heddle_status hd_gemm_run(hd_gemm *gemm, int seat_index, void *dst, const void *
         if (large > 0 && rows - r >= large) {
             count = large;
             HD_TRY(hd_gemm_run_block(gemm, seat, HD_GEMM_LARGE, to, from));
-        } else if (direct && rows - r >= small) {
+        } else if (hd_gemm_direct(gemm) && rows - r >= small) {
             count = small;
             HD_TRY(hd_gemm_run_block(gemm, seat, HD_GEMM_SMALL, to, from));
         } else {
@@ -218,7 +237,7 @@ int64_t hd_gemm_bytes(const hd_gemm *gemm)
         return 0;
     }
     size_t rows = (size_t)gemm->kernel[HD_GEMM_SMALL].rows;
-    size_t seat_bytes = rows * (size_t)gemm->k * heddle_dtype_bytes(gemm->kernel_src) +
+    size_t seat_bytes = rows * (size_t)hd_gemm_kernel_k(gemm) * heddle_dtype_bytes(gemm->kernel_src) +
                         rows * (size_t)gemm->n * heddle_dtype_bytes(gemm->kernel_dst) + gemm->scratch_bytes;
     return (int64_t)(gemm->weight_bytes + (size_t)gemm->seats * seat_bytes);
 }

@@ -1,4 +1,4 @@
-/* Inside of a linear layer, shared by gemm.c (life, running) and gemm_pack.c (kernels for given weights). */
+/* Inside of a linear layer, shared by gemm.c (life, running) and pack.c (kernels for given weights). */
 #ifndef HD_GEMM_INTERNAL_H
 #define HD_GEMM_INTERNAL_H
 
@@ -33,6 +33,8 @@ struct hd_gemm {
     heddle_dtype dst_dtype;
     heddle_dtype kernel_src; /* F32 also for BF16 sources where the CPU has no BF16 multiply */
     heddle_dtype kernel_dst;
+    int whole_weights; /* asked for */
+    int halves; /* of packed weights: 2, BF16 numbers behind one another along k, and so is each row, twice; or 1 */
     int seats;
     dnnl_engine_t engine;
     hd_gemm_kernel_slot kernel[HD_GEMM_KERNELS];
@@ -44,6 +46,18 @@ struct hd_gemm {
     hd_gemm_seat *seat;
 };
 
+/* Of the kernel's rows and weights. */
+static inline int64_t hd_gemm_kernel_k(const hd_gemm *gemm)
+{
+    return gemm->halves * gemm->k;
+}
+/* Rows go to the kernels from where they are, not by way of a padded block of its type. */
+static inline int hd_gemm_direct(const hd_gemm *gemm)
+{
+    return gemm->halves == 1 && gemm->kernel_src == gemm->src_dtype && gemm->kernel_dst == gemm->dst_dtype;
+}
+/* `rows` rows of `dtype`, as the kernel wants them. */
+void hd_gemm_convert_rows(const hd_gemm *gemm, void *dst, const void *src, heddle_dtype dtype, int64_t rows);
 /* HEDDLE_OK, or the sentence about what of the layer oneDNN failed to do. */
 heddle_status hd_gemm_check(dnnl_status_t status, const hd_gemm *gemm, const char *what);
 /* oneDNN's choice for `rows` rows, into kernel->descriptor. */

@@ -1,7 +1,9 @@
 /* Kernels, seats and packed weights of a linear layer, and the check that its rows are independent. */
 #include "kernels/cpu/gemm/internal.h"
+#include "kernels/small_float.h"
 #include "runtime/base/base.h"
 
+#include <math.h>
 #include <string.h>
 
 static size_t scratchpad_bytes(const hd_gemm_kernel_slot *kernel)
@@ -58,7 +60,7 @@ static heddle_status pack_weight(hd_gemm *gemm, const float *weight, dnnl_format
     dnnl_primitive_t reorder = NULL;
     const dnnl_memory_desc_t *packed = hd_gemm_part(&gemm->kernel[HD_GEMM_SMALL], dnnl_query_weights_md, 0);
     const dnnl_memory_desc_t *bias = hd_gemm_part(&gemm->kernel[HD_GEMM_SMALL], dnnl_query_weights_md, 1);
-    const dnnl_dims_t dims = {gemm->k, gemm->n};
+    const dnnl_dims_t dims = {hd_gemm_kernel_k(gemm), gemm->n};
     gemm->weight_bytes = dnnl_memory_desc_get_size(packed);
     HD_TRY(hd_gemm_check(dnnl_memory_create(&gemm->bias, bias, gemm->engine, gemm->bias_data), gemm, "bias"));
     HD_TRY(hd_gemm_check(dnnl_memory_desc_init_by_tag(&plain, 2, dims, dnnl_f32, order), gemm, "weights"));
@@ -85,7 +87,7 @@ out:
 static heddle_status check_rows(int *independent, hd_gemm *gemm, int which, const float *row, void *wanted)
 {
     heddle_status st = HEDDLE_OK;
-    size_t src_bytes = (size_t)gemm->k * heddle_dtype_bytes(gemm->kernel_src);
+    size_t src_bytes = (size_t)hd_gemm_kernel_k(gemm) * heddle_dtype_bytes(gemm->kernel_src);
     size_t dst_bytes = (size_t)gemm->n * heddle_dtype_bytes(gemm->kernel_dst);
     size_t rows = (size_t)gemm->kernel[which].rows;
     char *src = NULL;
@@ -93,7 +95,7 @@ static heddle_status check_rows(int *independent, hd_gemm *gemm, int which, cons
     HD_TRY(hd_alloc_aligned((void **)&src, HD_GEMM_ALIGNMENT, rows * src_bytes, "rows to check a linear layer with"));
     HD_TRY(hd_alloc_aligned((void **)&dst, HD_GEMM_ALIGNMENT, rows * dst_bytes, "rows to check a linear layer with"));
     for (size_t r = 0; r < rows; r++) {
-        gemm->kernels->convert(src + r * src_bytes, gemm->kernel_src, row, HEDDLE_F32, gemm->k);
+        hd_gemm_convert_rows(gemm, src + r * src_bytes, row, HEDDLE_F32, 1);
     }
     HD_TRY(hd_gemm_run_block(gemm, &gemm->seat[0], which, dst, src));
     if (which == HD_GEMM_SMALL) {
@@ -113,7 +115,7 @@ out:
 static heddle_status make_large(hd_gemm *gemm)
 {
     heddle_status st = HEDDLE_OK;
-    if (gemm->kernel_src != gemm->src_dtype || gemm->kernel_dst != gemm->dst_dtype) {
+    if (!hd_gemm_direct(gemm)) {
         return HEDDLE_OK; /* every row is converted, block by block */
     }
     HD_TRY(make_kernel(gemm, HD_GEMM_LARGE, HD_GEMM_LARGE_ROWS));
@@ -158,14 +160,44 @@ out:
     return st;
 }
 
+/* The leading BF16 number of each weight, and behind all of them what is left. [k][n] where transposed, else [n][k]. */
+static heddle_status cut_weight(float **out, const hd_gemm *gemm, const float *weight, int transposed)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t line = transposed ? gemm->k * gemm->n : gemm->k, lines = transposed ? 1 : gemm->n;
+    HD_TRY(hd_alloc((void **)out, (size_t)(lines * line), 2 * sizeof **out, "weights in two halves"));
+    for (int64_t i = 0; i < lines * line; i++) {
+        float *high = *out + i / line * 2 * line + i % line;
+        *high = hd_f32_from_bf16(hd_bf16_from_f32(weight[i]));
+        high[line] = isfinite(*high) ? weight[i] - *high : 0;
+    }
+out:
+    return st;
+}
+
+static int all_bf16(const hd_gemm *gemm, const float *weight)
+{
+    uint32_t below = 0;
+    for (int64_t i = 0; i < gemm->k * gemm->n; i++) {
+        below |= hd_f32_bits(weight[i]) & 0xffffu;
+    }
+    return below == 0;
+}
+
 static heddle_status pack(hd_gemm *gemm, const float *weight, const float *bias, dnnl_format_tag_t order)
 {
     static const int64_t candidate[] = {HD_GEMM_ROWS, 48, 16, 1};
     heddle_status st = HEDDLE_OK;
-    float *row = NULL;
+    float *row = NULL, *halves = NULL;
     void *wanted = NULL;
     int independent = 0;
     int entered = hd_gemm_enter();
+    gemm->halves = 1;
+    if (gemm->whole_weights && gemm->kernel_src == HEDDLE_BF16 && !all_bf16(gemm, weight)) {
+        HD_TRY(cut_weight(&halves, gemm, weight, order == dnnl_ab));
+        weight = halves;
+        gemm->halves = 2;
+    }
     HD_TRY(make_row(&row, gemm->k));
     HD_TRY(hd_alloc(&wanted, (size_t)gemm->n, sizeof(float), "a result to check a linear layer with"));
     memset(gemm->bias_data, 0, (size_t)gemm->n * sizeof(float));
@@ -182,8 +214,7 @@ static heddle_status pack(hd_gemm *gemm, const float *weight, const float *bias,
     }
 out:
     hd_gemm_leave(entered);
-    hd_free(row);
-    hd_free(wanted);
+    HD_FREE_ALL(row, wanted, halves);
     if (st != HEDDLE_OK) {
         hd_gemm_release_packed(gemm);
     }
