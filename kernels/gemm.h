@@ -24,8 +24,8 @@ heddle_status hd_gemm_create(hd_gemm **out, const hd_kernels *kernels, int64_t k
                              heddle_dtype dst_dtype, int seats);
 void hd_gemm_destroy(hd_gemm *gemm);
 
-/* Before packing: weights that are no BF16 numbers are not rounded to them where sources are multiplied as BF16, but
- * taken as a sum of two, each times the row: as right as by way of F32, at twice the work of rounded ones. */
+/* Before hd_gemm_pack: weights that are no BF16 numbers are not rounded to them where sources are multiplied as BF16,
+ * but each taken as a sum of two: nearly as right as by way of F32, at twice the work of rounded ones. */
 void hd_gemm_whole_weights(hd_gemm *gemm);
 
 /* Copies weight [n, k] and bias [n] (NULL: none) into the kernel's own order. Not while anybody runs it. */

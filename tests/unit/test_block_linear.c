@@ -1,66 +1,7 @@
 /* The LINEAR stage on whole fibres: against a naive fp64 model, and rows that do not know of other fibres. */
-#include "block_model.h"
+#include "block_model_linear.h"
 
-#include <heddle/linear_attention.h>
 #include <heddle/train/tape.h>
-
-static double decay_of(const model *m, int64_t head)
-{
-    double slopes[64];
-    if (m->options.decay > 0) {
-        return m->options.decay;
-    }
-    HD_OK(heddle_linear_attention_slopes(slopes, m->options.heads));
-    return slopes[head];
-}
-
-/* One head's result of query i of a fibre, whose rows are `stride` apart; q is scaled here. */
-static void linear_row(double *out, const model *m, const double *fibre, int64_t i, int64_t stride, int64_t h)
-{
-    int64_t d = m->d;
-    double decay = decay_of(m, h), inverse;
-    memset(out, 0, (size_t)d * sizeof *out);
-    for (int64_t j = 0; j < (m->options.causal ? i + 1 : m->t); j++) {
-        const double *q = fibre + i * stride, *k = fibre + j * stride + m->c;
-        double weight = 0;
-        for (int64_t e = 0; e < d; e++) {
-            weight += q[e] * k[e] / sqrt((double)d);
-        }
-        weight *= pow(decay, (double)(i > j ? i - j : j - i));
-        for (int64_t e = 0; e < d; e++) {
-            out[e] += weight * k[m->c + e];
-        }
-    }
-    inverse = rms_of(out, d);
-    for (int64_t e = 0; e < d; e++) {
-        out[e] *= inverse;
-    }
-}
-
-static void stage_linear(const model *m, const model_values *v, double *y)
-{
-    int64_t c = m->c, wide = 3 * c;
-    double *qkv = must_alloc(m->rows * wide, sizeof *qkv), *raw = must_alloc(wide, sizeof *raw);
-    double *row = must_alloc(c, sizeof *row);
-    for (int64_t r = 0; r < m->rows; r++) {
-        modulated(row, m, v, v->x + r * c, r / m->sample_rows, 0);
-        line(raw, row, v->param[0], v->param[1], c, wide);
-        memcpy(qkv + r * wide, raw, (size_t)wide * sizeof *qkv);
-        for (int64_t h = 0; h < 2 * m->options.heads; h++) {
-            head_of(qkv + r * wide + h * m->d, m, raw + h * m->d, NULL, r / m->inner % m->t);
-        }
-    }
-    for (int64_t r = 0; r < m->rows; r++) {
-        int64_t i = r / m->inner % m->t, first = r - i * m->inner;
-        for (int64_t h = 0; h < m->options.heads; h++) {
-            linear_row(row + h * m->d, m, qkv + first * wide + h * m->d, i, m->inner * wide, h);
-        }
-        out_of(m, v, y, row, v->param[2], v->param[3], c, r, 2);
-    }
-    free(qkv);
-    free(raw);
-    free(row);
-}
 
 static heddle_block_options linear_options(heddle_dtype dtype, const int64_t extent[4], int flags)
 {
@@ -75,7 +16,7 @@ static heddle_block_options linear_options(heddle_dtype dtype, const int64_t ext
 
 HD_CASE(follows_the_model)
 {
-    static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 300, 32}};
+    static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 270, 32}};
     for (int flags = 0; flags < 64; flags++) {
         problem p;
         heddle_dtype dtype = dtypes[flags >> 5 & 1];
@@ -85,25 +26,15 @@ HD_CASE(follows_the_model)
         }
         open_problem(&p, &options);
         heddle_box whole = whole_box(&options.shape);
-        double *wanted = must_alloc(p.elems, sizeof *wanted), worst = 0, squares = 0;
-        model_values v;
-        model m = model_of(&p, &v);
-        stage_linear(&m, &v, wanted);
-        model_free(&m, &v);
+        linear_judge judge = judge_open(&p, NULL);
         void *x = stored(p.x, p.elems, dtype);
         HD_OK(forward_on(p.block, x, &whole, &p.conditioning));
-        for (int64_t i = 0; i < p.elems; i++) {
-            double off = fabs(value_at(x, dtype, i) - wanted[i]) / (1 + fabs(wanted[i]));
-            worst = off > worst || isnan(off) ? off : worst;
-            squares += off * off;
+        double worst = judge_worst(&judge, 0, x, dtype);
+        if (!(worst <= 1)) {
+            fail_msg("flags %d: %g times what roundings may do", flags, worst);
         }
-        /* Where a row's product with its state is near zero, the norm makes a rounding of bf16 as large as the row. */
-        double typical = sqrt(squares / (double)p.elems);
-        if (!(worst < (dtype == HEDDLE_BF16 ? 0.5 : 3e-5) && typical < (dtype == HEDDLE_BF16 ? 0.01 : 1e-6))) {
-            fail_msg("flags %d: off by %g, by %g on average", flags, worst, typical);
-        }
+        judge_close(&judge);
         free(x);
-        free(wanted);
         close_problem(&p);
     }
 }
@@ -116,7 +47,7 @@ static double loss_of(const problem *p, const double *x, const double *weight)
     model m = model_of(p, &v);
     double *y = must_alloc(p->elems, sizeof *y), loss = 0;
     memcpy(v.x, x, (size_t)p->elems * sizeof *x);
-    stage_linear(&m, &v, y);
+    stage_linear(&m, &v, y, NULL, NULL, (roundings){.stored = 0});
     for (int64_t i = 0; i < p->elems; i++) {
         loss += weight[i] * y[i];
     }
@@ -210,6 +141,64 @@ HD_CASE(gradients_are_slopes_of_the_model)
         free(y);
         free(dx);
         free(weight);
+        close_problem(&p);
+    }
+}
+
+/* Every element of every gradient, f32 and bf16. */
+HD_CASE(gradients_follow_the_model)
+{
+    static const int64_t extents[][4] = {{2, 5, 3, 24}, {1, 150, 2, 16}, {2, 1, 4, 12}, {1, 3, 270, 8}};
+    for (int flags = 0; flags < 64; flags++) {
+        problem p;
+        heddle_dtype dtype = dtypes[flags >> 5 & 1];
+        heddle_block_options options = linear_options(dtype, extents[flags % 4], flags >> 1);
+        if (!hd_goes("gradients of linear %d", flags)) {
+            continue;
+        }
+        open_problem(&p, &options);
+        heddle_box whole = whole_box(&options.shape);
+        heddle_tape *tape = NULL;
+        float *dy = must_alloc(p.elems, sizeof *dy);
+        double *wanted_dy = must_alloc(p.elems, sizeof *wanted_dy);
+        float *vector = must_alloc(extents[flags % 4][0] * 6 * p.c, sizeof *vector);
+        heddle_conditioning_gradient into = {.vector = options.modulate ? vector : NULL};
+        for (int64_t i = 0; i < p.elems; i++) {
+            dy[i] = symmetric();
+        }
+        rounded(dy, p.elems, dtype);
+        for (int64_t i = 0; i < p.elems; i++) {
+            wanted_dy[i] = (double)dy[i];
+        }
+        linear_judge judge = judge_open(&p, wanted_dy);
+        void *x = stored(p.x, p.elems, dtype), *dx = stored(dy, p.elems, dtype);
+        HD_OK(heddle_tape_create(&tape, p.block, NULL));
+        HD_OK(forward_tape_on(p.block, x, &whole, &p.conditioning, tape));
+        HD_OK(backward_on(p.block, dx, &p.conditioning, &into, tape));
+        int nparams = heddle_block_nparams(p.block);
+        for (int a = 0; a < nparams + 2 + options.modulate; a++) {
+            heddle_param gradient = {.struct_bytes = sizeof gradient, .name = "vector", .data = vector};
+            if (a > 0 && a <= nparams) {
+                HD_OK(heddle_block_gradient(&gradient, p.block, a - 1));
+            }
+            double worst = a == 0             ? judge_worst(&judge, a, x, dtype)
+                           : a == nparams + 1 ? judge_worst(&judge, a, dx, dtype)
+                                              : judge_worst(&judge, a, gradient.data, HEDDLE_F32);
+            if (!(worst <= 1)) {
+                fail_msg("flags %d: %s: %g times what roundings may do", flags,
+                         a == 0             ? "y"
+                         : a == nparams + 1 ? "dx"
+                                            : gradient.name,
+                         worst);
+            }
+        }
+        judge_close(&judge);
+        heddle_tape_destroy(tape);
+        free(dy);
+        free(wanted_dy);
+        free(vector);
+        free(x);
+        free(dx);
         close_problem(&p);
     }
 }

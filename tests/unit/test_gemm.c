@@ -12,9 +12,10 @@
 enum { MOST_ROWS = 700 };
 
 static void check_values(const void *out, heddle_dtype out_dtype, const void *x, heddle_dtype dtype,
-                         const float *weight, const float *bias, int64_t k, int64_t n)
+                         const float *weight, const float *bias, int64_t k, int64_t n, int whole)
 {
-    double tolerance = out_dtype == HEDDLE_BF16 ? 0x1p-7 : dtype == HEDDLE_BF16 ? 0x1p-8 : 1e-6;
+    double of_weights = whole ? 0x1p-18 : 0x1p-8; /* of two halves */
+    double tolerance = out_dtype == HEDDLE_BF16 ? 0x1p-7 : dtype == HEDDLE_BF16 ? of_weights : 1e-6;
     for (int i = 0; i < 200; i++) {
         int64_t row = below(MOST_ROWS);
         int64_t column = between(0, n - 1);
@@ -34,7 +35,10 @@ static const hd_kernels *kernels(void)
     return widest;
 }
 
-static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype out_dtype)
+/* With hd_gemm_whole_weights; BF16_WEIGHTS: they are whole as they are. */
+enum { ROUNDED, WHOLE, BF16_WEIGHTS };
+
+static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype out_dtype, int weights)
 {
     hd_gemm *gemm = NULL;
     size_t in_bytes = (size_t)k * heddle_dtype_bytes(dtype);
@@ -44,11 +48,17 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
     float *bias = filled(n, HEDDLE_F32, 1);
     char *whole = malloc(MOST_ROWS * out_bytes);
     char *part = malloc(MOST_ROWS * out_bytes);
+    for (int64_t i = 0; i < n * k && weights == BF16_WEIGHTS; i++) {
+        weight[i] = hd_f32_from_bf16(hd_bf16_from_f32(weight[i]));
+    }
     HD_OK(hd_gemm_create(&gemm, kernels(), k, n, dtype, out_dtype, 2));
+    if (weights != ROUNDED) {
+        hd_gemm_whole_weights(gemm);
+    }
     HD_OK(hd_gemm_pack(gemm, weight, bias));
     int entered = hd_gemm_enter();
     HD_OK(hd_gemm_run(gemm, 0, whole, x, MOST_ROWS));
-    check_values(whole, out_dtype, x, dtype, weight, bias, k, n);
+    check_values(whole, out_dtype, x, dtype, weight, bias, k, n, weights != ROUNDED);
     for (int i = 0; i < 12; i++) {
         size_t first = drawn_bits() % MOST_ROWS;
         size_t rows = i % 3 == 0 ? 1 : 1 + drawn_bits() % (MOST_ROWS - first);
@@ -76,8 +86,9 @@ static void check_layers(void)
     static const int64_t size[][2] = {{144, 432}, {144, 144}, {580, 144}, {1152, 1152}, {384, 384},
                                       {16, 1152}, {1, 1},     {37, 41},   {72, 1000}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
-        check_layer(size[i][0], size[i][1], HEDDLE_F32, HEDDLE_F32);
-        check_layer(size[i][0], size[i][1], HEDDLE_BF16, i & 1 ? HEDDLE_F32 : HEDDLE_BF16);
+        check_layer(size[i][0], size[i][1], HEDDLE_F32, HEDDLE_F32, ROUNDED);
+        check_layer(size[i][0], size[i][1], HEDDLE_BF16, i & 1 ? HEDDLE_F32 : HEDDLE_BF16, ROUNDED);
+        check_layer(size[i][0], size[i][1], HEDDLE_BF16, HEDDLE_F32, i & 1 ? BF16_WEIGHTS : WHOLE);
     }
 }
 
@@ -112,6 +123,26 @@ HD_CASE(rows_are_independent_with_avx2)
 HD_CASE(rows_are_independent_with_sse41)
 {
     rows_are_independent_with("SSE41");
+}
+
+/* Twice the work only where there is something to gain. */
+HD_CASE(bf16_weights_are_packed_once)
+{
+    static const float weight[] = {0.5f, 3, -1, 0x1p-9f};
+    int64_t bytes[3];
+    for (int i = 0; i < 3; i++) {
+        const float wider[] = {weight[0], weight[1], weight[2], weight[3] * (i == 2 ? 1.001f : 1)};
+        hd_gemm *gemm = NULL;
+        HD_OK(hd_gemm_create(&gemm, kernels(), 2, 2, HEDDLE_BF16, HEDDLE_F32, 1));
+        if (i > 0) {
+            hd_gemm_whole_weights(gemm);
+        }
+        HD_OK(hd_gemm_pack(gemm, wider, NULL));
+        bytes[i] = hd_gemm_bytes(gemm);
+        assert_true(i < 2 || (bytes[i] > bytes[0]) == hd_gemm_narrow(gemm));
+        hd_gemm_destroy(gemm);
+    }
+    assert_int_equal(bytes[1], bytes[0]);
 }
 
 HD_CASE(weights_may_change)

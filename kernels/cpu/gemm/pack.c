@@ -160,16 +160,16 @@ out:
     return st;
 }
 
-/* The leading BF16 number of each weight, and behind all of them what is left. [k][n] where transposed, else [n][k]. */
-static heddle_status cut_weight(float **out, const hd_gemm *gemm, const float *weight, int transposed)
+/* [n][2][k]: the BF16 numbers nearest to a row of weights, then what is left of each. */
+static heddle_status cut_weight(float **out, const hd_gemm *gemm, const float *weight)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t line = transposed ? gemm->k * gemm->n : gemm->k, lines = transposed ? 1 : gemm->n;
-    HD_TRY(hd_alloc((void **)out, (size_t)(lines * line), 2 * sizeof **out, "weights in two halves"));
-    for (int64_t i = 0; i < lines * line; i++) {
-        float *high = *out + i / line * 2 * line + i % line;
-        *high = hd_f32_from_bf16(hd_bf16_from_f32(weight[i]));
-        high[line] = isfinite(*high) ? weight[i] - *high : 0;
+    int64_t k = gemm->k;
+    HD_TRY(hd_alloc((void **)out, (size_t)(gemm->n * k), 2 * sizeof **out, "weights in two halves"));
+    for (int64_t i = 0; i < gemm->n * k; i++) {
+        float *nearest = *out + i / k * 2 * k + i % k;
+        *nearest = hd_f32_from_bf16(hd_bf16_from_f32(weight[i]));
+        nearest[k] = isfinite(*nearest) ? weight[i] - *nearest : 0;
     }
 out:
     return st;
@@ -193,8 +193,8 @@ static heddle_status pack(hd_gemm *gemm, const float *weight, const float *bias,
     int independent = 0;
     int entered = hd_gemm_enter();
     gemm->halves = 1;
-    if (gemm->whole_weights && gemm->kernel_src == HEDDLE_BF16 && !all_bf16(gemm, weight)) {
-        HD_TRY(cut_weight(&halves, gemm, weight, order == dnnl_ab));
+    if (gemm->whole_weights && order == dnnl_ba && gemm->kernel_src == HEDDLE_BF16 && !all_bf16(gemm, weight)) {
+        HD_TRY(cut_weight(&halves, gemm, weight));
         weight = halves;
         gemm->halves = 2;
     }
