@@ -96,7 +96,11 @@ void hd_nap(int turn);
  * descriptors run out. Keeps close-on-exec. */
 int hd_fd_aside(int fd);
 
-/* The only reader of the environment; NULL when unset. */
+/* From the kernel, for what nobody must guess; `bytes` at most 256. -1: errno. */
+int hd_random_bytes(void *out, size_t bytes);
+
+/* The only reader of the environment; NULL when unset, and in a program that runs with more rights than who started it
+ * (set-user-ID, file capabilities): the environment is that person's. */
 const char *hd_env(const char *name);
 
 #endif

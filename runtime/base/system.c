@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,9 +27,14 @@ void hd_nap(int turn)
     }
 }
 
+int hd_random_bytes(void *out, size_t bytes)
+{
+    return getrandom(out, bytes, 0) == (ssize_t)bytes ? 0 : -1;
+}
+
 const char *hd_env(const char *name)
 {
-    return getenv(name);
+    return secure_getenv(name);
 }
 
 int hd_fd_aside(int fd)

@@ -5,17 +5,14 @@
 #include "runtime/comm/ground/launcher.h"
 
 #include <heddle/comm.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NOBODY = 65534, MOST = 4 };
+enum { MOST = 4 };
 
 static const char *const variables[] = {"HEDDLE_RANK",
                                         "HEDDLE_SIZE",
@@ -289,74 +286,6 @@ HD_CASE(opening_can_be_interrupted)
             if (o->status != (i == process ? HEDDLE_ERR_INTERRUPTED : HEDDLE_ERR_PEER) || o->seconds > 30 ||
                 strstr(o->sentence, says) == NULL) {
                 fail_msg("rank %d: %s after %.1f s: %s", 1 - i, heddle_status_name(o->status), o->seconds, o->sentence);
-            }
-        }
-    }
-}
-
-/* Another user sits on the name under which the ranks meet: lets everybody in, or nobody. */
-static pid_t start_squatter(const char *key, int backlog, int ready)
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        hd_launch l;
-        char words[128];
-        snprintf(words, sizeof words, "HEDDLE_RANK=0 HEDDLE_SIZE=2 HEDDLE_KEY=%s", key);
-        environment(words);
-        if (hd_launch_read(&l) != HEDDLE_OK) {
-            _exit(1);
-        }
-        int length =
-            snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "heddle.%u.%s.0", (unsigned)getuid(), l.key);
-        socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-        if (setresuid(NOBODY, NOBODY, NOBODY) != 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 ||
-            listen(fd, backlog) != 0) {
-            _exit(1);
-        }
-        for (int i = 0; backlog == 0 && i < 2; i++) { /* fills its own queue */
-            int visitor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
-            connect(visitor, (struct sockaddr *)&address, bytes);
-        }
-        if (write(ready, "", 1) != 1) {
-            _exit(1);
-        }
-        for (;;) {
-            pause();
-        }
-    }
-    return pid;
-}
-
-HD_CASE(another_user_on_the_name)
-{
-    if (getuid() != 0) {
-        hd_skip("root", "only root can act as another user");
-    }
-    for (int full = 0; full < 2; full++) {
-        char key[64];
-        char words[128];
-        char byte;
-        pid_t pid[2];
-        int ready[2];
-        snprintf(key, sizeof key, "squat.%d.%d", (int)getpid(), full);
-        forget();
-        assert_int_equal(pipe(ready), 0);
-        pid_t squatter = start_squatter(key, full ? 0 : 100, ready[1]);
-        assert_int_equal(read(ready[0], &byte, 1), 1);
-        for (int r = 0; r < 2; r++) {
-            snprintf(words, sizeof words, "HEDDLE_RANK=%d HEDDLE_SIZE=2 HEDDLE_KEY=%s", r, key);
-            pid[r] = start_rank(r, words, 500);
-        }
-        wait_for(pid, 2);
-        kill(squatter, SIGKILL);
-        waitpid(squatter, NULL, 0);
-        for (int r = 0; r < 2; r++) {
-            const char *wanted = full ? "lets nobody in" : "user 65534";
-            if (outcomes[r].status != HEDDLE_ERR_TIMEOUT || outcomes[r].seconds > 3 ||
-                strstr(outcomes[r].sentence, wanted) == NULL) {
-                fail_msg("full %d, rank %d after %.1f s: %s", full, r, outcomes[r].seconds, outcomes[r].sentence);
             }
         }
     }

@@ -121,7 +121,7 @@ typedef struct hd_interrupt {
 } hd_interrupt;
 
 typedef struct hd_join {
-    const char *key; /* the same on all members, of nobody else on this host; shorter than HD_KEY_BYTES */
+    const char *key; /* the same on all members, of nobody else on this host */
     int n;
     int me;
     const int *ranks;        /* names of the members in sentences; NULL: their index */

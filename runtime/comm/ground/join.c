@@ -75,11 +75,16 @@ heddle_status hd_meeting_crowded(const hd_meeting *m, int came)
 
 /* --- the others ------------------------------------------------------------------------------------------------ */
 
-int hd_meeting_held(hd_meeting *m, int fd)
+int hd_meeting_held(hd_meeting *m, int fd, const struct sockaddr_un *address, socklen_t bytes)
 {
     struct ucred who;
+    uid_t owner;
+    m->holder_is_stranger = 0;
     if (fd < 0 || !hd_peer_of(fd, &who)) {
-        if (m->holder[0] == 0) {
+        if (m->holder[0] == 0 && hd_meeting_owner(address, bytes, &owner)) {
+            snprintf(m->holder, sizeof m->holder, "a process of user %u%s, that lets nobody in (its queue is full)",
+                     (unsigned)owner, owner == getuid() ? "" : ", who is another user");
+        } else if (m->holder[0] == 0) {
             snprintf(m->holder, sizeof m->holder, "a process that lets nobody in (its queue is full)");
         }
         return 0;
@@ -96,7 +101,7 @@ static heddle_status stand_by_name(hd_meeting *m)
 {
     struct sockaddr_un address;
     struct ucred who;
-    socklen_t bytes = hd_meeting_address(&address, m->join->key, m->join->me);
+    socklen_t bytes = hd_meeting_address(&address, &m->secret, m->join->me);
     m->listener = hd_meeting_listen(&address, bytes);
     if (m->listener >= 0 || errno != EADDRINUSE) {
         return m->listener >= 0 ? HEDDLE_OK : hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
@@ -128,14 +133,14 @@ static heddle_status connect_there(hd_meeting *m, int *out)
 {
     heddle_status st = HEDDLE_OK;
     struct sockaddr_un address;
-    socklen_t bytes = hd_meeting_address(&address, m->join->key, 0);
+    socklen_t bytes = hd_meeting_address(&address, &m->secret, 0);
     for (int turn = 0;; turn++) {
         int fd = hd_meeting_connect(&address, bytes);
         int error = fd < 0 ? errno : 0;
         if (error == ECONNREFUSED) {
             m->holder[0] = 0;
         } else if (error == 0 || error == EAGAIN) {
-            if (hd_meeting_held(m, fd)) {
+            if (hd_meeting_held(m, fd, &address, bytes)) {
                 *out = fd;
                 return HEDDLE_OK;
             }
@@ -178,17 +183,55 @@ static heddle_status take(hd_meeting *m, const hd_batch *b, const int *fds, int 
     return HEDDLE_OK;
 }
 
+/* Member 0 shows first that it knows the key: this one's memory goes to nobody else. */
+static heddle_status greet(hd_meeting *m, int fd, hd_handshake *shake, int *again)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_answer a;
+    char what[224];
+    *again = 1;
+    if (hd_handshake_begin(shake, m->join->me, 0) != 0) {
+        return hd_fail(HEDDLE_ERR_TRANSPORT, "no random bytes: %s", strerror(errno));
+    }
+    if (send(fd, &shake->knock, sizeof shake->knock, MSG_NOSIGNAL) != (ssize_t)sizeof shake->knock) {
+        return HEDDLE_OK;
+    }
+    snprintf(what, sizeof what, "%s, which has the name that the ranks of this key meet under, did not answer",
+             m->holder);
+    HD_TRY(hd_meeting_readable(m, fd, what));
+    if (recv(fd, &a, sizeof a, MSG_DONTWAIT) != (ssize_t)sizeof a) {
+        return HEDDLE_OK;
+    }
+    memcpy(shake->nonce, a.nonce, sizeof shake->nonce);
+    m->holder_is_stranger = !hd_proves(a.proof, &m->secret, shake, HD_CALLEE);
+    *again = m->holder_is_stranger;
+    if (m->holder_is_stranger) {
+        hd_add_text(m->holder, sizeof m->holder, ", which does not know the key");
+    }
+out:
+    return st;
+}
+
+static void introduce(const hd_meeting *m, int fd, const hd_handshake *shake, int *again)
+{
+    int own[2] = {m->group->arena_fd, m->group->life[m->join->me].fd};
+    hd_hello h = {.control_bytes = sizeof(hd_control),
+                  .n = m->join->n,
+                  .index = m->join->me,
+                  .pid = m->group->pid[m->join->me],
+                  .has_life = own[1] >= 0};
+    hd_prove(h.proof, &m->secret, shake, HD_CALLER);
+    *again = hd_send_fds(fd, &h, sizeof h, own, 1 + h.has_life) != (ssize_t)sizeof h;
+}
+
 heddle_status hd_meeting_visit(hd_meeting *m, int fd, int *again)
 {
     heddle_status st = HEDDLE_OK;
-    hd_hello h = {.magic = HD_JOIN_MAGIC,
-                  .control_bytes = sizeof(hd_control),
-                  .n = m->join->n,
-                  .index = m->join->me,
-                  .pid = m->group->pid[m->join->me]};
-    int own[2] = {m->group->arena_fd, m->group->life[m->join->me].fd};
-    h.has_life = own[1] >= 0;
-    *again = hd_send_fds(fd, &h, sizeof h, own, 1 + h.has_life) != (ssize_t)sizeof h;
+    hd_handshake shake;
+    HD_TRY(greet(m, fd, &shake, again));
+    if (!*again) {
+        introduce(m, fd, &shake, again);
+    }
     for (int known = 0; known < m->join->n && !*again;) {
         hd_batch b;
         int fds[HD_MEETING_FDS];
@@ -237,7 +280,11 @@ static heddle_status meet_as_other(hd_meeting *m)
         close(fd);
         fd = -1;
         if (again) {
-            HD_TRY(hd_meeting_waits(m, "the rank that the others meet at kept hanging up"));
+            char what[224] = "the rank that the others meet at kept hanging up";
+            if (m->holder_is_stranger) {
+                say_absence(what, sizeof what, m);
+            }
+            HD_TRY(hd_meeting_waits(m, what));
             usleep(1000);
         }
     }
@@ -286,6 +333,7 @@ static heddle_status meeting_open(hd_meeting *m)
     heddle_status st = HEDDLE_OK;
     const hd_join *join = m->join;
     m->listener = -1;
+    hd_secret_of(&m->secret, join->key, strlen(join->key));
     HD_TRY(descriptors(&m->arena_fd, join->n));
     HD_TRY(descriptors(&m->socket, join->n));
     HD_TRY(hd_group_new(&m->group, join->n, join->me, join->ranks));

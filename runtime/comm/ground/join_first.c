@@ -1,5 +1,6 @@
 /* The meeting of a host's ranks as member 0 sees it: it listens, admits everybody, and tells everybody about everybody.
  */
+#include "runtime/comm/ground/door.h"
 #include "runtime/comm/ground/join_meeting.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFLICT_MS = 1000 };
+enum { CONFLICT_MS = 1000, LAST_LOOK_MS = 50 };
 
 /* Somebody has the name: a process that says it is rank 0 as well is told so by the one that listens; an earlier
  * meeting of the same key ends soon; anybody else is waited for until the deadline. */
@@ -21,12 +22,11 @@ static heddle_status wait_for_name(hd_meeting *m, const struct sockaddr_un *addr
     char what[224];
     int again = 1;
     int fd = hd_meeting_connect(address, bytes);
-    int ours = hd_meeting_held(m, fd);
-    snprintf(what, sizeof what, "the name that the ranks of this key meet under was held by %s and not given up",
-             m->holder);
-    if (ours) {
+    if (hd_meeting_held(m, fd, address, bytes)) {
         HD_TRY(hd_meeting_visit(m, fd, &again));
     }
+    snprintf(what, sizeof what, "the name that the ranks of this key meet under was held by %s and not given up",
+             m->holder);
     HD_TRY(hd_meeting_waits(m, what));
     usleep(1000 * HD_JOIN_STEP_MS / 4);
 out:
@@ -40,11 +40,10 @@ static heddle_status listen_here(hd_meeting *m)
 {
     heddle_status st = HEDDLE_OK;
     struct sockaddr_un address;
-    socklen_t bytes = hd_meeting_address(&address, m->join->key, 0);
+    socklen_t bytes = hd_meeting_address(&address, &m->secret, 0);
     while ((m->listener = hd_meeting_listen(&address, bytes)) < 0) {
         if (errno != EADDRINUSE) {
-            return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket under the key '%s': %s", m->join->key,
-                           strerror(errno));
+            return hd_fail(HEDDLE_ERR_TRANSPORT, "no Unix socket: %s", strerror(errno));
         }
         HD_TRY(wait_for_name(m, &address, bytes));
     }
@@ -77,92 +76,92 @@ static void note_conflict(hd_meeting *m, const hd_hello *h)
     }
 }
 
-/* A visitor that is not one of ours (another user, another version) is turned away without harm. */
-static heddle_status admit(hd_meeting *m, int fd, int *came)
+/* hd_door's: it has had the answer, and says who it is. Who does not know the key, or is of another version, is sent away
+ * without harm. */
+static heddle_status admit(void *ctx, hd_visitor *v, int *is_over)
 {
+    hd_meeting *m = ctx;
     hd_hello h;
     int fds[HD_MEETING_FDS];
     int nfds = 0;
-    struct ucred who;
-    if (!hd_peer_of(fd, &who) || who.uid != getuid()) {
-        close(fd);
+    const ssize_t got = hd_receive_fds(v->fd, &h, sizeof h, fds, &nfds);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         return HEDDLE_OK;
     }
-    heddle_status st = hd_meeting_readable(m, fd, "a rank connected and then said nothing");
-    if (st != HEDDLE_OK) {
-        close(fd);
-        return st;
-    }
-    ssize_t got = hd_receive_fds(fd, &h, sizeof h, fds, &nfds);
+    *is_over = 1;
     if (nfds < 0) {
-        close(fd);
-        return hd_meeting_crowded(m, *came);
+        return hd_meeting_crowded(m, m->came);
     }
-    int good = got == (ssize_t)sizeof h && h.magic == HD_JOIN_MAGIC && h.control_bytes == sizeof(hd_control) &&
-               nfds == 1 + (h.has_life != 0);
+    int good = got == (ssize_t)sizeof h && hd_proves(h.proof, &m->secret, &v->shake, HD_CALLER) &&
+               h.control_bytes == sizeof(hd_control) && h.index == v->shake.knock.from && nfds == 1 + (h.has_life != 0);
     int fits = good && h.n == m->join->n && h.index > 0 && h.index < h.n && m->socket[h.index] < 0;
     if (!fits) {
         hd_close_fds(fds, nfds);
         if (good) {
             note_conflict(m, &h);
-            refuse(fd, HEDDLE_ERR_MISMATCH, m->conflict);
+            refuse(v->fd, HEDDLE_ERR_MISMATCH, m->conflict);
         }
-        close(fd);
         return HEDDLE_OK;
     }
-    m->socket[h.index] = fd;
+    m->socket[h.index] = v->fd;
+    v->fd = -1;
     m->arena_fd[h.index] = fds[0];
     m->group->life[h.index].fd = h.has_life ? fds[1] : -1;
     m->group->pid[h.index] = h.pid;
-    ++*came;
+    m->came++;
     return HEDDLE_OK;
 }
 
-/* The next visitor; *fd -1: there is none (any more). */
-static heddle_status next_visitor(hd_meeting *m, int *fd, int came)
+/* Who is missing, and who stands at the door instead. */
+static heddle_status look_at_time(hd_meeting *m, const hd_door *door)
 {
-    heddle_status st = HEDDLE_OK;
-    if (m->conflict_end_ns != 0) {
-        struct pollfd p = {.fd = m->listener, .events = POLLIN};
-        poll(&p, 1, HD_JOIN_STEP_MS);
-    } else if (came < m->join->n) {
-        int missing = 1;
-        while (m->socket[missing] >= 0) {
-            missing++;
-        }
-        char what[96];
-        snprintf(what, sizeof what, "%d of %d ranks came, rank %d did not", came, m->join->n,
-                 hd_meeting_name(m->join, missing));
-        HD_TRY(hd_meeting_readable(m, m->listener, what));
+    char what[160], who[64] = "";
+    int missing = 1;
+    pid_t silent = 0;
+    while (m->socket[missing] >= 0) {
+        missing++;
     }
-    *fd = hd_fd_aside(accept4(m->listener, NULL, NULL, SOCK_CLOEXEC));
-    if (*fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-        st = hd_meeting_crowded(m, came);
+    (void)hd_door_visitors(door, &silent);
+    if (silent != 0) {
+        snprintf(who, sizeof who, ", and process %d connected and did not say who it is,", (int)silent);
     }
-out:
-    return st;
+    snprintf(what, sizeof what, "%d of %d ranks came, rank %d did not%s", m->came, m->join->n,
+             hd_meeting_name(m->join, missing), who);
+    return hd_meeting_waits(m, what);
 }
 
+/* Until all have come; then those that are at the door already get a moment, because one may be one too many. */
 static heddle_status gather(hd_meeting *m)
 {
     heddle_status st = HEDDLE_OK;
-    int came = 1;
-    for (int fd = -1;;) {
-        HD_TRY(next_visitor(m, &fd, came));
-        if (fd >= 0) {
-            HD_TRY(admit(m, fd, &came));
-        } else if (came == m->join->n) {
-            break; /* nobody waits who is one too many */
+    hd_door door = {.listener = m->listener, .secret = &m->secret, .me = 0, .is_of_host = 1, .enter = admit, .ctx = m};
+    int64_t end_ns = 0; /* of that moment, or of the one for those who are to hear of a conflict */
+    m->came = 1;
+    hd_door_open(&door);
+    for (;;) {
+        const int all_came = m->came == m->join->n;
+        HD_TRY(hd_door_turn(&door, all_came && end_ns == 0 ? 0 : HD_JOIN_STEP_MS));
+        if (door.error != 0) {
+            HD_TRY(hd_meeting_crowded(m, m->came));
         }
-        int64_t now_ns = hd_now_ns();
-        if (m->conflict_end_ns != 0 && (now_ns > m->conflict_end_ns || now_ns > m->join->deadline_ns)) {
+        const int64_t now_ns = hd_now_ns();
+        if (m->conflict_end_ns != 0) {
+            end_ns = m->conflict_end_ns < m->join->deadline_ns ? m->conflict_end_ns : m->join->deadline_ns;
+        } else if (all_came && hd_door_visitors(&door, NULL) == 0) {
+            break;
+        } else if (all_came && end_ns == 0) {
+            end_ns = now_ns + (int64_t)LAST_LOOK_MS * 1000000;
+        }
+        if (end_ns != 0 && now_ns > end_ns) {
             break;
         }
+        HD_TRY(m->came < m->join->n && m->conflict_end_ns == 0 ? look_at_time(m, &door) : HEDDLE_OK);
     }
     if (m->conflict_end_ns != 0) {
         st = hd_fail(HEDDLE_ERR_MISMATCH, "%s", m->conflict);
     }
 out:
+    hd_door_close(&door);
     return st;
 }
 

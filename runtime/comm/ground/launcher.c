@@ -5,7 +5,7 @@
 #include "runtime/comm/ground/launcher.h"
 
 #include "runtime/base/base.h"
-#include "runtime/base/hash.h"
+#include "runtime/base/blake2s.h"
 
 #include <errno.h>
 #include <heddle/comm.h>
@@ -68,12 +68,13 @@ out:
 
 void hd_launch_key(char key[HD_KEY_BYTES], const char *const *parts, int nparts)
 {
-    uint64_t hash[2] = HD_HASH_START;
+    unsigned char hash[HD_BLAKE2S_BYTES] = {0};
     for (int i = 0; i < nparts; i++) {
-        hd_hash_mix(hash, parts[i], strlen(parts[i]) + 1);
+        hd_blake2s(hash, sizeof hash, hash, sizeof hash, parts[i], strlen(parts[i]));
     }
-    snprintf(key, HD_KEY_BYTES, "%.24s.%016llx%016llx", parts[0], (unsigned long long)hash[0],
-             (unsigned long long)hash[1]);
+    for (size_t i = 0; i < sizeof hash; i++) {
+        snprintf(key + 2 * i, 3, "%02x", hash[i]);
+    }
 }
 
 static void take_pair(hd_launch *out, const char *name, const pair *p)

@@ -4,7 +4,7 @@
 
 #include <heddle/status.h>
 
-enum { HD_KEY_BYTES = 64 };
+enum { HD_KEY_BYTES = 65 };
 
 typedef struct hd_launch {
     const char *name; /* "heddle", "torchrun", "srun", "mpirun"; NULL: no launcher */
@@ -21,8 +21,7 @@ typedef struct hd_launch {
 heddle_status hd_launch_read(hd_launch *out);
 /* HEDDLE_* and torchrun's alone: those that shared memory goes by. */
 heddle_status hd_launch_read_local(hd_launch *out);
-/* What ranks that share these texts meet under: readable in front, the whole text behind, so that long ones that begin
- * alike stay apart. */
+/* What ranks that share these texts meet under: a hash of them all, so that long ones that begin alike stay apart. */
 void hd_launch_key(char key[HD_KEY_BYTES], const char *const *parts, int nparts);
 
 #endif

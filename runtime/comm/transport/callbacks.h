@@ -8,6 +8,8 @@ typedef struct hd_introduction {
     uint64_t word[6]; /* host (2), random (2), options (2) */
 } hd_introduction;
 
+/* Of the running kernel and these namespaces (files of /proc), mixed into `hash`. 0: it cannot be told. */
+int hd_host_hash(uint64_t hash[2], const char *const *space, int nspaces);
 heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *options);
 /* HEDDLE_ERR_MISMATCH names the first rank and option that differ. */
 heddle_status hd_introductions_agree(const hd_introduction *all, int size);

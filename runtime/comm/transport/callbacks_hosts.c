@@ -7,45 +7,52 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What two processes must have in common to share memory: the running kernel, the user, and the namespaces of sockets,
- * process numbers and users. A process that cannot tell sits on a host of its own. */
-static void host_hash(uint64_t hash[2], const uint64_t random[2])
+int hd_host_hash(uint64_t hash[2], const char *const *space, int nspaces)
 {
-    static const char *const space[] = {"/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user"};
     char boot[64] = "";
-    uid_t user = getuid();
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot) : -1;
     if (fd >= 0) {
         close(fd);
     }
     if (got <= 0) {
-        hd_hash_mix(hash, random, 2 * sizeof *random);
-        return;
+        return 0;
     }
     hd_hash_mix(hash, boot, (size_t)got);
-    hd_hash_mix(hash, &user, sizeof user);
-    for (size_t i = 0; i < sizeof space / sizeof space[0]; i++) {
+    for (int i = 0; i < nspaces; i++) {
         struct stat st = {0};
         if (stat(space[i], &st) == 0) {
             hd_hash_mix(hash, &st.st_dev, sizeof st.st_dev);
             hd_hash_mix(hash, &st.st_ino, sizeof st.st_ino);
         }
     }
+    return 1;
+}
+
+/* What two processes must have in common to share memory: the running kernel, the user, and the namespaces of sockets,
+ * process numbers and users. A process that cannot tell sits on a host of its own. */
+static void memory_hash(uint64_t hash[2], const uint64_t random[2])
+{
+    static const char *const space[] = {"/proc/self/ns/net", "/proc/self/ns/pid", "/proc/self/ns/user"};
+    const uid_t user = getuid();
+    if (hd_host_hash(hash, space, sizeof space / sizeof space[0])) {
+        hd_hash_mix(hash, &user, sizeof user);
+    } else {
+        hd_hash_mix(hash, random, 2 * sizeof *random);
+    }
 }
 
 heddle_status hd_introduce(hd_introduction *mine, const heddle_comm_options *options)
 {
-    if (getrandom(&mine->word[2], 2 * sizeof mine->word[0], 0) != (ssize_t)(2 * sizeof mine->word[0])) {
+    if (hd_random_bytes(&mine->word[2], 2 * sizeof mine->word[0]) != 0) {
         return hd_fail(HEDDLE_ERR_IO, "no random bytes from the kernel: %s", strerror(errno));
     }
     const uint64_t start[2] = HD_HASH_START;
     memcpy(mine->word, start, sizeof start);
-    host_hash(&mine->word[0], &mine->word[2]);
+    memory_hash(&mine->word[0], &mine->word[2]);
     mine->word[4] = (uint64_t)(options->force_messages != 0);
     mine->word[5] = (uint64_t)options->pretend_hosts;
     return HEDDLE_OK;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -27,7 +26,7 @@ typedef struct watch {
 static heddle_status make_key(char *key)
 {
     unsigned char random[16];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
+    if (hd_random_bytes(random, sizeof random) != 0) {
         return hd_fail(HEDDLE_ERR_TRANSPORT, "no random bytes: %s", strerror(errno));
     }
     for (size_t i = 0; i < sizeof random; i++) {

@@ -16,7 +16,8 @@ typedef struct hd_tcp_address {
 
 /* Where a rank listens: what the others have to be told. */
 typedef struct hd_tcp_place {
-    uint8_t port[2]; /* high byte first; 0: nowhere */
+    uint64_t host[2]; /* equal on ranks of one running kernel and network namespace; 0: cannot be told */
+    uint8_t port[2];  /* high byte first; 0: nowhere */
     hd_tcp_address address[HD_TCP_ADDRESSES];
 } hd_tcp_place;
 
@@ -26,15 +27,18 @@ typedef struct hd_tcp hd_tcp;
 typedef struct hd_tcp_meeting {
     int rank, size;
     const hd_tcp_place *place; /* [size] */
-    uint64_t key[2];           /* random, the same on all ranks: who does not have it is nobody's rank */
+    uint64_t key[2]; /* random, the same on all ranks, told to nobody else: who does not know it is nobody's rank */
     int64_t deadline_ns;
     hd_interrupt interrupt;
 } hd_tcp_meeting;
 
 /* On all addresses of this host. The listener is the caller's to close. */
 heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place);
-/* Collective: every two ranks connect; strangers' connections are closed, and cost no time until there are 64 at once.
- * HEDDLE_ERR_TIMEOUT names the rank that was not reached, and where; HEDDLE_ERR_TRANSPORT: no files or memory left. */
+/* Collective: every two ranks connect, and show each other that they know the key without telling it (tcp_meet.c says
+ * what that promises, and what it does not). Addresses that this host has as well are called only for ranks of this
+ * host. Strangers' connections cost no time, however many; from 64 on those that have said nothing are closed, the
+ * oldest first. HEDDLE_ERR_TIMEOUT names the rank that was not reached, and where; HEDDLE_ERR_TRANSPORT: no files or
+ * memory left. */
 heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int listener);
 /* For heddle_comm_from_callbacks, with the hd_tcp as ctx, which its destroy frees. */
 heddle_transport hd_tcp_table(const hd_tcp *tcp);

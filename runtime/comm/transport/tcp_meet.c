@@ -1,7 +1,13 @@
 /* How ranks that know where the others listen come to have a connection for every two: each calls those below it, and
- * is called by those above. Whoever answers has to know the key, and to be the rank that was called: an address may be
- * of another machine here than there. */
+ * is called by those above. An address may be of another machine here than there, and anybody may listen or call. So
+ * both show that they know the key and are the rank that is meant, at the address that was called (proof.h): the key is
+ * told to nobody, and what one says is of no use to who passes it on. Letters behind it are neither signed nor
+ * encrypted, as those of MPI and NCCL: who can change packets on their way (root on a machine or a switch between) can
+ * read and change them. */
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
+#include "runtime/comm/ground/door.h"
+#include "runtime/comm/transport/callbacks.h"
 #include "runtime/comm/transport/tcp_post.h"
 
 #include <arpa/inet.h>
@@ -16,7 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STEP_MS = 20, BACKLOG = 4096, CALLERS = 64 /* at once; more wait until one has said who it is */ };
+enum { STEP_MS = 20, BACKLOG = 4096 };
 static const int64_t try_ns = 2500000000; /* for an address that does not answer: the next one may */
 
 /* -1, and errno stays. */
@@ -93,9 +99,11 @@ static int bind_listener(struct sockaddr_in6 *bound)
 
 heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place)
 {
+    static const char *const space[] = {"/proc/self/ns/net"};
     struct sockaddr_in6 bound; /* the port lies at one place in both versions */
     heddle_status st;
     memset(place, 0, sizeof *place);
+    (void)hd_host_hash(place->host, space, 1);
     HD_TRY(list_addresses(place));
     *listener = bind_listener(&bound);
     if (*listener < 0) {
@@ -107,11 +115,6 @@ out:
 }
 
 /* --- one connection ----------------------------------------------------------------------------------------------- */
-
-typedef struct hello {
-    uint64_t key[2];
-    int32_t from, to;
-} hello;
 
 static int was_interrupted(hd_tcp *tcp)
 {
@@ -168,24 +171,52 @@ static int dial(const hd_tcp_place *place, const hd_tcp_address *address)
     return rc == 0 || errno == EINPROGRESS ? fd : drop(fd);
 }
 
-/* It is the rank that was called, and it knows that it has been. -1: errno says why not. */
+/* 127.0.0.1, or 172.17.0.1 where containers run, is there on every machine: it leads here, and not to another one. */
+static int is_own(const hd_tcp_place *own, const hd_tcp_address *address)
+{
+    static const uint8_t loop[16] = {[15] = 1};
+    int is = address->version == 4 ? address->bytes[0] == 127 : memcmp(address->bytes, loop, sizeof loop) == 0;
+    for (int i = 0; i < HD_TCP_ADDRESSES && !is; i++) {
+        is = memcmp(&own->address[i], address, sizeof *address) == 0;
+    }
+    return is;
+}
+
+static int may_call(const hd_tcp_meeting *m, int r, const hd_tcp_address *address)
+{
+    const hd_tcp_place *own = &m->place[m->rank];
+    const int is_here = memcmp(own->host, m->place[r].host, sizeof own->host) == 0;
+    return address->version != 0 && (is_here || !is_own(own, address));
+}
+
+/* 1: it is the rank that was called, and has let this one in; 0: errno. */
+static int are_friends(hd_tcp *tcp, const hd_tcp_meeting *m, int r, int fd, int64_t until_ns)
+{
+    hd_handshake shake;
+    hd_answer a;
+    unsigned char proof[HD_PROOF_BYTES];
+    char word;
+    if (hd_handshake_begin(&shake, m->rank, r) != 0 ||
+        !pass_on(tcp, fd, &shake.knock, sizeof shake.knock, POLLOUT, until_ns) ||
+        hd_handshake_where(&shake, fd, HD_CALLER) != 0 || !pass_on(tcp, fd, &a, sizeof a, POLLIN, until_ns)) {
+        return 0;
+    }
+    memcpy(shake.nonce, a.nonce, sizeof shake.nonce);
+    if (!hd_proves(a.proof, &tcp->secret, &shake, HD_CALLEE)) {
+        errno = EKEYREJECTED;
+        return 0;
+    }
+    hd_prove(proof, &tcp->secret, &shake, HD_CALLER);
+    return set_up(fd) == 0 && pass_on(tcp, fd, proof, sizeof proof, POLLOUT, until_ns) &&
+           pass_on(tcp, fd, &word, 1, POLLIN, until_ns);
+}
+
+/* -1: errno says why not. */
 static int call_at(hd_tcp *tcp, const hd_tcp_meeting *m, int r, const hd_tcp_address *address)
 {
-    hello mine = {{m->key[0], m->key[1]}, m->rank, r}, theirs = {{0, 0}, -1, -1};
     const int64_t until_ns = patience_until(m);
     const int fd = dial(&m->place[r], address);
-    char word = 1;
-    if (fd < 0) {
-        return -1;
-    }
-    int goes = pass_on(tcp, fd, &mine, sizeof mine, POLLOUT, until_ns) &&
-               pass_on(tcp, fd, &theirs, sizeof theirs, POLLIN, until_ns);
-    if (goes && (memcmp(theirs.key, m->key, sizeof theirs.key) != 0 || theirs.from != r || theirs.to != m->rank)) {
-        errno = EREMOTE;
-        goes = 0;
-    }
-    goes = goes && set_up(fd) == 0 && pass_on(tcp, fd, &word, 1, POLLOUT, until_ns);
-    return goes ? fd : drop(fd);
+    return fd >= 0 && are_friends(tcp, m, r, fd, until_ns) ? fd : drop(fd);
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
@@ -202,7 +233,7 @@ static heddle_status look_at_time(hd_tcp *tcp, const hd_tcp_meeting *m)
 static heddle_status call_rank(hd_tcp *tcp, const hd_tcp_meeting *m, int r, int *lucky)
 {
     const hd_tcp_place *place = &m->place[r];
-    char text[INET6_ADDRSTRLEN] = "no address", why[160] = "it listens nowhere";
+    char text[INET6_ADDRSTRLEN] = "no address", why[160] = "it has none that is not this machine's own as well";
     for (int turn = 0;; turn++) {
         for (int i = 0; i < HD_TCP_ADDRESSES; i++) {
             const int at = (*lucky + i) % HD_TCP_ADDRESSES;
@@ -216,9 +247,11 @@ static heddle_status call_rank(hd_tcp *tcp, const hd_tcp_meeting *m, int r, int 
                                      "%s port %d: %s",
                                      m->rank, m->size, r, text, place->port[0] * 256 + place->port[1], why);
             }
-            if (address->version != 0) {
+            if (may_call(m, r, address)) {
                 tcp->peer[r].fd = call_at(tcp, m, r, address);
-                snprintf(why, sizeof why, "%s", strerror(errno));
+                snprintf(why, sizeof why, "%s",
+                         errno == EKEYREJECTED ? "who answers there is another, or does not know the key"
+                                               : strerror(errno));
                 inet_ntop(address->version == 4 ? AF_INET : AF_INET6, address->bytes, text, sizeof text);
             }
             if (tcp->peer[r].fd >= 0) {
@@ -230,115 +263,60 @@ static heddle_status call_rank(hd_tcp *tcp, const hd_tcp_meeting *m, int r, int 
     }
 }
 
-/* Who has called, and has not said all that a rank says. */
-typedef struct caller {
-    int fd; /* -1: nobody */
-    int64_t until_ns;
-    size_t filled;
-    struct {
-        hello who;
-        char word;
-    } said;
-} caller;
-
-static int is_awaited(const hd_tcp *tcp, const hd_tcp_meeting *m, const hello *who)
+/* hd_door's: it has had the answer. A rank that calls again has given up its earlier call. */
+static heddle_status let_in(void *ctx, hd_visitor *v, int *is_over)
 {
-    return memcmp(who->key, m->key, sizeof who->key) == 0 && who->to == m->rank && who->from > m->rank &&
-           who->from < m->size && tcp->peer[who->from].fd < 0;
+    hd_tcp *tcp = ctx;
+    const int from = v->shake.knock.from, heard = hd_door_hear(v, v->proof, sizeof v->proof);
+    char word = 1;
+    if (heard == 0) {
+        return HEDDLE_OK;
+    }
+    *is_over = heard < 0 || !hd_proves(v->proof, &tcp->secret, &v->shake, HD_CALLER) || from <= tcp->rank ||
+               from >= tcp->size || set_up(v->fd) != 0 || send(v->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) != 1;
+    if (!*is_over) {
+        (void)drop(tcp->peer[from].fd);
+        tcp->peer[from].fd = v->fd;
+        v->fd = -1;
+    }
+    return HEDDLE_OK;
 }
 
-/* 1: it has said so many bytes; 0: not yet; -1: it is gone. */
-static int hear(caller *c, size_t wanted)
+/* How many of the ranks above this one have not called; *first of them. */
+static int count_missing(const hd_tcp *tcp, int *first)
 {
-    while (c->filled < wanted) {
-        const ssize_t got = recv(c->fd, (char *)&c->said + c->filled, wanted - c->filled, MSG_DONTWAIT);
-        if (got <= 0) {
-            return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
-        }
-        c->filled += (size_t)got;
-    }
-    return 1;
-}
-
-/* 1: it is the rank it says, and has heard that this is the one it wanted; 0: not yet; -1: nobody's rank. */
-static int answer(const hd_tcp *tcp, const hd_tcp_meeting *m, caller *c)
-{
-    if (c->filled < sizeof c->said.who) {
-        const int heard = hear(c, sizeof c->said.who);
-        if (heard != 1) {
-            return heard;
-        }
-        const hello mine = {{m->key[0], m->key[1]}, m->rank, c->said.who.from};
-        if (!is_awaited(tcp, m, &c->said.who) || set_up(c->fd) != 0 ||
-            send(c->fd, &mine, sizeof mine, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof mine) {
-            return -1; /* a new connection has room for all of it */
+    int n = 0;
+    for (int r = tcp->size - 1; r > tcp->rank; r--) {
+        if (tcp->peer[r].fd < 0) {
+            *first = r;
+            n++;
         }
     }
-    return hear(c, sizeof c->said.who + 1);
-}
-
-static heddle_status take_call(const hd_tcp_meeting *m, int listener, caller *c)
-{
-    *c = (caller){.fd = hd_fd_aside(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)),
-                  .until_ns = patience_until(m)};
-    const int is_full = c->fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
-    return is_full ? hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d of %d cannot take the calls of other ranks: %s", m->rank,
-                             m->size, strerror(errno))
-                   : HEDDLE_OK; /* else: who called is gone */
-}
-
-/* One look at all of them: who says nothing keeps nobody waiting. *left: how many ranks have not come. */
-static heddle_status be_called(hd_tcp *tcp, const hd_tcp_meeting *m, int listener, caller open[CALLERS], int *left)
-{
-    struct pollfd ready[CALLERS + 1];
-    int room = CALLERS;
-    for (int i = 0; i < CALLERS; i++) {
-        ready[i] = (struct pollfd){.fd = open[i].fd, .events = POLLIN};
-        room = open[i].fd < 0 ? i : room;
-    }
-    ready[CALLERS] = (struct pollfd){.fd = room < CALLERS ? listener : -1, .events = POLLIN};
-    const int any = poll(ready, CALLERS + 1, STEP_MS);
-    for (int i = 0; i < CALLERS; i++) {
-        caller *c = &open[i];
-        if (c->fd < 0) {
-            continue;
-        }
-        const int said = any > 0 && ready[i].revents != 0 ? answer(tcp, m, c) : 0;
-        if (said == 1 && tcp->peer[c->said.who.from].fd < 0) {
-            tcp->peer[c->said.who.from].fd = c->fd;
-            c->fd = -1;
-            *left -= 1;
-        } else if (said != 0 || hd_now_ns() > c->until_ns) {
-            c->fd = drop(c->fd);
-        }
-    }
-    return any > 0 && ready[CALLERS].revents != 0 ? take_call(m, listener, &open[room]) : HEDDLE_OK;
+    return n;
 }
 
 static heddle_status await_calls(hd_tcp *tcp, const hd_tcp_meeting *m, int listener)
 {
     heddle_status st = HEDDLE_OK;
-    caller open[CALLERS];
-    for (int i = 0; i < CALLERS; i++) {
-        open[i].fd = -1;
-    }
-    for (int left = m->size - 1 - m->rank; left > 0;) {
-        HD_TRY(be_called(tcp, m, listener, open, &left));
-        st = left > 0 ? look_at_time(tcp, m) : HEDDLE_OK;
+    hd_door door = {.listener = listener, .secret = &tcp->secret, .me = m->rank, .enter = let_in, .ctx = tcp};
+    int missing = 0;
+    hd_door_open(&door);
+    for (int left = count_missing(tcp, &missing); left > 0; left = count_missing(tcp, &missing)) {
+        st = look_at_time(tcp, m);
         if (st == HEDDLE_ERR_TIMEOUT) {
-            int missing = m->rank + 1;
-            while (tcp->peer[missing].fd >= 0) {
-                missing++;
-            }
             st = hd_fail(st, "rank %d of %d: %d ranks did not call before the deadline, rank %d is the first of them",
                          m->rank, m->size, left, missing);
         }
         HD_TRY(st);
+        HD_TRY(hd_door_turn(&door, STEP_MS));
+        if (door.error != 0) {
+            st = hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d of %d cannot take the calls of other ranks: %s", m->rank,
+                         m->size, strerror(door.error));
+            goto out;
+        }
     }
 out:
-    for (int i = 0; i < CALLERS; i++) {
-        (void)drop(open[i].fd);
-    }
+    hd_door_close(&door);
     return st;
 }
 
@@ -363,6 +341,7 @@ heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int liste
     tcp->size = meeting->size;
     tcp->interrupt = meeting->interrupt;
     tcp->aborted_by = -1;
+    hd_secret_of(&tcp->secret, meeting->key, sizeof meeting->key);
     HD_TRY(hd_alloc((void **)&tcp->peer, (size_t)meeting->size, sizeof *tcp->peer, "connections between ranks"));
     for (int r = 0; r < meeting->size; r++) {
         tcp->peer[r] = (hd_tcp_peer){.fd = -1, .out_end = &tcp->peer[r].out, .in_end = &tcp->peer[r].in};

@@ -2,6 +2,7 @@
 #ifndef HD_TCP_POST_H
 #define HD_TCP_POST_H
 
+#include "runtime/comm/ground/proof.h"
 #include "runtime/comm/transport/tcp.h"
 
 #include <poll.h>
@@ -46,6 +47,7 @@ struct hd_tcp {
     int rank, size;
     hd_interrupt interrupt;
     int is_interrupted; /* while ranks met: it is told once */
+    hd_secret secret;   /* of the meeting's key */
     hd_tcp_peer *peer;  /* [size] */
     struct pollfd *fds; /* [size] */
     int aborted_by;     /* -1: nobody */
