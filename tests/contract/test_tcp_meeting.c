@@ -7,13 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-/* A word of 25 bytes is all that a rank says. */
-typedef struct word {
-    uint64_t key[2];
-    int32_t from, to;
-    char last;
-} word;
-enum { WORD_BYTES = 25, MOST_SILENT = 35 };
+enum { MOST_SILENT = 250 };
 
 /* Strangers that every rank sends to every rank. */
 typedef struct silence {
@@ -49,8 +43,10 @@ static heddle_status meets_strangers(heddle_comm *launched, void *arg)
     CHECK(fd[0] >= 0 && fd[1] >= 0);
     close(fd[1]);
     fd[1] = -1;
-    const word liar = {{1, 2}, w.meeting.rank, 0, 1};
-    fd[2] = call(first, &liar, WORD_BYTES); /* all that a rank says, but for the key */
+    hd_handshake liar;
+    CHECK(hd_handshake_begin(&liar, 1, 0) == 0);
+    fd[2] = call(first, &liar.knock, sizeof liar.knock); /* as a rank does, and then no proof */
+    CHECK(fd[2] >= 0 && send(fd[2], noise, HD_PROOF_BYTES, MSG_NOSIGNAL) == HD_PROOF_BYTES);
     HD_TRY(heddle_comm_barrier(launched));
     HD_TRY(open_comm(&w, &options));
     HD_TRY(heddle_comm_barrier(w.comm));
@@ -69,10 +65,11 @@ HD_CASE(strangers_are_sent_away)
     HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
 }
 
-/* Every rank is called by many that say 0, 5 or 24 bytes of what the last rank says, and hang on. */
+/* Every rank is called by many that say nothing, a part of what the last rank says, or all of it but the proof, and hang
+ * on. */
 static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
 {
-    static const size_t said[] = {0, 5, WORD_BYTES - 1};
+    static const size_t said[] = {0, 5, sizeof(hd_knock)};
     heddle_status st = HEDDLE_OK;
     world w;
     int fd[RANKS * MOST_SILENT], n = 0, size = heddle_comm_size(launched);
@@ -80,9 +77,10 @@ static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
     const silence *silent = arg;
     HD_TRY(listen_all(&w, launched, DEADLINE_MS));
     for (int r = 0; r < size; r++) {
-        const word like_the_last = {{w.meeting.key[0], w.meeting.key[1]}, size - 1, r, 1};
+        hd_handshake like_the_last;
+        CHECK(hd_handshake_begin(&like_the_last, size - 1, r) == 0);
         for (int i = 0; i < silent->count; i++) {
-            fd[n] = call(&w.place[r], &like_the_last, said[i % 3]);
+            fd[n] = call(&w.place[r], &like_the_last.knock, said[i % 3]);
             CHECK(fd[n++] >= 0);
         }
     }
@@ -104,9 +102,9 @@ out:
 
 HD_CASE(strangers_that_say_nothing_cost_little)
 {
-    silence some = {.count = 9, .limit_s = 2}, many = {.count = MOST_SILENT, .limit_s = 10};
+    silence some = {.count = 9, .limit_s = 2}, many = {.count = MOST_SILENT, .limit_s = 2};
     HD_OK(heddle_run_ranks(RANKS, "shm", meets_the_silent, &some));
-    HD_OK(heddle_run_ranks(2, "shm", meets_the_silent, &many)); /* more than are listened to at once: their time ends */
+    HD_OK(heddle_run_ranks(2, "shm", meets_the_silent, &many)); /* more than are heard at once: the oldest go */
 }
 
 /* Rank 0 has as many files open as it may, and says so at once. */
@@ -153,12 +151,16 @@ static int yes(void *arg)
     return 1;
 }
 
-/* Rank 1 calls rank 0, who is not there, is itself, has no address or another key. */
+/* Rank 1 calls rank 0, who is not there, is itself, has no address or another key, or the
+ * addresses of rank 1's machine on another one. */
 static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
 {
     static const char *const wanted[] = {"did not get through to rank 0 before the deadline, at last at ",
-                                         "Connection timed out", "no address", "did not get through to rank 0",
-                                         "interrupted while ranks met"};
+                                         "Connection timed out",
+                                         "no address",
+                                         "did not get through to rank 0",
+                                         "interrupted while ranks met",
+                                         "it has none that is not this machine's own as well"};
     const int how = *(const int *)arg;
     heddle_status st = HEDDLE_OK;
     world w;
@@ -172,6 +174,8 @@ static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
         w.meeting.key[1]++;
     } else if (how == 4) {
         w.meeting.interrupt = (hd_interrupt){.ask = yes};
+    } else if (how == 5) {
+        w.place[0].host[0]++;
     }
     const int takes_part = w.meeting.rank == 1 || (how == 3 && w.meeting.rank == 0);
     if (takes_part) {
@@ -182,6 +186,7 @@ static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
                        : "rank 0 of 3: 2 ranks did not call before the deadline, rank 1 is the first of them"));
     }
     HD_TRY(heddle_comm_barrier(launched));
+    CHECK(how != 5 || w.meeting.rank != 0 || accept(w.listener, NULL, NULL) < 0); /* nobody has tried */
 out:
     close_world(&w);
     return st;
@@ -189,7 +194,103 @@ out:
 
 HD_CASE(who_is_not_reached_is_named)
 {
-    for (int how = 0; how < 5; how++) {
+    for (int how = 0; how < 6; how++) {
         HD_OK(heddle_run_ranks(3, "shm", calls_in_vain, &how));
+    }
+}
+
+/* Rank 2 takes rank 1 for rank 0, by a wrong address, and knows the key: rank 1 does not let itself be taken. */
+static heddle_status calls_another(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    world w;
+    hd_tcp *tcp = NULL;
+    (void)arg;
+    HD_TRY(listen_all(&w, launched, 1500));
+    if (w.meeting.rank == 2) {
+        w.place[0] = w.place[1];
+    }
+    CHECK(hd_tcp_open(&tcp, &w.meeting, w.listener) == HEDDLE_ERR_TIMEOUT && tcp == NULL);
+    CHECK(says(w.meeting.rank == 2 ? "rank 2 of 3 did not get through to rank 0"
+                                   : "1 ranks did not call before the deadline, rank 2 is the first of them"));
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    close_world(&w);
+    return st;
+}
+
+HD_CASE(a_rank_is_nobody_else)
+{
+    HD_OK(heddle_run_ranks(3, "shm", calls_another, NULL));
+}
+
+/* --- somebody in between ------------------------------------------------------------------------------------------ */
+
+/* What comes at one goes out at the other, until one of them ends. */
+static void relay(int a, int b, int64_t until_ns)
+{
+    struct pollfd ready[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
+    char some[4096];
+    while (hd_now_ns() < until_ns && poll(ready, 2, 20) >= 0) {
+        for (int i = 0; i < 2; i++) {
+            const ssize_t got = ready[i].revents != 0 ? recv(ready[i].fd, some, sizeof some, 0) : -1;
+            if (got == 0 || (got > 0 && send(ready[!i].fd, some, (size_t)got, MSG_NOSIGNAL) != got)) {
+                return;
+            }
+        }
+    }
+}
+
+/* Sends back what it hears: a rank's words are no proof for the rank itself. */
+static void reflect(int fd, int64_t until_ns)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    char some[4096];
+    while (hd_now_ns() < until_ns && poll(&ready, 1, 20) >= 0) {
+        const ssize_t got = ready.revents != 0 ? recv(fd, some, sizeof some, 0) : -1;
+        if (got == 0 || (got > 0 && send(fd, some, (size_t)got, MSG_NOSIGNAL) != got)) {
+            return;
+        }
+    }
+}
+
+/* Rank 2 listens where rank 1 takes rank 0 to be, knows no key, and passes everything on. */
+static heddle_status stands_between(heddle_comm *launched, void *arg)
+{
+    const int reflects = *(const int *)arg;
+    heddle_status st = HEDDLE_OK;
+    world w;
+    hd_tcp *tcp = NULL;
+    HD_TRY(listen_all(&w, launched, 1500));
+    w.meeting.size = 2;
+    if (w.meeting.rank == 2) {
+        while (hd_now_ns() < w.meeting.deadline_ns) {
+            struct pollfd ready = {.fd = w.listener, .events = POLLIN};
+            (void)poll(&ready, 1, 20);
+            const int fd = accept(w.listener, NULL, NULL), other = fd >= 0 ? call(&w.place[0], "", 0) : -1;
+            if (fd >= 0 && reflects) {
+                reflect(fd, w.meeting.deadline_ns);
+            } else if (fd >= 0 && other >= 0) {
+                relay(fd, other, w.meeting.deadline_ns);
+            }
+            close(fd);
+            close(other);
+        }
+    } else {
+        if (w.meeting.rank == 1) {
+            w.place[0] = w.place[2];
+        }
+        CHECK(hd_tcp_open(&tcp, &w.meeting, w.listener) == HEDDLE_ERR_TIMEOUT && tcp == NULL);
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    close_world(&w);
+    return st;
+}
+
+HD_CASE(nobody_gets_in_between)
+{
+    for (int reflects = 0; reflects < 2; reflects++) {
+        HD_OK(heddle_run_ranks(3, "shm", stands_between, &reflects));
     }
 }

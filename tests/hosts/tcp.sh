@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Ranks that something else has told where the others listen meet by TCP (runtime/comm/transport/tcp.h), on hosts with
-# many addresses of which some lead nowhere, with IPv6 alone, and with no way at all.
+# many addresses of which some lead nowhere or are the other host's as well, with IPv6 alone, and with no way at all.
 set -u
 without_mpi=1
 . "${HEDDLE_SOURCE:?}/tests/support/two_hosts.sh"
@@ -19,6 +19,17 @@ if [ -e "$HEDDLE_BUILD/nccl_ranks" ]; then
 else
     not_here device "built without the emulator"
 fi
+
+# An address that every machine with containers has, before the good ones: somebody on the second host listens there.
+for host in "$host_a" "$host_b"; do
+    ip -n "$host" link del data
+    ip -n "$host" link del manage
+    ip -n "$host" link add inside type veth peer name end && ip -n "$host" link set end up &&
+        ip -n "$host" addr add 10.17.0.1/16 dev inside && ip -n "$host" link set inside up || fail "no further address"
+done
+lay_cable data 10.213.7 && lay_cable manage 10.213.8 || fail "no cables"
+run tcp_ranks both_hosts_have_the_address
+ip -n "$host_a" link del inside && ip -n "$host_b" link del inside
 
 # Before the first host's good addresses, as its list is by the number of the interface: one that is silent on the other
 # host, and eight that it knows no way to.

@@ -4,9 +4,11 @@
 #include "reshard_check.h"
 #include "tcp_world.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 enum { BIG_BYTES = 8000000, TURNS_BEFORE = 5 };
@@ -49,6 +51,43 @@ HD_CASE(ranks_move_data)
 HD_CASE(an_address_is_silent)
 {
     HD_OK(heddle_run_ranks(RANKS, "shm", moves, (uint8_t[]){10, 99, 0, 1}));
+}
+
+/* Rank 2, of the second host, listens where rank 0 is on the first one. Its host's ranks do not call there: the cable is
+ * theirs. */
+static heddle_status meets_a_namesake(heddle_comm *launched, void *arg)
+{
+    static const uint8_t shared_address[4] = {10, 17, 0, 1};
+    heddle_status st = HEDDLE_OK;
+    world w = {.listener = -1};
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    const heddle_comm_options options = plain(DEADLINE_MS);
+    int namesake = -1;
+    (void)arg;
+    HD_TRY(move_to_host(launched));
+    namesake = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    CHECK(memcmp(w.place[0].address[0].bytes, shared_address, sizeof shared_address) == 0); /* else nothing is tested */
+    if (w.meeting.rank == 2) {
+        memcpy(&at.sin_addr, shared_address, sizeof shared_address);
+        memcpy(&at.sin_port, w.place[0].port, sizeof at.sin_port);
+        CHECK(bind(namesake, (struct sockaddr *)&at, sizeof at) == 0 && listen(namesake, 9) == 0);
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    HD_TRY(open_comm(&w, &options));
+    CHECK(w.meeting.rank != 2 || accept(namesake, NULL, NULL) < 0);
+    HD_TRY(passes_around(w.comm, 900));
+out:
+    if (namesake >= 0) {
+        close(namesake);
+    }
+    close_world(&w);
+    return st;
+}
+
+HD_CASE(both_hosts_have_the_address)
+{
+    HD_OK(heddle_run_ranks(RANKS, "shm", meets_a_namesake, NULL));
 }
 
 /* --- the end of it ------------------------------------------------------------------------------------------------ */
