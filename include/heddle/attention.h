@@ -134,7 +134,8 @@ HEDDLE_CHECKED heddle_status heddle_attention_create(heddle_attention **out, hed
 HEDDLE_API void heddle_attention_destroy(heddle_attention *attention);
 
 /* A caller's local array [batch, rows, heads, width] of the shape's dtype; any memory. Element (b, s, h, d) is at
- * data[b*stride[0] + s*stride[1] + h*stride[2] + d*stride[3]]. All four strides 0: dense in this order. */
+ * data[b*stride[0] + s*stride[1] + h*stride[2] + d*stride[3]]. All four strides 0: dense in this order. Not negative,
+ * not beyond 2^62 bytes, and where the array is written no two elements share memory (heddle_box_reach). */
 typedef struct heddle_attention_array {
     void *data; /* may be NULL when the local part is empty */
     int64_t stride_elems[4];
@@ -144,8 +145,8 @@ typedef struct heddle_attention_array {
  * rows] f32 (f64 for f64), the logarithm of the sum of exp(scale q k) per query; needs options.log_sum_exp. Rounded to
  * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
- * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, lse without the option, no projection set; the object is as
- * it was before the call. A mistake that the others cannot see (all but the last) ends the communicator, so that they
+ * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, strides that an array must not have, lse without the
+ * option, no projection set; the object is as it was before the call. A mistake that the others cannot see (all but the last) ends the communicator, so that they
  * do not wait for this rank. Errors of waiting (heddle/comm.h) name rank and peer; after them the object only fails. */
 HEDDLE_CHECKED heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
                                                       const heddle_attention_array *k, const heddle_attention_array *v,

@@ -12,9 +12,15 @@
 
 #include <heddle/tensor.h>
 #include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(__CUDACC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast" /* inline functions for C and C++ alike */
 #endif
 
 /* What a DLTensor is in memory, the same in every version of DLPack up to 1.x. */
@@ -86,6 +92,9 @@ static inline heddle_status heddle_dl_place(heddle_tensor *out, const struct hed
         return HEDDLE_OK;
     }
     if (type == HEDDLE_DL_CUDA || type == HEDDLE_DL_CUDA_MANAGED) {
+        if (from->device_id < 0) {
+            return heddle_set_error(HEDDLE_ERR_ARG, "the DLTensor is on device %d, less than 0", (int)from->device_id);
+        }
         out->space = HEDDLE_SPACE_DEVICE;
         out->device = (int)from->device_id;
         return HEDDLE_OK;
@@ -100,23 +109,51 @@ static inline heddle_status heddle_dl_place(heddle_tensor *out, const struct hed
 static inline heddle_status heddle_dl_strides(heddle_tensor *out, const struct heddle_dl_tensor *from,
                                               const heddle_box *box)
 {
-    int64_t dense = 1, last = 0, elems = 1;
-    for (int d = box->ndim - 1; d >= 0; d--) {
+    int64_t bytes = 0;
+    heddle_status st;
+    heddle_box_strides(out->stride_elems, box, NULL);
+    for (int d = 0; d < box->ndim; d++) {
         if (from->shape[d] != box->len[d]) {
             return heddle_set_error(HEDDLE_ERR_LAYOUT,
                                     "dim %d ('%s') of the DLTensor has %lld elements, this rank's part has %lld", d,
                                     out->shape.dim[d].name, (long long)from->shape[d], (long long)box->len[d]);
         }
-        out->stride_elems[d] = from->strides != NULL ? from->strides[d] : dense;
-        if (out->stride_elems[d] < 0) {
-            return heddle_set_error(HEDDLE_ERR_ARG, "dim %d ('%s') of the DLTensor has stride %lld: below 0", d,
-                                    out->shape.dim[d].name, (long long)out->stride_elems[d]);
+        if (from->strides != NULL) {
+            out->stride_elems[d] = from->strides[d];
         }
-        dense *= box->len[d];
-        elems *= box->len[d];
-        last += box->len[d] > 0 ? out->stride_elems[d] * (box->len[d] - 1) : 0;
     }
-    out->capacity_bytes = elems > 0 ? (size_t)(last + 1) * heddle_dtype_bytes(out->shape.dtype) : 0;
+    st = heddle_box_reach(&bytes, box, out->stride_elems, &out->shape, 0);
+    out->capacity_bytes = (size_t)bytes;
+    return st == HEDDLE_OK ? st : heddle_set_error(st, "the DLTensor: %s", heddle_last_error());
+}
+
+/* Where the elements of out begin. */
+static inline heddle_status heddle_dl_data(heddle_tensor *out, const struct heddle_dl_tensor *from)
+{
+    const uint64_t elem_bytes = heddle_dtype_bytes(out->shape.dtype);
+    const uint64_t begin = (uintptr_t)from->data, at = begin + from->byte_offset;
+    out->data = NULL;
+    if (from->data == NULL) {
+        return out->capacity_bytes == 0
+                   ? HEDDLE_OK
+                   : heddle_set_error(HEDDLE_ERR_ARG, "the DLTensor's data is NULL, this rank's part has %zu bytes",
+                                      out->capacity_bytes);
+    }
+    if (at < begin || at + out->capacity_bytes < at || at + out->capacity_bytes > UINTPTR_MAX) {
+        return heddle_set_error(
+            HEDDLE_ERR_ARG,
+            "the DLTensor's data is at %p, its byte_offset is %llu: %zu bytes behind that end beyond "
+            "the last address",
+            from->data, (unsigned long long)from->byte_offset, out->capacity_bytes);
+    }
+    if (out->capacity_bytes > 0 && at % elem_bytes != 0) {
+        return heddle_set_error(
+            HEDDLE_ERR_ARG,
+            "the DLTensor's elements begin at %p + %llu bytes, which is no multiple of the %zu bytes "
+            "of %s",
+            from->data, (unsigned long long)from->byte_offset, (size_t)elem_bytes, heddle_dtype_name(out->shape.dtype));
+    }
+    out->data = (char *)from->data + from->byte_offset;
     return HEDDLE_OK;
 }
 
@@ -124,7 +161,10 @@ static inline heddle_status heddle_dl_strides(heddle_tensor *out, const struct h
  * `shape`, its extents those of heddle_layout_box for `rank`. Memory, strides, space and device are the DLTensor's. It
  * stays the owner: keep it alive, and call its deleter. Memory pinned by CUDA is the host's, managed by CUDA the
  * device's. Pure; any thread; out is unchanged on failure.
- *   HEDDLE_ERR_ARG          a pointer is NULL (data: although the part has elements), no such rank, a negative stride
+ *   HEDDLE_ERR_ARG          a pointer is NULL (data: although the part has elements; shape: although there are dims), no
+ *                           such rank, strides that heddle_box_reach refuses of what is read, elements that do not begin
+ *                           at a multiple of their size or lie beyond the last address (data + byte_offset), a device
+ *                           below 0
  *   HEDDLE_ERR_LAYOUT       shape, mesh or layout are not valid; another number of dims or other extents
  *   HEDDLE_ERR_UNSUPPORTED  another dtype than the shape's (vectors, lanes > 1, among them), or a device of a kind that
  *                           heddle does not know; the sentence has both */
@@ -159,24 +199,25 @@ static inline heddle_status heddle_tensor_from_dlpack(heddle_tensor *out, const 
                                 from->code, from->bits, from->lanes, heddle_dtype_name(shape->dtype),
                                 heddle_dl_type(shape->dtype) >> 8, heddle_dl_type(shape->dtype) & 255);
     }
+    if (from->shape == NULL && from->ndim > 0) {
+        return heddle_set_error(HEDDLE_ERR_ARG, "the DLTensor has %d dims, but its shape is NULL", (int)from->ndim);
+    }
+    memset(&made, 0, sizeof made);
     made.shape = *shape;
     made.layout = *layout;
     st = heddle_dl_place(&made, from);
     st = st != HEDDLE_OK ? st : heddle_dl_strides(&made, from, &box);
-    if (st == HEDDLE_OK && from->data == NULL && made.capacity_bytes > 0) {
-        st = heddle_set_error(HEDDLE_ERR_ARG, "the DLTensor's data is NULL, this rank's part has %zu bytes",
-                              made.capacity_bytes);
-    }
+    st = st != HEDDLE_OK ? st : heddle_dl_data(&made, from);
     if (st != HEDDLE_OK) {
         return st;
-    }
-    made.data = from->data != NULL ? (char *)from->data + from->byte_offset : NULL;
-    for (int d = shape->ndim; d < HEDDLE_MAX_DIMS; d++) {
-        made.stride_elems[d] = 0;
     }
     *out = made;
     return HEDDLE_OK;
 }
+
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(__CUDACC__)
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -168,6 +168,14 @@ HEDDLE_API int64_t heddle_box_elems(const heddle_box *box); /* NULL: 0 */
  * Nothing is done when stride_elems or box is NULL. stride_elems may be box->len. */
 HEDDLE_API void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const heddle_order *order);
 
+/* *out_bytes: from the first element of a local array of `box` with these strides (in elements, per dim of the shape)
+ * to behind its last one; 0 where the box is empty. A stride of a dim with one element or none means nothing. This is
+ * the check of strides of every call that takes some. HEDDLE_ERR_ARG: NULL; a box that is not of the shape; a negative
+ * stride; an array that reaches beyond 2^62 bytes; is_written, and elements share memory: in ascending order each stride
+ * has to step over all that the smaller ones reach. HEDDLE_ERR_LAYOUT: the shape is not valid. */
+HEDDLE_API heddle_status heddle_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
+                                          const heddle_shape *shape, int is_written);
+
 #ifdef __cplusplus
 }
 #endif

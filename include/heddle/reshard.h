@@ -63,7 +63,8 @@ typedef struct heddle_reshard_options {
     size_t struct_bytes;
     heddle_order from_order, to_order; /* memory order of the local arrays */
     /* Per dim of the shape, in elements, of this rank's own array (ranks may differ); NULL: dense in from_order.
-     * Copied. Not negative; those of dst must not let elements share memory. */
+     * Copied. Not negative, and not beyond 2^62 bytes; those of dst must not let elements share memory
+     * (heddle_box_reach). */
     const int64_t *src_stride_elems;
     const int64_t *dst_stride_elems; /* likewise, NULL: dense in to_order */
     heddle_memory memory;            /* of arrays in host memory; a device's: all the same */
@@ -86,7 +87,8 @@ typedef struct heddle_reshard heddle_reshard;
  * copied. options may be NULL. A rank that fails by itself returns its own error, the others HEDDLE_ERR_PEER with its
  * sentence.
  *   HEDDLE_ERR_ARG          NULL; an option out of range; an unknown kernel (lists the known ones); strides that are
- *                           negative or, of dst, let elements share memory; options.device is not the communicator's
+ *                           negative, reach beyond 2^62 bytes or, of dst, let elements share memory; options.device
+ *                           is not the communicator's
  *   HEDDLE_ERR_LAYOUT       shape, mesh, layouts and communicator contradict one another
  *   HEDDLE_ERR_UNSUPPORTED  options.space is not host memory and no device is attached; wire "peer": ranks that share a
  *                           device are so many, or parts so long (beyond 2^31 times the 1 to 16 bytes that divide

@@ -92,10 +92,11 @@ HEDDLE_API void heddle_session_destroy(heddle_session *session);
  * too: its reshard is made then, collectively, and kept.
  *
  *   HEDDLE_ERR_ARG          no such stage (the sentence offers the nearest name), entered more often than the schedule
- *                           repeats it, x->data NULL or too small for x's part, a negative stride, the same of dst, or
- *                           a stride 0 there, or the one of them on a device and the session's buffers not. Nothing has
- *                           moved on this rank; if the others did not make the same
- *                           mistake they wait until their deadline, so tell them with heddle_comm_abort
+ *                           repeats it, x->data NULL or too small for x's part, a negative stride or strides that
+ *                           reach beyond 2^62 bytes, the same of dst, strides of dst that let elements share memory
+ *                           (heddle_box_reach), or the one of them on a device and the session's buffers not. Nothing
+ *                           has moved on this rank; if the others did not make the same mistake they wait until their
+ *                           deadline, so tell them with heddle_comm_abort
  *   HEDDLE_ERR_LAYOUT       x's shape is not the schedule's, or its layout does not fit shape and mesh; dst is not of
  *                           that shape or in the stage's layout. As with HEDDLE_ERR_ARG nothing has moved
  *   HEDDLE_ERR_UNSUPPORTED  x or dst is not host memory and no device is attached. Nothing has moved

@@ -3,23 +3,34 @@
 
 #include <string.h>
 
-static const char *const forward_names[] = {"q", "k", "v", "o"};
-static const char *const backward_names[] = {"d_o", "dq", "dk", "dv"};
+/* The arrays of a call in their order: names, which are of the key heads, and from which on they are written. */
+typedef struct arrays {
+    const char *name[4];
+    int of_keys[4], first_written;
+} arrays;
+
+static const arrays of_forward = {{"q", "k", "v", "o"}, {0, 1, 1, 0}, 3};
+static const arrays of_backward = {{"d_o", "dq", "dk", "dv"}, {0, 0, 1, 1}, 1};
 
 /* A rank that holds nothing may leave arrays out. */
-static heddle_status check_call(const heddle_attention *a, const heddle_attention_array **x, const char *const *names,
+static heddle_status check_call(const heddle_attention *a, const heddle_attention_array **x, const arrays *of,
                                 const char *function)
 {
     static const heddle_attention_array nothing;
     const hd_attn_problem *p = &a->problem;
-    int64_t rows = p->batch * p->member_rows[p->rank].rows;
+    const int64_t rows = p->member_rows[p->rank].rows;
     for (int i = 0; i < 4; i++) {
-        if (rows * p->heads == 0) {
-            x[i] = x[i] != NULL ? x[i] : &nothing;
-        } else if (x[i] == NULL || x[i]->data == NULL) {
-            return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", function, names[i],
-                           heddle_comm_rank(a->comm), (long long)rows);
+        const hd_object_array array = {function,
+                                       of->name[i],
+                                       x[i],
+                                       &p->shape,
+                                       {p->batch, rows, of->of_keys[i] ? p->kv_heads : p->heads, p->width},
+                                       i >= of->first_written};
+        heddle_status st = hd_object_check_array(&array, heddle_comm_rank(a->comm));
+        if (st != HEDDLE_OK) {
+            return st;
         }
+        x[i] = x[i] != NULL ? x[i] : &nothing;
     }
     return HEDDLE_OK;
 }
@@ -32,10 +43,8 @@ static hd_strided heads_of(const heddle_attention *a, const heddle_attention_arr
 {
     const hd_attn_problem *p = &a->problem;
     const int64_t rows = p->member_rows[p->rank].rows;
-    const int64_t dense[4] = {rows * heads * p->width, heads * p->width, p->width, 1}, *stride = array->stride_elems;
-    if (stride[0] == 0 && stride[1] == 0 && stride[2] == 0 && stride[3] == 0) {
-        stride = dense;
-    }
+    const int64_t dense[4] = {rows * heads * p->width, heads * p->width, p->width, 1};
+    const int64_t *stride = hd_array_is_dense(array) ? dense : array->stride_elems;
     hd_strided x = {array->data, {count, p->batch, rows, p->width}, {stride[2], stride[0], stride[1], stride[3]}};
     if (count * p->batch * rows > 0) { /* else data may be NULL */
         x.data = (char *)x.data + first * x.stride[0] * p->elem_bytes;
@@ -174,7 +183,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
         return hd_object_refuse(a->comm, a->problem.nranks,
                                 hd_fail(HEDDLE_ERR_ARG, "attention: lse is asked for, but not in the options"));
     }
-    st = check_call(a, x, forward_names, __func__);
+    st = check_call(a, x, &of_forward, __func__);
     if (st != HEDDLE_OK) {
         return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
@@ -242,7 +251,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
         return hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",
                        a->problem.options.forward_only ? "of an object made forward-only" : "before forward");
     }
-    st = check_call(a, x, backward_names, __func__);
+    st = check_call(a, x, &of_backward, __func__);
     if (st != HEDDLE_OK) {
         return hd_object_refuse(a->comm, a->problem.nranks, st);
     }

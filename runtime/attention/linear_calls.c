@@ -250,16 +250,20 @@ typedef struct argument {
     const heddle_attention_array *array;
     heddle_attention_array *to;
     int64_t width;
+    int is_written;
 } argument;
 
 static heddle_status check_arguments(const heddle_linear_attention *a, const argument *arguments, int n,
                                      const char *function)
 {
-    int64_t elems = a->problem.batch * a->problem.heads * a->problem.rows;
+    const hd_linear_problem *p = &a->problem;
     for (int i = 0; i < n; i++) {
-        if (elems > 0 && (arguments[i].array == NULL || arguments[i].array->data == NULL)) {
-            return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows", function,
-                           arguments[i].name, heddle_comm_rank(a->comm), (long long)a->problem.rows);
+        const argument *x = &arguments[i];
+        const hd_object_array array = {
+            function, x->name, x->array, &p->shape, {p->batch, p->rows, p->heads, x->width}, x->is_written};
+        heddle_status st = hd_object_check_array(&array, heddle_comm_rank(a->comm));
+        if (st != HEDDLE_OK) {
+            return st;
         }
     }
     return HEDDLE_OK;
@@ -271,7 +275,7 @@ static heddle_attention_array with_strides(const heddle_linear_attention *a, con
 {
     heddle_attention_array out = array != NULL ? *array : (heddle_attention_array){.data = NULL};
     int64_t *stride = out.stride_elems;
-    if (stride[0] == 0 && stride[1] == 0 && stride[2] == 0 && stride[3] == 0) {
+    if (hd_array_is_dense(&out)) {
         stride[3] = 1;
         stride[2] = width;
         stride[1] = a->problem.heads * width;
@@ -310,7 +314,8 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
     }
     int64_t wk = a->problem.dk, wv = a->problem.dv;
-    const argument arguments[] = {{"q", q, &a->q, wk}, {"k", k, &a->k, wk}, {"v", v, &a->v, wv}, {"o", o, &a->o, wv}};
+    const argument arguments[] = {
+        {"q", q, &a->q, wk, 0}, {"k", k, &a->k, wk, 0}, {"v", v, &a->v, wv, 0}, {"o", o, &a->o, wv, 1}};
     heddle_status st = take_arguments(a, arguments, 4, __func__);
     if (st != HEDDLE_OK) {
         return st;
@@ -333,9 +338,9 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_backward: attention is NULL");
     }
     int64_t wk = a->problem.dk, wv = a->problem.dv;
-    const argument arguments[] = {{"q", q, &a->q, wk},       {"k", k, &a->k, wk},    {"v", v, &a->v, wv},
-                                  {"d_o", d_o, &a->d_o, wv}, {"dq", dq, &a->dq, wk}, {"dk", dk, &a->dk, wk},
-                                  {"dv", dv, &a->dv, wv}};
+    const argument arguments[] = {{"q", q, &a->q, wk, 0},       {"k", k, &a->k, wk, 0},    {"v", v, &a->v, wv, 0},
+                                  {"d_o", d_o, &a->d_o, wv, 0}, {"dq", dq, &a->dq, wk, 1}, {"dk", dk, &a->dk, wk, 1},
+                                  {"dv", dv, &a->dv, wv, 1}};
     if (a->broken.status == HEDDLE_OK && a->forwards == 0) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
     }

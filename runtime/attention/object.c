@@ -1,6 +1,7 @@
 #include "runtime/attention/object.h"
 
 #include "runtime/base/base.h"
+#include "runtime/layout/algebra.h"
 
 #include <stdio.h>
 
@@ -35,4 +36,21 @@ heddle_status hd_object_refuse(heddle_comm *comm, int nranks, heddle_status st)
 {
     hd_broken unused;
     return leave(comm, nranks, st, unused.why, sizeof unused.why);
+}
+
+heddle_status hd_object_check_array(const hd_object_array *x, int rank)
+{
+    const heddle_box box = {.ndim = 4, .len = {x->len[0], x->len[1], x->len[2], x->len[3]}};
+    int64_t bytes = 0;
+    if (heddle_box_elems(&box) == 0) {
+        return HEDDLE_OK;
+    }
+    if (x->array == NULL || x->array->data == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", x->function, x->name,
+                       rank, (long long)(x->len[0] * x->len[1]));
+    }
+    heddle_status st = hd_array_is_dense(x->array)
+                           ? HEDDLE_OK
+                           : hd_box_reach(&bytes, &box, x->array->stride_elems, x->shape, x->is_written);
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s: %s on rank %d", x->function, x->name, rank);
 }

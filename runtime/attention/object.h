@@ -3,6 +3,7 @@
 #define HD_ATTENTION_OBJECT_H
 
 #include "runtime/comm/comm_internal.h"
+#include <heddle/attention.h>
 
 typedef struct hd_broken {
     heddle_status status; /* of the call that failed half way; HEDDLE_OK: none has */
@@ -17,5 +18,22 @@ void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const hedd
 heddle_status hd_object_give_up(hd_broken *broken, heddle_comm *comm, int nranks, heddle_status st);
 /* A mistake that only this rank may have made, found before anything has happened: the object is as it was. */
 heddle_status hd_object_refuse(heddle_comm *comm, int nranks, heddle_status st);
+
+/* An array of a call, this rank's part of `shape`, which has len[] of each dim. */
+typedef struct hd_object_array {
+    const char *function, *name; /* for the sentence */
+    const heddle_attention_array *array;
+    const heddle_shape *shape;
+    int64_t len[4];
+    int is_written;
+} hd_object_array;
+/* Without strides the array is dense. */
+static inline int hd_array_is_dense(const heddle_attention_array *array)
+{
+    const int64_t *stride = array->stride_elems;
+    return stride[0] == 0 && stride[1] == 0 && stride[2] == 0 && stride[3] == 0;
+}
+/* The array may be NULL where the part is empty. HEDDLE_ERR_ARG: elsewhere; strides that heddle_box_reach refuses. */
+heddle_status hd_object_check_array(const hd_object_array *x, int rank);
 
 #endif

@@ -15,6 +15,9 @@ const int64_t *hd_layout_blocks(const heddle_layout *layout, int axis);
 /* heddle_layout_box for values that have been checked. */
 void hd_layout_box(heddle_box *out, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *layout,
                    const int *coords);
+/* heddle_box_reach for a box of the shape, both checked. */
+heddle_status hd_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
+                           const heddle_shape *shape, int is_written);
 void hd_mesh_coords(int *coords, const heddle_mesh *mesh, int rank);
 
 /* Type and extents, and with `names` the names of the dims, of `x`; `what` it is and `whose` shape it must have begin

@@ -133,6 +133,83 @@ void heddle_box_strides(int64_t *stride_elems, const heddle_box *box, const hedd
     }
 }
 
+static heddle_status check_apart(const heddle_box *box, const int64_t *stride_elems, const heddle_shape *shape)
+{
+    int dim[HEDDLE_MAX_DIMS], n = 0;
+    int64_t below = 0;
+    for (int d = 0; d < box->ndim; d++) {
+        if (box->len[d] == 1) {
+            continue;
+        }
+        int j = n++;
+        for (; j > 0 && stride_elems[dim[j - 1]] > stride_elems[d]; j--) {
+            dim[j] = dim[j - 1];
+        }
+        dim[j] = d;
+    }
+    for (int i = 0; i < n; i++) { /* ascending strides: each steps over all that lies below it */
+        if (stride_elems[dim[i]] <= below) {
+            return hd_fail(HEDDLE_ERR_ARG,
+                           "stride of dim %s is %lld elements, but its rows reach over %lld: elements that are written "
+                           "share no memory",
+                           shape->dim[dim[i]].name, (long long)stride_elems[dim[i]], (long long)(below + 1));
+        }
+        below += stride_elems[dim[i]] * (box->len[dim[i]] - 1);
+    }
+    return HEDDLE_OK;
+}
+
+heddle_status hd_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
+                           const heddle_shape *shape, int is_written)
+{
+    const int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), most = HD_MAX_ELEMS / elem_bytes - 1;
+    int64_t last = 0, reach = 0;
+    *out_bytes = 0;
+    if (heddle_box_elems(box) == 0) {
+        return HEDDLE_OK;
+    }
+    for (int d = 0; d < box->ndim; d++) {
+        if (box->len[d] == 1) {
+            continue;
+        }
+        if (stride_elems[d] < 0) {
+            return hd_fail(HEDDLE_ERR_ARG, "stride of dim %s is %lld elements, less than 0", shape->dim[d].name,
+                           (long long)stride_elems[d]);
+        }
+        if (__builtin_mul_overflow(stride_elems[d], box->len[d] - 1, &reach) || reach > most - last) {
+            return hd_fail(HEDDLE_ERR_ARG,
+                           "stride of dim %s is %lld elements for %lld rows of %s: the array reaches beyond 2^62 bytes",
+                           shape->dim[d].name, (long long)stride_elems[d], (long long)box->len[d],
+                           heddle_dtype_name(shape->dtype));
+        }
+        last += reach;
+    }
+    *out_bytes = (last + 1) * elem_bytes;
+    return is_written ? check_apart(box, stride_elems, shape) : HEDDLE_OK;
+}
+
+heddle_status heddle_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
+                               const heddle_shape *shape, int is_written)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t bytes = 0;
+    HD_TRY(HD_NEED(out_bytes, box, stride_elems, shape));
+    HD_TRY(heddle_shape_check(shape));
+    if (box->ndim != shape->ndim) {
+        return hd_fail(HEDDLE_ERR_ARG, "the box has %d dims, the shape has %d", box->ndim, shape->ndim);
+    }
+    for (int d = 0; d < box->ndim; d++) {
+        if (box->len[d] < 0 || box->len[d] > shape->dim[d].extent) {
+            return hd_fail(HEDDLE_ERR_ARG, "the box has %lld of dim %s, the shape has %lld", (long long)box->len[d],
+                           shape->dim[d].name, (long long)shape->dim[d].extent);
+        }
+    }
+    HD_TRY(hd_box_reach(&bytes, box, stride_elems, shape, is_written));
+    *out_bytes = bytes;
+out:
+    return st;
+}
+
 heddle_status heddle_tensor_init(heddle_tensor *out, void *data, const heddle_shape *shape, const heddle_mesh *mesh,
                                  const heddle_layout *layout, const heddle_order *order, int rank)
 {

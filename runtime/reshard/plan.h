@@ -32,6 +32,14 @@ typedef struct hd_request {
 heddle_status hd_reshard_options_take(heddle_reshard_options *out, const heddle_reshard_options *options);
 heddle_status hd_request_take(hd_request *out, const heddle_comm *comm, const heddle_reshard_line *line,
                               const heddle_reshard_options *options);
+/* Bytes of both arrays, to compare with caches: of each at most 2^45 count, so that sums over ranks stay in 64 bits
+ * where strides reach far. */
+static inline int64_t hd_footprint_bytes(int64_t src_bytes, int64_t dst_bytes)
+{
+    const int64_t most = (int64_t)1 << 45;
+    return (src_bytes < most ? src_bytes : most) + (dst_bytes < most ? dst_bytes : most);
+}
+
 /* Collective: facts[nranks]. Returns `mine` when that failed; HEDDLE_ERR_MISMATCH on every rank names the first rank
  * and field that differ. */
 heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine);

@@ -1,4 +1,5 @@
 /* This rank's arguments, checked before the others are asked. */
+#include "runtime/layout/algebra.h"
 #include "runtime/reshard/plan.h"
 
 #include <stdio.h>
@@ -46,45 +47,16 @@ static heddle_status take_options(hd_request *out, const heddle_reshard_options 
     return hd_fail(HEDDLE_ERR_ARG, "no copy kernel is called '%.40s'; this CPU has:%s", o->kernel, names);
 }
 
-/* Strides of one side, checked; *bytes gets the smallest buffer. Destinations must not fold onto themselves. */
+/* Strides of one side, checked; *bytes gets the smallest buffer. */
 static heddle_status take_strides(int64_t *stride, int64_t *bytes, const int64_t *given, const heddle_box *box,
                                   const heddle_order *order, const heddle_shape *shape, int is_dst)
 {
-    const char *side = is_dst ? "dst" : "src";
-    int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), last = 0;
-    int dim[HEDDLE_MAX_DIMS], n = 0;
     heddle_box_strides(stride, box, order->ndim > 0 ? order : NULL);
-    *bytes = 0;
-    if (heddle_box_elems(box) == 0) {
-        return HEDDLE_OK;
+    for (int d = 0; given != NULL && heddle_box_elems(box) > 0 && d < box->ndim; d++) {
+        stride[d] = given[d];
     }
-    for (int d = 0; d < box->ndim; d++) {
-        stride[d] = given != NULL ? given[d] : stride[d];
-        int64_t reach;
-        if (box->len[d] == 1) {
-            continue;
-        }
-        if (stride[d] < 0 || (is_dst && stride[d] == 0) || __builtin_mul_overflow(stride[d], box->len[d] - 1, &reach) ||
-            __builtin_add_overflow(last, reach, &last) || __builtin_mul_overflow(last + 1, elem_bytes, bytes)) {
-            return hd_fail(HEDDLE_ERR_ARG, "%s stride of dim %s is %lld elements for %lld rows", side,
-                           shape->dim[d].name, (long long)stride[d], (long long)box->len[d]);
-        }
-        int j = n++;
-        for (; j > 0 && stride[dim[j - 1]] > stride[d]; j--) {
-            dim[j] = dim[j - 1];
-        }
-        dim[j] = d;
-    }
-    *bytes = (last + 1) * elem_bytes;
-    int64_t below = 0;
-    for (int i = 0; is_dst && i < n; i++) { /* ascending strides: each steps over all that lies below */
-        if (stride[dim[i]] <= below) {
-            return hd_fail(HEDDLE_ERR_ARG, "dst stride of dim %s is %lld elements, but its rows reach over %lld",
-                           shape->dim[dim[i]].name, (long long)stride[dim[i]], (long long)(below + 1));
-        }
-        below += stride[dim[i]] * (box->len[dim[i]] - 1);
-    }
-    return HEDDLE_OK;
+    heddle_status st = hd_box_reach(bytes, box, stride, shape, is_dst);
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s", is_dst ? "dst" : "src");
 }
 
 static void take_dst(hd_request *out, const heddle_box *dst)

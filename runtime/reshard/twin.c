@@ -71,7 +71,7 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
     HD_TRY(hd_comm_allgather_or_abort(plan->comm, &mine, all, sizeof mine));
     for (int r = 0; r < plan->nranks; r++) {
         limit = ((int64_t *)all)[r] < limit ? ((int64_t *)all)[r] : limit;
-        int64_t of_rank = plan->facts[r].src_bytes + plan->facts[r].dst_bytes;
+        int64_t of_rank = hd_footprint_bytes(plan->facts[r].src_bytes, plan->facts[r].dst_bytes);
         bytes = of_rank > bytes ? of_rank : bytes;
     }
     *possible = bytes >= SMALLEST_BYTES;

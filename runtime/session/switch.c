@@ -42,7 +42,7 @@ static heddle_status check_same_shape(const passage *p, const heddle_tensor *x, 
 
 /* The local part that x describes lies within capacity_bytes. */
 static heddle_status check_memory(const passage *p, const heddle_tensor *x, const char *tensor,
-                                  const hd_session_side *side)
+                                  const hd_session_side *side, int is_written)
 {
     const int rank = p->session->rank;
     if (p->session->dry_run || side->elems == 0) {
@@ -52,21 +52,17 @@ static heddle_status check_memory(const passage *p, const heddle_tensor *x, cons
         return hd_fail(HEDDLE_ERR_ARG, "%s '%s': %s->data is NULL on rank %d, which holds %lld elements", p->verb,
                        p->stage, tensor, rank, (long long)side->elems);
     }
-    const heddle_box *box = &side->box;
-    int64_t last = 0;
-    for (int d = 0; d < box->ndim; d++) {
-        int64_t step = 0;
-        if (x->stride_elems[d] < 0 || __builtin_mul_overflow(box->len[d] - 1, x->stride_elems[d], &step) ||
-            __builtin_add_overflow(last, step, &last)) {
-            return hd_fail(HEDDLE_ERR_ARG, "%s '%s': stride %lld of dim %s is out of range", p->verb, p->stage,
-                           (long long)x->stride_elems[d], x->shape.dim[d].name);
-        }
+    int64_t bytes = 0;
+    heddle_status st = hd_box_reach(&bytes, &side->box, x->stride_elems, &x->shape, is_written);
+    if (st != HEDDLE_OK) {
+        return hd_fail_prefix(st, "%s '%s': %s", p->verb, p->stage, tensor);
     }
-    const size_t elem_bytes = p->session->elem_bytes;
-    if ((uint64_t)last >= x->capacity_bytes / elem_bytes) {
-        return hd_fail(
-            HEDDLE_ERR_ARG, "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
-            p->verb, p->stage, rank, (long long)last + 1, tensor, x->capacity_bytes, x->capacity_bytes / elem_bytes);
+    const int64_t elem_bytes = (int64_t)p->session->elem_bytes;
+    if ((uint64_t)bytes > x->capacity_bytes) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
+                       p->verb, p->stage, rank, (long long)(bytes / elem_bytes), tensor, x->capacity_bytes,
+                       x->capacity_bytes / (size_t)elem_bytes);
     }
     return HEDDLE_OK;
 }
@@ -120,13 +116,7 @@ static heddle_status check_dst(const passage *p, const heddle_tensor *dst, const
                        "gives it",
                        p->verb, p->stage);
     }
-    for (int d = 0; d < to->box.ndim; d++) {
-        if (to->box.len[d] > 1 && dst->stride_elems[d] == 0) {
-            return hd_fail(HEDDLE_ERR_ARG, "%s '%s': dst has stride 0 along %s, where %lld rows are to be written",
-                           p->verb, p->stage, dst->shape.dim[d].name, (long long)to->box.len[d]);
-        }
-    }
-    st = check_memory(p, dst, "dst", to);
+    st = check_memory(p, dst, "dst", to, 1);
 out:
     return st;
 }
@@ -170,7 +160,7 @@ static heddle_status move(const passage *p, heddle_tensor *x, const heddle_tenso
     heddle_session *session = p->session;
     const int64_t start_ns = hd_now_ns();
     heddle_status st;
-    HD_TRY(check_memory(p, x, p->tensor, &edge->from));
+    HD_TRY(check_memory(p, x, p->tensor, &edge->from, 0));
     HD_TRY(dst != NULL ? check_dst(p, dst, &edge->to) : HEDDLE_OK);
     record->line = edge->line;
     record->bytes_planned = edge->bytes_planned;

@@ -154,11 +154,62 @@ HD_RANK_CASE(softmax_of_a_rank_that_holds_nothing, "2 threads")
 
 /* --- linear attention --------------------------------------------------------------------------------------------- */
 
+static heddle_status linear_forward(heddle_linear_attention *a, arrays *x)
+{
+    return heddle_linear_attention_forward(a, &x->at[0], &x->at[1], &x->at[2], &x->at[3], HEDDLE_NO_STREAM);
+}
+
 static heddle_status linear_backward(heddle_linear_attention *a, arrays *x)
 {
     heddle_attention_array *at = x->at;
     return heddle_linear_attention_backward(a, &at[0], &at[1], &at[2], &at[4], &at[5], &at[6], &at[7],
                                             HEDDLE_NO_STREAM);
+}
+
+/* Strides of one array after the other, of either kind of attention: those that are written may not fold onto
+ * themselves, none may be negative or reach too far. */
+HD_RANK_CASES(strides_of_either, 2, "1 threads")
+{
+    static const struct {
+        int64_t stride[4];
+        int takes_source; /* what is only read may have it */
+        const char *why;
+    } row[] = {
+        {{64, -8, 4, 1}, 0, "stride of dim s is -8 elements, less than 0"},
+        {{64, 8, (int64_t)1 << 60, 1}, 0, "stride of dim h is 1152921504606846976 elements for 2 rows of f32"},
+        {{64, INT64_MAX / 2, 4, 1}, 0, "reaches beyond 2^62 bytes"},
+        {{64, 4, 4, 1}, 1, "stride of dim h is 4 elements, but its rows reach over 32"},
+        {{0, 8, 4, 0}, 1, "stride of dim d is 0 elements, but its rows reach over 1"},
+    };
+    static const char *const names[] = {"q", "k", "v", "o", "d_o", "dq", "dk", "dv"};
+    problem p;
+    arrays x;
+    heddle_attention *a = NULL;
+    heddle_linear_attention *b = NULL;
+    parse(&p, 1);
+    HD_OK(nth == 0 ? heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, NULL)
+                   : heddle_linear_attention_create(&b, comm, &p.shape, &p.mesh, &p.layout, NULL));
+    for (int i = 0; i < 8; i++) {
+        int is_written = i == 3 || i > 4;
+        for (size_t k = 0; k < sizeof row / sizeof row[0]; k++) {
+            char wanted[80];
+            fill(&x);
+            HD_OK(nth == 0 ? forward(a, &x) : linear_forward(b, &x));
+            memcpy(x.at[i].stride_elems, row[k].stride, sizeof row[k].stride);
+            HD_FAILS(is_written || !row[k].takes_source ? HEDDLE_ERR_ARG : HEDDLE_OK,
+                     i < 4      ? nth == 0 ? forward(a, &x) : linear_forward(b, &x)
+                          : nth == 0 ? backward(a, &x)
+                                : linear_backward(b, &x));
+            if (is_written || !row[k].takes_source) {
+                snprintf(wanted, sizeof wanted, "%s: %s on rank 0: ", i < 4 ? "forward" : "backward", names[i]);
+                assert_non_null(strstr(heddle_last_error(), wanted));
+                assert_non_null(strstr(heddle_last_error(), row[k].why));
+            }
+        }
+    }
+    heddle_attention_destroy(a);
+    heddle_linear_attention_destroy(b);
+    return HEDDLE_OK;
 }
 
 HD_RANK_CASE(linear_attention_refused, "1 threads", "2 threads")

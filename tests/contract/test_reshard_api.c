@@ -67,8 +67,8 @@ HD_RANK_CASE(mismatch_reaches_every_rank, "3 threads", "3 shm")
 
 HD_RANK_CASE(bad_arguments_reach_every_rank, "3 threads", "3 shm")
 {
-    static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1};
-    for (int i = 0; i < 7; i++) {
+    static const int64_t folded[] = {1, 1, 1}, negative[] = {-4, 4, 1}, far[] = {(int64_t)1 << 61, 4, 1};
+    for (int i = 0; i < 9; i++) {
         heddle_reshard_line line;
         heddle_reshard_options options;
         heddle_reshard *reshard = NULL;
@@ -80,15 +80,46 @@ HD_RANK_CASE(bad_arguments_reach_every_rank, "3 threads", "3 shm")
         heddle_reshard_options_init(&options);
         if (bad) {
             options.kernel = i == 0 ? "no_such_kernel" : NULL;
-            options.dst_stride_elems = i == 1 ? folded : NULL;
-            options.src_stride_elems = i == 2 ? negative : NULL;
+            options.dst_stride_elems = i == 1 ? folded : i == 7 ? far : NULL;
+            options.src_stride_elems = i == 2 ? negative : i == 8 ? far : NULL;
             options.struct_bytes = i == 3 ? 1000 : options.struct_bytes;
             options.deadline_ms = i == 4 ? -1 : i == 6 ? INT64_MAX : 0;
         }
         st = heddle_reshard_create_line(&reshard, comm, bad && i == 5 ? NULL : &line, &options);
         if (st != (bad ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER) || (!bad && strstr(heddle_last_error(), "rank 1") == NULL) ||
-            (bad && i == 0 && strstr(heddle_last_error(), "memcpy") == NULL)) {
+            (bad && i == 0 && strstr(heddle_last_error(), "memcpy") == NULL) ||
+            (bad && i >= 7 && strstr(heddle_last_error(), "reaches beyond 2^62 bytes") == NULL)) {
             return wrong("a rank with bad arguments", st);
+        }
+    }
+    return HEDDLE_OK;
+}
+
+/* Strides that no memory has, but an address space might: the sums over ranks and phases stay in 64 bits. */
+HD_RANK_CASES(strides_at_the_end_of_64_bits, 4, "3 threads")
+{
+    static const char *const lines[] = {SWITCH, "f64[t=6 s=4 c=8] on [x=3]: t@x -> *",
+                                        "f64[t=6 s=4 c=8] on [x=3]: sum@x -> t@x"};
+    const int64_t far = ((int64_t)1 << 62) / 8;
+    for (int i = 0; i < 3; i++) {
+        heddle_reshard_line line;
+        heddle_reshard_options options;
+        heddle_reshard *reshard = NULL;
+        heddle_reshard_info info = {.struct_bytes = sizeof info};
+        int64_t stride[3] = {far / 8, 8, 1};
+        heddle_status st = heddle_reshard_parse(&line, lines[i]);
+        heddle_reshard_options_init(&options);
+        options.memory = HEDDLE_MEMORY_ANY;
+        options.tuning = HEDDLE_TUNING_RULES;
+        options.src_stride_elems = nth % 2 ? stride : NULL;
+        options.dst_stride_elems = nth / 2 ? stride : NULL;
+        line.shape.dtype = HEDDLE_F64;
+        st = st == HEDDLE_OK ? heddle_reshard_create_line(&reshard, comm, &line, &options) : st;
+        st = st == HEDDLE_OK ? heddle_reshard_get_info(&info, reshard) : st;
+        heddle_reshard_destroy(reshard);
+        if (st != HEDDLE_OK || (info.src_bytes > (size_t)far) != (nth % 2) ||
+            (info.dst_bytes > (size_t)far) != (nth / 2)) {
+            return wrong(lines[i], st);
         }
     }
     return HEDDLE_OK;

@@ -263,7 +263,7 @@ out:
 HD_RANK_CASE(refuses_what_it_cannot_write, "2 threads", "3 shm")
 {
     fixture f = {0};
-    heddle_tensor x = {0}, good = {0}, bad;
+    heddle_tensor x = {0}, good = {0}, bad, far;
     const int rank = heddle_comm_rank(comm);
     void *mine = NULL, *memory = NULL;
     heddle_status st;
@@ -282,6 +282,19 @@ HD_RANK_CASE(refuses_what_it_cannot_write, "2 threads", "3 shm")
     bad = good;
     bad.stride_elems[2] = 0;
     CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
+    bad.stride_elems[2] = good.stride_elems[2] - 1; /* the ends of rows share memory */
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "entering 's.attn': dst: stride of dim s is") != NULL);
+    bad = good;
+    bad.stride_elems[2] = (int64_t)1 << 60; /* 2^62 bytes and more */
+    bad.capacity_bytes = SIZE_MAX;
+    CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "dst: stride of dim s is 1152921504606846976 elements") != NULL);
+    far = x;
+    far.stride_elems[2] = (int64_t)1 << 60;
+    far.capacity_bytes = SIZE_MAX;
+    CHECK(heddle_session_enter(f.session, "s.attn", &far, &good, placed_stream) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "x: stride of dim s is 1152921504606846976 elements") != NULL);
     bad = good;
     bad.data = NULL;
     CHECK(heddle_session_enter(f.session, "s.attn", &x, &bad, placed_stream) == HEDDLE_ERR_ARG);

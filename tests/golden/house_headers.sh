@@ -17,7 +17,7 @@ for header in include/heddle/*.h include/heddle/*/*.h; do
         printf "#include <%s>\nextern int not_empty;\n" "$name" | cc -std=$standard $flags $extra -x c - || { echo "$name fails as $standard"; failed=1; }
     done
     [ "$name" = heddle/mpi.h ] || printf "#include <%s>\nextern int not_empty;\n" "$name" | cc -std=c99 $flags -x c - || { echo "$name fails as c99"; failed=1; }
-    echo "#include <$name>" | c++ -std=c++17 $flags $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
+    echo "#include <$name>" | c++ -std=c++17 $flags -Wold-style-cast $extra -x c++ - || { echo "$name fails as c++17"; failed=1; }
 done
 # HEDDLE_EMPTY and heddle_ignore in every language, by both compilers; a status that nobody looks at is a warning.
 work=$(mktemp -d)

@@ -131,7 +131,7 @@ HD_CASE(refusals)
     p.dl.strides = p.stride;
     p.stride[2] = -1;
     HD_FAILS(HEDDLE_ERR_ARG, take(&p));
-    assert_non_null(strstr(heddle_last_error(), "stride -1"));
+    assert_non_null(strstr(heddle_last_error(), "the DLTensor: stride of dim c is -1 elements, less than 0"));
     p.dl.strides = NULL;
     p.dl.data = NULL;
     HD_FAILS(HEDDLE_ERR_ARG, take(&p));
@@ -142,6 +142,48 @@ HD_CASE(refusals)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(&p.out, &p.dl, &p.line.shape, &p.line.mesh, NULL, 1));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tensor_from_dlpack(NULL, &p.dl, &p.line.shape, &p.line.mesh, &p.line.from, 1));
     assert_int_equal(p.out.device, 77);
+}
+
+/* What a producer of wrong numbers may hand over: refused in a sentence, nothing is written. */
+HD_CASE(nonsense)
+{
+    static const int64_t far[][3] = {{INT64_MAX, 6, 2},
+                                     {(int64_t)1 << 62, 6, 2},
+                                     {1, (int64_t)1 << 62, 2},
+                                     {1, (int64_t)1 << 61, 2},
+                                     {1, 6148914691236517206, 2}}; /* 3 times that is 2 + 2^64 */
+    const struct {
+        const char *why;
+        int far; /* row of `far`, -1: as they are */
+        int64_t *shape;
+        int is_cuda, device;
+        uint64_t byte_offset;
+    } row[] = {
+        {"3 dims, but its shape is NULL", -1, NULL, 0, 0, 0},
+        {"stride of dim t is 9223372036854775807 elements", 0, (int64_t *)1, 0, 0, 0},
+        {"stride of dim t is 4611686018427387904 elements", 1, (int64_t *)1, 0, 0, 0},
+        {"stride of dim s is 4611686018427387904 elements", 2, (int64_t *)1, 0, 0, 0},
+        {"stride of dim s is 2305843009213693952 elements", 3, (int64_t *)1, 0, 0, 0},
+        {"stride of dim s is 6148914691236517206 elements", 4, (int64_t *)1, 0, 0, 0},
+        {"no multiple of the 4 bytes of f32", -1, (int64_t *)1, 0, 0, 1},
+        {"beyond the last address", -1, (int64_t *)1, 0, 0, UINT64_MAX - 3}, /* before data, if it wrapped */
+        {"on device -7", -1, (int64_t *)1, 1, -7, 0},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        problem p;
+        make(&p);
+        p.out.device = 77; /* stays */
+        p.dl.shape = row[i].shape == NULL ? NULL : p.extent;
+        if (row[i].far >= 0) {
+            memcpy(p.stride, far[row[i].far], sizeof p.stride);
+            p.dl.strides = p.stride;
+        }
+        p.dl.byte_offset = row[i].byte_offset;
+        p.dl.device = row[i].is_cuda ? (DLDevice){2, row[i].device} : p.dl.device;
+        HD_FAILS(HEDDLE_ERR_ARG, take(&p));
+        assert_non_null(strstr(heddle_last_error(), row[i].why));
+        assert_int_equal(p.out.device, 77);
+    }
 }
 
 /* A rank whose part is empty may have no memory. */

@@ -39,6 +39,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_box_elems, "box", 0, heddle_box_elems(P(0, &a->box)))                                                     \
     X(heddle_box_strides, "stride_elems box order?", NULL_NOTHING,                                                     \
       (heddle_box_strides(P(0, stride), P(1, &a->box), P(2, &a->order)), 0))                                           \
+    X(heddle_box_reach, "out_bytes box stride_elems shape", NULL_STATUS,                                               \
+      heddle_box_reach(P(0, stride), P(1, &a->box), P(2, a->box.len), P(3, SHAPE), 0))                                 \
     X(heddle_tensor_init, "out data shape mesh layout order?", NULL_STATUS,                                            \
       heddle_tensor_init(P(0, &(heddle_tensor){0}), P(1, text), P(2, SHAPE), P(3, MESH), P(4, LAYOUT),                 \
                          P(5, &a->order), 0))

@@ -16,6 +16,11 @@
 #endif
 #endif
 
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(__CUDACC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast" /* inline functions for C and C++ alike */
+#endif
+
 /* --- balanced shards: shard i of n has extent / n elements, the first extent % n shards one more ------------------ */
 
 HEDDLE_HOST_DEVICE static inline int64_t heddle_shard_len(int64_t extent, int n, int i)
@@ -144,5 +149,9 @@ HEDDLE_HOST_DEVICE static inline int64_t heddle_index_offset(const int64_t *coor
     }
     return offset;
 }
+
+#if defined(__cplusplus) && defined(__GNUC__) && !defined(__CUDACC__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif
