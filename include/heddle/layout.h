@@ -9,8 +9,10 @@
  * (rank i of n gets L/n, the first L mod n ranks one more) unless explicit lengths are given. A dim on two axes is
  * nested: each shard of the axis that comes first in the mesh is split again by the second.
  *
- * Several axes may name the same dim: t@node,t@gpu nests, t@gpu,t@node means the same. Explicit lengths may contain
- * zeros, add up to the extent, and stand on the outermost axis of a dim only. Extents may be 0 or smaller than the
+ * Several axes may name the same dim: t@node,t@gpu nests. In text the entries of one dim stand in the mesh's order of
+ * axes (t@gpu,t@node is refused: it nests no other way, and a move between the two would move nothing); a heddle_layout
+ * has no order of its own. Explicit lengths may contain zeros, add up to the extent, and stand on the outermost axis of
+ * a dim only. Extents may be 0 or smaller than the
  * number of ranks: some ranks are then empty. Nothing is ever padded.
  *
  * In text, blanks are free between tokens, names are [a-z][a-z0-9_]* of at most 15 characters, numbers are decimal, and

@@ -6,9 +6,9 @@
 #include <heddle/layout.h>
 #include <heddle/sys/index.h>
 
-/* Elements of a tensor, and bytes of all its parts on all ranks, stay below these, so that no sum overflows 64 bits. */
-#define HD_MAX_ELEMS ((int64_t)1 << 62)
-#define HD_MAX_ALL_RANKS_BYTES ((int64_t)1 << 61)
+/* Bytes of a tensor, those that an array's strides reach over, and those that a reshard moves, the parts that stay
+ * included, are at most so many, so that no sum overflows 64 bits. */
+#define HD_MAX_BYTES ((int64_t)1 << 62)
 
 /* Explicit lengths of axis a, or NULL when its blocks are balanced. */
 const int64_t *hd_layout_blocks(const heddle_layout *layout, int axis);

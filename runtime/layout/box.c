@@ -162,7 +162,7 @@ static heddle_status check_apart(const heddle_box *box, const int64_t *stride_el
 heddle_status hd_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
                            const heddle_shape *shape, int is_written)
 {
-    const int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), most = HD_MAX_ELEMS / elem_bytes - 1;
+    const int64_t elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype), most = HD_MAX_BYTES / elem_bytes - 1;
     int64_t last = 0, reach = 0;
     *out_bytes = 0;
     if (heddle_box_elems(box) == 0) {

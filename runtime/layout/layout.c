@@ -187,7 +187,7 @@ static heddle_status scan_known(int *index, const char **at, hd_scan *scan, cons
     return HEDDLE_OK;
 }
 
-/* The layout while it is read: entries come in any order of axes. */
+/* The layout while it is read: entries come in any order of axes, those of one dim in the mesh's. */
 typedef struct layout_draft {
     int dim_of_axis[HEDDLE_MAX_AXES];
     int taken[HEDDLE_MAX_AXES], nshards[HEDDLE_MAX_AXES];
@@ -195,7 +195,10 @@ typedef struct layout_draft {
     const char *blocks_at[HEDDLE_MAX_AXES];
 } layout_draft;
 
-static heddle_status scan_axis(int *axis, layout_draft *draft, hd_scan *scan, const heddle_mesh *mesh)
+/* A dim on two axes is nested as the mesh has them. Written the other way round it would look like another layout than
+ * it is. */
+static heddle_status scan_axis(int *axis, layout_draft *draft, int dim, hd_scan *scan, const heddle_shape *shape,
+                               const heddle_mesh *mesh)
 {
     const char *at = NULL;
     heddle_status st = scan_known(axis, &at, scan, NULL, mesh);
@@ -204,6 +207,14 @@ static heddle_status scan_axis(int *axis, layout_draft *draft, hd_scan *scan, co
     }
     if (draft->taken[*axis]) {
         return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at, "axis '%s' appears twice", mesh->axis[*axis].name);
+    }
+    for (int a = *axis + 1; dim >= 0 && a < mesh->naxes; a++) {
+        if (draft->dim_of_axis[a] == dim) {
+            const char *name = shape->dim[dim].name, *outer = mesh->axis[*axis].name, *inner = mesh->axis[a].name;
+            return hd_scan_fail(scan, HEDDLE_ERR_LAYOUT, at,
+                                "%s@%s behind %s@%s, but blocks nest in the mesh's order of axes: write %s@%s,%s@%s",
+                                name, outer, name, inner, name, outer, name, inner);
+        }
     }
     draft->taken[*axis] = 1;
     return HEDDLE_OK;
@@ -236,7 +247,7 @@ static heddle_status scan_entry(layout_draft *draft, hd_scan *scan, const heddle
         HD_TRY(scan_known(&dim, &at, scan, shape, NULL));
     }
     HD_TRY(hd_scan_expect(scan, "@", dim == HEDDLE_PARTIAL ? "after 'sum'" : "after the dim's name"));
-    HD_TRY(scan_axis(&axis, draft, scan, mesh));
+    HD_TRY(scan_axis(&axis, draft, dim, scan, shape, mesh));
     draft->dim_of_axis[axis] = dim;
     if (hd_scan_accept(scan, "(")) {
         if (dim == HEDDLE_PARTIAL) {

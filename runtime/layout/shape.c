@@ -58,13 +58,13 @@ static int name_is_valid(const char *name)
     return n > 0 && n < HEDDLE_NAME_BYTES;
 }
 
-/* Elements, counting an extent of 0 as 1 so that strides stay in range too; -1: more than HD_MAX_ELEMS. */
+/* Elements, counting an extent of 0 as 1 so that strides stay in range too; -1: more than HD_MAX_BYTES. */
 static int64_t span_elems(const heddle_shape *shape)
 {
     int64_t elems = 1;
     for (int d = 0; d < shape->ndim; d++) {
         int64_t extent = shape->dim[d].extent > 0 ? shape->dim[d].extent : 1;
-        if (elems > HD_MAX_ELEMS / extent) {
+        if (elems > HD_MAX_BYTES / extent) {
             return -1;
         }
         elems *= extent;
@@ -77,9 +77,9 @@ static heddle_status check_size(const heddle_shape *shape)
 {
     int64_t elems = span_elems(shape);
     int64_t bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
-    if (elems < 0 || elems > HD_MAX_ELEMS / bytes) {
+    if (elems < 0 || elems > HD_MAX_BYTES / bytes) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "the extents' product is more than 2^62 bytes of %s (%lld elements)",
-                       heddle_dtype_name(shape->dtype), (long long)(HD_MAX_ELEMS / bytes));
+                       heddle_dtype_name(shape->dtype), (long long)(HD_MAX_BYTES / bytes));
     }
     return HEDDLE_OK;
 }

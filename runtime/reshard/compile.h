@@ -32,7 +32,7 @@ typedef struct hd_problem {
     hd_phase phase[3];
 } hd_problem;
 
-/* HEDDLE_ERR_LAYOUT: the line is not valid, or its bytes on all ranks together could exceed 2^61. */
+/* HEDDLE_ERR_LAYOUT: the line is not valid, or more than 2^62 bytes could move. */
 heddle_status hd_problem_make(hd_problem *out, const heddle_reshard_line *line);
 
 /* The box of `rank` that a phase reads (is_dst 0) or writes (1). Flat phases give 1-dim boxes of elements. */

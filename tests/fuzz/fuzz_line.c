@@ -34,16 +34,16 @@ static void compile_all(const heddle_reshard_line *line)
         return;
     }
     for (int phase = 0; phase < problem.nphases; phase++) {
-        int64_t sent = 0, received = 0;
+        uint64_t sent = 0, received = 0; /* what stays is counted, too: of many replicas beyond 64 bits */
         for (int rank = 0; rank < heddle_mesh_size(&line->mesh); rank++) {
             hd_pieces send, recv;
             require(hd_compile(&send, &problem, phase, rank, HD_SEND) == HEDDLE_OK);
             require(hd_compile(&recv, &problem, phase, rank, HD_RECV) == HEDDLE_OK);
             for (int i = 0; i < send.count; i++) {
-                sent += heddle_box_elems(&send.piece[i].box);
+                sent += (uint64_t)heddle_box_elems(&send.piece[i].box);
             }
             for (int i = 0; i < recv.count; i++) {
-                received += heddle_box_elems(&recv.piece[i].box);
+                received += (uint64_t)heddle_box_elems(&recv.piece[i].box);
             }
             hd_pieces_free(&send);
             hd_pieces_free(&recv);

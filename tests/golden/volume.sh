@@ -23,7 +23,8 @@ says "position" 2 "reshard line, column 28: unknown dim 'q' (dims: t s)" 'u8[t=9
 says "nothing" 2 "volume wants one reshard line, found 0"
 says "two" 2 "volume wants one reshard line, found 2" a b
 says "option" 2 "'--bogus': unknown option" --bogus
-says "too much" 2 "more than 2^61 bytes could move" 'u8[t=4611686018427387904] on [x=4]: t@x -> *'
+says "too much" 2 "more than 2^62 bytes could move" 'u8[t=4611686018427387904] on [x=4]: t@x -> *'
+says "much, but it stays" 0 "total 0 bytes" 'i8[b=4611686018427387903] on [sp=1]: * -> b@sp'
 
 start=$(date +%s%N)
 says "4096 ranks" 0 "16773120 messages" 'bf16[t=4097 s=40960 c=1152] on [sp=4096]: t@sp -> s@sp'

@@ -184,7 +184,7 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
     assert torch.equal(mine, F.scaled_dot_product_attention(q, k, v)[here: here + 1, :, lo])
     refused(heddle.UnsupportedError, "one axis", ht.attention, *(x[:, :, lo] for x in (q, k, v)),
             comm.attention("f64[b=1 s=11 h=3 d=8] on [ring=2 uly=2]: s@ring,s@uly"))
-    for cut in ("b@ring,s@uly", "s@uly,s@ring", "h@uly,s@ring(2 9)"):
+    for cut in ("b@ring,s@uly", "s@ring,s@uly", "h@uly,s@ring(2 9)"):
         problem = f"f64[b=2 s=11 h=4 d=8] on {comm.mesh}: {cut}"
         q, k, v = (draw(i, 2, 4, 11, 8) for i in range(3))
         linear, whole = (comm.linear_attention(text, decay=[0.5, 0.9, 1.0, 0.7])

@@ -140,7 +140,6 @@ HD_CASE(nested_boxes)
     /* 30 = 15 + 15; 15 = 4 + 4 + 4 + 3: a block stays inside its node's block */
     box_is("t@node,t@gpu", 3, 12, 3);
     box_is("t@node,t@gpu", 4, 15, 4);
-    box_is("t@gpu,t@node", 4, 15, 4);
     box_is("t@node(29 1),t@gpu", 0, 0, 8);
     box_is("t@node(29 1),t@gpu", 3, 22, 7);
     box_is("t@node(29 1),t@gpu", 4, 29, 1);
