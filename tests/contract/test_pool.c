@@ -115,6 +115,33 @@ HD_CASE(is_handed_out_again)
     close_home(h);
 }
 
+/* Given back once more the memory would be handed out twice. */
+HD_CASE(given_back_twice)
+{
+    home h = open_home(0);
+    heddle_dl_managed *array = bytes_of(h.pool, 5000), *two[2];
+    char why[80];
+    snprintf(why, sizeof why, "8192 bytes at %p, is given back a second time", array->tensor.data);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_pool_create(NULL, h.comm)); /* another sentence */
+    array->deleter(array);
+    assert_null(strstr(heddle_last_error(), "second time"));
+    array->deleter(array);
+    assert_non_null(strstr(heddle_last_error(), why));
+    for (int i = 0; i < 2; i++) {
+        two[i] = bytes_of(h.pool, 5000);
+    }
+    assert_true(two[0]->tensor.data != two[1]->tensor.data);
+    assert_int_equal(heddle_pool_held_bytes(h.pool), 4 * PAGE);
+    heddle_pool_give_back(two[0]);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_pool_create(NULL, h.comm));
+    heddle_pool_give_back(two[0]); /* not taken in between */
+    assert_non_null(strstr(heddle_last_error(), "second time"));
+    heddle_pool_trim(h.pool);
+    assert_int_equal(heddle_pool_held_bytes(h.pool), 2 * PAGE);
+    two[1]->deleter(two[1]);
+    close_home(h);
+}
+
 /* Lengths that vary, one array at a time: what is held stays within twice the largest, and what was not asked for
  * longest goes first. */
 HD_CASE(holds_twice_what_was_lent)

@@ -16,6 +16,7 @@ typedef struct hd_pooled {
     int64_t len[HEDDLE_MAX_DIMS], stride_elems[HEDDLE_MAX_DIMS];
     heddle_pool *pool;
     struct hd_pooled *next; /* on the stack, or free */
+    _Atomic int is_out;     /* 1: the caller has it */
     int room;
     size_t bytes;
 } hd_pooled;
@@ -112,6 +113,11 @@ void heddle_pool_give_back(heddle_dl_managed *array)
     }
     hd_pooled *block = array->context;
     heddle_pool *pool = block->pool;
+    if (!atomic_exchange(&block->is_out, 0)) {
+        hd_fail(HEDDLE_ERR_ARG, "an array of a pool, %zu bytes at %p, is given back a second time", block->bytes,
+                block->array.tensor.data);
+        return;
+    }
     block->next = atomic_load(&pool->returned);
     while (block->next != &destroyed) {
         if (atomic_compare_exchange_weak(&pool->returned, &block->next, block)) {
@@ -271,6 +277,7 @@ heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddl
     } else {
         HD_TRY(make_block(&block, pool, index, bytes));
     }
+    atomic_store_explicit(&block->is_out, 1, memory_order_relaxed);
     pool->lent++;
     pool->most_lent_bytes = larger(pool->most_lent_bytes, pool->held_bytes - pool->free_bytes);
     describe(block, dtype, ndim, len);
