@@ -26,7 +26,7 @@ static heddle_status check_call(const heddle_attention *a, const heddle_attentio
                                        &p->shape,
                                        {p->batch, rows, of->of_keys[i] ? p->kv_heads : p->heads, p->width},
                                        i >= of->first_written};
-        heddle_status st = hd_object_check_array(&array, heddle_comm_rank(a->comm));
+        heddle_status st = hd_object_check_array(&array, hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)));
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -272,9 +272,10 @@ heddle_status heddle_attention_set_projection(heddle_attention *attention, const
         return hd_fail(HEDDLE_ERR_ARG, "heddle_attention_set_projection: no projected length in the options");
     }
     if ((e == NULL || f == NULL) && a->problem.member_rows[a->problem.rank].rows > 0) {
-        return hd_fail(
-            HEDDLE_ERR_ARG, "heddle_attention_set_projection: %s is NULL on rank %d, which holds %lld columns of it",
-            e == NULL ? "e" : "f", heddle_comm_rank(a->comm), (long long)a->problem.member_rows[a->problem.rank].rows);
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "heddle_attention_set_projection: %s is NULL on rank %d, which holds %lld columns of it",
+                       e == NULL ? "e" : "f", hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)),
+                       (long long)a->problem.member_rows[a->problem.rank].rows);
     }
     a->core.e = e;
     a->core.f = f;

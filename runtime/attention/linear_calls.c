@@ -261,7 +261,7 @@ static heddle_status check_arguments(const heddle_linear_attention *a, const arg
         const argument *x = &arguments[i];
         const hd_object_array array = {
             function, x->name, x->array, &p->shape, {p->batch, p->rows, p->heads, x->width}, x->is_written};
-        heddle_status st = hd_object_check_array(&array, heddle_comm_rank(a->comm));
+        heddle_status st = hd_object_check_array(&array, hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)));
         if (st != HEDDLE_OK) {
             return st;
         }

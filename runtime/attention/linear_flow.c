@@ -118,7 +118,8 @@ heddle_status hd_linear_wait(heddle_linear_attention *a, int done)
         HD_TRY(hd_comm_check(a->comm));
         if (hd_now_ns() > deadline_ns) {
             st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the state of rank %d did not come in time (%s)",
-                         heddle_comm_rank(a->comm), late->waits_for, late->method->name);
+                         hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)),
+                         hd_comm_rank_name(a->comm, late->waits_for), late->method->name);
             goto out;
         }
         hd_comm_relax(a->comm, round);

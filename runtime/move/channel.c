@@ -121,7 +121,7 @@ heddle_status hd_channel_take_outcome(hd_channel *c)
 
 static heddle_status tell(const hd_channel *c, int rank, int reason)
 {
-    return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", rank,
+    return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", hd_comm_rank_name(c->comm, rank),
                    reason > 0 && reason < c->options.nrefusals ? c->options.refusal[reason] : "for an unknown reason");
 }
 

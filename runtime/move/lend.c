@@ -64,8 +64,8 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
     c->regained = 0;
     const uint64_t name = t->peers.ntell > 0 ? hd_link_name(c->link, leg->src, t->src_bytes) : 0;
     if (t->peers.ntell > 0 && name == 0) {
-        st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that is lent is out of its peers' reach (%s)", c->rank,
-                     c->options.what);
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that is lent is out of its peers' reach (%s)",
+                     hd_comm_rank_name(c->comm, c->rank), c->options.what);
     }
     for (int i = 0; i < t->peers.ntell && st == HEDDLE_OK; i++) {
         st = post(c, HD_SLOT_READY, t->peers.tell[i], name);

@@ -325,7 +325,7 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
     }
     HD_TRY(hd_comm_begin(comm, "sendrecv"));
     if (to == rank) {
-        return to_itself(rank, send, send_bytes, recv, recv_bytes);
+        return to_itself(hd_comm_rank_name(comm, rank), send, send_bytes, recv, recv_bytes);
     }
     if (hd_comm_pair_ground(comm)->link == NULL) {
         return hd_comm_send_by_transport(comm, send, send_bytes, to, recv, recv_bytes, from);

@@ -137,7 +137,8 @@ static heddle_status read_rows(const hd_channel *c, int peer, rows *r)
                                        r->far + first, (unsigned long)(r->n - first), 0);
         if (got <= 0) {
             return hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d could not read the source of rank %d (process_vm_readv: %s)",
-                           c->rank, peer, got < 0 ? strerror(errno) : "nothing was read");
+                           hd_comm_rank_name(c->comm, c->rank), hd_comm_rank_name(c->comm, peer),
+                           got < 0 ? strerror(errno) : "nothing was read");
         }
         for (; first < r->n && (size_t)got >= r->near[first].iov_len; first++) {
             got -= (ssize_t)r->near[first].iov_len;

@@ -47,8 +47,8 @@ static heddle_status name_arrays(hd_transfer *t, const void *src, void *dst)
     t->dst_name = hd_link_name(c->link, dst, t->dst_bytes);
     if (t->peers.is_touched && (t->push ? t->dst_name : t->src_name) == 0 && !(t->push ? t->any_dst : t->any_src)) {
         t->named_src = t->named_dst = NULL;
-        return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)", c->rank,
-                       c->options.what);
+        return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d: memory that travels is out of its peers' reach (%s)",
+                       hd_comm_rank_name(c->comm, c->rank), c->options.what);
     }
     t->named_src = src;
     t->named_dst = dst;

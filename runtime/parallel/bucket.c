@@ -44,7 +44,7 @@ static heddle_status check_axes(const heddle_bucket_options *o, const heddle_mes
 static heddle_status take_parts(heddle_bucket *bucket, const heddle_bucket_part *parts, int nparts)
 {
     heddle_status st = HEDDLE_OK;
-    const int rank = heddle_comm_rank(bucket->comm);
+    const int rank = hd_comm_rank_name(bucket->comm, heddle_comm_rank(bucket->comm));
     if (nparts < 0) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_create: nparts is %d on rank %d", nparts, rank);
     }

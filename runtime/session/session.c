@@ -134,7 +134,7 @@ static heddle_status take(heddle_session **made, heddle_session **out, heddle_co
     const int rank = heddle_comm_rank(comm);
     if (out == NULL || schedule == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_session_create: %s is NULL on rank %d", out == NULL ? "out" : "schedule",
-                       rank);
+                       hd_comm_rank_name(comm, rank));
     }
     heddle_session_options_init(&taken);
     HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_session_options, backward)));

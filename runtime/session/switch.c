@@ -44,7 +44,7 @@ static heddle_status check_same_shape(const passage *p, const heddle_tensor *x, 
 static heddle_status check_memory(const passage *p, const heddle_tensor *x, const char *tensor,
                                   const hd_session_side *side, int is_written)
 {
-    const int rank = p->session->rank;
+    const int rank = hd_comm_rank_name(p->session->comm, p->session->rank);
     if (p->session->dry_run || side->elems == 0) {
         return HEDDLE_OK;
     }

@@ -15,8 +15,10 @@
 #     new: what stands there instead; may be empty
 #     test: ctest regex of the tests of which one must fail
 #
-# Exit 1 when a mutant survives or does not apply. MUTANTS_PRESET (release) chooses the build. On a machine that does
-# other work tests run out of time without any mutant; a longer HEDDLE_TEST_TIME_SCALE lets those live that are only slow.
+# Exit 1 when a mutant survives or does not apply. MUTANTS_PRESET (release) chooses the build; MUTANTS_FOLDER names a folder
+# that keeps the copy and its build for the next call, which then builds what a mutant touches and no more. On a machine
+# that does other work tests run out of time without any mutant; a longer HEDDLE_TEST_TIME_SCALE lets those live that are
+# only slow.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 list=0
@@ -104,27 +106,46 @@ if [ $list = 1 ]; then
 fi
 
 # --- the copy -----------------------------------------------------------------------------------------------------------
-copy=$(mktemp -d) || exit 1
-trap 'rm -rf "$copy"' EXIT
+if [ -n "${MUTANTS_FOLDER:-}" ]; then
+    mkdir -p "$MUTANTS_FOLDER" && copy=$(cd "$MUTANTS_FOLDER" && pwd) || exit 1
+    [ -f "$copy/CMakePresets.json" ] || [ -z "$(ls -A "$copy")" ] || { echo "$copy is no copy of the tree" >&2; exit 1; }
+else
+    copy=$(mktemp -d) || exit 1
+    trap 'rm -rf "$copy"' EXIT
+fi
 trap 'exit 130' INT TERM
 preset=${MUTANTS_PRESET:-release}
-tar -C "$root" --exclude=./.git --exclude='./build*' -c . | tar -C "$copy" -x || exit 1
+same_tree() { # what is alike keeps its time, so that nothing is built for it
+    local new file
+    new=$(mktemp -d -p "$copy" build-new.XXXXXX) || return 1
+    tar -C "$root" --exclude=./.git --exclude='./build*' -c . | tar -C "$new" -x || return 1
+    while IFS= read -r -d '' file; do
+        [ -e "$new/$file" ] || rm -f "$copy/$file"
+    done < <(cd "$copy" && find . -path './build*' -prune -o -type f -print0)
+    while IFS= read -r -d '' file; do
+        cmp -s "$new/$file" "$copy/$file" && continue
+        mkdir -p "$copy/${file%/*}" && cp "$new/$file" "$copy/$file" || return 1
+    done < <(cd "$new" && find . -type f -print0)
+    rm -rf "$new"
+}
+same_tree || exit 1
 cd "$copy" || exit 1
 launcher=
 if command -v ccache >/dev/null; then # copies of one tree in different places are the same to it
     launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
     export CCACHE_BASEDIR=$copy CCACHE_NOHASHDIR=1 CCACHE_IGNOREOPTIONS=-Werror
 fi
-cmake --preset "$preset" -B "$copy/build" -G Ninja -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=OFF $launcher >"$copy/log" 2>&1 || {
-    tail -20 "$copy/log"
+build=build-$preset
+cmake --preset "$preset" -B "$copy/$build" -G Ninja -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=OFF $launcher >"$build.log" 2>&1 || {
+    tail -20 "$build.log"
     exit 1
 }
-known_targets=$(ninja -C build -t targets all | sed -n 's|^\([A-Za-z0-9_]*\): .*|\1|p')
+known_targets=$(ninja -C "$build" -t targets all | sed -n 's|^\([A-Za-z0-9_]*\): .*|\1|p')
 
 # Of the tests a regex matches: programs are targets of the same name, scripts want the command line and what they preload,
 # those of Python the package.
 targets_of() { # regex
-    ctest --test-dir build -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p' | while IFS= read -r test; do
+    ctest --test-dir "$build" -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p' | while IFS= read -r test; do
         case $test in
         golden/* | long/* | hosts/*)
             grep -xE 'heddle_cli|tcp_ranks|nccl_ranks|heddle_mpi|heddle_pmpi_count|heddle_damage|training_dump|bench_longest|example_.*' \
@@ -140,9 +161,9 @@ build_and_test() { # regex: 0 green, 1 red, 2 does not build, 3 nothing but skip
     local targets
     mapfile -t targets < <(targets_of "$1")
     [ ${#targets[@]} -gt 0 ] || return 4
-    ninja -C build "${targets[@]}" >log 2>&1 || return 2
-    ctest --test-dir build --stop-on-failure -j 1 -R "$1" </dev/null >log 2>&1 || return 1
-    grep -q ' Passed ' log || return 3
+    ninja -C "$build" "${targets[@]}" >"$build.log" 2>&1 || return 2
+    ctest --test-dir "$build" --stop-on-failure -j 1 -R "$1" </dev/null >"$build.log" 2>&1 || return 1
+    grep -q ' Passed ' "$build.log" || return 3
 }
 
 plant() { # index
@@ -162,7 +183,7 @@ for i in "${!names[@]}"; do
         sound[$regex]=$?
     fi
     case ${sound[$regex]} in
-    1) problem "$name" "without it $(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*.*/\1/p' log | head -1) fails too"; continue ;;
+    1) problem "$name" "without it $(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*.*/\1/p' "$build.log" | head -1) fails too"; continue ;;
     2) problem "$name" "without it the tree does not build"; continue ;;
     3) printf '%-34s %s\n' "$name" "not tried: all of '$regex' is skipped here"; untried=$((untried + 1)); continue ;;
     4) problem "$name" "no test matches '$regex'"; continue ;;
@@ -171,12 +192,12 @@ for i in "${!names[@]}"; do
     build_and_test "$regex"
     case $? in
     1)
-        killers=$(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*\([A-Za-z]*\).*/\1 \2/p' log | grep -v ' Skipped' |
+        killers=$(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*\([A-Za-z]*\).*/\1 \2/p' "$build.log" | grep -v ' Skipped' |
             sed 's/ Failed$//' | paste -sd, -)
         printf '%-34s %s\n' "$name" "killed by $killers"
         killed=$((killed + 1))
         ;;
-    2) problem "$name" "it does not build: $(grep -m1 ' error: ' log)" ;;
+    2) problem "$name" "it does not build: $(grep -m1 ' error: ' "$build.log")" ;;
     *)
         printf '%-34s %s\n' "$name" "SURVIVED $regex"
         survived=$((survived + 1))
