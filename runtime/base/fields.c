@@ -23,9 +23,14 @@ void hd_fields_add(hd_fields *fields, const char *name, const char *format, ...)
     snprintf(field->text, sizeof field->text, "%s", whole);
 }
 
+uint64_t hd_fields_kind(const hd_fields *fields)
+{
+    return fields->what != NULL ? hd_hash(HD_HASH_BASIS, fields->what, strlen(fields->what)) : HD_HASH_BASIS;
+}
+
 uint64_t hd_fields_hash(const hd_fields *fields)
 {
-    uint64_t hash = HD_HASH_BASIS;
+    uint64_t hash = hd_fields_kind(fields);
     for (int f = 0; f < fields->count; f++) {
         hash = hd_hash(hash, &fields->field[f].hash, sizeof fields->field[f].hash);
     }

@@ -14,12 +14,14 @@ typedef struct hd_field {
 
 typedef struct hd_fields {
     const char *what; /* "attention": what is asked for */
+    const char *line; /* as one text, for sentences; NULL: by its fields */
     int64_t team;     /* any number: ranks of one team must ask for the same */
     int count;
     hd_field field[HD_MAX_FIELDS];
 } hd_fields;
 
 void hd_fields_add(hd_fields *fields, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+uint64_t hd_fields_kind(const hd_fields *fields); /* of `what` */
 uint64_t hd_fields_hash(const hd_fields *fields);
 
 #endif

@@ -74,10 +74,13 @@ static int find_other(const told *all, int nranks, int *first)
 static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told *all)
 {
     heddle_status st = HEDDLE_OK;
-    for (int f = 0; f < HD_MAX_FIELDS; f++) {
+    for (int f = -1; f < HD_MAX_FIELDS; f++) {
         told own = {.team = fields->team};
         int first = 0;
-        if (f < fields->count) {
+        if (f < 0) {
+            own.hash = hd_fields_kind(fields);
+            hd_copy_text(own.text, sizeof own.text, fields->what);
+        } else if (f < fields->count) {
             own.hash = fields->field[f].hash;
             memcpy(own.text, fields->field[f].text, sizeof own.text);
         }
@@ -87,7 +90,10 @@ static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told
         if (other >= 0) {
             st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another %s: its %s is '%s', rank %d's is '%s'",
                          hd_comm_root_rank(comm, other), fields->what,
-                         f < fields->count ? fields->field[f].name : "last field", all[other].text,
+                         f < 0                 ? "kind"
+                         : f < fields->count ? fields->field[f].name
+                                             : "last field",
+                         all[other].text,
                          hd_comm_root_rank(comm, first), all[first].text);
             goto out;
         }
@@ -97,9 +103,24 @@ out:
     return st;
 }
 
+/* "the creation of a reshard f32[...] ..." */
+static void say_makes(heddle_comm *comm, const hd_fields *fields)
+{
+    char what[64], line[HD_STAND_BYTES] = "";
+    const int is_vowel = fields->what != NULL && strchr("aeiou", fields->what[0]) != NULL;
+    snprintf(what, sizeof what, "the creation of a%s %s", is_vowel ? "n" : "", fields->what != NULL ? fields->what : "plan");
+    for (int f = 0; f < fields->count && fields->line == NULL && strlen(line) < sizeof line / 2; f++) {
+        const size_t at = strlen(line);
+        snprintf(line + at, sizeof line - at, "%s%s %s", f > 0 ? ", " : "", fields->field[f].name,
+                 fields->field[f].text);
+    }
+    hd_comm_makes(comm, what, fields->line != NULL ? fields->line : line);
+}
+
 heddle_status hd_comm_agree_on(heddle_comm *comm, const hd_fields *fields, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
+    say_makes(comm, fields);
     told *all = NULL;
     hd_record own = {.name = hd_fields_hash(fields), .extra = (uint64_t)fields->team};
     int first = 0;
@@ -131,7 +152,7 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
         return st;
     }
     why = why != NULL ? why : "no reason given";
-    hd_group_raise(root->group, why);
+    hd_group_raise(root->group, HEDDLE_ERR_PEER, why);
     return root->ops->abort(root, why);
 }
 

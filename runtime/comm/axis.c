@@ -157,21 +157,11 @@ static heddle_status say_axes(char *text, size_t bytes, const heddle_mesh *mesh,
  * own check went so far. */
 static heddle_status agree_on_axes(heddle_comm *comm, const heddle_mesh *mesh, unsigned axes, heddle_status mine)
 {
-    heddle_status st = HEDDLE_OK;
-    hd_record own = {.name = 0};
-    mine = mine == HEDDLE_OK ? say_axes(own.text, sizeof own.text, mesh, axes) : mine;
-    HD_TRY(hd_comm_agree_with(comm, mine, &own));
-    for (int r = 1; r < comm->size; r++) {
-        const hd_record *first = &comm->records[0], *other = &comm->records[r];
-        if (memcmp(first->text, other->text, sizeof first->text) != 0) {
-            st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for the group along %.*s, rank %d along %.*s",
-                         hd_comm_root_rank(comm, r), (int)sizeof other->text - 1, other->text,
-                         hd_comm_root_rank(comm, 0), (int)sizeof first->text - 1, first->text);
-            goto out;
-        }
-    }
-out:
-    return st;
+    char text[HEDDLE_LINE_BYTES] = "";
+    hd_fields fields = {.what = "axis group", .line = text};
+    mine = mine == HEDDLE_OK ? say_axes(text, sizeof text, mesh, axes) : mine;
+    hd_fields_add(&fields, "list of axes", "%s", text);
+    return hd_comm_agree_on(comm, &fields, mine);
 }
 
 static heddle_status group_along(heddle_comm **out, heddle_comm *comm, const heddle_mesh *mesh, unsigned axes,

@@ -156,7 +156,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
     *out = comm;
 out:
     if (st != HEDDLE_OK) {
-        hd_group_raise(parts->group, heddle_last_error());
+        hd_group_raise(parts->group, HEDDLE_ERR_PEER, heddle_last_error());
         if (comm != NULL) {
             comm->ops = &hd_local_ops; /* ctx stays the caller's */
             heddle_comm_destroy(comm);

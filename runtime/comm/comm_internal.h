@@ -131,6 +131,8 @@ typedef struct hd_link hd_link;
 
 heddle_status hd_link_create(hd_link **out, heddle_comm *comm); /* collective over all ranks of comm */
 void hd_link_destroy(hd_link *link);                            /* not collective; NULL is legal */
+/* What waits of this link are part of, for sentences of ranks that are elsewhere; the texts are borrowed. */
+void hd_link_serves(hd_link *link, const char *call, const char *line);
 heddle_status hd_link_post(hd_link *link, int peer, int slot, uint64_t sequence, const uint64_t *words, int nwords);
 /* *arrived = 1 when peer has posted `sequence` or later; words may be NULL. HEDDLE_ERR_PEER when it never will, because
  * it closed its communicator. */
@@ -160,6 +162,26 @@ heddle_status hd_comm_send_by_transport(heddle_comm *comm, const void *send, siz
  * for those who break it on purpose. */
 heddle_status hd_comm_begin(heddle_comm *comm, const char *call);
 
+/* Ranks that wait for one another for ever, because they are in different calls, are told at once. For that a rank says
+ * what it waits for, in loops that look again and again, as soon as hd_comm_rests (`round` as below). */
+enum { HD_WAIT_PEERS = 8 };
+typedef struct hd_wait {
+    uint64_t key;            /* another one when anything has come since */
+    int peer[HD_WAIT_PEERS]; /* one of them must do something before this rank does anything again */
+    int npeers;              /* 0: not known */
+    int is_mail;             /* what they have sent may be on its way for some time */
+    const char *call;        /* "an execution of a reshard" */
+    const char *line;        /* NULL: none */
+} hd_wait;
+int hd_comm_rests(const heddle_comm *comm, int round);
+/* HEDDLE_ERR_MISMATCH, on every rank. Over with hd_comm_go_on. */
+heddle_status hd_comm_stand(heddle_comm *comm, const hd_wait *wait);
+void hd_comm_go_on(heddle_comm *comm);
+/* "; rank 2 is in ...", for what is late; nothing where that is not known. */
+void hd_comm_say_standing(char *out, size_t bytes, const heddle_comm *comm, int rank);
+/* What this rank makes from now on, for sentences of ranks that are elsewhere: "the creation of a reshard". */
+void hd_comm_makes(heddle_comm *comm, const char *what, const char *line);
+
 /* Let others run for a moment inside a polling loop; `round` counts the loop's turns without progress. Sleeps, in the
  * end, until a post to this rank or for a few milliseconds. */
 void hd_comm_relax(heddle_comm *comm, int round);
@@ -182,7 +204,9 @@ heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const hed
 heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *dst);
 heddle_status hd_exchange_test(hd_exchange *exchange, int *done);
 void hd_exchange_destroy(hd_exchange *exchange);
-/* The peers that messages in flight still wait for, as text ("ranks 1, 3"), named as the user's communicator does. */
+/* One of the peers that messages in flight still wait for; -1: not known. */
+int hd_exchange_peer(hd_exchange *exchange);
+/* All of them, as text ("ranks 1, 3"), named as the user's communicator does. */
 void hd_exchange_missing(hd_exchange *exchange, char *text, size_t text_bytes);
 
 /* After a failure, once heddle_comm_abort has been called: takes the memory of every exchange in flight back from the

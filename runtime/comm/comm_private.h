@@ -140,6 +140,8 @@ struct heddle_comm {
     hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;           /* of the communicator without parent */
     int broken;             /* heddle_status of a group operation that failed half way */
+    int64_t stood_ns;           /* hd_comm_stand of a transport that rings no bell */
+    char makes[HD_STAND_BYTES]; /* hd_comm_makes; empty: nothing. Of the communicator without parent */
     int closed;             /* destroyed, but for the buffers that are out */
     int bound;              /* cpus_before is to be restored */
     cpu_set_t cpus_before;
@@ -237,6 +239,8 @@ static inline heddle_status hd_comm_gather(heddle_comm *comm, hd_call call, cons
 {
     return comm->calls->gather(comm, call, send, recv, bytes);
 }
+/* "an allgather of 8 bytes" */
+void hd_call_say(char *text, size_t bytes, uint64_t call);
 /* Fails with the words of two ranks that differ. */
 heddle_status hd_calls_differ(const heddle_comm *comm, int rank, uint64_t call, int first, uint64_t first_call);
 /* HEDDLE_ERR_PEER when somebody gave up: at the entry of every operation. */

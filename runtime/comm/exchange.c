@@ -140,6 +140,15 @@ void hd_comm_withdraw(heddle_comm *comm, char *why, size_t why_bytes)
     }
 }
 
+int hd_exchange_peer(hd_exchange *exchange)
+{
+    int peer = -1;
+    return exchange->inner != NULL &&
+                   exchange->comm->ops->exchange_missing(exchange->comm, exchange->inner, &peer, 1) > 0
+               ? peer
+               : -1;
+}
+
 void hd_exchange_missing(hd_exchange *exchange, char *text, size_t text_bytes)
 {
     enum { NAMED = 16 };

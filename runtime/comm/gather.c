@@ -14,7 +14,7 @@ heddle_status hd_comm_enter(heddle_comm *comm)
     return hd_comm_check_outside(root);
 }
 
-static void say_call(char *text, size_t bytes, uint64_t call)
+void hd_call_say(char *text, size_t bytes, uint64_t call)
 {
     static const char *const names[] = {"a barrier", "an allgather", "an allreduce", "a collective creation"};
     unsigned long long size = call >> 12;
@@ -34,8 +34,8 @@ static void say_call(char *text, size_t bytes, uint64_t call)
 heddle_status hd_calls_differ(const heddle_comm *comm, int rank, uint64_t call, int first, uint64_t first_call)
 {
     char text[2][64];
-    say_call(text[0], sizeof text[0], call);
-    say_call(text[1], sizeof text[1], first_call);
+    hd_call_say(text[0], sizeof text[0], call);
+    hd_call_say(text[1], sizeof text[1], first_call);
     return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d comes with %s, rank %d with %s", hd_comm_root_rank(comm, rank),
                    text[0], hd_comm_root_rank(comm, first), text[1]);
 }

@@ -59,8 +59,12 @@ static heddle_status check_missing(heddle_comm *comm, uint64_t round, const char
         return st;
     }
     if (late) {
-        return first >= 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
-                                    hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, first), what)
+        char standing[HD_SENTENCE_BYTES] = "";
+        if (first >= 0) {
+            hd_comm_say_standing(standing, sizeof standing, comm, first);
+        }
+        return first >= 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)%s",
+                                    hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, first), what, standing)
                           : hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a rank that was about to come did not in time (%s)",
                                     hd_comm_root_rank(comm, comm->rank), what);
     }
@@ -70,6 +74,28 @@ static heddle_status check_missing(heddle_comm *comm, uint64_t round, const char
         }
     }
     return HEDDLE_OK;
+}
+
+/* One of those that are missing: a rank that waits itself, if there is one. */
+static heddle_status stand(heddle_comm *comm)
+{
+    const uint64_t round = comm->hub.round;
+    char text[HD_STAND_BYTES];
+    hd_wait wait = {.key = round, .call = comm->root->makes};
+    int stands = 0;
+    for (int r = 0; r < comm->size && !stands; r++) {
+        if (arrived(comm, r) / 2 < round) {
+            stands = hd_group_stands(comm->group, comm->member[r]);
+            wait.peer[0] = stands || wait.npeers == 0 ? r : wait.peer[0];
+            wait.npeers = 1;
+        }
+    }
+    wait.key = round << 20 | (uint64_t)wait.peer[0];
+    if (comm->root->makes[0] == '\0') {
+        hd_call_say(text, sizeof text, call_of(comm, comm->rank, round));
+        wait.call = text;
+    }
+    return hd_comm_stand(comm, &wait);
 }
 
 static void ring_all(heddle_comm *comm)
@@ -102,6 +128,9 @@ static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, ui
             if (st == HEDDLE_OK && (late || group->armed || (round & 15) == 0)) {
                 st = check_missing(comm, comm->hub.round, what, late);
             }
+            if (st == HEDDLE_OK && group->armed) {
+                st = stand(comm);
+            }
         }
         if (st == HEDDLE_OK) {
             hd_group_relax(group, round);
@@ -109,7 +138,7 @@ static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, ui
     }
     hd_group_disarm(group);
     if (st == HEDDLE_ERR_MISMATCH) {
-        ring_all(comm); /* they need not sleep until they see it */
+        hd_group_raise(group, st, heddle_last_error()); /* some may wait elsewhere for those that are here */
     }
     return st;
 }

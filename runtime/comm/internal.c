@@ -1,6 +1,8 @@
 /* What the rest of the runtime asks of a made communicator: comm_internal.h. */
 #include "runtime/comm/comm_private.h"
 
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -19,7 +21,7 @@ static heddle_status ask_interrupt(heddle_comm *root)
     if (!hd_interrupted(&root->interrupt)) {
         return HEDDLE_OK;
     }
-    hd_group_raise(root->group, "interrupted");
+    hd_group_raise(root->group, HEDDLE_ERR_PEER, "interrupted");
     heddle_ignore(root->ops->abort(root, "interrupted"));
     return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for other ranks", root->rank);
 }
@@ -59,6 +61,58 @@ void hd_comm_relax(heddle_comm *comm, int round)
     }
 }
 
+/* --- standing still ----------------------------------------------------------------------------------------------- */
+
+enum { TURNS_BEFORE_REST = 2048, STAND_EVERY_NS = 20000000 }; /* of transports that ring no bell */
+
+int hd_comm_rests(const heddle_comm *comm, int round)
+{
+    return comm->root->ops->relax == NULL ? comm->group->armed : round > 0 && round % TURNS_BEFORE_REST == 0;
+}
+
+heddle_status hd_comm_stand(heddle_comm *comm, const hd_wait *wait)
+{
+    hd_stand stand = {.key = wait->key, .is_slow = wait->is_mail};
+    if (comm->root->ops->relax != NULL) {
+        const int64_t now_ns = hd_now_ns();
+        if (now_ns - comm->root->stood_ns < STAND_EVERY_NS) {
+            return HEDDLE_OK;
+        }
+        comm->root->stood_ns = now_ns;
+    }
+    for (int i = 0; i < wait->npeers; i++) {
+        const int member = comm->member[wait->peer[i]];
+        if (member < 0) { /* of another host: nobody here knows what it does */
+            stand.npeers = 0;
+            break;
+        }
+        stand.peer[stand.npeers++] = member;
+    }
+    snprintf(stand.text, sizeof stand.text, "%s%s", wait->call, wait->line != NULL ? " " : "");
+    if (wait->line != NULL) {
+        const size_t at = strlen(stand.text);
+        hd_copy_text(stand.text + at, sizeof stand.text - at, wait->line);
+    }
+    return hd_group_stand(comm->group, &stand);
+}
+
+void hd_comm_go_on(heddle_comm *comm)
+{
+    hd_group_disarm(comm->group);
+    hd_group_move_on(comm->group);
+}
+
+void hd_comm_say_standing(char *out, size_t bytes, const heddle_comm *comm, int rank)
+{
+    hd_group_say_standing(out, bytes, comm->group, comm->member[rank]);
+}
+
+void hd_comm_makes(heddle_comm *comm, const char *what, const char *line)
+{
+    char *text = comm->root->makes;
+    snprintf(text, HD_STAND_BYTES, "%s%s%s", what, line != NULL ? " " : "", line != NULL ? line : "");
+}
+
 int hd_comm_rank_name(const heddle_comm *comm, int rank)
 {
     return hd_comm_root_rank(comm, rank);
@@ -75,6 +129,7 @@ heddle_status hd_comm_begin(heddle_comm *comm, const char *call)
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_group_owned(comm->group, call));
     HD_TRY(hd_fault_point(comm, call));
+    comm->root->makes[0] = '\0';
     st = hd_comm_enter(comm);
 out:
     return st;

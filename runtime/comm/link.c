@@ -53,6 +53,21 @@ heddle_status hd_link_poll(hd_link *link, int peer, int slot, uint64_t sequence,
     return st;
 }
 
+static heddle_status stand(const hd_link *link, int peer, uint64_t key)
+{
+    return hd_comm_stand(link->comm,
+                         &(hd_wait){.key = key, .peer = {peer}, .npeers = 1, .call = link->call, .line = link->line});
+}
+
+static heddle_status say_late(const hd_link *link, int peer, const char *what)
+{
+    char standing[HD_SENTENCE_BYTES];
+    const heddle_comm *comm = link->comm;
+    hd_comm_say_standing(standing, sizeof standing, comm, peer);
+    return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)%s",
+                   hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, peer), what, standing);
+}
+
 heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence, uint64_t *words, int nwords,
                            int64_t deadline_ns, const char *what)
 {
@@ -72,10 +87,11 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
         if (hd_group_looks(group, round)) {
             st = hd_group_look(group, comm->options.deadline_ms, &deadline_ns, &late);
             if (late) {
-                st = hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come in time (%s)",
-                             hd_comm_root_rank(comm, comm->rank), hd_comm_root_rank(comm, peer), what);
+                st = say_late(link, peer, what);
             } else if (st == HEDDLE_OK && hd_group_left(group, comm->member[peer])) {
                 st = hd_group_closed(group, comm->member[peer], what);
+            } else if (st == HEDDLE_OK && group->armed) {
+                st = stand(link, peer, sequence);
             }
         }
         if (st == HEDDLE_OK) {

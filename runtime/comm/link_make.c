@@ -30,6 +30,7 @@ static heddle_status link_parts(hd_link **out, heddle_comm *comm, int n)
     hd_link *link = p;
     link->comm = comm;
     link->breaker = comm->breaker;
+    link->call = "a wait for flags";
     HD_TRY(hd_alloc((void **)&link->in, (size_t)comm->size, sizeof(hd_cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out, (size_t)comm->size, sizeof(hd_cell *), "a link"));
     HD_TRY(hd_alloc((void **)&link->out_base, (size_t)comm->size, sizeof(uint64_t), "a link"));
@@ -101,8 +102,15 @@ heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)
     heddle_status st = link_all(out, comm);
     if (st == HEDDLE_OK) {
         (*out)->breaker = NULL;
+        hd_link_serves(*out, "a sendrecv", NULL);
     }
     return st;
+}
+
+void hd_link_serves(hd_link *link, const char *call, const char *line)
+{
+    link->call = call;
+    link->line = line;
 }
 
 void hd_link_destroy(hd_link *link)

@@ -2,6 +2,7 @@
 #include "runtime/move/transfer.h"
 
 #include <stdio.h>
+#include <string.h>
 
 heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_channel_options *options)
 {
@@ -14,6 +15,8 @@ heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_ch
     c->rank = heddle_comm_rank(comm);
     c->nranks = (int)n;
     c->options = *options;
+    snprintf(c->call, sizeof c->call, strcmp(options->what, "sendrecv") == 0 ? "a %s" : "an execution of a %s",
+             options->what);
     c->alternates = 1;
     c->stages_messages = hd_comm_stages_messages(comm);
     HD_TRY(hd_alloc((void **)&c->component, n, 1, "a channel"));
@@ -73,14 +76,18 @@ static size_t list_missing(hd_channel *c, int kind, const int *peer, int n, char
 static void say_overdue(hd_channel *c, char *text, size_t bytes)
 {
     const hd_transfer *t = c->leg[c->at].transfer;
-    char missing[160] = "", mail[160] = "";
+    char missing[160] = "", mail[160] = "", standing[HD_SENTENCE_BYTES / 4] = "";
+    const int peer = c->is_lent ? -1 : hd_channel_awaits(c);
+    if (peer >= 0 && strstr(heddle_last_error(), " is in ") == NULL) {
+        hd_comm_say_standing(standing, sizeof standing, c->comm, peer);
+    }
     if (list_missing(c, HD_SLOT_READY, t->peers.hear, t->peers.nhear, missing, sizeof missing) == 0) {
         list_missing(c, HD_SLOT_DONE, t->peers.movers, t->peers.nmovers, missing, sizeof missing);
     }
     if (t->mail.exchange != NULL && !c->mail_done) {
         hd_exchange_missing(t->mail.exchange, mail, sizeof mail);
     }
-    snprintf(text, bytes, "%s%s%s%s; %s%s%s", missing[0] != 0 ? "; missing: " : "", missing,
+    snprintf(text, bytes, "%s%s%s%s%s; %s%s%s", standing, missing[0] != 0 ? "; missing: " : "", missing,
              mail[0] != 0 ? "; messages under way with " : "", mail, c->options.what,
              c->options.line != NULL ? " " : "", c->options.line != NULL ? c->options.line : "");
 }

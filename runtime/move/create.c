@@ -232,6 +232,7 @@ static heddle_status open_ways(hd_transfer **transfer, int n, hd_channel *c)
     }
     if (any_link && c->link == NULL) {
         HD_TRY(hd_link_create(&c->link, c->comm));
+        hd_link_serves(c->link, c->call, c->options.line);
     }
     for (int i = 0; i < n; i++) {
         hd_mail *mail = &transfer[i]->mail;

@@ -49,6 +49,50 @@ static heddle_status help_others(hd_channel *c)
     return HEDDLE_OK;
 }
 
+/* --- standing still ----------------------------------------------------------------------------------------------- */
+
+int hd_channel_awaits(const hd_channel *c)
+{
+    const hd_transfer *t = c->leg[c->at].transfer;
+    switch (c->state) {
+    case HD_COLLECT:
+        return c->waited < t->peers.nhear ? t->peers.hear[c->waited] : -1;
+    case HD_FINISH:
+        return c->waited < t->peers.nmovers ? t->peers.movers[c->waited] : -1;
+    case HD_IDLE:
+        return -1;
+    default:
+        return t->mail.exchange != NULL ? hd_exchange_peer(t->mail.exchange) : -1;
+    }
+}
+
+/* 0: it is not known whom this waits for, or there is no room. */
+static int add(hd_wait *wait, const hd_channel *c, int peer)
+{
+    if (peer < 0 || wait->npeers == HD_WAIT_PEERS) {
+        return 0;
+    }
+    wait->key = wait->key * 1099511628211u + (c->sequence << 20) + ((uint64_t)c->state << 16) + (uint64_t)c->waited +
+                ((uint64_t)peer << 40);
+    wait->is_mail |= c->state == HD_MOVE || c->state == HD_MAIL;
+    wait->peer[wait->npeers++] = peer;
+    return 1;
+}
+
+heddle_status hd_channel_stand(hd_channel *c, int peer)
+{
+    hd_wait wait = {.call = c->call, .line = c->options.line};
+    int is_known = peer < 0 || add(&wait, c, peer);
+    for (const hd_channel *o = *c->view.in_flight; o != NULL && is_known; o = o->next) {
+        is_known = add(&wait, o, hd_channel_awaits(o));
+    }
+    if (peer < 0 && c->state != HD_IDLE && !c->is_listed && is_known) {
+        is_known = add(&wait, c, hd_channel_awaits(c));
+    }
+    wait.npeers = is_known ? wait.npeers : 0;
+    return hd_comm_stand(c->comm, &wait);
+}
+
 heddle_status hd_channel_linger(hd_channel *c)
 {
     heddle_status st = HEDDLE_OK;
@@ -62,7 +106,7 @@ out:
     return st;
 }
 
-static heddle_status drive(hd_channel *c, int block)
+static heddle_status go_on(hd_channel *c, int block)
 {
     heddle_status st = HEDDLE_OK;
     int stuck;
@@ -81,11 +125,24 @@ static heddle_status drive(hd_channel *c, int block)
         if (!block) {
             return HEDDLE_OK;
         }
+        st = hd_comm_rests(c->comm, round) ? hd_channel_stand(c, -1) : HEDDLE_OK;
+        if (st != HEDDLE_OK) {
+            return hd_channel_give_up(c, st);
+        }
         if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
             return hd_channel_take_outcome(c);
         }
         hd_comm_relax(c->comm, round);
     }
+}
+
+static heddle_status drive(hd_channel *c, int block)
+{
+    heddle_status st = go_on(c, block);
+    if (block) {
+        hd_comm_go_on(c->comm);
+    }
+    return st;
 }
 
 heddle_status hd_channel_start(hd_channel *c, const hd_leg *legs, int nlegs)

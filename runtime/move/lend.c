@@ -39,12 +39,14 @@ static heddle_status await(hd_channel *c, int kind, int peer, uint64_t *word)
     for (int round = 0, here = 0;; round++) {
         HD_TRY(look(c, kind, peer, word, &here));
         if (here) {
-            return HEDDLE_OK;
+            break;
         }
         HD_TRY(hd_channel_linger(c));
+        HD_TRY(hd_comm_rests(c->comm, round) ? hd_channel_stand(c, peer) : HEDDLE_OK);
         hd_comm_relax(c->comm, round);
     }
 out:
+    hd_comm_go_on(c->comm);
     return st;
 }
 

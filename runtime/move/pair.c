@@ -238,9 +238,14 @@ static heddle_status exchange(heddle_comm *comm, hd_oneway *out, hd_oneway *in)
             HD_TRY(step(in, quick, &moved));
         }
         round = moved ? 0 : round + 1;
+        if (!quick && !moved && hd_comm_rests(comm, round)) {
+            st = hd_channel_stand((in != NULL && !in->is_done ? in : out)->channel[0], -1);
+            HD_TRY(st == HEDDLE_OK ? st : hd_channel_give_up((in != NULL && !in->is_done ? in : out)->channel[0], st));
+        }
         hd_comm_relax(comm, round);
     }
 out:
+    hd_comm_go_on(comm);
     return st;
 }
 
@@ -280,12 +285,10 @@ static heddle_status send_and_receive(heddle_comm *comm, const void *send, size_
         load(in, NULL, recv, recv_bytes);
     }
     HD_TRY(exchange(comm, out, in));
-    st = compare(comm, out, in);
+    return compare(comm, out, in);
 out:
-    if (st != HEDDLE_OK && st != HEDDLE_ERR_MISMATCH) {
-        leave(out);
-        leave(in);
-    }
+    leave(out);
+    leave(in);
     return st;
 }
 

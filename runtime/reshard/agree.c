@@ -54,9 +54,11 @@ static void describe(hd_fields *fields, const hd_request *request)
 heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
-    hd_fields fields = {.what = "reshard"};
+    char line[HEDDLE_LINE_BYTES] = "";
+    hd_fields fields = {.what = "reshard", .line = line};
     hd_facts own;
     if (mine == HEDDLE_OK) {
+        heddle_reshard_format(line, sizeof line, &request->line);
         describe(&fields, request);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));

@@ -180,9 +180,9 @@ static heddle_status axes_rank(heddle_comm *comm, void *arg)
     heddle_status alone = odd ? HEDDLE_ERR_ARG : HEDDLE_ERR_PEER;
     int64_t start_ns = hd_now_ns();
     CHECK(heddle_comm_axis_group(&group, comm, &mesh, odd ? 1 : 0) == HEDDLE_ERR_MISMATCH);
-    CHECK(says("rank 2 asks for the group along on of [up=3 on=1]", "rank 0 along up of [up=3 on=1]"));
+    CHECK(says("rank 2 asks for another axis group: its list of axes is 'on of [up=3 on=1]'", "rank 0's is 'up of"));
     CHECK(heddle_comm_axes_group(&group, comm, &mesh, odd ? 3 : 1) == HEDDLE_ERR_MISMATCH);
-    CHECK(says("up,on of", "rank 0 along up of"));
+    CHECK(says("up,on of", "rank 0's is 'up of"));
     CHECK(heddle_comm_axis_group(&group, comm, odd ? &other : &mesh, 0) == HEDDLE_ERR_MISMATCH);
     CHECK(says("[up=1 on=3]", "[up=3 on=1]"));
     CHECK(heddle_comm_axis_group(&group, comm, &mesh, odd ? 2 : 0) == alone);

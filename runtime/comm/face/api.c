@@ -160,7 +160,7 @@ heddle_status heddle_comm_barrier(heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
-    HD_TRY(begin(comm, "barrier"));
+    HD_TRY(hd_comm_begin(comm, "barrier"));
     st = comm->calls->barrier(comm);
 out:
     return st;
@@ -173,7 +173,7 @@ heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *r
     if (bytes > 0) {
         HD_TRY(HD_NEED(send, recv));
     }
-    HD_TRY(begin(comm, "allgather"));
+    HD_TRY(hd_comm_begin(comm, "allgather"));
     st = hd_comm_gather(comm, HD_CALL_ALLGATHER, send, recv, bytes);
 out:
     return st;

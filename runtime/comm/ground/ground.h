@@ -19,7 +19,9 @@ enum {
     HD_OUTBOX_BYTES = 32768,     /* one half of a rank's outbox in a hub */
     HD_WHY_BYTES = 1024,         /* sentence of an abort */
     HD_PEER_CHECK_NS = 20000000, /* how often a waiting rank looks whether its peers live */
-    HD_SLEEP_NS = 20000000       /* longest sleep without looking around */
+    HD_SLEEP_NS = 20000000,      /* longest sleep without looking around */
+    HD_STAND_PEERS = 8,          /* ranks that one rank waits for, as far as it says so */
+    HD_STAND_BYTES = 384         /* of what it says of the call that it is in */
 };
 
 /* --- shared memory of one rank ----------------------------------------------------------------------------------- */
@@ -41,6 +43,15 @@ typedef struct hd_hub_memory {
     _Alignas(HD_LINE_PAIR_BYTES) hd_outbox outbox[2];
 } hd_hub_memory;
 
+/* What a rank that waits says of itself (standing.c). */
+typedef struct hd_standing {
+    _Alignas(HD_LINE_PAIR_BYTES) _Atomic uint64_t turn; /* odd: being written. Another one when anything has come */
+    _Atomic uint64_t looks;                             /* in vain, since the beginning */
+    _Atomic int npeers, is_slow;
+    _Atomic int peer[HD_STAND_PEERS];
+    _Atomic uint64_t text[HD_STAND_BYTES / sizeof(uint64_t)];
+} hd_standing;
+
 typedef enum hd_rank_state { HD_RANK_RUNS = 0, HD_RANK_LEFT = 1 } hd_rank_state;
 
 typedef struct hd_control {
@@ -49,11 +60,13 @@ typedef struct hd_control {
     _Alignas(HD_LINE_PAIR_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                      /* hd_rank_state */
     _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (lives.c) */
+    _Atomic int why_status; /* HEDDLE_ERR_MISMATCH: `why` is what ranks ask for; HEDDLE_ERR_PEER: one gave up */
     _Atomic int moving;    /* 1: this rank may be copying to or from its peers' memory */
     _Atomic int on_device; /* likewise a device of its: things that are enqueued there */
     _Atomic int maps;      /* 1: it has device memory of others mapped */
     cpu_set_t cpus;        /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
+    hd_standing standing;
     hd_hub_memory hub;
 } hd_control;
 
@@ -86,6 +99,12 @@ typedef struct hd_lookout {
     void *arg;
 } hd_lookout;
 
+/* A rank that may be one of those that wait for one another, and what was noted of it. */
+typedef struct hd_suspect {
+    int index, noted;
+    uint64_t turn, looks;
+} hd_suspect;
+
 typedef struct hd_group {
     volatile char *awake; /* 0: this rank has left; a page that also reads 0 in a fork of the process that made it */
     pid_t maker;
@@ -110,6 +129,10 @@ typedef struct hd_group {
     uint32_t armed_value;
     int64_t checked_ns; /* last look at the peers' lives */
     int dead;           /* 1 + index of a member that died; 0 */
+    int stands;         /* control->standing says so */
+    uint64_t stand_key;
+    int suspicion;       /* how far standing.c is */
+    hd_suspect *suspect; /* [n] */
     hd_lookout lookout;
 } hd_group;
 
@@ -186,7 +209,8 @@ heddle_status hd_group_copy_lives(struct pollfd **out, const hd_group *group);
 void hd_group_free_lives(struct pollfd *life, const hd_group *group); /* NULL is legal */
 /* HEDDLE_ERR_PEER for a wait (`what`) on a member that has left: names who gave up or died before that, else it. */
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
-void hd_group_raise(hd_group *group, const char *why); /* any thread */
+/* Any thread. HEDDLE_ERR_PEER: this rank gives up, and `why`; HEDDLE_ERR_MISMATCH: `why` is all that is said. */
+void hd_group_raise(hd_group *group, heddle_status status, const char *why);
 void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
 int hd_group_quiesce_devices(hd_group *group);         /* hd_comm_quiesce_devices */
 int hd_group_await_unmapped(hd_group *group);          /* a second at most. 1: no other member maps anything any more */
@@ -198,6 +222,22 @@ static inline heddle_status hd_group_owned(const hd_group *group, const char *ca
 {
     return __builtin_expect(*group->awake != 0, 1) ? HEDDLE_OK : hd_group_disowned(group, call);
 }
+
+/* who waits for whom (standing.c) */
+typedef struct hd_stand {
+    uint64_t key;             /* of a wait: another one when anything has come since */
+    int peer[HD_STAND_PEERS]; /* members, one of which must come before this rank goes on in any way */
+    int npeers;               /* 0: it may go on by itself */
+    int is_slow;              /* what they have sent may be on its way for some time */
+    char text[HD_STAND_BYTES];
+} hd_stand;
+/* A turn of a wait that has looked in vain, and asks for sleep. HEDDLE_ERR_MISMATCH, on all ranks: some wait for one
+ * another for ever. Over with the next hd_group_disarm. */
+heddle_status hd_group_stand(hd_group *group, const hd_stand *stand);
+void hd_group_move_on(hd_group *group);
+int hd_group_stands(hd_group *group, int index); /* at this moment, as far as it says so */
+/* "; rank 2 is in ..."; nothing where that is not known. */
+void hd_group_say_standing(char *out, size_t bytes, hd_group *group, int index);
 
 /* machine */
 void hd_topology_load(void); /* once per process; tens of milliseconds */

@@ -62,6 +62,7 @@ heddle_status hd_group_new(hd_group **out, int n, int me, const int *ranks)
     HD_TRY(hd_alloc((void **)&g->control, (size_t)n, sizeof(hd_control *), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->window, (size_t)n, sizeof(hd_window), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->pid, (size_t)n, sizeof(pid_t), "the ranks of a host"));
+    HD_TRY(hd_alloc((void **)&g->suspect, (size_t)n, sizeof(hd_suspect), "the ranks of a host"));
     HD_TRY(hd_alloc((void **)&g->life, (size_t)n, sizeof(struct pollfd), "the ranks of a host"));
     for (int i = 0; i < n; i++) {
         g->rank[i] = ranks != NULL ? ranks[i] : i;
@@ -109,7 +110,7 @@ void hd_group_free(hd_group *g)
         munmap((void *)g->awake, HD_PAGE);
     }
     pthread_mutex_destroy(&g->lock);
-    HD_FREE_ALL(g->lock_fd, g->life, g->pid, g->window, g->control, g->rank, g);
+    HD_FREE_ALL(g->lock_fd, g->suspect, g->life, g->pid, g->window, g->control, g->rank, g);
 }
 
 void hd_group_leave(hd_group *group)

@@ -77,11 +77,19 @@ static const char *why_of(const hd_group *group, int index)
     return strncmp(why, name, (size_t)length) == 0 ? why + length : why;
 }
 
+static heddle_status say_why(const hd_group *group, int index)
+{
+    const hd_control *control = group->control[index];
+    return atomic_load(&control->why_status) == HEDDLE_ERR_MISMATCH
+               ? hd_fail(HEDDLE_ERR_MISMATCH, "%s", control->why)
+               : hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[index], why_of(group, index));
+}
+
 heddle_status hd_group_end(const hd_group *group)
 {
     const int alarm = atomic_load_explicit(&group->control[group->me]->alarm, memory_order_acquire);
     if (alarm != 0) {
-        return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[alarm - 1], why_of(group, alarm - 1));
+        return say_why(group, alarm - 1);
     }
     return hd_fail(HEDDLE_ERR_PEER, "rank %d died (process %ld has ended)", group->rank[group->dead - 1],
                    (long)group->pid[group->dead - 1]);
@@ -96,7 +104,7 @@ heddle_status hd_group_closed(hd_group *group, int index, const char *what)
     HD_TRY(hd_group_check(group));
     for (int i = 0; i < group->n; i++) {
         if (atomic_load(&group->control[i]->why_state) == WHY_READABLE) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", group->rank[i], why_of(group, i));
+            return say_why(group, i);
         }
     }
     st = hd_fail(HEDDLE_ERR_PEER, "rank %d closed its communicator while rank %d waits for it (%s)", group->rank[index],
@@ -106,7 +114,7 @@ out:
 }
 
 /* The first reason stays: later calls change nothing. */
-void hd_group_raise(hd_group *group, const char *why)
+void hd_group_raise(hd_group *group, heddle_status status, const char *why)
 {
     hd_control *own = group->control[group->me];
     int is_free = WHY_FREE;
@@ -114,6 +122,7 @@ void hd_group_raise(hd_group *group, const char *why)
         return;
     }
     hd_copy_text(own->why, sizeof own->why, why != NULL ? why : "no reason given");
+    atomic_store(&own->why_status, status);
     atomic_store(&own->why_state, WHY_READABLE);
     for (int i = 0; i < group->n; i++) {
         int none = 0;

@@ -66,6 +66,7 @@ void hd_group_disarm(hd_group *group)
     if (group->armed) {
         group->armed = 0;
         atomic_store(&group->control[group->me]->sleeping, 0);
+        hd_group_move_on(group);
     }
 }
 
