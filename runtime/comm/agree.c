@@ -79,7 +79,7 @@ static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told
         int first = 0;
         if (f < 0) {
             own.hash = hd_fields_kind(fields);
-            hd_copy_text(own.text, sizeof own.text, fields->what);
+            hd_copy_text(own.text, sizeof own.text, comm->root->makes);
         } else if (f < fields->count) {
             own.hash = fields->field[f].hash;
             memcpy(own.text, fields->field[f].text, sizeof own.text);
@@ -88,13 +88,12 @@ static heddle_status name_field(heddle_comm *comm, const hd_fields *fields, told
         HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, all, sizeof own));
         int other = find_other(all, comm->size, &first);
         if (other >= 0) {
-            st = hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another %s: its %s is '%s', rank %d's is '%s'",
-                         hd_comm_root_rank(comm, other), fields->what,
-                         f < 0                 ? "kind"
-                         : f < fields->count ? fields->field[f].name
-                                             : "last field",
-                         all[other].text,
-                         hd_comm_root_rank(comm, first), all[first].text);
+            const int a = hd_comm_root_rank(comm, other), b = hd_comm_root_rank(comm, first);
+            st = f < 0 ? hd_fail(HEDDLE_ERR_MISMATCH, "rank %d is in %s, rank %d in %s", a, all[other].text, b,
+                                 all[first].text)
+                       : hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for another %s: its %s is '%s', rank %d's is '%s'",
+                                 a, fields->what, f < fields->count ? fields->field[f].name : "last field",
+                                 all[other].text, b, all[first].text);
             goto out;
         }
     }
@@ -108,7 +107,8 @@ static void say_makes(heddle_comm *comm, const hd_fields *fields)
 {
     char what[64], line[HD_STAND_BYTES] = "";
     const int is_vowel = fields->what != NULL && strchr("aeiou", fields->what[0]) != NULL;
-    snprintf(what, sizeof what, "the creation of a%s %s", is_vowel ? "n" : "", fields->what != NULL ? fields->what : "plan");
+    snprintf(what, sizeof what, "the creation of a%s %s", is_vowel ? "n" : "",
+             fields->what != NULL ? fields->what : "plan");
     for (int f = 0; f < fields->count && fields->line == NULL && strlen(line) < sizeof line / 2; f++) {
         const size_t at = strlen(line);
         snprintf(line + at, sizeof line - at, "%s%s %s", f > 0 ? ", " : "", fields->field[f].name,
@@ -144,22 +144,26 @@ out:
 
 /* --- giving up ---------------------------------------------------------------------------------------------------- */
 
-heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
+static heddle_status give_up_as(heddle_comm *comm, heddle_status st, const char *why)
 {
     heddle_comm *root = comm->root;
-    heddle_status st = hd_group_owned(root->group, "abort");
-    if (st != HEDDLE_OK) {
-        return st;
+    heddle_status owned = hd_group_owned(root->group, "abort");
+    if (owned != HEDDLE_OK) {
+        return owned;
     }
-    why = why != NULL ? why : "no reason given";
-    hd_group_raise(root->group, HEDDLE_ERR_PEER, why);
+    hd_group_raise(root->group, st == HEDDLE_ERR_MISMATCH && hd_comm_enter(comm) == st ? st : HEDDLE_ERR_PEER, why);
     return root->ops->abort(root, why);
+}
+
+heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
+{
+    return give_up_as(comm, HEDDLE_ERR_PEER, why != NULL ? why : "no reason given");
 }
 
 heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st)
 {
     const hd_sentence why = hd_sentence_keep();
-    heddle_ignore(hd_comm_abort(comm, why.text));
+    give_up_as(comm, st, why.text);
     return hd_sentence_say(&why, st);
 }
 
@@ -173,7 +177,7 @@ heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, vo
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)
 {
     hd_copy_text(why, why_bytes, heddle_last_error());
-    heddle_ignore(hd_comm_abort(comm, why));
+    give_up_as(comm, st, why);
     hd_comm_quiesce(comm); /* no peer copies from this rank any more */
     hd_comm_withdraw(comm, why, why_bytes);
     return hd_fail(st, "%s", why);

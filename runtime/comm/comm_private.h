@@ -123,27 +123,27 @@ struct heddle_comm {
     heddle_comm_options options;
     hd_interrupt interrupt;
     hd_hub hub;
-    hd_pair_ground pair;    /* only with a hub */
-    hd_record *records;     /* one per rank */
-    const void **terms;     /* [size] of a sum */
-    hd_envelope *envelopes; /* one per rank; NULL: there is a hub */
-    hd_breaker *breaker;    /* NULL: nobody */
-    hd_device *device;      /* of the communicator without parent; NULL: none */
-    heddle_wire wire;       /* between devices, where there is one */
-    hd_comm_mail *mail;     /* wire nccl; of the communicator without parent */
-    void *lent;             /* by the caller: a handle of the wire's library. NULL: none */
-    hd_sharers sharers;     /* of it */
-    hd_watch *watch;        /* NULL: no wire on which devices wait */
-    hd_outlook *outlooks;   /* of the communicator without parent */
-    hd_mapping *mappings;   /* likewise: device memory of other processes */
-    void *in_flight;        /* of the transfers: hd_comm_view */
-    hd_exchange *exchanges; /* all of this communicator and its parts; of the communicator without parent */
-    int next_tag;           /* of the communicator without parent */
-    int broken;             /* heddle_status of a group operation that failed half way */
+    hd_pair_ground pair;        /* only with a hub */
+    hd_record *records;         /* one per rank */
+    const void **terms;         /* [size] of a sum */
+    hd_envelope *envelopes;     /* one per rank; NULL: there is a hub */
+    hd_breaker *breaker;        /* NULL: nobody */
+    hd_device *device;          /* of the communicator without parent; NULL: none */
+    heddle_wire wire;           /* between devices, where there is one */
+    hd_comm_mail *mail;         /* wire nccl; of the communicator without parent */
+    void *lent;                 /* by the caller: a handle of the wire's library. NULL: none */
+    hd_sharers sharers;         /* of it */
+    hd_watch *watch;            /* NULL: no wire on which devices wait */
+    hd_outlook *outlooks;       /* of the communicator without parent */
+    hd_mapping *mappings;       /* likewise: device memory of other processes */
+    void *in_flight;            /* of the transfers: hd_comm_view */
+    hd_exchange *exchanges;     /* all of this communicator and its parts; of the communicator without parent */
+    int next_tag;               /* of the communicator without parent */
+    int broken;                 /* heddle_status of a group operation that failed half way */
     int64_t stood_ns;           /* hd_comm_stand of a transport that rings no bell */
     char makes[HD_STAND_BYTES]; /* hd_comm_makes; empty: nothing. Of the communicator without parent */
-    int closed;             /* destroyed, but for the buffers that are out */
-    int bound;              /* cpus_before is to be restored */
+    int closed;                 /* destroyed, but for the buffers that are out */
+    int bound;                  /* cpus_before is to be restored */
     cpu_set_t cpus_before;
     const char *name; /* "shm", for the description */
     char describe[1024];

@@ -61,10 +61,10 @@ typedef struct hd_control {
     _Atomic int state;                                      /* hd_rank_state */
     _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (lives.c) */
     _Atomic int why_status; /* HEDDLE_ERR_MISMATCH: `why` is what ranks ask for; HEDDLE_ERR_PEER: one gave up */
-    _Atomic int moving;    /* 1: this rank may be copying to or from its peers' memory */
-    _Atomic int on_device; /* likewise a device of its: things that are enqueued there */
-    _Atomic int maps;      /* 1: it has device memory of others mapped */
-    cpu_set_t cpus;        /* where this rank may run; written before anybody else looks */
+    _Atomic int moving;     /* 1: this rank may be copying to or from its peers' memory */
+    _Atomic int on_device;  /* likewise a device of its: things that are enqueued there */
+    _Atomic int maps;       /* 1: it has device memory of others mapped */
+    cpu_set_t cpus;         /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_standing standing;
     hd_hub_memory hub;
@@ -211,9 +211,9 @@ void hd_group_free_lives(struct pollfd *life, const hd_group *group); /* NULL is
 heddle_status hd_group_closed(hd_group *group, int index, const char *what);
 /* Any thread. HEDDLE_ERR_PEER: this rank gives up, and `why`; HEDDLE_ERR_MISMATCH: `why` is all that is said. */
 void hd_group_raise(hd_group *group, heddle_status status, const char *why);
-void hd_group_quiesce(hd_group *group);                /* hd_comm_quiesce */
-int hd_group_quiesce_devices(hd_group *group);         /* hd_comm_quiesce_devices */
-int hd_group_await_unmapped(hd_group *group);          /* a second at most. 1: no other member maps anything any more */
+void hd_group_quiesce(hd_group *group);        /* hd_comm_quiesce */
+int hd_group_quiesce_devices(hd_group *group); /* hd_comm_quiesce_devices */
+int hd_group_await_unmapped(hd_group *group);  /* a second at most. 1: no other member maps anything any more */
 /* A fork of the process that made the group? Asks the kernel. */
 int hd_group_is_fork(const hd_group *group);
 /* HEDDLE_ERR_ARG in a fork, and when this rank has left. Costs a read. */
