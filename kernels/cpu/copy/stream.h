@@ -116,9 +116,6 @@ HD_INLINE void run_lines(char *dst, const char *src, const char *ahead, int line
     }
 }
 
-/* Run lengths in lines that get a row of their own: head dims of 64 to 128 elements and their halves. */
-#define SHORT_RUNS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(8) X(9) X(10) X(12) X(16) X(18)
-
 #define SHORT_RUN(lines)                                                                                               \
     HD_INLINE void run_nt_##lines(char *dst, const char *src, int64_t bytes, const char *ahead)                        \
     {                                                                                                                  \
