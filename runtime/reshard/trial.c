@@ -1,5 +1,6 @@
-/* Ways are timed by turns: all of them a few times, then the rule's and the fastest others until the budget is spent.
- */
+/* Every way is timed alone: it runs until the caches are its own, then a few samples of it count. All of them once, then
+ * the rule's and the fastest others round after round; the winner then runs longer, and must keep the time that it won
+ * with. */
 #include "runtime/reshard/trial.h"
 
 #include <stdlib.h>
@@ -8,10 +9,11 @@ enum {
     BUDGET_NS = 40000000, /* for the rounds of the finalists */
     SAMPLE_NS = 20000,    /* shorter executions are repeated */
     MAX_REPEATS = 64,
-    FIRST_ROUNDS = 3, /* that choose the finalists */
-    MIN_ROUNDS = 11,  /* fewer say nothing on a busy machine */
-    MARGIN_PERCENT = 5,
-    WARM_CACHES = 2 /* up to so many shared caches a sample starts with an execution that does not count */
+    SAMPLES = 3,       /* of a way in a round, where caches matter; the median counts */
+    MIN_ROUNDS = 7,    /* fewer say little on a busy machine */
+    SECOND_ROUNDS = 4, /* of a second look, which takes longer */
+    LONGER = 4,        /* times as many executions before the second look */
+    FAR_PERCENT = 25   /* more than was said */
 };
 
 /* --- decisions ---------------------------------------------------------------------------------------------------- */
@@ -37,21 +39,35 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int by_length(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static int64_t median_of(int64_t *ns, int n)
+{
+    qsort(ns, (size_t)n, sizeof *ns, by_length);
+    return ns[n / 2];
+}
+
 /* A shared machine changes its speed between rounds, so a way is compared with way 0 of the same round; and it must be
  * the faster one in three rounds of four, or noise would choose. */
-int hd_trial_winner(const int64_t *round_ns, int rounds, int ways)
+int hd_trial_winner(double *share, const int64_t *round_ns, int rounds, int ways)
 {
     int best = 0;
-    double best_share = (100 - MARGIN_PERCENT) / 100.0;
-    for (int w = 1; w < ways; w++) {
-        double share[HD_TRIAL_ROUNDS];
+    double best_share = (100 - HD_TRIAL_MARGIN_PERCENT) / 100.0;
+    for (int w = 0; w < ways; w++) {
+        double of_round[HD_TRIAL_ROUNDS];
         for (int i = 0; i < rounds; i++) {
-            share[i] = (double)round_ns[i * ways + w] / (double)(round_ns[i * ways] + 1);
+            of_round[i] = (double)round_ns[i * ways + w] / (double)(round_ns[i * ways] + 1);
         }
-        qsort(share, (size_t)rounds, sizeof *share, by_value);
-        if (share[rounds * 3 / 4] < best_share) {
+        qsort(of_round, (size_t)rounds, sizeof *of_round, by_value);
+        share[w] = of_round[rounds * 3 / 4];
+        if (w > 0 && share[w] < best_share) {
             best = w;
-            best_share = share[rounds * 3 / 4];
+            best_share = share[w];
         }
     }
     return best;
@@ -77,49 +93,25 @@ out:
     return st;
 }
 
-static heddle_status sample(const hd_trial *t, int repeats, int64_t *ns)
+/* How a way is timed. */
+typedef struct pace {
+    int settle, samples, repeats; /* executions that do not count; samples, each of so many executions */
+} pace;
+
+/* By this rank's clock. */
+static heddle_status time_way(const hd_trial *t, const pace *by, int way, int64_t *ns)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t start = hd_now_ns();
-    for (int i = 0; i < repeats; i++) {
-        HD_TRY(hd_plan_run(t->twin, t->src, t->dst));
+    int64_t sample[SAMPLES], unheard;
+    HD_TRY(t->use(t, t->twin, way));
+    HD_TRY(t->run(t, by->settle, &unheard));
+    for (int i = 0; i < by->samples; i++) {
+        HD_TRY(t->run(t, by->repeats, &sample[i]));
+        sample[i] /= by->repeats;
     }
-    *ns = (hd_now_ns() - start) / repeats;
+    *ns = median_of(sample, by->samples);
 out:
     return st;
-}
-
-/* How ways are timed by turns. */
-typedef struct turns {
-    const int *way; /* NULL: all */
-    int ways, rounds, repeats;
-    int warms; /* the way before leaves the caches in its own state: one execution before does not count */
-} turns;
-
-/* ns[rounds][ways] */
-static heddle_status take_turns(const hd_trial *t, const turns *by, int64_t *ns)
-{
-    heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < by->rounds * by->ways; i++) {
-        int w = i % by->ways;
-        HD_TRY(t->use(t, t->twin, by->way != NULL ? by->way[w] : w));
-        if (by->warms) {
-            HD_TRY(sample(t, 1, &ns[i]));
-        }
-        HD_TRY(sample(t, by->repeats, &ns[i]));
-    }
-    st = hd_trial_largest(t->plan, ns, by->rounds * by->ways);
-out:
-    return st;
-}
-
-static int64_t shortest(const int64_t *ns, int n)
-{
-    int64_t least = ns[0];
-    for (int i = 1; i < n; i++) {
-        least = ns[i] < least ? ns[i] : least;
-    }
-    return least;
 }
 
 static int between(int64_t value, int least, int most)
@@ -127,24 +119,63 @@ static int between(int64_t value, int least, int most)
     return value < least ? least : value > most ? most : (int)value;
 }
 
-/* first: one time of every way, the fastest of what has been seen afterwards. */
-static heddle_status choose_finalists(hd_trial *t, turns *by, int64_t *first)
+static heddle_status choose_pace(pace *by, const hd_trial *t)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t ns[FIRST_ROUNDS * HD_TRIAL_WAYS];
-    if (t->ways > HD_TRIAL_FINALISTS) {
-        by->rounds = FIRST_ROUNDS;
-        HD_TRY(take_turns(t, by, ns));
-        for (int w = 0; w < t->ways; w++) {
-            first[w] = ns[w];
-            for (int i = 1; i < FIRST_ROUNDS; i++) {
-                first[w] = ns[i * t->ways + w] < first[w] ? ns[i * t->ways + w] : first[w];
-            }
+    const pace once = {1, 1, 1};
+    int64_t ns;
+    HD_TRY(time_way(t, &once, 0, &ns));
+    HD_TRY(hd_trial_largest(t->plan, &ns, 1));
+    *by = (pace){t->is_cached ? HD_SETTLE : 1, t->is_cached ? SAMPLES : 1,
+                 between(SAMPLE_NS / (ns + 1) + 1, 1, MAX_REPEATS)};
+out:
+    return st;
+}
+
+/* first: one time of every way. */
+static heddle_status choose_finalists(hd_trial *t, const pace *by, int64_t *first)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int w = 0; w < t->ways; w++) {
+        HD_TRY(time_way(t, by, w, &first[w]));
+    }
+    HD_TRY(hd_trial_largest(t->plan, first, t->ways));
+    t->nfinalists = hd_trial_finalists(t->finalist, first, t->ways);
+out:
+    return st;
+}
+
+/* What a round takes, by what has been seen. */
+static int64_t round_ns(const hd_trial *t, const pace *by, const int64_t *first)
+{
+    int64_t sum_ns = 1;
+    for (int i = 0; i < t->nfinalists; i++) {
+        sum_ns += first[t->finalist[i]] * (by->settle + by->samples * by->repeats);
+    }
+    return sum_ns;
+}
+
+/* Round by round; *winner counts finalists. */
+static heddle_status compare(int *winner, hd_trial *t, const pace *by)
+{
+    heddle_status st = HEDDLE_OK;
+    int n = t->nfinalists;
+    int64_t ns[HD_TRIAL_ROUNDS * HD_TRIAL_FINALISTS];
+    for (int r = 0; r < t->rounds; r++) {
+        for (int i = 0; i < n; i++) {
+            int k = (i + r) % n; /* nobody always comes behind the same one */
+            HD_TRY(time_way(t, by, t->finalist[k], &ns[r * n + k]));
         }
     }
-    t->nfinalists = hd_trial_finalists(t->finalist, first, t->ways);
-    by->way = t->finalist;
-    by->ways = t->nfinalists;
+    HD_TRY(hd_trial_largest(t->plan, ns, t->rounds * n));
+    *winner = hd_trial_winner(t->share, ns, t->rounds, n);
+    for (int i = 0; i < n; i++) {
+        int64_t of_way[HD_TRIAL_ROUNDS];
+        for (int r = 0; r < t->rounds; r++) {
+            of_way[r] = ns[r * n + i];
+        }
+        t->said_ns[i] = median_of(of_way, t->rounds);
+    }
 out:
     return st;
 }
@@ -152,26 +183,22 @@ out:
 heddle_status hd_trial_run(int *winner, hd_trial *t)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t first[HD_TRIAL_WAYS], ns[HD_TRIAL_ROUNDS * HD_TRIAL_FINALISTS], sum_ns = 0;
-    turns by = {.ways = t->ways, .rounds = 1, .repeats = 1, .warms = 1};
-    HD_TRY(take_turns(t, &by, first));
-    by.repeats = between(SAMPLE_NS / (shortest(first, t->ways) + 1) + 1, 1, MAX_REPEATS);
-    hd_transfer_info info;
-    hd_transfer_get_info(&info, t->twin->transfer[0]);
-    by.warms = info.hint.footprint_bytes <= WARM_CACHES * info.hint.shared_cache_bytes;
+    int64_t first[HD_TRIAL_WAYS];
+    pace by;
+    int best = 0;
+    HD_TRY(choose_pace(&by, t));
     HD_TRY(choose_finalists(t, &by, first));
-    for (int i = 0; i < t->nfinalists; i++) {
-        sum_ns += first[t->finalist[i]] * by.repeats;
+    t->is_steady = 0;
+    for (t->looks = 0; t->looks < HD_TRIAL_LOOKS && !t->is_steady; t->looks++) {
+        t->rounds =
+            between(BUDGET_NS / round_ns(t, &by, first), t->looks == 0 ? MIN_ROUNDS : SECOND_ROUNDS, HD_TRIAL_ROUNDS);
+        HD_TRY(compare(&best, t, &by));
+        by.settle *= LONGER;
+        HD_TRY(time_way(t, &by, t->finalist[best], &t->alone_ns));
+        HD_TRY(hd_trial_largest(t->plan, &t->alone_ns, 1));
+        t->is_steady = t->alone_ns * 100 <= t->said_ns[best] * (100 + FAR_PERCENT);
     }
-    by.rounds = between(BUDGET_NS / ((1 + by.warms) * sum_ns + 1), MIN_ROUNDS, HD_TRIAL_ROUNDS);
-    HD_TRY(take_turns(t, &by, ns));
-    for (int i = 0; i < t->nfinalists; i++) {
-        t->best_ns[i] = first[t->finalist[i]];
-        for (int r = 0; r < by.rounds; r++) {
-            t->best_ns[i] = ns[r * by.ways + i] < t->best_ns[i] ? ns[r * by.ways + i] : t->best_ns[i];
-        }
-    }
-    *winner = t->finalist[hd_trial_winner(ns, by.rounds, by.ways)];
+    *winner = t->finalist[best];
 out:
     return st;
 }

@@ -2,6 +2,7 @@
  * whether messages are packed. */
 #include "runtime/reshard/trial.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,17 +27,50 @@ static void free_trial_buffer(heddle_reshard *twin, void *buffer)
     }
 }
 
-static void note(heddle_reshard *plan, const hd_trial *t, const char *const *name)
+__attribute__((format(printf, 2, 3))) static void say(heddle_reshard *plan, const char *format, ...)
 {
     size_t at = strlen(plan->trials);
-    at += (size_t)snprintf(plan->trials + at, sizeof plan->trials - at, "%s", at == 0 ? "timed " : "; ");
-    if (t->ways > t->nfinalists && at < sizeof plan->trials) {
-        at += (size_t)snprintf(plan->trials + at, sizeof plan->trials - at, "%d ways, at length ", t->ways);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(plan->trials + at, sizeof plan->trials - at, format, args);
+    va_end(args);
+}
+
+/* The times, and what decided. */
+static void note(heddle_reshard *plan, const hd_trial *t, int winner, const char *const *name)
+{
+    int best = 0; /* the winner, or what came nearest to the rule's way */
+    say(plan, "%s", plan->trials[0] == 0 ? "timed " : "; ");
+    if (t->ways > t->nfinalists) {
+        say(plan, "%d ways, at length ", t->ways);
     }
-    for (int i = 0; i < t->nfinalists && at < sizeof plan->trials; i++) {
-        at += (size_t)snprintf(plan->trials + at, sizeof plan->trials - at, "%s%s %.2f us", i > 0 ? ", " : "",
-                               name[t->finalist[i]], (double)t->best_ns[i] / 1000);
+    for (int i = 0; i < t->nfinalists; i++) {
+        say(plan, "%s%s %.2f us", i > 0 ? ", " : "", name[t->finalist[i]], (double)t->said_ns[i] / 1000);
+        int is_better = winner != 0 ? t->finalist[i] == winner : i > 0 && (best == 0 || t->share[i] < t->share[best]);
+        best = is_better ? i : best;
     }
+    if (winner != 0) {
+        say(plan, ": %s is taken, in three rounds of four it has at most %.2f of the first one's time", name[winner],
+            t->share[best]);
+    } else {
+        say(plan, ": the first stays, in three rounds of four %s has up to %.2f of its time, wanted %.2f",
+            name[t->finalist[best]], t->share[best], (100 - HD_TRIAL_MARGIN_PERCENT) / 100.0);
+    }
+    if (!t->is_steady) {
+        say(plan, "; not steady: by itself it takes %.2f us", (double)t->alone_ns / 1000);
+    }
+}
+
+static heddle_status run_twin(const hd_trial *t, int executions, int64_t *ns)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t start_ns = hd_now_ns();
+    for (int i = 0; i < executions; i++) {
+        HD_TRY(hd_plan_run(t->twin, t->src, t->dst));
+    }
+    *ns = hd_now_ns() - start_ns;
+out:
+    return st;
 }
 
 static hd_transfer_info info_of(const heddle_reshard *plan, int phase)
@@ -145,7 +179,7 @@ static heddle_status use_copies(const hd_trial *t, heddle_reshard *plan, int way
     return st;
 }
 
-static void note_copies(heddle_reshard *plan, const hd_trial *t, const copy_ways *ways)
+static void note_copies(heddle_reshard *plan, const hd_trial *t, int winner, const copy_ways *ways)
 {
     static const char *const mover[DIRECTIONS] = {"pull in dst order, ", "push in dst order, ", "pull in src order, ",
                                                   "push in src order, "};
@@ -158,7 +192,7 @@ static void note_copies(heddle_reshard *plan, const hd_trial *t, const copy_ways
                  way->kernel != NULL ? way->kernel->name : "-");
         name[w] = text[w];
     }
-    note(plan, t, name);
+    note(plan, t, winner, name);
 }
 
 static heddle_status tune_copies(heddle_reshard *plan, hd_trial *t)
@@ -173,7 +207,7 @@ static heddle_status tune_copies(heddle_reshard *plan, hd_trial *t)
     if (t->ways > 1) {
         HD_TRY(hd_trial_run(&winner, t));
         HD_TRY(hd_trial_adopt(t, winner));
-        note_copies(plan, t, &ways);
+        note_copies(plan, t, winner, &ways);
     }
 out:
     return st;
@@ -216,7 +250,7 @@ static heddle_status tune_reach(heddle_reshard *plan, hd_trial *t)
     t->ways = 2;
     HD_TRY(hd_trial_run(&winner, t));
     HD_TRY(hd_trial_adopt(t, winner));
-    note(plan, t, name);
+    note(plan, t, winner, name);
 out:
     return st;
 }
@@ -261,13 +295,15 @@ static heddle_status tune_mail(heddle_reshard *plan, hd_trial *t)
         HD_TRY(open_spare(plan));
     }
     HD_TRY(hd_trial_adopt(t, winner));
-    note(plan, t, name);
+    note(plan, t, winner, name);
 out:
     for (int p = 0; p < plan->nphases; p++) {
         hd_transfer_drop_spare(plan->transfer[p]);
     }
     return st;
 }
+
+enum { SETTLED_CACHES = 2 }; /* beyond so many shared caches nothing of the way before is left in them */
 
 static void forget_executions(heddle_reshard *plan)
 {
@@ -278,7 +314,7 @@ static void forget_executions(heddle_reshard *plan)
 heddle_status hd_plan_tune(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
-    hd_trial t = {.plan = plan};
+    hd_trial t = {.plan = plan, .run = run_twin};
     int possible = plan->request.options.tuning == HEDDLE_TUNING_TRIALS;
     if (!possible) {
         return HEDDLE_OK;
@@ -291,6 +327,8 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
     st = st == HEDDLE_OK ? trial_buffer(&t.dst, t.twin, t.twin->request.dst_bytes) : st;
     HD_TRY(hd_comm_agree(plan->comm, st));
     memset(t.src, ANY_DATA, (size_t)t.twin->request.src_bytes);
+    hd_copy_hint hint = info_of(t.twin, 0).hint;
+    t.is_cached = hint.footprint_bytes <= SETTLED_CACHES * hint.shared_cache_bytes;
     HD_TRY(tune_mail(plan, &t));
     HD_TRY(tune_reach(plan, &t));
     HD_TRY(tune_copies(plan, &t));
