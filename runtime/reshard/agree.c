@@ -58,7 +58,7 @@ heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_reques
     hd_fields fields = {.what = "reshard", .line = line};
     hd_facts own;
     if (mine == HEDDLE_OK) {
-        heddle_reshard_format(line, sizeof line, &request->line);
+        heddle_ignore(heddle_reshard_format(line, sizeof line, &request->line));
         describe(&fields, request);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));

@@ -38,7 +38,7 @@ static heddle_status null_projection(thing *t, heddle_comm *comm, const living *
     heddle_status st =
         heddle_attention_set_projection(t->attention, is_wrong ? NULL : t->data[4], t->data[4], NULL, NULL);
     if (st != HEDDLE_OK) {
-        heddle_comm_abort(comm, heddle_last_error());
+        heddle_ignore(heddle_comm_abort(comm, heddle_last_error()));
     }
     (void)of;
     return st != HEDDLE_OK ? st : of->use(t, comm, of);
@@ -239,7 +239,7 @@ static heddle_status upper_half(heddle_comm *comm, void *arg)
     HD_TRY(heddle_comm_axis_group(&group, comm, &mesh, 1));
     st = heddle_comm_rank(comm) < HALF ? HEDDLE_OK : one_is_wrong(group, arg);
     if (heddle_comm_rank(comm) == HALF + ((const asked *)arg)->wrong && st == HEDDLE_OK) {
-        heddle_comm_abort(comm, "done"); /* whoever still waits for the wrong one */
+        heddle_ignore(heddle_comm_abort(comm, "done")); /* whoever still waits for the wrong one */
     }
 out:
     heddle_comm_destroy(group);
