@@ -100,7 +100,7 @@ class Headers:
         self.order.append(name)
 
     def declaration(self, text):
-        attribute = r"__attribute__\(\((?:[^()]|\([^()]*\))*\)\)"
+        text = re.sub(r"__attribute__\(\((?:[^()]|\([^()]*\))*\)\)", "", text)
         text = re.sub(r"\s+", " ", text).strip()
         found = re.fullmatch(r"(?:typedef )?enum (?:\w+ )?\{(.*)\} ?(\w*)", text)
         if found:
@@ -119,7 +119,7 @@ class Headers:
         if found:
             self.aliases[found[2]] = self.ctype(found[1], found[2])
             return None
-        found = re.fullmatch(attribute + r" (.*?[ *])(\w+)\((.*?)\)(?: " + attribute + ")?", text)
+        found = re.fullmatch(r"(.*?[ *])(\w+)\((.*?)\)", text)
         if found and not found[3].endswith("..."):  # ctypes cannot declare those; heddle_set_error is the only one
             self.functions[found[2]] = self.ctype(found[1], found[2]), self.arguments(found[3], found[2])
         elif not found:
@@ -128,7 +128,8 @@ class Headers:
 
 
 def declarations(source):
-    """The text cut at the semicolons outside of braces."""
+    """The text cut at the semicolons outside of braces, without functions that have their body here."""
+    source = re.sub(r"static inline [^{;]*\{[^{}]*\}", "", source)
     depth, start = 0, 0
     for at, letter in enumerate(source):
         depth += (letter == "{") - (letter == "}")
