@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static int ends_with(const char *text, const char *end)
@@ -134,20 +135,29 @@ static heddle_status run_main(heddle_comm *comm, void *arg)
     return st;
 }
 
-/* For a terminal: the stage that rank 0 is in, over the one before. */
+/* The stage that rank 0 is in: on a terminal over the one before, elsewhere a line now and then, none of a short run. */
 static void show_step(const run_task *task, int pass, int step)
 {
-    const int nstages = task->info.nstages * task->info.repeat;
-    heddle_stage_info stage = {.struct_bytes = sizeof stage, .name = "end"};
-    fprintf(stderr, "\r\033[K");
-    if (step < 0 || (step < nstages && heddle_model_stage(&stage, task->model, step % task->info.nstages))) {
+    enum { QUIET_S = 10 };
+    static time_t next; /* by rank 0 alone */
+    const int nstages = task->info.nstages * task->info.repeat, is_terminal = isatty(STDERR_FILENO);
+    heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+    struct timespec now = {0};
+    char passes[48] = "";
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    next = next == 0 ? now.tv_sec + QUIET_S : next;
+    fprintf(stderr, "%s", is_terminal ? "\r\033[K" : "");
+    if (step < 0 || (step < nstages && heddle_model_stage(&stage, task->model, step % task->info.nstages)) ||
+        (!is_terminal && now.tv_sec < next)) {
         return;
     }
+    next = now.tv_sec + QUIET_S;
     if (task->passes > 1) {
-        fprintf(stderr, "pass %d/%lld  ", pass + 1, (long long)task->passes);
+        snprintf(passes, sizeof passes, "pass %d/%lld  ", pass + 1, (long long)task->passes);
     }
-    fprintf(stderr, "layer %d/%d  %s", (step < nstages ? step : nstages - 1) / task->info.nstages + 1,
-            task->info.repeat, stage.name);
+    fprintf(stderr, "%s%slayer %d/%d  %s%s", task->is_reference ? "check, on one rank: " : "", passes,
+            (step < nstages ? step : nstages - 1) / task->info.nstages + 1, task->info.repeat,
+            step < nstages ? stage.name : "end", is_terminal ? "" : "\n");
     fflush(stderr);
 }
 
@@ -156,7 +166,7 @@ static int run_ranks(run_job *job, int ranks)
     const size_t bytes = (size_t)ranks * sizeof(int);
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     job->task.step_of = place == MAP_FAILED ? NULL : place;
-    job->task.watch = isatty(STDERR_FILENO) ? show_step : NULL;
+    job->task.watch = show_step;
     const int code = cli_with_ranks(job->options, ranks, run_main, job);
     if (code == CLI_FAILED) {
         say_place(job, ranks);

@@ -93,7 +93,9 @@ static const char *plain_transport(const char *transport)
 
 static int is_known(const char *plain)
 {
-    static const char *const known[] = {"auto", "threads", "shm", "mpi", "self"};
+#define ENTRY(name) name,
+    static const char *const known[] = {CLI_TRANSPORT_LIST(ENTRY)};
+#undef ENTRY
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         if (strcmp(plain, known[i]) == 0) {
             return 1;
@@ -109,8 +111,8 @@ int cli_check_transport(const char *transport)
     if (plain != NULL && (is_known(plain) || cli_launcher(NULL, NULL) != NULL)) {
         return CLI_OK;
     }
-    return cli_usage_error("unknown transport '%s' (threads, shm, mpi, self, auto, or, for ranks that a launcher "
-                           "started, a plug-in)",
+    return cli_usage_error("unknown transport '%s' (known:" CLI_TRANSPORTS
+                           "; for ranks that a launcher started a plug-in, too)",
                            transport);
 }
 

@@ -28,7 +28,11 @@ void cli_linger(void);
 /* 0 on the ranks of a launched job but rank 0, 1 everywhere else: what is no error is told by one. */
 int cli_speaks(void);
 
-/* Is `transport` one of "auto", "threads", "shm", "mpi", "self", or, when a launcher started this process, the name of
+#define CLI_TRANSPORT_LIST(X) X("threads") X("shm") X("mpi") X("self") X("auto")
+#define CLI_TRANSPORT_WORD(name) " " name
+#define CLI_TRANSPORTS CLI_TRANSPORT_LIST(CLI_TRANSPORT_WORD) /* " threads shm ..." */
+
+/* Is `transport` one of the list, or, when a launcher started this process, the name of
  * a plug-in; perhaps behind "fault(SPEC):"? CLI_OK or CLI_BAD_INPUT (complained). */
 int cli_check_transport(const char *transport);
 

@@ -1,5 +1,5 @@
 #include "launch.h"
-#include "options.h"
+#include "table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,30 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Longer names first: "verify attention" is no "verify". */
-static const cli_command commands[] = {
-    {"verify attention", CLI_VERIFY_ATTENTION, "problem", &cli_verify_attention},
-    {"verify linear-attention", CLI_VERIFY_LINEAR, "problem", &cli_verify_linear},
-    {"bench attention", CLI_BENCH_ATTENTION, "problem", &cli_bench_attention},
-    {"bench linear-attention", CLI_BENCH_LINEAR, "problem", &cli_bench_linear},
-    {"plan", CLI_PLAN, "model file", &cli_plan},
-    {"run", CLI_RUN, "model file", &cli_run},
-    {"bench", CLI_BENCH, "reshard line", &cli_bench},
-    {"verify", CLI_VERIFY, "reshard line", &cli_verify},
-    {"volume", CLI_VOLUME, "reshard line", &cli_volume},
-};
-enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
-
-static const char help_text[] =
-    "usage: heddle COMMAND ...   (heddle COMMAND --help for each)\n\n"
-    "  plan     layout and method of every stage of a model, and what each of them moves\n"
-    "  run      run a model's blocks on several ranks, switching between stages\n"
-    "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
-    "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
-    "  volume   bytes that every rank sends to every other, nothing is run\n"
-    "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
-    "            77 no such device here (--device)\n";
 
 int cli_exit_code(heddle_status status)
 {
@@ -53,7 +29,7 @@ int cli_exit_code(heddle_status status)
 
 static int help(FILE *to)
 {
-    fputs(help_text, to);
+    fputs(cli_overview, to);
     return to == stdout ? cli_printed(CLI_OK) : CLI_BAD_INPUT;
 }
 
@@ -80,10 +56,28 @@ static int names(const cli_command *command, int count, char **word)
     return rest == NULL ? 1 : count > 1 && strcmp(word[1], rest + 1) == 0 ? 2 : 0;
 }
 
+/* `words`: what is behind "help". */
+static int help_on(int argc, char **words)
+{
+    if (argc == 0) {
+        return help(stdout);
+    }
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        if (names(command, argc, words) == argc) {
+            cli_print_usage(command);
+            return cli_printed(CLI_OK);
+        }
+    }
+    if (argc == 1 && cli_print_page(words[0])) {
+        return cli_printed(CLI_OK);
+    }
+    return cli_usage_error("no help on '%s%s%s' (try: heddle help)", words[0], argc > 1 ? " " : "",
+                           argc > 1 ? words[1] : "");
+}
+
 static int run_command(int argc, char **argv)
 {
-    for (int i = 0; i < COMMANDS; i++) {
-        const cli_command *command = &commands[i];
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
         const int words = names(command, argc, argv);
         if (words > 0) {
             cli_arguments arguments;
@@ -116,7 +110,7 @@ int main(int argc, char **argv)
         return help(stderr);
     }
     if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        return help(stdout);
+        return help_on(argc - 2, argv + 2);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("heddle %s\n", heddle_version());

@@ -37,6 +37,8 @@ struct cli_arguments {
 int cli_parse(cli_arguments *out, const cli_command *command, int first, int argc, char **argv);
 /* How the sub-command is used: its synopsis, its options as the table has them, its notes. */
 void cli_print_usage(const cli_command *command);
+/* What installations have besides, by name: "man" (heddle.1), "bash", "zsh" (completion). 0: there is no such page. */
+int cli_print_page(const char *name);
 
 /* "sp=4" and "node=2,gpu=4" as well as the text form in brackets. */
 heddle_status cli_parse_mesh(heddle_mesh *out, const char *text);

@@ -44,7 +44,9 @@ static void print_forward(const run_report *report, const run_way *way)
     if (task->passes > 1) {
         printf(" (the fastest of %" PRId64 " passes)", task->passes);
     }
-    printf(", %d thread%s per rank; times are of the slowest rank\n", task->threads, report_s(task->threads));
+    printf(", %d thread%s per rank\n"
+           "times are of the slowest rank, of every row and of the total its own: rows may add up to more\n",
+           task->threads, report_s(task->threads));
 }
 
 static void print_back(const run_report *report, const run_way *forward, const run_way *way)

@@ -20,7 +20,6 @@ const char *heddle_linear_method_name(heddle_linear_method method)
 
 heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *text)
 {
-    char names[80] = "";
     heddle_status st;
     HD_TRY(HD_NEED(out));
     HD_TRY(HD_NEED(text));
@@ -29,9 +28,11 @@ heddle_status heddle_linear_method_parse(heddle_linear_method *out, const char *
             *out = (heddle_linear_method)i;
             return HEDDLE_OK;
         }
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? ", " : "", method_name[i]);
     }
-    st = hd_fail(HEDDLE_ERR_PARSE, "unknown linear attention method '%s' (known: %s)", text, names);
+#define NAME_OF(name, text) " " text
+    st = hd_fail(HEDDLE_ERR_PARSE,
+                 "no linear attention method is called '%.40s'; there are" HEDDLE_LINEAR_METHOD_LIST(NAME_OF), text);
+#undef NAME_OF
 out:
     return st;
 }

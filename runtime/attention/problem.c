@@ -29,8 +29,10 @@ heddle_status heddle_attention_method_parse(heddle_attention_method *out, const 
             return HEDDLE_OK;
         }
     }
+#define NAME_OF(name, text) " " text
     st = hd_fail(HEDDLE_ERR_PARSE,
-                 "no attention method is called '%.40s'; there are local, ulysses, ring, rsa, usp and gather-kv", text);
+                 "no attention method is called '%.40s'; there are" HEDDLE_ATTENTION_METHOD_LIST(NAME_OF), text);
+#undef NAME_OF
 out:
     return st;
 }

@@ -18,6 +18,7 @@ static heddle_status run_reference(run_result *out, const run_task *task)
     comm_options.bind = HEDDLE_BIND_NONE;
     alone.passes = 1;
     alone.step_of = NULL;
+    alone.is_reference = 1;
     heddle_status st = heddle_mesh_parse(&alone.mesh, "[sp=1]");
     if (st == HEDDLE_OK) {
         st = heddle_plan(&schedule, task->model, &alone.mesh, NULL);

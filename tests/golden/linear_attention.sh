@@ -40,7 +40,7 @@ done
 
 says "both ways" 2 "--causal and --bidirectional contradict one another" "$line" --causal --bidirectional
 says "decay" 2 "--decay wants a number above 0 and at most 1, or per-head, not '1.5'" "$line" --decay 1.5
-says "method" 2 "unknown linear attention method 'ring' (known: local, lasp, lasp2, scan)" "$line" --method ring
+says "method" 2 "no linear attention method is called 'ring'; there are local lasp lasp2 scan" "$line" --method ring
 says "local" 2 "local wants dim 's' whole, it is sharded over 4 ranks" "$line" --method local
 says "order" 2 "receive_first is an order of causal lasp" "$line" --method scan --receive-first
 says "dtype" 2 "linear attention stores f32, bf16 or f64, not i32" 'i32[b=2 s=37 h=6 d=16] on [sp=4]'

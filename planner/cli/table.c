@@ -1,0 +1,145 @@
+#include "table.h"
+#include "launch.h"
+#include "runtime/verify/samples.h"
+
+#include <limits.h>
+#include <stddef.h>
+
+#define BENCHES (CLI_BENCH | CLI_BENCH_ATTENTION | CLI_BENCH_LINEAR)
+#define VERIFIES (CLI_VERIFY | CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR)
+#define NAME_OF(name, text) " " text
+#define ATTENTION_METHODS HEDDLE_ATTENTION_METHOD_LIST(NAME_OF)
+#define LINEAR_METHODS HEDDLE_LINEAR_METHOD_LIST(NAME_OF)
+#define AT(field) offsetof(cli_arguments, field)
+
+/* An option that means another thing elsewhere has a row for each. In the order in which usages list them. */
+const cli_option cli_options[] = {
+    {"ranks", "N", CLI_RANKS, NUMBER, AT(ranks), NULL, "ranks to run on; else those of the mesh, or of the launcher", 1,
+     4096},
+    {"transport", "T", CLI_RANKS, TRANSPORT, AT(transport), "auto",
+     "one of" CLI_TRANSPORTS ", or fault(SPEC):T; auto joins a launcher's ranks and else starts threads"},
+    {"messages", NULL, CLI_RANKS, FLAG, AT(messages), NULL,
+     "boxes travel as messages even between ranks of one host (mpi)"},
+    {"hosts", "K", CLI_RANKS, NUMBER, AT(hosts), NULL, "pretend that the ranks sit on K hosts (mpi)", 1, 4096},
+    {"deadline", "S", CLI_RANKS, NUMBER, AT(deadline_s), NULL, "seconds that a rank waits for another (60)", 1,
+     1000000},
+    {"arena", "BYTES", CLI_RANKS, BYTES, AT(arena_bytes), NULL,
+     "address space reserved per rank for what its peers reach, 512M say; the machine's memory, less where a limit "
+     "(ulimit -v, ulimit -f) says so"},
+    {"mesh", "MESH", CLI_PLAN | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
+    {"layers", "L", CLI_PLAN | CLI_RUN, NUMBER, AT(layers), NULL,
+     "run the model's stages L times over; its own number without", 1, 65536},
+    {"size", "t=16,s=256", CLI_PLAN | CLI_RUN, TEXT, AT(sizes), NULL, "extents instead of the model's"},
+    {"prologue", "LAYOUT", CLI_PLAN, TEXT, AT(prologue), NULL, "layout the activation arrives in (free choice)"},
+    {"epilogue", "LAYOUT", CLI_PLAN, TEXT, AT(epilogue), NULL, "layout it must end in, or 'any' (*, replicated)"},
+    {"method", "STAGE=METHOD", CLI_PLAN | CLI_RUN, METHODS, AT(methods), NULL,
+     "how an attention runs over a sharded dim, several with commas; STAGE is a name or *, METHOD one "
+     "of " ATTENTION_METHODS "or auto; for linear attention of " LINEAR_METHODS "or auto (auto)"},
+    {"backward", NULL, CLI_PLAN, FLAG, AT(backward), NULL, "the bytes of the backward pass count too"},
+    {"slack", "P", CLI_PLAN, NUMBER, AT(slack_percent), "25",
+     "a stage's largest part may exceed that of its most even layout by P%", 0, 1000000},
+    {"max-waste", "P", CLI_PLAN, NUMBER, AT(max_waste_percent), NULL,
+     "infeasible (exit 3) when a stage must waste more than P%", 1, 1000000},
+    {"output", "FILE", CLI_PLAN, TEXT, AT(output), NULL,
+     "save the schedule as JSON; - is standard output. Also -o FILE"},
+    {"schedule", "FILE", CLI_RUN, TEXT, AT(schedule), NULL,
+     "run this schedule (heddle plan --output) instead of planning"},
+    {"input", "FILE", CLI_RUN, TEXT, AT(input), NULL,
+     "clip.y4m (- is standard input: ffmpeg -i any.mp4 -f yuv4mpegpipe - | heddle run ...), or x.npy, an activation of "
+     "the model's shape; seeded numbers without"},
+    {"output", "FILE", CLI_RUN, TEXT, AT(output), NULL,
+     "y.npy, the activation behind the last stage (f32), or y.y4m, a clip made from it"},
+    {"weights", "FILE", CLI_RUN, TEXT, AT(weights), NULL,
+     "safetensors with the tensors blocks.LAYER.STAGE.PARAMETER; seeded without"},
+    {"seed", "S", CLI_RUN, NUMBER, AT(seed), "1", "of input, weights, text and conditioning", 0, 1000000000},
+    {"dtype", "f32|bf16", CLI_RUN, CHOICE, AT(dtype), NULL, "of the activation, instead of the model's"},
+    {"backward", NULL, CLI_RUN, FLAG, AT(backward), NULL,
+     "a training step: the way back from a seeded gradient of the output, and the sum of the parameters' gradients "
+     "over "
+     "the ranks"},
+    {"recompute", NULL, CLI_RUN, FLAG, AT(recompute), NULL, "the way back has kept the inputs of the stages only"},
+    {"threads", "N", CLI_RUN, NUMBER, AT(threads), "1", "compute threads of each rank", 1, 256},
+    {"passes", "N", CLI_RUN, NUMBER, AT(passes), "1", "forward passes, the fastest is reported", 1, 1000000},
+    {"check", NULL, CLI_RUN, FLAG, AT(check), NULL,
+     "repeat on one rank and compare, bitwise where all attention is local, else within a tolerance; compare all "
+     "ranks' "
+     "copies of the result, and bytes sent with bytes planned"},
+    {"random", "COUNT", VERIFIES, NUMBER, AT(random), NULL,
+     "so many problems drawn from the seed, such as other options ask for", 1, 100000000},
+    {"seed", "S", CLI_VERIFY, NUMBER, AT(seed), NULL, "of random problems (1)", 0, LLONG_MAX},
+    {"seed", "S", CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR | CLI_BENCH_LINEAR, NUMBER, AT(seed), "1",
+     "of random problems, and of values", 0, LLONG_MAX},
+    {"input", "X.npy", CLI_VERIFY, TEXT, AT(input), NULL,
+     "the global array; without it element i has the value i modulo 2^n, what the dtype holds exactly (n = 53 f64, 24 "
+     "f32, 11 f16, 8 bf16 u8, 4 f8e4m3, 3 f8e5m2, 31 i32, 7 i8, 1 bool), and is checked in up to 16 rounds, a digit "
+     "of the index each, which tell all elements apart but those of more than 65536 bool; the first is the one that is "
+     "saved"},
+    {"save", "DIR", CLI_VERIFY, TEXT, AT(save), NULL,
+     "writes DIR/from-RANK.npy and DIR/to-RANK.npy, the local arrays in their memory order"},
+    {"method", "M", CLI_ATTENTION, TEXT, AT(method), NULL,
+     "one of" ATTENTION_METHODS " (local; of random problems any); usp wants two mesh axes, ring first"},
+    {"method", "M", CLI_LINEAR, TEXT, AT(method), NULL, "one of" LINEAR_METHODS " (lasp; of random problems any)"},
+    {"kv-heads", "K", CLI_ATTENTION, NUMBER, AT(kv_heads), NULL, "heads of k and v, divides those of q", 1, INT_MAX},
+    {"causal", NULL, CLI_ATTENTION, FLAG, AT(causal), NULL, "query i sees keys 0..i"},
+    {"zigzag", NULL, CLI_ATTENTION, FLAG, AT(zigzag), NULL, "rows placed so that this is balanced"},
+    {"key-lengths", "A,B", CLI_ATTENTION, TEXT, AT(key_lengths), NULL, "keys seen per sample"},
+    {"all-reduce", NULL, CLI_ATTENTION, FLAG, AT(all_reduce), NULL, "rsa: the paper's own sums"},
+    {"project", "M", CLI_ATTENTION, NUMBER, AT(projected), NULL, "rsa: keys and values projected to length M", 1,
+     INT_MAX},
+    {"save", "DIR", CLI_VERIFY_ATTENTION, TEXT, AT(save), NULL,
+     "writes q k v do o dq dk dv lse .npy: q and o [b s h d], k and v [b s kv-heads d]"},
+    {"dv", "D", CLI_LINEAR, NUMBER, AT(dv), NULL, "width of v and o; that of the shape", 1, 65536},
+    {"decay", "G", CLI_LINEAR, TEXT, AT(decay), NULL,
+     "one number above 0 and at most 1 for all heads, or per-head (slopes of ALiBi) (1)"},
+    {"causal", NULL, CLI_LINEAR, FLAG, AT(causal), NULL, "what is done without --bidirectional"},
+    {"bidirectional", NULL, CLI_LINEAR, FLAG, AT(bidirectional), NULL, "every row sees every other, decay by distance"},
+    {"receive-first", NULL, CLI_LINEAR, FLAG, AT(receive_first), NULL,
+     "lasp in the published order: nothing before the state has come"},
+    {"chunk", "C", CLI_LINEAR, NUMBER, AT(chunk), NULL, "rows worked on at once", 1, 1024},
+    {"backward", NULL, CLI_BENCH_LINEAR, FLAG, AT(backward), NULL, "time backward instead of forward"},
+    {"save", "DIR", CLI_VERIFY_LINEAR, TEXT, AT(save), NULL, "writes q k v do o dq dk dv .npy, [b s h d]"},
+    {"threads", "N", CLI_ATTENTION | CLI_LINEAR, NUMBER, AT(threads), NULL, "compute threads of each rank (1)", 1, 256},
+    {"iterations", "N", CLI_BENCH, NUMBER, AT(iterations), NULL,
+     "executions timed; at least 30 rounds of 4, and until --seconds are over", 1, 400000},
+    {"iterations", "N", CLI_BENCH_LINEAR, NUMBER, AT(iterations), NULL,
+     "calls timed; as many as fit --seconds, at least 10", 1, SAMPLES_AT_MOST},
+    {"seconds", "S", BENCHES, NUMBER, AT(seconds), "3", "time to spend", 0, 86400},
+    {"memory", "peer|any", CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
+     "any: private buffers, which peers cannot reach"},
+    {"device", "KIND[:N]", CLI_BENCH | CLI_VERIFY, TEXT, AT(device), NULL,
+     "arrays lie in this device's memory: cuda, each rank's own, or cuda:1; exit 77 where there is none"},
+    {"device", "KIND[:N]", CLI_RUN, TEXT, AT(device), NULL,
+     "switches are done in this device's memory, blocks on the CPU, and what goes between is copied: cuda, each rank's "
+     "own, or cuda:1; exit 77 where there is none"},
+    {"wire", "auto|peer|nccl|host", CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
+     "how bytes go from device to device"},
+    {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
+    {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},
+    {"list-kernels", NULL, CLI_BENCH, FLAG, AT(list_kernels), NULL, "the copy kernels of this CPU"},
+    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME, FLAG, AT(json), NULL, "JSON instead of text"},
+    {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
+    {NULL},
+};
+
+const cli_command cli_commands[] = {
+    {"verify attention", CLI_VERIFY_ATTENTION, "problem", &cli_verify_attention},
+    {"verify linear-attention", CLI_VERIFY_LINEAR, "problem", &cli_verify_linear},
+    {"bench attention", CLI_BENCH_ATTENTION, "problem", &cli_bench_attention},
+    {"bench linear-attention", CLI_BENCH_LINEAR, "problem", &cli_bench_linear},
+    {"plan", CLI_PLAN, "model file", &cli_plan},
+    {"run", CLI_RUN, "model file", &cli_run},
+    {"bench", CLI_BENCH, "reshard line", &cli_bench},
+    {"verify", CLI_VERIFY, "reshard line", &cli_verify},
+    {"volume", CLI_VOLUME, "reshard line", &cli_volume},
+    {NULL},
+};
+
+const char cli_overview[] =
+    "usage: heddle COMMAND ...   (heddle help COMMAND, or heddle COMMAND --help, for each)\n\n"
+    "  plan     layout and method of every stage of a model, and what each of them moves\n"
+    "  run      run a model's blocks on several ranks, switching between stages\n"
+    "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
+    "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
+    "  volume   bytes that every rank sends to every other, nothing is run\n"
+    "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
+    "            77 no such device here (--device)\n";

@@ -1,0 +1,179 @@
+/* What is said of the table: usages, the manual page, and what shells complete. */
+#include "launch.h"
+#include "table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { HELP_COLUMN = 24, HELP_WIDTH = 116, NAME_BYTES = 64, HELP_BYTES = 1024 };
+
+/* The help of an option, with its default. */
+static const char *help_of(char *out, const cli_option *o)
+{
+    snprintf(out, HELP_BYTES, "%s%s%s%s", o->help, o->unasked != NULL ? " (" : "", o->unasked != NULL ? o->unasked : "",
+             o->unasked != NULL ? ")" : "");
+    return out;
+}
+
+/* `text` in lines from the column on, the first of which has been written up to `at`. */
+static void print_wrapped(const char *text, int at)
+{
+    printf("%*s", at < HELP_COLUMN ? HELP_COLUMN - at : 1, "");
+    at = at < HELP_COLUMN ? HELP_COLUMN : at + 1;
+    for (const char *space = ""; *text != '\0'; space = " ") {
+        const int length = (int)strcspn(text, " ");
+        if (at + 1 + length > HELP_WIDTH) {
+            printf("\n%*s", HELP_COLUMN, "");
+            at = HELP_COLUMN;
+            space = "";
+        }
+        at += printf("%s%.*s", space, length, text);
+        text += length + (text[length] == ' ');
+    }
+    printf("\n");
+}
+
+void cli_print_usage(const cli_command *command)
+{
+    printf("%s\n", command->action->synopsis);
+    for (const cli_option *o = cli_options; o->name != NULL; o++) {
+        char name[NAME_BYTES], help[HELP_BYTES];
+        if ((o->commands & command->bit) == 0) {
+            continue;
+        }
+        int n = snprintf(name, sizeof name, "  --%s%s%s", o->name, o->value != NULL ? " " : "",
+                         o->value != NULL ? o->value : "");
+        printf("%s", name);
+        print_wrapped(help_of(help, o), n);
+    }
+    printf("%s%s", command->action->notes[0] != '\0' ? "\n" : "", command->action->notes);
+}
+
+/* --- the manual page ---------------------------------------------------------------------------------------------- */
+
+/* Text for troff, which reads its own signs from it. */
+static void print_troff(const char *text)
+{
+    for (int first = 1; *text != '\0'; first = *text++ == '\n') {
+        printf(first && (*text == '.' || *text == '\'') ? "\\&%c"
+               : *text == '\\'                          ? "\\e"
+               : *text == '-'                           ? "\\-"
+                                                        : "%c",
+               *text);
+    }
+}
+
+static void print_as_is(const char *heading, const char *text)
+{
+    printf(".SH %s\n.nf\n", heading);
+    print_troff(text);
+    printf(".fi\n");
+}
+
+static void print_manual(void)
+{
+    printf(".TH HEDDLE 1 \"\" \"heddle %s\"\n.SH NAME\nheddle \\- sequence parallelism: plan, run, time and verify\n",
+           heddle_version());
+    print_as_is("SYNOPSIS", cli_overview);
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        printf(".SH \"heddle %s\"\n.nf\n", command->name);
+        print_troff(command->action->synopsis);
+        printf(".fi\n");
+        for (const cli_option *o = cli_options; o->name != NULL; o++) {
+            char help[HELP_BYTES];
+            if ((o->commands & command->bit) != 0) {
+                printf(".TP\n.B \\-\\-");
+                print_troff(o->name);
+                printf(" %s\n", o->value != NULL ? o->value : "");
+                print_troff(help_of(help, o));
+                printf("\n");
+            }
+        }
+        printf(".PP\n.nf\n");
+        print_troff(command->action->notes);
+        printf(".fi\n");
+    }
+}
+
+/* --- completion --------------------------------------------------------------------------------------------------- */
+
+static void print_commands(int is_second)
+{
+    const char *before = "";
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        const char *space = strchr(command->name, ' ');
+        if (!is_second && space == NULL) {
+            printf("%s%s", before, command->name);
+            before = " ";
+        } else if (is_second && space != NULL && strncmp(command->name, "verify", 6) == 0) { /* those of bench, too */
+            printf("%s%s", before, space + 1);
+            before = " ";
+        }
+    }
+}
+
+/* The same lines for both shells: `all` becomes the words that may stand at the cursor, by the word before it and the
+ * command, `first`, with the word behind it, `second`. */
+static void print_choice(void)
+{
+    printf("case $second in attention | linear-attention) first=\"$first $second\" ;; esac\n"
+           "case $first:$before in\n*:heddle) all=\"");
+    print_commands(0);
+    printf(" help --help --version\" ;;\nhelp:*) all=\"");
+    print_commands(0);
+    printf("\" ;;\n");
+    for (const cli_option *o = cli_options; o->name != NULL; o++) {
+        if (o->kind == CHOICE) {
+            printf("*:--%s) all='%s' all=${all//|/ } ;;\n", o->name, o->value);
+        } else if (o->kind != FLAG) { /* of a text nothing is known, perhaps it is a file */
+            printf("*:--%s) all=\"%s\" ;;\n", o->name, o->kind == TRANSPORT ? CLI_TRANSPORTS : "");
+        }
+    }
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        printf("\"%s\":*) all=\"", command->name);
+        for (const cli_option *o = cli_options; o->name != NULL; o++) {
+            if ((o->commands & command->bit) != 0) {
+                printf("--%s ", o->name);
+            }
+        }
+        if (strcmp(command->name, "verify") == 0 || strcmp(command->name, "bench") == 0) {
+            print_commands(1);
+        }
+        printf("\" ;;\n");
+    }
+    printf("esac\n");
+}
+
+static void print_bash(void)
+{
+    printf("_heddle() {\n"
+           "local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} all=\n"
+           "local first=${COMP_WORDS[1]} second=${COMP_WORDS[2]}\n"
+           "[ \"$COMP_CWORD\" != 1 ] || before=heddle\n");
+    print_choice();
+    printf("COMPREPLY=($(compgen -W \"$all\" -- \"$word\"))\n}\ncomplete -o default -F _heddle heddle\n");
+}
+
+static void print_zsh(void)
+{
+    printf("#compdef heddle\n"
+           "local before=$words[CURRENT-1] first=$words[2] second=$words[3] all=\n"
+           "(( CURRENT != 2 )) || before=heddle\n");
+    print_choice();
+    printf("compadd -- ${=all} || _files\n");
+}
+
+int cli_print_page(const char *name)
+{
+    static const struct {
+        const char *name;
+        void (*print)(void);
+    } pages[] = {{"man", print_manual}, {"bash", print_bash}, {"zsh", print_zsh}};
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        if (strcmp(name, pages[i].name) == 0) {
+            pages[i].print();
+            return 1;
+        }
+    }
+    return 0;
+}
