@@ -1,10 +1,10 @@
 /* Blocks whose mixed dim is sharded: random problems. */
 #include "block_sharded.h"
 
-typedef struct drawn {
+typedef struct drawn_lines {
     char shape[96], mesh[64], layout[128];
     int ranks;
-} drawn;
+} drawn_lines;
 
 static int within(random_source *dice, int low, int high)
 {
@@ -28,7 +28,7 @@ static void draw_blocks(char *out, size_t bytes, random_source *dice, int extent
 }
 
 /* A block whose dim t is on one or two axes, with b or s on another or none. */
-static job draw_problem(drawn *text, random_source *dice, heddle_stage_kind kind)
+static job draw_problem(drawn_lines *text, random_source *dice, heddle_stage_kind kind)
 {
     int linear = kind == HEDDLE_STAGE_LINEAR, two = within(dice, 0, 2) == 0, other = within(dice, 0, 2);
     int t = within(dice, 0, 24), first = within(dice, 1, two ? 3 : 5), second = two ? within(dice, 1, 3) : 1;
@@ -51,7 +51,7 @@ HD_CASE(random_problems)
 {
     random_source dice = {2024};
     for (int i = 0; i < 2 * hd_rounds(30); i++) {
-        drawn text;
+        drawn_lines text;
         job j = draw_problem(&text, &dice, i & 1 ? HEDDLE_STAGE_LINEAR : HEDDLE_STAGE_ATTENTION);
         run(text.ranks, "threads", i % 3 == 0 ? forward_case : backward_case, j);
     }
