@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { SHORT_RUN_BYTES = 2048 };
+enum { SHORT_RUN_BYTES = 2048, LITTLE_BYTES = 1 << 20 };
 
 /* --- who moves ---------------------------------------------------------------------------------------------------- */
 
@@ -94,8 +94,8 @@ static heddle_status build_lanes(hd_transfer *t)
     heddle_status st = HEDDLE_OK;
     const hd_channel *c = t->channel;
     const hd_parts *parts = t->push ? &t->send : &t->recv;
-    /* In the cache the order of rows is worth less than copying the own part while the peers' flags travel. */
-    int64_t fuse_bytes = t->hint.footprint_bytes <= t->hint.shared_cache_bytes ? SHORT_RUN_BYTES : HD_LONG_RUN_BYTES;
+    /* Of little the order of rows is worth less than copying the own part while the peers' flags travel. */
+    int64_t fuse_bytes = t->hint.footprint_bytes <= LITTLE_BYTES ? SHORT_RUN_BYTES : HD_LONG_RUN_BYTES;
     void *copies = NULL, *peers = NULL;
     int n = 0;
     HD_TRY(hd_alloc(&copies, (size_t)parts->count, sizeof(hd_copy), "copies of a transfer"));
