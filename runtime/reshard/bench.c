@@ -5,7 +5,7 @@
 #include "kernels/table.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
-#include "runtime/reshard/plan.h"
+#include "runtime/reshard/trial.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,6 +14,8 @@ enum {
     SAMPLE_NS = 100000, /* shorter executions are repeated inside a sample */
     MAX_REPEATS = 1000,
     WARM_UPS = 3,
+    SETTLED_CACHES =
+        2,      /* up to so many times the shared cache it takes several executions to make the caches one's own */
     CACHES = 4, /* beyond so many times the shared cache nothing of the last execution is left there */
     ROUNDS_AT_MOST = 100000,
     BUFFER_ALIGNMENT = 4096,
@@ -93,13 +95,13 @@ static heddle_status run(hd_bench *b, int way, int64_t deadline_ns)
                                   b->any_dst != NULL ? b->any_dst : b->dst, HEDDLE_NO_STREAM);
 }
 
-/* What ran before leaves the caches in its own state: while the tensor may lie there, a sample starts with an execution
- * that does not count. */
+/* What ran before leaves the caches in its own state: while the tensor may lie there, a sample starts with executions
+ * that do not count. */
 static heddle_status sample(hd_bench *b, int way, int64_t *ns)
 {
     heddle_status st = HEDDLE_OK;
     int64_t deadline_ns = hd_comm_deadline_ns(b->comm, 0); /* of a roofline */
-    if (b->warms) {
+    for (int i = 0; i < b->settle; i++) {
         HD_TRY(run(b, way, deadline_ns));
     }
     HD_TRY(heddle_comm_barrier(b->comm));
@@ -141,7 +143,8 @@ static heddle_status warm_up(hd_bench *b)
     int64_t footprint_bytes = (int64_t)(b->info.src_bytes + b->info.dst_bytes); /* of the largest rank, times ranks */
     HD_TRY(slowest(b, &footprint_bytes, 1, NULL));
     footprint_bytes *= b->info.nranks;
-    b->warms = footprint_bytes <= CACHES * (int64_t)heddle_comm_shared_cache_bytes(b->comm);
+    int64_t cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(b->comm);
+    b->settle = footprint_bytes <= SETTLED_CACHES * cache_bytes ? HD_SETTLE : footprint_bytes <= CACHES * cache_bytes;
     b->repeats = 1;
     for (int i = 0; i < WARM_UPS; i++) {
         HD_TRY(sample(b, THE_RESHARD, &ns));

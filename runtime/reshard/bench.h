@@ -20,7 +20,7 @@ typedef struct hd_bench {
     void *src, *dst;         /* of the roofline, and of the reshard unless it runs on private memory */
     void *any_src, *any_dst; /* HEDDLE_MEMORY_ANY */
     int64_t repeats, rounds;
-    int warms;           /* a sample starts with an execution that does not count */
+    int settle;          /* executions at the start of a sample that do not count */
     int nways, next_way; /* next_way: tried again in the next round */
     double best_ns[HD_BENCH_WAYS];
     int leader[HD_BENCH_LEADERS];

@@ -74,7 +74,15 @@ static const hd_copy_kernel *widest(const char *name)
     return NULL;
 }
 
-enum { LONG_BYTES = 32768, STRING_BYTES = 1024, RAGGED_STREAM_BYTES = 4096 };
+enum { LONG_BYTES = 32768, STRING_BYTES = 65536, RAGGED_STREAM_BYTES = 4096 };
+
+/* Other programs have some of the cache, so whole lines go past it a little before it is full, where plain stores are
+ * half as fast and streams not slower. Ragged rows are merged on the way, which takes time: they stay until it is. */
+static int is_streamed(const shape_of_runs *runs, const hd_copy_hint *hint)
+{
+    int64_t room_bytes = hint->shared_cache_bytes;
+    return hint->footprint_bytes > (runs->whole_lines ? room_bytes / 4 * 3 : room_bytes);
+}
 
 /* Best guess first. "" is the plain kernel of the widest instruction set. avx2_pf is for CPUs that write whole lines
  * without fetching them first: there plain stores beat non-temporal ones by a seventh, and 32 bytes beat 64. */
@@ -87,7 +95,7 @@ static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_
     static const char *const cached_long[] = {"movsb", "memcpy", "", "_pf", "_nt_pf", NULL};
     static const char *const cached_lines[] = {"", "memcpy", "_pf", "movsb", "_nt_pf", NULL};
     static const char *const cached_ragged[] = {"", "memcpy", "_pf", "_merge_pf", NULL};
-    if (hint->footprint_bytes > hint->shared_cache_bytes) {
+    if (is_streamed(runs, hint)) {
         if (runs->shortest_bytes >= LONG_BYTES) {
             return streamed_long;
         }
@@ -96,7 +104,7 @@ static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_
         }
         return runs->shortest_bytes >= RAGGED_STREAM_BYTES ? streamed_ragged : streamed_short;
     }
-    if (runs->shortest_bytes >= STRING_BYTES) {
+    if (runs->shortest_bytes >= STRING_BYTES) { /* below, the start of a string is felt */
         return cached_long;
     }
     return runs->whole_lines ? cached_lines : cached_ragged;
