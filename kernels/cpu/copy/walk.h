@@ -20,7 +20,7 @@ enum {
     HD_WALK_LANES = 64,       /* lanes walked together; more are walked in groups */
     HD_PREFETCH_BYTES = 1024, /* how far ahead of the read */
     HD_PAGE_BYTES = 4096,
-    HD_SHORT_BYTES = 1152 /* of a lane in one go, where runs are shorter */
+    HD_SHORT_BYTES = 1024 /* of a lane in one go, where runs are shorter */
 };
 
 /* Copies one run. `ahead` is where this lane reads next (see hd_walk); kernels without prefetch ignore it. */
