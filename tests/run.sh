@@ -73,7 +73,10 @@ lacking() {
     in_namespace ip link add name left type veth peer name right || echo netns
     in_namespace tc qdisc add dev lo root tbf rate 1mbit burst 10kb limit 10kb || echo tbf
     in_namespace tc qdisc add dev lo root netem delay 1ms || echo netem
-    [ "$(id -u)" = 0 ] || echo root
+    [ "$(id -u)" = 0 ] && grep -q '^NoNewPrivs:.0' /proc/self/status || echo root
+    python3 -c 'import socket as s, struct; d = s.socket(s.AF_NETLINK, s.SOCK_RAW, 4)
+d.send(struct.pack("IHHIIBBHIIIII", 40, 20, 0x301, 0, 0, 1, 0, 0, 2**32 - 1, 0, 0x41, 0, 0))
+raise SystemExit(struct.unpack_from("IH", d.recv(9999))[1] == 2)' 2>/dev/null || echo sock_diag # 2: an error
     [ -e /dev/nvidia0 ] || echo gpu
     local nvcc
     nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")

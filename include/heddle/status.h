@@ -76,8 +76,9 @@ static inline void heddle_ignore(heddle_status status)
 HEDDLE_API const char *heddle_status_name(heddle_status status);
 
 /* The sentence of the last failed call of this thread; "" when none has failed. Valid until the next failing call of
- * this thread. No trailing newline. At most 8 KiB; what another rank or thread has said, and what is said again of an
- * object that failed before, has less room. What is cut ends in "...". */
+ * this thread. One line: control characters, and what is no UTF-8, stand there as \xNN. At most 8 KiB; what another
+ * rank or thread has said, and what is said again of an object that failed before, has less room. What is cut ends in
+ * "...". */
 HEDDLE_API const char *heddle_last_error(void);
 
 /* For programs and extensions that fail in heddle's way: sets the sentence of this thread (printf-like, no newline, cut

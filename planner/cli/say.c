@@ -1,7 +1,7 @@
 /* What the command line says of texts it did not write: names in files, arguments, sentences that quote them. A
  * terminal obeys control bytes, so none of them reaches it. */
 #include "launch.h"
-#include "planner/report/text.h"
+#include "runtime/base/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -16,7 +16,8 @@ static void say(const char *format, va_list arguments)
     char own[32];
     const char *rest = cli_own_say(own, sizeof own, sentence);
     if (rest != NULL) {
-        fprintf(stderr, "heddle: %s%s\n", own, report_shown(shown, sizeof shown, rest));
+        (void)utf8_show(shown, sizeof shown, rest);
+        fprintf(stderr, "heddle: %s%s\n", own, shown);
     }
 }
 

@@ -1,43 +1,8 @@
 #include "planner/report/text.h"
 
-#include "runtime/files/utf8.h"
+#include "runtime/base/utf8.h"
 
 #include <string.h>
-
-/* Control characters of ASCII and of ISO 8859 (a terminal takes U+009B for ESC [), and those that turn the direction of
- * writing round. */
-static int is_control(unsigned code)
-{
-    return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x202a && code <= 0x202e) ||
-           (code >= 0x2066 && code <= 0x2069);
-}
-
-const char *report_shown(char *out, size_t out_bytes, const char *text)
-{
-    size_t n = 0;
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
-        unsigned code = 0;
-        int length = utf8_length(&code, p);
-        if (length > 0 && !is_control(code)) {
-            if (n + (size_t)length + 1 > out_bytes) {
-                break;
-            }
-            memcpy(out + n, p, (size_t)length);
-            n += (size_t)length;
-            p += length;
-            continue;
-        }
-        for (int i = 0; i < (length > 0 ? length : 1); i++, p++) {
-            if (n + 5 > out_bytes) {
-                out[n] = '\0';
-                return out;
-            }
-            n += (size_t)snprintf(out + n, out_bytes - n, "\\x%02x", *p);
-        }
-    }
-    out[n] = '\0';
-    return out;
-}
 
 void report_json_text(FILE *to, const char *text)
 {
@@ -47,7 +12,7 @@ void report_json_text(FILE *to, const char *text)
         int length = utf8_length(&code, p);
         if (*p == '"' || *p == '\\') {
             fprintf(to, "\\%c", *p);
-        } else if (length == 0 || is_control(code)) {
+        } else if (length == 0 || utf8_is_control(code)) {
             fprintf(to, "\\u%04x", length == 0 ? *p : code); /* a byte that is no text: as ISO 8859-1 has it */
         } else {
             fwrite(p, 1, (size_t)length, to);

@@ -1,13 +1,10 @@
-/* Texts of reports. Names from files and arguments may hold anything, and a terminal obeys control bytes: they are
- * shown as \xNN, and so is what is no UTF-8. */
+/* Texts of reports. */
 #ifndef HD_REPORT_TEXT_H
 #define HD_REPORT_TEXT_H
 
 #include <stddef.h>
 #include <stdio.h>
 
-/* `text` made fit for a terminal, cut to fit; returns `out`. */
-const char *report_shown(char *out, size_t out_bytes, const char *text);
 /* `text` as a JSON string in its quotes. */
 void report_json_text(FILE *to, const char *text);
 /* "key": "text", then what is behind it, to standard output. */

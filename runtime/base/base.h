@@ -99,8 +99,10 @@ int hd_fd_aside(int fd);
 /* From the kernel, for what nobody must guess; `bytes` at most 256. -1: errno. */
 int hd_random_bytes(void *out, size_t bytes);
 
-/* The only reader of the environment; NULL when unset, and in a program that runs with more rights than who started it
- * (set-user-ID, file capabilities): the environment is that person's. */
+/* Does this program run with more rights than who started it (set-user-ID, file capabilities)? Then the environment is
+ * that person's, and nothing may go by it. */
+int hd_is_privileged(void);
+/* The only reader of the environment; NULL when unset, and in a program with more rights. */
 const char *hd_env(const char *name);
 
 #endif

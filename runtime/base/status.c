@@ -1,4 +1,5 @@
 #include "runtime/base/base.h"
+#include "runtime/base/utf8.h"
 
 #include <heddle/version.h>
 #include <stdarg.h>
@@ -59,14 +60,17 @@ void hd_add_text(char *out, size_t bytes, const char *text)
     hd_copy_text(out + at, bytes - at, text);
 }
 
-/* Formats into a scratch array first: an argument may be the present sentence itself. */
+/* Formats into a scratch array first: an argument may be the present sentence itself. Whatever names and reasons it
+ * quotes, it is one line of text. */
 static void set_sentence(const char *format, va_list arguments)
 {
     char fresh[HD_SENTENCE_BYTES];
     if (vsnprintf(fresh, sizeof fresh, format, arguments) >= (int)sizeof fresh) {
         mark_cut(fresh);
     }
-    memcpy(sentence, fresh, sizeof sentence);
+    if (fresh[utf8_show(sentence, sizeof sentence, fresh)] != '\0') {
+        mark_cut(sentence);
+    }
 }
 
 heddle_status hd_fail(heddle_status status, const char *format, ...)

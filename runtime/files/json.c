@@ -1,5 +1,5 @@
 #include "runtime/files/json.h"
-#include "runtime/files/utf8.h"
+#include "runtime/base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>

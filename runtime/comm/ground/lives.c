@@ -1,9 +1,11 @@
 /* Who of the ranks of this host is still there: those that left, gave up or died are noticed, the others are told. */
 #include "runtime/comm/ground/ground.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { QUIESCE_THREADS_S = 60, QUIESCE_PROCESSES_S = 2, QUIESCE_DEVICES_S = 1 };
@@ -15,12 +17,23 @@ static int lock_released(int fd)
     return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
+/* Has member `index` ended, as poll found it? A program that closes every descriptor (a daemon does) has closed this one,
+ * too: then the process is looked for by its number, and watched again. */
+static int has_ended(const hd_group *group, struct pollfd *life, int index)
+{
+    if (life->fd < 0 || (life->revents & POLLNVAL) == 0) {
+        return life->fd >= 0 && (life->revents & POLLIN) != 0;
+    }
+    life->fd = hd_fd_aside((int)syscall(SYS_pidfd_open, group->pid[index], 0));
+    return life->fd < 0 && errno == ESRCH;
+}
+
 /* A member that has ended without leaving. One that left is not watched any more. */
 void hd_group_look_at_lives(hd_group *group)
 {
     int ended = poll(group->life, (nfds_t)group->n, 0);
     for (int i = 0; i < group->n && group->dead == 0; i++) {
-        int gone = ended > 0 && group->life[i].fd >= 0 && group->life[i].revents != 0;
+        int gone = ended > 0 && has_ended(group, &group->life[i], i);
         gone |= group->lock_fd[i] >= 0 && lock_released(group->lock_fd[i]);
         if (!gone) {
             continue;
@@ -41,7 +54,7 @@ int hd_group_is_over(const hd_group *group, struct pollfd *life)
     }
     int ended = group->team == NULL ? poll(life, (nfds_t)group->n, 0) : 0, over = 0;
     for (int i = 0; i < group->n && group->team == NULL; i++) {
-        int gone = ended > 0 && life[i].fd >= 0 && life[i].revents != 0;
+        int gone = ended > 0 && has_ended(group, &life[i], i);
         gone |= group->lock_fd[i] >= 0 && lock_released(group->lock_fd[i]);
         over |= gone && !hd_group_left(group, i);
     }

@@ -63,7 +63,8 @@ static size_t from_system(int name, size_t otherwise)
 static void load(void)
 {
     hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) == 0) {
+    /* hwloc loads plug-ins from where its own variables say, whoever has set them */
+    if (!hd_is_privileged() && hwloc_topology_init(&topology) == 0) {
         hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
         hwloc_topology_set_cache_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_ALL);
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);

@@ -81,9 +81,13 @@ static void note_end(watch *w, int rank, int wait_status, int known)
     } else if (signalled) {
         snprintf(r->sentence, sizeof r->sentence, "was killed by signal %d (%s)", WTERMSIG(wait_status),
                  strsignal(WTERMSIG(wait_status)));
-    } else {
+    } else if (known) {
         snprintf(r->sentence, sizeof r->sentence, "ended with exit code %d before its function returned",
-                 known ? WEXITSTATUS(wait_status) : -1);
+                 WEXITSTATUS(wait_status));
+    } else {
+        snprintf(r->sentence, sizeof r->sentence,
+                 "ended before its function returned; how is not known, because this program waits for every child "
+                 "itself or ignores SIGCHLD");
     }
     r->status = HEDDLE_ERR_PEER;
     r->ended = 1;
