@@ -3,6 +3,8 @@
 #include "runtime/base/base.h"
 
 #include <dlfcn.h>
+#include <heddle/sys/device_messages.h>
+#include <heddle/sys/transport.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,9 +73,29 @@ heddle_status hd_module_load(hd_module *out, const char *name, const char *folde
     return HEDDLE_OK;
 }
 
+/* What else it is, by the entry point that it has; NULL: nothing that is known. */
+static const char *other_kind(const hd_module *module)
+{
+    static const struct {
+        const char *symbol, *kind;
+    } known[] = {{HEDDLE_TRANSPORT_OPEN, "a transport (heddle_comm_open)"},
+                 {HEDDLE_DEVICE_LIBRARY, "a library of devices (heddle_comm_attach_device)"},
+                 {HEDDLE_DEVICE_MESSAGES_LIBRARY, "a library of messages between devices (HEDDLE_WIRE_NCCL)"}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (dlsym(module->handle, known[i].symbol) != NULL) {
+            return known[i].kind;
+        }
+    }
+    return NULL;
+}
+
 heddle_status hd_module_entry(const hd_module *module, const char *symbol, void *entry)
 {
     void *found = dlsym(module->handle, symbol);
+    const char *kind = found == NULL ? other_kind(module) : NULL;
+    if (kind != NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s is %s, it has no %s", module->file, kind, symbol);
+    }
     if (found == NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s is of another version of heddle: it has no %s", module->file,
                        symbol);

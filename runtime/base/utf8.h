@@ -1,5 +1,5 @@
-/* What is UTF-8 and what is not, and what of it is fit to be shown: names from files, arguments and other ranks may hold
- * anything, and a terminal obeys control bytes. All of it stands here, so that programs have it too. */
+/* What is UTF-8 and what is not, and what of it is fit to be shown: names from files, arguments and other ranks may
+ * hold anything, and a terminal obeys control bytes. All of it stands here, so that programs have it too. */
 #ifndef HD_BASE_UTF8_H
 #define HD_BASE_UTF8_H
 

@@ -1,5 +1,5 @@
-/* The ranks of a host meet while others stand at the door: another user, processes of this user that say nothing, or talk
- * of something else. */
+/* The ranks of a host meet while others stand at the door: another user, processes of this user that say nothing, or
+ * talk of something else. */
 #include "meeting_job.h"
 
 #include <sys/random.h>

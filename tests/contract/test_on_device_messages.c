@@ -127,6 +127,17 @@ HD_CASE(what_cannot_be_used_is_refused)
     assert_int_equal(hd_messages_load(&m, "dove", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
     assert_true(says("there is no libheddle_dove.so in /"));
     assert_int_equal(hd_messages_load(&m, "cuda", nccl_sim, &other), HEDDLE_ERR_UNSUPPORTED);
-    assert_true(says("it has no heddle_device_messages_v1"));
+    assert_true(says("libheddle_cuda.so is a library of devices (heddle_comm_attach_device), it has no "
+                     "heddle_device_messages_v1"));
     heddle_comm_destroy(comm);
+}
+
+HD_CASE(a_device_is_no_transport)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.module_folder = HEDDLE_DEVICE_SIM;
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_comm_open(&comm, "cuda", &options));
+    assert_true(says("libheddle_cuda.so is a library of devices (heddle_comm_attach_device)"));
 }

@@ -65,8 +65,8 @@ HD_CASE(strangers_are_sent_away)
     HD_OK(heddle_run_ranks(3, "shm", meets_strangers, NULL));
 }
 
-/* Every rank is called by many that say nothing, a part of what the last rank says, or all of it but the proof, and hang
- * on. */
+/* Every rank is called by many that say nothing, a part of what the last rank says, or all of it but the proof, and
+ * hang on. */
 static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
 {
     static const size_t said[] = {0, 5, sizeof(hd_knock)};

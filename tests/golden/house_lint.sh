@@ -42,10 +42,10 @@ allowed() {
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf
-    runtime/files) echo "runtime/files | runtime/base runtime/layout runtime/block" ;;
+    runtime/files) echo "runtime/base/utf8.h runtime/files | runtime/base runtime/layout runtime/block" ;;
     runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
-    planner/report) echo "runtime/files runtime/verify planner/report | runtime planner/model" ;;
-    planner/cli) echo "runtime/files runtime/verify planner/report | runtime planner/model planner/search" ;;
+    planner/report) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model" ;;
+    planner/cli) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/search" ;;
     examples/latte | examples/train_video) echo "runtime/files examples/common | runtime planner" ;;
     examples | examples/*) echo "| runtime planner" ;;
     planner/*) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner" ;;

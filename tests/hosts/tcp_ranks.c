@@ -53,8 +53,8 @@ HD_CASE(an_address_is_silent)
     HD_OK(heddle_run_ranks(RANKS, "shm", moves, (uint8_t[]){10, 99, 0, 1}));
 }
 
-/* Rank 2, of the second host, listens where rank 0 is on the first one. Its host's ranks do not call there: the cable is
- * theirs. */
+/* Rank 2, of the second host, listens where rank 0 is on the first one. Its host's ranks do not call there: the cable
+ * is theirs. */
 static heddle_status meets_a_namesake(heddle_comm *launched, void *arg)
 {
     static const uint8_t shared_address[4] = {10, 17, 0, 1};

@@ -1,10 +1,9 @@
 /* Memory that peers of this host can reach.
  *
- * Processes: every rank has one memfd, sparse and as large as the machine's memory (or what limits allow), mapped by
- * all members when they meet; a buffer is a range of it. Pages are reserved (fallocate) before they are handed out, so
- * that a shortage is a status and not a SIGBUS, and touched, because a first touch is ten times slower than a copy.
- * Threads: the heap.
- */
+ * Processes: every rank has one memfd (or a file that is like it), sparse and as large as the machine's memory (or what
+ * limits allow), mapped by all members when they meet; a buffer is a range of it. Pages are reserved (fallocate) before
+ * they are handed out, so that a shortage is a status and not a SIGBUS, and touched, because a first touch is ten times
+ * slower than a copy. Threads: the heap. */
 #include "runtime/comm/ground/arena_limits.h"
 #include "runtime/comm/ground/ground.h"
 
@@ -75,6 +74,21 @@ heddle_status hd_arena_map(hd_group *group, int index, int fd)
     return HEDDLE_OK;
 }
 
+/* Memory that has no name. Some sandboxes do not let memfd_create through; then it is a file that never had one. */
+static heddle_status open_memory(int *fd)
+{
+    *fd = hd_fd_aside(memfd_create("heddle", MFD_CLOEXEC));
+    if (*fd >= 0) {
+        return HEDDLE_OK;
+    }
+    const int error = errno;
+    *fd = hd_fd_aside(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    return *fd >= 0 ? HEDDLE_OK
+                    : hd_fail(HEDDLE_ERR_NOMEM,
+                              "shared memory cannot be made: memfd_create: %s; a file without a name in /dev/shm: %s",
+                              strerror(error), strerror(errno));
+}
+
 heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes)
 {
     heddle_status st = HEDDLE_OK;
@@ -84,8 +98,8 @@ heddle_status hd_arena_create(hd_group *group, int64_t arena_bytes)
     HD_TRY(hd_arena_bytes(&bytes, group->arena_why, arena_bytes, control_bytes, group->n));
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "an arena"));
     group->blocks = block;
-    group->arena_fd = hd_fd_aside(memfd_create("heddle", MFD_CLOEXEC));
-    if (group->arena_fd < 0 || ftruncate(group->arena_fd, (off_t)bytes) != 0 ||
+    HD_TRY(open_memory(&group->arena_fd));
+    if (ftruncate(group->arena_fd, (off_t)bytes) != 0 ||
         fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)control_bytes) != 0) {
         st = hd_fail(HEDDLE_ERR_NOMEM, "shared memory of %zu bytes cannot be made: %s", bytes, strerror(errno));
         goto out;

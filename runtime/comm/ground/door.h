@@ -1,5 +1,5 @@
-/* The door of a rank where others are to come: whoever knocks is heard beside all others, so that nobody keeps the ranks
- * waiting, and no number of strangers keeps them out. */
+/* The door of a rank where others are to come: whoever knocks is heard beside all others, so that nobody keeps the
+ * ranks waiting, and no number of strangers keeps them out. */
 #ifndef HD_COMM_DOOR_H
 #define HD_COMM_DOOR_H
 

@@ -76,8 +76,8 @@ static void note_conflict(hd_meeting *m, const hd_hello *h)
     }
 }
 
-/* hd_door's: it has had the answer, and says who it is. Who does not know the key, or is of another version, is sent away
- * without harm. */
+/* hd_door's: it has had the answer, and says who it is. Who does not know the key, or is of another version, is sent
+ * away without harm. */
 static heddle_status admit(void *ctx, hd_visitor *v, int *is_over)
 {
     hd_meeting *m = ctx;

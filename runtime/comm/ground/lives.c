@@ -17,12 +17,24 @@ static int lock_released(int fd)
     return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
-/* Has member `index` ended, as poll found it? A program that closes every descriptor (a daemon does) has closed this one,
- * too: then the process is looked for by its number, and watched again. */
+/* Also where /proc does not say. */
+static int is_process(int fd)
+{
+    char path[32], link[64] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, link, sizeof link - 1) < 0 || strstr(link, "pidfd") != NULL;
+}
+
+/* Has member `index` ended, as poll found it? A program that closes every descriptor (a daemon does) has closed this
+ * one, too, and perhaps opened another file under its number: then the process is looked for by its own number, and
+ * watched again. */
 static int has_ended(const hd_group *group, struct pollfd *life, int index)
 {
-    if (life->fd < 0 || (life->revents & POLLNVAL) == 0) {
-        return life->fd >= 0 && (life->revents & POLLIN) != 0;
+    if (life->fd < 0 || life->revents == 0) {
+        return 0;
+    }
+    if ((life->revents & POLLNVAL) == 0 && is_process(life->fd)) {
+        return (life->revents & POLLIN) != 0;
     }
     life->fd = hd_fd_aside((int)syscall(SYS_pidfd_open, group->pid[index], 0));
     return life->fd < 0 && errno == ESRCH;

@@ -1,8 +1,8 @@
-/* Two that know one key show it to each other and tell it to nobody. The caller sends a knock with random bytes, a nonce;
- * the callee answers with its own nonce and a proof; the caller checks it and sends its proof. A proof is a keyed hash of
- * both nonces, who calls whom, the address that was called, and which of the two speaks: so none is of use another time,
- * to another rank, as the other side's, or to a relay at another address. What is said behind it is not covered: who can
- * change bytes on their way can change those. */
+/* Two that know one key show it to each other and tell it to nobody. The caller sends a knock with random bytes, a
+ * nonce; the callee answers with its own nonce and a proof; the caller checks it and sends its proof. A proof is a
+ * keyed hash of both nonces, who calls whom, the address that was called, and which of the two speaks: so none is of
+ * use another time, to another rank, as the other side's, or to a relay at another address. What is said behind it is
+ * not covered: who can change bytes on their way can change those. */
 #ifndef HD_COMM_PROOF_H
 #define HD_COMM_PROOF_H
 
