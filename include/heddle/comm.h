@@ -13,6 +13,14 @@
  *
  * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
  * heddle_comm_abort, which any thread may call.
+ *
+ * Environment: a program that runs with more rights than who started it (set-user-ID, file capabilities) goes by none
+ * of the variables that are named here and elsewhere, as if they were not set, and does not ask hwloc, so its ranks are
+ * not bound to cores. What else it loads (MPI, oneDNN, CUDA, NCCL) may read variables of its own.
+ *
+ * Descriptors: a communicator holds some, none of them 0, 1 or 2. A program that closes all that it does not know (a
+ * daemon does) should do so before it opens one: afterwards heddle_buffer_alloc may fail (HEDDLE_ERR_NOMEM), and the
+ * end of the communicator closes what has got the numbers since. Deaths of ranks are seen all the same.
  */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
@@ -76,8 +84,12 @@ HEDDLE_API void heddle_comm_options_init(heddle_comm_options *options);
 HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *rank, int *size);
 
 /* Open the communicator this process belongs to. `where`:
- *   "shm"     processes of one host, from the environment: HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY (a word that only
- *             these ranks share), or what torchrun-like launchers set (RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT)
+ *   "shm"     processes of one host and one user, from the environment: HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY (a
+ *             word that only these ranks share), or what torchrun-like launchers set (RANK, WORLD_SIZE,
+ *             LOCAL_WORLD_SIZE, MASTER_PORT). Nobody else is let in: processes of another user by what the kernel says
+ *             of them, those of this user unless they show that they know the key. It is told to nobody; but the name
+ *             of the socket where ranks meet, which all users can read (/proc/net/unix), is a hash of it, so a key that
+ *             is easy to guess can be guessed
  *   "mpi"     MPI_COMM_WORLD; initialises MPI if nobody has (loads the adapter library libheddle_mpi)
  *   "auto"    what heddle_comm_launcher finds: shm where all ranks are on this host, else mpi; without a launcher a
  *             single rank; heddle_comm_describe says which and why
@@ -92,8 +104,9 @@ HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *ra
  *   HEDDLE_ERR_MISMATCH     a process came that says another number of ranks, or two say the same rank (all who came
  *                           are told which)
  *   HEDDLE_ERR_NOMEM        names the bytes
- *   HEDDLE_ERR_TIMEOUT      not all ranks came, or a process of another user holds the name they meet under (the
- *                           sentence says who)
+ *   HEDDLE_ERR_TIMEOUT      not all ranks came (the sentence names a process that came and did not say who it is), or
+ *                           another process holds the name they meet under (the sentence says which; where it lets
+ *                           nobody in, of which user)
  *   HEDDLE_ERR_PEER         a rank ended or was interrupted meanwhile
  *   HEDDLE_ERR_TRANSPORT    no sockets, too few file descriptors (three per rank of the host while opening), MPI failed
  *   HEDDLE_ERR_INTERRUPTED  options->interrupt of this rank asked for the end */
@@ -102,7 +115,7 @@ HEDDLE_CHECKED heddle_status heddle_comm_open(heddle_comm **out, const char *whe
 /* The processes of one host that name the same key are the ranks 0..size-1 of a communicator ("shm"): for a program
  * that knows its ranks otherwise, by a process group of its own say, and has told them a word that nobody else has. The
  * environment is not asked. Collective; options may be NULL. HEDDLE_ERR_ARG: out or key is NULL, key is empty, size
- * below 1, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
+ * below 1 or above HEDDLE_MAX_RANKS, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
 HEDDLE_CHECKED heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
                                               const heddle_comm_options *options);
 
@@ -129,8 +142,9 @@ typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
  * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by
  * ranks is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks
  * end with the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP).
- * Nothing is left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport that ranks
- * are started on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be started). */
+ * How a rank ended is not known where the program waits for all its children itself, or ignores SIGCHLD. Nothing is
+ * left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport that ranks are started
+ * on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be started). */
 HEDDLE_CHECKED heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 /* The same with options for every rank's communicator; NULL: the defaults. Every rank asks options->interrupt. */
 HEDDLE_CHECKED heddle_status heddle_run_ranks_with(int nranks, const char *transport,

@@ -34,9 +34,11 @@ HEDDLE_CHECKED heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char
  * are, and then they meet without it, so that agreements, deadlines and the watch over peers' lives do not go by
  * NCCL: ranks of one host (processes, or threads of one) as by heddle_comm_join, those of several hosts by TCP as
  * well, by which arrays in host memory go between hosts, too. For that every two ranks have one connection, at any
- * address and port that the machine called has, and each shows the other a random word that came through `borrowed`;
- * nothing is encrypted. Collective. options may be NULL; its device: NULL, or one that `borrowed` is on; its wire:
- * AUTO or NCCL. heddle_comm_destroy leaves `borrowed` as it is.
+ * address and port that the machine called has and the calling one has not. Both ends show that they know a random key
+ * that came through `borrowed`, and that they mean the same address: nobody comes in who does not know it, nor a relay.
+ * What goes over the connection is neither signed nor encrypted, like MPI's and NCCL's own: who can change packets on
+ * their way can read and change it. Collective. options may be NULL; its device: NULL, or one that `borrowed` is on;
+ * its wire: AUTO or NCCL. heddle_comm_destroy leaves `borrowed` as it is.
  *   HEDDLE_ERR_ARG          out or borrowed is NULL, another wire
  *   HEDDLE_ERR_MISMATCH     options.device is not that of `borrowed`, the sentence has both; or ranks' options differ
  *   HEDDLE_ERR_UNSUPPORTED  no libheddle_cuda or libheddle_nccl, another NCCL, or ranks on several hosts of which one

@@ -97,6 +97,39 @@ HD_CASE(a_rank_that_does_not_come_is_said)
     HD_OK(heddle_run_ranks(RANKS, "shm", comes_alone, &l));
 }
 
+static int yes(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
+/* Ctrl-C, while rank 0 waits for the others of NCCL. */
+static heddle_status is_interrupted(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    const lender *l = arg;
+    struct ncclComm *nccl = NULL;
+    heddle_comm *comm = NULL;
+    int64_t began_ns = hd_now_ns();
+    HD_TRY(begin(&nccl, l, launched));
+    if (heddle_comm_rank(launched) == 0) {
+        CHECK(heddle_comm_from_nccl(&comm, nccl, &l->options) == HEDDLE_ERR_INTERRUPTED && comm == NULL);
+        CHECK(says("rank 0: interrupted while ranks met"));
+        CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(4));
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+    CHECK(l->sim.abort(nccl) == 0);
+out:
+    return st;
+}
+
+HD_CASE(waiting_for_ranks_can_be_interrupted)
+{
+    lender l = get_lender((int[]){0, 1});
+    l.options.interrupt = yes;
+    HD_OK(heddle_run_ranks(RANKS, "shm", is_interrupted, &l));
+}
+
 /* Rank 1 moves to another namespace of users, so it shares no memory with rank 0. */
 static heddle_status elsewhere(heddle_comm *launched, void *arg)
 {

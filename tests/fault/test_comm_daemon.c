@@ -13,7 +13,9 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -84,6 +86,37 @@ HD_CASE(a_death_is_seen_without_the_descriptors)
         HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(3, "shm", then_one_dies, &more));
         assert_true(says("rank 1 was killed by signal 9"));
     }
+}
+
+/* What lies in a file that has got the number of a rank's memory stays when a buffer is given back. */
+static heddle_status frees_a_buffer(heddle_comm *comm, void *arg)
+{
+    enum { BYTES = 8 << 20 };
+    heddle_status st = HEDDLE_OK;
+    void *buffer = NULL;
+    char *own = malloc(BYTES);
+    (void)arg;
+    HD_TRY(heddle_buffer_alloc(&buffer, comm, BYTES / 2, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_comm_barrier(comm));
+    close_all(0);
+    const int fd = memfd_create("own", MFD_CLOEXEC);
+    CHECK(own != NULL && memset(own, 'x', BYTES) == own && write(fd, own, BYTES) == BYTES);
+    while (dup(fd) < LAST_FD) {
+    }
+    heddle_buffer_free(comm, buffer);
+    CHECK(pread(fd, own, BYTES, 0) == BYTES);
+    for (int i = 0; i < BYTES; i++) {
+        CHECK(own[i] == 'x');
+    }
+    st = heddle_comm_barrier(comm);
+out:
+    free(own);
+    return st;
+}
+
+HD_CASE(a_file_of_the_same_number_is_left_alone)
+{
+    HD_OK(heddle_run_ranks(2, "shm", frees_a_buffer, NULL));
 }
 
 /* --- children that the program waits for -------------------------------------------------------------------------- */

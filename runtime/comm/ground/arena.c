@@ -3,7 +3,9 @@
  * Processes: every rank has one memfd (or a file that is like it), sparse and as large as the machine's memory (or what
  * limits allow), mapped by all members when they meet; a buffer is a range of it. Pages are reserved (fallocate) before
  * they are handed out, so that a shortage is a status and not a SIGBUS, and touched, because a first touch is ten times
- * slower than a copy. Threads: the heap. */
+ * slower than a copy.
+ * Threads: the heap.
+ */
 #include "runtime/comm/ground/arena_limits.h"
 #include "runtime/comm/ground/ground.h"
 
@@ -226,11 +228,11 @@ out:
     return st;
 }
 
+/* By the address: the number of the descriptor may be another file's by now, in a program that closes them all. */
 static void arena_release(hd_group *group, hd_block *b)
 {
     if (b->bytes >= PUNCHED_FROM) {
-        fallocate(group->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  b->memory - (unsigned char *)group->window[group->me].base, (off_t)b->bytes);
+        madvise(b->memory, b->bytes, MADV_REMOVE);
     }
     b->used = HD_BLOCK_FREE;
     join_free(group->blocks);
