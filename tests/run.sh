@@ -77,6 +77,7 @@ lacking() {
     python3 -c 'import socket as s, struct; d = s.socket(s.AF_NETLINK, s.SOCK_RAW, 4)
 d.send(struct.pack("IHHIIBBHIIIII", 40, 20, 0x301, 0, 0, 1, 0, 0, 2**32 - 1, 0, 0x41, 0, 0))
 raise SystemExit(struct.unpack_from("IH", d.recv(9999))[1] == 2)' 2>/dev/null || echo sock_diag # 2: an error
+    (. tests/support/memory_group.sh && rmdir "$(memory_group heddle-may-be-$$ 100000000)") 2>/dev/null || echo cgroup
     [ -e /dev/nvidia0 ] || echo gpu
     local nvcc
     nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")

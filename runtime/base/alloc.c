@@ -35,6 +35,15 @@ heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *f
 
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what)
 {
+    size_t all = 0;
+    if (!__builtin_mul_overflow(count, bytes, &all) && all >= HD_CHECKED_FROM) {
+        char text[160];
+        snprintf(text, sizeof text, "%s, %zu x %zu", what, count, bytes);
+        heddle_status st = hd_check_available(all, 0, text);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+    }
     void *memory = injected_failure() ? NULL : calloc(count > 0 ? count : 1, bytes > 0 ? bytes : 1);
     if (memory == NULL) {
         return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu x %zu bytes", what, count, bytes);
@@ -46,6 +55,10 @@ heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what)
 heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const char *what)
 {
     void *memory = NULL;
+    heddle_status st = hd_check_available(bytes, 0, what);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     if (injected_failure() || posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) {
         return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu bytes", what, bytes);
     }

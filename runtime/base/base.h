@@ -71,7 +71,16 @@ heddle_status hd_check_ms(int64_t ms, const char *name);
  */
 heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor);
 
-/* Zeroed memory, `count * bytes` checked for overflow. HEDDLE_ERR_NOMEM names `what` and the bytes. */
+/* What this process may still have: of the machine's memory, and of each control group that it is in, of version 1 or 2;
+ * where: who has the least. `root`: "", or a folder with a /proc and a /sys (tests). SIZE_MAX: nothing is known. */
+size_t hd_available_bytes(char *where, size_t where_bytes, const char *root);
+/* HEDDLE_ERR_NOMEM: that is too little for these bytes and those that others are about to use. To look takes a tenth of
+ * a millisecond, so for less than HD_CHECKED_FROM nobody does. */
+enum { HD_CHECKED_FROM = 4 << 20 };
+heddle_status hd_check_available(size_t bytes, size_t others_bytes, const char *what);
+
+/* Zeroed memory, `count * bytes` checked for overflow. HEDDLE_ERR_NOMEM names `what` and the bytes; also where the
+ * machine or a control group has not that much left, while the kernel would hand it out. */
 heddle_status hd_alloc(void **out, size_t count, size_t bytes, const char *what);
 heddle_status hd_alloc_aligned(void **out, size_t alignment, size_t bytes, const char *what);
 /* At least `bytes` at *memory, which holds *held_bytes; what lay there is lost when it grows. */

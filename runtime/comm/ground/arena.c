@@ -15,13 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { PUNCHED_FROM = 1 << 20 };
+enum { PUNCHED_FROM = 1 << 20, TURN_NS = 1000000 };
+#define TURNS_NS ((int64_t)10000000000)
 
 static void touch(void *memory, size_t bytes)
 {
@@ -216,7 +218,6 @@ static heddle_status arena_alloc(hd_group *group, void **out, size_t bytes)
                        group->window[group->me].bytes, group->arena_why);
     }
     unsigned char *memory = b->memory + skip;
-    HD_TRY(hd_check_available(rounded));
     if (fallocate(group->arena_fd, FALLOC_FL_KEEP_SIZE, memory - base, (off_t)rounded) != 0) {
         st = hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes: %s", bytes, strerror(errno));
         goto out;
@@ -246,7 +247,6 @@ static heddle_status heap_alloc(hd_group *group, void **out, size_t bytes)
     void *block = NULL;
     void *memory = NULL;
     size_t alignment = bytes >= HD_HUGE_PAGE ? HD_HUGE_PAGE : HD_PAGE;
-    HD_TRY(hd_check_available(bytes));
     HD_TRY(hd_alloc(&block, 1, sizeof(hd_block), "a buffer"));
     HD_TRY(hd_alloc_aligned(&memory, alignment, bytes, "a buffer")); /* zeroes, hence touches */
     *(hd_block *)block = (hd_block){.next = group->blocks, .memory = memory, .bytes = bytes, .used = HD_BLOCK_USED};
@@ -271,11 +271,40 @@ static void heap_release(hd_group *group, hd_block *gone)
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
+/* Members take memory at the same time, and each would find enough for itself alone: what is about to be touched is
+ * counted. Where it does not do for all at once they take turns, and who is alone hears whether it does for it. */
+static heddle_status hold(_Atomic int64_t *taken, hd_group *group, size_t bytes)
+{
+    const struct timespec turn = {.tv_nsec = TURN_NS + TURN_NS / 4 * group->me};
+    const int64_t end = hd_now_ns() + TURNS_NS;
+    for (;;) {
+        int64_t others = atomic_fetch_add(taken, (int64_t)bytes);
+        heddle_status st = hd_check_available(bytes, (size_t)others, "a buffer");
+        if (st == HEDDLE_OK) {
+            return st;
+        }
+        atomic_fetch_sub(taken, (int64_t)bytes);
+        if (others <= 0 || hd_now_ns() > end) {
+            return st;
+        }
+        nanosleep(&turn, NULL);
+    }
+}
+
 heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes)
 {
+    const int is_large = bytes >= HD_CHECKED_FROM && bytes <= INT64_MAX / 4 && group->control[0] != NULL;
+    _Atomic int64_t *taken = is_large ? &group->control[0]->taken : NULL;
+    heddle_status st = taken != NULL ? hold(taken, group, bytes) : HEDDLE_OK;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     pthread_mutex_lock(&group->lock);
-    heddle_status st = group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
+    st = group->team != NULL ? heap_alloc(group, out, bytes) : arena_alloc(group, out, bytes);
     pthread_mutex_unlock(&group->lock);
+    if (taken != NULL) {
+        atomic_fetch_sub(taken, (int64_t)bytes);
+    }
     return st;
 }
 

@@ -1,6 +1,6 @@
-/* How much memory a rank may reserve and hand out: what the machine has, and the limits that its user or a batch system
- * put on the process. A limit that is passed kills (RLIMIT_FSIZE) or leaves nothing to start with (RLIMIT_AS), so they
- * are asked before.
+/* How much memory a rank may reserve: the limits that its user or a batch system put on the process. A limit that is
+ * passed kills (RLIMIT_FSIZE) or leaves nothing to start with (RLIMIT_AS), so they are asked before. What is handed out
+ * of it is held against what the machine has left (runtime/base/memory.c).
  */
 #include "runtime/comm/ground/arena_limits.h"
 
@@ -11,59 +11,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { CHECKED_FROM = 64 << 20 };
+#ifdef __GLIBC__
+typedef __rlimit_resource_t resource_kind; /* an enum there; POSIX has an int */
+#else
+typedef int resource_kind;
+#endif
 
-/* Bytes the machine can still give; the kernel would hand out more and end somebody later. */
-static size_t available_bytes(void)
-{
-    size_t available = SIZE_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file != NULL) {
-        char line[256];
-        while (fgets(line, sizeof line, file) != NULL) {
-            unsigned long long kib = 0;
-            if (sscanf(line, "MemAvailable: %llu", &kib) == 1) {
-                available = (size_t)kib * 1024;
-            }
-        }
-        fclose(file);
-    }
-    unsigned long long limit = 0;
-    unsigned long long used = 0;
-    FILE *max = fopen("/sys/fs/cgroup/memory.max", "re"); /* "max" does not scan: no limit */
-    FILE *now = fopen("/sys/fs/cgroup/memory.current", "re");
-    if (max != NULL && now != NULL && fscanf(max, "%llu", &limit) == 1 && fscanf(now, "%llu", &used) == 1) {
-        size_t left = limit > used ? (size_t)(limit - used) : 0;
-        available = left < available ? left : available;
-    }
-    if (max != NULL) {
-        fclose(max);
-    }
-    if (now != NULL) {
-        fclose(now);
-    }
-    return available;
-}
-
-heddle_status hd_check_available(size_t bytes)
-{
-    if (bytes < CHECKED_FROM) {
-        return HEDDLE_OK;
-    }
-    size_t available = available_bytes();
-    if (bytes > available) {
-        return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: a buffer of %zu bytes, the machine has %zu left", bytes,
-                       available);
-    }
-    return HEDDLE_OK;
-}
-
-static size_t limit_of(int resource)
+static size_t limit_of(resource_kind resource)
 {
     struct rlimit limit;
-    return getrlimit((__rlimit_resource_t)resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY
-               ? (size_t)limit.rlim_cur
-               : SIZE_MAX;
+    return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? (size_t)limit.rlim_cur : SIZE_MAX;
 }
 
 /* Address space that this process uses. */

@@ -1,4 +1,4 @@
-/* How much memory a rank may reserve and hand out. */
+/* How much memory a rank may reserve. */
 #ifndef HD_COMM_ARENA_LIMITS_H
 #define HD_COMM_ARENA_LIMITS_H
 
@@ -8,8 +8,6 @@
 
 enum { HD_PAGE = 4096, HD_HUGE_PAGE = 2 << 20, HD_ARENA_WHY_BYTES = 144 };
 
-/* HEDDLE_ERR_NOMEM: the machine, or this process's control group, has not that much left. */
-heddle_status hd_check_available(size_t bytes);
 /* Bytes to reserve for this rank's arena, one of n that it will map; wanted 0: as much as makes sense. why
  * (HD_ARENA_WHY_BYTES) continues "an arena of N bytes". HEDDLE_ERR_NOMEM: a limit of the process leaves too little. */
 heddle_status hd_arena_bytes(size_t *out, char *why, int64_t wanted, size_t control_bytes, int n);

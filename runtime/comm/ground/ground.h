@@ -64,6 +64,7 @@ typedef struct hd_control {
     _Atomic int moving;     /* 1: this rank may be copying to or from its peers' memory */
     _Atomic int on_device;  /* likewise a device of its: things that are enqueued there */
     _Atomic int maps;       /* 1: it has device memory of others mapped */
+    _Atomic int64_t taken;  /* of the first member's: bytes that members are about to use; see hold in arena.c */
     cpu_set_t cpus;         /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_standing standing;
