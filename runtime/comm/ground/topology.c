@@ -7,6 +7,14 @@
 
 enum { MAX_CORES = 4096, USUAL_SHARED = 32 << 20, USUAL_PRIVATE = 1 << 20 };
 
+#ifdef _SC_LEVEL2_CACHE_SIZE
+#define LEVEL2_CACHE _SC_LEVEL2_CACHE_SIZE
+#define LEVEL3_CACHE _SC_LEVEL3_CACHE_SIZE
+#else /* musl */
+#define LEVEL2_CACHE (-1)
+#define LEVEL3_CACHE (-1)
+#endif
+
 /* Filled once. Cores in the order of the machine, each with its hardware threads. */
 static struct {
     size_t shared_cache_bytes;
@@ -75,10 +83,10 @@ static void load(void)
         hwloc_topology_destroy(topology);
     }
     if (machine.private_cache_bytes == 0) {
-        machine.private_cache_bytes = from_system(_SC_LEVEL2_CACHE_SIZE, USUAL_PRIVATE);
+        machine.private_cache_bytes = from_system(LEVEL2_CACHE, USUAL_PRIVATE);
     }
     if (machine.shared_cache_bytes == 0) {
-        machine.shared_cache_bytes = from_system(_SC_LEVEL3_CACHE_SIZE, USUAL_SHARED);
+        machine.shared_cache_bytes = from_system(LEVEL3_CACHE, USUAL_SHARED);
     }
 }
 
