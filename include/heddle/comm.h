@@ -9,7 +9,14 @@
  *   HEDDLE_ERR_TIMEOUT      a rank did not come before the deadline; names who waited for whom, and with what
  *   HEDDLE_ERR_TRANSPORT    the transport failed, in its words
  *   HEDDLE_ERR_INTERRUPTED  options.interrupt of this rank asked for the end; the others get HEDDLE_ERR_PEER
- * Afterwards the communicator can only be destroyed, unless the call says otherwise (creations do of HEDDLE_ERR_PEER).
+ *   HEDDLE_ERR_MISMATCH     ranks are in different calls and wait for one another; names two, and both calls with their
+ *                           lines. All ranks of the host are told at once, and the first time that they begin anything
+ * Afterwards the communicator can only be reset or destroyed, unless the call says otherwise (creations do of
+ * HEDDLE_ERR_PEER and HEDDLE_ERR_MISMATCH).
+ *
+ * Ranks of one host find out that they wait for one another, within a tenth of a second or so, two where messages go by
+ * a transport. Who asks by heddle_reshard_test, or waits for kernels of a device or for ranks of other hosts, is not
+ * taken for one that waits: then it is HEDDLE_ERR_TIMEOUT, which says in what the late rank was, as far as that is known.
  *
  * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
  * heddle_comm_abort, which any thread may call.
@@ -265,6 +272,23 @@ HEDDLE_CHECKED heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_co
  * later). The first reason stays. Axis groups share the fate of the communicator they belong to. Any thread.
  * HEDDLE_ERR_ARG: comm is NULL. */
 HEDDLE_CHECKED heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
+
+/* All ranks go on after a failure, whatever it was: an error of waiting, an abort, an error of the program's own that one
+ * of them has caught in the middle of what the others wait in. Collective: every rank calls it, the one that failed as
+ * well; those that wait in another call are told (HEDDLE_ERR_PEER "rank 1 gave up: it resets the communicator ..."),
+ * and so are those that begin one, so that they come, too. Returns when all are there and nobody reads or writes
+ * another's memory any more. Of axis groups, plans and all that was made of them on every rank executions begin anew:
+ * what was in flight has failed (waits for it return HEDDLE_ERR_PEER), results are of no use, sessions want
+ * heddle_session_rewind, and attention a forward before its backward. What was made on some ranks only, because making
+ * it failed on others, must be destroyed. Memory that was kept because peers may have been copying is freed.
+ *   HEDDLE_ERR_PEER         a rank died or has closed its communicator: no reset brings it back, the communicator can
+ *                           only be destroyed
+ *   HEDDLE_ERR_TIMEOUT      a rank did not come; call it again, or destroy the communicator. Likewise
+ *                           HEDDLE_ERR_INTERRUPTED
+ *   HEDDLE_ERR_UNSUPPORTED  messages go by a transport (mpi, callbacks, several hosts), or a device is attached with
+ *                           another wire than "host": destroy it and open another one
+ *   HEDDLE_ERR_ARG          comm is NULL, an axis group, or used in a fork */
+HEDDLE_API heddle_status heddle_comm_reset(heddle_comm *comm);
 
 #ifdef __cplusplus
 }

@@ -173,7 +173,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
     if (a == NULL) {
         return HD_NEED(attention);
     }
-    if (a->broken.status != HEDDLE_OK) {
+    if (hd_object_is_broken(&a->broken, a->comm)) {
         return hd_fail(a->broken.status, "%s", a->broken.why);
     }
     if (a->problem.options.projected_length > 0 && !a->has_projection) {
@@ -244,7 +244,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
     if (a == NULL) {
         return HD_NEED(attention);
     }
-    if (a->broken.status != HEDDLE_OK) {
+    if (hd_object_is_broken(&a->broken, a->comm)) {
         return hd_fail(a->broken.status, "%s", a->broken.why);
     }
     if (!a->has_forward || a->problem.options.forward_only) {

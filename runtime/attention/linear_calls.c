@@ -286,7 +286,7 @@ static heddle_attention_array with_strides(const heddle_linear_attention *a, con
 
 static heddle_status take_arguments(heddle_linear_attention *a, const argument *arguments, int n, const char *function)
 {
-    if (a->broken.status != HEDDLE_OK) {
+    if (hd_object_is_broken(&a->broken, a->comm)) {
         return hd_fail(a->broken.status, "the linear attention failed before: %s", a->broken.why);
     }
     heddle_status st = check_arguments(a, arguments, n, function);
@@ -320,7 +320,9 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
     if (st != HEDDLE_OK) {
         return st;
     }
+    a->has_forward = 0;
     st = run_forward(a);
+    a->has_forward = st == HEDDLE_OK;
     count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
     a->forwards += st == HEDDLE_OK;
     return st == HEDDLE_OK ? st : give_up(a, st);
@@ -341,7 +343,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     const argument arguments[] = {{"q", q, &a->q, wk, 0},       {"k", k, &a->k, wk, 0},    {"v", v, &a->v, wv, 0},
                                   {"d_o", d_o, &a->d_o, wv, 0}, {"dq", dq, &a->dq, wk, 1}, {"dk", dk, &a->dk, wk, 1},
                                   {"dv", dv, &a->dv, wv, 1}};
-    if (a->broken.status == HEDDLE_OK && a->forwards == 0) {
+    if (!hd_object_is_broken(&a->broken, a->comm) && !a->has_forward) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: backward before any forward");
     }
     heddle_status st = take_arguments(a, arguments, 7, __func__);

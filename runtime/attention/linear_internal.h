@@ -123,6 +123,7 @@ struct heddle_linear_attention {
     int64_t room_bytes; /* of workspace_bytes: scratch and carry */
     heddle_attention_traffic planned, measured;
     int64_t forwards, backwards, wait_ns;
+    int has_forward; /* what backward needs of it */
     hd_broken broken;
 
     /* of the call in progress */

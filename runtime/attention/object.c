@@ -29,7 +29,16 @@ static heddle_status leave(heddle_comm *comm, int nranks, heddle_status st, char
 heddle_status hd_object_give_up(hd_broken *broken, heddle_comm *comm, int nranks, heddle_status st)
 {
     broken->status = st;
+    broken->resets = hd_comm_resets(comm);
     return leave(comm, nranks, st, broken->why, sizeof broken->why);
+}
+
+int hd_object_is_broken(hd_broken *broken, const heddle_comm *comm)
+{
+    if (broken->status != HEDDLE_OK && broken->resets != hd_comm_resets(comm)) {
+        broken->status = HEDDLE_OK;
+    }
+    return broken->status != HEDDLE_OK;
 }
 
 heddle_status hd_object_refuse(heddle_comm *comm, int nranks, heddle_status st)

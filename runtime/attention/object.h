@@ -8,6 +8,7 @@
 typedef struct hd_broken {
     heddle_status status; /* of the call that failed half way; HEDDLE_OK: none has */
     char why[512];
+    int64_t resets; /* of the communicator, at that time */
 } hd_broken;
 
 /* Shape, mesh and layout. */
@@ -16,6 +17,8 @@ void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const hedd
 /* A call cannot go on, and the object cannot be used again. The other ranks of a sequence that has `nranks` must not
  * wait for this one: they are told. Returns `st`, with the sentence of the moment. */
 heddle_status hd_object_give_up(hd_broken *broken, heddle_comm *comm, int nranks, heddle_status st);
+/* Has a call failed half way, and the communicator was not reset since? */
+int hd_object_is_broken(hd_broken *broken, const heddle_comm *comm);
 /* A mistake that only this rank may have made, found before anything has happened: the object is as it was. */
 heddle_status hd_object_refuse(heddle_comm *comm, int nranks, heddle_status st);
 

@@ -71,6 +71,9 @@ static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
     HD_TRY(hd_comm_agree(parent, HEDDLE_OK));
     heddle_status linked = block != NULL ? hd_link_create_all(&comm->pair.link, comm) : HEDDLE_OK;
     HD_TRY(hd_comm_agree(parent, linked));
+    if (block != NULL) {
+        hd_hub_renew_with(comm);
+    }
 out:
     return st;
 }

@@ -148,6 +148,7 @@ heddle_status hd_comm_new(heddle_comm **out, const hd_comm_parts *parts)
             comm->hub.of[r] = &comm->group->control[comm->member[r]]->hub;
         }
         HD_TRY(hd_link_create_all(&comm->pair.link, comm));
+        hd_hub_renew_with(comm);
     }
     comm->ctx = parts->ctx;
     if (parts->options != NULL) {
@@ -223,6 +224,7 @@ void heddle_comm_destroy(heddle_comm *comm)
         comm->pair.pairs->destroy(comm->pair.pairs);
     }
     hd_link_destroy(comm->pair.link);
+    hd_comm_renewal_remove(&comm->renewal);
     if (comm->parent == NULL) {
         hd_comm_close_mail(comm);
         end_watch(comm);

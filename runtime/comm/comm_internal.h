@@ -182,6 +182,17 @@ void hd_comm_say_standing(char *out, size_t bytes, const heddle_comm *comm, int 
 /* What this rank makes from now on, for sentences of ranks that are elsewhere: "the creation of a reshard". */
 void hd_comm_makes(heddle_comm *comm, const char *what, const char *line);
 
+/* What heddle_comm_reset sets back, on every rank, while nobody is in a call: between add and remove. Memory is the
+ * caller's. */
+typedef struct hd_renewal {
+    void (*renew)(void *arg);
+    void *arg;
+    struct hd_renewal *next, **from; /* `from` points at what points here; NULL: not added */
+} hd_renewal;
+void hd_comm_renewal_add(heddle_comm *comm, hd_renewal *renewal);
+void hd_comm_renewal_remove(hd_renewal *renewal); /* legal when it was not added */
+int64_t hd_comm_resets(const heddle_comm *comm);  /* how many there were */
+
 /* Let others run for a moment inside a polling loop; `round` counts the loop's turns without progress. Sleeps, in the
  * end, until a post to this rank or for a few milliseconds. */
 void hd_comm_relax(heddle_comm *comm, int round);

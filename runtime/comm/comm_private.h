@@ -142,6 +142,8 @@ struct heddle_comm {
     int broken;                 /* heddle_status of a group operation that failed half way */
     int64_t stood_ns;           /* hd_comm_stand of a transport that rings no bell */
     char makes[HD_STAND_BYTES]; /* hd_comm_makes; empty: nothing. Of the communicator without parent */
+    hd_renewal renewal;         /* its own: of a communicator with hub */
+    hd_renewal *renewals;       /* of the communicator without parent */
     int closed;                 /* destroyed, but for the buffers that are out */
     int bound;                  /* cpus_before is to be restored */
     cpu_set_t cpus_before;
@@ -213,6 +215,8 @@ heddle_status hd_comm_lend_peers(heddle_comm *comm, void *const *at, size_t byte
 /* Lets go of other processes' device memory, and waits for a moment until they have let go of this one's. */
 void hd_comm_close_maps(heddle_comm *comm);
 
+void hd_hub_renew_with(heddle_comm *comm); /* with heddle_comm_reset */
+heddle_status hd_comm_reset(heddle_comm *comm);
 /* heddle_comm_abort, of a communicator that is one. */
 heddle_status hd_comm_abort(heddle_comm *comm, const char *why);
 

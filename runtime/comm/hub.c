@@ -226,6 +226,24 @@ static const void *hub_part(const heddle_comm *comm, int rank)
     return outbox(comm, rank, comm->hub.round)->data;
 }
 
+/* All counters begin again. */
+static void renew(void *arg)
+{
+    heddle_comm *comm = arg;
+    atomic_store(&own_memory(comm)->counter[0], 0);
+    atomic_store(&own_memory(comm)->counter[1], 0);
+    atomic_store(&own_memory(comm)->arrived, 0);
+    comm->hub.round = comm->hub.rounds[0] = comm->hub.rounds[1] = 0;
+    comm->broken = HEDDLE_OK;
+    comm->in_flight = NULL;
+}
+
+void hd_hub_renew_with(heddle_comm *comm)
+{
+    comm->renewal = (hd_renewal){.renew = renew, .arg = comm};
+    hd_comm_renewal_add(comm, &comm->renewal);
+}
+
 const hd_comm_calls hd_hub_calls = {
     .barrier = hub_barrier,
     .gather = hub_gather,

@@ -18,7 +18,8 @@ typedef struct hd_known {
 
 struct hd_link {
     heddle_comm *comm;
-    hd_breaker *breaker;     /* NULL: nobody, or a part of other calls, whose posts and waits do not count */
+    hd_breaker *breaker; /* NULL: nobody, or a part of other calls, whose posts and waits do not count */
+    hd_renewal renewal;
     const char *call, *line; /* hd_link_serves */
     hd_block *inbox;
     uint64_t in_base;   /* generation of the inbox, shifted */

@@ -22,6 +22,15 @@ static heddle_status take_inbox(hd_group *group, hd_block **out, size_t bytes)
     return HEDDLE_OK;
 }
 
+/* Flags of numbers that come again; nobody posts meanwhile. What cells hold besides is as it was. */
+static void renew(void *arg)
+{
+    hd_link *link = arg;
+    for (size_t i = 0; i < link->inbox->bytes / sizeof(hd_cell); i++) {
+        atomic_store(&((hd_cell *)link->inbox->memory + i)->sequence, link->in_base);
+    }
+}
+
 static heddle_status link_parts(hd_link **out, heddle_comm *comm, int n)
 {
     heddle_status st = HEDDLE_OK;
@@ -70,6 +79,8 @@ static heddle_status link_make(hd_link **out, heddle_comm *comm, const int *rank
         link->out[ranks[i]] = theirs + (size_t)me * HD_LINK_SLOTS;
         link->out_base[ranks[i]] = peer->extra;
     }
+    link->renewal = (hd_renewal){.renew = renew, .arg = link};
+    hd_comm_renewal_add(comm, &link->renewal);
     *out = link;
     link = NULL;
 out:
@@ -118,6 +129,7 @@ void hd_link_destroy(hd_link *link)
     if (link == NULL) {
         return;
     }
+    hd_comm_renewal_remove(&link->renewal);
     hd_group_keep(link->comm->group, link->inbox);
     HD_FREE_ALL(link->in, link->out, link->out_base, link->window, link->known, link);
 }

@@ -4,6 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* As it was made; of an execution that was in flight whoever waits for it is told. */
+static void renew(void *arg)
+{
+    hd_channel *c = arg;
+    c->outcome = c->state != HD_IDLE ? HEDDLE_ERR_PEER : HEDDLE_OK;
+    c->broken = HEDDLE_OK;
+    c->state = HD_IDLE;
+    c->is_listed = c->is_marked = c->is_lent = c->borrowed = c->regained = c->pending = c->refused_by = 0;
+    c->half = c->alternates ? 0 : c->half;
+    c->sequence = 0;
+}
+
 heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_channel_options *options)
 {
     heddle_status st = HEDDLE_OK;
@@ -25,6 +37,8 @@ heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_ch
     HD_TRY(hd_alloc((void **)&c->moved, n, sizeof *c->moved, "a channel"));
     HD_TRY(hd_alloc((void **)&c->sent, n, sizeof *c->sent, "a channel"));
     HD_TRY(hd_alloc((void **)&c->reach_of, n, 1, "a channel"));
+    c->renewal = (hd_renewal){.renew = renew, .arg = c};
+    hd_comm_renewal_add(comm, &c->renewal);
     *out = c;
     c = NULL;
 out:
@@ -44,6 +58,7 @@ void hd_channel_destroy(hd_channel *c)
     if (c->state != HD_IDLE) {
         hd_channel_leave(c);
     }
+    hd_comm_renewal_remove(&c->renewal);
     hd_link_destroy(c->link);
     HD_FREE_ALL(c->component, c->src_at, c->dst_at, c->moved, c->sent, c->reach_of, c);
 }
@@ -120,6 +135,9 @@ heddle_status hd_channel_take_outcome(hd_channel *c)
     c->outcome = HEDDLE_OK;
     if (c->broken != HEDDLE_OK) {
         return hd_fail(c->broken, "the %s failed before: %s", c->options.what, c->broken_why);
+    }
+    if (st != HEDDLE_OK && c->refused_by == 0) {
+        return hd_fail(st, "the %s was in flight when the communicator was reset", c->options.what);
     }
     return st == HEDDLE_OK ? st : hd_channel_tell_refusal(c);
 }

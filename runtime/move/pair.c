@@ -135,6 +135,7 @@ static void load(hd_oneway *f, const void *src, void *dst, size_t bytes)
     f->bytes = f->offered = bytes;
     f->begun = 0;
     f->parts = f->is_wrong = f->is_done = 0;
+    f->is_busy[0] = f->is_busy[1] = 0; /* since a failure, after a reset */
     f->is_staged = f->is_send && hd_comm_export(f->channel[0]->comm, src, bytes) == 0;
 }
 

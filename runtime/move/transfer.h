@@ -154,6 +154,7 @@ struct hd_channel {
     int is_listed;           /* among those in flight */
     hd_channel *next;        /* in flight on the same communicator */
     heddle_status outcome;   /* of an execution that ended while another channel was waited for */
+    hd_renewal renewal;
     heddle_status broken;
     char broken_why[1024];
 };

@@ -163,8 +163,9 @@ int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
 
 /* Until somebody has heard of its end, which every rank does at the same place of its program: whether it has come to
  * its end is a matter of time, and another one on each rank. */
-static heddle_status check_free(const heddle_reshard *plan)
+static heddle_status check_free(heddle_reshard *plan)
 {
+    plan->is_started &= plan->resets == hd_comm_resets(plan->comm);
     return !plan->is_started ? HEDDLE_OK : hd_fail(HEDDLE_ERR_ARG, "an execution of this reshard is already in flight");
 }
 
@@ -174,7 +175,10 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
         return hd_fail(HEDDLE_ERR_ARG, "heddle_reshard_execute: reshard is NULL");
     }
     if (__builtin_expect(reshard->is_started, 0)) {
-        return check_free(reshard);
+        heddle_status st = check_free(reshard);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
     }
     return __builtin_expect(reshard->wire != NULL, 0) ? reshard->wire->execute(reshard, src, dst, stream)
                                                       : hd_plan_run(reshard, src, dst); /* done on return */
@@ -208,6 +212,7 @@ heddle_status heddle_reshard_start(heddle_reshard *reshard, const void *src, voi
     HD_TRY(check_free(reshard));
     st = reshard->wire != NULL ? reshard->wire->start(reshard, src, dst, stream) : hd_plan_start(reshard, src, dst);
     reshard->is_started = st == HEDDLE_OK;
+    reshard->resets = hd_comm_resets(reshard->comm);
 out:
     return st;
 }

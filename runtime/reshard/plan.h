@@ -112,6 +112,7 @@ struct heddle_reshard {
     int is_checked;
     int is_unfinished; /* dst is still to be filled from its dense copy */
     int is_started;    /* by heddle_reshard_start, and nobody has heard of its end: no other one may begin */
+    int64_t resets;    /* of the communicator when it was started */
 
     /* information */
     int64_t executions;

@@ -28,16 +28,17 @@ typedef enum crossed_call {
     CALLS
 } crossed_call;
 
-enum { CROSSED_PLANS = 3, CROSSED_ELEMS = 4096 };
+enum { CROSSED_PLANS = 3, CROSSED_ELEMS = 4096, CROSSED_SHORT_MS = 400 };
 
 typedef struct crossed {
     heddle_comm *comm, *group;
-    heddle_reshard *plan[CROSSED_PLANS], *of_group;
+    heddle_reshard *plan[CROSSED_PLANS], *of_group, *short_plan; /* short_plan: its deadline is */
     heddle_attention *attention;
     float *src, *dst, *more; /* CROSSED_ELEMS each */
 } crossed;
 
-static inline heddle_status crossed_plan(heddle_reshard **out, heddle_comm *comm, const char *what)
+static inline heddle_status crossed_plan_within(heddle_reshard **out, heddle_comm *comm, const char *what,
+                                                int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
     char text[256];
@@ -46,11 +47,17 @@ static inline heddle_status crossed_plan(heddle_reshard **out, heddle_comm *comm
     heddle_reshard_options_init(&options);
     options.tuning = HEDDLE_TUNING_RULES;
     options.memory = HEDDLE_MEMORY_ANY;
+    options.deadline_ms = deadline_ms;
     snprintf(text, sizeof text, what, heddle_comm_size(comm));
     HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(out, comm, &line, &options));
 out:
     return st;
+}
+
+static inline heddle_status crossed_plan(heddle_reshard **out, heddle_comm *comm, const char *what)
+{
+    return crossed_plan_within(out, comm, what, 0);
 }
 
 static inline heddle_status crossed_attention(heddle_attention **out, heddle_comm *comm, heddle_attention_method method)
@@ -88,6 +95,7 @@ static inline heddle_status crossed_open(crossed *c, heddle_comm *comm)
     HD_TRY(crossed_plan(&c->plan[0], comm, "f32[t=32 s=16] on [sp=%d]: t@sp -> s@sp"));
     HD_TRY(crossed_plan(&c->plan[1], comm, "f32[t=16 s=32] on [sp=%d]: t@sp -> s@sp"));
     HD_TRY(crossed_plan(&c->plan[2], comm, "f32[t=10 s=7] on [sp=%d]: s@sp -> t@sp"));
+    HD_TRY(crossed_plan_within(&c->short_plan, comm, "f32[t=8 s=8] on [sp=%d]: t@sp -> s@sp", CROSSED_SHORT_MS));
     HD_TRY(crossed_plan(&c->of_group, c->group, "f32[t=12 s=8] on [up=%d]: t@up -> s@up"));
     HD_TRY(crossed_attention(&c->attention, comm, HEDDLE_ATTENTION_RING));
 out:
@@ -98,6 +106,7 @@ static inline void crossed_close(crossed *c)
 {
     heddle_attention_destroy(c->attention);
     heddle_reshard_destroy(c->of_group);
+    heddle_reshard_destroy(c->short_plan);
     for (int i = 0; i < CROSSED_PLANS; i++) {
         heddle_reshard_destroy(c->plan[i]);
     }

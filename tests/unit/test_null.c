@@ -99,6 +99,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_comm_axes_group, "out comm mesh", NULL_STATUS,                                                            \
       heddle_comm_axes_group(P(0, &(heddle_comm *){NULL}), P(1, a->comm), P(2, MESH), 1))                              \
     X(heddle_comm_abort, "comm why?", NULL_STATUS, heddle_comm_abort(P(0, a->comm), P(1, "enough")))                   \
+    X(heddle_comm_reset, "comm", NULL_STATUS, heddle_comm_reset(P(0, a->comm)))                                        \
     X(heddle_comm_from_callbacks, "out transport options?", NULL_STATUS, from_callbacks(null))                         \
     X(heddle_set_error, "format", HEDDLE_ERR_IO, set_error(HEDDLE_ERR_IO, P(0, "why")))
 

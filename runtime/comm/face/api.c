@@ -179,6 +179,12 @@ out:
     return st;
 }
 
+heddle_status heddle_comm_reset(heddle_comm *comm)
+{
+    heddle_status st = HD_NEED(comm);
+    return st == HEDDLE_OK ? hd_comm_reset(comm) : st;
+}
+
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)
 {
     heddle_status st = HD_NEED(comm);

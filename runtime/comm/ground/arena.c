@@ -327,6 +327,21 @@ static int release(hd_group *group, void *memory)
     return 1;
 }
 
+void hd_group_release_held(hd_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    for (hd_block *b = group->blocks, *next = NULL; b != NULL; b = next) {
+        next = b->next;
+        if (b->used == HD_BLOCK_HELD && group->team != NULL) {
+            heap_release(group, b);
+        } else if (b->used == HD_BLOCK_HELD) {
+            arena_release(group, b);
+            next = group->blocks; /* it may have been joined with those beside it */
+        }
+    }
+    pthread_mutex_unlock(&group->lock);
+}
+
 int hd_group_release(hd_group *group, void *memory)
 {
     if (memory == NULL || hd_group_is_fork(group)) { /* in a fork the lock may be one that nobody opens */

@@ -60,12 +60,13 @@ typedef struct hd_control {
     _Alignas(HD_LINE_PAIR_BYTES) _Atomic int alarm;         /* 1 + group index of the rank that gave up; 0: none */
     _Atomic int state;                                      /* hd_rank_state */
     _Atomic int why_state;                                  /* 0 free, 1 being written, 2 readable (lives.c) */
-    _Atomic int why_status; /* HEDDLE_ERR_MISMATCH: `why` is what ranks ask for; HEDDLE_ERR_PEER: one gave up */
-    _Atomic int moving;     /* 1: this rank may be copying to or from its peers' memory */
-    _Atomic int on_device;  /* likewise a device of its: things that are enqueued there */
-    _Atomic int maps;       /* 1: it has device memory of others mapped */
-    _Atomic int64_t taken;  /* of the first member's: bytes that members are about to use; see hold in arena.c */
-    cpu_set_t cpus;         /* where this rank may run; written before anybody else looks */
+    _Atomic int why_status;  /* HEDDLE_ERR_MISMATCH: `why` is what ranks ask for; HEDDLE_ERR_PEER: one gave up */
+    _Atomic int moving;      /* 1: this rank may be copying to or from its peers' memory */
+    _Atomic int on_device;   /* likewise a device of its: things that are enqueued there */
+    _Atomic int maps;        /* 1: it has device memory of others mapped */
+    _Atomic int64_t taken;   /* of the first member's: bytes that members are about to use; see hold in arena.c */
+    _Atomic uint64_t resets; /* meet_again.c */
+    cpu_set_t cpus;          /* where this rank may run; written before anybody else looks */
     char why[HD_WHY_BYTES];
     hd_standing standing;
     hd_hub_memory hub;
@@ -130,6 +131,7 @@ typedef struct hd_group {
     uint32_t armed_value;
     int64_t checked_ns; /* last look at the peers' lives */
     int dead;           /* 1 + index of a member that died; 0 */
+    uint64_t resets;    /* that this rank has been through */
     int stands;         /* control->standing says so */
     uint64_t stand_key;
     int suspicion;       /* how far standing.c is */
@@ -180,6 +182,7 @@ void hd_arena_leave(hd_group *group); /* keeps this rank's own mapped */
 void hd_arena_destroy(hd_group *group);
 heddle_status hd_group_alloc(hd_group *group, void **out, size_t bytes);
 int hd_group_release(hd_group *group, void *memory); /* 0: no such buffer is out */
+void hd_group_release_held(hd_group *group);         /* no peer copies any more */
 /* Memory that a peer may still touch a little later is not freed but kept for the next user of the same size. */
 heddle_status hd_group_take(hd_group *group, hd_block **out, size_t bytes, int *fresh);
 void hd_group_keep(hd_group *group, hd_block *block); /* NULL is legal */
@@ -223,6 +226,11 @@ static inline heddle_status hd_group_owned(const hd_group *group, const char *ca
 {
     return __builtin_expect(*group->awake != 0, 1) ? HEDDLE_OK : hd_group_disowned(group, call);
 }
+
+/* Collective over the members, after a failure: tells all that wait; when nobody is in a call any more each sets back
+ * its own, and then all go on, without alarm. HEDDLE_ERR_PEER: one died or has left. May be called again after a
+ * failure. (meet_again.c) */
+heddle_status hd_group_meet_again(hd_group *group, int64_t deadline_ns, void (*set_back)(void *arg), void *arg);
 
 /* who waits for whom (standing.c) */
 typedef struct hd_stand {
