@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import hashlib
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -217,6 +218,40 @@ class Comm(OfThisProcess):
     def abort(self, why: str) -> None:
         """Gives up: waits of other ranks end with `PeerError` and this sentence. Any thread."""
         self._state.abort(why)
+
+    def reset(self, why: Optional[str] = None) -> None:
+        """All ranks go on after a failure, also after an exception that one of them has caught, while the others waited
+        for it: see heddle_comm_reset. Collective; `why` is what those that still wait are told (`PeerError`), which
+        then call it, too. Plans, attentions and axes stay as they are; those that it keeps (`reshard`, `attention`) and
+        that not all ranks have are let go, and made again when they are asked for. PeerError: a rank died or has closed
+        its communicator; what is left is `close`, and to open another one. DeadlineError: a rank did not come; it may
+        be called again. UnsupportedError over MPI and NCCL, and where devices store to one another's memory."""
+        if self._parent is not None:
+            raise ArgumentError(f"reset of {self.mesh}, the ranks along one axis: wanted the communicator that it is of")
+        if why is not None:
+            self.abort(why)
+        self._state.call(lib.heddle_comm_reset, self._state.handle)
+        self._keep_what_all_have()
+        self._state.sweep()
+
+    def _keep_what_all_have(self) -> None:
+        """A creation that failed may have come to its end on some ranks, whose peers would make the plan anew."""
+        kept = repr(([(key, plan._adjoint is not None) for key, plan in self._plans.items()],
+                     [(kind.__name__, *rest) for kind, *rest in self._attentions]))
+        digests = self.allgather(hashlib.blake2b(kept.encode(), digest_size=16).digest())
+        if len(set(digests)) > 1:
+            for plan in self._plans.values():
+                plan._adjoint = None
+            self._plans.clear()
+            self._attentions.clear()
+        mesh = mesh_of(self.mesh)
+        names = [mesh.axis[a].name.decode() for a in range(mesh.naxes)]
+        theirs = self.allgather(bytes(name in self._groups for name in names))
+        for name, common in zip(names, zip(*theirs)):
+            if all(common):
+                self._groups[name]._keep_what_all_have()
+            else:
+                self._groups.pop(name, None)
 
     @property
     def pool(self) -> Pool:
