@@ -67,6 +67,7 @@ lacking() {
     }
     cpu_has avx2 fma f16c || echo avx2
     cpu_has avx512f avx512bw avx512vl avx512dq || echo avx512 bf16
+    cpu_has avx512_bf16 || echo avx512_bf16
     command -v clang-format-14 >/dev/null || echo clang-format
     command -v musl-gcc >/dev/null || echo musl
     [ -r /proc/self/smaps_rollup ] || echo smaps

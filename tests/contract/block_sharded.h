@@ -132,10 +132,11 @@ enum { FORWARD, OF_X, OF_VECTOR, OF_PROJ_BIAS, OF_PROJ_WEIGHT, OF_OTHERS, RESULT
  *          forward  x       vector  proj.bias  proj.weight  others
  *   f32    2.5e-7   4.6e-7  4.2e-7  6.8e-7     5.5e-7       2.9e-6
  *   bf16   4.2e-3   1.0e-2  6.4e-3  2.5e-7     5.0e-4       1.1e-2
+ * `others` of f32 are six roundings of the largest gradient of all where their own scale is `cancelled` of it.
  * LINEAR has limits of its own for every element (block_model_linear.h). */
 static inline double tolerance_of(const world *w, int result)
 {
-    static const double allowed[2][RESULTS] = {{1e-6, 2e-6, 2e-6, 2e-6, 2e-6, 1e-5},
+    static const double allowed[2][RESULTS] = {{1e-6, 2e-6, 2e-6, 2e-6, 2e-6, 4e-5},
                                                {0x1p-7, 0x1p-5, 0x1p-6, 1e-6, 0x1p-7, 0x1p-5}};
     return allowed[w->options.shape.dtype == HEDDLE_BF16][result];
 }
