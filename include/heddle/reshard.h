@@ -173,7 +173,8 @@ HEDDLE_CHECKED heddle_status heddle_reshard_get_info(heddle_reshard_info *out, c
  * (heddle_comm_abort): the others return HEDDLE_ERR_PEER. HEDDLE_ERR_ARG on this rank alone: reshard is NULL, or an
  * execution of it is in flight (heddle_reshard_start says until when).
  *
- * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use,
+ * Errors of waiting (heddle/comm.h) name rank, peer and line; the plan and its communicator are then of no more use
+ * until heddle_comm_reset,
  * but src and dst are the caller's again: no peer copies from or to them any more, and messages were withdrawn (which
  * may take up to two seconds). One exception: a rank was stopped in the middle of a message. Then the sentence says
  * "stopped half way", and src and dst must be left alone as long as that rank lives. Another on the wire "peer": where

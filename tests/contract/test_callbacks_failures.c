@@ -114,6 +114,37 @@ HD_CASE(what_must_be_left_alone_is_not_cut)
     fake_world_destroy(world);
 }
 
+/* The messages of all plans, whichever of them failed. */
+HD_CASE(all_messages_are_withdrawn)
+{
+    enum { PLANS = 3 };
+    fake_world *world = fake_world_create(1);
+    heddle_transport table;
+    heddle_comm *comm = NULL;
+    hd_exchange *exchange[PLANS];
+    char why[512];
+    void *ctx = fake_rank(world, 0, &table);
+    HD_OK(heddle_comm_from_callbacks(&comm, &table, ctx, NULL));
+    const int alone = fake_alive(world);
+    for (int i = 0; i < PLANS; i++) {
+        HD_OK(hd_exchange_create(&exchange[i], comm, NULL, 0));
+    }
+    hd_exchange_destroy(exchange[1]);
+    assert_int_equal(fake_alive(world), alone + PLANS - 1);
+    (void)heddle_set_error(HEDDLE_ERR_TIMEOUT, "the soup is cold");
+    assert_int_equal(hd_comm_give_up(comm, HEDDLE_ERR_TIMEOUT, why, sizeof why), HEDDLE_ERR_TIMEOUT);
+    assert_int_equal(fake_alive(world), alone);
+    for (int i = 0; i < PLANS; i += 2) {
+        int done = 0;
+        HD_FAILS(HEDDLE_ERR_PEER, hd_exchange_test(exchange[i], &done));
+        assert_non_null(strstr(heddle_last_error(), "the messages were withdrawn"));
+        hd_exchange_destroy(exchange[i]);
+    }
+    heddle_comm_destroy(comm);
+    assert_int_equal(fake_alive(world), 0);
+    fake_world_destroy(world);
+}
+
 typedef struct failure {
     const char *slot;
     int n;

@@ -80,6 +80,31 @@ HD_CASE(a_mistake_of_one_is_told_to_all)
     run((asked){.differs = 1, .fields = 2, .fails = 2, .wanted = "rank 2 is wrong"});
 }
 
+/* In the groups of ranks 0, 2 and of 1, 3 ranks are called as in the communicator that was opened. */
+HD_RANK_CASE(ranks_of_groups_have_their_own_numbers, "4 threads", "4 shm")
+{
+    const heddle_mesh mesh = {.naxes = 2, .axis = {{"up", 2}, {"on", 2}}};
+    heddle_comm *group = NULL;
+    const int rank = heddle_comm_rank(comm), odd = rank % 2;
+    heddle_status st = heddle_comm_axis_group(&group, comm, &mesh, 0);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    asked other = {.differs = 1,
+                   .fields = 2,
+                   .fails = -1,
+                   .wanted = odd ? "rank 3 asks for another thing: its colour is 'red', rank 1's is 'blue'"
+                                 : "rank 2 asks for another thing: its colour is 'red', rank 0's is 'blue'"};
+    asked mistake = {.differs = -1, .fails = 1, .wanted = odd ? "rank 3: " : "rank 2: "};
+    st = ask(group, &other);
+    if (st == HEDDLE_OK) {
+        mistake.wanted = rank < 2 ? mistake.wanted : NULL;
+        st = ask(group, &mistake);
+    }
+    heddle_comm_destroy(group);
+    return st;
+}
+
 /* Whoever gives up says why in `why`, too, and everybody else hears it. */
 HD_RANK_CASE(one_gives_up_for_all, "4 threads", "4 shm")
 {

@@ -159,6 +159,35 @@ out:
     return st;
 }
 
+/* Whoever hears of the end before it reads has borrowed nothing: nobody waits for it. */
+HD_RANK_CASE(heeds_an_alarm, "2 threads", "3 shm")
+{
+    heddle_status st = HEDDLE_OK;
+    lender l;
+    hd_comm_view view;
+    const void *at;
+    int64_t bytes = 0;
+    static char to[SHORT_BYTES];
+    HD_TRY(open_lender(&l, comm, 0));
+    hd_comm_get_view(&view, comm);
+    HD_TRY(lend(&l, 0));
+    HD_TRY(heddle_comm_barrier(comm)); /* all have lent */
+    if (l.rank == 0) {
+        heddle_comm_abort(comm, "the soup is cold");
+        goto out;
+    }
+    while (hd_comm_heed(comm) == HEDDLE_OK) {
+        usleep(1000);
+    }
+    CHECK((l.rank == 1 ? hd_channel_borrow(l.channel, 0, &at) : hd_channel_fetch(l.channel, 0, to, &bytes)) ==
+          HEDDLE_ERR_PEER);
+    CHECK(strstr(heddle_last_error(), "the soup is cold") != NULL);
+    CHECK(atomic_load(view.moving) == 0 && bytes == 0);
+out:
+    close_lender(&l);
+    return st;
+}
+
 /* Rank 1 reads what rank 0 has lent while that one fails, or is taken apart: neither returns before rank 1 has stopped.
  * What fails on rank 1 meanwhile returns at once, so that it can stop. */
 typedef struct reading {

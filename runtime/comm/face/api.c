@@ -181,8 +181,11 @@ out:
 
 heddle_status heddle_comm_reset(heddle_comm *comm)
 {
-    heddle_status st = HD_NEED(comm);
-    return st == HEDDLE_OK ? hd_comm_reset(comm) : st;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm));
+    st = hd_comm_reset(comm);
+out:
+    return st;
 }
 
 heddle_status heddle_comm_abort(heddle_comm *comm, const char *why)

@@ -47,7 +47,7 @@ class FileError(Error, OSError):
 
 
 class MismatchError(Error):
-    """Ranks ask for different things; the sentence names the first rank and field."""
+    """Ranks ask for different things, or are in different calls; the sentence names two, with field or line."""
 
     status = _abi.HEDDLE_ERR_MISMATCH
 
