@@ -131,7 +131,7 @@ HD_CASE(all_messages_are_withdrawn)
     }
     hd_exchange_destroy(exchange[1]);
     assert_int_equal(fake_alive(world), alone + PLANS - 1);
-    (void)heddle_set_error(HEDDLE_ERR_TIMEOUT, "the soup is cold");
+    heddle_ignore(heddle_set_error(HEDDLE_ERR_TIMEOUT, "the soup is cold"));
     assert_int_equal(hd_comm_give_up(comm, HEDDLE_ERR_TIMEOUT, why, sizeof why), HEDDLE_ERR_TIMEOUT);
     assert_int_equal(fake_alive(world), alone);
     for (int i = 0; i < PLANS; i += 2) {

@@ -173,7 +173,7 @@ HD_RANK_CASE(heeds_an_alarm, "2 threads", "3 shm")
     HD_TRY(lend(&l, 0));
     HD_TRY(heddle_comm_barrier(comm)); /* all have lent */
     if (l.rank == 0) {
-        heddle_comm_abort(comm, "the soup is cold");
+        heddle_ignore(heddle_comm_abort(comm, "the soup is cold"));
         goto out;
     }
     while (hd_comm_heed(comm) == HEDDLE_OK) {
