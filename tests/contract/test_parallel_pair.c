@@ -309,3 +309,51 @@ HD_CASE(adjoint)
         HD_OK(heddle_run_ranks(heddle_mesh_size(&mesh), "threads", adjoint_rank, (void *)&problems[i]));
     }
 }
+
+/* Forward alone keeps rows for each thread, not for each job: the bits of a pair that keeps all of them. */
+static heddle_status forward_only_rank(heddle_comm *comm, void *arg)
+{
+    enum { ROWS = 2600, CHANNELS = 8, HIDDEN = 24, TIMES = 20 };
+    heddle_status st = HEDDLE_OK;
+    heddle_dense_pair *pair = NULL;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    heddle_layout layout;
+    heddle_box box;
+    float *x = calloc(3 * ROWS * CHANNELS, sizeof *x), *wanted = x + ROWS * CHANNELS, *y = wanted + ROWS * CHANNELS;
+    random_source source = {(uint64_t)heddle_comm_rank(comm)};
+    (void)arg;
+    HD_TRY(heddle_shape_parse(&shape, "f32[n=2600 c=8]"));
+    HD_TRY(heddle_mesh_parse(&mesh, "[tp=2]"));
+    HD_TRY(heddle_layout_parse(&layout, "n@tp", &shape, &mesh));
+    HD_TRY(heddle_layout_box(&box, &shape, &mesh, &layout, heddle_comm_rank(comm)));
+    const size_t bytes = (size_t)heddle_box_elems(&box) * sizeof *x;
+    for (int64_t i = 0; i < heddle_box_elems(&box); i++) {
+        x[i] = (float)random_unit(&source);
+    }
+    for (int threads = 0; threads <= 4; threads += 2) {
+        heddle_dense_pair_options options;
+        heddle_dense_pair_options_init(&options);
+        options.hidden = HIDDEN;
+        options.threads = threads;
+        options.forward_only = threads > 0;
+        HD_TRY(heddle_dense_pair_create(&pair, comm, &shape, &mesh, &layout, 0, &options));
+        HD_TRY(fill(pair, HIDDEN, 1));
+        for (int i = 0; i < (threads > 0 ? TIMES : 1); i++) {
+            memset(y, 0, bytes);
+            HD_TRY(heddle_dense_pair_forward(pair, threads > 0 ? y : wanted, x, HEDDLE_NO_STREAM));
+            CHECK(threads == 0 || memcmp(y, wanted, bytes) == 0);
+        }
+        heddle_dense_pair_destroy(pair);
+        pair = NULL;
+    }
+out:
+    heddle_dense_pair_destroy(pair);
+    free(x);
+    return st;
+}
+
+HD_CASE(forward_alone_gives_the_same_bits)
+{
+    HD_OK(heddle_run_ranks(2, "threads", forward_only_rank, NULL));
+}

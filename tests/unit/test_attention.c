@@ -289,6 +289,25 @@ static void convert_case(const hd_kernels *kernels, heddle_dtype dtype)
     for (int i = 0; i < COUNT - 3; i++) {
         assert_int_equal(back[i], hd_bf16_from_f32(x[i]));
     }
+    /* Every upper half with the lower ones that decide: ties, what is next to them, a NaN that has nothing but them. In
+     * whole vectors and in parts of one. */
+    static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (size_t l = 0; l < sizeof lower / sizeof lower[0]; l++) {
+        for (int i = 0; i < COUNT; i++) {
+            x[i] = hd_f32_from_bits((uint32_t)i << 16 | lower[l]);
+        }
+        for (int piece = 7; piece <= COUNT; piece *= COUNT / 7) {
+            memset(back, 0x55, COUNT * sizeof *back);
+            for (int i = 0; i < COUNT; i += piece) {
+                kernels->convert(back + i, HEDDLE_BF16, x + i, HEDDLE_F32, COUNT - i < piece ? COUNT - i : piece);
+            }
+            for (int i = 0; i < COUNT; i++) {
+                if (back[i] != hd_bf16_from_f32(x[i]) || isnan(x[i]) != isnan(hd_f32_from_bf16(back[i]))) {
+                    fail_msg("%s: %08x becomes %04x", kernels->name, hd_f32_bits(x[i]), back[i]);
+                }
+            }
+        }
+    }
     free(x);
     free(narrow);
     free(back);

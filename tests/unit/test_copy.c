@@ -181,6 +181,41 @@ HD_CASE(whole_lines)
     check_all(50, 64, 20 * 64, 64);
 }
 
+/* Two lanes of rows of whole lines, everything a multiple of a line but for one thing of what is written: kernels that
+ * stream whole lines must see each. */
+HD_CASE(whole_lines_but_for_one_thing)
+{
+    enum { NOTHING, BEGIN, BEGIN_OF_SECOND, OUTER_STRIDE, INNER_STRIDE, RUN, RUN_OF_SECOND, THINGS };
+    room r;
+    int nkernels;
+    const hd_copy_kernel *kernel = hd_copy_kernels(&nkernels);
+    open_room(&r);
+    for (int i = 0; i < 20 * THINGS; i++) {
+        const int thing = i % THINGS, lines = 1 + i / THINGS, off = 8 << below(3);
+        const int64_t line = 64, run = lines * line;
+        geometry g = {.nlanes = 2, .nloops = 2, .count = {3, 5}};
+        for (int l = 0; l < 2; l++) {
+            hd_lane *lane = &g.lane[l];
+            lane->run_bytes = run + (thing == RUN || (thing == RUN_OF_SECOND && l == 1) ? off : 0);
+            lane->dst_stride_bytes[1] = 2 * run + line * below(3) + (thing == INNER_STRIDE ? off : 0);
+            lane->dst_stride_bytes[0] = 16 * run + line * below(3) + (thing == OUTER_STRIDE ? off : 0);
+            lane->dst_stride_bytes[0] += 8 * line;
+            lane->src_stride_bytes[1] = lane->run_bytes + 8 * below(9);
+            lane->src_stride_bytes[0] = 5 * lane->src_stride_bytes[1] + 8 * below(9);
+            g.src_at[l] = l * 100000 + 8 * below(9);
+            g.dst_at[l] = l * 100032 + (thing == BEGIN || (thing == BEGIN_OF_SECOND && l == 1) ? off : 0);
+        }
+        memset(r.wanted, CANARY, ROOM_BYTES);
+        copy_bytes(&g, r.wanted, r.src);
+        for (int k = 0; k < nkernels; k++) {
+            if (run >= kernel[k].min_run_bytes) {
+                check_kernel(&kernel[k], &g, &r);
+            }
+        }
+    }
+    close_room(&r);
+}
+
 HD_CASE(long_runs)
 {
     check_all(40, 32768, 140000, 1);

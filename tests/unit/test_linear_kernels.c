@@ -176,7 +176,16 @@ static void run_chunks(void *const *memory, const sizes *n, const hd_linear_kern
     free(state);
 }
 
-static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused, int with_nan)
+/* FAR: q k^T above the diagonal is beyond f32 where every one below it is about 1; FAR_GRADIENTS: d_o v^T. */
+enum { PLAIN, WITH_NAN, FAR, FAR_GRADIENTS, VALUES };
+
+static void set(void *memory, double *wide, int64_t i, const hd_linear_kernels *kernels, double value)
+{
+    wide[i] = (double)(float)value;
+    store(memory, i, kernels, wide[i]);
+}
+
+static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused, int values)
 {
     void *memory[ARRAYS];
     double *wide[ARRAYS];
@@ -190,12 +199,19 @@ static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused,
             store(memory[w], i, kernels, wide[w][i]);
         }
     }
-    if (with_nan) {
+    if (values == WITH_NAN) {
         int64_t at = n->rows / 2;
-        wide[K][at * n->dk] = wide[V][(at + 2) * n->dv + n->dv - 1] = wide[DO][(at - 3) * n->dv] = NAN;
-        store(memory[K], at * n->dk, kernels, NAN);
-        store(memory[V], (at + 2) * n->dv + n->dv - 1, kernels, NAN);
-        store(memory[DO], (at - 3) * n->dv, kernels, NAN);
+        set(memory[K], wide[K], at * n->dk, kernels, NAN);
+        set(memory[V], wide[V], (at + 2) * n->dv + n->dv - 1, kernels, NAN);
+        set(memory[DO], wide[DO], (at - 3) * n->dv, kernels, NAN);
+    } else if (values != PLAIN) {
+        const int of_rows = values == FAR ? Q : DO, of_columns = values == FAR ? K : V;
+        int64_t d = width_of(n, of_rows);
+        for (int64_t i = 0; i < n->rows * d; i++) {
+            double later = i / d < n->rows / 2 ? 0x1p-70 : 0x1p70;
+            set(memory[of_rows], wide[of_rows], i, kernels, wide[of_rows][i] / later);
+            set(memory[of_columns], wide[of_columns], i, kernels, wide[of_columns][i] * later);
+        }
     }
     heddle_linear_reference p = {.rows = n->rows,
                                  .dk = n->dk,
@@ -251,10 +267,10 @@ HD_CASE(kernels_agree_with_the_judge)
         }
         const hd_linear_kernels *kernels = k == 0 ? &table->linear_f64 : &table->linear_f32;
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-            for (int with_nan = 0; with_nan < 2; with_nan++) {
-                compare(&all[i], kernels, 0, with_nan);
+            for (int values = 0; values < (all[i].bidirectional ? FAR : VALUES); values++) {
+                compare(&all[i], kernels, 0, values);
                 if (!all[i].bidirectional) {
-                    compare(&all[i], kernels, 1, with_nan);
+                    compare(&all[i], kernels, 1, values);
                 }
             }
         }

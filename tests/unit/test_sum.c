@@ -172,6 +172,47 @@ HD_CASE(every_value_survives)
     }
 }
 
+/* Whatever the bits of a NaN, and with its sign. */
+HD_CASE(nan_survives)
+{
+    for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+        const format *at = &formats[f];
+        unsigned sign = 1u << (at->exponent + at->mantissa);
+        for (int i = 0; i < 2 * 23; i++) {
+            unsigned got = at->narrow(hd_f32_from_bits((uint32_t)(i & 1) << 31 | 0x7f800000u | 1u << i / 2));
+            assert_true((got & (sign - 1)) >= at->nan && (got & sign) == (i & 1 ? sign : 0));
+        }
+    }
+}
+
+/* Every value of two bytes through the vector kernels, alone and after another; in every lane. */
+HD_CASE(every_value_is_summed)
+{
+    static const heddle_dtype dtypes[] = {HEDDLE_BF16, HEDDLE_F16};
+    enum { COUNT = 1 << 16 };
+    uint16_t *all = malloc(COUNT * sizeof *all), *one = malloc(COUNT * sizeof *one);
+    uint16_t *got = malloc(COUNT * sizeof *got), *wanted = malloc(COUNT * sizeof *wanted);
+    for (int v = 0; v < 2; v++) {
+        const hd_kernels *kernels = hd_kernels_named(variants[v]);
+        for (int i = 0; i < 2 * 2 * 3 && kernels != NULL; i++) {
+            heddle_dtype dtype = dtypes[i & 1];
+            const int nsrc = 1 + (i >> 1 & 1), shift = i / 4 * 5, elems = COUNT - shift;
+            for (int e = 0; e < COUNT; e++) {
+                all[e] = (uint16_t)e;
+                one[e] = dtype == HEDDLE_BF16 ? 0x0001 : 0x0400; /* subnormal; the smallest that is not */
+            }
+            const void *src[] = {all + shift, one};
+            hd_kernels_named("generic")->sum[dtype](wanted, src, nsrc, elems);
+            kernels->sum[dtype](got, src, nsrc, elems);
+            compare(dtype, (char *)got, (char *)wanted, elems);
+        }
+    }
+    free(all);
+    free(one);
+    free(got);
+    free(wanted);
+}
+
 /* Between two neighbours the nearer wins, in the middle the even one; beyond the largest the overflow rule holds. */
 HD_CASE(rounds_to_nearest_even)
 {
