@@ -55,9 +55,9 @@ offers() { # wanted, then words
     local wanted=$1
     shift
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-    set +u
+    set +eu
     _heddle
-    set -u
+    set -eu
     [ "${COMPREPLY[*]}" = "$wanted" ] || fail "bash offers '${COMPREPLY[*]}' behind '$*', wanted '$wanted'"
 }
 offers verify heddle ve

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The lines that README.md shows for building and installing, run as they stand; then programs built against what they
-# installed, with find_package and with pkg-config, with and without MPI.
+# installed, with find_package and with pkg-config, with and without MPI; then nothing of it is left. Then an engine in C++
+# that has heddle as a part, static.
 set -eu
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 ! is_sanitized || skip_test sanitizer "a program built against the library would need the sanitizer too"
@@ -54,9 +55,19 @@ C
 cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/heddle" >/dev/null
 cmake --build build >/dev/null
 ./build/app
+sed 's/REQUIRED/REQUIRED COMPONENTS nonsense/' CMakeLists.txt >CMakeLists.tmp
+mkdir nonsense && mv CMakeLists.tmp nonsense/CMakeLists.txt && cp main.c nonsense/
+if cmake -S nonsense -B nonsense/build -DCMAKE_PREFIX_PATH="$prefix/heddle" >out 2>&1 || ! grep -q "no component 'nonsense'" out; then
+    echo "COMPONENTS nonsense: $(cat out)"
+    exit 1
+fi
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix/heddle" -name heddle.pc)")"
 cc main.c $(pkg-config --cflags --libs heddle) -o app
 LD_LIBRARY_PATH="$(pkg-config --variable=libdir heddle)" ./app
+if pkg-config --cflags --libs heddle | grep //; then
+    echo "heddle.pc has a folder with //"
+    exit 1
+fi
 if readelf -d app | grep -E 'RPATH|RUNPATH'; then
     echo "Libs of heddle.pc set a run path, which a distribution's packages must not have"
     exit 1
@@ -73,7 +84,7 @@ for needed in -ldnnl -lhwloc -lyaml -lm -ldl; do
 done
 
 if have_mpi; then
-    cat >mpi.c <<'C'
+    cat >mpi.c <<'C' # C and C++
 #include <heddle/mpi.h>
 #include <stdio.h>
 int main(int argc, char **argv)
@@ -89,8 +100,9 @@ int main(int argc, char **argv)
     return st != HEDDLE_OK;
 }
 C
-    sed 's/main.c/mpi.c/; s/heddle::heddle/heddle::heddle_mpi/' CMakeLists.txt >CMakeLists.tmp
-    mkdir mpi && mv CMakeLists.tmp mpi/CMakeLists.txt && cp mpi.c mpi/
+    sed 's/main.c/mpi.cpp/; s/heddle::heddle/heddle::heddle_mpi/; s/LANGUAGES C/LANGUAGES CXX/; s/REQUIRED/REQUIRED COMPONENTS mpi/' \
+        CMakeLists.txt >CMakeLists.tmp
+    mkdir mpi && mv CMakeLists.tmp mpi/CMakeLists.txt && cp mpi.c mpi/mpi.cpp
     cmake -S mpi -B mpi/build -G Ninja -DCMAKE_PREFIX_PATH="$prefix/heddle" >/dev/null
     cmake --build mpi/build >/dev/null
     cc mpi.c $(pkg-config --cflags --libs heddle-mpi) $(pkg-config --variable=rpath_flag heddle-mpi) -o mpi_app
@@ -111,3 +123,66 @@ if nm -D --defined-only "$library" | awk '$2 ~ /[TDBR]/{print $3}' | grep -v '^h
     echo "these names should be hidden"
     exit 1
 fi
+for page in man/man1/heddle.1 bash-completion/completions/heddle zsh/site-functions/_heddle; do
+    [ -s "$prefix/heddle/share/$page" ] || { echo "share/$page is not installed"; exit 1; }
+done
+
+cmake --build "$HEDDLE_BUILD" --target uninstall >/dev/null
+if find "$prefix/heddle" -type f -o -type l -o -name heddle -type d ! -path "$prefix/heddle" ! -path '*/share/*' | grep .; then
+    echo "uninstall leaves these"
+    exit 1
+fi
+
+# Part of an engine whose own language is C++, by FetchContent, static. Nothing of heddle's gets into the engine.
+mkdir "$prefix/engine"
+cd "$prefix/engine"
+cat >CMakeLists.txt <<'C'
+cmake_minimum_required(VERSION 3.23)
+project(engine LANGUAGES CXX)
+include(FetchContent)
+FetchContent_Declare(heddle SOURCE_DIR $ENV{HEDDLE_SOURCE})
+set(HEDDLE_CUDA OFF)
+get_property(before DIRECTORY PROPERTY VARIABLES)
+FetchContent_MakeAvailable(heddle)
+get_property(after DIRECTORY PROPERTY VARIABLES)
+list(REMOVE_ITEM after ${before} before heddle_SOURCE_DIR heddle_BINARY_DIR heddle_POPULATED)
+list(FILTER after INCLUDE REGEX "^(CMAKE_(BUILD_TYPE|.*_OUTPUT_DIRECTORY|.*_VISIBILITY.*|POSITION.*)|BUILD_.*)$")
+if(after OR TARGET heddle_cli OR TARGET uninstall OR TARGET example_01_switch OR TARGET heddle_test_support)
+  message(FATAL_ERROR "heddle leaves in what it is part of: ${after}")
+endif()
+add_executable(engine engine.cpp)
+target_link_libraries(engine heddle::heddle)
+if(TARGET heddle::heddle_mpi)
+  add_executable(engine_mpi mpi.cpp)
+  target_link_libraries(engine_mpi heddle::heddle_mpi)
+endif()
+C
+sed 's/NULL/nullptr/' ../app/main.c >engine.cpp
+[ ! -f ../app/mpi.c ] || cp ../app/mpi.c mpi.cpp
+[ -f mpi.cpp ] || echo "int main() {}" >mpi.cpp
+launcher=""
+command -v ccache >/dev/null && launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
+cmake -S . -B build -G Ninja -DBUILD_SHARED_LIBS=OFF -DHEDDLE_INSTALL=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-O0 $launcher >log 2>&1 &&
+    cmake --build build >>log 2>&1 || { tail -n 30 log; exit 1; }
+./build/engine
+cmake --install build --prefix "$prefix/static" >log
+if find "$prefix/static" -name 'libheddle*.so*' -o -name engine | grep .; then
+    echo "these are no part of a static heddle"
+    exit 1
+fi
+# The static library as it was installed, for CMake and pkg-config.
+cmake -S ../app -B static -G Ninja -DCMAKE_PREFIX_PATH="$prefix/static" >/dev/null
+cmake --build static >/dev/null
+./static/app
+export PKG_CONFIG_PATH="$(dirname "$(find "$prefix/static" -name heddle.pc)")"
+cc ../app/main.c $(pkg-config --static --cflags --libs heddle) -o app
+./app
+if ldd app static/app build/engine | grep libheddle; then
+    echo "a static program that wants a shared libheddle"
+    exit 1
+fi
+# The same sources as a folder of the engine's: configured as it is by default, without installation.
+sed "s|FetchContent_MakeAvailable(heddle)|add_subdirectory($HEDDLE_SOURCE heddle)|" CMakeLists.txt >CMakeLists.tmp
+mkdir folder && mv CMakeLists.tmp folder/CMakeLists.txt && cp ./*.cpp folder/
+cmake -S folder -B folder/build -G Ninja >/dev/null
+! grep -q heddle folder/build/heddle/cmake_install.cmake || { echo "heddle is installed with an engine that does not say so"; exit 1; }
