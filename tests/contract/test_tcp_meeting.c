@@ -254,32 +254,67 @@ static void reflect(int fd, int64_t until_ns)
     }
 }
 
-/* Rank 2 listens where rank 1 takes rank 0 to be, knows no key, and passes everything on. */
+/* All that a rank says when it is called, but for the proof. */
+static void answer(int fd)
+{
+    const hd_answer any = {.nonce = {1}};
+    unsigned char proof[HD_PROOF_BYTES];
+    hd_knock knock;
+    const struct timeval limit = {.tv_usec = 300000};
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (recv(fd, &knock, sizeof knock, MSG_WAITALL) == sizeof knock &&
+        send(fd, &any, sizeof any, MSG_NOSIGNAL) == sizeof any &&
+        recv(fd, proof, sizeof proof, MSG_WAITALL) == sizeof proof) {
+        (void)!send(fd, "", 1, MSG_NOSIGNAL);
+    }
+}
+
+/* All that rank 1 says to rank 0, but for the proof. 1: it was let in. */
+static int is_let_in(const hd_tcp_place *first)
+{
+    const struct timeval limit = {.tv_sec = 1};
+    const unsigned char proof[HD_PROOF_BYTES] = {0};
+    hd_handshake shake;
+    hd_answer a;
+    char word;
+    const int fd = hd_handshake_begin(&shake, 1, 0) == 0 ? call(first, &shake.knock, sizeof shake.knock) : -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    const int is_in = fd >= 0 && recv(fd, &a, sizeof a, MSG_WAITALL) == sizeof a &&
+                      send(fd, proof, sizeof proof, MSG_NOSIGNAL) == sizeof proof && recv(fd, &word, 1, 0) == 1;
+    close(fd);
+    return is_in;
+}
+
+enum { RELAYS, REFLECTS, ANSWERS, CALLS, WAYS };
+
+/* Rank 2 listens where rank 1 takes rank 0 to be, or calls rank 0 in the place of rank 1, and knows no key. */
 static heddle_status stands_between(heddle_comm *launched, void *arg)
 {
-    const int reflects = *(const int *)arg;
+    const int how = *(const int *)arg;
     heddle_status st = HEDDLE_OK;
     world w;
     hd_tcp *tcp = NULL;
     HD_TRY(listen_all(&w, launched, 1500));
     w.meeting.size = 2;
-    if (w.meeting.rank == 2) {
-        while (hd_now_ns() < w.meeting.deadline_ns) {
-            struct pollfd ready = {.fd = w.listener, .events = POLLIN};
-            (void)poll(&ready, 1, 20);
-            const int fd = accept(w.listener, NULL, NULL), other = fd >= 0 ? call(&w.place[0], "", 0) : -1;
-            if (fd >= 0 && reflects) {
-                reflect(fd, w.meeting.deadline_ns);
-            } else if (fd >= 0 && other >= 0) {
-                relay(fd, other, w.meeting.deadline_ns);
-            }
-            close(fd);
-            close(other);
+    if (w.meeting.rank == 2 && how == CALLS) {
+        CHECK(!is_let_in(&w.place[0]));
+    }
+    while (w.meeting.rank == 2 && hd_now_ns() < w.meeting.deadline_ns) {
+        struct pollfd ready = {.fd = w.listener, .events = POLLIN};
+        (void)poll(&ready, 1, 20);
+        const int fd = accept(w.listener, NULL, NULL), other = fd >= 0 ? call(&w.place[0], "", 0) : -1;
+        if (fd >= 0 && how == REFLECTS) {
+            reflect(fd, w.meeting.deadline_ns);
+        } else if (fd >= 0 && how == ANSWERS) {
+            answer(fd);
+        } else if (fd >= 0 && other >= 0) {
+            relay(fd, other, w.meeting.deadline_ns);
         }
-    } else {
-        if (w.meeting.rank == 1) {
-            w.place[0] = w.place[2];
-        }
+        close(fd);
+        close(other);
+    }
+    if (w.meeting.rank == 0 || (w.meeting.rank == 1 && how != CALLS)) {
+        w.place[0] = w.meeting.rank == 1 ? w.place[2] : w.place[0];
         CHECK(hd_tcp_open(&tcp, &w.meeting, w.listener) == HEDDLE_ERR_TIMEOUT && tcp == NULL);
     }
     HD_TRY(heddle_comm_barrier(launched));
@@ -290,7 +325,7 @@ out:
 
 HD_CASE(nobody_gets_in_between)
 {
-    for (int reflects = 0; reflects < 2; reflects++) {
-        HD_OK(heddle_run_ranks(3, "shm", stands_between, &reflects));
+    for (int how = 0; how < WAYS; how++) {
+        HD_OK(heddle_run_ranks(3, "shm", stands_between, &how));
     }
 }
