@@ -142,7 +142,10 @@ static heddle_status let_in(hd_door *door)
         pid_t pid;
         const int fd = hd_fd_aside(accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            const int error = errno;
+            const int error = errno; /* also when nobody waits */
+            if (poll(&(struct pollfd){.fd = door->listener, .events = POLLIN}, 1, 0) <= 0) {
+                break;
+            }
             if (find_place(door, 1) == NULL) {
                 door->error = error;
                 break;
@@ -163,20 +166,22 @@ static heddle_status let_in(hd_door *door)
 heddle_status hd_door_turn(hd_door *door, int wait_ms)
 {
     heddle_status st = HEDDLE_OK;
-    struct pollfd ready[HD_DOOR_VISITORS + 1];
+    struct pollfd ready[HD_DOOR_VISITORS + 1] = {{.fd = door->listener, .events = POLLIN}};
+    hd_visitor *of[HD_DOOR_VISITORS + 1];
+    nfds_t n = 1; /* poll takes no more than this process may have open */
     for (int i = 0; i < HD_DOOR_VISITORS; i++) {
-        ready[i] = (struct pollfd){.fd = door->visitor[i].fd, .events = POLLIN};
-    }
-    ready[HD_DOOR_VISITORS] = (struct pollfd){.fd = door->listener, .events = POLLIN};
-    if (poll(ready, HD_DOOR_VISITORS + 1, wait_ms) <= 0) {
-        return HEDDLE_OK;
-    }
-    for (int i = 0; i < HD_DOOR_VISITORS; i++) {
-        if (ready[i].fd >= 0 && ready[i].revents != 0) {
-            HD_TRY(attend(door, &door->visitor[i]));
+        if (door->visitor[i].fd >= 0) {
+            of[n] = &door->visitor[i];
+            ready[n++] = (struct pollfd){.fd = door->visitor[i].fd, .events = POLLIN};
         }
     }
-    st = ready[HD_DOOR_VISITORS].revents != 0 ? let_in(door) : HEDDLE_OK;
+    if (poll(ready, n, wait_ms) <= 0) {
+        return HEDDLE_OK;
+    }
+    for (nfds_t i = 1; i < n; i++) {
+        HD_TRY(ready[i].revents != 0 ? attend(door, of[i]) : HEDDLE_OK);
+    }
+    st = ready[0].revents != 0 ? let_in(door) : HEDDLE_OK;
 out:
     return st;
 }
