@@ -6,12 +6,18 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_private.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -257,4 +263,23 @@ HD_CASE(buffers_freed_after_an_abort)
     heddle_comm_destroy(comm);
     *(char *)buffer[1] = 1;
     heddle_buffer_free(comm, buffer[1]);
+}
+
+/* In a sandbox that denies the question which cores there are, ranks go unbound. */
+HD_CASE(without_an_answer_about_cores)
+{
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_getaffinity, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof program / sizeof program[0], .filter = program};
+    size_t bytes = MIB;
+    cpu_set_t cpus;
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    assert_int_equal(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    assert_int_equal(sched_getaffinity(0, sizeof cpus, &cpus), -1);
+    HD_OK(heddle_run_ranks(2, "shm", alloc_rank, &bytes));
+    HD_OK(heddle_run_ranks(2, "threads", alloc_rank, &bytes));
 }

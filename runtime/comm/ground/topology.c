@@ -1,6 +1,7 @@
 /* What the machine looks like: caches, and which cores this rank may have. hwloc is asked once per process. */
 #include "runtime/comm/ground/ground.h"
 
+#include <errno.h>
 #include <hwloc.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -68,11 +69,19 @@ static size_t from_system(int name, size_t otherwise)
     return bytes > 0 ? (size_t)bytes : otherwise;
 }
 
+/* Where a filter of system calls (seccomp) denies this one, hwloc asks for ever. EINVAL: more cores than fit the set,
+ * which hwloc makes larger. Without an answer nobody is bound, and caches are of the usual sizes. */
+static int may_ask_for_cores(void)
+{
+    cpu_set_t some;
+    return sched_getaffinity(0, sizeof some, &some) == 0 || errno == EINVAL;
+}
+
 static void load(void)
 {
     hwloc_topology_t topology;
     /* hwloc loads plug-ins from where its own variables say, whoever has set them */
-    if (!hd_is_privileged() && hwloc_topology_init(&topology) == 0) {
+    if (!hd_is_privileged() && may_ask_for_cores() && hwloc_topology_init(&topology) == 0) {
         hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
         hwloc_topology_set_cache_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_ALL);
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
