@@ -19,15 +19,11 @@
  * taken for one that waits: then it is HEDDLE_ERR_TIMEOUT, which says in what the late rank was, as far as that is known.
  *
  * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
- * heddle_comm_abort, which any thread may call.
+ * heddle_comm_abort, which any thread may call. 64 KiB of stack are enough to open one and to make and execute reshards;
+ * callbacks of the program come on top.
  *
- * Environment: a program that runs with more rights than who started it (set-user-ID, file capabilities) goes by none
- * of the variables that are named here and elsewhere, as if they were not set, and does not ask hwloc, so its ranks are
- * not bound to cores. What else it loads (MPI, oneDNN, CUDA, NCCL) may read variables of its own.
- *
- * Descriptors: a communicator holds some, none of them 0, 1 or 2. A program that closes all that it does not know (a
- * daemon does) should do so before it opens one: afterwards heddle_buffer_alloc may fail (HEDDLE_ERR_NOMEM), and the
- * end of the communicator closes what has got the numbers since. Deaths of ranks are seen all the same.
+ * Memory of HEDDLE_ERR_NOMEM is also what the machine or a control group of this process (a container, a batch job) has
+ * not left: the kernel would promise it, and end somebody when it is used.
  */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
@@ -288,7 +284,7 @@ HEDDLE_CHECKED heddle_status heddle_comm_abort(heddle_comm *comm, const char *wh
  *   HEDDLE_ERR_UNSUPPORTED  messages go by a transport (mpi, callbacks, several hosts), or a device is attached with
  *                           another wire than "host": destroy it and open another one
  *   HEDDLE_ERR_ARG          comm is NULL, an axis group, or used in a fork */
-HEDDLE_API heddle_status heddle_comm_reset(heddle_comm *comm);
+HEDDLE_CHECKED heddle_status heddle_comm_reset(heddle_comm *comm);
 
 #ifdef __cplusplus
 }

@@ -5,20 +5,26 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SENTENCE_BYTES = 16384 };
 
 static void say(const char *format, va_list arguments)
 {
-    char sentence[SENTENCE_BYTES], shown[4 * SENTENCE_BYTES];
+    const size_t bytes = 4 * SENTENCE_BYTES; /* not on the stack, which may be small */
+    char sentence[SENTENCE_BYTES], *shown = malloc(bytes);
     vsnprintf(sentence, sizeof sentence, format, arguments);
     char own[32];
     const char *rest = cli_own_say(own, sizeof own, sentence);
     if (rest != NULL) {
-        (void)utf8_show(shown, sizeof shown, rest);
-        fprintf(stderr, "heddle: %s%s\n", own, shown);
+        if (shown != NULL) {
+            (void)utf8_show(shown, bytes, rest);
+        }
+        fprintf(stderr, "heddle: %s%s
+", own, shown != NULL ? shown : "out of memory");
     }
+    free(shown);
 }
 
 void cli_say(const char *format, ...)

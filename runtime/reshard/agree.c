@@ -17,7 +17,8 @@ static void add_order(hd_fields *fields, const char *name, const heddle_order *o
 
 static void add_dims(hd_fields *fields, const heddle_shape *shape)
 {
-    char names[HEDDLE_LINE_BYTES] = "", extents[HEDDLE_LINE_BYTES] = "";
+    char names[HEDDLE_MAX_DIMS * (HEDDLE_NAME_BYTES + 1)] = "",
+                                                      extents[HEDDLE_MAX_DIMS * (HEDDLE_NAME_BYTES + 22)] = "";
     size_t n = 0, e = 0;
     for (int i = 0; i < shape->ndim; i++) {
         const heddle_dim *dim = &shape->dim[i];

@@ -7,18 +7,17 @@
 #include <string.h>
 
 /* Layouts and names may be many: their order and their texts as one number. */
-static heddle_status add_schedule(hd_fields *fields, const heddle_session *session)
+static heddle_status add_schedule(hd_fields *fields, const heddle_session *session, char text[HEDDLE_LINE_BYTES])
 {
     const heddle_schedule_info *info = &session->info;
     uint64_t layouts = HD_HASH_BASIS, names = HD_HASH_BASIS;
-    char text[HEDDLE_LINE_BYTES];
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < info->nedges; i++) {
         heddle_schedule_edge edge = HEDDLE_EMPTY(heddle_schedule_edge);
         HD_TRY(heddle_schedule_edge_at(&edge, session->schedule, i));
-        HD_TRY(heddle_layout_format(text, sizeof(text), &edge.from, &info->shape, &info->mesh));
+        HD_TRY(heddle_layout_format(text, HEDDLE_LINE_BYTES, &edge.from, &info->shape, &info->mesh));
         layouts = hd_hash(layouts, text, strlen(text) + 1);
-        HD_TRY(heddle_layout_format(text, sizeof(text), &edge.to, &info->shape, &info->mesh));
+        HD_TRY(heddle_layout_format(text, HEDDLE_LINE_BYTES, &edge.to, &info->shape, &info->mesh));
         layouts = hd_hash(layouts, text, strlen(text) + 1);
     }
     for (int i = 0; i < info->nstages; i++) {
@@ -46,7 +45,7 @@ static heddle_status add_fields(hd_fields *fields, const heddle_session *session
     hd_fields_add(fields, "dry_run", "%d", session->dry_run);
     hd_fields_add(fields, "backward", "%d", session->backward);
     hd_fields_add(fields, "space", "%d", (int)session->space);
-    HD_TRY(add_schedule(fields, session));
+    HD_TRY(add_schedule(fields, session, text));
 out:
     return st;
 }

@@ -8,8 +8,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <heddle/heddle.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,4 +284,57 @@ HD_CASE(without_an_answer_about_cores)
     assert_int_equal(sched_getaffinity(0, sizeof cpus, &cpus), -1);
     HD_OK(heddle_run_ranks(2, "shm", alloc_rank, &bytes));
     HD_OK(heddle_run_ranks(2, "threads", alloc_rank, &bytes));
+}
+
+/* --- small stacks ------------------------------------------------------------------------------------------------- */
+
+/* What a rank does most, and the longest sentence. */
+static heddle_status moves_and_differs(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_line line;
+    heddle_reshard *plan = NULL, *other = NULL;
+    const int rank = heddle_comm_rank(comm);
+    void *buffer[2] = {NULL, NULL};
+    (void)arg;
+    HD_TRY(heddle_reshard_parse(&line, "f32[t=40 s=60 c=8] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_reshard_create_line(&plan, comm, &line, NULL));
+    for (int i = 0; i < 2; i++) {
+        HD_TRY(heddle_buffer_alloc(&buffer[i], comm, 40 * 60 * 8 * 4, HEDDLE_SPACE_HOST));
+    }
+    HD_TRY(heddle_reshard_execute(plan, buffer[0], buffer[1], HEDDLE_NO_STREAM));
+    line.shape.dim[0].extent += rank;
+    CHECK(heddle_reshard_create_line(&other, comm, &line, NULL) == HEDDLE_ERR_MISMATCH);
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    for (int i = 0; i < 2; i++) {
+        heddle_buffer_free(comm, buffer[i]);
+    }
+    heddle_reshard_destroy(plan);
+    return st;
+}
+
+static void *on_small_stack(void *arg)
+{
+    (void)arg;
+    const heddle_status on_shm = heddle_run_ranks(2, "shm", moves_and_differs, NULL);
+    const heddle_status on_threads = heddle_run_ranks(2, "threads", moves_and_differs, NULL);
+    return (void *)(intptr_t)(on_shm == HEDDLE_OK ? on_threads : on_shm);
+}
+
+/* heddle/comm.h says how much stack a thread that calls heddle wants. */
+HD_CASE(a_small_stack)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    hd_skip("sanitizer", "frames are many times as large");
+#endif
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *result = NULL;
+    pthread_attr_init(&attributes);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, 64 << 10), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, on_small_stack, NULL), 0);
+    pthread_join(thread, &result);
+    pthread_attr_destroy(&attributes);
+    assert_int_equal((intptr_t)result, HEDDLE_OK);
 }

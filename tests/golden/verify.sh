@@ -97,4 +97,12 @@ DAMAGE
         damaged s2 "rank 0, source: the element at t=0 s=2 is 0x03, not 0x02" $transport
     done
 fi
+
+# A small stack does for a reshard (heddle/comm.h).
+if ! is_sanitized; then
+    for transport in threads shm; do
+        (ulimit -s 64 && exec "$HEDDLE" verify 'f32[t=90 s=150] on [sp=2]: t@sp -> s@sp' --transport $transport) >"$folder/out" 2>&1 ||
+            { echo "FAILED: 64 KiB of stack on $transport: $(cat "$folder/out")"; failed=1; }
+    done
+fi
 exit $failed

@@ -45,6 +45,14 @@ def test_a_missing_function_is_refused_on_import(tmp_path):
     assert run.returncode != 0 and "heddle_version_of_tomorrow" in run.stderr
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_python_without_its_lock_is_refused_on_import(is_enabled):
+    run = subprocess.run([sys.executable, "-c", f"import sys; sys._is_gil_enabled = lambda: {is_enabled}; import heddle"],
+                         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    assert (run.returncode == 0) == is_enabled, run.stderr
+    assert is_enabled or "ImportError: this Python is free-threaded" in run.stderr
+
+
 def test_every_header_of_the_umbrella_is_mirrored():
     text = "".join(path.read_text() for path in (SOURCE / "include/heddle").glob("*.h") if path.name != "mpi.h")
     declared = {line.split()[2] for line in text.split("\n")

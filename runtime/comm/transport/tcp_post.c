@@ -12,13 +12,18 @@ enum { SLEEP_MS = 5, FLUSH_NS = 1000000000 };
 
 /* --- out ---------------------------------------------------------------------------------------------------------- */
 
+static heddle_status check_length(const hd_tcp *tcp, int to, size_t bytes)
+{
+    return bytes <= HD_LETTER_BYTES
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_UNSUPPORTED, "rank %d has %zu bytes for rank %d, a message over TCP has at most %d",
+                         tcp->rank, bytes, to, (int)HD_LETTER_BYTES);
+}
+
 heddle_status hd_parcel_make(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes)
 {
-    if (bytes > HD_LETTER_BYTES) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "rank %d has %zu bytes for rank %d, a message over TCP has at most %d",
-                       tcp->rank, bytes, to, (int)HD_LETTER_BYTES);
-    }
-    heddle_status st = hd_alloc((void **)out, 1, sizeof **out + bytes, "a message over TCP");
+    heddle_status st = check_length(tcp, to, bytes);
+    st = st == HEDDLE_OK ? hd_alloc((void **)out, 1, sizeof **out + bytes, "a message over TCP") : st;
     if (st == HEDDLE_OK) {
         (*out)->to = -1;
         (*out)->head.bytes = bytes;
@@ -45,7 +50,8 @@ static void deliver(hd_tcp *tcp, int r, hd_letter *l);
 static heddle_status send_to_itself(hd_tcp *tcp, int kind, const void *data, size_t bytes)
 {
     hd_letter *l = NULL;
-    heddle_status st = hd_alloc((void **)&l, 1, sizeof *l + bytes, "a message to itself");
+    heddle_status st = check_length(tcp, tcp->rank, bytes);
+    st = st == HEDDLE_OK ? hd_alloc((void **)&l, 1, sizeof *l + bytes, "a message to itself") : st;
     if (st == HEDDLE_OK) {
         l->head = (hd_letter_head){.bytes = bytes, .kind = kind};
         memcpy(l->data, data, bytes);

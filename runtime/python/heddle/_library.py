@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 from . import _abi
@@ -22,7 +23,17 @@ def _find() -> str:
     return str(found[0])
 
 
+def _need_lock() -> None:
+    """Communicators, plans and pools are used by one thread at a time, and what the package keeps of them relies on
+    Python's own lock."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)
+    if is_enabled is not None and not is_enabled():
+        raise ImportError("this Python is free-threaded and runs without its global lock, which heddle relies on: "
+                          "start it with PYTHON_GIL=1 or -X gil=1, or take another build of Python")
+
+
 def _load() -> ctypes.CDLL:
+    _need_lock()
     path = _find()
     library = ctypes.CDLL(path)
     try:
