@@ -5,6 +5,7 @@
 #     tests/run.sh quick ranks            only these tiers: quick ranks fault cli house hosts numpy python long (docs/testing.md)
 #     tests/run.sh --preset asan quick    another build: asan ubsan asan-ubsan tsan clang nompi plain
 #     tests/run.sh --preset fuzz fuzz     every parser fed with damaged input (clang)
+#     tests/run.sh --in FOLDER quick      in a build that is there, with its own options (-DHEDDLE_TESTS=ON): installs nothing
 #     tests/run.sh --build ...            builds what the same words without it run, and stops
 #
 # What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS tests run at a time (default 1).
@@ -12,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
 
-preset=release build_only=0
+preset=release build_only=0 given_folder=
 if [ "${1:-}" = --build ]; then
     build_only=1
     shift
@@ -23,6 +24,14 @@ if [ "${1:-}" = --preset ]; then
 fi
 folder=build
 [ "$preset" = release ] || folder=build-$preset
+if [ "${1:-}" = --in ]; then
+    folder=$(realpath --relative-to=. "${2:?--in wants the folder of a build}") given_folder=1
+    [ -f "$folder/CMakeCache.txt" ] || { echo "error: $folder is no build: it has no CMakeCache.txt" >&2; exit 1; }
+    sanitizer=$(sed -n 's/^HEDDLE_SANITIZE:STRING=//p' "$folder/CMakeCache.txt")
+    case $sanitizer in '') ;; *thread*) preset=tsan ;; *) preset=asan ;; esac # of which the tests are fewer and slower
+    [ -n "$sanitizer" ] || [ -e "$folder/libheddle_mpi.so" ] || preset=nompi
+    shift 2
+fi
 [ $# -gt 0 ] || set -- quick ranks fault cli house hosts numpy
 tiers=$(IFS='|' && echo "$*")
 
@@ -30,7 +39,7 @@ wanted="build test"
 case " $* " in *" hosts "*) wanted="$wanted hosts" ;; esac
 case " $* " in *" python "*) wanted="$wanted python" ;; esac
 case $preset in clang | plain | fuzz) wanted="$wanted clang" ;; esac
-heddle_packages $wanted
+[ -n "$given_folder" ] || heddle_packages $wanted
 
 mkdir -p "$folder"
 log=$folder/build.log
@@ -45,7 +54,9 @@ flock 9 # a build of this folder that runs already is waited for
 command -v ccache >/dev/null && given=-DCMAKE_C_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 # what another folder beside this one has compiled alike is taken
 [ -f "$folder/CMakeCache.txt" ] || given="-G Ninja $given" # a folder keeps the generator that it has
-if ! { cmake --preset "$preset" -DHEDDLE_TESTS=ON $given && cmake --build "$folder" $targets; } >"$log" 2>&1; then
+configure() { [ -n "$given_folder" ] || cmake --preset "$preset" -DHEDDLE_TESTS=ON $given; }
+[ -z "$given_folder" ] || targets="--target$(printf ' tier_%s' "$@")"
+if ! { configure && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2
     echo "error: the build failed; the whole log is in $log" >&2
     exit 1

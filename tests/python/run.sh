@@ -26,7 +26,7 @@ PY
         # What is compiled is kept beside the build: every rank imports torch, which without takes twice as long.
         unset PYTHONDONTWRITEBYTECODE
         export PYTHONPATH=$HEDDLE_BUILD/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
-        exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$file"
+        exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$file" "${@:2}"
     fi
 done
 skip_test "$missing" "no Python with $wanted"

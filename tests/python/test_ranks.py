@@ -237,18 +237,54 @@ print("ok")
     assert "Exception ignored" not in output
 
 
+ALL_HERE = """
+import os, pathlib, time
+SCALE = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
+
+def meet(name, rank, ranks):
+    '''However long each took to come: what follows begins at the same time.'''
+    here = [pathlib.Path(__file__).with_name(f"{name}-{r}") for r in range(ranks)]
+    here[rank].touch()
+    until = time.monotonic() + 60 * SCALE
+    while not all(path.exists() for path in here) and time.monotonic() < until:
+        time.sleep(0.001)
+"""
+
+
 def test_the_deadline_and_a_rank_that_dies(tmp_path):
-    run(tmp_path, COMMON + """
-import time
-LIMIT = 0.5 * float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
-comm = heddle.Comm.open(deadline_s=LIMIT)
+    run(tmp_path, COMMON + ALL_HERE + """
+RANK = int(os.environ["HEDDLE_RANK"])
+meet("begun", RANK, 2)
+comm = heddle.Comm.open(deadline_s=2 * SCALE)
 if comm.rank == 0:
     refused(heddle.DeadlineError, "rank 1", comm.barrier)
+    meet("told", 0, 2)
     print("ok")
 else:
-    time.sleep(2 * LIMIT + 0.2)
+    meet("told", 1, 2)  # not before rank 0 has waited long enough
     print("ok", flush=True)
     os._exit(0)
+""", 2)
+
+
+def test_a_deadline_of_its_own_and_after_it(tmp_path):
+    run(tmp_path, COMMON + ALL_HERE + """
+comm = heddle.Comm.open(deadline_s=60 * SCALE)
+line, limit = "f32[t=8 s=8] on [sp=2]: t@sp -> s@sp", 1 * SCALE
+patient, hasty, x = comm.reshard(line), heddle.Reshard(comm, line, deadline_s=limit), np.ones((4, 8), np.float32)
+for turn in range(2):
+    meet(f"turn {turn}", comm.rank, 2)
+    assert (hasty(x) == 1).all() and (patient(x) == 1).all()
+    time.sleep(1.1 * limit if turn == 0 else 0)
+comm.barrier()
+begin = time.monotonic()
+if comm.rank == 0:
+    refused(heddle.DeadlineError, "rank 1", hasty, x)
+    assert limit * 0.9 < time.monotonic() - begin < 30 * SCALE, time.monotonic() - begin
+    meet("told", 0, 2)
+else:
+    meet("told", 1, 2)
+print("ok", flush=True)
 """, 2)
 
 
