@@ -97,8 +97,9 @@ HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *ra
  *   "auto"    what heddle_comm_launcher finds: shm where all ranks are on this host, else mpi; without a launcher a
  *             single rank; heddle_comm_describe says which and why
  *   "self"    one rank
- *   "NAME"    any other word: a plug-in, libheddle_NAME.so from options->module_folder or from libheddle's own folder,
- *             never from the current folder or the loader's search path; docs/extending.md writes one
+ *   "NAME"    any other word: a plug-in, libheddle_NAME.so from options->module_folder or from libheddle's own folder
+ *             (the program's, which a static libheddle is part of), never from the current folder or the loader's
+ *             search path; docs/extending.md writes one
  *   "fault(SPEC):WHERE"  wraps another one for tests; docs/testing.md has the SPEC
  * Collective. options may be NULL. May bind the calling thread to cores (options->bind); heddle_comm_destroy undoes it.
  *   HEDDLE_ERR_ARG, _PARSE  where, options or the environment are not understood
@@ -183,10 +184,8 @@ typedef struct heddle_peer {
 /* Not collective. HEDDLE_ERR_ARG: a pointer is NULL, no such rank, or struct_bytes is wrong (heddle/status.h). */
 HEDDLE_CHECKED heddle_status heddle_comm_get_peer(heddle_peer *out, const heddle_comm *comm, int rank);
 
-/* Bytes of the largest cache that the ranks of this host share, and of the cache private to a core (hwloc).
- * NULL is legal: the machine is the same. */
+/* Bytes of the largest cache that the ranks of this host share (hwloc). NULL is legal: the machine is the same. */
 HEDDLE_API size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm);
-HEDDLE_API size_t heddle_comm_private_cache_bytes(const heddle_comm *comm);
 
 /* HEDDLE_SPACE_HOST: memory that peers of this host can reach, 4096-byte aligned, touched before it is returned. With
  * "threads" any memory is reachable and this is plain aligned memory. HEDDLE_SPACE_DEVICE: memory of this rank's

@@ -39,11 +39,6 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
     return hd_comm_agree_with(comm, mine, &own);
 }
 
-const char *hd_comm_transport_name(const heddle_comm *comm)
-{
-    return comm->name;
-}
-
 /* --- what all ask for --------------------------------------------------------------------------------------------- */
 
 typedef struct told {

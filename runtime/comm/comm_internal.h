@@ -40,8 +40,6 @@ heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, si
 
 /* How sentences call a rank of comm: its number in the communicator that the user opened. */
 int hd_comm_rank_name(const heddle_comm *comm, int rank);
-/* "threads": how sentences call what carries the bytes. */
-const char *hd_comm_transport_name(const heddle_comm *comm);
 
 /* The device that is attached; NULL: none. */
 hd_device *hd_comm_device(const heddle_comm *comm);
@@ -118,9 +116,6 @@ void hd_comm_get_view(hd_comm_view *out, heddle_comm *comm);
 uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t bytes);
 /* Address in this process of what `rank` exported. */
 void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name);
-/* Map the pages of a peer's buffer into this process now instead of fault by fault in the first execution. The contents
- * stay; a hint that cannot fail. */
-void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write);
 
 /* A link: for every ordered pair of local ranks (of all, where messages are staged) and each of HD_LINK_SLOTS slots a
  * flag with a small payload, alone on its cache lines. Sequence numbers only grow; posting publishes everything written

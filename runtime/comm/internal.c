@@ -1,15 +1,6 @@
 /* What the rest of the runtime asks of a made communicator: comm_internal.h. */
 #include "runtime/comm/comm_private.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
     return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
@@ -193,17 +184,4 @@ uint64_t hd_comm_export(const heddle_comm *comm, const void *memory, size_t byte
 void *hd_comm_import(const heddle_comm *comm, int rank, uint64_t name)
 {
     return hd_window_at(comm->window[rank], name);
-}
-
-/* A page of a peer's arena costs a fault on first use here too; populating does not change the contents. */
-void hd_comm_touch(const heddle_comm *comm, int rank, uint64_t name, size_t bytes, int write)
-{
-    if (comm->group->team != NULL || bytes == 0 || rank == comm->rank) {
-        return;
-    }
-    unsigned char *memory = hd_comm_import(comm, rank, name);
-    if (memory != NULL) {
-        size_t over = (uintptr_t)memory % 4096;
-        madvise(memory - over, bytes + over, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-    }
 }

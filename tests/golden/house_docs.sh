@@ -112,6 +112,10 @@ for name in documents:
         if line.lstrip().startswith("```"):
             fenced, held = not fenced, ""
             continue
+        if re.match("    heddle ", line):
+            problems.append(f"{where}: written for the root of the tree it would be build/heddle")
+        if re.match("    build/heddle ", line):
+            check_command(where, line.strip())
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", "" if fenced else line):
             if not os.path.exists(os.path.join(os.path.dirname(name), target)):
                 problems.append(f"{where}: the link to {target} leads nowhere")

@@ -31,6 +31,14 @@ fi
 "$HEDDLE" run "$model" --ranks 7 --size t=3,s=2 --layers 1 --transport threads --check >"$work/out" || fail "t=3 s=2"
 "$HEDDLE" run "$model" --size $size --ranks 2 --passes 3 --layers 3 --transport threads >"$work/out" || fail passes
 
+# On a terminal it says where it is, the check included; elsewhere nothing of a short run.
+run_small="$HEDDLE run $model --ranks 2 --size t=3,s=5 --layers 2 --transport threads --check --json"
+script -qefc "$run_small" /dev/null </dev/null >"$work/out" || fail "on a terminal: $(cat "$work/out")"
+grep -q "[^a-z]layer 2/2" "$work/out" && grep -q "check, on one rank: layer 2/2" "$work/out" || fail "no progress on a terminal"
+$run_small >"$work/out" 2>"$work/err"
+[ ! -s "$work/err" ] || fail "words on standard error: $(cat "$work/err")"
+grep -q "of every row and of the total its own" <("$HEDDLE" run "$model" --ranks 2 --size t=3,s=5 --transport threads) || fail "times"
+
 # JSON can be read, and says the same.
 "$HEDDLE" run "$model" --ranks 3 --transport shm --check --json >"$work/json"
 grep -q '"check": true' "$work/json" || fail "json"

@@ -65,7 +65,6 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_comm_reaches, "comm", 0, heddle_comm_reaches(P(0, a->comm), 0))                                           \
     X(heddle_comm_get_peer, "out comm", NULL_STATUS, heddle_comm_get_peer(P(0, &peer_of_this), P(1, a->comm), 0))      \
     X(heddle_comm_shared_cache_bytes, "comm?", NULL_NOTHING, (long)heddle_comm_shared_cache_bytes(P(0, a->comm)))      \
-    X(heddle_comm_private_cache_bytes, "comm?", NULL_NOTHING, (long)heddle_comm_private_cache_bytes(P(0, a->comm)))    \
     X(heddle_buffer_alloc, "out comm", NULL_STATUS,                                                                    \
       heddle_buffer_alloc(P(0, &(void *){NULL}), P(1, a->comm), 8, HEDDLE_SPACE_HOST))                                 \
     X(heddle_buffer_free, "comm buffer?", NULL_NOTHING, (heddle_buffer_free(P(0, a->comm), P(1, buffer_of(a))), 0))    \

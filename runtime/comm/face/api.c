@@ -54,12 +54,6 @@ size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm)
     return hd_topology_cache_bytes(1);
 }
 
-size_t heddle_comm_private_cache_bytes(const heddle_comm *comm)
-{
-    (void)comm;
-    return hd_topology_cache_bytes(0);
-}
-
 /* A call that memory of other processes depends on. */
 static heddle_status begin(heddle_comm *comm, const char *call)
 {
