@@ -54,7 +54,7 @@ typedef enum HEDDLE_CHECKED_TYPE heddle_status {
 #undef HEDDLE_STATUS_ENUM
 } heddle_status;
 
-/* For a status that nobody needs, as that of a clean-up after a failure: heddle_ignore(heddle_comm_abort(comm, why)). */
+/* For a status that nobody needs, as of a clean-up after a failure: heddle_ignore(heddle_comm_abort(comm, why)). */
 static inline void heddle_ignore(heddle_status status)
 {
     (void)status;

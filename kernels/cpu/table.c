@@ -77,7 +77,8 @@ heddle_status hd_kernels_cpu(const hd_kernels **out)
 {
     int isa = hd_cpu_isa();
     if (isa < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "HEDDLE_CPU is '%.40s', wanted avx512, avx2 or generic", hd_env("HEDDLE_CPU"));
+        return hd_fail(HEDDLE_ERR_ARG, "HEDDLE_CPU is '%.40s', wanted %s, %s or %s", hd_env("HEDDLE_CPU"),
+                       hd_isa_name[HD_ISA_AVX512], hd_isa_name[HD_ISA_AVX2], hd_isa_name[HD_ISA_GENERIC]);
     }
     *out = hd_kernels_of(isa);
     return HEDDLE_OK;

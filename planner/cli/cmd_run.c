@@ -135,7 +135,7 @@ static heddle_status run_main(heddle_comm *comm, void *arg)
     return st;
 }
 
-/* The stage that rank 0 is in: on a terminal over the one before, elsewhere a line now and then, none of a short run. */
+/* The stage that rank 0 is in: on a terminal over the one before, elsewhere a line now and then, of long runs only. */
 static void show_step(const run_task *task, int pass, int step)
 {
     enum { QUIET_S = 10 };

@@ -1,5 +1,5 @@
-/* The table of every sub-command and of every option: what reads a command line, explains it, describes it in a manual page
- * and completes it goes by it. */
+/* The tables of every sub-command and of every option. What reads a command line, explains it, describes it in a manual
+ * page and completes it goes by them. */
 #ifndef HD_CLI_TABLE_H
 #define HD_CLI_TABLE_H
 

@@ -18,7 +18,7 @@ struct run_task {
     int64_t passes; /* the fastest counts */
     int threads, backward, recompute;
     int is_reference; /* 1: the run on one rank that the others' is compared with */
-    int *step_of; /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
+    int *step_of;     /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
     /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */
     void (*watch)(const run_task *task, int pass, int step);
 };
