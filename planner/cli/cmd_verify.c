@@ -40,10 +40,10 @@ typedef struct request {
     const char *save;
 } request;
 
-static heddle_status run_problem(verify_trial *t, int *failed, int number)
+/* `st` is what came of a problem. Apart, so that these texts are not on a stack, which may be small, while it runs. */
+static __attribute__((noinline)) heddle_status tell_of(const verify_trial *t, heddle_status st, int *failed, int number)
 {
     char line[HEDDLE_LINE_BYTES] = "", which[HEDDLE_LINE_BYTES + 64], why[VERIFY_PROBLEM_BYTES];
-    heddle_status st = verify_run(t);
     if (t->saved != HEDDLE_OK) {
         cli_verdict(cli_report_written(t->saved));
     }
@@ -73,7 +73,7 @@ static heddle_status verify_main(heddle_comm *comm, void *arg)
         if (r->random > 0) {
             verify_draw(&t, &source, r->memory);
         }
-        heddle_status st = run_problem(&t, &failed, done + 1);
+        heddle_status st = tell_of(&t, verify_run(&t), &failed, done + 1);
         if (st != HEDDLE_OK) {
             return st;
         }
