@@ -82,6 +82,35 @@ HD_CASE(a_barrier_is_no_gather)
     on_all(kinds_rank);
 }
 
+/* --- what a rank alone is refused: nobody waits, and the communicator goes on ------------------------------------- */
+
+HD_RANK_CASE(numbers_that_are_no_ranks, "1 self", "2 threads", "2 shm")
+{
+    static const struct {
+        int to, from;
+        const char *why;
+    } row[] = {{-2, -1, "sendrecv to rank -2 and from rank -1 of "},
+               {7, -1, "sendrecv to rank 7 and from rank -1 of "},
+               {-1, 7, "sendrecv to rank -1 and from rank 7 of "}};
+    char data[16] = "";
+    double sum = 0;
+    heddle_status st = HEDDLE_OK;
+    const int rank = heddle_comm_rank(comm);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        CHECK(heddle_comm_sendrecv(comm, data, 8, row[i].to, data + 8, 8, row[i].from, NULL) == HEDDLE_ERR_ARG);
+        CHECK(strstr(heddle_last_error(), row[i].why) != NULL);
+    }
+    CHECK(heddle_comm_sendrecv(comm, data, 8, rank, data + 8, 7, rank, NULL) == HEDDLE_ERR_MISMATCH);
+    CHECK(strstr(heddle_last_error(), "sends itself 8 bytes and expects 7") != NULL);
+    CHECK(heddle_comm_allreduce_sum(comm, &sum, 1, HEDDLE_BF16) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "wanted f64, f32 or i64") != NULL);
+    CHECK(heddle_comm_allreduce_sum(comm, &sum, -1, HEDDLE_F64) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "allreduce of -1 elements") != NULL);
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
 /* --- after an abort ----------------------------------------------------------------------------------------------- */
 
 static heddle_status every_operation(heddle_comm *comm, int which)

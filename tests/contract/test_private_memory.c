@@ -160,3 +160,39 @@ HD_CASE(reads_that_are_refused)
     assert_non_null(strstr(heddle_last_error(), "rank 1 could not read the source of rank "));
     assert_non_null(strstr(heddle_last_error(), strerror(EPERM)));
 }
+
+/* One rank may not read the others: the probe of each sees that, and none of them does. */
+static heddle_status one_may_not(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    heddle_reshard *reshard = NULL;
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    refuses = heddle_comm_rank(comm) == *(const int *)arg ? EPERM : 0;
+    HD_TRY(heddle_reshard_parse(&line, "f32[t=48 s=330 c=5] on [sp=3]: t@sp -> s@sp"));
+    heddle_reshard_options_init(&options);
+    options.memory = HEDDLE_MEMORY_ANY;
+    HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
+    HD_TRY(heddle_reshard_get_info(&info, reshard));
+    calls = 0;
+    void *src = calloc(1, info.src_bytes + 1), *dst = calloc(1, info.dst_bytes + 1);
+    st = heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM);
+    free(src);
+    free(dst);
+    if (st == HEDDLE_OK && *(const int *)arg >= 0 &&
+        (calls > 0 || strstr(info.why, "process_vm_readv is not permitted here") == NULL)) {
+        st = hd_fail(HEDDLE_ERR_INTERNAL, "rank %d of a plan of which rank %d may not read: %ld calls, %s",
+                     heddle_comm_rank(comm), *(const int *)arg, calls, info.why);
+    }
+out:
+    heddle_reshard_destroy(reshard);
+    return st;
+}
+
+HD_CASE(reads_that_one_rank_may_not)
+{
+    for (int rank = -1; rank < RANKS; rank++) {
+        HD_OK(heddle_run_ranks(RANKS, "shm", one_may_not, &rank));
+    }
+}

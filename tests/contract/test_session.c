@@ -219,11 +219,40 @@ static heddle_status disagree(heddle_comm *comm, void *arg)
     tear_down(&f);
     HD_TRY(make_schedule(&f, 4, "s=7"));
     CHECK(heddle_session_create(&f.session, comm, f.schedule, NULL) == HEDDLE_ERR_LAYOUT);
+    CHECK(strstr(heddle_last_error(), "the schedule is for a mesh of 4 ranks, the communicator has 3") != NULL);
     CHECK(heddle_session_create(NULL, comm, f.schedule, NULL) == HEDDLE_ERR_ARG);
     heddle_session_options options = {0};
     CHECK(heddle_session_create(&f.session, comm, f.schedule, &options) == HEDDLE_ERR_ARG);
 out:
     tear_down(&f);
+    return st;
+}
+
+/* Rank 1's schedule leads its last edge elsewhere, and is the same up to there. */
+HD_RANK_CASE(schedules_agree_to_their_end, "3 threads", "3 shm")
+{
+    fixture f = {0}, other = {0};
+    heddle_plan_options options;
+    heddle_schedule_edge last = {.struct_bytes = sizeof last}, kept = last;
+    heddle_status st;
+    HD_TRY(make_schedule(&f, 3, "s=7"));
+    HD_TRY(make_schedule(&other, 3, "s=7"));
+    heddle_schedule_destroy(other.schedule);
+    other.schedule = NULL;
+    heddle_plan_options_init(&options);
+    options.epilogue = "any";
+    HD_TRY(heddle_plan(&other.schedule, other.model, &f.info.mesh, &options));
+    HD_TRY(heddle_schedule_edge_at(&last, f.schedule, f.info.nedges - 1));
+    HD_TRY(heddle_schedule_edge_at(&kept, other.schedule, f.info.nedges - 1));
+    CHECK(heddle_layout_equal(&last.from, &kept.from, &f.info.mesh)); /* or this is no such pair */
+    CHECK(!heddle_layout_equal(&last.to, &kept.to, &f.info.mesh));
+    st = heddle_session_create(&f.session, comm, heddle_comm_rank(comm) == 1 ? other.schedule : f.schedule, NULL);
+    CHECK(st == HEDDLE_ERR_MISMATCH && f.session == NULL);
+    CHECK(strstr(heddle_last_error(), "rank 1 asks for another session: its sequence of layouts") != NULL);
+    st = HEDDLE_OK;
+out:
+    tear_down(&f);
+    tear_down(&other);
     return st;
 }
 

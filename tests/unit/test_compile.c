@@ -192,6 +192,8 @@ HD_CASE(golden_bytes)
     assert_int_equal(received[7], 50803200);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_sends(sends, 8, &(int){0}, &line, 8));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_sends(NULL, 8, &(int){0}, &line, 0));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_reshard_sends(sends, -1, &(int){0}, &line, 0));
+    assert_non_null(strstr(heddle_last_error(), "heddle_reshard_sends: capacity is -1"));
     /* An all-reduce of 10 elements on 4 ranks: blocks 3 3 2 2 */
     int count = 0;
     HD_OK(heddle_reshard_parse(&line, "u8[t=10] on [x=4]: sum@x -> *"));

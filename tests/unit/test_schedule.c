@@ -160,6 +160,7 @@ HD_CASE(survives_truncation)
     HD_FAILS(HEDDLE_ERR_IO, heddle_schedule_save(schedule, none));
     hd_no_folder_end(none);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_save(schedule, ""));
+    assert_non_null(strstr(heddle_last_error(), "heddle_schedule_save: path is empty"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_schedule_save(NULL, "x"));
     heddle_schedule_destroy(schedule);
 }
