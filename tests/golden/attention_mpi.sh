@@ -23,7 +23,7 @@ right() {
     fi
 }
 
-# Every method by its name where messages are sent; where no message is, by random problems of four ranks.
+# Every method by its name where both ways are gone; where one is, by random problems.
 each_method() { # HOW OPTION...
     local how=$1 method mask
     shift
@@ -44,7 +44,7 @@ each_method() { # HOW OPTION...
 for how in "" "--messages" "--hosts 2"; do
     # shellcheck disable=SC2206
     option=($how)
-    [ -z "$how" ] || each_method "$how" "${option[@]}"
+    [ "$how" != "--hosts 2" ] || each_method "$how" "${option[@]}" # some by messages, some by memory
     right "usp $how" attention 'f64[b=2 s=37 h=4 d=8] on [ring=2 sp=2]' --method usp --causal --zigzag "${option[@]}"
     few=2
     [ -n "$how" ] || few=4

@@ -27,7 +27,7 @@ failed=0
 # --- registers
 for source in kernels/cuda/*.cu; do
     # shellcheck disable=SC2086
-    "$nvcc" -std=c++17 -O2 $targets -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v${strict:+,$strict} \
+    "$nvcc" --threads 2 -std=c++17 -O2 $targets -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v${strict:+,$strict} \
         -c "$source" -o "$work/object" >"$work/log" 2>&1 || grep -v ptxas "$work/log" >>"$work/refused"
     cat "$work/log"
 done | awk '/entry function/ { # _Z, the length of the name, the name

@@ -20,16 +20,10 @@ check_on() { # transport ranks
     awk 'length > 100 && !/^(threads|shm|bytes)/ { exit 1 }' "$work/out" || fail "a line of the table is too long"
     cmp -s "$work/y-threads-1.npy" "$work/y-$1-$2.npy" || fail "$1, $2 ranks: other file"
 }
-for ranks in threads:1 threads:2 shm:3 shm:4; do check_on "${ranks%:*}" "${ranks#*:}"; done
-if [ -z "${HEDDLE_TEST_ROUNDS:-}" ]; then # else each number of ranks once
-    for ranks in shm:1 shm:2 threads:3 threads:4; do check_on "${ranks%:*}" "${ranks#*:}"; done
-fi
-# In bf16, with threads, on a mesh of two axes, more ranks than frames, by messages.
-"$HEDDLE" run "$model" --size $size --ranks 3 --transport shm --dtype bf16 --check --threads 2 >"$work/out" || fail bf16
-"$HEDDLE" run "$model" --size $size --mesh node=2,gpu=2 --transport threads --check >"$work/out" || fail "two axes"
-"$HEDDLE" run "$model" --ranks 4 --size t=3,s=5 --layers 1 --transport shm --check >"$work/out" || fail "t=3 s=5"
+for ranks in threads:1 threads:2 shm:4; do check_on "${ranks%:*}" "${ranks#*:}"; done
+# On a mesh of two axes in bf16 with threads, and on more ranks than frames; others: golden/judges.
+"$HEDDLE" run "$model" --size $size --mesh node=2,gpu=2 --transport shm --dtype bf16 --check --threads 2 >"$work/out" || fail "two axes"
 "$HEDDLE" run "$model" --ranks 7 --size t=3,s=2 --layers 1 --transport threads --check >"$work/out" || fail "t=3 s=2"
-"$HEDDLE" run "$model" --size $size --ranks 2 --passes 3 --layers 3 --transport threads >"$work/out" || fail passes
 
 # On a terminal it says where it is, the check included; elsewhere nothing of a short run.
 run_small="$HEDDLE run $model --ranks 2 --size t=3,s=5 --layers 2 --transport threads --check --json"
@@ -79,14 +73,12 @@ if command -v python3 >/dev/null; then
     python3 "$HEDDLE_SOURCE/tests/golden/make_weights.py" "$work/w.safetensors" 48 2
     "$HEDDLE" run "$model" --size $size --ranks 3 --transport shm --weights "$work/w.safetensors" --check \
         --output "$work/w.npy" >"$work/out" || fail weights
-    ! cmp -s "$work/w.npy" "$work/y-shm-3.npy" || fail "weights from a file change nothing"
+    ! cmp -s "$work/w.npy" "$work/y-shm-4.npy" || fail "weights from a file change nothing"
 fi
 
 # mpirun is started, with one rank's exit code as its own, and joined.
 if have_mpi; then
     export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" # Open MPI leaks, and its modules are unloaded
-    "$HEDDLE" run "$model" --size $size --ranks 3 --transport mpi --check >"$work/out" || fail mpi
-    grep -q "bitwise equal to one rank (97200 values)" "$work/out" || fail "mpi: $(cat "$work/out")"
     "$HEDDLE" run "$model" --size $size --ranks 4 --transport mpi --check --hosts 2 --json >"$work/out" || fail "mpi on two hosts"
     grep -q '"path": "mixed"' "$work/out" || fail "mpi on two hosts: $(cat "$work/out")"
     mpirun --allow-run-as-root --oversubscribe -n 2 "$HEDDLE" run "$model" --check </dev/null >"$work/out" || fail mpirun
