@@ -97,6 +97,17 @@ HD_CASE(rows_are_independent)
     check_layers();
 }
 
+/* Any widths: what a kernel does with the rest of a vector or of a pair of bf16 must not depend on the row. */
+HD_CASE(rows_are_independent_for_any_widths)
+{
+    for (int i = 0; i < hd_rounds(24); i++) {
+        int64_t k = between(1, i % 3 == 0 ? 20 : 400), n = between(1, i % 4 == 0 ? 20 : 400);
+        check_layer(k, n, HEDDLE_BF16, i & 1 ? HEDDLE_F32 : HEDDLE_BF16, ROUNDED);
+        check_layer(k, n, HEDDLE_BF16, HEDDLE_F32, WHOLE);
+        check_layer(k, n, HEDDLE_F32, HEDDLE_F32, ROUNDED);
+    }
+}
+
 /* oneDNN reads this before its first kernel; every case is a process of its own. */
 static void rows_are_independent_with(const char *isa)
 {
