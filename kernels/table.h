@@ -37,6 +37,8 @@ typedef struct hd_kernels {
     void (*clear)(void *dst, int64_t run_bytes, int nloops, const int64_t *count, const int64_t *stride_bytes);
 
     hd_sum_fn sum[HEDDLE_DTYPE_COUNT];
+    /* The same bits, past the caches, where the CPU can: for long rows. Fences before it returns. */
+    hd_sum_fn sum_streamed[HEDDLE_DTYPE_COUNT];
 
     /* --- between a strided array and dense ones of its extents */
 

@@ -1,6 +1,8 @@
 /* What the rest of the runtime asks of a made communicator: comm_internal.h. */
 #include "runtime/comm/comm_private.h"
 
+#include <stdio.h>
+
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
     return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;

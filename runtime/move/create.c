@@ -151,6 +151,7 @@ static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_trans
     t->space = spec->space;
     t->kernels = spec->kernels;
     t->add = spec->add;
+    t->add_streamed = spec->add_streamed;
     t->adds = spec->adds;
     t->lends = spec->lends;
     t->any_src = spec->any_src;
@@ -290,6 +291,7 @@ void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *t)
                               .push = t->push,
                               .walk_src = t->walk_src,
                               .is_open = t->is_open,
+                              .streams = t->streams,
                               .is_private = t->own.is_private,
                               .reach = t->reach,
                               .lanes = &t->lanes,

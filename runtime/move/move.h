@@ -57,7 +57,7 @@ typedef struct hd_transfer_spec {
     int lends;          /* nothing is copied: see "lending" below; where hd_can_lend, and with no own part */
     heddle_space space; /* of both arrays, and of staging between them */
     const hd_kernels *kernels;
-    hd_sum_fn add;                /* adds runs of elements */
+    hd_sum_fn add, add_streamed;  /* add runs of elements; long ones past the caches */
     const hd_copy *clear;         /* its destination is zeroed first; NULL: the parts cover it */
     int any_src, any_dst;         /* the same on every rank: src (dst) may be memory that peers cannot reach */
     int64_t footprint_bytes;      /* this rank's share of what competes for the cache */
@@ -133,6 +133,7 @@ typedef struct hd_transfer_info {
     int adds;                             /* on this one */
     int push, walk_src;                   /* who moves, and whose rows it follows */
     int is_open;                          /* another direction may be faster */
+    int streams;                          /* long sums go past the caches */
     int is_private;                       /* sources may have to be staged */
     hd_reach reach;                       /* how those are read */
     const hd_lanes *lanes, *pack;         /* by loads and stores; into staging */
@@ -143,6 +144,7 @@ void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *transfer);
 void hd_transfer_use_kernel(hd_transfer *transfer, const hd_copy_kernel *kernel, const hd_copy_hint *hint);
 /* The same on every rank. */
 heddle_status hd_transfer_use_direction(hd_transfer *transfer, int push, int walk_src);
+void hd_transfer_use_sum(hd_transfer *transfer, int streams);
 void hd_transfer_use_reach(hd_transfer *transfer, hd_reach reach);
 heddle_status hd_channel_probe_readv(hd_channel *channel, int *works); /* collective: may peers be read so? */
 /* Collective: the other kind of messages, typed or packed, is made and kept. use takes either; drop ends that. */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { STREAM_BYTES = 16384 }; /* of a row: a stream ends with a fence, which short ones would wait for */
+
 /* Where a term comes from: a linked peer's memory, read in place, or the staging of messages, where it lies dense. */
 static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
@@ -76,6 +78,11 @@ static void build_one(hd_sum *sum, hd_transfer *t, const int *member)
     merge_sum(sum, term, copy->run_bytes);
 }
 
+void hd_transfer_use_sum(hd_transfer *t, int streams)
+{
+    t->streams = streams;
+}
+
 /* Received parts for the same place of the destination are the terms of one sum. Parts come in rank order, so terms
  * do, too: that order is promised (heddle/reshard.h). */
 heddle_status hd_sums_build(hd_transfer *t)
@@ -107,6 +114,8 @@ heddle_status hd_sums_build(hd_transfer *t)
         out->nterms += sum->nterms;
         build_one(sum, t, member);
     }
+    /* A little before the cache is full, as copies do: other programs have some of it. */
+    t->streams = t->hint.footprint_bytes > t->hint.shared_cache_bytes / 4 * 3;
 out:
     hd_free(members);
     hd_free(taken);
@@ -157,8 +166,9 @@ void hd_sums_run(hd_transfer *t, void *array)
             row[i] = base + (staged ? 0 : term[i].offset_bytes);
             c->moved[term[i].peer] += term[i].is_message ? 0 : sum->bytes;
         }
+        hd_sum_fn add = t->streams && sum->run_bytes >= STREAM_BYTES ? t->add_streamed : t->add;
         do {
-            add_row(sum, row, dst, t->add);
+            add_row(sum, row, dst, add);
         } while (next_row(index, sum, term, row, &dst, c->reach_of));
     }
 }

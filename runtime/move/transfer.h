@@ -81,7 +81,8 @@ struct hd_transfer {
     size_t src_bytes, dst_bytes;
     heddle_space space;
     const hd_kernels *kernels;
-    hd_sum_fn add;
+    hd_sum_fn add, add_streamed;
+    int streams;
     int adds, lends, any_adds, any_near, any_src, any_dst;
     int any_mail, any_staged; /* messages by the transport; by way of staging, over links */
     int clears;

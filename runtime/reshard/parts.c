@@ -101,6 +101,7 @@ heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase
     spec->space = hd_plan_space(plan);
     spec->kernels = plan->request.kernels;
     spec->add = plan->request.kernels->sum[plan->request.line.shape.dtype];
+    spec->add_streamed = plan->request.kernels->sum_streamed[plan->request.line.shape.dtype];
     spec->any_src = is_any && p->src == HD_PLACE_SRC;
     spec->any_dst = is_any && p->dst == HD_PLACE_DST;
     spec->footprint_bytes = hd_footprint_bytes(plan->request.src_bytes, plan->request.dst_bytes);

@@ -255,6 +255,37 @@ out:
     return st;
 }
 
+/* --- whether long sums go past the caches ------------------------------------------------------------------------- */
+
+static heddle_status use_sum(const hd_trial *t, heddle_reshard *plan, int way)
+{
+    for (int p = 0; p < plan->nphases; p++) {
+        hd_transfer_use_sum(plan->transfer[p], way ^ *(const int *)t->of_use);
+    }
+    return HEDDLE_OK;
+}
+
+/* Below the shared cache there is nothing to ask. */
+static heddle_status tune_sum(heddle_reshard *plan, hd_trial *t)
+{
+    static const char *const name[] = {"sum_rows", "sum_rows_nt"};
+    heddle_status st = HEDDLE_OK;
+    const hd_transfer_info first = info_of(plan, 0);
+    const char *const by_way[] = {name[first.streams], name[!first.streams]};
+    int winner;
+    if (!first.any_adds || first.hint.footprint_bytes < first.hint.shared_cache_bytes / 2) {
+        goto out;
+    }
+    t->use = use_sum;
+    t->of_use = &first.streams;
+    t->ways = 2;
+    HD_TRY(hd_trial_run(&winner, t));
+    HD_TRY(hd_trial_adopt(t, winner));
+    note(plan, t, winner, by_way);
+out:
+    return st;
+}
+
 /* --- whether messages are packed ---------------------------------------------------------------------------------- */
 
 /* Both kinds exist while they are compared. */
@@ -331,6 +362,7 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
     t.is_cached = hint.footprint_bytes <= SETTLED_CACHES * hint.shared_cache_bytes;
     HD_TRY(tune_mail(plan, &t));
     HD_TRY(tune_reach(plan, &t));
+    HD_TRY(tune_sum(plan, &t));
     HD_TRY(tune_copies(plan, &t));
     HD_TRY(heddle_comm_barrier(plan->comm)); /* nobody uses the twin any more */
     forget_executions(plan);

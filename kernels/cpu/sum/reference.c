@@ -61,4 +61,5 @@ void hd_sum_fill(hd_kernels *table)
         [HEDDLE_I8] = sum_i8,         [HEDDLE_U8] = sum_i8,         [HEDDLE_BOOL] = sum_bool,
     };
     memcpy(table->sum, sums, sizeof sums);
+    memcpy(table->sum_streamed, sums, sizeof sums);
 }

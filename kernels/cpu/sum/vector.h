@@ -1,28 +1,19 @@
 /* Vector sums for one instruction set: after vec_*.h, with SUM_FILL, the vector of doubles `dvec` and its operations,
- * load_f16 and store_f16 defined before. The rest after the last whole vector goes through a padded copy, so that it
- * takes the same instructions. */
+ * load_f16 and store_f16, and the stores past the caches, stream_*, defined before. What is no whole vector goes through
+ * a padded copy, so that it takes the same instructions. */
 #include "kernels/cpu/fill.h"
 
 #include <string.h>
 
-#define SUM_VECTOR(name, type, lanes, vec, load, add, store)                                                           \
-    static void sum_##name(void *dst, const void *const *src, int nsrc, int64_t elems)                                 \
+enum { AHEAD_BYTES = 1024, STREAM_ALIGNMENT = 64 };
+
+#define SUM_PART(name, type, lanes, vec, load, add, store)                                                             \
+    /* elements i to end */                                                                                            \
+    static void part_##name(type *out, const void *const *src, int nsrc, int64_t i, int64_t end)                       \
     {                                                                                                                  \
-        type *out = dst;                                                                                               \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 2 * (lanes) <= elems; i += 2 * (lanes)) {                                                           \
-            vec sum0 = load((const type *)src[0] + i);                                                                 \
-            vec sum1 = load((const type *)src[0] + i + (lanes));                                                       \
-            for (int k = 1; k < nsrc; k++) {                                                                           \
-                sum0 = add(sum0, load((const type *)src[k] + i));                                                      \
-                sum1 = add(sum1, load((const type *)src[k] + i + (lanes)));                                            \
-            }                                                                                                          \
-            store(out + i, sum0);                                                                                      \
-            store(out + i + (lanes), sum1);                                                                            \
-        }                                                                                                              \
-        for (; i < elems; i += (lanes)) {                                                                              \
+        for (; i < end; i += (lanes)) {                                                                                \
             type part[lanes] = {0};                                                                                    \
-            size_t bytes = sizeof(type) * (size_t)(elems - i < (lanes) ? elems - i : (lanes));                         \
+            size_t bytes = sizeof(type) * (size_t)(end - i < (lanes) ? end - i : (lanes));                             \
             memcpy(part, (const type *)src[0] + i, bytes);                                                             \
             vec sum = load(part);                                                                                      \
             for (int k = 1; k < nsrc; k++) {                                                                           \
@@ -34,10 +25,56 @@
         }                                                                                                              \
     }
 
-SUM_VECTOR(f64, double, VEC / 2, dvec, dvec_load, dvec_add, dvec_store)
-SUM_VECTOR(f32, float, VEC, vec, vec_load, vec_add, vec_store)
-SUM_VECTOR(bf16, uint16_t, VEC, vec, vec_load_bf16, vec_add, vec_store_bf16)
-SUM_VECTOR(f16, uint16_t, VEC, vec, load_f16, vec_add, store_f16)
+/* Pairs of vectors from `i` on; returns where it stops. */
+#define SUM_PAIRS(name, type, lanes, vec, load, add, store, ahead)                                                     \
+    static int64_t pairs_##name(type *out, const void *const *src, int nsrc, int64_t i, int64_t elems)                 \
+    {                                                                                                                  \
+        for (; i + 2 * (lanes) <= elems; i += 2 * (lanes)) {                                                           \
+            ahead((const type *)src[0] + i);                                                                           \
+            vec sum0 = load((const type *)src[0] + i);                                                                 \
+            vec sum1 = load((const type *)src[0] + i + (lanes));                                                       \
+            for (int k = 1; k < nsrc; k++) {                                                                           \
+                ahead((const type *)src[k] + i);                                                                       \
+                sum0 = add(sum0, load((const type *)src[k] + i));                                                      \
+                sum1 = add(sum1, load((const type *)src[k] + i + (lanes)));                                            \
+            }                                                                                                          \
+            store(out + i, sum0);                                                                                      \
+            store(out + i + (lanes), sum1);                                                                            \
+        }                                                                                                              \
+        return i;                                                                                                      \
+    }
+
+#define NOTHING_AHEAD(at) (void)(at)
+#define TWO_LINES_AHEAD(at)                                                                                            \
+    do {                                                                                                               \
+        __builtin_prefetch((const char *)(at) + AHEAD_BYTES, 0, 3);                                                    \
+        __builtin_prefetch((const char *)(at) + AHEAD_BYTES + 64, 0, 3);                                               \
+    } while (0)
+
+#define SUM_VECTOR(name, type, lanes, vec, load, add, store, stream)                                                   \
+    SUM_PART(name, type, lanes, vec, load, add, store)                                                                 \
+    SUM_PAIRS(name, type, lanes, vec, load, add, store, NOTHING_AHEAD)                                                 \
+    SUM_PAIRS(streamed_##name, type, lanes, vec, load, add, stream, TWO_LINES_AHEAD)                                   \
+    static void sum_##name(void *dst, const void *const *src, int nsrc, int64_t elems)                                 \
+    {                                                                                                                  \
+        part_##name(dst, src, nsrc, pairs_##name(dst, src, nsrc, 0, elems), elems);                                    \
+    }                                                                                                                  \
+    static void sum_streamed_##name(void *dst, const void *const *src, int nsrc, int64_t elems)                        \
+    {                                                                                                                  \
+        int64_t head = (int64_t)(-(uintptr_t)dst % STREAM_ALIGNMENT / sizeof(type));                                   \
+        if ((uintptr_t)dst % sizeof(type) != 0 || head > elems) {                                                      \
+            sum_##name(dst, src, nsrc, elems);                                                                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+        part_##name(dst, src, nsrc, 0, head);                                                                          \
+        part_##name(dst, src, nsrc, pairs_streamed_##name(dst, src, nsrc, head, elems), elems);                        \
+        _mm_sfence();                                                                                                  \
+    }
+
+SUM_VECTOR(f64, double, VEC / 2, dvec, dvec_load, dvec_add, dvec_store, dvec_stream)
+SUM_VECTOR(f32, float, VEC, vec, vec_load, vec_add, vec_store, stream_f32)
+SUM_VECTOR(bf16, uint16_t, VEC, vec, vec_load_bf16, vec_add, vec_store_bf16, stream_bf16)
+SUM_VECTOR(f16, uint16_t, VEC, vec, load_f16, vec_add, store_f16, stream_f16)
 
 void SUM_FILL(hd_kernels *table)
 {
@@ -45,4 +82,8 @@ void SUM_FILL(hd_kernels *table)
     table->sum[HEDDLE_F32] = sum_f32;
     table->sum[HEDDLE_BF16] = sum_bf16;
     table->sum[HEDDLE_F16] = sum_f16;
+    table->sum_streamed[HEDDLE_F64] = sum_streamed_f64;
+    table->sum_streamed[HEDDLE_F32] = sum_streamed_f32;
+    table->sum_streamed[HEDDLE_BF16] = sum_streamed_bf16;
+    table->sum_streamed[HEDDLE_F16] = sum_streamed_f16;
 }
