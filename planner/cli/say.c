@@ -21,8 +21,7 @@ static void say(const char *format, va_list arguments)
         if (shown != NULL) {
             (void)utf8_show(shown, bytes, rest);
         }
-        fprintf(stderr, "heddle: %s%s
-", own, shown != NULL ? shown : "out of memory");
+        fprintf(stderr, "heddle: %s%s\n", own, shown != NULL ? shown : "out of memory");
     }
     free(shown);
 }

@@ -2,6 +2,7 @@
 #include "runtime/comm/comm_private.h"
 
 #include <stdio.h>
+#include <string.h>
 
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
