@@ -102,6 +102,27 @@ static const hd_flow *late_flow(const heddle_linear_attention *a, int done)
     return NULL;
 }
 
+/* Whom the flows wait for. A state that is lent goes from rank to rank. */
+static heddle_status stand(const heddle_linear_attention *a)
+{
+    hd_wait wait = {.call = "a linear attention"};
+    for (int i = 0; i < 2; i++) {
+        const hd_flow *flow = a->flow[i];
+        if (!a->uses[i] || flow->done) {
+            continue;
+        }
+        if (!flow->lends) {
+            hd_channel *channel = flow->channel[0] != NULL ? flow->channel[0] : flow->channel[1];
+            return channel != NULL ? hd_channel_stand(channel, -1) : HEDDLE_OK;
+        }
+        wait.key = 4 * wait.key + (uint64_t)(flow->receiving ? 1 : flow->sending ? 2 : 3);
+        if (flow->receiving || flow->sending) {
+            wait.peer[wait.npeers++] = flow->waits_for;
+        }
+    }
+    return hd_comm_stand(a->comm, &wait);
+}
+
 heddle_status hd_linear_wait(heddle_linear_attention *a, int done)
 {
     heddle_status st = HEDDLE_OK;
@@ -122,9 +143,11 @@ heddle_status hd_linear_wait(heddle_linear_attention *a, int done)
                          hd_comm_rank_name(a->comm, late->waits_for), late->method->name);
             goto out;
         }
+        HD_TRY(hd_comm_rests(a->comm, round) ? stand(a) : HEDDLE_OK);
         hd_comm_relax(a->comm, round);
     }
 out:
+    hd_comm_go_on(a->comm);
     a->wait_ns += hd_now_ns() - start_ns;
     return st;
 }

@@ -93,6 +93,9 @@ heddle_status hd_channel_test(hd_channel *channel, int *done);
 /* Like test, between pieces of work: the deadline does not run. */
 heddle_status hd_channel_progress(hd_channel *channel, int *done);
 heddle_status hd_channel_wait(hd_channel *channel);
+/* A later turn of a wait for a flag of `peer` (-1: for what is in flight on channel's communicator, alone): says whom
+ * all of it waits for. HEDDLE_ERR_MISMATCH: ranks wait for one another for ever. */
+heddle_status hd_channel_stand(hd_channel *channel, int peer);
 /* In the place of an execution: all ranks that would wait for this one are told, and so is the caller. */
 heddle_status hd_channel_refuse(hd_channel *channel, int reason);
 /* Do peers that copy from or to this rank's arrays reach that memory? 1 where there are none. */

@@ -227,10 +227,7 @@ void hd_channel_mark(hd_channel *channel, int moving);
 heddle_status hd_channel_advance(hd_channel *channel, int block, int *stuck);
 /* A turn of a wait in which nothing came: did anybody give up, can others go on, is it late? */
 heddle_status hd_channel_linger(hd_channel *channel);
-/* A later turn of a wait for a flag of `peer` (-1: for what is in flight on channel's communicator, alone): says whom
- * all of it waits for. HEDDLE_ERR_MISMATCH: ranks wait for one another for ever. */
 int hd_channel_awaits(const hd_channel *channel); /* the rank that it waits for just now; -1: none, or not known */
-heddle_status hd_channel_stand(hd_channel *channel, int peer);
 /* Begins an execution of channel->leg. */
 heddle_status hd_channel_launch(hd_channel *channel);
 /* A flag of this rank in the present leg, and one of a peer. block: waits for it, where nothing else needs progress. */

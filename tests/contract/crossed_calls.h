@@ -21,6 +21,8 @@ typedef enum crossed_call {
     CALL_AXIS_GROUP,
     CALL_ATTENTION, /* forward */
     CALL_CREATE_ATTENTION,
+    CALL_LASP,  /* linear attention, forward */
+    CALL_LASP2, /* likewise */
     CALL_BARRIER,
     CALL_ALLGATHER,
     CALL_ALLREDUCE,
@@ -34,6 +36,7 @@ typedef struct crossed {
     heddle_comm *comm, *group;
     heddle_reshard *plan[CROSSED_PLANS], *of_group, *short_plan; /* short_plan: its deadline is */
     heddle_attention *attention;
+    heddle_linear_attention *linear[2];
     float *src, *dst, *more; /* CROSSED_ELEMS each */
 } crossed;
 
@@ -75,6 +78,22 @@ out:
     return st;
 }
 
+static inline heddle_status crossed_linear(heddle_linear_attention **out, heddle_comm *comm,
+                                           heddle_linear_method method)
+{
+    heddle_status st = HEDDLE_OK;
+    char text[256];
+    heddle_reshard_line line;
+    heddle_linear_attention_options options;
+    heddle_linear_attention_options_init(&options);
+    options.method = method;
+    snprintf(text, sizeof text, "f32[b=1 s=16 h=4 d=8] on [sp=%d]: s@sp -> s@sp", heddle_comm_size(comm));
+    HD_TRY(heddle_reshard_parse(&line, text));
+    HD_TRY(heddle_linear_attention_create(out, comm, &line.shape, &line.mesh, &line.from, &options));
+out:
+    return st;
+}
+
 /* Two axes where the number of ranks is even. */
 static inline heddle_mesh crossed_mesh(const heddle_comm *comm)
 {
@@ -98,6 +117,8 @@ static inline heddle_status crossed_open(crossed *c, heddle_comm *comm)
     HD_TRY(crossed_plan_within(&c->short_plan, comm, "f32[t=8 s=8] on [sp=%d]: t@sp -> s@sp", CROSSED_SHORT_MS));
     HD_TRY(crossed_plan(&c->of_group, c->group, "f32[t=12 s=8] on [up=%d]: t@up -> s@up"));
     HD_TRY(crossed_attention(&c->attention, comm, HEDDLE_ATTENTION_RING));
+    HD_TRY(crossed_linear(&c->linear[0], comm, HEDDLE_LINEAR_LASP));
+    HD_TRY(crossed_linear(&c->linear[1], comm, HEDDLE_LINEAR_LASP2));
 out:
     return st;
 }
@@ -105,6 +126,8 @@ out:
 static inline void crossed_close(crossed *c)
 {
     heddle_attention_destroy(c->attention);
+    heddle_linear_attention_destroy(c->linear[0]);
+    heddle_linear_attention_destroy(c->linear[1]);
     heddle_reshard_destroy(c->of_group);
     heddle_reshard_destroy(c->short_plan);
     for (int i = 0; i < CROSSED_PLANS; i++) {
@@ -123,6 +146,15 @@ static inline heddle_status crossed_forward(crossed *c)
         x[i] = (heddle_attention_array){.data = (i < 3 ? c->src : c->dst) + i * 512};
     }
     return heddle_attention_forward(c->attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
+}
+
+static inline heddle_status crossed_flow(crossed *c, int method)
+{
+    heddle_attention_array x[4];
+    for (int i = 0; i < 4; i++) {
+        x[i] = (heddle_attention_array){.data = (i < 3 ? c->src : c->dst) + i * 512};
+    }
+    return heddle_linear_attention_forward(c->linear[method], &x[0], &x[1], &x[2], &x[3], HEDDLE_NO_STREAM);
 }
 
 static inline heddle_status crossed_started(crossed *c)
@@ -173,6 +205,9 @@ static inline heddle_status crossed_do(crossed *c, crossed_call call)
         return heddle_reshard_execute(c->of_group, c->src, c->dst, HEDDLE_NO_STREAM);
     case CALL_ATTENTION:
         return crossed_forward(c);
+    case CALL_LASP:
+    case CALL_LASP2:
+        return crossed_flow(c, call - CALL_LASP);
     case CALL_BARRIER:
         return heddle_comm_barrier(c->comm);
     case CALL_ALLGATHER:

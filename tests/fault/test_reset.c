@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-enum { FAILURES = 100, SHORT_MS = 400, LONG_MS = 100000, SOME_MS = 20 };
+enum { FAILURES = 100, SHORT_MS = 400, LONG_MS = 100000, SOME_MS = 20, ROOM_BYTES = 1 << 20 };
 
 typedef enum failure {
     A_MISMATCH,   /* ranks in different calls */
@@ -152,7 +152,10 @@ static heddle_status fails_often(heddle_comm *comm, void *arg)
         const failure kind = (failure)(i < FAILURES_KINDS ? i : random_between(&all, 0, FAILURES_KINDS - 1));
         const int who = (int)random_between(&all, 0, n - 1);
         const crossed_call call = (crossed_call)random_between(&all, 0, CALLS - 1);
+        void *room = NULL;
+        HD_TRY(heddle_buffer_alloc(&room, comm, ROOM_BYTES, HEDDLE_SPACE_HOST));
         failed += fail_once(&c, kind, who, call) != HEDDLE_OK;
+        heddle_buffer_free(comm, room); /* peers may still be copying, as far as that is known */
         HD_TRY(heddle_comm_reset(comm));
         if (kind == IN_FLIGHT && heddle_comm_rank(comm) != who) {
             CHECK(heddle_reshard_wait(c.plan[2]) == HEDDLE_ERR_PEER);
