@@ -16,7 +16,8 @@
  *
  * Ranks of one host find out that they wait for one another, within a tenth of a second or so, two where messages go by
  * a transport. Who asks by heddle_reshard_test, or waits for kernels of a device or for ranks of other hosts, is not
- * taken for one that waits: then it is HEDDLE_ERR_TIMEOUT, which says in what the late rank was, as far as that is known.
+ * taken for one that waits: then it is HEDDLE_ERR_TIMEOUT, which says in what the late rank was, as far as that is
+ * known.
  *
  * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
  * heddle_comm_abort, which any thread may call. 64 KiB of stack are enough to open one and to make and execute reshards;
@@ -268,8 +269,8 @@ HEDDLE_CHECKED heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_co
  * HEDDLE_ERR_ARG: comm is NULL. */
 HEDDLE_CHECKED heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
-/* All ranks go on after a failure, whatever it was: an error of waiting, an abort, an error of the program's own that one
- * of them has caught in the middle of what the others wait in. Collective: every rank calls it, the one that failed as
+/* All ranks go on after a failure, whatever it was: an error of waiting, an abort, an error of the program's own that
+ * one of them has caught in the middle of what the others wait in. Collective: every rank calls it, the one that failed as
  * well; those that wait in another call are told (HEDDLE_ERR_PEER "rank 1 gave up: it resets the communicator ..."),
  * and so are those that begin one, so that they come, too. Returns when all are there and nobody reads or writes
  * another's memory any more. Of axis groups, plans and all that was made of them on every rank executions begin anew:

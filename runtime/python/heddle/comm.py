@@ -227,7 +227,8 @@ class Comm(OfThisProcess):
         its communicator; what is left is `close`, and to open another one. DeadlineError: a rank did not come; it may
         be called again. UnsupportedError over MPI and NCCL, and where devices store to one another's memory."""
         if self._parent is not None:
-            raise ArgumentError(f"reset of {self.mesh}, the ranks along one axis: wanted the communicator that it is of")
+            raise ArgumentError(f"reset of {self.mesh}, the ranks along one axis: wanted the communicator that it is "
+                                "of")
         if why is not None:
             self.abort(why)
         self._state.call(lib.heddle_comm_reset, self._state.handle)
