@@ -162,18 +162,6 @@ typedef struct heddle_linear_attention_info {
 HEDDLE_CHECKED heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out,
                                                               const heddle_linear_attention *attention);
 
-/* The judge: the recurrence, row by row in f64, of one sequence of one head. Dense [rows][dk] and [rows][dv]. d_o may
- * be NULL (then dq, dk, dv are not touched); state [dk][dv] of the causal form may be NULL. Slow. HEDDLE_ERR_ARG:
- * another pointer is NULL, no widths. HEDDLE_ERR_NOMEM. */
-typedef struct heddle_linear_reference {
-    int64_t rows, dk, dv;
-    double decay;
-    int bidirectional;
-    const double *q, *k, *v, *d_o;
-    double *o, *dq, *dk_out, *dv_out, *state;
-} heddle_linear_reference;
-HEDDLE_CHECKED heddle_status heddle_linear_attention_reference(const heddle_linear_reference *problem);
-
 #ifdef __cplusplus
 }
 #endif

@@ -20,7 +20,6 @@
     X(heddle_layout)                                                                                                   \
     X(heddle_linear_attention_info)                                                                                    \
     X(heddle_linear_attention_options)                                                                                 \
-    X(heddle_linear_reference)                                                                                         \
     X(heddle_mesh)                                                                                                     \
     X(heddle_model_info)                                                                                               \
     X(heddle_order)                                                                                                    \

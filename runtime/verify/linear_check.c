@@ -1,5 +1,6 @@
 /* One linear attention problem on real ranks against the recurrence. */
 #include "runtime/verify/linear_check.h"
+#include "runtime/verify/linear_reference.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -123,21 +124,21 @@ static heddle_status run_recurrence(check *k, double *const *whole, double *stat
         for (int w = Q; w < RESULTS; w++) {
             move_head(k, whole, w, i, dense[w], 0);
         }
-        const heddle_linear_reference reference = {.rows = k->s,
-                                                   .dk = k->width[Q],
-                                                   .dv = k->width[V],
-                                                   .decay = k->c->decay[i % k->h],
-                                                   .bidirectional = k->c->options.bidirectional,
-                                                   .q = dense[Q],
-                                                   .k = dense[K],
-                                                   .v = dense[V],
-                                                   .d_o = dense[DO],
-                                                   .o = dense[RESULTS + LINEAR_O],
-                                                   .dq = dense[RESULTS + LINEAR_DQ],
-                                                   .dk_out = dense[RESULTS + LINEAR_DK],
-                                                   .dv_out = dense[RESULTS + LINEAR_DV],
-                                                   .state = state + i * k->width[Q] * k->width[V]};
-        st = heddle_linear_attention_reference(&reference);
+        const linear_recurrence reference = {.rows = k->s,
+                                             .dk = k->width[Q],
+                                             .dv = k->width[V],
+                                             .decay = k->c->decay[i % k->h],
+                                             .bidirectional = k->c->options.bidirectional,
+                                             .q = dense[Q],
+                                             .k = dense[K],
+                                             .v = dense[V],
+                                             .d_o = dense[DO],
+                                             .o = dense[RESULTS + LINEAR_O],
+                                             .dq = dense[RESULTS + LINEAR_DQ],
+                                             .dk_out = dense[RESULTS + LINEAR_DK],
+                                             .dv_out = dense[RESULTS + LINEAR_DV],
+                                             .state = state + i * k->width[Q] * k->width[V]};
+        st = linear_reference(&reference);
         for (int w = RESULTS; w < ARRAYS; w++) {
             move_head(k, whole, w, i, dense[w], 1);
         }

@@ -2,6 +2,7 @@
 #include "case.h"
 
 #include "kernels/table.h"
+#include "runtime/verify/linear_reference.h"
 #include "runtime/verify/random.h"
 #include <heddle/linear_attention.h>
 
@@ -57,21 +58,21 @@ HD_CASE(judge_has_true_gradients)
         for (size_t e = 0; e < sizeof x / sizeof(double); e++) {
             ((double *)&x)[e] = random_unit(&source);
         }
-        heddle_linear_reference p = {.rows = ROWS,
-                                     .dk = DK,
-                                     .dv = DV,
-                                     .decay = decay,
-                                     .bidirectional = both,
-                                     .q = x.q,
-                                     .k = x.k,
-                                     .v = x.v,
-                                     .d_o = x.d_o,
-                                     .o = x.o,
-                                     .dq = x.dq,
-                                     .dk_out = x.dk,
-                                     .dv_out = x.dv,
-                                     .state = last};
-        HD_OK(heddle_linear_attention_reference(&p));
+        linear_recurrence p = {.rows = ROWS,
+                               .dk = DK,
+                               .dv = DV,
+                               .decay = decay,
+                               .bidirectional = both,
+                               .q = x.q,
+                               .k = x.k,
+                               .v = x.v,
+                               .d_o = x.d_o,
+                               .o = x.o,
+                               .dq = x.dq,
+                               .dk_out = x.dk,
+                               .dv_out = x.dv,
+                               .state = last};
+        HD_OK(linear_reference(&p));
         double sum = 0;
         for (int e = 0; e < ROWS * DV; e++) {
             sum += x.o[e] * x.d_o[e];
@@ -213,20 +214,20 @@ static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused,
             set(memory[of_columns], wide[of_columns], i, kernels, wide[of_columns][i] * later);
         }
     }
-    heddle_linear_reference p = {.rows = n->rows,
-                                 .dk = n->dk,
-                                 .dv = n->dv,
-                                 .decay = n->decay,
-                                 .bidirectional = n->bidirectional,
-                                 .q = wide[Q],
-                                 .k = wide[K],
-                                 .v = wide[V],
-                                 .d_o = wide[DO],
-                                 .o = wide[O],
-                                 .dq = wide[DQ],
-                                 .dk_out = wide[DKEY],
-                                 .dv_out = wide[DVALUE]};
-    HD_OK(heddle_linear_attention_reference(&p));
+    linear_recurrence p = {.rows = n->rows,
+                           .dk = n->dk,
+                           .dv = n->dv,
+                           .decay = n->decay,
+                           .bidirectional = n->bidirectional,
+                           .q = wide[Q],
+                           .k = wide[K],
+                           .v = wide[V],
+                           .d_o = wide[DO],
+                           .o = wide[O],
+                           .dq = wide[DQ],
+                           .dk_out = wide[DKEY],
+                           .dv_out = wide[DVALUE]};
+    HD_OK(linear_reference(&p));
     run_chunks(memory, n, kernels, fused);
     for (int w = O; w < ARRAYS; w++) {
         double most = 0, error = 0;

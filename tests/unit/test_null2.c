@@ -74,8 +74,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_linear_attention_get_info, "out attention", NULL_STATUS,                                                  \
       heddle_linear_attention_get_info(                                                                                \
           P(0, &(heddle_linear_attention_info){.struct_bytes = sizeof(heddle_linear_attention_info)}),                 \
-          P(1, a->linear)))                                                                                            \
-    X(heddle_linear_attention_reference, "problem q k v o", NULL_STATUS, reference(null))
+          P(1, a->linear)))
 
 #define BLOCKS(X)                                                                                                      \
     X(heddle_block_options_init, "options", NULL_NOTHING,                                                              \
@@ -222,19 +221,6 @@ static heddle_linear_attention *linear_forward(const api_objects *a)
     const heddle_attention_array in = {.data = (void *)(uintptr_t)a->x}, out = {.data = out4};
     HD_OK(heddle_linear_attention_forward(a->linear, &in, &in, &in, &out, HEDDLE_NO_STREAM));
     return a->linear;
-}
-
-static heddle_status reference(int null)
-{
-    const heddle_linear_reference problem = {.rows = 2,
-                                             .dk = 2,
-                                             .dv = 2,
-                                             .decay = 1,
-                                             .q = P(1, wide[0]),
-                                             .k = P(2, wide[1]),
-                                             .v = P(3, wide[2]),
-                                             .o = P(4, wide[3])};
-    return heddle_linear_attention_reference(P(0, &problem));
 }
 
 static const heddle_block_options *block_options(const api_objects *a)

@@ -5,8 +5,10 @@
  *
  * Bidirectional adds the same from the other end, each row's own pair left out.
  */
-#include "runtime/attention/linear_internal.h"
+#include "runtime/verify/linear_reference.h"
+#include "runtime/verify/judge.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct walk {
@@ -60,40 +62,15 @@ static void run_walk(double *state, const walk *w, const double *left, double *b
     }
 }
 
-static heddle_status check_arrays(const heddle_linear_reference *p)
+heddle_status linear_reference(const linear_recurrence *p)
 {
-    heddle_status st = HEDDLE_OK;
-    const struct {
-        const char *name;
-        const double *array;
-        int of_gradient;
-    } needed[] = {{"q", p->q, 0},   {"k", p->k, 0},           {"v", p->v, 0},          {"o", p->o, 0},
-                  {"dq", p->dq, 1}, {"dk_out", p->dk_out, 1}, {"dv_out", p->dv_out, 1}};
-    for (size_t i = 0; i < sizeof needed / sizeof needed[0] && p->rows > 0; i++) {
-        if (!needed[i].of_gradient || p->d_o != NULL) {
-            HD_TRY(hd_need(needed[i].array, "heddle_linear_attention_reference", needed[i].name));
-        }
+    const int gradient = p->d_o != NULL;
+    double *state = calloc((size_t)(p->dk * p->dv), sizeof *state);
+    if (state == NULL) {
+        return judge_no_memory("the state of a recurrence", 8.0 * (double)(p->dk * p->dv));
     }
-out:
-    return st;
-}
-
-heddle_status heddle_linear_attention_reference(const heddle_linear_reference *problem)
-{
-    heddle_status st = HEDDLE_OK;
-    const heddle_linear_reference *p = problem;
-    double *state = NULL;
-    HD_TRY(HD_NEED(problem));
-    if (p->rows < 0 || p->dk < 1 || p->dv < 1) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_reference: a problem without rows or widths");
-    }
-    HD_TRY(check_arrays(p));
-    HD_TRY(hd_alloc((void **)&state, (size_t)(p->dk * p->dv), sizeof *state, "the state of a reference"));
-    int gradient = p->d_o != NULL;
-    if (p->rows > 0) {
-        memset(p->o, 0, (size_t)(p->rows * p->dv) * sizeof(double));
-    }
-    if (gradient && p->rows > 0) {
+    memset(p->o, 0, (size_t)(p->rows * p->dv) * sizeof(double));
+    if (gradient) {
         memset(p->dq, 0, (size_t)(p->rows * p->dk) * sizeof(double));
         memset(p->dk_out, 0, (size_t)(p->rows * p->dk) * sizeof(double));
         memset(p->dv_out, 0, (size_t)(p->rows * p->dv) * sizeof(double));
@@ -109,7 +86,6 @@ heddle_status heddle_linear_attention_reference(const heddle_linear_reference *p
             run_walk(state, &back, p->k, p->dv_out, p->v, p->dk_out);
         }
     }
-out:
-    hd_free(state);
-    return st;
+    free(state);
+    return HEDDLE_OK;
 }
