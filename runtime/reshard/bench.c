@@ -282,11 +282,22 @@ out:
     return st;
 }
 
+static heddle_status add_if_it_adds(hd_bench *b)
+{
+    hd_transfer_info first;
+    hd_transfer_get_info(&first, b->reshard->transfer[0]);
+    const hd_request *of = &b->reshard->request;
+    return first.any_adds && b->reshard->nphases == 1
+               ? hd_roofline_add(b->roofline, &b->info, of->kernels, of->line.shape.dtype)
+               : HEDDLE_OK;
+}
+
 /* With plan and memory. */
 static heddle_status bench(heddle_bench_result *result, hd_bench *b, const heddle_bench_options *options)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_roofline_create(&b->roofline, b->comm, &b->info, b->src, b->dst));
+    HD_TRY(add_if_it_adds(b));
     HD_TRY(warm_up(b));
     HD_TRY(measure(b, options));
     HD_TRY(hd_bench_summarise(result, b));

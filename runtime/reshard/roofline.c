@@ -7,6 +7,12 @@
 enum { ORDER_OWN_FIRST, ORDER_OWN_LAST, ORDER_RANKS, ORDERS };
 enum { PULL, PUSH, DIRECTIONS, WAYS_PER_KERNEL = DIRECTIONS * ORDERS, LINE = 64, SLOT_READY = 0, SLOT_DONE = 1 };
 
+enum { SUMS = 2 };
+static const char *const sum_names[SUMS] = {"sum_rows", "sum_rows_nt"};
+static const int64_t piece_bytes[WAYS_PER_KERNEL] = {INT64_MAX, 262144, 65536, 32768, 16384, 8192};
+static const char *const piece_names[WAYS_PER_KERNEL] = {"sum, whole",           "sum, pieces of 256 KB",
+                                                         "sum, pieces of 64 KB", "sum, pieces of 32 KB",
+                                                         "sum, pieces of 16 KB", "sum, pieces of 8 KB"};
 static const char *const way_names[WAYS_PER_KERNEL] = {"pull, own part first", "pull, own part last", "pull, by rank",
                                                        "push, own part first", "push, own part last", "push, by rank"};
 
@@ -24,6 +30,12 @@ struct hd_roofline {
     int64_t shortest_bytes[WAYS_PER_KERNEL];
     const hd_copy_kernel *kernel; /* those of this CPU: looked up once, a run takes as long as that */
     int nkernels;
+    /* of lines that add; nterms 0: copies */
+    hd_sum_fn sum[SUMS];
+    int nterms;
+    const char **term;
+    const void **row;
+    int64_t term_bytes, elem_bytes;
 };
 
 /* What every rank tells the others, followed by its row of bytes. */
@@ -209,12 +221,12 @@ void hd_roofline_destroy(hd_roofline *roofline)
         return;
     }
     hd_link_destroy(roofline->link);
-    HD_FREE_ALL(roofline->lanes, roofline->src, roofline->dst, roofline->peer, roofline);
+    HD_FREE_ALL(roofline->lanes, roofline->src, roofline->dst, roofline->peer, roofline->term, roofline->row, roofline);
 }
 
 int hd_roofline_ways(const hd_roofline *roofline)
 {
-    return roofline->nkernels * WAYS_PER_KERNEL;
+    return (roofline->nterms > 0 ? SUMS : roofline->nkernels) * WAYS_PER_KERNEL;
 }
 
 int hd_roofline_ways_per_kernel(void)
@@ -222,21 +234,80 @@ int hd_roofline_ways_per_kernel(void)
     return WAYS_PER_KERNEL;
 }
 
-const char *hd_roofline_kernel(int way)
+const char *hd_roofline_kernel(const hd_roofline *roofline, int way)
 {
-    int count;
-    return hd_copy_kernels(&count)[way / WAYS_PER_KERNEL].name;
+    int kernel = way / WAYS_PER_KERNEL;
+    return roofline->nterms > 0 ? sum_names[kernel] : roofline->kernel[kernel].name;
 }
 
-const char *hd_roofline_way_name(int way)
+const char *hd_roofline_way_name(const hd_roofline *roofline, int way)
 {
-    return way_names[way % WAYS_PER_KERNEL];
+    return (roofline->nterms > 0 ? piece_names : way_names)[way % WAYS_PER_KERNEL];
 }
 
 int hd_roofline_is_local(const hd_roofline *roofline)
 {
     return roofline->is_local;
 }
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+/* Those who send this rank a term of its whole part, itself among them; 0: not all send so much. */
+static int count_terms(const hd_roofline *r, const heddle_reshard_info *info)
+{
+    int n = 1;
+    for (int p = 0; p < r->nranks; p++) {
+        if (p != heddle_comm_rank(r->comm) && info->bytes_from[p] > 0) {
+            n += info->bytes_from[p] == (int64_t)info->dst_bytes ? 1 : -r->nranks;
+        }
+    }
+    return n > 1 && info->src_bytes >= info->dst_bytes && !r->is_local ? n : 0;
+}
+
+heddle_status hd_roofline_add(hd_roofline *r, const heddle_reshard_info *info, const hd_kernels *kernels,
+                              heddle_dtype dtype)
+{
+    heddle_status st = HEDDLE_OK;
+    const int rank = heddle_comm_rank(r->comm), n = count_terms(r, info);
+    int64_t mine[2] = {n, (int64_t)info->src_bytes}, *all = NULL, least = n;
+    HD_TRY(hd_alloc((void **)&r->term, (size_t)r->nranks, sizeof(char *), "a roofline's terms"));
+    HD_TRY(hd_alloc((void **)&r->row, (size_t)r->nranks, sizeof(void *), "a roofline's terms"));
+    HD_TRY(hd_alloc((void **)&all, (size_t)r->nranks, sizeof mine, "a roofline's terms"));
+    HD_TRY(heddle_comm_allgather(r->comm, mine, all, sizeof mine));
+    r->term_bytes = (int64_t)info->dst_bytes;
+    r->elem_bytes = (int64_t)heddle_dtype_bytes(dtype);
+    r->sum[0] = kernels->sum[dtype];
+    r->sum[1] = kernels->sum_streamed[dtype];
+    for (int p = 0; p < r->nranks; p++) {
+        least = all[2 * p] < least ? all[2 * p] : least;
+        if (n > 0 && (p == rank || info->bytes_from[p] > 0)) { /* every rank's own piece, as far as there is one */
+            int64_t last = (all[2 * p + 1] - r->term_bytes) / LINE * LINE, at = rank * round_up(r->term_bytes);
+            r->term[r->nterms++] = (const char *)r->src[p] + (at < last ? at : last);
+        }
+    }
+    r->nterms = least > 0 ? r->nterms : 0;
+out:
+    hd_free(all);
+    return st;
+}
+
+static void add_terms(const hd_roofline *r, int way)
+{
+    int64_t piece = piece_bytes[way % WAYS_PER_KERNEL];
+    char *dst = r->dst[heddle_comm_rank(r->comm)];
+    for (int64_t at = 0; at < r->term_bytes; at += piece) {
+        int64_t bytes = r->term_bytes - at < piece ? r->term_bytes - at : piece;
+        for (int i = 0; i < r->nterms; i++) {
+            r->row[i] = r->term[i] + at;
+        }
+        r->sum[way / WAYS_PER_KERNEL](dst + at, r->row, r->nterms, bytes / r->elem_bytes);
+        if (piece >= r->term_bytes) {
+            break;
+        }
+    }
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
 static heddle_status meet(hd_roofline *r, int slot, int64_t deadline_ns)
 {
@@ -254,15 +325,19 @@ out:
 heddle_status hd_roofline_run(hd_roofline *roofline, int way, int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_copy_kernel *kernel = &roofline->kernel[way / WAYS_PER_KERNEL];
+    const hd_copy_kernel *kernel = &roofline->kernel[way / WAYS_PER_KERNEL]; /* of copies */
     int variant = way % WAYS_PER_KERNEL;
     if (roofline->shortest_bytes[variant] < kernel->min_run_bytes) {
         kernel = roofline->kernel;
     }
     roofline->sequence++;
     HD_TRY(meet(roofline, SLOT_READY, deadline_ns));
-    const hd_lane *lanes = roofline->lanes + (size_t)variant * (size_t)roofline->nranks;
-    kernel->copy(lanes, roofline->nranks, 0, NULL, roofline->src, roofline->dst);
+    if (roofline->nterms > 0) {
+        add_terms(roofline, way);
+    } else {
+        const hd_lane *lanes = roofline->lanes + (size_t)variant * (size_t)roofline->nranks;
+        kernel->copy(lanes, roofline->nranks, 0, NULL, roofline->src, roofline->dst);
+    }
     HD_TRY(meet(roofline, SLOT_DONE, deadline_ns));
 out:
     return st;

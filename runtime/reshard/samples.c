@@ -62,8 +62,9 @@ heddle_status hd_bench_summarise(heddle_bench_result *out, hd_bench *b)
     }
     out->roofline_min_ms = b->roofline_ns[best] * unit;
     out->roofline_median_ms = median * unit;
-    copy_text(out->roofline_kernel, sizeof(out->roofline_kernel), hd_roofline_kernel(b->roofline_way[best]));
-    copy_text(out->roofline_way, sizeof(out->roofline_way), hd_roofline_way_name(b->roofline_way[best]));
+    copy_text(out->roofline_kernel, sizeof(out->roofline_kernel),
+              hd_roofline_kernel(b->roofline, b->roofline_way[best]));
+    copy_text(out->roofline_way, sizeof(out->roofline_way), hd_roofline_way_name(b->roofline, b->roofline_way[best]));
     out->roofline_is_local = hd_roofline_is_local(b->roofline);
 out:
     hd_free(part);

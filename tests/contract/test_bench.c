@@ -122,7 +122,7 @@ static heddle_status check_way(hd_roofline *roofline, heddle_comm *comm, const h
         from_others += info->bytes_from[r];
     }
     CHECK(total[0] == total[1]);
-    if (strncmp(hd_roofline_way_name(way), "pull", 4) == 0 || hd_roofline_is_local(roofline)) {
+    if (strncmp(hd_roofline_way_name(roofline, way), "pull", 4) == 0 || hd_roofline_is_local(roofline)) {
         CHECK(mine[0] == mine[1]);
     } else {
         CHECK(mine[0] >= info->bytes_sent);
@@ -155,6 +155,46 @@ static heddle_status roofline_rank(heddle_comm *comm, void *arg)
     CHECK(hd_roofline_ways(roofline) == 2 * hd_roofline_ways_per_kernel());
     for (int way = 0; way < hd_roofline_ways(roofline); way++) {
         HD_TRY(check_way(roofline, comm, &info, dst, way));
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+out:
+    hd_roofline_destroy(roofline);
+    heddle_reshard_destroy(reshard);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+/* Every way adds all terms, to the last byte. */
+HD_RANK_CASE(roofline_of_sums_adds_every_term, "2 threads", "3 shm")
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_reshard_line line;
+    heddle_reshard *reshard = NULL;
+    hd_roofline *roofline = NULL;
+    void *src = NULL, *dst = NULL;
+    const hd_kernels *kernels;
+    char text[64];
+    heddle_reshard_info info = {.struct_bytes = sizeof info};
+    int n = heddle_comm_size(comm);
+    snprintf(text, sizeof text, "u8[t=%d s=50001] on [sp=%d]: sum@sp -> t@sp", 2 * n, n);
+    HD_TRY(hd_kernels_cpu(&kernels));
+    HD_TRY(heddle_reshard_parse(&line, text));
+    HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, NULL));
+    HD_TRY(heddle_reshard_get_info(&info, reshard));
+    const size_t slack = hd_roofline_slack_bytes(n);
+    HD_TRY(heddle_buffer_alloc(&src, comm, info.src_bytes + slack, HEDDLE_SPACE_HOST));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, info.dst_bytes + slack, HEDDLE_SPACE_HOST));
+    memset(src, 1 + heddle_comm_rank(comm), info.src_bytes + slack);
+    HD_TRY(hd_roofline_create(&roofline, comm, &info, src, dst));
+    HD_TRY(hd_roofline_add(roofline, &info, kernels, HEDDLE_U8));
+    CHECK(strncmp(hd_roofline_kernel(roofline, 0), "sum_rows", 8) == 0);
+    for (int way = 0; way < hd_roofline_ways(roofline); way++) {
+        memset(dst, 0, info.dst_bytes + slack);
+        HD_TRY(hd_roofline_run(roofline, way, hd_comm_deadline_ns(comm, 0)));
+        for (size_t i = 0; i < info.dst_bytes + slack; i++) {
+            CHECK(((unsigned char *)dst)[i] == (i < info.dst_bytes ? n * (n + 1) / 2 : 0));
+        }
     }
     HD_TRY(heddle_comm_barrier(comm));
 out:
