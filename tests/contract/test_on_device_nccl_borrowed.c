@@ -70,6 +70,43 @@ HD_CASE(ranks_are_those_of_nccl)
     assert_int_equal(l.sim.comms(), 0);
 }
 
+/* Asked of the library itself, which is the last to look. */
+HD_CASE(another_ranks_communicator_is_refused)
+{
+    static const struct {
+        int rank, nranks, device;
+        heddle_status wanted;
+    } asked[] = {{0, 1, 1, HEDDLE_OK},
+                 {1, 1, 1, HEDDLE_ERR_MISMATCH},
+                 {0, 2, 1, HEDDLE_ERR_MISMATCH},
+                 {0, 1, 2, HEDDLE_ERR_MISMATCH}};
+    lender l = get_lender((int[]){1, 2});
+    const heddle_device_messages *library = NULL;
+    struct ncclComm *nccl = NULL;
+    heddle_device_messages_fn open_library = NULL;
+    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(handle);
+    *(void **)&open_library = dlsym(handle, HEDDLE_DEVICE_MESSAGES_LIBRARY);
+    assert_non_null(open_library);
+    HD_OK(open_library(&library, heddle_set_error));
+    assert_int_equal(l.sim.set_device(1), 0);
+    assert_int_equal(l.sim.init(&nccl, 1, l.id, 0), 0);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        char wanted[160];
+        void *made = NULL;
+        snprintf(wanted, sizeof wanted, "NCCL is rank 0 of 1 on cuda:1, heddle's is rank %d of %d on cuda:%d",
+                 asked[i].rank, asked[i].nranks, asked[i].device);
+        HD_FAILS(asked[i].wanted, library->borrow(&made, nccl, asked[i].rank, asked[i].nranks, asked[i].device));
+        assert_true((asked[i].wanted == HEDDLE_OK) == (made != NULL));
+        assert_true(made != NULL || says(wanted));
+        if (made != NULL) {
+            library->end(made, 0);
+        }
+    }
+    assert_int_equal(l.sim.destroy(nccl), 0);
+    assert_int_equal(l.sim.comms(), 0);
+}
+
 /* Rank 0 comes alone. What it had begun waits on until its NCCL is aborted, as the header says. */
 static heddle_status comes_alone(heddle_comm *launched, void *arg)
 {
