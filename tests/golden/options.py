@@ -173,7 +173,11 @@ TABLE.update({
 # Seeds of random problems, besides those of values.
 MORE = [("verify attention", ["-", "--random", "4", "--ranks", "2"], ["-", "--random", "4", "--ranks", "2", "--seed", "9"], whole),
         ("verify linear-attention", ["-", "--random", "4", "--ranks", "2"], ["-", "--random", "4", "--ranks", "2", "--seed", "9"], whole),
-        ("bench attention", ["--threads", "1"], ["--threads", "300"], Fails(2, "--threads"))]
+        ("bench attention", ["--threads", "1"], ["--threads", "300"], Fails(2, "--threads")),
+        ("verify", ["-", "--random", "2", "--ranks", "2"], ["-", "--random", "2", "--ranks", "2", "--save", "{}"], Fails(2, "need a reshard line")),
+        ("verify attention", [], ["-", "--random", "2", "--ranks", "2", "--save", "{}"], Fails(2, "--save needs a problem")),
+        ("verify attention", ["--key-lengths", "3,4"], ["--key-lengths", "3;4"], Fails(2, "whole numbers with commas")),
+        ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "STAGE=METHOD"))]
 for command, base in CLI.items():  # where ranks run
     if command in ("plan", "volume"):
         continue
