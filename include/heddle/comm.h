@@ -20,8 +20,8 @@
  * known.
  *
  * Threads: a communicator, with the plans and sessions made with it, may be used by one thread at a time, except
- * heddle_comm_abort, which any thread may call. 64 KiB of stack are enough to open one and to make and execute reshards;
- * callbacks of the program come on top.
+ * heddle_comm_abort, which any thread may call. 64 KiB of stack are enough to open one and to make and execute
+ * reshards; callbacks of the program come on top.
  *
  * Memory of HEDDLE_ERR_NOMEM is also what the machine or a control group of this process (a container, a batch job) has
  * not left: the kernel would promise it, and end somebody when it is used.

@@ -161,10 +161,10 @@ static inline heddle_status heddle_dl_data(heddle_tensor *out, const struct hedd
  * `shape`, its extents those of heddle_layout_box for `rank`. Memory, strides, space and device are the DLTensor's. It
  * stays the owner: keep it alive, and call its deleter. Memory pinned by CUDA is the host's, managed by CUDA the
  * device's. Pure; any thread; out is unchanged on failure.
- *   HEDDLE_ERR_ARG          a pointer is NULL (data: although the part has elements; shape: although there are dims), no
- *                           such rank, strides that heddle_box_reach refuses of what is read, elements that do not begin
- *                           at a multiple of their size or lie beyond the last address (data + byte_offset), a device
- *                           below 0
+ *   HEDDLE_ERR_ARG          a pointer is NULL (data: although the part has elements; shape: although there are dims),
+ *                           no such rank, strides that heddle_box_reach refuses of what is read, elements that do not
+ *                           begin at a multiple of their size or lie beyond the last address (data + byte_offset), a
+ *                           device below 0
  *   HEDDLE_ERR_LAYOUT       shape, mesh or layout are not valid; another number of dims or other extents
  *   HEDDLE_ERR_UNSUPPORTED  another dtype than the shape's (vectors, lanes > 1, among them), or a device of a kind that
  *                           heddle does not know; the sentence has both */

@@ -119,17 +119,16 @@ HD_CASE(is_handed_out_again)
 HD_CASE(given_back_twice)
 {
     home h = open_home(0);
-    heddle_dl_managed *array = bytes_of(h.pool, 5000), *two[2];
     char why[80];
+    heddle_dl_managed *array = bytes_of(h.pool, 5000), *two[2];
     snprintf(why, sizeof why, "8192 bytes at %p, is given back a second time", array->tensor.data);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_pool_create(NULL, h.comm)); /* another sentence */
     array->deleter(array);
     assert_null(strstr(heddle_last_error(), "second time"));
     array->deleter(array);
     assert_non_null(strstr(heddle_last_error(), why));
-    for (int i = 0; i < 2; i++) {
-        two[i] = bytes_of(h.pool, 5000);
-    }
+    two[0] = bytes_of(h.pool, 5000);
+    two[1] = bytes_of(h.pool, 5000);
     assert_true(two[0]->tensor.data != two[1]->tensor.data);
     assert_int_equal(heddle_pool_held_bytes(h.pool), 4 * PAGE);
     heddle_pool_give_back(two[0]);

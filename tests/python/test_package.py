@@ -47,8 +47,9 @@ def test_a_missing_function_is_refused_on_import(tmp_path):
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_python_without_its_lock_is_refused_on_import(is_enabled):
-    run = subprocess.run([sys.executable, "-c", f"import sys; sys._is_gil_enabled = lambda: {is_enabled}; import heddle"],
-                         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    program = f"import sys; sys._is_gil_enabled = lambda: {is_enabled}; import heddle"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
     assert (run.returncode == 0) == is_enabled, run.stderr
     assert is_enabled or "ImportError: this Python is free-threaded" in run.stderr
 

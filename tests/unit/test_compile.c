@@ -92,7 +92,7 @@ HD_CASE(phases)
     assert_int_equal(p.nphases, 1);
 }
 
-/* What moves has to fit 64 bits; a tensor that may be 2^62 bytes long may also stay, or be cut, or change hands once. */
+/* What moves has to fit 64 bits; a tensor of up to 2^62 bytes may stay, or be cut, or change hands once. */
 HD_CASE(too_much_to_count)
 {
     static const struct {
