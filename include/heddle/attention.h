@@ -146,8 +146,9 @@ typedef struct heddle_attention_array {
  * that type, of scores of 1e5 to 0.004 in f32: good to merge results, too coarse to make weights of large scores from.
  * The object keeps what backward needs (info.saved_bytes): q, k and v need not be kept. o must not overlap q, k, v.
  * HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, strides that an array must not have, lse without the
- * option, no projection set; the object is as it was before the call. A mistake that the others cannot see (all but the last) ends the communicator, so that they
- * do not wait for this rank. Errors of waiting (heddle/comm.h) name rank and peer; after them the object only fails. */
+ * option, no projection set; the object is as it was before the call. A mistake that the others cannot see (all but
+ * the last) ends the communicator, so that they do not wait for this rank. Errors of waiting (heddle/comm.h) name rank
+ * and peer; after them the object only fails. */
 HEDDLE_CHECKED heddle_status heddle_attention_forward(heddle_attention *attention, const heddle_attention_array *q,
                                                       const heddle_attention_array *k, const heddle_attention_array *v,
                                                       const heddle_attention_array *o, void *lse, heddle_stream stream);

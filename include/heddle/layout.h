@@ -173,8 +173,8 @@ HEDDLE_API void heddle_box_strides(int64_t *stride_elems, const heddle_box *box,
 /* *out_bytes: from the first element of a local array of `box` with these strides (in elements, per dim of the shape)
  * to behind its last one; 0 where the box is empty. A stride of a dim with one element or none means nothing. This is
  * the check of strides of every call that takes some. HEDDLE_ERR_ARG: NULL; a box that is not of the shape; a negative
- * stride; an array that reaches beyond 2^62 bytes; is_written, and elements share memory: in ascending order each stride
- * has to step over all that the smaller ones reach. HEDDLE_ERR_LAYOUT: the shape is not valid. */
+ * stride; an array that reaches beyond 2^62 bytes; is_written, and elements share memory: in ascending order each
+ * stride has to step over all that the smaller ones reach. HEDDLE_ERR_LAYOUT: the shape is not valid. */
 HEDDLE_API heddle_status heddle_box_reach(int64_t *out_bytes, const heddle_box *box, const int64_t *stride_elems,
                                           const heddle_shape *shape, int is_written);
 

@@ -110,8 +110,8 @@ HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attenti
  * chunk is kept for backward (info.saved_bytes), the first of them being the one that came from other ranks, so that
  * backward moves no forward states again; q, k and v are the caller's to keep. o must not overlap q, k, v. Allocates
  * nothing. HEDDLE_ERR_ARG: a NULL array of a rank that is not empty, strides that an array must not have; the object is
- * as it was before the call, but the communicator ends, so that the others do not wait for this rank: they get HEDDLE_ERR_PEER. Errors of waiting
- * (heddle/comm.h) name rank and peer; after them the object only fails. */
+ * as it was before the call, but the communicator ends, so that the others do not wait for this rank: they get
+ * HEDDLE_ERR_PEER. Errors of waiting (heddle/comm.h) name rank and peer; after them the object only fails. */
 HEDDLE_CHECKED heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention,
                                                              const heddle_attention_array *q,
                                                              const heddle_attention_array *k,

@@ -42,8 +42,9 @@ HEDDLE_API void heddle_pool_destroy(heddle_pool *pool);
  *   HEDDLE_ERR_NOMEM  names the bytes; blocks that no array lies in were freed first */
 HEDDLE_CHECKED heddle_status heddle_pool_take(heddle_dl_managed **out, heddle_pool *pool, heddle_dtype dtype, int ndim,
                                               const int64_t *len);
-/* What the array's deleter does. Any thread; NULL is legal. No peer may be using it. Once: a second time it does nothing
- * but say so (heddle_last_error), as long as nobody else has taken the memory since and the pool has not freed it. */
+/* What the array's deleter does. Any thread; NULL is legal. No peer may be using it. Once: a second time it does
+ * nothing but say so (heddle_last_error), as long as nobody else has taken the memory since and the pool has not freed
+ * it. */
 HEDDLE_API void heddle_pool_give_back(heddle_dl_managed *array);
 
 /* Frees what no array lies in. NULL is legal. */

@@ -2,9 +2,9 @@
  *
  * A batch system or a container limits a control group. /proc/self/cgroup says in which one this process is, of the one
  * hierarchy of version 2 and of version 1's for memory; each group up to the root may have a limit, and the one with
- * the least left counts. Inside a container the path may be of a tree that is not seen here: then only its upper end, where
- * the container's own group is mounted, is found. What a group holds of files can be taken back and is not counted, as
- * in MemAvailable.
+ * the least left counts. Inside a container the path may be of a tree that is not seen here: then only its upper end,
+ * where the container's own group is mounted, is found. What a group holds of files can be taken back and is not
+ * counted, as in MemAvailable.
  */
 #include "runtime/base/base.h"
 
