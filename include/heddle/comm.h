@@ -270,13 +270,14 @@ HEDDLE_CHECKED heddle_status heddle_comm_axes_group(heddle_comm **out, heddle_co
 HEDDLE_CHECKED heddle_status heddle_comm_abort(heddle_comm *comm, const char *why);
 
 /* All ranks go on after a failure, whatever it was: an error of waiting, an abort, an error of the program's own that
- * one of them has caught in the middle of what the others wait in. Collective: every rank calls it, the one that failed as
- * well; those that wait in another call are told (HEDDLE_ERR_PEER "rank 1 gave up: it resets the communicator ..."),
- * and so are those that begin one, so that they come, too. Returns when all are there and nobody reads or writes
- * another's memory any more. Of axis groups, plans and all that was made of them on every rank executions begin anew:
- * what was in flight has failed (waits for it return HEDDLE_ERR_PEER), results are of no use, sessions want
- * heddle_session_rewind, and attention a forward before its backward. What was made on some ranks only, because making
- * it failed on others, must be destroyed. Memory that was kept because peers may have been copying is freed.
+ * one of them has caught in the middle of what the others wait in. Collective: every rank calls it, the one that
+ * failed as well; those that wait in another call are told (HEDDLE_ERR_PEER "rank 1 gave up: it resets the
+ * communicator ..."), and so are those that begin one, so that they come, too. Returns when all are there and nobody
+ * reads or writes another's memory any more. Of axis groups, plans and all that was made of them on every rank
+ * executions begin anew: what was in flight has failed (waits for it return HEDDLE_ERR_PEER), results are of no use,
+ * sessions want heddle_session_rewind, and attention a forward before its backward. What was made on some ranks only,
+ * because making it failed on others, must be destroyed. Memory that was kept because peers may have been copying is
+ * freed.
  *   HEDDLE_ERR_PEER         a rank died or has closed its communicator: no reset brings it back, the communicator can
  *                           only be destroyed
  *   HEDDLE_ERR_TIMEOUT      a rank did not come; call it again, or destroy the communicator. Likewise
