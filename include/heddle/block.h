@@ -118,8 +118,8 @@ HEDDLE_CHECKED heddle_status heddle_block_forward(heddle_block *block, const hed
  *
  * Results are those of the method: equal to one rank's up to f32 rounding, not bit for bit, and the same bits in every
  * run. A backward for another forward than the last one runs the attention's forward again (one more forward's
- * traffic); so does a tape that recomputes. ATTENTION of bf16: d_o and the gradients of q, k, v are rounded where they go
- * to the method. options.threads hold for the method too.
+ * traffic); so does a tape that recomputes. ATTENTION of bf16: d_o and the gradients of q, k, v are rounded where they
+ * go to the method. options.threads hold for the method too.
  *
  *   HEDDLE_ERR_ARG          a pointer is NULL (comm: the other ranks do not hear of it and wait), another kind of
  *                           stage, no such method (lists them), called twice

@@ -155,8 +155,8 @@ static inline size_t hd_block_elem_bytes(const heddle_block *block)
     return heddle_dtype_bytes(block->options.shape.dtype);
 }
 
-/* Of qkv. LINEAR's result may be nearly nothing where its terms cancel, and is normed after that: what is rounded before
- * is as much larger behind the norm. So nothing is, from the linear layer to the norm. */
+/* Of qkv. LINEAR's result may be nearly nothing where its terms cancel, and is normed after that: what is rounded
+ * before is as much larger behind the norm. So nothing is, from the linear layer to the norm. */
 static inline heddle_dtype hd_mixer_dtype(const heddle_block *block)
 {
     return block->options.kind == HEDDLE_STAGE_LINEAR ? HEDDLE_F32 : block->options.shape.dtype;

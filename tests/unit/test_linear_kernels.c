@@ -186,20 +186,9 @@ static void set(void *memory, double *wide, int64_t i, const hd_linear_kernels *
     store(memory, i, kernels, wide[i]);
 }
 
-static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused, int values)
+static void make_rare(const sizes *n, const hd_linear_kernels *kernels, void *const *memory, double *const *wide,
+                      int values)
 {
-    void *memory[ARRAYS];
-    double *wide[ARRAYS];
-    random_source source = {17};
-    for (int w = 0; w < ARRAYS; w++) {
-        int64_t elems = n->rows * width_of(n, w);
-        memory[w] = malloc((size_t)elems * kernels->real_bytes);
-        wide[w] = malloc((size_t)elems * sizeof(double));
-        for (int64_t i = 0; i < elems; i++) {
-            wide[w][i] = (float)random_unit(&source);
-            store(memory[w], i, kernels, wide[w][i]);
-        }
-    }
     if (values == WITH_NAN) {
         int64_t at = n->rows / 2;
         set(memory[K], wide[K], at * n->dk, kernels, NAN);
@@ -214,6 +203,23 @@ static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused,
             set(memory[of_columns], wide[of_columns], i, kernels, wide[of_columns][i] * later);
         }
     }
+}
+
+static void compare(const sizes *n, const hd_linear_kernels *kernels, int fused, int values)
+{
+    void *memory[ARRAYS];
+    double *wide[ARRAYS];
+    random_source source = {17};
+    for (int w = 0; w < ARRAYS; w++) {
+        int64_t elems = n->rows * width_of(n, w);
+        memory[w] = malloc((size_t)elems * kernels->real_bytes);
+        wide[w] = malloc((size_t)elems * sizeof(double));
+        for (int64_t i = 0; i < elems; i++) {
+            wide[w][i] = (float)random_unit(&source);
+            store(memory[w], i, kernels, wide[w][i]);
+        }
+    }
+    make_rare(n, kernels, memory, wide, values);
     linear_recurrence p = {.rows = n->rows,
                            .dk = n->dk,
                            .dv = n->dv,
