@@ -126,7 +126,8 @@ enum { FORWARD, OF_X, OF_VECTOR, OF_PROJ_BIAS, OF_PROJ_WEIGHT, OF_OTHERS, RESULT
 
 /* Of softmax attention, relative to the largest of the array. A method adds up in another order, so f32 results differ
  * by some roundings of f32; bf16 ones where a value lies beside a tie, which that order decides: by one unit in the
- * last place, 2^-7, of what a product reads (the results of attention: proj.weight) or is written (forward). The gradients
+ * last place, 2^-7, of what a product reads (the results of attention: proj.weight) or is written (forward).
+ * The gradients
  * behind attention are rounded on their way through a method: two roundings more than one rank has, each up to 2^-8 of
  * its value, in terms that partly cancel. Worst of 4000 random problems on CPUs with and without products of bf16:
  *          forward  x       vector  proj.bias  proj.weight  others
