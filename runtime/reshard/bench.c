@@ -14,8 +14,6 @@ enum {
     SAMPLE_NS = 100000, /* shorter executions are repeated inside a sample */
     MAX_REPEATS = 1000,
     WARM_UPS = 3,
-    SETTLED_CACHES =
-        2,      /* up to so many times the shared cache it takes several executions to make the caches one's own */
     CACHES = 4, /* beyond so many times the shared cache nothing of the last execution is left there */
     ROUNDS_AT_MOST = 100000,
     BUFFER_ALIGNMENT = 4096,
@@ -144,7 +142,7 @@ static heddle_status warm_up(hd_bench *b)
     HD_TRY(slowest(b, &footprint_bytes, 1, NULL));
     footprint_bytes *= b->info.nranks;
     int64_t cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(b->comm);
-    b->settle = footprint_bytes <= SETTLED_CACHES * cache_bytes ? HD_SETTLE : footprint_bytes <= CACHES * cache_bytes;
+    b->settle = footprint_bytes <= cache_bytes ? HD_SETTLE : footprint_bytes <= CACHES * cache_bytes;
     b->repeats = 1;
     for (int i = 0; i < WARM_UPS; i++) {
         HD_TRY(sample(b, THE_RESHARD, &ns));

@@ -334,8 +334,6 @@ out:
     return st;
 }
 
-enum { SETTLED_CACHES = 2 }; /* beyond so many shared caches nothing of the way before is left in them */
-
 static void forget_executions(heddle_reshard *plan)
 {
     plan->executions = 0;
@@ -359,7 +357,7 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
     HD_TRY(hd_comm_agree(plan->comm, st));
     memset(t.src, ANY_DATA, (size_t)t.twin->request.src_bytes);
     hd_copy_hint hint = info_of(t.twin, 0).hint;
-    t.is_cached = hint.footprint_bytes <= SETTLED_CACHES * hint.shared_cache_bytes;
+    t.is_cached = hint.footprint_bytes <= hint.shared_cache_bytes;
     HD_TRY(tune_mail(plan, &t));
     HD_TRY(tune_reach(plan, &t));
     HD_TRY(tune_sum(plan, &t));

@@ -173,12 +173,12 @@ HD_RANK_CASE(roofline_of_sums_adds_every_term, "2 threads", "3 shm")
     heddle_reshard *reshard = NULL;
     hd_roofline *roofline = NULL;
     void *src = NULL, *dst = NULL;
-    const hd_kernels *kernels;
+    const hd_kernels *cpu;
     char text[64];
     heddle_reshard_info info = {.struct_bytes = sizeof info};
     int n = heddle_comm_size(comm);
     snprintf(text, sizeof text, "u8[t=%d s=50001] on [sp=%d]: sum@sp -> t@sp", 2 * n, n);
-    HD_TRY(hd_kernels_cpu(&kernels));
+    HD_TRY(hd_kernels_cpu(&cpu));
     HD_TRY(heddle_reshard_parse(&line, text));
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, NULL));
     HD_TRY(heddle_reshard_get_info(&info, reshard));
@@ -187,7 +187,7 @@ HD_RANK_CASE(roofline_of_sums_adds_every_term, "2 threads", "3 shm")
     HD_TRY(heddle_buffer_alloc(&dst, comm, info.dst_bytes + slack, HEDDLE_SPACE_HOST));
     memset(src, 1 + heddle_comm_rank(comm), info.src_bytes + slack);
     HD_TRY(hd_roofline_create(&roofline, comm, &info, src, dst));
-    HD_TRY(hd_roofline_add(roofline, &info, kernels, HEDDLE_U8));
+    HD_TRY(hd_roofline_add(roofline, &info, cpu, HEDDLE_U8));
     CHECK(strncmp(hd_roofline_kernel(roofline, 0), "sum_rows", 8) == 0);
     for (int way = 0; way < hd_roofline_ways(roofline); way++) {
         memset(dst, 0, info.dst_bytes + slack);
