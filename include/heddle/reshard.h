@@ -68,10 +68,16 @@ typedef struct heddle_reshard_options {
     const int64_t *src_stride_elems;
     const int64_t *dst_stride_elems; /* likewise, NULL: dense in to_order */
     heddle_memory memory;            /* of arrays in host memory; a device's: all the same */
-    /* TRIALS: timed executions on creation (0.02 to 0.3 s, about 1.2 s beyond the cache, none below 16 KB) choose
-     * kernel, rank that moves, how private memory is reached and whether messages are packed. While they run the plan
-     * holds two more buffers: src_bytes + dst_bytes, at most 6/n of the shared cache for n ranks of a host, 4 MiB at
-     * least, 128 MiB at most (twice that for extents that cannot be halved evenly). */
+    /* TRIALS: timed executions on creation choose kernel, rank that moves, how private memory is reached, whether
+     * messages are packed and whether sums go past the caches. Each way runs alone, on data that is not zero, until
+     * the caches are its own; another than the rule's is taken if it saves 5 % in three rounds of four, and must then
+     * keep its time in a longer run, or all are compared once more. info.why has the times (medians) and what
+     * decided, and says when they are not steady. That takes 0.06 to 0.9 s, touching memory for the first time
+     * included (it grows with the tensor up to six shared caches); up to three times as much where times are not
+     * steady; nothing below 16 KB. A question (who moves and with which kernel; how memory is reached ...) is given
+     * 0.04 s, or 7 rounds if those take longer. While they run the plan holds two more buffers: src_bytes +
+     * dst_bytes, at most 6/n of the shared cache for n ranks of a host, 4 MiB at least, 128 MiB at most (twice that
+     * for extents that cannot be halved evenly). */
     heddle_tuning tuning;
     const char *kernel;  /* force a copy kernel by name (see heddle bench --list-kernels); NULL: choose */
     int64_t deadline_ms; /* 0: the communicator's */

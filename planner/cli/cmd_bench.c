@@ -92,6 +92,7 @@ const cli_action cli_bench = {
         "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, "
         "all\n"
         "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n"
+        "Of partial sums it is the sum of as many contiguous terms.\n"
         "With --device it is the device's own copy of as many bytes, and arrays alternate so that caches do not "
         "help.\n",
     .run = run,

@@ -2,8 +2,10 @@
  *
  * The roofline is the same bytes (those a rank keeps included) copied contiguously from the ranks that own them: all
  * ranks at once, between the same flags as the reshard's own, with the strongest of all copy kernels, both directions
- * (pull and push) and several orders of peers. Reshards and contiguous copies take turns in one loop, and as often as
- * each other, because a shared machine changes its speed within seconds: only ratios inside one run mean anything.
+ * (pull and push) and several orders of peers. Of a line that adds into a part that every term covers, it is the sum
+ * of as many contiguous terms, whole and in pieces: n times as much is read as is written. Reshards and contiguous
+ * copies take turns in one loop, and as often as each other, because a shared machine changes its speed within
+ * seconds: only ratios inside one run mean anything.
  */
 #ifndef HEDDLE_BENCH_H
 #define HEDDLE_BENCH_H
