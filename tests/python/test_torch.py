@@ -31,6 +31,19 @@ with heddle.Comm.open() as comm:
     plan = comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> s@sp")
     one = comm.reshard(f"f32[b=2 t=7 s=1 c=3] on [sp={n}]: t@sp -> s@sp")  # ranks without elements
     raw = torch.randint(0, 100, (2, 7, 5, 3), generator=torch.Generator().manual_seed(3))
+    moved = [*ht.reshard.DTYPES, *ht.reshard.AS_BYTES, torch.complex32, torch.complex64, torch.complex128]
+    assert {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e8m0fnu} <= set(moved)
+    for dtype in moved:
+        draw, limit = torch.Generator().manual_seed(3), 2 if dtype == torch.bool else 256
+        whole = torch.randint(0, limit, (2, 7, 5, 3 * dtype.itemsize), dtype=torch.uint8, generator=draw)
+        def cut(whole, axis):  # torch has no copies of some of them
+            return part(whole, axis, rank, n).view(dtype)
+        y, wanted = ht.switch(cut(whole, 1), plan), cut(whole, 2)
+        assert y.dtype == dtype and torch.equal(y.view(torch.uint8), wanted.view(torch.uint8)), dtype
+        out = ht.empty(plan, dtype)
+        assert torch.equal(ht.switch(cut(whole, 1), plan, out).view(torch.uint8), wanted.view(torch.uint8)), dtype
+        assert torch.equal(ht.switch(cut(whole[:, :, :1], 1), one).view(torch.uint8),
+                           cut(whole[:, :, :1], 2).view(torch.uint8))
     for dtype in ht.reshard.DTYPES:
         whole = raw.to(dtype)
         y = ht.switch(part(whole, 1, rank, n), plan)
@@ -46,14 +59,23 @@ with heddle.Comm.open() as comm:
     assert torch.equal(ht.switch(turned, plan), wanted)
     out = torch.empty(plan.dst_shape)
     assert ht.switch(mine, plan, out=out) is out and torch.equal(out, wanted)
-    refused(heddle.ArgumentError, "x is of torch.complex64", ht.switch, mine.to(torch.complex64), plan)
+    z = torch.complex(mine, mine.flip(0)).conj().requires_grad_()
+    y = ht.switch(z, comm.reshard(f"{plan.line.text} as s,b,c,t"))
+    assert torch.equal(y, ht.switch(z.detach().resolve_conj(), plan).permute(2, 0, 3, 1))
+    y.abs().square().sum().backward()
+    assert torch.allclose(z.grad, 2 * z.detach())
+    sums = comm.reshard(f"f32[t=7 s=5] on [sp={n}]: sum@sp -> *")
+    assert torch.equal(ht.switch(torch.full((7, 5), 1 + 2j), sums), torch.full((7, 5), n + 2j * n))
+    for dtype in (torch.int16, torch.uint64, torch.float8_e8m0fnu):
+        refused(heddle.ArgumentError, "which is moved and not added up", ht.switch, torch.ones(7, 5).to(dtype), sums)
+    quantized = torch._empty_affine_quantized([2, 2, 5, 3], scale=0.1, zero_point=0, dtype=torch.qint8)
+    refused(heddle.ArgumentError, "qint8, of which torch shows no plain elements", ht.switch, quantized, plan)
     source = ht.empty(plan, torch.float32, "src").copy_(mine)
     address = ht.switch(source, plan).data_ptr()
     assert ht.switch(source, plan).data_ptr() == address  # the first result is gone, its memory is used again
     refused(heddle.ArgumentError, "wants (2,", ht.switch, mine[:1], plan)
     refused(heddle.ArgumentError, "wanted a dense", ht.switch, mine, plan, out=out[:1])
     refused(heddle.ArgumentError, "no gradient", ht.switch, mine.clone().requires_grad_(), plan, out=out)
-    refused(heddle.UnsupportedError, "meta", ht.switch, mine.to("meta"), plan)
     for other, words in ((mine[:, 0].to_sparse(), "has no dense memory"), (mine[:, 0].to_mkldnn(), "no dense memory"),
                          (mine.numpy(), "a ndarray, wanted a tensor"), (None, "NoneType")):
         flat = comm.reshard(f"f32[b=2 s=5 c=3] on [sp={n}]: * -> s@sp")

@@ -291,3 +291,87 @@ with heddle.Comm.open() as comm:
         assert torch.equal(y, x * x) and torch.equal(x.grad, 2 * x.detach()), reentrant
 print("ok")
 """, 2)
+
+
+def test_modules_that_are_called_with_extents_of_fewer_rows_than_ranks(tmp_path):
+    fork(tmp_path, COMMON + """
+from heddle.torch import Count, Extent
+
+class Block(torch.nn.Module):
+    '''As Open-Sora has them: rows [b, frames * places, c], and numbers that say what is what.'''
+    def __init__(self, over, heads):
+        super().__init__()
+        self.over, self.mix, self.mlp = over, Mix(heads), torch.nn.Linear(12, 12)
+
+    def forward(self, x, scale, frames, places, pictures=0):
+        b, _, c = x.shape
+        y = x.view(b, frames, places, c)
+        y = y.transpose(1, 2) if self.over == "t" else y
+        z = self.mix(y.reshape(-1, y.shape[2], c)).view(y.shape)
+        z = (z.transpose(1, 2) if self.over == "t" else z).reshape(x.shape) * scale[:, None]
+        first = torch.arange(frames * places) < pictures * places  # frames that are treated apart
+        return x + self.mlp(torch.where(first[:, None], 2 * z, z)).tanh()
+
+class STDiT(torch.nn.Module):
+    def __init__(self, heads=4):
+        super().__init__()
+        torch.manual_seed(0)
+        self.space, self.time = (torch.nn.ModuleList(Block(over, heads) for _ in range(2)) for over in "st")
+        self.given, self.last = torch.nn.Linear(12, 12), torch.nn.Linear(12, 5)
+
+    def forward(self, x, scale):
+        b, t, s, c = x.shape
+        x, scale = x.reshape(b, t * s, c), self.given(scale)  # goes round, to every block and behind them
+        for space, time in zip(self.space, self.time):
+            x = space(x, scale, t, s, pictures=1)
+            x = time(x, scale, t, s)
+        return {"y": (self.last(x) * (1 + scale[:, None, :5])).view(b, t, s, 5)}
+
+ROWS = "b (t s) c"
+PLAN = {
+    "": Sizes("x", "b t s _"),
+    "space.0": Split("x", ROWS, "t"),
+    "space.1": Switch("x", ROWS, "s", "t"),
+    "space.*": (Extent("frames", "t"), Count("pictures", "t"), Switch("output", ROWS, "t", "s")),
+    "time.*": Extent("places", "s"),
+    "last": Gather("input", ROWS, "s"),
+}
+
+with heddle.Comm.open() as comm:
+    for b, t, s in ((2, 7, 5), (2, 1, 5), (1, 2, 4), (1, 4, 1), (1, 1, 1)):  # of t or s a rank has none, or two
+        model, given = STDiT().double(), inputs(b, t, s)
+        compare(model, PLAN, comm, *given, within=1e-14)  # of few rows torch makes other sums
+print("ok")
+""", 3)
+
+
+def test_what_a_split_hands_on_has_no_gaps(tmp_path):
+    """By torch's products of rows with gaps between them bfloat16 is rounded twice."""
+    fork(tmp_path, COMMON + """
+class Products(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = torch.nn.Linear(64, 128).to(dtype), torch.nn.Linear(128, 64).to(dtype)
+
+    def forward(self, x, frames):
+        return self.last(self.first(x))
+
+with heddle.Comm.open() as comm, torch.no_grad():
+    frames, seen = torch.zeros(8, 16), []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = Products(dtype)
+        for x in (torch.randn(2, 128, 64).to(dtype), torch.randn(2, 64, 128).to(dtype).mT):  # as convolutions leave it
+            wanted = model(x, frames)
+            for over in "ts":
+                plan = {"": Sizes("frames", "t s"), "first": Split("input", "b (t s) c", over),
+                        "last": Gather("output", "b (t s) c", over)}
+                handle = ht.parallelize(model, plan, comm)
+                hook = model.first.register_forward_pre_hook(lambda _, args: seen.append(args[0].stride()))
+                got = model(x, frames)
+                handle.remove()
+                hook.remove()
+                assert torch.equal(got, wanted), (dtype, x.stride(), over)
+                assert seen.pop() == ((4096, 64, 1) if x.is_contiguous() else (4096, 1, 64))
+print("ok")
+""", 2)

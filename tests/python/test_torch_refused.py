@@ -6,7 +6,7 @@ COMMON += f"SCALE = {SCALE}\n" + """
 import collections
 import io
 import contextlib
-from heddle.torch import Count
+from heddle.torch import Count, Extent, Without
 
 class Two(torch.nn.Module):
     '''What takes arguments in every way, and returns a tuple of a type of its own.'''
@@ -32,7 +32,9 @@ def made(first=None, whole=PLACES, model=model, comm=comm):
     return lambda: ht.parallelize(model, whole if first is None else {**PLACES, **first}, comm)
 
 for words, call in [
-        ("the plan is a list", made(whole=[("first", Attend("s"))])),
+        ("the plan is a list", made(whole=[Attend("s")])),
+        ("the plan has 'first' twice: wanted its steps in one tuple", made(whole=[
+            ("first", Sizes("input", "b t s c")), ("last", Sizes("input", "b _ c")), ("first", Attend("s"))])),
         ("the plan is a NoneType", lambda: ht.parallelize(model, None, comm)),
         ("0 is no pattern", made({0: Attend("s")})),
         ("has the step None, wanted one of Sizes, Split", made({"first": None})),
@@ -72,8 +74,6 @@ for words, call in [
         ("split: the plan is a str", lambda: ht.split(torch.zeros(4, 6), "t@sp")),
         ("gather: the plan is a NoneType", lambda: ht.gather(torch.zeros(2, 6), None)),
         ("switch: the plan is a Attention", lambda: ht.switch(torch.zeros(2, 6), attended)),
-        ("bool (torch.view_as_real(x) is, with a dim more)",
-         lambda: ht.switch(torch.zeros(2, 6, dtype=torch.complex64), moved)),
         ("attention: the plan is a Reshard, wanted a heddle.Attention, which comm.attention(...)",
          lambda: ht.attention(*rows, moved)),
         ("attention: the plan is a LinearAttention", lambda: ht.attention(*rows, linear)),
@@ -86,6 +86,7 @@ def hooks_of(model):
             (*module._forward_hooks, *module._forward_pre_hooks, *filter(None, [module.__dict__.get("forward")]))]
 assert not hooks_of(model)  # nothing stays of a plan refused
 
+ht.parallelize(model, list(PLACES.items()), comm).remove()  # pairs are a plan, too
 handle = ht.parallelize(model, PLACES, comm)
 refused(heddle.ArgumentError, "Model is parallelized over these ranks already: handle.remove() first", made())
 refused(heddle.ArgumentError, "Model is parallelized over these ranks already", made(model=copy.deepcopy(model)))
@@ -144,6 +145,8 @@ for words, call in [
          lambda: ran(at(Split("is_last_wanted", "b", "b")), x, scale, True)),
         ("'is_last_wanted' is a bool, wanted a number", lambda: ran(at(Count("is_last_wanted", "b")), x, scale, True)),
         ("'x' is a Tensor, wanted a number", lambda: ran(at(Count("x", "t")))),
+        ("'is_last_wanted' is 3, the whole dim t has 7", lambda: ran(at(Extent("is_last_wanted", "t")), x, scale, 3)),
+        ("extent of 'q' is not known yet", lambda: ran(at(Extent("is_last_wanted", "q")), x, scale, 3)),
         ("'x' is a ndarray, wanted a tensor", lambda: ran({}, x.numpy(), scale)),
         ("'x' is of torch.sparse_coo, wanted a dense", lambda: ran({}, x.to_sparse(), scale)),
         ("extent of 'q' is not known yet: a Split or Sizes", lambda: ran({"space.*": Attend("q")})),
@@ -159,6 +162,22 @@ for words, call in [
         ("a tuple among the parameters", lambda: ht.reduce_gradients(Model(4).named_parameters(), comm)),
         ("sum_over: the communicator is a str", lambda: ht.reduce_gradients(Model(4).parameters(), "sp"))]:
     refused(heddle.ArgumentError, words, call)
+refused(heddle.UnsupportedError, "'is_last_wanted' is there, wanted None: no", ran, at(Without("is_last_wanted", "no")),
+        x, scale, 3)
+
+class Told(torch.nn.Module):
+    '''Shapes its rows by a number that nobody has cut.'''
+    def forward(self, x, frames):
+        return x.view(frames, -1, 2)
+
+try:
+    ran({}, torch.zeros(5, 2), 5, model=Told(), plan={"": Split("x", "t c", "t")})
+except RuntimeError as error:  # torch's own, with what heddle knows of it
+    notes = getattr(error, "__notes__", [] if hasattr(error, "add_note") else ["of Python 3.11"])
+    assert "is invalid for input" in str(error) and len(notes) == 1, notes
+    assert f"rank {comm.rank} has {3 - comm.rank} of t=5. " in notes[0] or "of Python" in notes[0], notes
+else:
+    raise AssertionError("not refused")
 sparse = torch.nn.Embedding(5, 3, sparse=True)
 sparse(torch.tensor([1])).sum().backward()
 refused(heddle.UnsupportedError, "sparse=False", ht.reduce_gradients, sparse.parameters(), comm)

@@ -97,6 +97,9 @@ class Reshard(OfThisProcess):
         self._adjoint: Optional[Reshard] = None
         self.src_shape: Tuple[int, ...] = line.src_shape(rank)  #: of this rank's array, before
         self.dst_shape: Tuple[int, ...] = line.dst_shape(rank)
+        #: dst_shape with one row where only this rank has none
+        self.dst_filled: Tuple[int, ...] = tuple(
+            length or min(line.shape[dim], 1) for length, dim in zip(self.dst_shape, line.dst_order))
         self._src_strides = _side_strides(src_strides, line.src_order)
         self._dst_strides = _side_strides(dst_strides, line.dst_order)
         self._given = src_strides, dst_strides

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from .attending import Attend
 from .attention_op import attention, linear_attention
 from .device_pool import mem_pool
-from .gradients import reduce_gradients
-from .modules import Count, Gather, Parallel, Sizes, Split, Switch, parallelize
+from .gradients import reduce_gradients, share
+from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Without, parallelize
 from .process_group import from_process_group
 from .reshard import empty, gather, split, switch
 
 if TYPE_CHECKING:
     from .dtensor import redistribute
 
-__all__ = ["Attend", "Count", "Gather", "Parallel", "Sizes", "Split", "Switch", "attention", "empty",
-           "from_process_group", "gather", "linear_attention", "mem_pool", "parallelize", "redistribute",
-           "reduce_gradients", "split", "switch"]
+__all__ = ["Attend", "Count", "Extent", "Gather", "Parallel", "Sizes", "Split", "Switch", "Without", "attention",
+           "empty", "from_process_group", "gather", "linear_attention", "mem_pool", "parallelize", "redistribute",
+           "reduce_gradients", "share", "split", "switch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,8 @@ from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, as_autocast, attention
 from .ranks import Ranks, is_name
-from .reshard import resharded, texts_of
+from .reshard import resharded
+from .texts import texts_of
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
 from .eager import is_transformed, tangent_of
 from .linear_states import by_states
+from .ones import check_empty, filled, held
 from .pooled import pooled
 from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded
 from .ring_op import ring_attention
@@ -24,7 +25,7 @@ Local = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, *, sdpa: Optional[Local] = None,
-              heads_first: bool = True) -> torch.Tensor:
+              heads_first: bool = True, empty: str = "nothing") -> torch.Tensor:
     """o of this rank's rows of the sequence; q, k, v likewise, of any dtype that the method has. With gradients: those
     of a loss that is the sum over all ranks.
 
@@ -44,6 +45,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
           casts it casts itself
 
     heads_first  True: [b, h, s, d], as scaled_dot_product_attention has it; False: [b, s, h, d]
+    empty        as `switch` has it: with "one" a rank without rows comes with one row, and gets one of ones
     """
     check_plan("attention", plan, Attention)
     _look(q, k, v, plan)
@@ -51,6 +53,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         q, k, v = as_autocast(q, k, v)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = _held(q, k, v, plan, empty)
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
     elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_library(q)):
@@ -62,11 +65,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         o = _in_turns(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
+    o = _filled(o, plan, empty)
     return o.transpose(1, 2) if heads_first else o
 
 
 def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention, *,
-                     heads_first: bool = True) -> torch.Tensor:
+                     heads_first: bool = True, empty: str = "nothing") -> torch.Tensor:
     """The same of a linear attention (`Comm.linear_attention`): the library's own, of float32, float64 or bfloat16 in
     host memory; of a device's tensors and of float16, by any method, torch's operations on this rank's rows and on
     states that go between ranks as the method says. "lasp" and "scan" there, and the library's own, have no derivatives
@@ -77,6 +81,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     _look(q, k, v, plan)
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = _held(q, k, v, plan, empty)
     if not _is_of_library(q):
         if plan.method in ("lasp", "scan"):
             _autograd_only(q, k, v, plan)
@@ -84,13 +89,28 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
         o = by_states(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
+    o = _filled(o, plan, empty)
     return o.transpose(1, 2) if heads_first else o
+
+
+def _held(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, empty: str) -> Sequence[torch.Tensor]:
+    check_empty(empty)
+    if empty == "nothing":
+        return q, k, v
+    return [held(x, plan.local_shape(heads, width)) for x, heads, width in (
+        (q, plan.heads, plan.width), (k, plan.kv_heads, plan.width), (v, plan.kv_heads, plan.dv))]
+
+
+def _filled(o: torch.Tensor, plan: Any, empty: str) -> torch.Tensor:
+    if empty == "nothing":
+        return o
+    return filled(o, [length or min(whole, 1) for length, whole in zip(o.shape, plan.line.shape)])
 
 
 def as_autocast(*given: torch.Tensor) -> Sequence[torch.Tensor]:
     """As torch's own attention takes them: moved in autocast's dtype, and of one dtype on ranks without heads, too."""
     kind = given[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return given
     dtype = torch.get_autocast_dtype(kind)
     return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in given]
@@ -98,7 +118,7 @@ def as_autocast(*given: torch.Tensor) -> Sequence[torch.Tensor]:
 
 def _is_of_library(x: torch.Tensor) -> bool:
     """Does the library's own attention take such tensors? Torch's operations take all."""
-    return x.device.type == "cpu" and x.dtype != torch.float16
+    return (x.is_cpu or x.is_meta) and x.dtype != torch.float16
 
 
 def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:

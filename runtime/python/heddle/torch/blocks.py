@@ -31,7 +31,7 @@ def accumulated(dtype: torch.dtype) -> torch.dtype:
 def kernel_for(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Kernel:
     """As torch chooses between flash and memory-efficient attention, of tensors with as many heads; where both are out
     (only cuDNN's is allowed, say) it is chunks."""
-    if q.is_cpu:
+    if q.is_cpu or q.is_meta:
         return FLASH_OF_CPU
     with torch.inference_mode(False), torch.enable_grad():
         asked = torch.backends.cuda.SDPAParams(*(_as_in_training(x) for x in (q, k, v)), None, 0.0, False, False)

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Tuple
+import sys
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 import torch
 
-from ..comm import Comm
-from ..errors import UnsupportedError
+from ..errors import Error, UnsupportedError
 from .agreement import alike, begun, watched_in
-from .gradients import added_up
+from .gradients import share
 from .ranks import Ranks
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
@@ -27,7 +27,7 @@ class Entering:
         comm = self.ranks.comm
         begun(comm, model, self._watched, args, kwargs)
         self.ranks.sizes = {}
-        return _each((args, kwargs), lambda x: _Shared.apply(x, comm))
+        return _each((args, kwargs), lambda x: share(x, comm))
 
 
 class Leaving:
@@ -41,17 +41,22 @@ class Leaving:
         return _each(output, lambda x: _Counted.apply(x, self.ranks), is_all=True)
 
 
-class _Shared(torch.autograd.Function):
-    """The same on every rank; the addends of its gradient are added up."""
+class Telling:
+    """An error out of the model says what of its dims this rank had, which the module that raised it knows nothing of.
+    A hook that torch always calls."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, comm: Comm) -> torch.Tensor:
-        ctx.comm = comm
-        return x.view_as(x)
+    def __init__(self, ranks: Ranks, cut: Sequence[str]):
+        self.ranks, self._cut = ranks, cut
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return added_up(gradient, ctx.comm), None
+    def __call__(self, model: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> None:
+        error = sys.exc_info()[1]
+        if output is not None or isinstance(error, (Error, type(None))) or not hasattr(error, "add_note"):
+            return
+        sizes = self.ranks.sizes
+        there = ", ".join(f"{self.ranks.part(name)[1]} of {name}={sizes[name]}" for name in self._cut if name in sizes)
+        error.add_note(f"heddle: this model is sharded by parallelize over {self.ranks.comm.mesh}, and rank "
+                       f"{self.ranks.comm.rank} has {there or 'the whole of it so far'}. What a module is given as a "
+                       "number or makes of the whole wants a step, too: Extent, Count, Split")
 
 
 class _Counted(torch.autograd.Function):

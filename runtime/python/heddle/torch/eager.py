@@ -29,7 +29,7 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 def is_eager(x: torch.Tensor) -> bool:
     return not (torch.compiler.is_compiling() or type(x) not in _PLAIN or _modes() or _functions() or _transform()
                 or _tracing() or _profiled() or forward_ad._current_level >= 0
-                or x.is_neg() or x._is_zerotensor())  # it is not what its memory holds
+                or x.is_meta or x.is_neg() or x._is_zerotensor())  # it is not what its memory holds
 
 
 def is_transformed() -> bool:

@@ -7,19 +7,42 @@ import torch
 
 from ..comm import Comm, check_comm
 from ..errors import ArgumentError, UnsupportedError
-from ..line import mesh_of
+from ..turns import axes_of
 from .agreement import agree
-from .reshard import resharded
+from .eager import is_eager
+from .reshard import check_device, resharded
 
 _AT_ONCE_BYTES = 32 << 20
 
 
+def share(x: torch.Tensor, comm: Comm, axis: Optional[str] = None) -> torch.Tensor:
+    """x, which every rank has alike, for use between `split` and `gather`, where it goes by another way than what is
+    split: an embedding of the timestep or of text. There ranks have addends of its gradient, of their own rows; here
+    they are added up in rank order, so that what x was computed from gets the whole gradient on every rank, as `split`
+    gives it. Nothing is moved forward. Its backward is collective: ranks without rows take part (`empty="one"`).
+
+    x     any tensor; one that wants no gradient is handed back. Of a dtype whose elements are added up
+    axis  None: over all ranks of `comm`; else over those of `comm.axis(axis)`, whose first use is collective
+    """
+    check_comm("share", comm)
+    check_device(x, comm)
+    if not (x.is_floating_point() or x.is_complex()) or is_eager(x) and not (
+            x.requires_grad and torch.is_grad_enabled()):
+        return x
+    over = comm if axis is None else comm.axis(axis)
+    same, sums = _lines(x, over)
+    return resharded(x.reshape(-1), same, sums, over).reshape(x.shape)
+
+
 def added_up(x: torch.Tensor, comm: Comm) -> torch.Tensor:
     """The ranks' tensors added element by element in rank order; the same bits on every rank. Collective."""
-    mesh = mesh_of(comm.mesh)
-    sums = ",".join(f"sum@{mesh.axis[a].name.decode()}" for a in range(mesh.naxes))
-    line = f"f32[n={x.numel()}] on {comm.mesh}: {sums} -> *"
-    return resharded(x.reshape(-1), line, line, comm).reshape(x.shape)
+    same, sums = _lines(x, comm)
+    return resharded(x.reshape(-1), sums, same, comm).reshape(x.shape)
+
+
+def _lines(x: torch.Tensor, comm: Comm) -> Tuple[str, str]:
+    head = f"f32[n={x.numel()}] on {comm.mesh}: "
+    return f"{head}* -> *", f"{head}{','.join(f'sum@{name}' for name, _ in axes_of(comm.mesh))} -> *"
 
 
 def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optional[Comm] = None,

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from .attending import Attend, Attended
 from .ranks import Ranks
 
@@ -99,8 +99,8 @@ class _Step:
                                 "dense tensor")
         try:
             return self._apply(value)
-        except ArgumentError as error:
-            raise ArgumentError(f"{self._where}: {self._step}: {error}") from error
+        except (ArgumentError, UnsupportedError) as error:
+            raise type(error)(f"{self._where}: {self._step}: {error}") from error
 
 
 def _place(what: Any) -> Tuple[str, Tuple[int, ...]]:

@@ -9,18 +9,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
 from ..comm import Comm
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, UnsupportedError
 from .agreement import agree
 from .attending import Attend
-from .boundary import Entering, Leaving
+from .boundary import Entering, Leaving, Telling
 from .hooks import hooked, matching
 from .ranks import Dims, Ranks, is_name
-from .reshard import resharded, texts_of
+from .reshard import resharded
+from .texts import texts_of
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,7 +67,9 @@ class Split:
                 if self.optional:
                     return x
                 raise
-            return ranks.fold(unfolded.narrow(dims.names.index(self.over), *ranks.part(self.over)), dims, self.over)
+            block = unfolded.narrow(dims.names.index(self.over), *ranks.part(self.over))
+            # Without gaps, whose products torch rounds otherwise, and with its dims in memory in the order that they had.
+            return ranks.fold(block if block.is_contiguous() else block.clone(), dims, self.over)
         return apply
 
 
@@ -118,8 +121,10 @@ class Gather:
 
 @dataclass(frozen=True)
 class Count:
-    """From a number of rows, the first of the whole dim `over`, to how many of them this rank has:
-    `Count("num_tokens", "s")`. The number is an argument by itself, no tensor."""
+    """From a number of rows, the first of the whole dim `over` (those of a picture before others, those that a mask
+    lets through), to how many of them this rank has, which may be none: `Count("num_tokens", "s")`. The number is an
+    argument by itself, no tensor. Where it is the extent of the dim, by which a module gives tensors their shape, it
+    is `Extent`."""
 
     what: str
     over: str
@@ -135,13 +140,54 @@ class Count:
         return apply
 
 
+@dataclass(frozen=True)
+class Extent:
+    """From the extent of the whole dim `over` to that of what this rank has of it, one row of ones included on a rank
+    without rows: `Extent("frames", "t")` for a module that is called with numbers to shape its tensors by. The number
+    is an argument by itself, no tensor; another one than the dim's extent is refused."""
+
+    what: str
+    over: str
+    wants: ClassVar[type] = int
+
+    def _made(self, ranks: Ranks) -> Callable[[int], int]:
+        if not is_name(self.over):
+            raise ArgumentError(f"over is {self.over!r}, wanted the name of a dim")
+
+        def apply(extent: int) -> int:
+            length = ranks.part(self.over)[1]
+            if extent != ranks.sizes[self.over]:
+                raise ArgumentError(f"'{self.what}' is {extent}, the whole dim {self.over} has "
+                                    f"{ranks.sizes[self.over]}: Count is for the first rows of a dim")
+            return max(length, 1)
+        return apply
+
+
+@dataclass(frozen=True)
+class Without:
+    """An argument that must be None, `why` says in the refusal: `Without("attention_mask", "ring knows no mask")`."""
+
+    what: str
+    why: str
+    wants: ClassVar[type] = object
+
+    def _made(self, ranks: Ranks) -> Callable[[Any], Any]:
+        def apply(value: Any) -> Any:
+            raise UnsupportedError(f"'{self.what}' is there, wanted None: {self.why}")
+        return apply
+
+
 def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
     text, adjoint, _ = texts_of(line)
     return resharded(x, text, adjoint, comm)
 
 
-Step = Union[Sizes, Split, Switch, Gather, Count, Attend]
-_STEPS = Sizes, Split, Switch, Gather, Count, Attend
+Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Without, Attend]
+_STEPS = Sizes, Split, Switch, Gather, Count, Extent, Without, Attend
+
+
+_Steps = Union[Step, Sequence[Step]]
+_Plan = Union[Mapping[str, _Steps], Sequence[Tuple[str, _Steps]]]
 
 
 class Parallel:
@@ -154,6 +200,14 @@ class Parallel:
         self._ranks = ranks
         self._handles: List[Any] = []
 
+    @staticmethod
+    def together(handles: "List[Parallel]") -> "Parallel":
+        """The first handle, which is from now on that of all."""
+        first, *others = handles
+        first._handles += others
+        first.why = "; ".join(handle.why for handle in handles)
+        return first
+
     def remove(self) -> None:
         """The model is as it was before."""
         for handle in reversed(self._handles):
@@ -161,10 +215,11 @@ class Parallel:
         self._handles.clear()
 
 
-def parallelize(model: torch.nn.Module, plan: Mapping[str, Union[Step, Sequence[Step]]], comm: Comm) -> Parallel:
+def parallelize(model: torch.nn.Module, plan: _Plan, comm: Comm) -> Parallel:
     """Puts hooks on the modules that the plan's patterns name (`*` stands for a part between two dots, "" is the
-    model). Steps of a module happen in their order: on its arguments before it runs, on its output (`output`,
-    `output.0`) after.
+    model). A pattern has one step or a tuple of them; steps of a module happen in the plan's order: on its arguments
+    before it runs, on its output (`output`, `output.0`) after. Of a dict that names a pattern twice Python keeps the
+    last; a list of pairs is refused where it does.
 
     Outside of the model every rank computes what one rank would: arguments and results are whole, and so are the
     gradients of arguments. Gradients of parameters are addends: `reduce_gradients` adds them up. The loss is computed
@@ -205,6 +260,21 @@ def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], comm: Co
     return handle
 
 
+def _pairs(plan: Any) -> List[Tuple[Any, Any]]:
+    """Patterns and their steps."""
+    if isinstance(plan, Mapping):
+        return list(plan.items())
+    if not isinstance(plan, (list, tuple)) or not all(isinstance(pair, (list, tuple)) and len(pair) == 2
+                                                      for pair in plan):
+        raise ArgumentError(f"parallelize: the plan is a {type(plan).__name__}, wanted a mapping from patterns of "
+                            "names of modules to steps, or a list of such pairs")
+    seen = [pattern for pattern, _ in plan]
+    twice = next((pattern for at, pattern in enumerate(seen) if pattern in seen[:at]), None)
+    if twice is not None:
+        raise ArgumentError(f"parallelize: the plan has '{twice}' twice: wanted its steps in one tuple, in their order")
+    return list(plan)
+
+
 def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tuple[str, Any]]) -> None:
     ranks, handles = handle._ranks, handle._handles
     for name, module in model.named_modules():
@@ -212,11 +282,10 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
                for hook in module._forward_pre_hooks.values()):
             raise ArgumentError(f"parallelize: {f'{name!r} of ' if name else ''}{type(model).__name__} is parallelized "
                                 "over these ranks already: handle.remove() first, and one plan for all")
-    if not isinstance(plan, Mapping):
-        raise ArgumentError(f"parallelize: the plan is a {type(plan).__name__}, wanted a mapping from patterns of "
-                            "names of modules to steps")
+    pairs = _pairs(plan)
+    cut: Set[str] = set()
     handles.append(model.register_forward_pre_hook(Entering(ranks, model), with_kwargs=True))
-    for pattern, steps in plan.items():
+    for pattern, steps in pairs:
         modules = matching(model, pattern)
         for step in steps if isinstance(steps, (list, tuple)) else [steps]:
             if not isinstance(step, _STEPS):
@@ -225,4 +294,7 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
             for module in modules:
                 handles.append(hooked(module, pattern, step, ranks))
             facts.append((f"'{pattern}'", step))
+            for names in (getattr(step, "over", ()), getattr(step, "to", ())):
+                cut.update((names,) if isinstance(names, str) else names)
     handles.append(model.register_forward_hook(Leaving(ranks)))
+    handles.append(model.register_forward_hook(Telling(ranks, sorted(cut)), always_call=True))

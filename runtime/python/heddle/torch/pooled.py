@@ -11,6 +11,10 @@ from ..comm import Comm
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
           torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2", torch.int64: "i64", torch.int32: "i32",
           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool"}
+#: of others, as large as these, only bits are moved; not of quantized numbers, which are more than their elements
+AS_BYTES = {dtype: {1: "u8", 2: "f16", 4: "i32", 8: "i64"}[dtype.itemsize] for dtype in vars(torch).values()
+            if isinstance(dtype, torch.dtype) and dtype not in DTYPES and dtype.itemsize in (1, 2, 4, 8)
+            and not dtype.is_complex and not repr(dtype).startswith(("torch.qu", "torch.qi"))}
 _NUMBERS = {dtype: int(getattr(_abi, f"HEDDLE_{name.upper()}")) for dtype, name in DTYPES.items()}
 
 #: the tensor of a capsule, as `Pool.lend` and `Reshard.execute_pooled` take it

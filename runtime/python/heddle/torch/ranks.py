@@ -10,7 +10,7 @@ import torch
 from ..comm import Comm, check_comm
 from ..errors import ArgumentError
 from ..line import mesh_of
-
+from .ones import filled
 
 _FOLDED = r"\([^()]*\)"
 
@@ -127,8 +127,7 @@ class Ranks:
         """The way back. A rank without elements goes on with one row of ones, so that the model's shapes hold and its
         graph is that of the other ranks."""
         if cut is not None and self.part(cut)[1] == 0:
-            axis = dims.names.index(cut)
-            x = torch.cat([x, x.new_ones([1 if a == axis else n for a, n in enumerate(x.shape)])], axis)
+            x = filled(x, [1 if name == cut else n for name, n in zip(dims.names, x.shape)])
         extents, at = list(x.shape), 0
         folded = []
         for group in dims.groups:

@@ -9,11 +9,12 @@ from torch.autograd import forward_ad
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
-from ..line import Line
 from ..numbered import by_number
 from ..reshard import Reshard
 from .eager import is_eager, is_transformed, tangent_of
-from .pooled import BY_DLPACK, DTYPES, pooled, tensor_of
+from .ones import check_empty, filled, held
+from .pooled import AS_BYTES, BY_DLPACK, DTYPES, pooled, tensor_of
+from .texts import paired, shapes_of, texts_of
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
@@ -21,60 +22,91 @@ _ops.define("reshard_packed(Tensor[] xs, str line, str back, int comm) -> Tensor
 _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
 
 
-def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None) -> torch.Tensor:
+def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *,
+           empty: str = "nothing") -> torch.Tensor:
     """x in the layout that the plan leads to. Its gradient goes by the exact transpose, scaled by nothing: what ranks
-    have of it are addends where the layout is replicated.
+    have of it are addends where the layout is replicated. x is of any dtype that torch has memory for; complex numbers
+    go as pairs of real ones. Sums (`sum@`) are of those dtypes that a line names, and of complex ones.
 
-    With `out`, a dense tensor of the plan's shape and x's dtype, the result lies there; x must then want no gradient.
+    out    a dense tensor of the plan's shape and x's dtype, where the result lies; x must then want no gradient
+    empty  what a rank has of which there are fewer rows than ranks: "nothing", an extent of 0; or "one" row of ones, x
+           and result likewise, for models that fail without rows. Nobody else sees it, and its gradient is zero
     """
     if type(plan) is not Reshard:
         check_plan("switch", plan, Reshard)
     line, adjoint, _ = plan.texts
-    if out is None:
+    if out is None and empty == "nothing":  # `_shown` takes a while
         return resharded(x, line, adjoint, plan.comm, plan)
+    if out is None:
+        return _shown(x, line, adjoint, plan, empty)
+    if empty != "nothing":
+        raise ArgumentError(f"switch: empty is {empty!r}, with `out` wanted 'nothing'")
     check_device(x, plan.comm)
     check_device(out, plan.comm)
-    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
-        raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
-    if is_eager(x) and is_eager(out):
-        _reshard_out(x, out, line, plan.comm, plan)
+    if x.is_complex() and out.is_complex():
+        x, out_of_pairs, line = _pairs(x), torch.view_as_real(out), paired(line)
+        _switch_out(x, out_of_pairs, line, plan.comm)
     else:
-        if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
-            raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
-        torch.ops.heddle.reshard_out(x, out, line, plan.comm.number)
+        _switch_out(x, out, line, plan.comm, plan)
     return out
 
 
-def split(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> None:
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
+        raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
+    if is_eager(x) and is_eager(out):
+        _reshard_out(x, out, line, comm, plan)
+    else:
+        if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
+            raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
+        torch.ops.heddle.reshard_out(x, out, line, comm.number)
+
+
+def split(x: torch.Tensor, plan: Reshard, *, empty: str = "nothing") -> torch.Tensor:
     """This rank's part of an x that every rank has whole (`* -> t@sp`), at the beginning of a sharded model.
 
     The parts of the gradient come together again on the way back: every rank gets the whole gradient of x. With
     `gather` at the end, outside of the two every rank computes what one rank would, and gradients of parameters there
-    are whole, not addends. `switch` in place of `split` leaves addends before it, too.
+    are whole, not addends; what goes from there to the sharded part by another way than x (an embedding of the
+    timestep, of text) goes through `share`. `switch` in place of `split` leaves addends before it, too.
+
+    empty  as `switch` has it: "nothing", or "one" row of ones on a rank that gets no rows
     """
-    return _boundary("split", x, plan)
+    return _boundary("split", x, plan, empty)
 
 
-def gather(x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+def gather(x: torch.Tensor, plan: Reshard, *, empty: str = "nothing") -> torch.Tensor:
     """The whole of an x that is sharded (`t@sp -> *`), at the end of a sharded model.
 
     Every rank goes on with the whole and computes the same loss, which counts once: its gradient is cut on the way
     back. Where ranks have losses of their own, which are added, it is `switch`.
+
+    empty  as `switch` has it: "one": a rank without rows comes with one row, which is left out
     """
-    return _boundary("gather", x, plan)
+    return _boundary("gather", x, plan, empty)
 
 
-def _boundary(what: str, x: torch.Tensor, plan: Reshard) -> torch.Tensor:
+def _boundary(what: str, x: torch.Tensor, plan: Reshard, empty: str) -> torch.Tensor:
     check_plan(what, plan, Reshard)
     line, _, back = plan.texts
     if "sum@" in line:
         raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
-    return resharded(x, line, back, plan.comm, plan)
+    return _shown(x, line, back, plan, empty)
+
+
+def _shown(x: torch.Tensor, line: str, back: str, plan: Reshard, empty: str) -> torch.Tensor:
+    if empty == "nothing":
+        return resharded(x, line, back, plan.comm, plan)
+    check_empty(empty)
+    check_device(x, plan.comm)
+    return filled(resharded(held(x, plan.src_shape), line, back, plan.comm, plan), plan.dst_filled)
 
 
 def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
     """x by a line; its gradient goes by the line `back`. `plan`: one of this line, for tensors of some dtype."""
     check_device(x, comm)
+    if x.is_complex():
+        return torch.view_as_complex(resharded(_pairs(x), paired(line), paired(back), comm))
     if not is_eager(x):
         if is_transformed():
             return _Transformed.apply((line, back, comm, False), x)
@@ -96,11 +128,26 @@ def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Te
     return forward_ad.make_dual(y, packed(addends, line, back, comm))
 
 
+def _pairs(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj())
+
+
 def dtype_of(x: torch.Tensor, text: str) -> str:
     if x.dtype not in DTYPES:
-        more = " (torch.view_as_real(x) is, with a dim more)" if x.is_complex() else ""
-        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}{more}")
+        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
     return DTYPES[x.dtype]
+
+
+def _moved_as(x: torch.Tensor, line: str) -> str:
+    """The dtype that a line names, or another one as large, as which bits are moved and nothing is added."""
+    if x.dtype in DTYPES:
+        return DTYPES[x.dtype]
+    if x.dtype not in AS_BYTES:
+        raise ArgumentError(f"{line}: x is of {x.dtype}, of which torch shows no plain elements of 1, 2, 4 or 8 bytes")
+    if "sum@" in line:
+        raise ArgumentError(f"{line}: x is of {x.dtype}, which is moved and not added up: wanted one of "
+                            f"{', '.join(DTYPES.values())}")
+    return AS_BYTES[x.dtype]
 
 
 def check_plan(what: str, plan: Any, kind: type) -> None:
@@ -114,7 +161,7 @@ def check_device(x: torch.Tensor, comm: Comm) -> None:
     """Is it where this communicator moves tensors?"""
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
-    if x.is_cpu or x.device.type == "cuda" and x.device.index == comm.device:
+    if x.is_cpu or x.device.type == "cuda" and x.device.index == comm.device or x.device.type == "meta":
         return
     there = "" if comm.device < 0 else f" and on cuda:{comm.device}"
     more = ": comm.attach_device() is missing" if x.device.type == "cuda" and comm.device < 0 else ""
@@ -125,7 +172,7 @@ def _plan_by(x: torch.Tensor, line: str, comm: Comm) -> Reshard:
     asked = line, x.dtype, x.is_cpu
     plan = comm.again(asked)
     if plan is None:
-        plan = comm.reshard(line, dtype_of(x, line), "host" if x.is_cpu else "device", asked=asked)
+        plan = comm.reshard(line, _moved_as(x, line), "host" if x.is_cpu else "device", asked=asked)
         plan.tensors = x.dtype if x.is_cpu else None
     return plan
 
@@ -189,9 +236,9 @@ def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan
 
 
 def _fit_out(out: torch.Tensor, x: torch.Tensor, line: str, shape: Tuple[int, ...]) -> None:
-    if out.shape != shape or out.dtype != x.dtype or not out.is_contiguous():
-        raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()}, wanted a dense "
-                            f"{x.dtype}{shape}")
+    if out.shape != shape or out.dtype != x.dtype or not out.is_contiguous() or out.device != x.device:
+        raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()} on "
+                            f"{out.device}, wanted a dense {x.dtype}{shape} on {x.device}")
 
 
 def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
@@ -206,37 +253,18 @@ def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     return pooled(plan.comm, shape, dtype)
 
 
-def texts_of(line: str) -> Tuple[str, str, str]:
-    """As `Reshard.texts`, without a plan."""
-    return (_texts if torch.compiler.is_compiling() else _kept_texts)(line)  # a compiler warns of caches
-
-
-def _texts(line: str) -> Tuple[str, str, str]:
-    parsed = Line(line)
-    return parsed.text, parsed.adjoint().text, parsed.reversed().text
-
-
-_kept_texts = functools.lru_cache(maxsize=4096)(_texts)
-
-
-@functools.lru_cache(maxsize=4096)
-def _shapes(line: str, rank: int) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
-    parsed = Line(line)
-    return parsed.src_shape(rank), parsed.dst_shape(rank)
-
-
 def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
     rank = by_number(comm).rank
-    src_shape, dst_shape = _shapes(line, rank)
-    dtype_of(x, line)
+    src_shape, dst_shape = shapes_of(line, rank)
+    _moved_as(x, line)
     _fit(x, line, src_shape, rank)
     return x.new_empty(dst_shape)
 
 
 def _fake_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
     rank = by_number(comm).rank
-    src_shape, dst_shape = _shapes(line, rank)
-    dtype_of(xs[0], line)
+    src_shape, dst_shape = shapes_of(line, rank)
+    _moved_as(xs[0], line)
     _fit_packed(xs, line, src_shape, rank)
     return xs[0].new_empty(dst_shape)
 
