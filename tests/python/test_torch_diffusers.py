@@ -5,10 +5,13 @@ from pathlib import Path
 from ranks import JUDGE, fork
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
-from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel,  # once for all ranks
+from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel, DiffusionPipeline,  # once for all ranks
                        FluxTransformer2DModel, HunyuanVideoTransformer3DModel, LatteTransformer3DModel,
                        LTXVideoTransformer3DModel, QwenImageTransformer2DModel, SD3Transformer2DModel,
                        WanTransformer3DModel)
+
+import torch._dynamo
+import torch.distributed.fsdp
 
 EXAMPLES = Path(os.environ["HEDDLE_SOURCE"]) / "examples" / "python"
 
@@ -186,6 +189,7 @@ def compare(model, inputs, comm, method="auto", within=0.0, gradients=True):
     far = float((y.float() - one[0].float()).abs().max())
     assert y.shape == one[0].shape and (torch.equal(y, one[0]) if within == 0 else far <= within), (far, within)
     assert torch.equal(forward(model, inputs), one[0])  # without hooks
+    assert ("whatever stands beside it" in handle.why) == ("ulysses, since" in handle.why or "switch" in handle.why)
     return handle.why
 """
 
@@ -271,3 +275,131 @@ for name in ("03_latte.py", "04_wan.py"):  # the examples, of which every one jo
 print("ok", flush=True)
 """ % str(EXAMPLES), 3)
     assert output.count("; the same bits") == 3 and output.count("gradients as one rank's") == 3, output
+
+
+def test_models_are_known_by_what_they_are(tmp_path):
+    """Derived classes, what wraps a model, and pipelines."""
+    fork(tmp_path, COMMON + """
+from diffusers import DiffusionPipeline
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import torch.distributed as dist
+
+class Mine(WanTransformer3DModel):
+    pass
+
+class Adapted(torch.nn.Module):
+    '''As PEFT's: what it wraps lies within a tuner.'''
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = torch.nn.Module()
+        self.base_model.model = model
+
+    def get_base_model(self):
+        return self.base_model.model
+
+    def __getattr__(self, name):  # what it has not is the model's, its _orig_mod say
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.base_model.model, name)
+
+    def forward(self, *given, **named):
+        return self.get_base_model()(*given, **named)
+
+class Pipeline(DiffusionPipeline):
+    def __init__(self, transformer, transformer_2, text):
+        super().__init__()
+        self.register_modules(transformer=transformer, transformer_2=transformer_2, text=text)
+
+def derived():
+    model = wan()
+    model.__class__ = Mine
+    return model
+
+def judged(model, inner, comm, words="WanTransformer3DModel on [sp=2]: ulysses"):
+    inputs, seen = given(inner, 1, 3, 6, 10, torch.float32), []
+    wanted = forward(wan(), inputs)
+    handle = heddle.diffusers.parallelize(model, comm)
+    hook = inner.blocks[0].register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    assert torch.equal(forward(model, inputs), wanted) and set(seen) == {23 - comm.rank}, seen
+    assert handle.why.startswith(words), handle.why
+    hook.remove()
+    handle.remove()
+    assert not any(type(hook).__module__.startswith("heddle") for module in inner.modules()
+                   for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()))
+
+rank = int(os.environ["HEDDLE_RANK"])
+dist.init_process_group("gloo", store=dist.FileStore(%r, 2), rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+with heddle.Comm.open() as comm, torch.no_grad():
+    for wrap in (lambda model: model, Adapted, lambda model: torch.compile(model, backend="eager"),
+                 lambda model: Adapted(torch.compile(model, backend="eager")),
+                 lambda model: torch.compile(Adapted(model), backend="eager")):
+        inner = wan()
+        judged(wrap(inner), inner, comm)
+    model = derived()
+    judged(model, model, comm)
+    sharded = wan()
+    for module in (*sharded.blocks, sharded):
+        fully_shard(module, mesh=mesh)
+    assert type(sharded) is not WanTransformer3DModel
+    judged(sharded, sharded, comm)
+
+    two = Pipeline(wan(), torch.compile(wan(2), backend="eager"), torch.nn.Linear(1, 1))
+    handle = heddle.diffusers.parallelize(two, comm)
+    assert handle.why.count("WanTransformer3DModel on [sp=2]: ulysses") == 2, handle.why
+    for heads, model in ((4, two.transformer), (2, two.transformer_2)):
+        inputs = given(model, 1, 3, 6, 10, torch.float32)
+        assert torch.equal(forward(model, inputs), forward(wan(heads), inputs))
+    refused(heddle.ArgumentError, "is parallelized over these ranks already", heddle.diffusers.parallelize, two, comm)
+    handle.remove()
+    parts = Pipeline(wan(), wan(2), None)
+    refused(heddle.ArgumentError, "method is 'no'", heddle.diffusers.parallelize, parts, comm, "no")
+    held = heddle.diffusers.parallelize(parts.transformer_2, comm)
+    refused(heddle.ArgumentError, "already", heddle.diffusers.parallelize, parts, comm)  # the second
+    held.remove()
+    for model in (parts.transformer, parts.transformer_2):
+        assert not model._forward_pre_hooks  # of the first nothing stays
+    alone = Pipeline(wan(), None, None)
+    heddle.diffusers.parallelize(alone, comm).remove()
+    wrapped = torch.nn.Sequential(torch.nn.Sequential(wan()))
+    refused(heddle.UnsupportedError, "knows no Sequential: it knows Latte", heddle.diffusers.parallelize, wrapped, comm)
+    refused(heddle.UnsupportedError, "Unwrap it: its .0.0 is one", heddle.diffusers.parallelize, wrapped, comm)
+    refused(heddle.UnsupportedError, "takes a plan of your own", heddle.diffusers.parallelize, two.text, comm)
+    refused(heddle.UnsupportedError, "knows no int", heddle.diffusers.parallelize, 3, comm)
+dist.destroy_process_group()
+print("ok", flush=True)
+""" % str(tmp_path / "store"), 2)
+
+
+def test_masks_and_batches_of_guidance(tmp_path):
+    fork(tmp_path, COMMON + """
+def masked(inputs):  # as one frame less is there of the second sample, and a column less of both
+    there = torch.ones(2, 3, 6, 10)
+    there[1, 2], there[..., 8:] = 0, 0
+    return {**inputs, "attention_mask": there}
+
+with heddle.Comm.open() as comm:
+    compare(flux().bfloat16(), given_flux(2, torch.bfloat16), comm, gradients=False)
+    compare(allegro(), masked(given_allegro(2, torch.float32)), comm)
+    compare(allegro(2), masked(given_allegro(2, torch.float32)), comm, within=1e-5)
+    compare(allegro().bfloat16(), masked(given_allegro(2, torch.bfloat16)), comm, gradients=False)
+    for model, inputs, mask, without in (
+            (allegro(2), given_allegro(2, torch.float32), "attention_mask", masked(given_allegro(2, torch.float32))),
+            (qwen(2), given_qwen(2, torch.float32), "encoder_hidden_states_mask",
+             given_qwen(2, torch.float32, masked=True))):
+        assert "ring" in compare(model, inputs, comm, "ring", within=1e-5)
+        handle = heddle.diffusers.parallelize(model, comm, "ring")
+        assert f"{mask} must be None" in handle.why, handle.why
+        reached = []
+        hook = model.transformer_blocks[0].register_forward_pre_hook(lambda *_: reached.append(1))
+        refused(heddle.UnsupportedError, f"'{mask}' is there, wanted None: attention by ring knows no mask", forward,
+                model, without)
+        assert not reached  # nothing is computed before
+        far = forward(model, inputs)
+        hook.remove()
+        handle.remove()
+        assert (far - forward(model, inputs)).abs().max() <= 1e-5
+print("ok", flush=True)
+""", 3)

@@ -1,47 +1,88 @@
 """Models of diffusers on several ranks, unmodified.
 
-    handle = heddle.diffusers.parallelize(transformer, comm)
+    handle = heddle.diffusers.parallelize(transformer, comm)    # or a pipeline: whatever transformers it has
     print(handle.why)                                 # what was chosen, and why
     sample = transformer(latents, timestep, text)     # the whole on every rank, before and after
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Sequence, Tuple, Union
+import functools
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from .attention import check_saved
 from .comm import Comm
 from .errors import ArgumentError, UnsupportedError
 from .torch.attending import Attend
-from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, put_on
+from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, Without, put_on
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
+_SAME = "the same bits as one process, as far as torch's kernels give a row its bits whatever stands beside it"
 
 def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: int = 1) -> Parallel:
     """Puts heddle's hooks on a model of diffusers; `handle.remove()` takes them off, `handle.why` says what was chosen.
-    Arguments and results are whole on every rank; forward is bitwise what one process computes, unless attention is the
-    library's ("ring", "gather-kv"). Gradients of parameters are addends: heddle.torch.reduce_gradients.
+    Arguments and results are whole on every rank. With "switch" and "ulysses" every row goes through torch's kernels as
+    in one process: the same bits where a kernel gives a row the same bits whatever other rows stand beside it, else
+    within rounding, as with "ring" and "gather-kv". Gradients of parameters are addends:
+    heddle.torch.reduce_gradients.
 
+    model           a model that is known, or one of a class derived from it; wrapped by torch.compile, PEFT's
+                    get_peft_model or fully_shard, or before that; or a pipeline, all of whose known models are taken
+                    (transformer, transformer_2). Another wrapper is refused, with the name of what is in it
     method          "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
     saved_forwards  of heddle.Attention, for methods of the library: as many as layers save a second forward
     """
-    def made() -> Tuple[_Plan, str]:
-        name = type(model).__name__
-        if name not in _PLANS:
-            raise UnsupportedError(f"heddle.diffusers knows no {name}: it knows {', '.join(_PLANS)}. "
-                                   f"{_model_in(model)}")
-        check_saved("heddle.diffusers.parallelize", saved_forwards)
-        steps, why = _PLANS[name](model, comm, method, saved_forwards)
-        return steps, f"{name} on {comm.mesh}: {why}"
-    return put_on(model, made, comm)
+    handles: List[Parallel] = []
+    try:
+        for each in _models_of(model):
+            made = functools.partial(_plan_of, each, comm, method, saved_forwards)
+            handles.append(put_on(each, made, comm))
+    except BaseException:
+        for handle in handles:
+            handle.remove()
+        raise
+    return Parallel.together(handles)
+
+
+def _plan_of(model: Any, comm: Comm, method: str, saved_forwards: int) -> Tuple[_Plan, str]:
+    name = _known(model)
+    if name is None:
+        raise UnsupportedError(f"heddle.diffusers knows no {type(model).__name__}: it knows {', '.join(_PLANS)}. "
+                               f"{_model_in(model)}")
+    check_saved("heddle.diffusers.parallelize", saved_forwards)
+    steps, why = _PLANS[name](model, comm, method, saved_forwards)
+    return steps, f"{name} on {comm.mesh}: {why}"
+
+
+def _known(model: Any) -> Optional[str]:
+    """The class that it is of, or is derived from, as a user's own and fully_shard's are."""
+    return next((kind.__name__ for kind in type(model).__mro__ if kind.__name__ in _PLANS), None)
+
+
+def _unwrapped(model: Any) -> Any:
+    """What torch.compile and PEFT have put something around, and call as it is."""
+    while _known(model) is None:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        else:
+            break
+    return model
+
+
+def _models_of(model: Any) -> List[Any]:
+    """The models that are known of a pipeline; else what was given, unwrapped."""
+    components = getattr(model, "components", None)
+    parts = [_unwrapped(part) for part in components.values()] if isinstance(components, dict) else []
+    return [part for part in parts if _known(part)] or [_unwrapped(model)]
 
 
 def _model_in(model: Any) -> str:
     """What to do about something that is no model that is known."""
-    components = getattr(model, "components", None)
-    for name, part in components.items() if isinstance(components, dict) else ():
-        if type(part).__name__ in _PLANS:
-            return f"It is a pipeline, whose {name} is one: pass pipeline.{name}"
+    for path, part in model.named_modules() if hasattr(model, "named_modules") else ():
+        if _known(part):
+            return f"Unwrap it: its .{path} is one, parallelize that before it is wrapped"
     return "heddle.torch.parallelize takes a plan of your own"
 
 
@@ -58,7 +99,7 @@ def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]
                                  Switch("output", "(b t) s c", "t", "s")),
         "temporal_transformer_blocks.*": Split("timestep", "(b s) g", "s"),
         "proj_out": Gather("output", "(b t) s o", "s"),
-    }, "switch: spatial blocks have whole frames, temporal blocks whole fibres of time: bitwise as one process"
+    }, f"switch: spatial blocks have whole frames, temporal blocks whole fibres of time: {_SAME}"
 
 
 def _wan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
@@ -116,12 +157,15 @@ def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, 
 
 def _allegro(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
+    unmasked, more = _unmasked(chosen, "attention_mask")
     return {
+        **unmasked,
         "transformer_blocks.0": Split("hidden_states", "b s c", "s"),
-        "transformer_blocks.*": [Split(f"image_rotary_emb.1.{axis}", "_ s", "s") for axis in range(3)],
+        "transformer_blocks.*": [*(Split(f"image_rotary_emb.1.{axis}", "_ s", "s") for axis in range(3)),
+                                 Split("attention_mask", "b _ s", "s")],
         "transformer_blocks.*.attn1": Attend("s", chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
-    }, why
+    }, why + more
 
 
 def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
@@ -139,13 +183,15 @@ def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
 
 def _qwen(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     chosen, why = _method(model.config.num_attention_heads, comm, method)
+    unmasked, more = _unmasked(chosen, "encoder_hidden_states_mask")
     return {
+        **unmasked,
         "pos_embed": (Split("output.0", "s _", "s"), Split("output.1", "l _", "l")),
         "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         "transformer_blocks.*": (Split("encoder_hidden_states_mask", "b l", "l"), Split("modulate_index", "b s", "s")),
         "transformer_blocks.*.attn": Attend(("l", "s"), chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
-    }, f"over text and image, both cut: {why}"
+    }, f"over text and image, both cut: {why}{more}"
 
 
 def _sd3(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
@@ -161,9 +207,16 @@ def _sd3(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     return plan, f"over image and text, both cut: {why}"
 
 
+def _unmasked(method: str, mask: str) -> Tuple[_Plan, str]:
+    """By ring a model that attends with a mask or without is refused before it computes anything with one."""
+    if method != "ring":
+        return {}, ""
+    return {"": Without(mask, "attention by ring knows no mask, ulysses and gather-kv do")}, f"; {mask} must be None"
+
+
 def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
     if method == "auto" and heads >= comm.size:
-        return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: bitwise as one process"
+        return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: {_SAME}"
     if method == "auto":
         return "gather-kv", (f"gather-kv, since {heads} heads are not enough for {comm.size} ranks by ulysses: within "
                              "rounding of one process")
