@@ -68,7 +68,7 @@ class Split:
                     return x
                 raise
             block = unfolded.narrow(dims.names.index(self.over), *ranks.part(self.over))
-            # Without gaps, whose products torch rounds otherwise, and with its dims in memory in the order that they had.
+            # Without gaps, whose products torch rounds otherwise, and with its dims in memory in the order they had.
             return ranks.fold(block if block.is_contiguous() else block.clone(), dims, self.over)
         return apply
 
