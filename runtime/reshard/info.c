@@ -76,7 +76,10 @@ void hd_plan_explain(heddle_reshard *plan, const char *before)
     char how[96] = "";
     snprintf(plan->path, sizeof plan->path, "%s", path_name(plan, &t));
     snprintf(plan->kernel_name, sizeof plan->kernel_name, "%s",
-             group != NULL ? group->kernel->name : (!t.adds ? "none" : t.streams ? "sum_rows_nt" : "sum_rows"));
+             group != NULL ? group->kernel->name
+                           : (!t.adds     ? "none"
+                              : t.streams ? "sum_rows_nt"
+                                          : "sum_rows"));
     if (group != NULL) {
         snprintf(how, sizeof how, ", runs of %lld bytes, %d cop%s walked in %d group%s",
                  (long long)t.lanes->lane[group->first].run_bytes, t.lanes->nlanes, t.lanes->nlanes == 1 ? "y" : "ies",

@@ -1,6 +1,6 @@
-/* Every way is timed alone: it runs until the caches are its own, then a few samples of it count. All of them once, then
- * the rule's and the fastest others round after round; the winner then runs longer, and must keep the time that it won
- * with. */
+/* Every way is timed alone: it runs until the caches are its own, then a few samples of it count. All of them once,
+ * then the rule's and the fastest others round after round; the winner then runs longer, and must keep the time that it
+ * won with. */
 #include "runtime/reshard/trial.h"
 
 #include <stdlib.h>

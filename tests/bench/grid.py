@@ -33,8 +33,9 @@ def line_of(mb: int, row: int, ranks: int, is_sum: bool) -> str:
 
 
 def measure(given: argparse.Namespace, rest: list, transport: str, ranks: int, mb: int, row: int) -> dict:
-    command = [given.heddle, "bench", line_of(mb, row, ranks, given.sum), "--ranks", str(ranks), "--transport", transport,
-               "--iterations", str(given.samples), "--json", *rest]
+    line = line_of(mb, row, ranks, given.sum)
+    command = [given.heddle, "bench", line, "--ranks", str(ranks), "--transport", transport, "--iterations",
+               str(given.samples), "--json", *rest]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,6 +1,6 @@
 /* Vector sums for one instruction set: after vec_*.h, with SUM_FILL, the vector of doubles `dvec` and its operations,
- * load_f16 and store_f16, and the stores past the caches, stream_*, defined before. What is no whole vector goes through
- * a padded copy, so that it takes the same instructions. */
+ * load_f16 and store_f16, and the stores past the caches, stream_* and dvec_stream, defined before. What is no whole
+ * vector goes through a padded copy, so that it takes the same instructions. */
 #include "kernels/cpu/fill.h"
 
 #include <string.h>
