@@ -261,7 +261,8 @@ static heddle_status all_live_on(heddle_comm *comm, void *arg)
             sleep_ms(t[i] != NULL && heddle_comm_rank(comm) == turn % 2 ? 5 : 0);
             st = t[i] != NULL ? of->use(t[i], comm, of) : HEDDLE_OK;
             if (st != HEDDLE_OK) {
-                heddle_ignore(heddle_set_error(st, "%s, used %d times before: %s", of->name, turn, heddle_last_error()));
+                heddle_ignore(
+                    heddle_set_error(st, "%s, used %d times before: %s", of->name, turn, heddle_last_error()));
             }
             HD_TRY(st);
         }
