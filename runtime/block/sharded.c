@@ -2,7 +2,6 @@
 #include "runtime/block/sharded.h"
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"
-#include "runtime/comm/comm_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,21 +16,20 @@ typedef struct request {
     char text[REQUEST_BYTES]; /* what is asked for, cut; or what is wrong with it */
 } request;
 
-static heddle_status compare(const heddle_comm *comm, const request *all)
+static heddle_status compare(const request *all, int size, int rank)
 {
-    const int size = heddle_comm_size(comm), rank = heddle_comm_rank(comm);
     if (all[rank].status != HEDDLE_OK) {
         return hd_fail((heddle_status)all[rank].status, "%s", all[rank].text);
     }
     for (int r = 0; r < size; r++) {
         if (all[r].status != HEDDLE_OK) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %s", hd_comm_rank_name(comm, r), all[r].text);
+            return hd_fail(HEDDLE_ERR_PEER, "rank %d: %s", r, all[r].text);
         }
     }
     for (int r = 1; r < size; r++) {
         if (all[r].hash != all[0].hash) {
-            return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for %.200s, rank %d for %.200s",
-                           hd_comm_rank_name(comm, r), all[r].text, hd_comm_rank_name(comm, 0), all[0].text);
+            return hd_fail(HEDDLE_ERR_MISMATCH, "rank %d asks for %.200s, rank 0 for %.200s", r, all[r].text,
+                           all[0].text);
         }
     }
     return HEDDLE_OK;
@@ -50,7 +48,7 @@ static heddle_status agree(heddle_comm *comm, heddle_status mine, const char *te
         return st;
     }
     HD_TRY(heddle_comm_allgather(comm, &own, all, sizeof own));
-    st = compare(comm, all);
+    st = compare(all, size, heddle_comm_rank(comm));
 out:
     hd_free(all);
     return st;
