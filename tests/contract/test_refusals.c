@@ -1,4 +1,4 @@
-/* Refusals, each asked for by one call, and what they say: of linear attention, blocks, dense pairs, buckets and AdamW. */
+/* Refusals, each asked for by one call: of linear attention, blocks, dense pairs, buckets and AdamW. */
 #include "case.h"
 #include "check.h"
 

@@ -50,7 +50,7 @@ static inline void unmake(thing *t)
     free(t);
 }
 
-/* --- reshards: way 0 executes, 1 starts and waits ------------------------------------------------------------------ */
+/* --- reshards: way 0 executes, 1 starts and waits --------------------------------------------------------------- */
 
 static inline heddle_status make_reshard(thing *t, heddle_comm *comm, const living *of, int64_t deadline_ms)
 {
@@ -79,7 +79,7 @@ out:
     return st;
 }
 
-/* --- attention, linear attention: way is the method, 100 more a variant of it --------------------------------------- */
+/* --- attention, linear attention: way is the method, 100 more a variant of it ----------------------------------- */
 
 static inline heddle_status take_layout(heddle_shape *shape, heddle_mesh *mesh, heddle_layout *layout, const char *line)
 {
@@ -166,7 +166,7 @@ out:
     return st;
 }
 
-/* --- training: a bucket is whole (0) or sharded (1) ----------------------------------------------------------------- */
+/* --- training: a bucket is whole (0) or sharded (1) ------------------------------------------------------------- */
 
 static inline heddle_status make_bucket(thing *t, heddle_comm *comm, const living *of, int64_t deadline_ms)
 {
@@ -249,7 +249,7 @@ out:
     return st;
 }
 
-/* --- what has no deadline of its own -------------------------------------------------------------------------------- */
+/* --- what has no deadline of its own ---------------------------------------------------------------------------- */
 
 static inline heddle_status make_session(thing *t, heddle_comm *comm, const living *of, int64_t deadline_ms)
 {

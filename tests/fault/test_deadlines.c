@@ -1,4 +1,4 @@
-/* Deadlines of what lives longer than they do, and deadlines of its own of what waits: of every kind of thing that ranks
+/* Deadlines of what lives longer than they do, and deadlines of its own of what waits: of every kind that ranks
  * make together and use again (living_things.h). */
 #include "case.h"
 #include "check.h"
@@ -24,7 +24,7 @@ static void sleep_ms(int64_t n)
     nanosleep(&(struct timespec){.tv_sec = n / 1000, .tv_nsec = n % 1000 * 1000000}, NULL);
 }
 
-/* --- a rank that stops before its n-th word: a flag or a message ---------------------------------------------------- */
+/* --- a rank that stops before its n-th word: a flag or a message ------------------------------------------------ */
 
 /* Ranks are threads of the case's process. */
 static _Thread_local int words, stops_at;
@@ -239,10 +239,10 @@ HD_CASE(the_communicators_deadline_holds_for_all)
     }
 }
 
-/* --- things that live longer than their deadline ---------------------------------------------------------------------- */
+/* --- things that live longer than their deadline ---------------------------------------------------------------- */
 
-/* Each is used, rests beyond the deadline, and is used again; one rank is late each time, so that the others look at the
- * clock. Each once with a deadline of its own and once with the communicator's. */
+/* Each is used, rests beyond the deadline, and is used again; one rank is late each time, so that the others look at
+ * the clock. Each once with a deadline of its own and once with the communicator's. */
 static heddle_status all_live_on(heddle_comm *comm, void *arg)
 {
     thing *t[2 * LIVING] = {NULL};

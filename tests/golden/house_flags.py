@@ -4,18 +4,24 @@ No run on x86-64 shows a fence that is missing. So the steps of each protocol ar
 orders, and a small machine does them in every order that is allowed: a step may overtake an earlier one of its thread
 unless they touch the same place, the earlier one acquires, the later one releases, both are seq_cst, a fence of seq_cst
 stands between or is one of them, or the later one writes what depends on a value read (branches). Stores are seen by
-all at once (ARMv8, RISC-V; x86-64, with less freedom). What must hold: nobody sleeps while its flag stands, nothing
-is read before its flag, nobody touches memory that was taken back.
+all at once (ARMv8, RISC-V; x86-64, with less freedom). What must hold: nobody sleeps while its flag stands, nothing is read
+before its flag, nobody touches memory that was taken back.
 
 A step that the source has no more, or in another place, is an error; and each order that a protocol lives by is taken
 away once, which must be found."""
+
 import itertools
 import os
 import re
 import sys
 
-# --- the steps, as the source has them: file, function, text (its order: the last argument, else seq_cst) --------------
-LINK, WAIT, LIVES, MOVE = "runtime/comm/link.c", "runtime/comm/ground/wait.c", "runtime/comm/ground/lives.c", "runtime/move/transfer.c"
+# --- the steps, as the source has them: file, function, text (its order: the last argument, else seq_cst) -----------
+LINK, WAIT, LIVES, MOVE = (
+    "runtime/comm/link.c",
+    "runtime/comm/ground/wait.c",
+    "runtime/comm/ground/lives.c",
+    "runtime/move/transfer.c",
+)
 LEND, HUB, GROUP = "runtime/move/lend.c", "runtime/comm/hub.c", "runtime/comm/ground/group.c"
 STEPS = {  # in the order in which they stand in a function
     "post.word": (LINK, "hd_link_post", r"atomic_store\w*\(&c->word\[i\]"),
@@ -29,7 +35,11 @@ STEPS = {  # in the order in which they stand in a function
     "arm.doorbell": (WAIT, "hd_group_relax", r"atomic_load\w*\(&own->doorbell"),
     "arm.sleeping": (WAIT, "hd_group_relax", r"atomic_store\w*\(&own->sleeping, 1"),
     "arm.call": (WAIT, "hd_group_relax", r"syscall\(SYS_futex, &own->doorbell, FUTEX_WAIT, group->armed_value"),
-    "again.doorbell": (WAIT, "hd_group_relax", r"group->armed_value = atomic_load\w*\(&own->doorbell(?!.*FUTEX_WAIT)"),
+    "again.doorbell": (
+        WAIT,
+        "hd_group_relax",
+        r"group->armed_value = atomic_load\w*\(&own->doorbell(?!.*FUTEX_WAIT)",
+    ),
     "arrive.arrived": (HUB, "arrive", r"atomic_store\w*\(&own_memory\(comm\)->arrived"),
     "arrive.counter": (HUB, "arrive", r"atomic_fetch_add\w*\(counter"),
     "round.counter": (HUB, "wait_round", r"atomic_load\w*\(counter"),
@@ -77,13 +87,13 @@ def read_orders(root):
             wrong.append(f"{path}: {function} has no '{pattern}' behind what comes before it ({step})")
             continue
         last[path, function] = found.end()
-        statement = body[found.start():body.find(";", found.start())]
+        statement = body[found.start() : body.find(";", found.start())]
         named = re.findall(r"memory_order_(\w+)", statement)
         orders[step] = named[0] if named else "seq_cst"
     return orders, wrong
 
 
-# --- the machine --------------------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------------------------
 ACQUIRES, RELEASES = ("acquire", "acq_rel", "seq_cst"), ("release", "acq_rel", "seq_cst")
 
 
@@ -98,13 +108,21 @@ class Op:
 def keeps_order(a, b):
     if a.kind in "FEZU" or b.kind in "FEZU":
         return all(op.kind != "F" or op.order == "seq_cst" for op in (a, b))
-    reads, writes = a.kind == "R" or a.wants is not None, b.kind in "WX"  # X: what it stores may come later than its reading
-    return (a.place == b.place or (reads and a.order in ACQUIRES) or (writes and b.order in RELEASES) or
-            (a.order == b.order == "seq_cst") or (reads and writes and a.wants is not None))
+    reads, writes = (
+        a.kind == "R" or a.wants is not None,
+        b.kind in "WX",
+    )  # X: what it stores may come later than its reading
+    return (
+        a.place == b.place
+        or (reads and a.order in ACQUIRES)
+        or (writes and b.order in RELEASES)
+        or (a.order == b.order == "seq_cst")
+        or (reads and writes and a.wants is not None)
+    )
 
 
 def step(op, thread, memory, queue):
-    """What is so afterwards; None: this way the branch is not taken, or the step cannot be done yet. A string: a fault."""
+    """What is so afterwards; None: this way the branch is not taken, or the step cannot be done yet."""
     memory, queue = dict(memory), dict(queue)
     if op.kind in "RX":
         value = memory.get(op.place, 0)
@@ -143,8 +161,11 @@ def explore(threads, final=None):
                 if after is None:
                     continue
                 stuck = False
-                state = (tuple(d | (1 << i if u == t else 0) for u, d in enumerate(done)),
-                         tuple(sorted(after[0].items(), key=str)), tuple(sorted(after[1].items())))
+                state = (
+                    tuple(d | (1 << i if u == t else 0) for u, d in enumerate(done)),
+                    tuple(sorted(after[0].items(), key=str)),
+                    tuple(sorted(after[1].items())),
+                )
                 if state not in seen:
                     seen.add(state)
                     todo.append(state)
@@ -167,7 +188,7 @@ def try_all(lines, final=None):
     return None
 
 
-# --- the protocols ------------------------------------------------------------------------------------------------------
+# --- the protocols --------------------------------------------------------------------------------------------------
 def is_zero(value):
     return value == 0
 
@@ -178,6 +199,7 @@ def is_set(value):
 
 def sleepers(flag_read, o, behind, there=1):
     """Ways of whoever waits for a flag: it is there at once, behind the arming, or after a sleep or two."""
+
     def look(is_there):
         return Op("R", "flag", o[flag_read], wants=lambda value: (value >= there) == is_there)
 
@@ -185,14 +207,25 @@ def sleepers(flag_read, o, behind, there=1):
     sleep = [Op("E", "doorbell", keeps="armed"), Op("Z")]
     again = [Op("R", "doorbell", o["again.doorbell"], keeps="armed")]
     seen = [look(True)] + behind
-    return [seen, [look(False)] + arm + seen, [look(False)] + arm + [look(False)] + sleep + again + seen,
-            [look(False)] + arm + [look(False), Op("E", "nothing", keeps="none")] + again + [look(False)] + sleep + seen]
+    return [
+        seen,
+        [look(False)] + arm + seen,
+        [look(False)] + arm + [look(False)] + sleep + again + seen,
+        [look(False)] + arm + [look(False), Op("E", "nothing", keeps="none")] + again + [look(False)] + sleep + seen,
+    ]
 
 
 def ringers(first, o):
     ring = o["ring.sleeping"]
-    return [first + [Op("R", "sleeping", ring, wants=is_zero)],
-            first + [Op("R", "sleeping", ring, wants=is_set), Op("X", "doorbell", o["wake.doorbell"], lambda v: v + 1), Op("U")]]
+    return [
+        first + [Op("R", "sleeping", ring, wants=is_zero)],
+        first
+        + [
+            Op("R", "sleeping", ring, wants=is_set),
+            Op("X", "doorbell", o["wake.doorbell"], lambda v: v + 1),
+            Op("U"),
+        ],
+    ]
 
 
 def flag(o):
@@ -201,35 +234,54 @@ def flag(o):
 
 
 def left(o):
-    post = [Op("W", "word", o["post.word"], 1), Op("X", "flag", o["post.flag"], lambda v: 1), Op("W", "state", o["leave.state"], 1)]
-    look = [Op("R", "flag", o["arrived.flag"], wants=is_zero), Op("R", "state", o["left.state"], wants=is_set),
-            Op("R", "flag", o["arrived.flag"], checks=1)]
+    post = [
+        Op("W", "word", o["post.word"], 1),
+        Op("X", "flag", o["post.flag"], lambda v: 1),
+        Op("W", "state", o["leave.state"], 1),
+    ]
+    look = [
+        Op("R", "flag", o["arrived.flag"], wants=is_zero),
+        Op("R", "state", o["left.state"], wants=is_set),
+        Op("R", "flag", o["arrived.flag"], checks=1),
+    ]
     return try_all([[post], [look]])
 
 
 def hub(o):
     def arrive(data, wants):
-        return [Op("W", data, value=1), Op("W", "arrived " + data, o["arrive.arrived"], 1),
-                Op("X", "flag", o["arrive.counter"], lambda v: v + 1, wants=wants)]
+        return [
+            Op("W", data, value=1),
+            Op("W", "arrived " + data, o["arrive.arrived"], 1),
+            Op("X", "flag", o["arrive.counter"], lambda v: v + 1, wants=wants),
+        ]
 
     first, last = arrive("a", is_zero), arrive("b", is_set) + [Op("R", "a", checks=1)]
     behind = [Op("R", "b", checks=1), Op("R", "arrived b", o["arrived.arrived"], checks=1)]
     missed = [[Op("R", "arrived b", o["arrived.arrived"], wants=is_set), Op("R", "b", checks=1)]]  # by a third rank
-    return (try_all([ringers(last, o), [first + way for way in sleepers("round.counter", o, behind, 2)]]) or
-            try_all([ringers(last, o), [first], missed]))
+    return try_all([ringers(last, o), [first + way for way in sleepers("round.counter", o, behind, 2)]]) or try_all(
+        [ringers(last, o), [first], missed]
+    )
 
 
 def copier(store, between, o, post_after=()):
     mark, ends = Op("W", "moving", o[store], 1), Op("W", "moving", o[store], 0)
     copy = [Op("R", "source", checks=0), Op("W", "target", value=1)]
     heed = o["heed.alarm"]
-    return [[mark] + between + [Op("R", "alarm", heed, wants=is_zero)] + copy + list(post_after) + [ends],
-            [mark] + between + [Op("R", "alarm", heed, wants=is_set), ends]]
+    return [
+        [mark] + between + [Op("R", "alarm", heed, wants=is_zero)] + copy + list(post_after) + [ends],
+        [mark] + between + [Op("R", "alarm", heed, wants=is_set), ends],
+    ]
 
 
 def taken_back(o):
-    return [[Op("X", "alarm", o["raise.alarm"], lambda v: 1), Op("R", "moving", o["quiesce.moving"], wants=is_zero),
-             Op("W", "source", value=9), Op("W", "target", value=2)]]
+    return [
+        [
+            Op("X", "alarm", o["raise.alarm"], lambda v: 1),
+            Op("R", "moving", o["quiesce.moving"], wants=is_zero),
+            Op("W", "source", value=9),
+            Op("W", "target", value=2),
+        ]
+    ]
 
 
 def overwritten(memory):
@@ -241,7 +293,9 @@ def marks(o):
 
 
 def whole(o):
-    return try_all([copier("mark.store", [Op("X", "flag", o["post.flag"], lambda v: 1)], o), taken_back(o)], overwritten)
+    return try_all(
+        [copier("mark.store", [Op("X", "flag", o["post.flag"], lambda v: 1)], o), taken_back(o)], overwritten
+    )
 
 
 def loans(o):
@@ -250,22 +304,46 @@ def loans(o):
 
 
 def reasons(o):
-    tells = [Op("X", "state", o["raise.take"], lambda v: 1), Op("W", "why", value=1), Op("W", "state", o["raise.state"], 2),
-             Op("X", "alarm", o["raise.alarm"], lambda v: 1)]
-    hears = [[Op("R", "alarm", o["end.alarm"], wants=is_set), Op("R", "why", checks=1)],
-             [Op("R", "state", o["closed.state"], wants=lambda v: v == 2), Op("R", "why", checks=1)]]
+    tells = [
+        Op("X", "state", o["raise.take"], lambda v: 1),
+        Op("W", "why", value=1),
+        Op("W", "state", o["raise.state"], 2),
+        Op("X", "alarm", o["raise.alarm"], lambda v: 1),
+    ]
+    hears = [
+        [Op("R", "alarm", o["end.alarm"], wants=is_set), Op("R", "why", checks=1)],
+        [Op("R", "state", o["closed.state"], wants=lambda v: v == 2), Op("R", "why", checks=1)],
+    ]
     return try_all([[tells], hears])
 
 
 PROTOCOLS = (flag, left, hub, marks, whole, loans, reasons)
 # Taken away or made weaker, these must be found: the machine can see.
-NEEDED = (("post.flag", "release", flag), ("post.flag", "relaxed", flag), ("post.flag", "relaxed", whole), ("arrived.flag", "relaxed", flag),
-          ("ring.sleeping", "relaxed", flag), ("arm.sleeping", "release", flag), ("arrived.flag", "acquire", flag),
-          ("leave.state", "relaxed", left), ("left.state", "relaxed", left), ("arrive.counter", "relaxed", hub),
-          ("round.counter", "relaxed", hub), ("arrive.arrived", "relaxed", hub), ("arrived.arrived", "relaxed", hub), ("move.fence", "relaxed", marks), ("borrow.fence", "relaxed", loans),
-          ("mark.store", "relaxed", marks), ("mark.store", "relaxed", whole), ("lend.store", "relaxed", loans),
-          ("heed.alarm", "relaxed", whole), ("quiesce.moving", "relaxed", marks), ("raise.state", "relaxed", reasons),
-          ("end.alarm", "relaxed", reasons), ("closed.state", "relaxed", reasons))
+NEEDED = (
+    ("post.flag", "release", flag),
+    ("post.flag", "relaxed", flag),
+    ("post.flag", "relaxed", whole),
+    ("arrived.flag", "relaxed", flag),
+    ("ring.sleeping", "relaxed", flag),
+    ("arm.sleeping", "release", flag),
+    ("arrived.flag", "acquire", flag),
+    ("leave.state", "relaxed", left),
+    ("left.state", "relaxed", left),
+    ("arrive.counter", "relaxed", hub),
+    ("round.counter", "relaxed", hub),
+    ("arrive.arrived", "relaxed", hub),
+    ("arrived.arrived", "relaxed", hub),
+    ("move.fence", "relaxed", marks),
+    ("borrow.fence", "relaxed", loans),
+    ("mark.store", "relaxed", marks),
+    ("mark.store", "relaxed", whole),
+    ("lend.store", "relaxed", loans),
+    ("heed.alarm", "relaxed", whole),
+    ("quiesce.moving", "relaxed", marks),
+    ("raise.state", "relaxed", reasons),
+    ("end.alarm", "relaxed", reasons),
+    ("closed.state", "relaxed", reasons),
+)
 
 
 def main():
@@ -276,7 +354,11 @@ def main():
     for name, order, protocol in NEEDED if not wrong else ():
         if not protocol(dict(orders, **{name: order})):
             wrong.append(f"{protocol.__name__}: nothing is found when {name} is {order}")
-    print("\n".join(wrong) if wrong else f"{len(PROTOCOLS)} protocols of {len(STEPS)} steps, {len(NEEDED)} weaker ones found")
+    print(
+        "\n".join(wrong)
+        if wrong
+        else f"{len(PROTOCOLS)} protocols of {len(STEPS)} steps, {len(NEEDED)} weaker ones found"
+    )
     return bool(wrong)
 
 

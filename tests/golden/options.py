@@ -3,6 +3,7 @@
 What options there are is read off the usages, so a new one without a line here is an error. A line is two lists of
 arguments and what is read off each answer: it must be the same twice for the first, and another for the second. `FAILS`
 instead of a second answer: an exit code and words on stderr."""
+
 import hashlib
 import json
 import os
@@ -18,11 +19,17 @@ MODEL = os.path.join(SOURCE, "tests/golden/tiny.yaml")
 LINE, BIG = "f32[t=6 s=8 c=3] on [sp=2]: t@sp -> s@sp", "f32[t=600 s=800 c=3] on [sp=2]: t@sp -> s@sp"
 SOFTMAX = LINEAR = "f32[b=2 s=12 h=4 d=8] on [sp=2]"
 LARGE, STATES = "f32[b=2 s=16 h=16 d=256] on [sp=2]", "f32[b=2 s=8 h=16 d=128] on [sp=2]"
-CLI = {"plan": ["plan", MODEL], "volume": ["volume", LINE], "verify": ["verify", LINE], "bench": ["bench", LINE, "--seconds", "0"],
-       "run": ["run", MODEL, "--size", "t=3,s=9", "--layers", "1"], "verify attention": ["verify", "attention", SOFTMAX, "--method", "ring"],
-       "verify linear-attention": ["verify", "linear-attention", LINEAR],
-       "bench attention": ["bench", "attention", SOFTMAX, "--seconds", "0", "--method", "ring"],
-       "bench linear-attention": ["bench", "linear-attention", LINEAR, "--seconds", "0"]}
+CLI = {
+    "plan": ["plan", MODEL],
+    "volume": ["volume", LINE],
+    "verify": ["verify", LINE],
+    "bench": ["bench", LINE, "--seconds", "0"],
+    "run": ["run", MODEL, "--size", "t=3,s=9", "--layers", "1"],
+    "verify attention": ["verify", "attention", SOFTMAX, "--method", "ring"],
+    "verify linear-attention": ["verify", "linear-attention", LINEAR],
+    "bench attention": ["bench", "attention", SOFTMAX, "--seconds", "0", "--method", "ring"],
+    "bench linear-attention": ["bench", "linear-attention", LINEAR, "--seconds", "0"],
+}
 
 
 class Fails:
@@ -31,7 +38,9 @@ class Fails:
 
 
 def run(arguments):
-    done = subprocess.run([HEDDLE] + arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        [HEDDLE] + arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
+    )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -46,14 +55,17 @@ def field(*path):
         for key in path:
             value = value[key]
         return value
+
     return read
 
 
 def file_at(name):
     """A file that the command wrote below its own folder."""
+
     def read(_, folder):
         with open(os.path.join(folder, name), "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
+
     return read
 
 
@@ -74,21 +86,51 @@ METHODS = lambda a, _: [s["method"] for s in json.loads(a[1])["stages"]]  # noqa
 # (sub-command, option): arguments, other arguments (or Fails), what to read. {} is a folder of the command's own.
 TABLE = {
     ("plan", "mesh"): (["--mesh", "sp=2"], ["--mesh", "sp=3"], whole),
-    ("plan", "layers"): (["--mesh", "sp=2", "--json", "--layers", "1"], ["--mesh", "sp=2", "--json", "--layers", "3"], field("repeat")),
+    ("plan", "layers"): (
+        ["--mesh", "sp=2", "--json", "--layers", "1"],
+        ["--mesh", "sp=2", "--json", "--layers", "3"],
+        field("repeat"),
+    ),
     ("plan", "size"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--size", "t=6"], field("shape")),
-    ("plan", "prologue"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--prologue", "*"], field("edges", 0)),
-    ("plan", "epilogue"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--epilogue", "any"], field("edges", -1)),
+    ("plan", "prologue"): (
+        ["--mesh", "sp=2", "--json"],
+        ["--mesh", "sp=2", "--json", "--prologue", "*"],
+        field("edges", 0),
+    ),
+    ("plan", "epilogue"): (
+        ["--mesh", "sp=2", "--json"],
+        ["--mesh", "sp=2", "--json", "--epilogue", "any"],
+        field("edges", -1),
+    ),
     ("plan", "method"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--method", "*=ring"], METHODS),
-    ("plan", "backward"): (["--mesh", "sp=2", "--json", "--epilogue", "s@sp"],
-                           ["--mesh", "sp=2", "--json", "--epilogue", "s@sp", "--backward"], field("note")),
-    ("plan", "slack"): (["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "0"],
-                        ["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "60"], LAYOUTS),
-    ("plan", "max-waste"): (["--mesh", "sp=2", "--size", "t=3,s=9"], ["--mesh", "sp=2", "--size", "t=3,s=9", "--max-waste", "1"], code),
+    ("plan", "backward"): (
+        ["--mesh", "sp=2", "--json", "--epilogue", "s@sp"],
+        ["--mesh", "sp=2", "--json", "--epilogue", "s@sp", "--backward"],
+        field("note"),
+    ),
+    ("plan", "slack"): (
+        ["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "0"],
+        ["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "60"],
+        LAYOUTS,
+    ),
+    ("plan", "max-waste"): (
+        ["--mesh", "sp=2", "--size", "t=3,s=9"],
+        ["--mesh", "sp=2", "--size", "t=3,s=9", "--max-waste", "1"],
+        code,
+    ),
     ("plan", "output"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--output", "{}/s.json"], is_there("s.json")),
     ("plan", "json"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--json"], whole),
     ("volume", "json"): ([], ["--json"], whole),
-    ("verify", "random"): (["-", "--ranks", "2", "--random", "3"], ["-", "--ranks", "2", "--random", "4"], out(r"^(\d+) reshards")),
-    ("verify", "seed"): (["-", "--ranks", "2", "--random", "3"], ["-", "--ranks", "2", "--random", "3", "--seed", "2"], whole),
+    ("verify", "random"): (
+        ["-", "--ranks", "2", "--random", "3"],
+        ["-", "--ranks", "2", "--random", "4"],
+        out(r"^(\d+) reshards"),
+    ),
+    ("verify", "seed"): (
+        ["-", "--ranks", "2", "--random", "3"],
+        ["-", "--ranks", "2", "--random", "3", "--seed", "2"],
+        whole,
+    ),
     ("verify", "input"): ([], ["--input", "{}/none.npy"], Fails(2, "none.npy")),
     ("verify", "save"): ([], ["--save", "{}"], is_there("to-1.npy")),
     ("verify", "memory"): (["--memory", "peer", "--transport", "shm"], ["--memory", "some"], Fails(2, "--memory")),
@@ -96,7 +138,11 @@ TABLE = {
     ("verify", "wire"): ([], ["--wire", "nccl"], Fails(2, "--device is needed")),
     ("bench", "iterations"): (["--json"], ["--json", "--iterations", "400"], field("samples")),
     ("bench", "seconds"): (["--json"], ["--json", "--seconds", "2"], field("samples")),
-    ("bench", "memory"): (["--json", "--transport", "shm"], ["--json", "--transport", "shm", "--memory", "any"], field("path")),
+    ("bench", "memory"): (
+        ["--json", "--transport", "shm"],
+        ["--json", "--transport", "shm", "--memory", "any"],
+        field("path"),
+    ),
     ("bench", "device"): ([], ["--device", "cuda:99"], code),
     ("bench", "wire"): ([], ["--wire", "nccl"], Fails(2, "--device is needed")),
     ("bench", "tuning"): (["--json", "--tuning", "rules"], ["--json", "--tuning", "nothing"], Fails(2, "--tuning")),
@@ -110,12 +156,27 @@ TABLE = {
     ("run", "schedule"): (["--ranks", "2"], ["--ranks", "2", "--schedule", "{}/none.json"], Fails(2, "none.json")),
     ("run", "input"): (["--ranks", "2"], ["--ranks", "2", "--input", "{}/none.npy"], Fails(2, "none.npy")),
     ("run", "output"): (["--ranks", "2"], ["--ranks", "2", "--output", "{}/y.npy"], is_there("y.npy")),
-    ("run", "weights"): (["--ranks", "2"], ["--ranks", "2", "--weights", "{}/none.safetensors"], Fails(2, "none.safetensors")),
-    ("run", "seed"): (["--ranks", "2", "--output", "{}/y.npy"], ["--ranks", "2", "--output", "{}/y.npy", "--seed", "2"], file_at("y.npy")),
+    ("run", "weights"): (
+        ["--ranks", "2"],
+        ["--ranks", "2", "--weights", "{}/none.safetensors"],
+        Fails(2, "none.safetensors"),
+    ),
+    ("run", "seed"): (
+        ["--ranks", "2", "--output", "{}/y.npy"],
+        ["--ranks", "2", "--output", "{}/y.npy", "--seed", "2"],
+        file_at("y.npy"),
+    ),
     ("run", "dtype"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--dtype", "bf16"], field("shape")),
-    ("run", "backward"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--backward"], lambda a, _: "backward" in json.loads(a[1])),
-    ("run", "recompute"): (["--ranks", "2", "--json", "--backward"], ["--ranks", "2", "--json", "--backward", "--recompute"],
-                           field("backward", "kept_bytes_max")),
+    ("run", "backward"): (
+        ["--ranks", "2", "--json"],
+        ["--ranks", "2", "--json", "--backward"],
+        lambda a, _: "backward" in json.loads(a[1]),
+    ),
+    ("run", "recompute"): (
+        ["--ranks", "2", "--json", "--backward"],
+        ["--ranks", "2", "--json", "--backward", "--recompute"],
+        field("backward", "kept_bytes_max"),
+    ),
     ("run", "threads"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--threads", "2"], field("threads")),
     ("run", "passes"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--passes", "3"], field("passes")),
     ("run", "check"): (["--ranks", "2"], ["--ranks", "2", "--check"], out(r"(?m)^check: bitwise equal")),
@@ -123,76 +184,153 @@ TABLE = {
     ("run", "wire"): (["--ranks", "2"], ["--ranks", "2", "--wire", "nccl"], Fails(2, "--device is needed")),
     ("run", "json"): (["--ranks", "2"], ["--ranks", "2", "--json"], out(r"^\{")),
 }
-for kind, values, sizes in (("attention", "q k v do", "o dq dk dv lse"), ("linear-attention", "q k v do", "o dq dk dv")):
+for kind, values, sizes in (
+    ("attention", "q k v do", "o dq dk dv lse"),
+    ("linear-attention", "q k v do", "o dq dk dv"),
+):
     verify, bench = f"verify {kind}", f"bench {kind}"
-    TABLE.update({
-        (verify, "random"): (["-", "--ranks", "2", "--random", "2"], ["-", "--ranks", "2", "--random", "3"], out(r"(?m)^(\d+) .*problems? right")),
-        (verify, "save"): ([], ["--save", "{}"], lambda a, d, n=values + " " + sizes: all(os.path.exists(f"{d}/{x}.npy") for x in n.split())),
-        (bench, "seconds"): (["--json"], ["--json", "--seconds", "1"], field("samples")),
-        (bench, "json"): ([], ["--json"], out(r"^\{")),
-        (bench, "threads"): (["--json"], ["--threads", "0"], Fails(2, "--threads")),
-        (verify, "threads"): ([], ["--threads", "0"], Fails(2, "--threads")),
-    })
+    TABLE.update(
+        {
+            (verify, "random"): (
+                ["-", "--ranks", "2", "--random", "2"],
+                ["-", "--ranks", "2", "--random", "3"],
+                out(r"(?m)^(\d+) .*problems? right"),
+            ),
+            (verify, "save"): (
+                [],
+                ["--save", "{}"],
+                lambda a, d, n=values + " " + sizes: all(os.path.exists(f"{d}/{x}.npy") for x in n.split()),
+            ),
+            (bench, "seconds"): (["--json"], ["--json", "--seconds", "1"], field("samples")),
+            (bench, "json"): ([], ["--json"], out(r"^\{")),
+            (bench, "threads"): (["--json"], ["--threads", "0"], Fails(2, "--threads")),
+            (verify, "threads"): ([], ["--threads", "0"], Fails(2, "--threads")),
+        }
+    )
 for command in ("verify attention", "bench attention"):
-    seen = whole if command[0] == "v" else (lambda a, _: [json.loads(a[1])[k] for k in ("bytes_per_rank", "backward_bytes_per_rank",
-                                                                                       "messages_per_rank", "flops_per_rank")])
+    seen = (
+        whole
+        if command[0] == "v"
+        else (
+            lambda a, _: [
+                json.loads(a[1])[k]
+                for k in ("bytes_per_rank", "backward_bytes_per_rank", "messages_per_rank", "flops_per_rank")
+            ]
+        )
+    )
     plus = [] if command[0] == "v" else ["--json"]
     ring = ["--method", "ring"] + plus
-    TABLE.update({
-        (command, "method"): (ring, ["--method", "ulysses"] + plus, seen),
-        (command, "kv-heads"): (ring, ring + ["--kv-heads", "2"], seen),
-        (command, "causal"): (ring, ring + ["--causal"], seen),
-        (command, "zigzag"): (ring + ["--causal"], ring + ["--causal", "--zigzag"], seen),
-        (command, "key-lengths"): (ring, ring + ["--key-lengths", "3,5"], seen),
-        (command, "all-reduce"): (["--method", "rsa"] + plus, ["--method", "rsa", "--all-reduce"] + plus,
-                                  seen if command[0] == "v" else field("backward_messages_per_rank")),
-    })
-TABLE.update({
-    ("verify attention", "project"): (["--method", "rsa"], ["--method", "rsa", "--project", "3"], whole),
-    ("bench attention", "project"): ([], ["--project", "3"], Fails(2, "times no projected keys")),
-})
+    TABLE.update(
+        {
+            (command, "method"): (ring, ["--method", "ulysses"] + plus, seen),
+            (command, "kv-heads"): (ring, ring + ["--kv-heads", "2"], seen),
+            (command, "causal"): (ring, ring + ["--causal"], seen),
+            (command, "zigzag"): (ring + ["--causal"], ring + ["--causal", "--zigzag"], seen),
+            (command, "key-lengths"): (ring, ring + ["--key-lengths", "3,5"], seen),
+            (command, "all-reduce"): (
+                ["--method", "rsa"] + plus,
+                ["--method", "rsa", "--all-reduce"] + plus,
+                seen if command[0] == "v" else field("backward_messages_per_rank"),
+            ),
+        }
+    )
+TABLE.update(
+    {
+        ("verify attention", "project"): (["--method", "rsa"], ["--method", "rsa", "--project", "3"], whole),
+        ("bench attention", "project"): ([], ["--project", "3"], Fails(2, "times no projected keys")),
+    }
+)
 for command in ("verify linear-attention", "bench linear-attention"):
     seen = whole if command[0] == "v" else field("problem")
     plus = ["--method", "lasp"] if command[0] == "v" else ["--method", "lasp", "--json"]
-    TABLE.update({
-        (command, "method"): (plus, plus[2:] + ["--method", "lasp2"], seen),
-        (command, "dv"): (plus, plus + ["--dv", "5"], seen),
-        (command, "decay"): (plus + ["--decay", "0.5"], plus + ["--decay", "per-head"], seen),
-        (command, "causal"): (plus + ["--causal"], plus + ["--bidirectional"], seen),
-        (command, "bidirectional"): (plus, plus + ["--bidirectional"], seen),
-        (command, "receive-first"): (plus, plus + ["--receive-first"], seen if command[0] == "v" else field("why")),
-        (command, "chunk"): (plus + ["--chunk", "2"], plus + ["--chunk", "3"], seen if command[0] == "v" else field("chunk_rows")),
-    })
-TABLE.update({
-    ("verify attention", "seed"): (["--save", "{}"], ["--save", "{}", "--seed", "2"], file_at("q.npy")),
-    ("verify linear-attention", "seed"): (["--save", "{}"], ["--save", "{}", "--seed", "2"], file_at("q.npy")),
-    ("bench linear-attention", "seed"): (["--json"], ["--json", "--seed", "2"], field("problem")),
-    ("bench linear-attention", "backward"): (["--json"], ["--json", "--backward"], field("pass")),
-    ("bench linear-attention", "iterations"): (["--json"], ["--json", "--iterations", "17"], field("samples")),
-})
+    TABLE.update(
+        {
+            (command, "method"): (plus, plus[2:] + ["--method", "lasp2"], seen),
+            (command, "dv"): (plus, plus + ["--dv", "5"], seen),
+            (command, "decay"): (plus + ["--decay", "0.5"], plus + ["--decay", "per-head"], seen),
+            (command, "causal"): (plus + ["--causal"], plus + ["--bidirectional"], seen),
+            (command, "bidirectional"): (plus, plus + ["--bidirectional"], seen),
+            (command, "receive-first"): (
+                plus,
+                plus + ["--receive-first"],
+                seen if command[0] == "v" else field("why"),
+            ),
+            (command, "chunk"): (
+                plus + ["--chunk", "2"],
+                plus + ["--chunk", "3"],
+                seen if command[0] == "v" else field("chunk_rows"),
+            ),
+        }
+    )
+TABLE.update(
+    {
+        ("verify attention", "seed"): (["--save", "{}"], ["--save", "{}", "--seed", "2"], file_at("q.npy")),
+        ("verify linear-attention", "seed"): (["--save", "{}"], ["--save", "{}", "--seed", "2"], file_at("q.npy")),
+        ("bench linear-attention", "seed"): (["--json"], ["--json", "--seed", "2"], field("problem")),
+        ("bench linear-attention", "backward"): (["--json"], ["--json", "--backward"], field("pass")),
+        ("bench linear-attention", "iterations"): (["--json"], ["--json", "--iterations", "17"], field("samples")),
+    }
+)
 # Seeds of random problems, besides those of values.
-MORE = [("verify attention", ["-", "--random", "4", "--ranks", "2"], ["-", "--random", "4", "--ranks", "2", "--seed", "9"], whole),
-        ("verify linear-attention", ["-", "--random", "4", "--ranks", "2"], ["-", "--random", "4", "--ranks", "2", "--seed", "9"], whole),
-        ("bench attention", ["--threads", "1"], ["--threads", "300"], Fails(2, "--threads")),
-        ("verify", ["-", "--random", "2", "--ranks", "2"], ["-", "--random", "2", "--ranks", "2", "--save", "{}"], Fails(2, "need a reshard line")),
-        ("verify attention", [], ["-", "--random", "2", "--ranks", "2", "--save", "{}"], Fails(2, "--save needs a problem")),
-        ("verify attention", ["--key-lengths", "3,4"], ["--key-lengths", "3;4"], Fails(2, "whole numbers with commas")),
-        ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "STAGE=METHOD"))]
+MORE = [
+    (
+        "verify attention",
+        ["-", "--random", "4", "--ranks", "2"],
+        ["-", "--random", "4", "--ranks", "2", "--seed", "9"],
+        whole,
+    ),
+    (
+        "verify linear-attention",
+        ["-", "--random", "4", "--ranks", "2"],
+        ["-", "--random", "4", "--ranks", "2", "--seed", "9"],
+        whole,
+    ),
+    ("bench attention", ["--threads", "1"], ["--threads", "300"], Fails(2, "--threads")),
+    (
+        "verify",
+        ["-", "--random", "2", "--ranks", "2"],
+        ["-", "--random", "2", "--ranks", "2", "--save", "{}"],
+        Fails(2, "need a reshard line"),
+    ),
+    (
+        "verify attention",
+        [],
+        ["-", "--random", "2", "--ranks", "2", "--save", "{}"],
+        Fails(2, "--save needs a problem"),
+    ),
+    ("verify attention", ["--key-lengths", "3,4"], ["--key-lengths", "3;4"], Fails(2, "whole numbers with commas")),
+    ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "STAGE=METHOD")),
+]
 for command, base in CLI.items():  # where ranks run
     if command in ("plan", "volume"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
     large = {"run": ["--size", "t=15,s=405"], "verify": ["-", BIG], "bench": ["-", BIG, "--seconds", "0"]}.get(
-        command, ["-", STATES if "linear" in command else LARGE, "--method", "lasp" if "linear" in command else "ring"])
-    TABLE.update({
-        (command, "ranks"): (ranks, ["--ranks", "3"], (lambda a, _: "3 ranks" in a[1]) if command == "run" else Fails(2, "--ranks 3")),
-        (command, "transport"): (ranks, ranks + ["--transport", "fault(fail=1@1):threads"], Fails(1, "fault")),
-        (command, "deadline"): (ranks, ranks + ["--transport", "fault(delay=1400ms@1):threads", "--deadline", "1"],
-                                Fails(1, "did not come in time|passed its deadline|gave up")),
-        (command, "messages"): (ranks, ranks + ["--messages"], Fails(2, "--messages needs --transport mpi")),
-        (command, "hosts"): (ranks, ranks + ["--hosts", "2"], Fails(2, "--hosts needs --transport mpi")),
-        (command, "arena"): (ranks, ranks + large + ["--transport", "shm", "--arena", "64K"], Fails(1, "arena|address space")),
-    })
+        command,
+        ["-", STATES if "linear" in command else LARGE, "--method", "lasp" if "linear" in command else "ring"],
+    )
+    TABLE.update(
+        {
+            (command, "ranks"): (
+                ranks,
+                ["--ranks", "3"],
+                (lambda a, _: "3 ranks" in a[1]) if command == "run" else Fails(2, "--ranks 3"),
+            ),
+            (command, "transport"): (ranks, ranks + ["--transport", "fault(fail=1@1):threads"], Fails(1, "fault")),
+            (command, "deadline"): (
+                ranks,
+                ranks + ["--transport", "fault(delay=1400ms@1):threads", "--deadline", "1"],
+                Fails(1, "did not come in time|passed its deadline|gave up"),
+            ),
+            (command, "messages"): (ranks, ranks + ["--messages"], Fails(2, "--messages needs --transport mpi")),
+            (command, "hosts"): (ranks, ranks + ["--hosts", "2"], Fails(2, "--hosts needs --transport mpi")),
+            (command, "arena"): (
+                ranks,
+                ranks + large + ["--transport", "shm", "--arena", "64K"],
+                Fails(1, "arena|address space"),
+            ),
+        }
+    )
 
 
 def arguments_of(command, more, folder):
@@ -233,8 +371,12 @@ def main():
             told.add((command, option))
             if option != "help" and (command, option) not in TABLE:
                 wrong.append(f"{command} --{option}: no line says what it does")
-    wrong += [f"{command} --{option}: there is no such option" for command, option in TABLE if (command, option) not in told]
-    lines = [(*key, *line) for key, line in TABLE.items()] + [(line[0], "seed of random problems", *line[1:]) for line in MORE]
+    wrong += [
+        f"{command} --{option}: there is no such option" for command, option in TABLE if (command, option) not in told
+    ]
+    lines = [(*key, *line) for key, line in TABLE.items()] + [
+        (line[0], "seed of random problems", *line[1:]) for line in MORE
+    ]
     with ThreadPoolExecutor(4) as pool:
         wrong += [problem for problem in pool.map(lambda line: try_line(*line), lines) if problem]
     print("\n".join(wrong) if wrong else f"{len(lines)} lines for {len(told)} options")

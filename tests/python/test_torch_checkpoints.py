@@ -46,7 +46,7 @@ with heddle.Comm.open() as comm:
         attention_op._is_of_library = library_takes if by_library else lambda x: False
         if kind == "switch":
             there, back = comm.reshard(line + " -> h@sp"), comm.reshard(line.replace(": ", ": h@sp -> "))
-            attend, plan = (lambda q, k, v: ht.switch(saves_less(ht.switch(q * k + v, there), comm.rank == 2), back)), there
+            attend = lambda q, k, v: ht.switch(saves_less(ht.switch(q * k + v, there), comm.rank == 2), back)
             x = [torch.rand(there.src_shape, dtype=torch.float64) for _ in range(3)]
         elif kind in ("lasp", "scan", "lasp2"):
             plan = comm.linear_attention(line, kind, bidirectional=both, decay=[0.9] * (2 if "h=2" in line else 4))
@@ -55,7 +55,8 @@ with heddle.Comm.open() as comm:
             plan = comm.attention(line, kind, causal=both)
             attend = lambda q, k, v: ht.attention(q, k, v, plan)
         if kind != "switch":
-            b, s, h, d = (len(range(*part.indices(n))) for part, n in zip(plan.line.src_slices(comm.rank), plan.line.shape))
+            parts = zip(plan.line.src_slices(comm.rank), plan.line.shape)
+            b, s, h, d = (len(range(*part.indices(n))) for part, n in parts)
             x = [torch.rand(b, h, s, d, dtype=torch.float64) for _ in range(3)]
         def once_and_again(q, k, v):
             o = saves_less(attend(q, k, v), comm.rank == 1)

@@ -331,7 +331,8 @@ def compare(comm, problem, method, both, decay, compiled=False):
 with heddle.Comm.open(mesh="[a=3 b=2]") as comm:
     for method in ("lasp", "scan"):
         for both in (False, True):
-            compare(comm, "b=2 s=23 h=2 d=4] on [sp=6]: s@sp", method, both, [0.9, 1.0], (method, both) == ("lasp", False))
+            is_compiled = (method, both) == ("lasp", False)
+            compare(comm, "b=2 s=23 h=2 d=4] on [sp=6]: s@sp", method, both, [0.9, 1.0], is_compiled)
             compare(comm, "b=1 s=23 h=2 d=4] on [sp=6]: s@sp(0 4 0 0 18 1)", method, both, [0.9, 0.3])
             compare(comm, f"b=2 s=23 h=2 d=4] on {comm.mesh}: s@a,s@b", method, both, [0.9, 1.0])
             compare(comm, f"b=2 s=23 h=2 d=4] on {comm.mesh}: s@a,b@b", method, both, [0.9, 1.0])
