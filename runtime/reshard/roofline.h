@@ -15,8 +15,8 @@ size_t hd_roofline_slack_bytes(int nranks);
 heddle_status hd_roofline_create(hd_roofline **out, heddle_comm *comm, const heddle_reshard_info *info, void *src,
                                  void *dst);
 /* Collective, of a line that adds. Where each rank's whole part is the sum of as many bytes from itself and from those
- * who send to it, and all are reached, the ways become sums of contiguous terms, plain and past the caches, whole and in
- * pieces: what must be read is n times what is written, which no copy does. Elsewhere the copies stay. */
+ * who send to it, and all are reached, the ways become sums of contiguous terms, plain and past the caches, whole and
+ * in pieces: what must be read is n times what is written, which no copy does. Elsewhere the copies stay. */
 heddle_status hd_roofline_add(hd_roofline *roofline, const heddle_reshard_info *info, const hd_kernels *kernels,
                               heddle_dtype dtype);
 void hd_roofline_destroy(hd_roofline *roofline);

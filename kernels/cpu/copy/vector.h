@@ -88,8 +88,8 @@ HD_INLINE void run_plain_pf(char *dst, const char *src, int64_t bytes, const cha
     run_vec(dst, src, bytes, ahead, 1);
 }
 
-/* Run lengths in lines, the last one perhaps a part of one, that get a row of their own: head dims of 64 to 128 elements
- * and their halves. */
+/* Run lengths in lines, the last one perhaps a part of one, that get a row of their own: head dims of 64 to 128
+ * elements and their halves. */
 #define SHORT_RUNS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(8) X(9) X(10) X(12) X(16) X(18)
 
 /* One constant number of lines, the last one over what is written already: the row is straight code. In the cache a
