@@ -4,8 +4,8 @@ No run on x86-64 shows a fence that is missing. So the steps of each protocol ar
 orders, and a small machine does them in every order that is allowed: a step may overtake an earlier one of its thread
 unless they touch the same place, the earlier one acquires, the later one releases, both are seq_cst, a fence of seq_cst
 stands between or is one of them, or the later one writes what depends on a value read (branches). Stores are seen by
-all at once (ARMv8, RISC-V; x86-64, with less freedom). What must hold: nobody sleeps while its flag stands, nothing is read
-before its flag, nobody touches memory that was taken back.
+all at once (ARMv8, RISC-V; x86-64, with less freedom). What must hold: nobody sleeps while its flag stands, nothing
+is read before its flag, nobody touches memory that was taken back.
 
 A step that the source has no more, or in another place, is an error; and each order that a protocol lives by is taken
 away once, which must be found."""

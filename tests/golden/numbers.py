@@ -44,7 +44,7 @@ def cut(extent, parts, lengths):
 
 
 def holders(shape, axes, layout):
-    """Of every element the ranks that have it, in their order. Axes of one dim: the next one cuts parts of the first."""
+    """Of every element the ranks that have it, in order. Axes of one dim: the next one cuts parts of the first."""
     parts = {name: [] for name in shape}
     for dim, axis, lengths in re.findall(r"(\w+)@(\w+)(?:\(([\d ]+)\))?", layout):
         parts[dim].append((axis, [int(n) for n in lengths.split()]))
@@ -61,8 +61,7 @@ def holders(shape, axes, layout):
 
 
 def sent(line):
-    """bytes[from][to]: what a rank lacks comes from the holder that agrees with it on most axes; what is its own
-    where every element has one holder, or all have it."""
+    """bytes[from][to]: what a rank lacks comes from the holder that agrees with it on most axes."""
     text, mesh, before, after = re.match(r"(.*) on \[(.*)\]: (.*) -> (.*)", line).groups()
     dtype, dims = re.match(r"(\w+)\[(.*)\]", text).groups()
     shape = {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", dims)}
