@@ -89,7 +89,7 @@ static void reference(const hd_device_box *box, void *dst, const void *src)
 
 typedef struct problem {
     hd_device_box box[MOST_BOXES];
-    int nboxes, shift;
+    int nboxes, src_shift, dst_shift; /* of the addresses, so that they are less aligned than the boxes */
     size_t src_bytes, dst_bytes;
     unsigned char *src, *wanted;
 } problem;
@@ -99,7 +99,8 @@ static void problem_make(problem *p)
     enum { BYTES = MOST_BOXES * (ROOM + 64) };
     memset(p, 0, sizeof *p);
     p->nboxes = below(MOST_BOXES + 1);
-    p->shift = below(3) == 0 ? below(16) : 0; /* of the addresses, so that they are less aligned than the boxes */
+    p->src_shift = below(3) == 0 ? below(16) : 0;
+    p->dst_shift = below(3) == 0 ? below(16) : 0;
     for (int i = 0; i < p->nboxes; i++) {
         int64_t src_span = 0, dst_span = 0;
         p->box[i] = random_box(&src_span, &dst_span);
@@ -134,14 +135,16 @@ static void move_on_device(const problem *p, unsigned char *dst, int is_pull, in
     device->list_make(list, box, p->nboxes, blocks);
     const int used = device->list_blocks(list), boxes = ((const hd_list *)list)->nboxes;
     assert_true(used >= 1 && used <= (blocks > boxes ? blocks : boxes > 0 ? boxes : 1));
-    char *on_src = on_device(p->src, p->src_bytes), *on_dst = NULL;
+    char *on_src = NULL, *on_dst = NULL;
+    OK(cudaMalloc((void **)&on_src, p->src_bytes + 16));
+    OK(cudaMemcpyAsync(on_src + p->src_shift, p->src, p->src_bytes, cudaMemcpyHostToDevice, stream));
     OK(cudaMalloc((void **)&on_dst, p->dst_bytes + 16));
-    OK(cudaMemcpyAsync(on_dst + p->shift, dst, p->dst_bytes, cudaMemcpyHostToDevice, stream));
-    const void *src_at[] = {on_src, on_src + 16};
-    void *dst_at[] = {on_dst + p->shift, on_dst + p->shift + 16};
+    OK(cudaMemcpyAsync(on_dst + p->dst_shift, dst, p->dst_bytes, cudaMemcpyHostToDevice, stream));
+    const void *src_at[] = {on_src + p->src_shift, on_src + p->src_shift + 16};
+    void *dst_at[] = {on_dst + p->dst_shift, on_dst + p->dst_shift + 16};
     hd_device_move move = {list, on_device(list, bytes), 2, 2, src_at, dst_at, NULL};
     OK((is_clear ? device->clear : is_pull ? device->pull : device->push)(&move, stream));
-    OK(cudaMemcpyAsync(dst, on_dst + p->shift, p->dst_bytes, cudaMemcpyDeviceToHost, stream));
+    OK(cudaMemcpyAsync(dst, on_dst + p->dst_shift, p->dst_bytes, cudaMemcpyDeviceToHost, stream));
     OK(cudaFree(on_src));
     OK(cudaFree(on_dst));
     OK(cudaFree((void *)(uintptr_t)move.list_on_device));
