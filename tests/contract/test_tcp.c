@@ -12,7 +12,9 @@ static heddle_status moves_all(heddle_comm *launched, void *arg)
     static const char *const lines[] = {"u8[t=9 s=7 c=5] on [sp=4]: t@sp -> s@sp as s,t,c",
                                         "i32[t=24 s=37 c=33] on [sp=4]: t@sp -> s@sp",
                                         "bf16[t=5 s=3] on [node=2 gpu=2]: t@node,s@gpu -> s@node",
-                                        "f32[t=6 s=6] on [sp=4]: sum@sp -> t@sp", "f64[t=3] on [sp=4]: t@sp -> *"};
+                                        "f32[t=6 s=6] on [sp=4]: sum@sp -> t@sp",
+                                        "f64[t=3] on [sp=4]: t@sp -> *",
+                                        "f32[t=6 s=8] on [node=2 sp=2]: t@node -> s@node,sum@sp"};
     heddle_status st = HEDDLE_OK;
     world w;
     heddle_comm_options options = plain(DEADLINE_MS);
@@ -24,7 +26,7 @@ static heddle_status moves_all(heddle_comm *launched, void *arg)
     HD_TRY(passes_around(w.comm, 0));
     HD_TRY(passes_around(w.comm, 900));
     HD_TRY(passes_around(w.comm, 5000000)); /* more than a connection takes at once, both ways */
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         const rc_mode mode = {.memory = i % 2 == 0 ? HEDDLE_MEMORY_PEER : HEDDLE_MEMORY_ANY,
                               .private_src = i % 2,
                               .split_phase = i % 3 == 0,

@@ -10,6 +10,7 @@ typedef struct side {
     heddle_box box;
     int64_t stride[HEDDLE_MAX_DIMS];
     int64_t elems;
+    int is_zero; /* another rank has the values of what these are terms of */
     unsigned char *data;
 } side;
 
@@ -43,8 +44,10 @@ static int64_t walk(const heddle_shape *shape, const side *s, int round, int fil
             index += (s->box.lo[d] + i) * scale;
             scale *= shape->dim[d].extent;
         }
-        unsigned char value[8];
-        value_of(value, elem_bytes, index, round);
+        unsigned char value[8] = {0};
+        if (!s->is_zero) {
+            value_of(value, elem_bytes, index, round);
+        }
         unsigned char *element = s->data + (size_t)at * elem_bytes;
         if (fill) {
             memcpy(element, value, elem_bytes);
@@ -53,6 +56,17 @@ static int64_t walk(const heddle_shape *shape, const side *s, int round, int fil
         }
     }
     return -1;
+}
+
+/* Of replicas that become terms of a sum the first one has the values. */
+static int is_later_term(const heddle_reshard_line *line, int rank)
+{
+    int is_later = 0;
+    for (int a = line->mesh.naxes - 1; a >= 0; a--) {
+        is_later |= line->to.dim_of_axis[a] == HEDDLE_PARTIAL && rank % line->mesh.axis[a].size != 0;
+        rank /= line->mesh.axis[a].size;
+    }
+    return is_later;
 }
 
 static heddle_status side_init(side *s, heddle_comm *comm, const heddle_reshard_line *line, int is_dst)
@@ -64,6 +78,7 @@ static heddle_status side_init(side *s, heddle_comm *comm, const heddle_reshard_
         return st;
     }
     s->elems = heddle_box_elems(&s->box);
+    s->is_zero = is_dst && is_later_term(line, heddle_comm_rank(comm));
     heddle_box_strides(s->stride, &s->box, order->ndim > 0 ? order : NULL);
     size_t bytes = (size_t)s->elems * heddle_dtype_bytes(line->shape.dtype);
     void *memory = NULL;
@@ -182,8 +197,9 @@ const char *switch_line(int index, int nranks, char room[SWITCH_TEXT_BYTES])
         "bf16[t=6 s=8 c=4] on [node=2 sp=%d]: t@node,s@sp -> s@node,t@sp",
         "f32[t=12 s=5 c=3] on [node=2 sp=%d]: t@node,t@sp -> s@node,s@sp",
         "i64[t=6 s=8 c=4] on [node=2 sp=%d]: t@sp -> s@sp",
+        "f32[t=6 s=8 c=4] on [node=2 sp=%d]: t@node -> s@node,sum@sp",
     };
-    enum { FLAT = 9, ALL = 12 };
+    enum { FLAT = 9, ALL = 13 };
     int count = nranks % 2 == 0 ? ALL : FLAT;
     if (index < 0 || index >= count) {
         return NULL;
