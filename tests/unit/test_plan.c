@@ -132,6 +132,37 @@ HD_CASE(honours_both_ends)
     heddle_model_destroy(model);
 }
 
+/* Equal costs: the first layout by the order of dims and axes, and from there on no switch before it is needed. */
+HD_CASE(ties_go_to_the_first_layout)
+{
+    static const struct {
+        const char *dims, *tensor, *mesh, *layout;
+    } tie[] = {
+        {"t: 8, s: 8, h: 8", "t, s, h, c", "[sp=4]", "t@sp"},
+        {"t: 8, s: 8, h: 8", "h, s, t, c", "[sp=4]", "h@sp"},
+        {"t: 8, s: 8, h: 8", "t, s, h, c", "[a=2 b=2]", "t@a,t@b"},
+    };
+    char dims[128];
+    for (size_t i = 0; i < sizeof tie / sizeof tie[0]; i++) {
+        snprintf(dims, sizeof dims, "%s, c: {size: 4, role: channel}", tie[i].dims);
+        heddle_model *model = attention_model(dims, tie[i].tensor, "--", 2);
+        heddle_schedule *s = plan_local(model, tie[i].mesh, NULL, "any");
+        for (int k = 0; k < 4; k++) {
+            assert_string_equal(layout_at(s, k), tie[i].layout);
+        }
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(model);
+    }
+    heddle_model *model = video(8, 8, 4, 1);
+    heddle_schedule *s = plan_local(model, "[sp=4]", NULL, "any");
+    static const char *const stages[] = {"t@sp", "t@sp", "t@sp", "s@sp", "s@sp", "s@sp"};
+    for (int k = 0; k < 6; k++) {
+        assert_string_equal(layout_at(s, k), stages[k]);
+    }
+    heddle_schedule_destroy(s);
+    heddle_model_destroy(model);
+}
+
 HD_CASE(replicates_only_where_nothing_else_divides_work)
 {
     const char *dims = "b: {size: 1, role: batch}, t: 15, s: 405, c: {size: 8, role: channel}";
