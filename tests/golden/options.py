@@ -271,7 +271,7 @@ TABLE.update(
         ("bench linear-attention", "iterations"): (["--json"], ["--json", "--iterations", "17"], field("samples")),
     }
 )
-# Seeds of random problems, besides those of values.
+# Seeds of random problems, besides those of values; and refusals.
 MORE = [
     (
         "verify attention",
@@ -299,7 +299,7 @@ MORE = [
         Fails(2, "--save needs a problem"),
     ),
     ("verify attention", ["--key-lengths", "3,4"], ["--key-lengths", "3;4"], Fails(2, "whole numbers with commas")),
-    ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "STAGE=METHOD")),
+    ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like s.attn=ring")),
 ]
 for command, base in CLI.items():  # where ranks run
     if command in ("plan", "volume"):
@@ -375,7 +375,7 @@ def main():
         f"{command} --{option}: there is no such option" for command, option in TABLE if (command, option) not in told
     ]
     lines = [(*key, *line) for key, line in TABLE.items()] + [
-        (line[0], "seed of random problems", *line[1:]) for line in MORE
+        (line[0], "and more", *line[1:]) for line in MORE
     ]
     with ThreadPoolExecutor(4) as pool:
         wrong += [problem for problem in pool.map(lambda line: try_line(*line), lines) if problem]
