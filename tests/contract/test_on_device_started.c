@@ -135,6 +135,109 @@ out:
     return st;
 }
 
+/* --- streams that stand still ------------------------------------------------------------------------------------- */
+
+typedef struct standing {
+    device_fixture f, g;
+    device_sim sim;
+    const hd_device *device;
+    heddle_stream a, b;
+    int stands; /* this rank's stream a does, until go_on; the other rank's does not */
+} standing;
+
+static heddle_status standing_set_up(standing *s, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    *s = (standing){.device = hd_comm_device(comm), .stands = heddle_comm_rank(comm) == 0};
+    HD_TRY(device_sim_get(&s->sim));
+    HD_TRY(device_set_up(&s->f, comm, 0));
+    HD_TRY(device_set_up(&s->g, comm, 0));
+    HD_TRY(s->device->library->stream_create(&s->a, s->device->number));
+    HD_TRY(s->device->library->stream_create(&s->b, s->device->number));
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
+static void standing_tear_down(standing *s)
+{
+    s->sim.release();
+    s->device->library->stream_destroy(s->a, s->device->number);
+    s->device->library->stream_destroy(s->b, s->device->number);
+    device_tear_down(&s->f);
+    device_tear_down(&s->g);
+}
+
+static void stand(const standing *s)
+{
+    if (s->stands) {
+        s->sim.hold(s->a);
+    }
+}
+
+static void go_on(const standing *s)
+{
+    if (s->stands) {
+        usleep(SOME_US); /* in which what does not wait is done */
+        s->sim.release();
+    }
+}
+
+/* What is started comes behind what the caller's stream still has to do: src is written there. */
+static heddle_status starts_behind(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    standing s;
+    (void)arg;
+    HD_TRY(standing_set_up(&s, comm));
+    HD_TRY(whole(&s.f, 0));
+    device_fill(&s.f, 7);
+    HD_TRY(device_copy_now(comm, s.g.src, s.f.sent, sizeof s.f.sent));
+    stand(&s);
+    st = device_copy(comm, s.f.src, s.g.src, sizeof s.f.sent, s.a);
+    st = st == HEDDLE_OK ? heddle_reshard_start(s.f.reshard, s.f.src, s.f.dst, s.a) : st;
+    go_on(&s);
+    HD_TRY(st);
+    HD_TRY(heddle_reshard_wait(s.f.reshard));
+    HD_TRY(device_copy_now(comm, s.f.got, s.f.dst, sizeof s.f.got));
+    HD_TRY(check_got(&s.f, 7));
+    st = heddle_comm_barrier(comm);
+out:
+    standing_tear_down(&s);
+    return st;
+}
+
+/* Executions of a plan are done in the order of the calls, whichever streams they are on. */
+static heddle_status takes_turns(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    standing s;
+    (void)arg;
+    HD_TRY(standing_set_up(&s, comm));
+    HD_TRY(whole(&s.f, 0));
+    device_fill(&s.f, 11);
+    device_fill(&s.g, 1011);
+    HD_TRY(device_copy_now(comm, s.f.src, s.f.sent, sizeof s.f.sent));
+    HD_TRY(device_copy_now(comm, s.g.src, s.g.sent, sizeof s.g.sent));
+    stand(&s);
+    st = heddle_reshard_execute(s.f.reshard, s.f.src, s.f.dst, s.a);
+    st = st == HEDDLE_OK ? heddle_reshard_execute(s.f.reshard, s.g.src, s.g.dst, s.b) : st;
+    go_on(&s);
+    HD_TRY(st);
+    HD_TRY(device_settle(comm, s.a));
+    HD_TRY(device_settle(comm, s.b));
+    HD_TRY(device_copy_now(comm, s.f.got, s.f.dst, sizeof s.f.got));
+    HD_TRY(device_copy_now(comm, s.g.got, s.g.dst, sizeof s.g.got));
+    HD_TRY(check_got(&s.f, 11));
+    HD_TRY(check_got(&s.g, 1011));
+    st = heddle_comm_barrier(comm);
+out:
+    standing_tear_down(&s);
+    return st;
+}
+
+/* --- captures ----------------------------------------------------------------------------------------------------- */
+
 /* The capture is as good as before. */
 static heddle_status is_not_captured(heddle_comm *comm, void *arg)
 {
@@ -165,11 +268,13 @@ out:
     return st;
 }
 
-static void on_wires(heddle_rank_main fn)
+enum { ENQUEUE_ONLY = 2, ALL_WIRES = 3 };
+
+static void on_wires(heddle_rank_main fn, int nwires)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
     heddle_comm_options options = by_nccl(20000);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < nwires; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, fn, (void *)(uintptr_t)&wires[i]));
     }
@@ -177,17 +282,27 @@ static void on_wires(heddle_rank_main fn)
 
 HD_CASE(one_at_a_time)
 {
-    on_wires(is_one_at_a_time);
+    on_wires(is_one_at_a_time, ALL_WIRES);
     HD_OK(heddle_run_ranks(RANKS, "threads", is_one_at_a_time, NULL));
     HD_OK(heddle_run_ranks(RANKS, "shm", is_one_at_a_time, NULL));
 }
 
 HD_CASE(the_next_comes_behind)
 {
-    on_wires(comes_behind);
+    on_wires(comes_behind, ALL_WIRES);
+}
+
+HD_CASE(what_is_started_comes_behind_the_callers_stream)
+{
+    on_wires(starts_behind, ENQUEUE_ONLY);
+}
+
+HD_CASE(streams_take_turns)
+{
+    on_wires(takes_turns, ENQUEUE_ONLY);
 }
 
 HD_CASE(only_execute_is_captured)
 {
-    on_wires(is_not_captured);
+    on_wires(is_not_captured, ALL_WIRES);
 }
