@@ -3,6 +3,8 @@
 #include "on_device.h"
 #include "time_limit.h"
 
+#include <stdio.h>
+
 enum { RANKS = 2, QUEUED = 20, CALLS = 60, PATTERN = 0x5a5a5a5a };
 
 static const char held_up[] = "launches that were held up may still write to pages of the host and to the device";
@@ -294,4 +296,68 @@ out:
 HD_CASE(what_peers_replay_finds_its_memory)
 {
     run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, was_captured);
+}
+
+/* --- a plan that ends before its launches ------------------------------------------------------------------------- */
+
+static const heddle_device *library_of_all;
+static int unmapped;
+
+static void count_and_unmap(void *memory, int device)
+{
+    unmapped++;
+    library_of_all->unmap(memory, device);
+}
+
+/* The communicator ends without closing a mapping: nobody knows by then whether rank 0's launch has come to its end. */
+static heddle_status is_left_behind(own *o)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device *device = hd_comm_device(o->comm);
+    library_of_all = device->library;
+    heddle_device counting = *library_of_all;
+    counting.unmap = count_and_unmap;
+    o->sim.hold(o->stream);
+    st = heddle_reshard_execute(o->reshard, o->src, o->dst, o->stream);
+    heddle_reshard_destroy(o->reshard);
+    o->sim.release(); /* what frees memory waits for the device */
+    device->library = &counting;
+    heddle_comm_destroy(o->comm);
+    device->library = library_of_all; /* the buffers still are of it */
+    CHECK(unmapped == 0);
+    o->sim.stream_destroy(o->stream); /* behind the launch, which finds what it stores to */
+out:
+    return st;
+}
+
+static heddle_status ends_before(heddle_comm *launched, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    own o = {0};
+    heddle_comm *comm = NULL;
+    char key[40];
+    const heddle_comm_options options = device_options("cuda", HEDDLE_WIRE_PEER);
+    const int rank = heddle_comm_rank(launched);
+    (void)arg;
+    snprintf(key, sizeof key, "ends-before-%d", (int)getppid());
+    HD_TRY(heddle_comm_join(&comm, key, rank, RANKS, &options));
+    HD_TRY(set_up(&o, comm, moves, 200));
+    if (rank == 0) {
+        HD_TRY(is_left_behind(&o));
+        HD_TRY(heddle_comm_barrier(launched));
+    } else {
+        HD_TRY(heddle_comm_barrier(launched));
+        heddle_reshard_destroy(o.reshard);
+        heddle_comm_destroy(comm);
+    }
+    heddle_buffer_free(comm, o.src); /* the last of which ends the communicator */
+    heddle_buffer_free(comm, o.dst);
+out:
+    return st;
+}
+
+HD_CASE(mappings_stay_while_a_launch_may_store)
+{
+    hd_leaves(held_up);
+    HD_OK(heddle_run_ranks(RANKS, "shm", ends_before, NULL));
 }
