@@ -207,7 +207,8 @@ out:
     return st;
 }
 
-/* Executions of a plan are done in the order of the calls, whichever streams they are on. */
+/* Executions of a plan are done in the order of the calls, whichever streams they are on. Kernels were loaded before
+ * they meet: a GPU that loads one waits for what runs there, which may wait for that one. */
 static heddle_status takes_turns(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
@@ -230,6 +231,7 @@ static heddle_status takes_turns(heddle_comm *comm, void *arg)
     HD_TRY(device_copy_now(comm, s.g.got, s.g.dst, sizeof s.g.got));
     HD_TRY(check_got(&s.f, 11));
     HD_TRY(check_got(&s.g, 1011));
+    CHECK(s.sim.unloaded() == 0);
     st = heddle_comm_barrier(comm);
 out:
     standing_tear_down(&s);
@@ -297,9 +299,16 @@ HD_CASE(what_is_started_comes_behind_the_callers_stream)
     on_wires(starts_behind, ENQUEUE_ONLY);
 }
 
-HD_CASE(streams_take_turns)
+/* Each wire in a process of its own, which has no kernels loaded. */
+HD_CASE(streams_take_turns_by_stores)
 {
-    on_wires(takes_turns, ENQUEUE_ONLY);
+    on_wires(takes_turns, 1);
+}
+
+HD_CASE(streams_take_turns_by_messages)
+{
+    heddle_comm_options options = by_nccl(20000);
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, takes_turns, NULL));
 }
 
 HD_CASE(only_execute_is_captured)

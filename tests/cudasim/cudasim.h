@@ -49,6 +49,9 @@ HD_SIM_EXPORT void hd_sim_set_processors(int n);
 HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
 /* Of the launch that had most since this was asked last. */
 HD_SIM_EXPORT int hd_sim_most_blocks(void);
+/* Kernels that were launched without having been loaded (cudaFuncGetAttributes): a GPU loads them then, and waits for
+ * what runs on it. */
+HD_SIM_EXPORT int hd_sim_unloaded(void);
 /* Into the graph that `stream` is captured into: when that one is gone, gone(user) is called, which must not call CUDA
  * (cudaGraphRetainUserObject in short). 0: nothing is captured there. */
 HD_SIM_EXPORT int hd_sim_when_gone(void *stream, void (*gone)(void *user), void *user);

@@ -21,6 +21,7 @@
 enum {
     HD_SIM_MAX_DEVICES = 16,
     HD_SIM_MAX_CONNECTIONS = 32,
+    HD_SIM_MAX_KERNELS = 64,
     HD_SIM_MAX_LANES = 16 /* streams of one capture */
 };
 

@@ -25,6 +25,7 @@ typedef struct device_sim {
     void (*set_processors)(int n);
     int (*most_blocks)(void); /* of a launch since this was asked last */
     void (*set_serial)(int is_serial);
+    int (*unloaded)(void);                  /* kernels that were launched without having been loaded before */
     int (*contexts)(int device);            /* of this process */
     void (*set_host_offset)(int64_t bytes); /* of registered memory on a device */
     /* CUDA's own */
@@ -58,6 +59,7 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_set_processors",
                                         "hd_sim_most_blocks",
                                         "hd_sim_set_serial",
+                                        "hd_sim_unloaded",
                                         "hd_sim_contexts",
                                         "hd_sim_set_host_offset",
                                         "cudaSetDevice",
