@@ -96,3 +96,34 @@ HD_CASE(refuses_with_a_sentence)
         }
     }
 }
+
+/* A file that ends before its header does, or is none. */
+HD_CASE(refuses_beginnings)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *says;
+    } bad[] = {
+        {"", 0, "the first 6 bytes of 0 are not its magic"},
+        {"\x93NUMP", 5, "the first 6 bytes of 5 are not its magic"},
+        {"\x93NUMPY\1\0", 8, "truncated: 8 bytes, the header alone needs more"},
+        {"\x93NUMPY\2\0\10\0\0", 11, "truncated: 11 bytes, the header alone needs more"},
+        {"\x93NUMPY\2\0\0\0\0\1", 12, "a header of 16777216 bytes, at most"},
+        {"\x93NUMPY\1\0\10\0{'d", 13, "the header has 8 bytes, the file ends after 3 of them"},
+    };
+    npy_array array;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char path[] = "/tmp/heddle-npy-XXXXXX";
+        const int fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, bad[i].bytes, bad[i].n) == (ssize_t)bad[i].n);
+        close(fd);
+        const heddle_status st = npy_read(&array, path);
+        unlink(path);
+        if (st != HEDDLE_ERR_PARSE || strstr(heddle_last_error(), bad[i].says) == NULL) {
+            fail_msg("case %zu: status %d, '%s' does not say '%s'", i, (int)st, heddle_last_error(), bad[i].says);
+        }
+    }
+    assert_int_equal(npy_read(&array, "/dev/null"), HEDDLE_ERR_PARSE);
+    assert_non_null(strstr(heddle_last_error(), "/dev/null: not a regular file"));
+}

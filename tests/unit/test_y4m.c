@@ -104,6 +104,19 @@ HD_CASE(refuses_with_a_sentence)
     }
 }
 
+HD_CASE(a_zero_byte_ends_no_line)
+{
+    static const char header[] = "YUV4MPEG2 W4\0 H4\nFRAME\n", frame[] = "YUV4MPEG2 W4 H4\nFRAME\0x\n";
+    char error[256] = "";
+    y4m_clip clip;
+    assert_int_equal(y4m_parse(&clip, (const uint8_t *)header, sizeof header - 1, error, sizeof error), -1);
+    assert_non_null(strstr(error, "at byte 0 has a zero byte in it"));
+    y4m_close(&clip);
+    assert_int_equal(y4m_parse(&clip, (const uint8_t *)frame, sizeof frame - 1, error, sizeof error), -1);
+    assert_non_null(strstr(error, "at byte 16 has a zero byte in it"));
+    y4m_close(&clip);
+}
+
 HD_CASE(reads_what_it_writes)
 {
     char *bytes = NULL, error[256] = "";
