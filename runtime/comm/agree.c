@@ -158,7 +158,7 @@ heddle_status hd_comm_abort(heddle_comm *comm, const char *why)
 heddle_status hd_comm_abort_with(heddle_comm *comm, heddle_status st)
 {
     const hd_sentence why = hd_sentence_keep();
-    give_up_as(comm, st, why.text);
+    heddle_ignore(give_up_as(comm, st, why.text));
     return hd_sentence_say(&why, st);
 }
 
@@ -172,7 +172,7 @@ heddle_status hd_comm_allgather_or_abort(heddle_comm *comm, const void *send, vo
 heddle_status hd_comm_give_up(heddle_comm *comm, heddle_status st, char *why, size_t why_bytes)
 {
     hd_copy_text(why, why_bytes, heddle_last_error());
-    give_up_as(comm, st, why);
+    heddle_ignore(give_up_as(comm, st, why));
     hd_comm_quiesce(comm); /* no peer copies from this rank any more */
     hd_comm_withdraw(comm, why, why_bytes);
     return hd_fail(st, "%s", why);

@@ -45,7 +45,7 @@ heddle_status hd_comm_reset(heddle_comm *comm)
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_reset of an axis group: wanted the communicator that it is of");
     }
     if (comm->ops != &hd_local_ops || (comm->device != NULL && comm->wire != HEDDLE_WIRE_HOST)) {
-        hd_comm_abort(comm, "it resets the communicator, which can only be destroyed");
+        heddle_ignore(hd_comm_abort(comm, "it resets the communicator, which can only be destroyed"));
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a communicator %s cannot be reset: destroy it and open another one",
                        comm->ops != &hd_local_ops ? "whose messages a transport carries"
                                                   : "on whose wire devices wait for one another");

@@ -30,7 +30,7 @@ HD_CASE(a_sentence_is_one_line_of_text)
 {
     (void)hd_fail(HEDDLE_ERR_ARG, "rank %d gave up: %s", 1, "\x1b[2Ja\nb \xff caf\xc3\xa9");
     assert_string_equal(heddle_last_error(), "rank 1 gave up: \\x1b[2Ja\\x0ab \\xff caf\xc3\xa9");
-    hd_fail_prefix(HEDDLE_ERR_ARG, "again"); /* is shown once */
+    heddle_ignore(hd_fail_prefix(HEDDLE_ERR_ARG, "again")); /* is shown once */
     assert_string_equal(heddle_last_error(), "again: rank 1 gave up: \\x1b[2Ja\\x0ab \\xff caf\xc3\xa9");
 }
 

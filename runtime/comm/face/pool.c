@@ -114,8 +114,8 @@ void heddle_pool_give_back(heddle_dl_managed *array)
     hd_pooled *block = array->context;
     heddle_pool *pool = block->pool;
     if (!atomic_exchange(&block->is_out, 0)) {
-        hd_fail(HEDDLE_ERR_ARG, "an array of a pool, %zu bytes at %p, is given back a second time", block->bytes,
-                block->array.tensor.data);
+        heddle_ignore(hd_fail(HEDDLE_ERR_ARG, "an array of a pool, %zu bytes at %p, is given back a second time",
+                              block->bytes, block->array.tensor.data));
         return;
     }
     block->next = atomic_load(&pool->returned);

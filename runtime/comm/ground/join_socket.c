@@ -61,6 +61,12 @@ static int read_owner(const struct nlmsghdr *head, const char *name, size_t byte
     return 1;
 }
 
+/* As NLMSG_OK, whose comparison mixes signs. */
+static int is_whole(const struct nlmsghdr *head, int left)
+{
+    return left >= (int)sizeof *head && head->nlmsg_len >= sizeof *head && head->nlmsg_len <= (unsigned)left;
+}
+
 int hd_meeting_owner(const struct sockaddr_un *address, socklen_t bytes, uid_t *owner)
 {
     const struct {
@@ -81,7 +87,7 @@ int hd_meeting_owner(const struct sockaddr_un *address, socklen_t bytes, uid_t *
         const ssize_t got = recv(fd, some, sizeof some, MSG_DONTWAIT); /* the kernel writes as it is read */
         int left = (int)got;
         is_over = got <= 0;
-        for (struct nlmsghdr *head = (void *)some; !is_over && !found && NLMSG_OK(head, left);
+        for (struct nlmsghdr *head = (void *)some; !is_over && !found && is_whole(head, left);
              head = NLMSG_NEXT(head, left)) {
             is_over = head->nlmsg_type == NLMSG_DONE || head->nlmsg_type == NLMSG_ERROR;
             found = !is_over && read_owner(head, address->sun_path, name_bytes, owner);
