@@ -76,26 +76,19 @@ static const hd_copy_kernel *widest(const char *name)
 
 enum { LONG_BYTES = 32768, STRING_BYTES = 65536, RAGGED_STREAM_BYTES = 4096 };
 
-/* Other programs have some of the cache, so whole lines go past it a little before it is full, where plain stores are
- * half as fast and streams not slower. Ragged rows are merged on the way, which takes time: they stay until it is. */
-static int is_streamed(const shape_of_runs *runs, const hd_copy_hint *hint)
-{
-    int64_t room_bytes = hint->shared_cache_bytes;
-    return hint->footprint_bytes > (runs->whole_lines ? room_bytes / 4 * 3 : room_bytes);
-}
-
-/* Best guess first. "" is the plain kernel of the widest instruction set. avx2_pf is for CPUs that write whole lines
+/* Best guess first. "" is the plain kernel of the widest instruction set. About as large as the cache, a tensor wants
+ * plain stores or streams by what other programs leave of it, so each list has some of both. avx2_pf is for CPUs that write whole lines
  * without fetching them first: there plain stores beat non-temporal ones by a seventh, and 32 bytes beat 64. */
 static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_hint *hint)
 {
-    static const char *const streamed_long[] = {"_nt", "avx2_pf", "_merge", "_nt_pf", "_nt8_pf", "_pf", NULL};
-    static const char *const streamed_lines[] = {"_nt_pf", "avx2_pf", "_merge", "_nt", "_merge_pf", NULL};
-    static const char *const streamed_ragged[] = {"_merge_pf", "avx2_pf", "_merge", "_nt_pf", "_pf", NULL};
-    static const char *const streamed_short[] = {"_merge_pf", "avx2_pf", "_merge", "_nt", "_pf", NULL};
+    static const char *const streamed_long[] = {"_nt", "avx2_pf", "movsb", "_merge", "_nt_pf", "_nt8_pf", NULL};
+    static const char *const streamed_lines[] = {"_nt_pf", "avx2_pf", "movsb", "", "_merge_pf", "_nt", NULL};
+    static const char *const streamed_ragged[] = {"_merge_pf", "avx2_pf", "", "_merge", "_nt_pf", NULL};
+    static const char *const streamed_short[] = {"_merge_pf", "avx2_pf", "", "_merge", "_nt", NULL};
     static const char *const cached_long[] = {"movsb", "memcpy", "", "_pf", "_nt_pf", NULL};
     static const char *const cached_lines[] = {"", "memcpy", "_pf", "movsb", "_nt_pf", NULL};
     static const char *const cached_ragged[] = {"", "memcpy", "_pf", "_merge_pf", NULL};
-    if (is_streamed(runs, hint)) {
+    if (hint->footprint_bytes > hint->shared_cache_bytes) {
         if (runs->shortest_bytes >= LONG_BYTES) {
             return streamed_long;
         }
