@@ -299,7 +299,7 @@ MORE = [
         Fails(2, "--save needs a problem"),
     ),
     ("verify attention", ["--key-lengths", "3,4"], ["--key-lengths", "3;4"], Fails(2, "whole numbers with commas")),
-    ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like s.attn=ring")),
+    ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like")),
 ]
 for command, base in CLI.items():  # where ranks run
     if command in ("plan", "volume"):

@@ -77,8 +77,9 @@ static const hd_copy_kernel *widest(const char *name)
 enum { LONG_BYTES = 32768, STRING_BYTES = 65536, RAGGED_STREAM_BYTES = 4096 };
 
 /* Best guess first. "" is the plain kernel of the widest instruction set. About as large as the cache, a tensor wants
- * plain stores or streams by what other programs leave of it, so each list has some of both. avx2_pf is for CPUs that write whole lines
- * without fetching them first: there plain stores beat non-temporal ones by a seventh, and 32 bytes beat 64. */
+ * plain stores or streams by what other programs leave of it, so each list has some of both. avx2_pf is for CPUs that
+ * write whole lines without fetching them first: there plain stores beat non-temporal ones by a seventh, and 32 bytes
+ * beat 64. */
 static const char *const *names_to_try(const shape_of_runs *runs, const hd_copy_hint *hint)
 {
     static const char *const streamed_long[] = {"_nt", "avx2_pf", "movsb", "_merge", "_nt_pf", "_nt8_pf", NULL};
