@@ -1,5 +1,6 @@
 /* A wait ends when the program's callback says so, in every kind of wait, and the other ranks are told. */
 #include "case.h"
+#include "runtime/comm/comm_internal.h"
 
 #include <heddle/heddle.h>
 #include <heddle/train/pipeline.h>
@@ -60,7 +61,8 @@ static heddle_status wait_for_nothing(heddle_comm *comm, int kind, heddle_reshar
     return st;
 }
 
-/* Rank 1 waits for what never comes; rank 0 waits for rank 1. */
+/* Rank 1 waits for what never comes; rank 0 is in no call until it hears of that: two that wait for one another would be
+ * told so. */
 static heddle_status ranks(heddle_comm *comm, void *arg)
 {
     const int kind = *(int *)arg;
@@ -75,6 +77,9 @@ static heddle_status ranks(heddle_comm *comm, void *arg)
     }
     is_asked = heddle_comm_rank(comm) == 1;
     times = 0;
+    while (!is_asked && hd_comm_check(comm) == HEDDLE_OK) {
+        usleep(1000);
+    }
     st = is_asked ? wait_for_nothing(comm, kind, reshard, group)
                   : heddle_comm_sendrecv(comm, NULL, 0, -1, &byte, 1, 1, HEDDLE_NO_STREAM);
     const int right = (is_asked ? st == HEDDLE_ERR_INTERRUPTED && times == ASKED_BEFORE : st == HEDDLE_ERR_PEER) &&
