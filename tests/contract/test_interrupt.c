@@ -61,8 +61,8 @@ static heddle_status wait_for_nothing(heddle_comm *comm, int kind, heddle_reshar
     return st;
 }
 
-/* Rank 1 waits for what never comes; rank 0 is in no call until it hears of that: two that wait for one another would be
- * told so. */
+/* Rank 1 waits for something that never comes. Rank 0 is in no call until it hears of that: two ranks that wait for one
+ * another would be told so. */
 static heddle_status ranks(heddle_comm *comm, void *arg)
 {
     const int kind = *(int *)arg;
