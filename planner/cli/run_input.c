@@ -20,7 +20,7 @@ int run_open_input(run_job *job)
     if (path == NULL) {
         return CLI_OK;
     }
-    return cli_report(input_is_y4m(path) ? feed_open_clip(&job->feed, path, job->task.info.patch, job->task.info.name)
+    return cli_report(input_is_y4m(path) ? feed_open_clip(&job->feed, path, job->task.info.patch)
                                          : feed_open_array(&job->feed, path));
 }
 

@@ -71,7 +71,7 @@ void feed_file_free(feed_file *file)
     memset(file, 0, sizeof(*file));
 }
 
-heddle_status feed_open_clip(feed *out, const char *path, const int *patch, const char *model)
+heddle_status feed_open_clip(feed *out, const char *path, const int patch[3])
 {
     char error[512];
     heddle_status st = feed_file_read(&out->clip_file, path, "YUV4MPEG2", 0);
@@ -85,9 +85,6 @@ heddle_status feed_open_clip(feed *out, const char *path, const int *patch, cons
     p->frames = patch[0];
     p->height = patch[1];
     p->width = patch[2];
-    if (p->frames < 1 || p->height < 1 || p->width < 1) {
-        return heddle_set_error(HEDDLE_ERR_ARG, "model '%s' gives no patch size, so it takes no clip", model);
-    }
     p->t = out->clip.frames / p->frames;
     p->y = out->clip.height / p->height;
     p->x = out->clip.width / p->width;

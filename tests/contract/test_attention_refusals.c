@@ -90,11 +90,33 @@ HD_RANK_CASE(softmax_refused_on_every_rank, "1 threads", "2 threads")
     options.projected_length = 3;
     HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
     HD_FAILS(HEDDLE_ERR_ARG, forward(a, &x));
+    assert_non_null(strstr(heddle_last_error(), "before heddle_attention_set_projection"));
     float e[2][3 * ROWS] = {{1}, {1}};
     HD_OK(heddle_attention_set_projection(a, e[0], e[1], NULL, NULL));
     HD_OK(forward(a, &x));
     HD_OK(backward(a, &x));
     heddle_attention_destroy(a);
+    options.projected_length = 0;
+    HD_OK(heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_attention_set_projection(a, e[0], e[1], NULL, NULL));
+    assert_non_null(strstr(heddle_last_error(), "no projected length in the options"));
+    heddle_attention_destroy(a);
+    return HEDDLE_OK;
+}
+
+/* 390 heads of q, k and v lie over 129 ranks as 6 and 128 times 3, and no layout has that many blocks of its own. */
+HD_RANK_CASE(more_uneven_blocks_than_a_layout_has, "129 threads")
+{
+    problem p;
+    heddle_attention *a = NULL;
+    heddle_attention_options options;
+    heddle_attention_options_init(&options);
+    options.method = HEDDLE_ATTENTION_ULYSSES;
+    HD_OK(heddle_shape_parse(&p.shape, "f32[b=1 s=129 h=130 d=1]"));
+    HD_OK(heddle_mesh_parse(&p.mesh, "[sp=129]"));
+    HD_OK(heddle_layout_parse(&p.layout, "s@sp", &p.shape, &p.mesh));
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    assert_non_null(strstr(heddle_last_error(), "uneven blocks over 129 ranks, layouts have at most 128"));
     return HEDDLE_OK;
 }
 
@@ -243,7 +265,7 @@ HD_RANK_CASE(linear_attention_refused, "1 threads", "2 threads")
     return HEDDLE_OK;
 }
 
-HD_RANK_CASE(unknown_convention_of_a_state_refused, "1 threads", "2 threads")
+HD_RANK_CASE(state_refused, "1 threads", "2 threads")
 {
     problem p;
     arrays x;
@@ -254,7 +276,16 @@ HD_RANK_CASE(unknown_convention_of_a_state_refused, "1 threads", "2 threads")
     fill(&x);
     heddle_linear_attention_options_init(&options);
     options.method = HEDDLE_LINEAR_LASP;
+    options.bidirectional = 1;
     HD_OK(heddle_linear_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_OK(heddle_linear_attention_forward(a, &x.at[0], &x.at[1], &x.at[2], &x.at[3], HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_state(state, a, HEDDLE_LINEAR_STATE_PLAIN, HEDDLE_NO_STREAM));
+    assert_non_null(strstr(heddle_last_error(), "the bidirectional form has no last state"));
+    heddle_linear_attention_destroy(a);
+    options.bidirectional = 0;
+    HD_OK(heddle_linear_attention_create(&a, comm, &p.shape, &p.mesh, &p.layout, &options));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_linear_attention_state(state, a, HEDDLE_LINEAR_STATE_PLAIN, HEDDLE_NO_STREAM));
+    assert_non_null(strstr(heddle_last_error(), "there was no forward"));
     HD_OK(heddle_linear_attention_forward(a, &x.at[0], &x.at[1], &x.at[2], &x.at[3], HEDDLE_NO_STREAM));
     HD_OK(heddle_linear_attention_state(state, a, HEDDLE_LINEAR_STATE_DECAYED, HEDDLE_NO_STREAM));
     memset(state, 0x5a, sizeof state);

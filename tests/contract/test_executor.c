@@ -276,6 +276,13 @@ HD_CASE(refuses_what_is_not_the_schedules)
             HD_OK(heddle_executor_forward(b.executor, &x, &b.conditioning, HEDDLE_NO_STREAM));
             refuses("forward only", HEDDLE_ERR_ARG,
                     heddle_executor_backward(b.executor, &x, &b.conditioning, NULL, HEDDLE_NO_STREAM));
+            heddle_executor_step step = HEDDLE_EMPTY(heddle_executor_step);
+            refuses("forward step -1 of an executor with ", HEDDLE_ERR_ARG,
+                    heddle_executor_step_at(&step, b.executor, -1, 0));
+            refuses("forward step 99 of an executor with ", HEDDLE_ERR_ARG,
+                    heddle_executor_step_at(&step, b.executor, 99, 0));
+            refuses("backward step 0 of an executor with ", HEDDLE_ERR_ARG,
+                    heddle_executor_step_at(&step, b.executor, 0, 1));
         }
         free_bench(&b);
         heddle_comm_destroy(comm);

@@ -123,6 +123,14 @@ HD_RANK_CASE(mistakes, "4 threads", "4 shm")
     CHECK(strstr(heddle_last_error(), "rank 3") != NULL && pipeline == NULL);
     CHECK(heddle_pipeline_create(NULL, comm, &mesh, 0) == HEDDLE_ERR_ARG);
     CHECK(heddle_pipeline_create(&pipeline, NULL, &mesh, 0) == HEDDLE_ERR_ARG);
+    HD_TRY(heddle_pipeline_create(&pipeline, comm, &mesh, 0));
+    if (heddle_comm_rank(comm) < 2) {
+        CHECK(heddle_pipeline_send_prev(pipeline, &odd, sizeof odd, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        CHECK(strstr(heddle_last_error(), "stage 0 of 2 has no previous one") != NULL);
+    } else {
+        CHECK(heddle_pipeline_recv_next(pipeline, &odd, sizeof odd, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
+        CHECK(strstr(heddle_last_error(), "stage 1 of 2 has no next one") != NULL);
+    }
     HD_TRY(heddle_comm_barrier(comm));
 out:
     heddle_pipeline_destroy(pipeline);

@@ -52,15 +52,18 @@ refuses 2 'no-such.json' "$model" --schedule "$work/no-such.json"
 "$HEDDLE" plan "$model" --mesh sp=3 --output "$work/s.json" >/dev/null
 refuses 2 '3 ranks, but 2' "$model" --schedule "$work/s.json" --ranks 2
 refuses 2 't=14' "$model" --schedule "$work/s.json" --size t=14
-refuses 2 '12 stages' "$model" --schedule "$work/s.json" --layers 3
+refuses 2 's.json has 12 stages, the model runs 6 stages 3 times' "$model" --schedule "$work/s.json" --layers 3
 sed 's/"bytes_total": *[0-9]*/"bytes_total": 7/' "$work/s.json" >"$work/lies.json"
 refuses 2 'lies.json' "$model" --schedule "$work/lies.json"
+"$HEDDLE" plan "$model" --mesh sp=3 --prologue sum@sp --output "$work/sums.json" >/dev/null
+refuses 2 'sums.json begins with partial sums, which heddle run cannot make' "$model" --schedule "$work/sums.json"
 head -c 500 "$work/s.json" >"$work/cut.json"
 refuses 2 'cut.json' "$model" --schedule "$work/cut.json"
 
 # Clips.
 refuses 2 'no-such.y4m' "$model" --input "$work/no-such.y4m"
-refuses 2 "$work" "$model" --input "$work"
+mkdir "$work/folder.y4m"
+refuses 2 "$work/folder.y4m is a folder, not a file" "$model" --input "$work/folder.y4m"
 refuses 2 'standard input' "$model" --input -
 printf 'GIF89a' >"$work/a.y4m"
 refuses 2 'a.y4m: not a YUV4MPEG2 clip' "$model" --input "$work/a.y4m"
@@ -73,6 +76,11 @@ refuses 2 'C420p10' "$model" --input "$work/d.y4m"
 printf 'YUV4MPEG2 W4 H2 Cmono\nFRAME\n12345678' >"$work/e.y4m"
 refuses 2 's=3, but' "$model" --input "$work/e.y4m" --size s=3
 refuses 2 't=2, but' "$model" --input "$work/e.y4m" --size t=2
+printf 'YUV4MPEG2 W4 H2 Cmono\n' >"$work/f.y4m"
+refuses 2 'the clip of 4 x 2 has a header but no frame' "$model" --input "$work/f.y4m"
+sed 's/\<t\([:,]\)/f\1/g; s/over: t/over: f/' "$model" >"$work/named.yaml"
+refuses 2 "a clip needs a model with dims t and s, or t, h and w; 'stdit3-tiny' has others" "$work/named.yaml" \
+    --input "$work/e.y4m"
 
 # Arrays.
 npy() { # FILE HEADER BYTES-OF-DATA
@@ -80,26 +88,28 @@ npy() { # FILE HEADER BYTES-OF-DATA
     { printf '\x93NUMPY\x01\x00'; printf "\\x$(printf %02x $((length % 256)))\\x$(printf %02x $((length / 256)))"; printf '%s' "$2"; head -c "$3" /dev/zero; } >"$1"
 }
 npy "$work/a.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 47), }" $((4 * 2 * 3 * 47))
-refuses 2 '47 channels' "$model" --input "$work/a.npy"
+refuses 2 "a.npy has 47 channels, model 'stdit3-tiny' has 48" "$model" --input "$work/a.npy"
 npy "$work/b.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 48), }" $((4 * 2 * 3 * 48))
-refuses 2 '3 dims' "$model" --input "$work/b.npy"
+refuses 2 "b.npy has 3 dims, the activation of 'stdit3-tiny' has 4" "$model" --input "$work/b.npy"
 npy "$work/c.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" 100
 refuses 2 'c.npy' "$model" --input "$work/c.npy"
 npy "$work/d.npy" "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
-refuses 2 "'<i4'" "$model" --input "$work/d.npy"
+refuses 2 "elements are '<i4'" "$model" --input "$work/d.npy"
 npy "$work/e.npy" "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
-refuses 2 'e.npy' "$model" --input "$work/e.npy"
+refuses 2 'e.npy: stored in Fortran order' "$model" --input "$work/e.npy"
 npy "$work/f.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3, 48), }" $((4 * 2 * 3 * 48))
 refuses 2 't=5, but' "$model" --input "$work/f.npy" --size t=5
 npy "$work/g.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 0, 3, 48), }" 0
 refuses 2 't' "$model" --input "$work/g.npy"
 : >"$work/h.npy"
 refuses 2 'h.npy' "$model" --input "$work/h.npy"
+printf '\x93NUMPY\x04\x00\x76\x00' >"$work/i.npy"
+refuses 2 '.npy format version 4.0, known are 1.0, 2.0 and 3.0' "$model" --input "$work/i.npy"
 
 # Weights.
 refuses 2 'no-such' "$model" --weights "$work/no-such"
 printf '\377\377\377\377\377\377\377\177{}' >"$work/a.st"
-refuses 2 '9223372036854775807 bytes' "$model" --weights "$work/a.st"
+refuses 2 'the header is said to have 9223372036854775807 bytes, but the file has 2' "$model" --weights "$work/a.st"
 printf '\002\000\000\000\000\000\000\000{}' >"$work/b.st"
 refuses 2 "'blocks.0.s.attn.qkv.weight' [144, 48] is missing" "$model" --weights "$work/b.st"
 if command -v python3 >/dev/null; then

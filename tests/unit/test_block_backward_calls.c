@@ -163,6 +163,7 @@ static void wrong_tapes_are_refused(heddle_block *block)
     heddle_tape_options_init(&bad);
     bad.recompute = 2;
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, block, &bad));
+    expect_sentence("recompute 2 of a tape must be 0 or 1");
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(&other, NULL, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_tape_create(NULL, block, NULL));
     assert_null(other);
@@ -205,6 +206,7 @@ HD_CASE(wrong_calls_are_refused)
         expect_sentence("committed");
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, t.p.block, heddle_block_nparams(t.p.block)));
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, t.p.block, -1));
+        expect_sentence("parameter -1: the block has ");
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(&gradient, NULL, 0));
         HD_FAILS(HEDDLE_ERR_ARG, heddle_block_gradient(NULL, t.p.block, 0));
         heddle_block_zero_gradients(NULL, HEDDLE_NO_STREAM);

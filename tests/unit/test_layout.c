@@ -186,6 +186,8 @@ HD_CASE(sentences_of_values_made_by_hand)
         {"dim 's' has extent -3, less than 0", 3, -3},
         {"a mesh has 1 to 4 axes, not 5", 4, 5},
         {"axes 0 and 1 are both named 'x'", 5, 'x'},
+        {"axis 1 has no valid name: [a-z][a-z0-9_]*, at most 15 characters", 5, 'Y'},
+        {"dim 1 has no valid name: [a-z][a-z0-9_]*, at most 15 characters", 2, 0},
         {"axis 'y' has size 0, less than 1", 6, 0},
         {"the mesh has 65538 ranks or more, at most 65536 are possible", 6, 32769},
         {"axis 'x' shards dim 2, the shape has 2", 7, 2},
@@ -204,11 +206,11 @@ HD_CASE(sentences_of_values_made_by_hand)
         shape.ndim = row[i].what == 0 ? value : shape.ndim;
         shape.dtype = row[i].what == 1 ? (heddle_dtype)value : shape.dtype;
         if (row[i].what == 2) {
-            strcpy(shape.dim[1].name, value == 's' ? "sum" : "t");
+            strcpy(shape.dim[1].name, value == 's' ? "sum" : value == 't' ? "t" : "");
         }
         shape.dim[1].extent = row[i].what == 3 ? value : shape.dim[1].extent;
         mesh.naxes = row[i].what == 4 ? value : mesh.naxes;
-        mesh.axis[1].name[0] = row[i].what == 5 ? 'x' : 'y';
+        mesh.axis[1].name[0] = row[i].what == 5 ? (char)value : 'y';
         mesh.axis[1].size = row[i].what == 6 ? value : mesh.axis[1].size;
         layout.dim_of_axis[0] = row[i].what == 7 ? value : layout.dim_of_axis[0];
         layout.nshards[0] = row[i].what == 8 ? value : 0;

@@ -99,6 +99,8 @@ HD_CASE(resizes)
     }
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_resize(model, "q=3", 0));
     assert_non_null(strstr(heddle_last_error(), "t=7"));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_model_resize(model, "t=4,t=5", 0));
+    assert_non_null(strstr(heddle_last_error(), "dim 't' is given twice in the sizes"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_resize(model, NULL, -1));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_resize(model, NULL, 60000));
     /* A refused resize changes nothing. */

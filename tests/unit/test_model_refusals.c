@@ -79,6 +79,8 @@ static const bad_case bad_cases[] = {
     {TENSOR("x: 3"), "must be a list"},
     {TENSOR("y: {dims: [b, l, c], const: true}"), "no activation tensor"},
     {TENSOR("x: [b, t, s, c], z: [b, t, c]"), "second activation tensor 'z' besides 'x'"},
+    {TENSOR("x: [b, t, s, c], y: {dims: [b, l, c], const: true}, z: {dims: [b, l, c], const: true}"),
+     "a second constant tensor 'z' besides 'y': one is supported"},
     {TENSOR("x: [b, t, s, c], y: {dims: [b, c], const: true}"), "role text"},
     {TENSOR("x: [b, t, s, c], y: {dims: [b, t, c], const: true}"), "is seq"},
     {TENSOR("x: [b, t, s, c], y: {dims: [b, l, c], const: yes}"), "true or false, found 'yes'"},
