@@ -12,7 +12,7 @@ import torch
 
 from ..attention import LinearAttention
 from ..numbered import by_number
-from .reshard import _reshard, _save, keep_order, resharded
+from .reshard import _reshard, keep_order, resharded
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("states_along(Tensor state, int plan, bool up) -> Tensor")
@@ -127,13 +127,12 @@ def _shifted(state: torch.Tensor, plan: LinearAttention, by: int, places: Sequen
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
+    """Nothing is saved for checkpoints (reshard._save): the product with q that follows saves on every rank."""
     _, ctx.plan, ctx.up = inputs
     ctx.held = by_number(ctx.plan)  # as long as this graph is there
-    _save(ctx)
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    ctx.saved_tensors
     return torch.ops.heddle.states_along(gradient, ctx.plan, not ctx.up), None, None
 
 
