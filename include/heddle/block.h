@@ -30,9 +30,10 @@ typedef enum heddle_stage_kind {
     HEDDLE_STAGE_ATTENTION = 0, /* x += gate * proj(attention over one dim (qkv(modulate(norm(x))))) */
     HEDDLE_STAGE_CROSS = 1,     /* x += proj(attention of q(x) to k,v(text)) */
     HEDDLE_STAGE_MLP = 2,       /* x += gate * fc2(gelu_tanh(fc1(modulate(norm(x))))) */
-    HEDDLE_STAGE_LINEAR = 3     /* as ATTENTION with linear attention (heddle/linear_attention.h) instead of softmax, q
+    HEDDLE_STAGE_LINEAR = 3,    /* as ATTENTION with linear attention (heddle/linear_attention.h) instead of softmax, q
                                    scaled by 1/sqrt(d), and an RMS norm without weight of every head's result (the
                                    block of TransNormerLLM, which LASP was made for: arXiv 2404.02882) */
+    HEDDLE_STAGE_MODULE = 4     /* planned only: a framework's module, known by its dims, flops and bytes; no block */
 } heddle_stage_kind;
 
 typedef struct heddle_block_options {

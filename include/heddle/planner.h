@@ -7,6 +7,7 @@
 
 #include <heddle/block.h>
 #include <heddle/layout.h>
+#include <heddle/machine.h>
 #include <heddle/schedule.h>
 
 #ifdef __cplusplus
@@ -82,6 +83,20 @@ typedef struct heddle_plan_options {
     /* 0: no limit. Else no stage runs in a layout that leaves its busiest rank more than this over an even split;
      * infeasible where a stage has no other. */
     int max_waste_percent;
+    /* Machine whose seconds and link classes count; NULL: none, bytes alone. Borrowed during the call. */
+    const heddle_machine *machine;
+    /* What is made smallest: "time" (the default with a machine), "bytes" (the default without one), "slow-bytes": the
+     * bytes of the slowest link class first, "memory": the peak of the fullest rank, then time, "gpu-seconds": time
+     * times ranks (differs from time where heddle_plan_ranks may use fewer). NULL: the default. */
+    const char *objective;
+    /* 0: no limit. Else no rank may need more (heddle_forecast_memory); infeasible where no plan fits, and the sentence
+     * names the stage and both numbers. */
+    int64_t memory_bytes;
+    int training, recompute; /* as in heddle_forecast_options; training implies backward */
+    /* "STAGE=LAYOUT/METHOD;...": these stages run so in every repetition, or "STAGE#3=..." in repetition 3 alone.
+     * LAYOUT is a text form, METHOD a name or auto; either may be left out ("STAGE=/ring", "STAGE=t@sp"). Infeasible,
+     * with the reason, where a stage cannot. NULL: none. */
+    const char *force;
 } heddle_plan_options;
 
 HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
@@ -98,6 +113,11 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * axes are always searched), more than 10^9 steps of search, or more than 2^63 bytes moved. */
 HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                          const heddle_plan_options *options);
+/* The best schedule over all meshes of `ranks` ranks: every ordered factorisation into up to four axes that nests with
+ * the machine's levels. Axes are named for what they shard: b, sp; the ring and the head axis of usp r and u; of the
+ * same dim on several levels node and gpu. Ties go to fewer axes. Errors as heddle_plan. */
+HEDDLE_CHECKED heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
+                                               const heddle_plan_options *options);
 
 #ifdef __cplusplus
 }

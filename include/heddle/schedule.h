@@ -25,6 +25,12 @@ typedef struct heddle_schedule_info {
     int64_t bytes_total;        /* sent by all ranks */
     int64_t backward_bytes_per_rank_max, backward_bytes_total; /* of the backward pass: adjoint edges and methods */
     const char *note;                                          /* one sentence: why this is optimal */
+    /* Of a schedule that the planner made or that was saved by it; else NULL and 0. */
+    const char *machine, *objective;
+    double value;       /* of the objective: seconds, bytes */
+    double lower_bound; /* that no schedule can be below, proven without a search */
+    double runner_up;   /* value of the best schedule that differs in a layout or method of some stage */
+    double predicted_s; /* of a pass; 0 without a machine */
 } heddle_schedule_info;
 
 typedef struct heddle_schedule_stage {
@@ -44,6 +50,7 @@ typedef struct heddle_schedule_stage {
     /* What the method's object keeps from forward to backward and holds besides, without the room of the kernels, and
      * the products of one call (heddle_attention_info); of the rank that has most; 0 when local. */
     int64_t saved_bytes, workspace_bytes, forward_flops, backward_flops;
+    double predicted_s; /* of the pass that was planned for; 0 without a machine */
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {
@@ -58,6 +65,7 @@ typedef struct heddle_schedule_edge {
     /* Received by the rank that receives most. More than bytes_per_rank_max where blocks are uneven one way (a switch
      * and its way back send and receive with these two exchanged), less behind a gather from few ranks. */
     int64_t bytes_received_max;
+    double predicted_s; /* as above */
 } heddle_schedule_edge;
 
 /* Read a schedule file (docs/formats.md; at most 64 MiB). Nothing in it is taken on trust: bytes and messages are

@@ -43,6 +43,16 @@ typedef struct hd_model_stage {
     double decay; /* LINEAR; 0: slopes */
     hd_mark mark;
     int64_t heads, mlp_channels; /* derived */
+    /* What is planned and priced but not run (hd_model_stage_refusal says why). */
+    unsigned mixed_dims;             /* all that are mixed, a bit each: over: [t, h, w]; mixed_dim is the first */
+    int64_t kv_heads;                /* GQA; derived, heads where nothing is said */
+    int64_t window[HEDDLE_MAX_DIMS]; /* by dim of the shape: tokens that a query sees each way; 0: all */
+    int64_t joined_rows;             /* of text that join the sequence and are sharded with it (MMDiT); derived */
+    int zigzag;                      /* causal rows are placed so that ranks are balanced */
+    int64_t channels; /* of the activation behind this stage; derived, the model's where nothing is said */
+    int64_t token_flops, weights, token_bytes; /* MODULE: by token; parameters; kept from forward to backward */
+    unsigned methods;                          /* MODULE: by index of hd_method_at for ATTENTION; 1: local alone */
+    int64_t nweights;                          /* derived for every kind: parameters of the stage */
 } hd_model_stage;
 
 struct heddle_model {
@@ -62,10 +72,21 @@ struct heddle_model {
     heddle_shape shape; /* derived, like all below */
     int batch_dim, channel_dim;
     int64_t text_tokens;
+    /* What surrounds the stages; 0: nothing was said. */
+    int guidance;           /* 2: with and without the condition, batch dim twice as long (CFG); part of the extent */
+    int steps;              /* of a sample */
+    int cache_every;        /* stages run in one step of so many, else their last output is taken */
+    int64_t patch_channels; /* of a token before the first stage */
+    int64_t final_channels; /* of a token behind the final layer; the ends are priced there */
+    int64_t serial_flops;   /* per sample on every rank: text encoder, VAE */
+    int weights_sharded;    /* FSDP: parameters are gathered for each stage */
+    char *source;           /* where the figures come from */
 };
 
 /* Everything that follows from the extents, checked. Sentences name the place in the file while `with_marks`. */
 heddle_status hd_model_derive(heddle_model *model, int with_marks);
 int hd_model_dim_index(const heddle_model *model, const char *name);
+/* Why `heddle run` and blocks cannot run stage k; NULL: they can. */
+const char *hd_model_stage_refusal(const heddle_model *model, int k);
 
 #endif

@@ -30,10 +30,13 @@ typedef struct hd_method_cost {
 /* What a method has to know of a stage. */
 typedef struct hd_method_stage {
     heddle_stage_kind kind;
-    int dim;       /* mixed, -1: token-wise */
-    int64_t heads; /* 0: not known */
-    int causal;    /* LINEAR */
-    int decays;    /* LINEAR: some head's decay is not 1 */
+    int dim;             /* mixed, -1: token-wise */
+    int64_t heads;       /* 0: not known */
+    int causal;          /* LINEAR */
+    int decays;          /* LINEAR: some head's decay is not 1 */
+    unsigned dims;       /* all that are mixed, a bit each; 0: `dim` alone */
+    int64_t kv_heads;    /* 0: as many as heads */
+    int64_t joined_rows; /* of text, sharded with the sequence */
 } hd_method_stage;
 
 /* Query heads q_lo..q_lo+nq of a group's heads, and the key heads they use. */

@@ -1,0 +1,93 @@
+/* What a schedule will cost on a machine: seconds, bytes by link class, memory. Nothing is run.
+ *
+ * Seconds of a stage are those of the busiest rank: products, attention and passes over memory at the machine's rates,
+ * and what its method exchanges, less what that hides behind the rank's own work (a ring's hops). An edge costs its
+ * slowest link class: the larger of what any rank sends and receives there, at that class's rate. The seconds of a pass
+ * are the sum; the planner minimises the same sum, from the same functions.
+ *
+ * A forecast is a plain immutable object; any thread. It keeps nothing of model, schedule and machine.
+ */
+#ifndef HEDDLE_FORECAST_H
+#define HEDDLE_FORECAST_H
+
+#include <heddle/machine.h>
+#include <heddle/planner.h>
+#include <heddle/schedule.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_forecast heddle_forecast;
+
+typedef struct heddle_forecast_options {
+    size_t struct_bytes;
+    int training;  /* 1: forward, backward, gradients and the optimiser's state; 0: a forward pass */
+    int recompute; /* training: 1: stages keep their inputs alone and run again on the way back */
+} heddle_forecast_options;
+
+HEDDLE_API void heddle_forecast_options_init(heddle_forecast_options *options);
+
+/* Bytes of one link class, in one pass. */
+typedef struct heddle_forecast_link {
+    size_t struct_bytes;            /* HEDDLE_EMPTY sets it */
+    const char *name;               /* owned by the forecast, like all pointers below */
+    int64_t sent_max, received_max; /* of the busiest rank, summed over stages and edges */
+    int64_t total;
+} heddle_forecast_link;
+
+/* Bytes of the rank that holds most. */
+typedef struct heddle_forecast_memory {
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
+    int64_t weights;     /* with gradients and optimiser state when training */
+    int64_t activations; /* kept for the way back; of a forward pass the activation itself and its conditioning */
+    int64_t workspace;   /* of the stage or edge that needs most */
+    int64_t total;       /* at the peak */
+    int peak_stage;      /* where it is; nstages: behind the last edge */
+} heddle_forecast_memory;
+
+typedef struct heddle_forecast_info {
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
+    const char *machine;
+    double time_s;     /* of a pass (a training step) */
+    double compute_s;  /* the busiest rank's own work, summed over the stages */
+    double transfer_s; /* all exchanges, hidden or not */
+    double hidden_s;   /* of them behind work: time_s = compute_s + transfer_s - hidden_s + serial_s */
+    double serial_s;   /* what every rank does alike once per pass (the model's serial part) */
+    double sample_s;   /* a whole sample: steps of the model, its guidance and cache, serial parts; 0: no steps given */
+    int nlinks;
+    heddle_forecast_memory memory;
+    /* Ends outside the stages: tokens in, final layer's output gathered; not in time_s, for they are paid once. */
+    int64_t end_bytes_per_rank_max;
+    double end_s;
+} heddle_forecast_info;
+
+/* A stage, or the edge that leads into it. */
+typedef struct heddle_forecast_step {
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
+    double time_s, compute_s, transfer_s, hidden_s;
+    int64_t memory_bytes;                        /* held by the fullest rank while this runs */
+    int64_t link_sent_max[HEDDLE_MACHINE_LINKS]; /* by link class */
+    int64_t link_received_max[HEDDLE_MACHINE_LINKS];
+    int64_t link_total[HEDDLE_MACHINE_LINKS];
+} heddle_forecast_step;
+
+/* HEDDLE_ERR_LAYOUT: the schedule is not one of this model. HEDDLE_ERR_ARG: the mesh has more ranks than the machine.
+ * options may be NULL. The caller owns *out. */
+HEDDLE_CHECKED heddle_status heddle_forecast_create(heddle_forecast **out, const heddle_model *model,
+                                                    const heddle_schedule *schedule, const heddle_machine *machine,
+                                                    const heddle_forecast_options *options);
+HEDDLE_API void heddle_forecast_destroy(heddle_forecast *forecast); /* NULL is legal */
+/* HEDDLE_ERR_ARG: NULL, an index out of range (stages 0 .. nstages-1, edges 0 .. nstages, links 0 .. nlinks-1). */
+HEDDLE_CHECKED heddle_status heddle_forecast_get_info(heddle_forecast_info *out, const heddle_forecast *forecast);
+HEDDLE_CHECKED heddle_status heddle_forecast_stage(heddle_forecast_step *out, const heddle_forecast *forecast,
+                                                   int stage);
+HEDDLE_CHECKED heddle_status heddle_forecast_edge(heddle_forecast_step *out, const heddle_forecast *forecast, int edge);
+HEDDLE_CHECKED heddle_status heddle_forecast_link_at(heddle_forecast_link *out, const heddle_forecast *forecast,
+                                                     int link);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,60 @@
+/* A machine as the planner sees it: how fast a rank computes, how fast ranks exchange bytes, how much memory one has.
+ *
+ *   8xh100-nvlink            one host of 8 GPUs
+ *   2x8xh100-nvlink+ib400    two of them, behind 400 Gb/s InfiniBand
+ *   cpu                      this host: one rank per core, shared memory
+ *   machine.yaml             a file (docs/formats.md); `heddle calibrate` writes one
+ *
+ * Levels lie in each other, from the innermost: ranks 0..7 share a host, hosts share a network. What crosses a level
+ * has the price of that level's link class. Rank numbers are dealt out host by host, as launchers do.
+ *
+ * A machine is a plain immutable object; any thread. Presets repeat published figures, whose sources `heddle presets`
+ * prints; they rank plans, and a calibrated machine predicts seconds.
+ */
+#ifndef HEDDLE_MACHINE_H
+#define HEDDLE_MACHINE_H
+
+#include <heddle/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heddle_machine heddle_machine;
+
+enum { HEDDLE_MACHINE_LINKS = 4 /* link classes of one machine */ };
+
+typedef struct heddle_machine_info {
+    size_t struct_bytes;                    /* HEDDLE_EMPTY sets it */
+    const char *name;                       /* owned by the machine, like all pointers here */
+    const char *source;                     /* where the figures come from, a sentence */
+    int ranks;                              /* of the whole machine */
+    int nlinks;                             /* levels of links, the innermost first */
+    const char *link[HEDDLE_MACHINE_LINKS]; /* class of the level: "nvlink", "ib400" */
+    int ranks_within[HEDDLE_MACHINE_LINKS]; /* ranks that reach one another by links up to this level */
+    int64_t memory_bytes;                   /* of a rank; 0: not known */
+    int is_calibrated;                      /* 1: measured by heddle calibrate, 0: from published figures */
+} heddle_machine_info;
+
+/* A preset's name, or else a file (YAML or JSON; at most 1 MiB). The caller owns *out. HEDDLE_ERR_ARG: neither; the
+ * sentence names the form and the nearest preset. HEDDLE_ERR_IO: the file cannot be read. HEDDLE_ERR_PARSE: it does not
+ * follow the format. HEDDLE_ERR_LAYOUT: it contradicts itself (levels that hold no whole number of the level below, a
+ * class that no level has, rates that are not positive). These two begin with file:line:column. */
+HEDDLE_CHECKED heddle_status heddle_machine_load(heddle_machine **out, const char *name);
+/* The same from memory; `name` stands for the file in sentences. */
+HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const char *text, size_t text_bytes,
+                                                  const char *name);
+/* The same machine with another number of ranks: fewer or more of its outermost level. HEDDLE_ERR_ARG: ranks < 1. */
+HEDDLE_CHECKED heddle_status heddle_machine_resize(heddle_machine *machine, int ranks);
+/* YAML that heddle_machine_load reads back. The file replaces what is there only when it is whole; "-" is standard
+ * output. HEDDLE_ERR_IO. */
+HEDDLE_CHECKED heddle_status heddle_machine_save(const heddle_machine *machine, const char *path);
+HEDDLE_API void heddle_machine_destroy(heddle_machine *machine); /* NULL is legal */
+/* HEDDLE_ERR_ARG: NULL. Pointers live as long as the machine. */
+HEDDLE_CHECKED heddle_status heddle_machine_get_info(heddle_machine_info *out, const heddle_machine *machine);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,45 @@
+/* What one stage or one edge costs on a machine. The search minimises sums of these; a forecast lists them. Seconds are
+ * whole picoseconds, so that sums do not depend on their order; they saturate at INT64_MAX. */
+#ifndef HD_PRICE_H
+#define HD_PRICE_H
+
+#include "planner/machine/machine.h"
+#include "planner/model/model.h"
+#include "runtime/schedule/schedule_internal.h"
+
+typedef struct hd_link_bytes {
+    int64_t sent_max, received_max, total;
+} hd_link_bytes;
+
+typedef struct hd_price {
+    int64_t time_ps; /* compute + transfer - hidden */
+    int64_t compute_ps, transfer_ps, hidden_ps;
+    hd_edge_cost moved; /* of the pass that is priced: forward, and backward where that counts */
+    hd_link_bytes link[HEDDLE_MACHINE_LINKS];
+    int64_t kept_bytes;      /* from forward to backward, of the rank that has most */
+    int64_t workspace_bytes; /* while it runs, besides its input and output */
+} hd_price;
+
+/* What stages and edges are priced for. machine NULL: bytes and messages alone, seconds are 0. */
+typedef struct hd_pricer {
+    const heddle_model *model;
+    const heddle_machine *machine;
+    const heddle_mesh *mesh;
+    int backward;  /* the way back counts, too */
+    int recompute; /* and runs the stages again */
+} hd_pricer;
+
+/* Stage k of the model's list in `layout` by `method`, which may run there. */
+heddle_status hd_price_stage(hd_price *out, const hd_pricer *pricer, int k, const heddle_layout *layout,
+                             const hd_method *method);
+/* is_last: the edge behind the last stage, whose gradient is another one (hd_edge_backward_cost_of). */
+heddle_status hd_price_edge(hd_price *out, const hd_pricer *pricer, const heddle_layout *from, const heddle_layout *to,
+                            int is_last);
+/* Bytes of a rank that do not depend on the schedule: weights, and with backward gradients and optimiser state. */
+heddle_status hd_price_resident(int64_t *bytes, const hd_pricer *pricer);
+/* Seconds and bytes of the model's ends (tokens in, final layer out), where the stages begin and end in these
+ * layouts. */
+heddle_status hd_price_ends(hd_price *out, const hd_pricer *pricer, const heddle_layout *first,
+                            const heddle_layout *last);
+
+#endif
