@@ -43,12 +43,15 @@ allowed() {
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf
     runtime/files) echo "runtime/base/utf8.h runtime/files | runtime/base runtime/layout runtime/block" ;;
-    runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/search" ;; # judges share nothing with what they judge
-    planner/report) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model" ;;
-    planner/cli) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/search" ;;
+    runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/machine planner/price planner/search" ;; # judges share nothing with what they judge
+    planner/report) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/machine planner/price planner/search" ;;
+    planner/cli) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/machine planner/price planner/search" ;;
     examples/latte | examples/train_video) echo "runtime/files examples/common | runtime planner" ;;
     examples | examples/*) echo "| runtime planner" ;;
-    planner/*) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner" ;;
+    planner/model) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model" ;;
+    planner/machine) echo "runtime/base runtime/layout runtime/document planner/machine | runtime/files" ;; # written whole
+    planner/price) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model planner/machine planner/price" ;;
+    planner/search) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model planner/machine planner/price planner/search" ;;
     *) echo "unknown" ;;
     esac
 }
