@@ -45,7 +45,8 @@ allowed() {
     runtime/files) echo "runtime/base/utf8.h runtime/files | runtime/base runtime/layout runtime/block" ;;
     runtime/verify) echo "runtime/files runtime/verify | runtime/base runtime/layout runtime/comm runtime/move runtime/reshard runtime/attention runtime/schedule runtime/block runtime/parallel runtime/model planner/model planner/machine planner/price planner/search" ;; # judges share nothing with what they judge
     planner/report) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/machine planner/price planner/search" ;;
-    planner/cli) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report | runtime planner/model planner/machine planner/price planner/search" ;;
+    planner/draw) echo "runtime/base/utf8.h runtime/files planner/report planner/draw | runtime planner/model planner/machine planner/price planner/search" ;;
+    planner/cli) echo "runtime/base/utf8.h runtime/files runtime/verify planner/report planner/draw | runtime planner/model planner/machine planner/price planner/search" ;;
     examples/latte | examples/train_video) echo "runtime/files examples/common | runtime planner" ;;
     examples | examples/*) echo "| runtime planner" ;;
     planner/model) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model" ;;
