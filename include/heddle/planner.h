@@ -26,29 +26,59 @@ typedef struct heddle_model_info {
     int patch[3];        /* patch size in time, height, width of the input clip, for `heddle run` */
     int repeat;          /* how often the list of stages is run */
     int nstages;         /* stages of one repetition */
+    /* What surrounds the stages (docs/formats.md); 0: the model says nothing. */
+    int64_t nweights;       /* parameters of the stages of all repetitions */
+    int guidance;           /* copies of a sample that a step computes, with and without the condition: 2 */
+    int steps, cache_every; /* of a sample; the stages run in one of so many */
+    int64_t passes;         /* of the stages, per sample: what follows from those three and the batch */
+    int64_t patch_channels, final_channels; /* of a token in front of the first stage and behind the final layer */
+    int64_t serial_flops;                   /* per sample on every rank alike: text encoder, VAE */
+    int weights_sharded;                    /* 1: parameters are gathered for each stage (FSDP) */
+    const char *source;                     /* where the figures come from; NULL: not said */
 } heddle_model_info;
 
 typedef struct heddle_stage_info {
     size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *name;    /* "s.attn"; owned by the model */
     heddle_stage_kind kind;
-    int mixed_dim;        /* dim attended over; -1 for token-wise stages */
+    int mixed_dim;        /* dim attended over, of several the first; -1 for token-wise stages */
     int heads;            /* ATTENTION, CROSS, LINEAR: divides the channels */
     int64_t mlp_channels; /* MLP: hidden width */
     int modulate, rope, qk_norm;
-    int causal;   /* LINEAR */
-    double decay; /* LINEAR, as in heddle_block_options: 0 is slopes */
+    int causal;                      /* LINEAR, ATTENTION */
+    double decay;                    /* LINEAR, as in heddle_block_options: 0 is slopes */
+    unsigned mixed_dims;             /* a bit for every dim attended over */
+    int kv_heads;                    /* heads, where the model says nothing of keys and values */
+    int zigzag;                      /* causal rows are placed so that ranks are balanced */
+    int64_t window[HEDDLE_MAX_DIMS]; /* by dim of the shape: tokens that a query sees each way; 0: all */
+    int64_t joined_rows;             /* of text per sample, which are part of the sequence and sharded with it */
+    int64_t in_channels, channels;   /* of the activation before and behind the stage */
+    int64_t nweights;                /* parameters of one repetition */
+    const char *refusal;             /* why no block runs it: it can be planned alone; NULL: one does. Static */
 } heddle_stage_info;
 
-/* Read a model file (YAML or JSON; docs/formats.md has the format; at most 1 MiB). The caller owns *out.
- * HEDDLE_ERR_IO: the file cannot be opened or read. HEDDLE_ERR_PARSE: it does not follow the format (unknown or missing
+/* Read a model file (YAML or JSON; docs/formats.md has the format; at most 1 MiB), or, where there is no such file, the
+ * preset of that name: "hunyuanvideo"; a name that only one preset goes on behind with '-' is enough ("latte"). The
+ * caller owns *out. HEDDLE_ERR_IO: the file cannot be opened or read, and no preset has the name; the sentence has the
+ * nearest. HEDDLE_ERR_PARSE: it does not follow the format (unknown or missing
  * keys, wrong types, numbers out of range). HEDDLE_ERR_LAYOUT: it contradicts itself (heads that do not divide the
  * channels, attention over a dim the activation lacks, ...). These two begin with file:line:column. `name` of
  * heddle_model_parse stands for the file there; the text is not kept. */
-HEDDLE_CHECKED heddle_status heddle_model_load(heddle_model **out, const char *path);
+HEDDLE_CHECKED heddle_status heddle_model_load(heddle_model **out, const char *name);
 HEDDLE_CHECKED heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes,
                                                 const char *name);
 HEDDLE_API void heddle_model_destroy(heddle_model *model); /* NULL is legal */
+
+/* A model that is part of the library: the text of a model file, with its source in comments. */
+typedef struct heddle_preset_info {
+    size_t struct_bytes;     /* HEDDLE_EMPTY sets it */
+    const char *name, *text; /* static */
+} heddle_preset_info;
+
+HEDDLE_API int heddle_model_presets(void); /* how many there are, ordered by name */
+/* HEDDLE_ERR_ARG: NULL, index outside 0 .. heddle_model_presets() - 1, struct_bytes. */
+HEDDLE_CHECKED heddle_status heddle_model_preset(heddle_preset_info *out, int index);
+
 /* HEDDLE_ERR_ARG: NULL argument, stage outside 0..nstages-1. Pointers live as long as the model. */
 HEDDLE_CHECKED heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model);
 HEDDLE_CHECKED heddle_status heddle_model_stage(heddle_stage_info *out, const heddle_model *model, int stage);

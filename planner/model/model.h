@@ -34,7 +34,7 @@ typedef struct hd_model_dim {
 typedef struct hd_model_stage {
     char name[HD_NODE_LABEL_BYTES];
     heddle_stage_kind kind;
-    int mixed_dim; /* index in the shape, -1: token-wise */
+    int mixed_dim; /* index in the shape, -1: token-wise; of several the first in the shape */
     int heads_dim; /* index in dims[]; -1: heads_fixed */
     int64_t heads_fixed;
     int64_t width; /* MLP; 0: ratio */
@@ -44,15 +44,18 @@ typedef struct hd_model_stage {
     hd_mark mark;
     int64_t heads, mlp_channels; /* derived */
     /* What is planned and priced but not run (hd_model_stage_refusal says why). */
-    unsigned mixed_dims;             /* all that are mixed, a bit each: over: [t, h, w]; mixed_dim is the first */
-    int64_t kv_heads;                /* GQA; derived, heads where nothing is said */
-    int64_t window[HEDDLE_MAX_DIMS]; /* by dim of the shape: tokens that a query sees each way; 0: all */
-    int64_t joined_rows;             /* of text that join the sequence and are sharded with it (MMDiT); derived */
-    int zigzag;                      /* causal rows are placed so that ranks are balanced */
-    int64_t channels; /* of the activation behind this stage; derived, the model's where nothing is said */
-    int64_t token_flops, weights, token_bytes; /* MODULE: by token; parameters; kept from forward to backward */
-    unsigned methods;                          /* MODULE: by index of hd_method_at for ATTENTION; 1: local alone */
-    int64_t nweights;                          /* derived for every kind: parameters of the stage */
+    unsigned mixed_dims;              /* all that are mixed, a bit each: over: [t, h, w]; mixed_dim is one of them */
+    int64_t kv_heads_fixed, kv_heads; /* GQA; as written, 0: as many as heads; derived */
+    int64_t window[HEDDLE_MAX_DIMS];  /* by dim of the shape: tokens that a query sees each way; 0: all */
+    int joins;                        /* the text's rows are part of the sequence (MMDiT) */
+    int64_t joined_rows;              /* how many, sharded with it; derived */
+    int zigzag;                       /* causal rows are placed so that ranks are balanced */
+    int64_t channels_fixed;           /* 0: they stay */
+    int64_t in_channels, channels;    /* of the activation before and behind this stage; derived */
+    int64_t weights;                  /* parameters, where they are not a block's; 0: nothing was said */
+    int64_t token_flops, token_bytes; /* MODULE: by token; token_bytes are kept from forward to backward */
+    unsigned methods; /* MODULE: by index of hd_method_at for ATTENTION; bit 0, local, is always there */
+    int64_t nweights; /* derived for every kind: parameters of the stage */
 } hd_model_stage;
 
 struct heddle_model {
@@ -80,7 +83,9 @@ struct heddle_model {
     int64_t final_channels; /* of a token behind the final layer; the ends are priced there */
     int64_t serial_flops;   /* per sample on every rank: text encoder, VAE */
     int weights_sharded;    /* FSDP: parameters are gathered for each stage */
-    char *source;           /* where the figures come from */
+    char *source;           /* where the figures come from; NULL: nothing was said */
+    int64_t nweights;       /* derived: parameters of the stages of all repetitions */
+    int64_t passes;         /* derived: of the stages, per sample; 0: no steps given */
 };
 
 /* Everything that follows from the extents, checked. Sentences name the place in the file while `with_marks`. */
@@ -88,5 +93,11 @@ heddle_status hd_model_derive(heddle_model *model, int with_marks);
 int hd_model_dim_index(const heddle_model *model, const char *name);
 /* Why `heddle run` and blocks cannot run stage k; NULL: they can. */
 const char *hd_model_stage_refusal(const heddle_model *model, int k);
+
+/* model_derive.c */
+heddle_status hd_model_complain(const heddle_model *model, int with_marks, hd_mark mark, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Of a stage whose heads, channels and widths are known. */
+heddle_status hd_model_derive_weights(heddle_model *model, int with_marks);
 
 #endif

@@ -6,13 +6,35 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PATCH_MAX = 64 };
+enum { PATCH_MAX = 64, GUIDANCE_MAX = 16, STEPS_MAX = 1000000, SOURCE_BYTES = 512 };
 
-enum { MODEL_NAME, MODEL_DTYPE, MODEL_DIMS, MODEL_TENSORS, MODEL_PATCH, MODEL_REPEAT, MODEL_STAGES, MODEL_KEYS };
+enum {
+    MODEL_NAME,
+    MODEL_SOURCE,
+    MODEL_DTYPE,
+    MODEL_DIMS,
+    MODEL_TENSORS,
+    MODEL_PATCH,
+    MODEL_REPEAT,
+    MODEL_STAGES,
+    MODEL_GUIDANCE,
+    MODEL_STEPS,
+    MODEL_CACHE,
+    MODEL_PATCH_CHANNELS,
+    MODEL_FINAL,
+    MODEL_SERIAL_FLOPS,
+    MODEL_WEIGHTS,
+    MODEL_KEYS
+};
 static const hd_key model_keys[MODEL_KEYS] = {
-    [MODEL_NAME] = {"model", 1},      [MODEL_DTYPE] = {"dtype", 1}, [MODEL_DIMS] = {"dims", 1},
-    [MODEL_TENSORS] = {"tensors", 1}, [MODEL_PATCH] = {"patch", 0}, [MODEL_REPEAT] = {"repeat", 0},
-    [MODEL_STAGES] = {"stages", 1},
+    [MODEL_NAME] = {"model", 1},        [MODEL_SOURCE] = {"source", 0},
+    [MODEL_DTYPE] = {"dtype", 1},       [MODEL_DIMS] = {"dims", 1},
+    [MODEL_TENSORS] = {"tensors", 1},   [MODEL_PATCH] = {"patch", 0},
+    [MODEL_REPEAT] = {"repeat", 0},     [MODEL_STAGES] = {"stages", 1},
+    [MODEL_GUIDANCE] = {"guidance", 0}, [MODEL_STEPS] = {"steps", 0},
+    [MODEL_CACHE] = {"cache", 0},       [MODEL_PATCH_CHANNELS] = {"patch_channels", 0},
+    [MODEL_FINAL] = {"final", 0},       [MODEL_SERIAL_FLOPS] = {"serial_flops", 0},
+    [MODEL_WEIGHTS] = {"weights", 0},
 };
 
 enum { DIM_SIZE, DIM_ROLE, DIM_KEYS };
@@ -240,6 +262,55 @@ static heddle_status read_patch(heddle_model *m, const hd_node *node)
     return st;
 }
 
+/* "cache: {every: 2}": a map of one whole number. */
+static heddle_status read_only_number(int64_t *out, const hd_node *node, const char *map, const char *key, int64_t high)
+{
+    const hd_key keys[] = {{key, 1}};
+    const hd_node *value[1];
+    heddle_status st = hd_map_read(value, node, keys, 1, map);
+    return st == HEDDLE_OK ? hd_node_int(out, value[0], 1, high, key) : st;
+}
+
+static heddle_status read_source(heddle_model *m, const hd_node *node)
+{
+    const char *text = NULL;
+    heddle_status st = hd_node_text(&text, node, "source");
+    if (st == HEDDLE_OK && (text[0] == '\0' || strlen(text) >= SOURCE_BYTES)) {
+        st = hd_node_fail(HEDDLE_ERR_PARSE, node, "'source' must be a sentence of 1 to %d bytes, found %zu",
+                          SOURCE_BYTES - 1, strlen(text));
+    }
+    return st == HEDDLE_OK ? hd_strdup(&m->source, text) : st;
+}
+
+/* What surrounds the stages. */
+static heddle_status read_around(heddle_model *m, const hd_node *const *value)
+{
+    static const char *const placements[] = {"replicated", "sharded"};
+    heddle_status st = HEDDLE_OK;
+    int64_t guidance = 0, steps = 0, every = 0;
+    HD_TRY(value[MODEL_SOURCE] ? read_source(m, value[MODEL_SOURCE]) : HEDDLE_OK);
+    HD_TRY(value[MODEL_GUIDANCE] ? hd_node_int(&guidance, value[MODEL_GUIDANCE], 1, GUIDANCE_MAX, "guidance")
+                                 : HEDDLE_OK);
+    HD_TRY(value[MODEL_STEPS] ? hd_node_int(&steps, value[MODEL_STEPS], 1, STEPS_MAX, "steps") : HEDDLE_OK);
+    HD_TRY(value[MODEL_CACHE] ? read_only_number(&every, value[MODEL_CACHE], "cache", "every", STEPS_MAX) : HEDDLE_OK);
+    HD_TRY(value[MODEL_PATCH_CHANNELS]
+               ? hd_node_int(&m->patch_channels, value[MODEL_PATCH_CHANNELS], 1, HD_EXTENT_MAX, "patch_channels")
+               : HEDDLE_OK);
+    HD_TRY(value[MODEL_FINAL]
+               ? read_only_number(&m->final_channels, value[MODEL_FINAL], "final", "channels", HD_EXTENT_MAX)
+               : HEDDLE_OK);
+    HD_TRY(value[MODEL_SERIAL_FLOPS]
+               ? hd_node_int(&m->serial_flops, value[MODEL_SERIAL_FLOPS], 1, INT64_MAX, "serial_flops")
+               : HEDDLE_OK);
+    HD_TRY(value[MODEL_WEIGHTS] ? hd_node_choice(&m->weights_sharded, value[MODEL_WEIGHTS], placements, 2, "weights")
+                                : HEDDLE_OK);
+    m->guidance = (int)guidance;
+    m->steps = (int)steps;
+    m->cache_every = (int)every;
+out:
+    return st;
+}
+
 static heddle_status read_all(heddle_model *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
@@ -254,13 +325,14 @@ static heddle_status read_all(heddle_model *m, const hd_node *root)
     HD_TRY(value[MODEL_PATCH] ? read_patch(m, value[MODEL_PATCH]) : HEDDLE_OK);
     HD_TRY(value[MODEL_REPEAT] ? hd_node_int(&repeat, value[MODEL_REPEAT], 1, HD_MODEL_MAX_RUNS, "repeat") : HEDDLE_OK);
     m->repeat = (int)repeat;
+    HD_TRY(read_around(m, value));
     HD_TRY(hd_read_stages(&r, value[MODEL_STAGES]));
     st = hd_model_derive(m, 1);
 out:
     return st;
 }
 
-static heddle_status read_model(void *out, const hd_node *root)
+heddle_status hd_model_read(void *out, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     heddle_model *model = NULL;
@@ -273,23 +345,5 @@ static heddle_status read_model(void *out, const hd_node *root)
     model = NULL;
 out:
     heddle_model_destroy(model);
-    return st;
-}
-
-heddle_status heddle_model_parse(heddle_model **out, const char *text, size_t text_bytes, const char *name)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out, text, name));
-    st = hd_document_read(read_model, out, text, text_bytes, name, HD_MODEL_LIMIT_BYTES);
-out:
-    return st;
-}
-
-heddle_status heddle_model_load(heddle_model **out, const char *path)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(out, path));
-    st = hd_document_load(read_model, out, path, HD_MODEL_LIMIT_BYTES);
-out:
     return st;
 }

@@ -10,7 +10,8 @@ const char *const hd_edge_kind_names[HD_EDGE_KINDS] = {
 const char *const hd_stage_kind_names[HD_STAGE_KINDS] = {[HEDDLE_STAGE_ATTENTION] = "attention",
                                                          [HEDDLE_STAGE_CROSS] = "cross",
                                                          [HEDDLE_STAGE_MLP] = "mlp",
-                                                         [HEDDLE_STAGE_LINEAR] = "linear-attention"};
+                                                         [HEDDLE_STAGE_LINEAR] = "linear-attention",
+                                                         [HEDDLE_STAGE_MODULE] = "module"};
 
 /* What happens along one mesh axis. */
 static hd_edge_kind axis_kind(int from, int to)

@@ -19,7 +19,7 @@ typedef enum hd_edge_kind {
     HD_EDGE_GENERAL,
     HD_EDGE_KINDS
 } hd_edge_kind;
-enum { HD_STAGE_KINDS = HEDDLE_STAGE_LINEAR + 1 };
+enum { HD_STAGE_KINDS = HEDDLE_STAGE_MODULE + 1 };
 /* As files and sentences have them. */
 extern const char *const hd_edge_kind_names[HD_EDGE_KINDS];
 extern const char *const hd_stage_kind_names[HD_STAGE_KINDS];
