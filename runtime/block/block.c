@@ -63,6 +63,8 @@ static heddle_status check_kind(const heddle_block_options *options, int64_t cha
                            (long long)options->mlp_channels);
         }
         return HEDDLE_OK;
+    case HEDDLE_STAGE_MODULE:
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a stage of kind module is planned, not run: a framework computes it");
     }
     return hd_fail(HEDDLE_ERR_ARG, "there is no stage kind %d", (int)options->kind);
 }
@@ -172,6 +174,8 @@ static heddle_status make_layers(heddle_block *block)
     case HEDDLE_STAGE_MLP:
         HD_TRY(add_layer(block, "fc1.weight", "fc1.bias", c, hidden, HEDDLE_F32));
         HD_TRY(add_layer(block, "fc2.weight", "fc2.bias", hidden, c, HEDDLE_F32));
+        break;
+    case HEDDLE_STAGE_MODULE: /* there is no such block */
         break;
     }
 out:

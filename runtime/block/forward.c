@@ -219,6 +219,8 @@ heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, 
         return hd_stage_cross(block, &view);
     case HEDDLE_STAGE_MLP:
         return hd_stage_mlp(block, &view);
+    case HEDDLE_STAGE_MODULE: /* there is no such block */
+        break;
     }
 out:
     return st == HEDDLE_OK ? st : hd_sharded_give_up(block, st);

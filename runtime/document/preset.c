@@ -34,7 +34,7 @@ const char *hd_preset_hint(char *out, size_t out_bytes, const hd_preset *presets
     out[0] = '\0';
     for (const hd_preset *p = presets; p->name != NULL && count < PRESETS_MAX; p++) {
         names[count++] = p->name;
-        if (goes_on(p, name, strlen(name)) && n < out_bytes) {
+        if (name[0] != '\0' && strncmp(p->name, name, strlen(name)) == 0 && n < out_bytes) {
             n += (size_t)snprintf(out + n, out_bytes - n, "%s%s", n > 0 ? " or " : "did you mean ", p->name);
         }
     }
