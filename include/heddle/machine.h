@@ -36,11 +36,29 @@ typedef struct heddle_machine_info {
     int is_calibrated;                      /* 1: measured by heddle calibrate, 0: from published figures */
 } heddle_machine_info;
 
+/* What a host consists of. */
+typedef struct heddle_host_info {
+    size_t struct_bytes;                      /* HEDDLE_EMPTY sets it */
+    int packages, numa_nodes, cores, threads; /* that this process may use */
+    int64_t memory_bytes;                     /* 0: not known */
+    int64_t l2_bytes, l3_bytes;               /* of one cache; 0: none */
+    int l2_caches, l3_caches;
+    int gpus;     /* 0: hwloc sees none */
+    char cpu[64]; /* model; "": not known */
+    char gpu[64]; /* model of the first GPU */
+} heddle_host_info;
+
+/* Of this host (xml NULL), or of the host on which `hwloc-ls FILE.xml` wrote this file. Any thread. HEDDLE_ERR_IO: no
+ * such file. HEDDLE_ERR_PARSE: it is no topology. HEDDLE_ERR_UNSUPPORTED: this process may not ask. */
+HEDDLE_CHECKED heddle_status heddle_host_get_info(heddle_host_info *out, const char *xml);
+
 /* A preset's name, or else a file (YAML or JSON; at most 1 MiB). The caller owns *out. HEDDLE_ERR_ARG: neither; the
  * sentence names the form and the nearest preset. HEDDLE_ERR_IO: the file cannot be read. HEDDLE_ERR_PARSE: it does not
  * follow the format. HEDDLE_ERR_LAYOUT: it contradicts itself (levels that hold no whole number of the level below, a
  * class that no level has, rates that are not positive). These two begin with file:line:column. */
 HEDDLE_CHECKED heddle_status heddle_machine_load(heddle_machine **out, const char *name);
+/* Names of usual presets, for lists and completion; NULL behind the last. The form of all is above. */
+HEDDLE_API const char *heddle_machine_preset_name(int nth);
 /* The same from memory; `name` stands for the file in sentences. */
 HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const char *text, size_t text_bytes,
                                                   const char *name);

@@ -26,6 +26,7 @@ typedef enum hd_exchange {
 } hd_exchange;
 
 enum { HD_RATE_POINTS = 12, HD_RATE_GROUPS = 8, HD_MACHINE_NAME_BYTES = 64, HD_MACHINE_LIMIT_BYTES = 1 << 20 };
+enum { HD_MACHINE_MAX_RANKS = 1 << 20 };
 
 typedef struct hd_rate {
     int npoints;                                             /* 0: not known */
@@ -61,11 +62,12 @@ typedef struct hd_level {
 struct heddle_machine {
     char name[HD_MACHINE_NAME_BYTES];
     char *source;
+    int ranks; /* the last ones of the outermost level may be missing */
     int nlevels, nlinks;
     hd_level level[HEDDLE_MACHINE_LINKS]; /* the innermost first */
     hd_link link[HEDDLE_MACHINE_LINKS];
     hd_work_rate work[HD_WORKS]
-                     [HEDDLE_DTYPE_COUNT]; /* a dtype without points has those of f32, by the rule in work.c */
+                     [HEDDLE_DTYPE_COUNT]; /* a dtype without points has those of f32, by the rule in rates.c */
     int64_t memory_bytes;
     double overlap_slowdown; /* >= 1: what work and transfer cost each other where both run at once */
     int is_calibrated;
@@ -73,10 +75,12 @@ struct heddle_machine {
 
 /* Seconds of one operation. amount: flops (bytes for MEMORY); size: see hd_work. 0 where amount is 0. */
 double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dtype dtype, double amount, double size);
-/* Seconds of one exchange among `group` ranks by links of one class, of which the busiest rank sends (or receives)
- * `bytes`. 0 where bytes is 0. */
+/* Seconds of one exchange among `group` ranks (all that take part, near or far) of which the busiest rank sends or
+ * receives `bytes` by links of this class. 0 where bytes is 0. */
 double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchange exchange, int group, double bytes);
-/* The level that two different ranks meet on: the innermost that holds both. */
+/* The level that two different ranks meet on: the innermost that holds both; the outermost, where none does. */
 int hd_machine_level(const heddle_machine *machine, int rank, int other);
+/* An hd_document_reader; out: heddle_machine **. */
+heddle_status hd_machine_read(void *out, const hd_node *root);
 
 #endif

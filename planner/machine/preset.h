@@ -1,0 +1,46 @@
+/* Machines by name: [NODESx]NxGPU-INTERCONNECT[+NETWORK], and cpu. */
+#ifndef HD_PRESET_H
+#define HD_PRESET_H
+
+#include "planner/machine/machine.h"
+
+#define HD_PRESET_FORM "[HOSTSx]NxGPU-INTERCONNECT[+NETWORK], as 8xh100-nvlink or 2x8xh100-nvlink+ib400"
+
+/* What one GPU does. NVLink 0: it has none. */
+typedef struct hd_gpu {
+    const char *name, *interconnect;
+    double bf16_flops, f32_flops; /* dense, of the data sheet */
+    double product, attention;    /* what part of it large ones reach */
+    double memory_per_second;     /* bytes, of the data sheet */
+    int64_t memory_mib;           /* as the driver reports it */
+    double nvlink_ring;           /* bytes per second of a rank in a ring over all of a host; 0: no NVLink */
+    double start_s;               /* of an all-to-all of 8 over NVLink */
+    const char *source;
+} hd_gpu;
+
+typedef struct hd_network {
+    const char *name;
+    double card_per_second; /* bytes that one card sends */
+    int cards_per_host;     /* 0: one for each GPU */
+    const char *source;
+} hd_network;
+
+/* Up to a row without a name. */
+extern const hd_gpu hd_gpus[];
+extern const hd_network hd_networks[];
+
+/* A name in its parts. */
+typedef struct hd_preset {
+    int hosts, gpus; /* of a host */
+    const hd_gpu *gpu;
+    const hd_network *network; /* NULL: one host */
+} hd_preset;
+
+/* HEDDLE_ERR_ARG: why the text is no preset's name, with the form and what is near. */
+heddle_status hd_preset_parse(hd_preset *out, const char *text);
+/* Fills an empty machine. */
+heddle_status hd_preset_fill(heddle_machine *machine, const hd_preset *preset);
+/* This host: a rank per core. */
+heddle_status hd_preset_fill_cpu(heddle_machine *machine);
+
+#endif
