@@ -1,5 +1,6 @@
 /* Where a model's text comes from: memory, a file, or the presets. */
 #include "planner/model/model_read.h"
+#include "planner/model/preset.h"
 #include "runtime/base/base.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ heddle_status heddle_model_load(heddle_model **out, const char *name)
     heddle_status st = HEDDLE_OK;
     char hint[512];
     HD_TRY(HD_NEED(out, name));
-    const hd_preset *preset = is_file(name) ? NULL : hd_preset_find(hd_model_presets, name);
+    const hd_model_preset *preset = is_file(name) ? NULL : hd_model_preset_find(name);
     if (preset != NULL) {
         return heddle_model_parse(out, preset->text, strlen(preset->text), preset->name);
     }
@@ -35,7 +36,7 @@ heddle_status heddle_model_load(heddle_model **out, const char *name)
     st = hd_document_load(hd_model_read, out, name, HD_MODEL_LIMIT_BYTES);
     if (st == HEDDLE_ERR_IO && errno == ENOENT) {
         const hd_sentence opening = hd_sentence_keep();
-        hd_preset_hint(hint, sizeof hint, hd_model_presets, name);
+        hd_model_preset_hint(hint, sizeof hint, name);
         st = hd_fail(st, "%s, and no model of the library has that name%s%s (heddle presets lists them)", opening.text,
                      hint[0] != '\0' ? ": " : "", hint);
     }

@@ -4,7 +4,6 @@
 
 #include "planner/model/model.h"
 #include "runtime/document/node.h"
-#include "runtime/document/preset.h"
 #include "runtime/method/method.h"
 
 #define HD_EXTENT_MAX (INT64_C(1) << 48)
@@ -17,8 +16,6 @@ typedef struct hd_model_reader {
 } hd_model_reader;
 
 extern const char *const hd_role_names[];
-/* Made of planner/presets and examples/models when the library is built, by name. */
-extern const hd_preset hd_model_presets[];
 
 hd_mark hd_mark_of(const hd_node *node);
 int hd_is_dim_name(const char *text);

@@ -157,11 +157,13 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_session_record_at, "!out session", NULL_STATUS,                                                           \
       heddle_session_record_at(P(0, &(heddle_session_record){.struct_bytes = sizeof(heddle_session_record)}),          \
                                P(1, a->session), 0))                                                                   \
-    X(heddle_model_load, "!out path", NULL_STATUS, heddle_model_load(P(0, &(heddle_model *){NULL}), P(1, "/no/file"))) \
+    X(heddle_model_load, "!out name", NULL_STATUS, heddle_model_load(P(0, &(heddle_model *){NULL}), P(1, "/no/file"))) \
     X(heddle_model_parse, "out text name", NULL_STATUS,                                                                \
       heddle_model_parse(P(0, &(heddle_model *){NULL}), P(1, api_model_text), sizeof api_model_text - 1,               \
                          P(2, "small.yaml")))                                                                          \
     X(heddle_model_destroy, "model?", NULL_NOTHING, (heddle_model_destroy(NULL), 0))                                   \
+    X(heddle_model_preset, "out", NULL_STATUS,                                                                         \
+      heddle_model_preset(P(0, &(heddle_preset_info){.struct_bytes = sizeof(heddle_preset_info)}), 0))                 \
     X(heddle_model_get_info, "out model", NULL_STATUS,                                                                 \
       heddle_model_get_info(P(0, &(heddle_model_info){.struct_bytes = sizeof(heddle_model_info)}), P(1, a->model)))    \
     X(heddle_model_stage, "out model", NULL_STATUS,                                                                    \

@@ -109,6 +109,7 @@ static const struct row {
     RESULT(heddle_param, name, pair_param_into),
     RESULT(heddle_param, name, pair_gradient_into),
     RESULT(heddle_model_info, name, model_into),
+    RESULT(heddle_preset_info, text, preset_into),
     RESULT(heddle_attention_info, method, attention_into),
     RESULT(heddle_linear_attention_info, method, linear_into),
     RESULT(heddle_dense_pair_info, planned_forward_bytes, pair_into),
