@@ -44,7 +44,7 @@ out:
 static void plan(heddle_attention_traffic *out, const hd_linear_problem *p)
 {
     hd_sends s;
-    hd_method_sends(&s, p->method, &p->members, p->me);
+    hd_method_sends(&s, p->method, &p->members, p->me, hd_group_all(&p->members));
     *out = (heddle_attention_traffic){(int64_t)s.forward_bytes, s.forward_messages, (int64_t)s.backward_bytes,
                                       s.backward_messages};
 }

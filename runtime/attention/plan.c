@@ -4,7 +4,7 @@
 void hd_attn_plan(heddle_attention_traffic *out, const hd_attn_problem *problem)
 {
     hd_sends s;
-    hd_method_sends(&s, problem->method, &problem->members, problem->rank);
+    hd_method_sends(&s, problem->method, &problem->members, problem->rank, hd_group_all(&problem->members));
     *out = (heddle_attention_traffic){(int64_t)s.forward_bytes, s.forward_messages, (int64_t)s.backward_bytes,
                                       s.backward_messages};
 }

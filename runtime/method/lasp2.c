@@ -2,10 +2,10 @@
  */
 #include "runtime/method/method.h"
 
-static int64_t states(int member, int n)
+static int64_t states(int member, int n, hd_members among)
 {
-    (void)member;
-    return n - 1;
+    (void)n;
+    return among.count - (member >= among.first && member < among.first + among.count);
 }
 
 static int64_t held(int n)

@@ -21,6 +21,20 @@ typedef struct hd_edge_cost {
     int64_t bytes_received_max; /* of an edge: by the rank that receives most */
 } hd_edge_cost;
 
+/* What moves by the links of one level, in all. */
+typedef struct hd_link_bytes {
+    int64_t sent_max, received_max, total; /* of the rank that sends most, of the one that receives most */
+} hd_link_bytes;
+
+enum { HD_LEVELS = 4 };
+
+/* Sets of consecutive ranks in one another, the innermost first: rank / within[i] is the set. Two ranks exchange bytes
+ * by the links of the innermost level that has both in a set; the last level has all ranks in one. */
+typedef struct hd_levels {
+    int count;
+    int within[HD_LEVELS];
+} hd_levels;
+
 typedef struct hd_method_cost {
     hd_edge_cost forward, backward; /* of one call */
     /* of the rank that has most */
@@ -48,12 +62,13 @@ typedef struct hd_head_part {
 typedef struct hd_method_group {
     const heddle_shape *shape;
     hd_method_stage stage;
-    int naxes, axis[2];                                     /* that shard the dim; 0: it is whole */
+    int naxes, axis[2];                                     /* that shard the dims; 0: they are whole */
     int n, inner;                                           /* members; of the inner axis: 1 with one axis */
+    int stride;                                             /* from the rank of a member to the next one's */
     int64_t sequence, heads, width, elem_bytes, real_bytes; /* real: of sums and states */
-    int64_t kv_heads;                     /* key heads of these heads; the planner's models have one for every head */
-    int64_t head_lo, kv_lo;               /* where both begin among the heads of the whole problem */
-    int64_t heads_a_kv_head;              /* of the whole problem */
+    int64_t kv_heads;                                       /* key heads of these heads */
+    int64_t head_lo, kv_lo;                                 /* where both begin among the heads of the whole problem */
+    int64_t heads_a_kv_head;                                /* of the whole problem */
     int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
     int log_sum_exp, all_reduce;          /* heddle_attention_options */
     int forward_only;                     /* likewise */
@@ -82,9 +97,15 @@ typedef struct hd_flops {
     __int128 forward, backward;
 } hd_flops;
 
-/* What one member sends per call for the group's `fibres`. */
+/* A run of members, in the group's order. */
+typedef struct hd_members {
+    int first, count;
+} hd_members;
+
+/* What one member sends to some members and gets from them per call for the group's `fibres`. */
 typedef struct hd_sends {
     __int128 forward_bytes, backward_bytes;
+    __int128 forward_received, backward_received;
     int64_t forward_messages, backward_messages;
 } hd_sends;
 
@@ -96,10 +117,10 @@ typedef struct hd_method {
     /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
     const char *(*why_not)(char *reason, const hd_method_group *group);
     /* ATTENTION: adds to *out; there are fibres. NULL: nothing. */
-    void (*sends)(hd_sends *out, const hd_method_group *group, int member);
-    /* LINEAR: states that a member of n sends towards the end of the sequence; as many as its mirror image sends
-     * towards the beginning. NULL: none. */
-    int64_t (*states)(int member, int n);
+    void (*sends)(hd_sends *out, const hd_method_group *group, int member, hd_members among);
+    /* LINEAR: states that a member of n sends to those `among` towards the end of the sequence; as many as its mirror
+     * image sends towards the beginning. NULL: none. */
+    int64_t (*states)(int member, int n, hd_members among);
     int gathers; /* LINEAR: without decay what is sent one way serves the other, too */
     /* LINEAR: states that a flow holds besides its own, the one that comes and the one that goes. NULL: none. */
     int64_t (*held)(int n);
@@ -126,12 +147,19 @@ heddle_status hd_method_group_members(hd_method_group *out, int n, int inner);
 void hd_method_group_count(hd_method_group *group);
 /* NULL when the method may run in the group's layout, else why not. `reason`: HD_METHOD_REASON_BYTES. */
 const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group);
-void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member);
+/* Between `member` and the others among `among`. */
+void hd_method_sends(hd_sends *out, const hd_method *method, const hd_method_group *group, int member,
+                     hd_members among);
+hd_members hd_group_all(const hd_method_group *group);
 void hd_method_memory(hd_memory *out, const hd_method *method, const hd_method_group *group, int member);
 /* pairs: of a query of the member's segment and a key that it sees, per head, of all `fibres`; ATTENTION. */
 void hd_method_flops(hd_flops *out, const hd_method *method, const hd_method_group *group, int member, __int128 pairs);
 /* What one call costs; the method may run. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
+/* What one call moves by the links of every level: forward[levels->count], backward likewise. */
+void hd_method_links(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
+                     const hd_method_group *group, const heddle_mesh *mesh, const heddle_layout *layout,
+                     const hd_levels *levels);
 /* How much more attention the busiest rank does than an even share of heads would be, in percent. */
 double hd_method_head_waste_percent(const hd_method *method, const hd_method_group *group);
 
@@ -141,8 +169,8 @@ heddle_status hd_method_takes_arrays(char *reason, const heddle_shape *shape, co
                                      const heddle_layout *layout, int smallest);
 heddle_status hd_method_takes_axes(char *reason, const char *dim, const heddle_mesh *mesh, const int axis[2],
                                    int count);
-/* How many axes shard the dim; the first two of them, -1 where there are fewer. */
-int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, int dim, int smallest);
+/* How many axes shard one of the dims, a bit each; the first two of them, -1 where there are fewer. */
+int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims, int smallest);
 /* What this one wants besides, of an object's group: HEDDLE_ERR_LAYOUT, said. */
 heddle_status hd_method_need(const hd_method *method, const hd_method_group *group);
 
@@ -160,17 +188,25 @@ int hd_group_spread(const hd_method *method, const hd_method_group *group);
 
 /* The parts that methods are made of. Messages are counted where something is sent. */
 /* q, k, v packed to the heads' owners and o back, within segments of `spread` members; the reverse in backward. */
-void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int spread);
+void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread);
 /* k and v of a segment of `spread` members through the ring of segments, `turns` transfers of them together (1) or one
  * after the other (2); in backward again, with sums that come home. all_reduce: and go round once more. */
-void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int spread, int turns);
+void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread, int turns);
 /* Partial sums of the projected k and v to everybody; of their gradients in backward. */
-void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member);
+void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member, hd_members among);
+/* k and v to everybody, in backward the gradients of them to their owners. */
+void hd_sends_gathered(hd_sends *out, const hd_method_group *group, int member, hd_members among);
 /* The method's states, one per fibre and message. */
-void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method);
+void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, hd_members among,
+                     const hd_method *method);
 /* Blocks of `arrays` arrays on their way round the ring, unless they are lent, and sums of them. */
 void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int spread, int arrays);
 
+/* 1: the sets of a level are boxes of coordinates, alike everywhere: what a rank moves by it depends on its place along
+ * the axes alone. */
+int hd_levels_nest(const hd_levels *levels, const heddle_mesh *mesh);
+
 int64_t hd_add_saturated(int64_t a, int64_t b);
+int64_t hd_saturated(__int128 value);
 
 #endif

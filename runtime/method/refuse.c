@@ -26,12 +26,13 @@ heddle_status hd_method_takes_arrays(char *reason, const heddle_shape *shape, co
     return HEDDLE_OK;
 }
 
-int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, int dim, int smallest)
+int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims, int smallest)
 {
     int count = 0;
     axis[0] = axis[1] = -1;
     for (int a = 0; a < mesh->naxes; a++) {
-        if (layout->dim_of_axis[a] == dim && mesh->axis[a].size >= smallest) {
+        int dim = layout->dim_of_axis[a];
+        if (dim >= 0 && (dims >> dim & 1) != 0 && mesh->axis[a].size >= smallest) {
             if (count < 2) {
                 axis[count] = a;
             }

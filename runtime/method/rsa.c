@@ -2,12 +2,12 @@
  * with whole score rows in memory, so it runs when named only. */
 #include "runtime/method/method.h"
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
+static void sends(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
     if (group->projected_length > 0) {
-        hd_sends_projected(out, group, member);
+        hd_sends_projected(out, group, member, among);
     } else {
-        hd_sends_ring(out, group, member, 1, 2);
+        hd_sends_ring(out, group, member, among, 1, 2);
     }
 }
 

@@ -2,11 +2,11 @@
 #include "runtime/method/method.h"
 
 /* One for every step in which the member has one so far behind it. */
-static int64_t states(int member, int n)
+static int64_t states(int member, int n, hd_members among)
 {
     int64_t count = 0;
     for (int64_t d = 1; d < n; d *= 2) {
-        count += member + d < n;
+        count += member + d < n && member + d >= among.first && member + d < among.first + among.count;
     }
     return count;
 }

@@ -27,22 +27,52 @@ hd_head_part hd_group_part(const hd_method_group *group, int spread, int index)
     return part;
 }
 
-/* Key heads of all parts together: one that several use counts for each. */
-static int64_t kv_heads_dealt(const hd_method_group *group, int spread)
+/* Heads of parts first .. first + count - 1 of `spread`, and the key heads that they use: one that several parts use
+ * counts for each. */
+static hd_head_part parts_of(const hd_method_group *group, int spread, int first, int count)
 {
-    int64_t sum = 0;
-    if (group->heads_a_kv_head == 1) {
-        return group->kv_heads;
-    }
-    for (int i = 0; i < spread; i++) {
-        sum += hd_group_part(group, spread, i).nkv;
+    int64_t q_lo = heddle_shard_start(group->heads, spread, first);
+    hd_head_part sum = {.q_lo = q_lo, .nq = heddle_shard_start(group->heads, spread, first + count) - q_lo};
+    sum.nkv = sum.nq;
+    if (group->heads_a_kv_head > 1) {
+        sum.nkv = 0;
+        for (int i = first; i < first + count && i < group->heads; i++) { /* parts behind these have none */
+            sum.nkv += hd_group_part(group, spread, i).nkv;
+        }
     }
     return sum;
 }
 
 int64_t hd_group_packed_heads(const hd_method_group *group, int spread)
 {
-    return group->heads + 2 * kv_heads_dealt(group, spread);
+    return group->heads + 2 * (spread == 1 ? group->kv_heads : parts_of(group, spread, 0, spread).nkv);
+}
+
+hd_members hd_group_all(const hd_method_group *group)
+{
+    return (hd_members){0, group->n};
+}
+
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int is_among(hd_members among, int member)
+{
+    return member >= among.first && member < among.first + among.count;
+}
+
+/* Of `among` those of first .. first + count - 1. */
+static hd_members meet(hd_members among, int first, int count)
+{
+    int lo = larger(among.first, first);
+    return (hd_members){lo, larger(0, smaller(among.first + among.count, first + count) - lo)};
 }
 
 static int at_most(int64_t count, int ranks)
@@ -50,82 +80,122 @@ static int at_most(int64_t count, int ranks)
     return count < ranks ? (int)count : ranks;
 }
 
-void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, int spread)
+/* Parts of `spread` that have heads, of first .. first + count - 1. */
+static int full_parts(const hd_method_group *group, int spread, int first, int count)
 {
-    int first = member / spread * spread;
-    int64_t mine = hd_group_rows(group, member, 1);
-    int64_t theirs = hd_group_rows(group, first, spread) - mine;
-    hd_head_part part = hd_group_part(group, spread, member - first);
-    int64_t q_away = group->heads - part.nq; /* my rows go to the heads' owners, their rows of my heads home */
-    int64_t kv_away = kv_heads_dealt(group, spread) - part.nkv;
-    __int128 elem = (__int128)group->width * group->elem_bytes * group->fibres;
-    int64_t away_messages = mine > 0 ? at_most(group->heads, spread) - (part.nq > 0) : 0;
-    int64_t home_messages = part.nq > 0 ? hd_group_full(group, first, spread) - (mine > 0) : 0;
-    out->forward_bytes += elem * ((q_away + 2 * kv_away) * mine + part.nq * theirs);
-    out->backward_bytes += elem * (q_away * mine + (part.nq + 2 * part.nkv) * theirs);
-    out->forward_messages += away_messages + home_messages;
-    out->backward_messages += away_messages + home_messages;
-    if (group->log_sum_exp) {
-        out->forward_bytes += (__int128)part.nq * theirs * group->real_bytes * group->fibres;
-        out->forward_messages += home_messages;
-    }
+    int full = at_most(group->heads, spread);
+    return larger(0, smaller(first + count, full) - first);
 }
 
-void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, int spread, int turns)
+/* My rows go to the heads' owners, their rows of my heads home; what comes is what goes in backward. */
+void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread)
+{
+    int first = member / spread * spread;
+    hd_members there = meet(among, first, spread);
+    int here = is_among(there, member);
+    int64_t mine = hd_group_rows(group, member, 1);
+    int64_t theirs = hd_group_rows(group, there.first, there.count) - (here ? mine : 0);
+    hd_head_part part = hd_group_part(group, spread, member - first);
+    hd_head_part away = parts_of(group, spread, there.first - first, there.count);
+    __int128 elem = (__int128)group->width * group->elem_bytes * group->fibres;
+    __int128 lse = group->log_sum_exp ? (__int128)group->real_bytes * group->fibres : 0;
+    away.nq -= here ? part.nq : 0;
+    away.nkv -= here ? part.nkv : 0;
+    int64_t away_messages = mine > 0 ? full_parts(group, spread, there.first - first, there.count) : 0;
+    int64_t home_messages = part.nq > 0 ? hd_group_full(group, there.first, there.count) : 0;
+    away_messages -= here && away_messages > 0 && part.nq > 0;
+    home_messages -= here && home_messages > 0 && mine > 0;
+    __int128 go = elem * ((away.nq + 2 * away.nkv) * mine + part.nq * theirs);
+    __int128 come = elem * (away.nq * mine + (part.nq + 2 * part.nkv) * theirs);
+    out->forward_bytes += go + lse * part.nq * theirs;
+    out->forward_received += come + lse * away.nq * mine;
+    out->backward_bytes += come;
+    out->backward_received += go;
+    out->forward_messages += away_messages + home_messages * (lse > 0 ? 2 : 1);
+    out->backward_messages += away_messages + home_messages;
+}
+
+/* Blocks: the own one, then those of the ranks before, all but the next one's; sums: of all but the own one. */
+void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread, int turns)
 {
     int ring = group->n / spread;
-    int me = member / spread;
-    int next = (me + 1) % ring;
-    int64_t heads = hd_group_part(group, spread, member % spread).nkv;
+    int me = member / spread, index = member % spread;
+    int next = (me + 1) % ring, before = (me + ring - 1) % ring;
+    int64_t heads = hd_group_part(group, spread, index).nkv;
     int64_t mine = hd_group_rows(group, me * spread, spread);
     int64_t last = hd_group_rows(group, next * spread, spread);
     int full = spread == 1 ? hd_group_full(group, 0, group->n) : group->full_segments;
     __int128 row = (__int128)2 * heads * group->width * group->fibres;
-    if (heads == 0) {
+    int64_t elem = group->elem_bytes, real = group->real_bytes, again = group->all_reduce ? real : 0;
+    if (heads == 0 || ring == 1) {
         return;
     }
-    /* blocks: the own one, then those of the ranks before, all but the next one's; sums: of all but the own one */
-    __int128 travel = row * (group->sequence - last), home = row * (group->sequence - mine) * group->real_bytes;
-    int64_t travels = turns * (full - (last > 0)), come_home = turns * (full - (mine > 0));
-    out->forward_bytes += travel * group->elem_bytes;
-    out->backward_bytes += travel * group->elem_bytes + home;
-    out->forward_messages += travels;
-    out->backward_messages += travels + come_home;
-    if (group->all_reduce) {
-        out->backward_bytes += travel * group->real_bytes;
-        out->backward_messages += travels;
+    if (is_among(among, next * spread + index)) {
+        __int128 travel = row * (group->sequence - last), home = row * (group->sequence - mine) * real;
+        int64_t travels = turns * (full - (last > 0)), come_home = turns * (full - (mine > 0));
+        out->forward_bytes += travel * elem;
+        out->backward_bytes += travel * (elem + again) + home;
+        out->forward_messages += travels;
+        out->backward_messages += travels * (again > 0 ? 2 : 1) + come_home;
+    }
+    if (is_among(among, before * spread + index)) {
+        __int128 travel = row * (group->sequence - mine);
+        int64_t theirs = hd_group_rows(group, before * spread, spread);
+        out->forward_received += travel * elem;
+        out->backward_received += travel * (elem + again) + row * (group->sequence - theirs) * real;
     }
 }
 
-/* Blocks of the flat array to their owners, then the own one to all; a peer gets both in one message. */
-void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member)
+/* Blocks of the flat array to their owners, then the own one to all; a peer gets both in one message. As much comes. */
+void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
     int64_t elems = 2 * group->kv_heads * group->fibres * group->projected_length * group->width;
-    int64_t own = heddle_shard_len(elems, group->n, member), others = group->n - 1;
-    __int128 bytes = ((__int128)elems - own + others * own) * group->real_bytes;
-    int64_t messages = own > 0 ? others : at_most(elems, group->n);
+    int64_t own = heddle_shard_len(elems, group->n, member), others = among.count - is_among(among, member);
+    int64_t theirs = heddle_shard_start(elems, group->n, among.first + among.count) -
+                     heddle_shard_start(elems, group->n, among.first) - (is_among(among, member) ? own : 0);
+    __int128 bytes = ((__int128)theirs + others * own) * group->real_bytes;
+    int64_t messages = own > 0 ? others : meet(among, 0, at_most(elems, group->n)).count;
     out->forward_bytes += bytes;
+    out->forward_received += bytes;
     out->backward_bytes += bytes;
+    out->backward_received += bytes;
     out->forward_messages += messages;
     out->backward_messages += messages;
 }
 
-static void count_states(int64_t *forward, int64_t *backward, const hd_method *method, const hd_method_stage *stage,
-                         int member, int n)
+/* All rows of keys and values to everybody; of their gradients everybody's to the owner. */
+void hd_sends_gathered(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
-    const int64_t right = method->states(member, n), left = method->states(n - 1 - member, n);
-    const int64_t both = right + (method->gathers && !stage->decays ? 0 : left);
-    *forward = stage->causal ? right : both;
-    *backward = stage->causal ? left : both;
+    __int128 row = (__int128)2 * group->kv_heads * group->width * group->fibres;
+    int here = is_among(among, member);
+    int64_t mine = hd_group_rows(group, member, 1), others = among.count - here;
+    int64_t theirs = hd_group_rows(group, among.first, among.count) - (here ? mine : 0);
+    if (group->kv_heads == 0) {
+        return;
+    }
+    out->forward_bytes += row * mine * others * group->elem_bytes;
+    out->forward_received += row * theirs * group->elem_bytes;
+    out->backward_bytes += row * theirs * group->real_bytes;
+    out->backward_received += row * mine * others * group->real_bytes;
+    out->forward_messages += mine > 0 ? others : 0;
+    out->backward_messages += hd_group_full(group, among.first, among.count) - (here && mine > 0);
 }
 
-void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, const hd_method *method)
+/* The way to the beginning is the mirror image of the way to the end, and what comes on one is what goes on the other. */
+void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, hd_members among, const hd_method *method)
 {
     const __int128 state = (__int128)group->heads * group->width * group->width_v * group->real_bytes * group->fibres;
+    const hd_members mirrored = {group->n - among.first - among.count, among.count};
+    const int64_t right = method->states(member, group->n, among);
+    const int64_t left = method->states(group->n - 1 - member, group->n, mirrored);
+    const int64_t both = right + (method->gathers && !group->stage.decays ? 0 : left);
     if (state == 0) {
         return;
     }
-    count_states(&out->forward_messages, &out->backward_messages, method, &group->stage, member, group->n);
+    out->forward_messages = group->stage.causal ? right : both;
+    out->backward_messages = group->stage.causal ? left : both;
     out->forward_bytes = state * out->forward_messages;
     out->backward_bytes = state * out->backward_messages;
+    out->forward_received = state * (group->stage.causal ? left : both);
+    out->backward_received = state * (group->stage.causal ? right : both);
 }

@@ -7,9 +7,9 @@ static int heads_over(const hd_method_group *group)
     return group->n;
 }
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
+static void sends(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
-    hd_sends_heads(out, group, member, group->n);
+    hd_sends_heads(out, group, member, among, group->n);
 }
 
 const hd_method hd_method_ulysses = {

@@ -12,10 +12,10 @@ static const char *why_not(char *reason, const hd_method_group *group)
     return group->naxes == 2 ? NULL : "usp wants the dim sharded over two mesh axes, the ring's first";
 }
 
-static void sends(hd_sends *out, const hd_method_group *group, int member)
+static void sends(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
-    hd_sends_heads(out, group, member, group->inner);
-    hd_sends_ring(out, group, member, group->inner, 1);
+    hd_sends_heads(out, group, member, among, group->inner);
+    hd_sends_ring(out, group, member, among, group->inner, 1);
 }
 
 static void holds(hd_memory *out, const hd_method_group *group, int member)

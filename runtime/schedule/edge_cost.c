@@ -1,58 +1,63 @@
 /* What an edge moves, exactly, in closed form.
  *
  * Rank p sends peer q the part of p's source box that q's destination box needs, if p and q have the same coordinate on
- * every axis over which the source is replicated. A box is a product over dims, so the sum over peers factors: per dim
- * the overlaps summed over the free coordinates of the axes that shard it in `to`, times the replicas of `to` along
- * free axes. What a rank receives factors in the same way over `from`. Both layouts cut a dim into blocks in ascending
- * order, so all overlaps of a dim are found in one walk over both, and a rank looks its own sums up: the work is
- * linear in the ranks. Tests hold it against heddle_reshard_sends; partial sums that end replicated use that function
- * itself.
+ * every axis over which the source is replicated. A box is a product over dims, so the sum over a set of peers that is a
+ * box of coordinates factors: per dim the overlaps summed over the set's coordinates on the axes that shard it in `to`,
+ * times the set's replicas of `to`. What a rank receives factors in the same way over `from`. The sets of the levels lie
+ * in one another, so what moves by the links of one level is the difference of two sums.
+ *
+ * Balanced blocks have two lengths, those of a block cut again two as well; so along an axis there are few kinds of
+ * coordinates, and one rank of each kind is looked at. Where two layouts cut a dim across each other, or blocks have
+ * lengths of their own, every coordinate is a kind. Tests hold all this against heddle_reshard_sends; partial sums that
+ * end replicated, and levels that are no boxes of coordinates, use that function itself.
  */
 #include "runtime/schedule/schedule_internal.h"
 
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"
 
-#include <heddle/reshard.h>
 #include <string.h>
+
+enum { KINDS = 64, LENGTHS = 4 };
 
 typedef struct range {
     int64_t lo, len;
 } range;
 
-/* How one layout cuts one dim. */
+/* How one layout cuts one dim: the axes that do, the major one first. */
 typedef struct cut {
-    int nblocks;
-    int step[HEDDLE_MAX_AXES]; /* of the block's index with the coordinate on an axis; 0: the axis does not cut it */
-    range *block;              /* [nblocks] ascending */
+    int naxes;
+    int axis[HEDDLE_MAX_AXES];
+    const int64_t *lengths; /* of the first axis; NULL: balanced */
 } cut;
 
-/* Overlaps of every block of one cut with those blocks of the other cut that a rank deals with: all of them, but for
- * bound axes, on which the two ranks have the same coordinate. */
-typedef struct sums {
-    int nbound;                /* combinations of coordinates on the bound axes */
-    int step[HEDDLE_MAX_AXES]; /* of the combination with a coordinate; 0: the axis is not bound */
-    int64_t *elems, *count;    /* [nblocks][nbound] elements, and blocks that have any */
-} sums;
-
 typedef struct cut_dim {
+    int64_t extent;
     cut from, to;
-    sums sent, received;
 } cut_dim;
 
+/* Coordinates from[i] .. from[i + 1] - 1 of an axis are alike; every: each is a kind of its own. */
+typedef struct kinds {
+    int every, count;
+    int from[KINDS];
+} kinds;
+
 typedef struct edge {
-    const heddle_shape *shape;
     const heddle_mesh *mesh;
     const heddle_layout *from, *to;
-    int64_t copies;    /* replicas of `to` along free axes: each is sent */
-    int64_t terms;     /* partial sums along axes that shard `to`: one of each is received */
+    int is_free[HEDDLE_MAX_AXES]; /* ranks with another coordinate there exchange bytes */
+    int nlevels;
+    int width[HD_LEVELS][HEDDLE_MAX_AXES]; /* coordinates that a set of the level has on an axis */
+    kinds kind[HEDDLE_MAX_AXES];
     int64_t row_bytes; /* of the dims that neither layout cuts */
-    int ncut;
-    int cut[HEDDLE_MAX_DIMS]; /* the other dims */
+    int ndims;         /* the others */
     cut_dim dim[HEDDLE_MAX_DIMS];
-    range *blocks; /* of all cuts */
-    int64_t *sums; /* of all dims */
 } edge;
+
+/* Elements that two ranks have in common, and pairs of ranks that have any. */
+typedef struct tally {
+    __int128 elems, count;
+} tally;
 
 static int64_t overlap(range a, range b)
 {
@@ -61,288 +66,379 @@ static int64_t overlap(range a, range b)
     return hi > lo ? hi - lo : 0;
 }
 
-/* Partial sums into a replicated layout go in two phases, which have no closed form here. */
-static int completes_everywhere(const edge *e)
+/* --- two layouts -------------------------------------------------------------------------------------------------- */
+
+static void cut_by(cut *c, const edge *e, const heddle_layout *layout, int dim)
 {
     for (int a = 0; a < e->mesh->naxes; a++) {
-        if (e->from->dim_of_axis[a] == HEDDLE_PARTIAL && e->to->dim_of_axis[a] == HEDDLE_REPLICATED) {
+        if (layout->dim_of_axis[a] == dim && e->mesh->axis[a].size > 1) {
+            c->lengths = c->naxes == 0 ? hd_layout_blocks(layout, a) : c->lengths;
+            c->axis[c->naxes++] = a;
+        }
+    }
+}
+
+static void cut_dims(edge *e, const heddle_shape *shape)
+{
+    e->row_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
+    for (int d = 0; d < shape->ndim; d++) {
+        cut_dim c = {.extent = shape->dim[d].extent};
+        cut_by(&c.from, e, e->from, d);
+        cut_by(&c.to, e, e->to, d);
+        if (c.from.naxes > 0 || c.to.naxes > 0) {
+            e->dim[e->ndims++] = c;
+        } else {
+            e->row_bytes *= c.extent;
+        }
+    }
+}
+
+/* Without levels all ranks are one set. */
+static void set_widths(edge *e, const hd_levels *levels)
+{
+    e->nlevels = levels != NULL ? levels->count : 1;
+    for (int level = 0; level < e->nlevels; level++) {
+        int left = levels != NULL ? levels->within[level] : heddle_mesh_size(e->mesh);
+        for (int a = e->mesh->naxes - 1; a >= 0; a--) {
+            int size = e->mesh->axis[a].size, is_whole = left % size == 0;
+            e->width[level][a] = is_whole ? size : left < size ? left : size;
+            left = is_whole ? left / size : 1;
+        }
+    }
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        e->is_free[a] = e->from->dim_of_axis[a] != HEDDLE_REPLICATED && e->to->dim_of_axis[a] != HEDDLE_PARTIAL;
+    }
+}
+
+/* --- kinds of coordinates ----------------------------------------------------------------------------------------- */
+
+static void begin_kind(edge *e, int axis, int64_t coordinate)
+{
+    kinds *k = &e->kind[axis];
+    int at = 0;
+    if (k->every || coordinate >= e->mesh->axis[axis].size) {
+        return;
+    }
+    while (at < k->count && k->from[at] < coordinate) {
+        at++;
+    }
+    if (at < k->count && k->from[at] == coordinate) {
+        return;
+    }
+    if (k->count == KINDS) {
+        k->every = 1;
+        return;
+    }
+    memmove(&k->from[at + 1], &k->from[at], (size_t)(k->count - at) * sizeof k->from[0]);
+    k->from[at] = (int)coordinate;
+    k->count++;
+}
+
+/* Blocks before `rest` are one longer; a set of coordinates may have some of both. */
+static void begin_kinds(edge *e, int axis, int64_t rest)
+{
+    begin_kind(e, axis, rest);
+    for (int level = 0; level < e->nlevels; level++) {
+        int64_t width = e->width[level][axis], set = rest / width * width;
+        begin_kind(e, axis, set);
+        begin_kind(e, axis, set + width);
+    }
+}
+
+static void every_kind(edge *e, const cut *c, int first)
+{
+    for (int i = first; i < c->naxes; i++) {
+        e->kind[c->axis[i]].every = 1;
+    }
+}
+
+/* All lengths that a block of the axes so far may have are cut by the next one. */
+static void add_kinds(edge *e, const cut *c, int64_t extent)
+{
+    int64_t lengths[2 * LENGTHS] = {extent};
+    int count = 1;
+    if (c->lengths != NULL) {
+        every_kind(e, c, 0);
+        return;
+    }
+    for (int i = 0; i < c->naxes; i++) {
+        int64_t next[2 * LENGTHS] = {0};
+        int made = 0, size = e->mesh->axis[c->axis[i]].size;
+        for (int k = 0; k < count; k++) {
+            int64_t each = lengths[k] / size, rest = lengths[k] % size;
+            begin_kinds(e, c->axis[i], rest);
+            for (int64_t length = each; length <= each + (rest > 0); length++) {
+                int known = 0;
+                for (int j = 0; j < made; j++) {
+                    known |= next[j] == length;
+                }
+                next[made] = length;
+                made += !known;
+            }
+        }
+        count = made;
+        memcpy(lengths, next, sizeof lengths);
+        if (count > LENGTHS) {
+            every_kind(e, c, i + 1);
+            return;
+        }
+    }
+}
+
+/* Axes that cut the dim alike in both layouts, from the major one on. */
+static int cut_alike(const cut_dim *d, const heddle_mesh *mesh)
+{
+    int count = 0;
+    while (count < d->from.naxes && count < d->to.naxes && d->from.axis[count] == d->to.axis[count]) {
+        const int64_t *a = d->from.lengths, *b = d->to.lengths;
+        size_t bytes = (size_t)mesh->axis[d->from.axis[0]].size * sizeof *a;
+        if (count == 0 && a != b && (a == NULL || b == NULL || memcmp(a, b, bytes) != 0)) {
+            return 0;
+        }
+        count++;
+    }
+    return count;
+}
+
+static void list_kinds(edge *e)
+{
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        begin_kinds(e, a, 0);
+        for (int level = 0; level < e->nlevels; level++) {
+            int width = e->width[level][a];
+            begin_kind(e, a, e->mesh->axis[a].size / width * width);
+        }
+    }
+    for (int i = 0; i < e->ndims; i++) {
+        const cut_dim *d = &e->dim[i];
+        int alike = cut_alike(d, e->mesh);
+        if (alike < d->from.naxes && alike < d->to.naxes) {
+            every_kind(e, &d->from, alike);
+            every_kind(e, &d->to, alike);
+        }
+        add_kinds(e, &d->from, d->extent);
+        add_kinds(e, &d->to, d->extent);
+    }
+}
+
+/* --- one rank ----------------------------------------------------------------------------------------------------- */
+
+/* Block `coordinate` of `size` of `whole`. */
+static range block_of(const cut *c, int i, range whole, int size, int coordinate)
+{
+    if (i == 0 && c->lengths != NULL) {
+        return (range){whole.lo + heddle_split_start(c->lengths, coordinate), c->lengths[coordinate]};
+    }
+    return (range){whole.lo + heddle_shard_start(whole.len, size, coordinate),
+                   heddle_shard_len(whole.len, size, coordinate)};
+}
+
+static range own_block(const edge *e, const cut *c, int64_t extent, const int *coords)
+{
+    range block = {0, extent};
+    for (int i = 0; i < c->naxes; i++) {
+        block = block_of(c, i, block, e->mesh->axis[c->axis[i]].size, coords[c->axis[i]]);
+    }
+    return block;
+}
+
+static tally meet(const edge *e, const cut *c, int i, const range *peers, range want, range block);
+
+/* The block is wanted as a whole: `count` pieces of it, of two lengths. */
+static tally meet_whole(const edge *e, const cut *c, int i, const range *peers, int64_t len)
+{
+    tally sum = {0, 0};
+    range coords = peers[c->axis[i]];
+    int size = e->mesh->axis[c->axis[i]].size;
+    int64_t long_ones = overlap(coords, (range){0, len % size});
+    const int64_t number[2] = {long_ones, coords.len - long_ones};
+    for (int k = 0; k < 2; k++) {
+        range piece = {0, len / size + (k == 0)};
+        if (number[k] > 0) {
+            tally one = meet(e, c, i + 1, peers, piece, piece);
+            sum.elems += number[k] * one.elems;
+            sum.count += number[k] * one.count;
+        }
+    }
+    return sum;
+}
+
+/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. */
+static tally meet(const edge *e, const cut *c, int i, const range *peers, range want, range block)
+{
+    tally sum = {0, 0};
+    int64_t elems = overlap(want, block);
+    if (elems == 0 || i == c->naxes) {
+        return (tally){elems, elems > 0};
+    }
+    int balanced = i > 0 || c->lengths == NULL;
+    if (elems == block.len && balanced) {
+        return meet_whole(e, c, i, peers, block.len);
+    }
+    range coords = peers[c->axis[i]];
+    int size = e->mesh->axis[c->axis[i]].size;
+    int64_t first = !balanced || want.lo <= block.lo ? 0 : heddle_shard_owner(block.len, size, want.lo - block.lo);
+    for (int64_t k = first > coords.lo ? first : coords.lo; k < coords.lo + coords.len; k++) {
+        range piece = block_of(c, i, block, size, (int)k);
+        if (piece.lo >= want.lo + want.len) {
+            break;
+        }
+        tally one = meet(e, c, i + 1, peers, want, piece);
+        sum.elems += one.elems;
+        sum.count += one.count;
+    }
+    return sum;
+}
+
+/* What a rank at `coords` sends to the peers, itself included, or with `back` receives from them. */
+static tally exchanged(const edge *e, const int *coords, const range *peers, int back)
+{
+    tally product = {1, 1};
+    const heddle_layout *there = back ? e->from : e->to;
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        if (there->dim_of_axis[a] < 0) {
+            product.elems *= peers[a].len;
+            product.count *= peers[a].len;
+        }
+    }
+    for (int d = 0; d < e->ndims; d++) {
+        const cut_dim *dim = &e->dim[d];
+        range own = own_block(e, back ? &dim->to : &dim->from, dim->extent, coords);
+        tally one = meet(e, back ? &dim->from : &dim->to, 0, peers, own, (range){0, dim->extent});
+        product.elems *= one.elems;
+        product.count *= one.count;
+    }
+    return product;
+}
+
+static void list_peers(range *peers, const edge *e, const int *coords, int level)
+{
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        int width = e->is_free[a] && level >= 0 ? e->width[level][a] : 1;
+        int first = coords[a] / width * width, left = e->mesh->axis[a].size - first;
+        peers[a] = (range){first, width < left ? width : left};
+    }
+}
+
+static void add_times(int64_t *sum, __int128 value, int64_t times)
+{
+    *sum = hd_add_saturated(*sum, hd_saturated((__int128)hd_saturated(value) * times));
+}
+
+static void raise_to(int64_t *most, __int128 value)
+{
+    int64_t v = hd_saturated(value);
+    *most = v > *most ? v : *most;
+}
+
+/* `times` ranks like the one at `coords`. */
+static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const edge *e, const int *coords, int64_t times)
+{
+    range peers[HEDDLE_MAX_AXES];
+    tally sent, received;
+    list_peers(peers, e, coords, -1); /* the rank itself */
+    const tally own = exchanged(e, coords, peers, 0);
+    tally sent_below = own, received_below = own;
+    for (int level = 0; level < e->nlevels; level++) {
+        list_peers(peers, e, coords, level);
+        sent = exchanged(e, coords, peers, 0);
+        received = exchanged(e, coords, peers, 1);
+        if (link != NULL) {
+            raise_to(&link[level].sent_max, (sent.elems - sent_below.elems) * e->row_bytes);
+            raise_to(&link[level].received_max, (received.elems - received_below.elems) * e->row_bytes);
+            add_times(&link[level].total, (sent.elems - sent_below.elems) * e->row_bytes, times);
+        }
+        sent_below = sent;
+        received_below = received;
+    }
+    raise_to(&out->bytes_per_rank_max, (sent_below.elems - own.elems) * e->row_bytes);
+    raise_to(&out->bytes_received_max, (received_below.elems - own.elems) * e->row_bytes);
+    add_times(&out->bytes_total, (sent_below.elems - own.elems) * e->row_bytes, times);
+    add_times(&out->messages, sent_below.count - own.count, times);
+}
+
+/* All ranks that have `coords` on the axes before `axis`. Of replicas that become partial sums the first has the sum,
+ * the others add nothing. */
+static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const edge *e, int axis, int *coords, int64_t times)
+{
+    if (axis == e->mesh->naxes) {
+        add_rank(out, link, e, coords, times);
+        return;
+    }
+    const kinds *k = &e->kind[axis];
+    int size = e->mesh->axis[axis].size;
+    if (e->from->dim_of_axis[axis] == HEDDLE_REPLICATED && e->to->dim_of_axis[axis] == HEDDLE_PARTIAL) {
+        coords[axis] = 0;
+        add_ranks(out, link, e, axis + 1, coords, times);
+        return;
+    }
+    for (int i = 0; i < (k->every ? size : k->count); i++) {
+        int first = k->every ? i : k->from[i];
+        int end = k->every ? i + 1 : i + 1 < k->count ? k->from[i + 1] : size;
+        coords[axis] = first;
+        add_ranks(out, link, e, axis + 1, coords, times * (end - first));
+    }
+}
+
+/* Partial sums into a replicated layout go in two phases, which have no closed form here. */
+static int completes_everywhere(const heddle_mesh *mesh, const heddle_layout *from, const heddle_layout *to)
+{
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (from->dim_of_axis[a] == HEDDLE_PARTIAL && to->dim_of_axis[a] == HEDDLE_REPLICATED) {
             return 1;
         }
     }
     return 0;
 }
 
-/* Sizes of all tables. From the last axis to the first, since the first is the major one of a block's index. */
-static void cut_axes(edge *e)
-{
-    e->copies = 1;
-    e->terms = 1;
-    for (int d = 0; d < e->shape->ndim; d++) {
-        e->dim[d].from.nblocks = e->dim[d].to.nblocks = 1;
-        e->dim[d].sent.nbound = e->dim[d].received.nbound = 1;
-    }
-    for (int a = e->mesh->naxes - 1; a >= 0; a--) {
-        int size = e->mesh->axis[a].size;
-        int from = e->from->dim_of_axis[a];
-        int to = e->to->dim_of_axis[a];
-        if (from >= 0) {
-            cut_dim *d = &e->dim[from];
-            d->from.step[a] = d->from.nblocks;
-            d->from.nblocks *= size;
-            d->received.step[a] = to == HEDDLE_PARTIAL ? d->received.nbound : 0;
-            d->received.nbound *= to == HEDDLE_PARTIAL ? size : 1;
-        }
-        if (to >= 0) {
-            cut_dim *d = &e->dim[to];
-            d->to.step[a] = d->to.nblocks;
-            d->to.nblocks *= size;
-            d->sent.step[a] = from == HEDDLE_REPLICATED ? d->sent.nbound : 0;
-            d->sent.nbound *= from == HEDDLE_REPLICATED ? size : 1;
-        }
-        e->copies *= from != HEDDLE_REPLICATED && to == HEDDLE_REPLICATED ? size : 1;
-        e->terms *= from == HEDDLE_PARTIAL && to >= 0 ? size : 1;
-    }
-    e->row_bytes = (int64_t)heddle_dtype_bytes(e->shape->dtype);
-    for (int d = 0; d < e->shape->ndim; d++) {
-        if (e->dim[d].from.nblocks > 1 || e->dim[d].to.nblocks > 1) {
-            e->cut[e->ncut++] = d;
-        } else {
-            e->row_bytes *= e->shape->dim[d].extent;
-        }
-    }
-}
-
-static int coordinate_of(const edge *e, const cut *c, int block, int axis)
-{
-    return c->step[axis] > 0 ? block / c->step[axis] % e->mesh->axis[axis].size : 0;
-}
-
-/* Axis by axis, each block of the axes before cut again, from the last one on: its pieces lie behind it in the list. */
-static void cut_blocks(cut *c, const edge *e, const heddle_layout *layout, int dim)
-{
-    int nblocks = 1;
-    c->block[0] = (range){0, e->shape->dim[dim].extent};
-    for (int a = 0; a < e->mesh->naxes; a++) {
-        const int64_t *lengths = hd_layout_blocks(layout, a);
-        int size = e->mesh->axis[a].size;
-        if (layout->dim_of_axis[a] != dim) {
-            continue;
-        }
-        for (int k = nblocks - 1; k >= 0; k--) {
-            int64_t lo = c->block[k].lo;
-            int64_t each = c->block[k].len / size;
-            int64_t rest = c->block[k].len % size;
-            for (int i = 0; i < size; i++) {
-                int64_t len = lengths != NULL ? lengths[i] : each + (i < rest);
-                c->block[k * size + i] = (range){lo, len};
-                lo += len;
-            }
-        }
-        nblocks *= size;
-    }
-}
-
-/* Adds to the sums of block `mine` an overlap with `block` of the other cut. */
-static void add_overlap(sums *s, const edge *e, int mine, const cut *other, int block, int64_t elems)
-{
-    size_t at = (size_t)mine * (size_t)s->nbound;
-    for (int a = 0; s->nbound > 1 && a < e->mesh->naxes; a++) {
-        at += (size_t)(s->step[a] * coordinate_of(e, other, block, a));
-    }
-    s->elems[at] += elems;
-    s->count[at]++;
-}
-
-static void sum_overlaps(cut_dim *d, const edge *e)
-{
-    int first = 0;
-    for (int i = 0; i < d->from.nblocks; i++) {
-        range mine = d->from.block[i];
-        while (first < d->to.nblocks && d->to.block[first].lo + d->to.block[first].len <= mine.lo) {
-            first++;
-        }
-        for (int k = first; k < d->to.nblocks && d->to.block[k].lo < mine.lo + mine.len; k++) {
-            int64_t elems = overlap(mine, d->to.block[k]);
-            if (elems > 0) {
-                add_overlap(&d->sent, e, i, &d->to, k, elems);
-                add_overlap(&d->received, e, k, &d->from, i, elems);
-            }
-        }
-    }
-}
-
-static heddle_status cut_dims(edge *e)
+heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
+                               const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
+                               const heddle_layout *to)
 {
     heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    size_t nblocks = 0;
-    size_t nsums = 0;
-    for (int d = 0; d < e->shape->ndim; d++) {
-        const cut_dim *c = &e->dim[d];
-        nblocks += (size_t)c->from.nblocks + (size_t)c->to.nblocks;
-        nsums += (size_t)c->from.nblocks * (size_t)c->sent.nbound;
-        nsums += (size_t)c->to.nblocks * (size_t)c->received.nbound;
+    edge e = {.mesh = mesh, .from = from, .to = to};
+    int coords[HEDDLE_MAX_AXES] = {0};
+    if (completes_everywhere(mesh, from, to) || (levels != NULL && !hd_levels_nest(levels, mesh))) {
+        return hd_edge_links_listed(out, link, levels, shape, mesh, from, to);
     }
-    HD_TRY(hd_alloc(&memory, nblocks, sizeof *e->blocks, "blocks of two layouts"));
-    e->blocks = memory;
-    HD_TRY(hd_alloc(&memory, 2 * nsums, sizeof *e->sums, "overlaps of two layouts"));
-    e->sums = memory;
-    range *block = e->blocks;
-    int64_t *sum = e->sums;
-    for (int d = 0; d < e->shape->ndim; d++) {
-        cut_dim *c = &e->dim[d];
-        size_t sent = (size_t)c->from.nblocks * (size_t)c->sent.nbound;
-        size_t received = (size_t)c->to.nblocks * (size_t)c->received.nbound;
-        c->from.block = block;
-        c->to.block = block + c->from.nblocks;
-        block = c->to.block + c->to.nblocks;
-        c->sent.elems = sum;
-        c->sent.count = sum + sent;
-        c->received.elems = sum + 2 * sent;
-        c->received.count = sum + 2 * sent + received;
-        sum += 2 * (sent + received);
-        cut_blocks(&c->from, e, e->from, d);
-        cut_blocks(&c->to, e, e->to, d);
-        sum_overlaps(c, e);
-    }
-out:
-    return st;
-}
-
-static int64_t saturated(__int128 value)
-{
-    return value > INT64_MAX ? INT64_MAX : (int64_t)value;
-}
-
-/* Where a rank finds what it needs of one dim; every index is a sum of steps over the rank's coordinates. */
-typedef struct place {
-    size_t from, to;             /* its blocks */
-    size_t to_peers, from_peers; /* its sums: sent, received */
-} place;
-
-/* To the next coordinate on an axis. */
-static void step(place *at, const cut_dim *c, int axis)
-{
-    size_t from = (size_t)c->from.step[axis];
-    size_t to = (size_t)c->to.step[axis];
-    at->from += from;
-    at->to += to;
-    at->to_peers += from * (size_t)c->sent.nbound + (size_t)c->sent.step[axis];
-    at->from_peers += to * (size_t)c->received.nbound + (size_t)c->received.step[axis];
-}
-
-static void add_rank(hd_edge_cost *out, const edge *e, const place *at)
-{
-    __int128 sent = e->copies;
-    __int128 messages = e->copies;
-    __int128 received = e->terms;
-    __int128 own = 1;
-    for (int i = 0; i < e->ncut; i++) {
-        const cut_dim *c = &e->dim[e->cut[i]];
-        sent *= c->sent.elems[at[i].to_peers];
-        messages *= c->sent.count[at[i].to_peers];
-        received *= c->received.elems[at[i].from_peers];
-        own *= overlap(c->from.block[at[i].from], c->to.block[at[i].to]);
-    }
-    int64_t sent_bytes = saturated((sent - own) * e->row_bytes);
-    int64_t received_bytes = saturated((received - own) * e->row_bytes);
-    out->messages = hd_add_saturated(out->messages, saturated(messages - (own > 0)));
-    out->bytes_total = hd_add_saturated(out->bytes_total, sent_bytes);
-    out->bytes_per_rank_max = sent_bytes > out->bytes_per_rank_max ? sent_bytes : out->bytes_per_rank_max;
-    out->bytes_received_max = received_bytes > out->bytes_received_max ? received_bytes : out->bytes_received_max;
-}
-
-/* Of replicas that become partial sums the first has the sum, the others add nothing. */
-static int ranks_that_add(const edge *e, int axis)
-{
-    int is_first = e->from->dim_of_axis[axis] == HEDDLE_REPLICATED && e->to->dim_of_axis[axis] == HEDDLE_PARTIAL;
-    return is_first ? 1 : e->mesh->axis[axis].size;
-}
-
-/* All ranks with the coordinates that `at` stands for on the axes before `axis`. */
-static void add_ranks(hd_edge_cost *out, const edge *e, int axis, const place *at)
-{
-    place here[HEDDLE_MAX_DIMS];
-    if (axis >= HEDDLE_MAX_AXES || axis == e->mesh->naxes) {
-        add_rank(out, e, at);
-        return;
-    }
-    memcpy(here, at, sizeof here);
-    for (int k = ranks_that_add(e, axis); k > 0; k--) {
-        add_ranks(out, e, axis + 1, here);
-        for (int i = 0; i < e->ncut; i++) {
-            step(&here[i], &e->dim[e->cut[i]], axis);
-        }
-    }
-}
-
-heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
-                                  const heddle_layout *from, const heddle_layout *to)
-{
-    heddle_status st = HEDDLE_OK;
-    heddle_reshard_line line = {.shape = *shape, .mesh = *mesh, .from = *from, .to = *to};
-    heddle_peer_bytes *peers = NULL;
-    int64_t *received = NULL;
-    void *memory = NULL;
-    int nranks = heddle_mesh_size(mesh);
     memset(out, 0, sizeof *out);
-    HD_TRY(hd_alloc(&memory, (size_t)nranks, sizeof *peers, "peers of a rank"));
-    peers = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)nranks, sizeof *received, "bytes of the ranks"));
-    received = memory;
-    for (int rank = 0; rank < nranks; rank++) {
-        int count = 0;
-        int64_t bytes = 0;
-        HD_TRY(heddle_reshard_sends(peers, nranks, &count, &line, rank));
-        for (int i = 0; i < count; i++) {
-            int64_t *to_peer = &received[peers[i].peer];
-            bytes = hd_add_saturated(bytes, peers[i].bytes);
-            *to_peer = hd_add_saturated(*to_peer, peers[i].bytes);
-            out->messages = hd_add_saturated(out->messages, peers[i].messages);
-        }
-        out->bytes_total = hd_add_saturated(out->bytes_total, bytes);
-        out->bytes_per_rank_max = bytes > out->bytes_per_rank_max ? bytes : out->bytes_per_rank_max;
+    if (link != NULL) {
+        memset(link, 0, (size_t)levels->count * sizeof *link);
     }
-    for (int rank = 0; rank < nranks; rank++) {
-        out->bytes_received_max = received[rank] > out->bytes_received_max ? received[rank] : out->bytes_received_max;
+    HD_TRY(heddle_layout_check(from, shape, mesh));
+    HD_TRY(heddle_layout_check(to, shape, mesh));
+    cut_dims(&e, shape);
+    set_widths(&e, levels);
+    list_kinds(&e);
+    if (e.row_bytes > 0) {
+        add_ranks(out, link, &e, 0, coords, 1);
     }
 out:
-    hd_free(peers);
-    hd_free(received);
     return st;
-}
-
-heddle_status hd_edge_backward_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
-                                       const heddle_layout *from, const heddle_layout *to, int is_last)
-{
-    heddle_layout behind = heddle_layout_dual(to);
-    heddle_layout before = heddle_layout_dual(from);
-    for (int a = 0; is_last && a < mesh->naxes; a++) {
-        if (to->dim_of_axis[a] == HEDDLE_REPLICATED) {
-            behind.dim_of_axis[a] = HEDDLE_REPLICATED;
-        }
-    }
-    return hd_edge_cost_of(out, shape, mesh, &behind, &before);
 }
 
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                               const heddle_layout *from, const heddle_layout *to)
 {
-    heddle_status st = HEDDLE_OK;
-    edge e = {.shape = shape, .mesh = mesh, .from = from, .to = to};
-    if (completes_everywhere(&e)) {
-        return hd_edge_cost_listed(out, shape, mesh, from, to);
+    return hd_edge_links_of(out, NULL, NULL, shape, mesh, from, to);
+}
+
+void hd_edge_backward(heddle_layout *behind, heddle_layout *before, const heddle_mesh *mesh, const heddle_layout *from,
+                      const heddle_layout *to, int is_last)
+{
+    *behind = heddle_layout_dual(to);
+    *before = heddle_layout_dual(from);
+    for (int a = 0; is_last && a < mesh->naxes; a++) {
+        if (to->dim_of_axis[a] == HEDDLE_REPLICATED) {
+            behind->dim_of_axis[a] = HEDDLE_REPLICATED;
+        }
     }
-    memset(out, 0, sizeof *out);
-    HD_TRY(heddle_layout_check(from, shape, mesh));
-    HD_TRY(heddle_layout_check(to, shape, mesh));
-    cut_axes(&e);
-    HD_TRY(cut_dims(&e));
-    if (e.row_bytes > 0) {
-        add_ranks(out, &e, 0, (place[HEDDLE_MAX_DIMS]){{0}});
-    }
-out:
-    hd_free(e.blocks);
-    hd_free(e.sums);
-    return st;
+}
+
+heddle_status hd_edge_backward_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                       const heddle_layout *from, const heddle_layout *to, int is_last)
+{
+    heddle_layout behind, before;
+    hd_edge_backward(&behind, &before, mesh, from, to, is_last);
+    return hd_edge_cost_of(out, shape, mesh, &behind, &before);
 }

@@ -71,14 +71,20 @@ heddle_status hd_schedule_set_note(heddle_schedule *schedule, const char *note);
 
 hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to, const heddle_mesh *mesh);
 
-/* Exact bytes and messages of a reshard, all ranks. */
+/* Exact bytes and messages of a reshard, all ranks; link[levels->count]: those of every level, NULL: not wanted. */
+heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
+                               const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
+                               const heddle_layout *to);
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                               const heddle_layout *from, const heddle_layout *to);
-/* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout. */
-heddle_status hd_edge_cost_listed(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
-                                  const heddle_layout *from, const heddle_layout *to);
+/* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout and levels. */
+heddle_status hd_edge_links_listed(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
+                                   const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
+                                   const heddle_layout *to);
 /* The adjoint of an edge: from the gradient's layout behind it, the dual of `to`, to the dual of `from`. Behind the
  * last edge every rank has the same whole gradient of what it holds, so `to` itself stands there (is_last). */
+void hd_edge_backward(heddle_layout *behind, heddle_layout *before, const heddle_mesh *mesh, const heddle_layout *from,
+                      const heddle_layout *to, int is_last);
 heddle_status hd_edge_backward_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                        const heddle_layout *from, const heddle_layout *to, int is_last);
 

@@ -46,11 +46,11 @@ static total move(const brute *b, const heddle_layout *from, const heddle_layout
 {
     hd_edge_cost forward;
     hd_edge_cost back = {0};
-    HD_OK(hd_edge_cost_listed(&forward, &b->shape, &b->mesh, from, to));
+    HD_OK(hd_edge_links_listed(&forward, NULL, NULL, &b->shape, &b->mesh, from, to));
     if (b->backward) {
         heddle_layout behind = is_last ? *to : heddle_layout_dual(to); /* no partial sums here */
         heddle_layout before = heddle_layout_dual(from);
-        HD_OK(hd_edge_cost_listed(&back, &b->shape, &b->mesh, &behind, &before));
+        HD_OK(hd_edge_links_listed(&back, NULL, NULL, &b->shape, &b->mesh, &behind, &before));
     }
     return (total){forward.bytes_per_rank_max + back.bytes_per_rank_max, forward.bytes_total + back.bytes_total, 0,
                    forward.bytes_total > 0, 0};

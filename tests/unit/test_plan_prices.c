@@ -33,7 +33,7 @@ HD_CASE(prices_edges_exactly)
         heddle_layout b = random_layout(&shape, &mesh, with_partial && below(2) == 0);
         HD_OK(heddle_layout_check(&a, &shape, &mesh));
         HD_OK(hd_edge_cost_of(&closed, &shape, &mesh, &a, &b));
-        HD_OK(hd_edge_cost_listed(&listed, &shape, &mesh, &a, &b));
+        HD_OK(hd_edge_links_listed(&listed, NULL, NULL, &shape, &mesh, &a, &b));
         if (memcmp(&closed, &listed, sizeof closed) != 0) {
             HD_OK(heddle_layout_format(from, sizeof from, &a, &shape, &mesh));
             HD_OK(heddle_layout_format(to, sizeof to, &b, &shape, &mesh));

@@ -49,7 +49,7 @@ static void list_layouts(brute *b)
     for (int i = 0; i < b->nlayouts; i++) {
         for (int k = 0; k < b->nlayouts; k++) {
             hd_edge_cost cost;
-            HD_OK(hd_edge_cost_listed(&cost, &b->shape, &b->mesh, &b->layout[i], &b->layout[k]));
+            HD_OK(hd_edge_links_listed(&cost, NULL, NULL, &b->shape, &b->mesh, &b->layout[i], &b->layout[k]));
             b->edge[i][k] = (total){cost.bytes_per_rank_max, cost.bytes_total, cost.bytes_total > 0, 0};
         }
     }

@@ -1,0 +1,205 @@
+/* Groups of ranks: who shares a sequence, and how much of it each one has. */
+#include "runtime/base/base.h"
+#include "runtime/layout/algebra.h"
+#include "runtime/method/method.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static unsigned mixed_dims(const hd_method_stage *stage)
+{
+    return stage->dims != 0 ? stage->dims : 1U << stage->dim;
+}
+
+static int is_mixed(const hd_method_stage *stage, int dim)
+{
+    return dim >= 0 && (mixed_dims(stage) >> dim & 1) != 0;
+}
+
+/* Axes of more than one rank that shard one of `dims`, the major one first; how many. */
+static int axes_of(int *axes, const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims)
+{
+    int count = 0;
+    for (int a = 0; a < mesh->naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        if (dim >= 0 && (dims >> dim & 1) != 0 && mesh->axis[a].size > 1) {
+            axes[count++] = a;
+        }
+    }
+    return count;
+}
+
+/* The product of the lengths of `dims` on the ranks with coordinate `index` on their axes taken together, 0 on all
+ * others. Axes that shard nothing of them stay at coordinate 0: they do not change it. */
+static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims,
+                         int index)
+{
+    int axes[HEDDLE_MAX_AXES];
+    int coords[HEDDLE_MAX_AXES] = {0};
+    int64_t length = 1;
+    heddle_box box;
+    for (int i = axes_of(axes, mesh, layout, dims) - 1; i >= 0; i--) {
+        coords[axes[i]] = index % mesh->axis[axes[i]].size;
+        index /= mesh->axis[axes[i]].size;
+    }
+    hd_layout_box(&box, g->shape, mesh, layout, coords);
+    for (int d = 0; d < g->shape->ndim; d++) {
+        length *= (dims >> d & 1) != 0 ? box.len[d] : 1;
+    }
+    return length;
+}
+
+static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims)
+{
+    int axes[HEDDLE_MAX_AXES];
+    int n = 1;
+    for (int i = axes_of(axes, mesh, layout, dims) - 1; i >= 0; i--) {
+        n *= mesh->axis[axes[i]].size;
+    }
+    return n;
+}
+
+/* A fibre for every combination of the other dims: sums, largest and non-empty blocks are products over the dims. */
+static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    __int128 most = 1;
+    __int128 busy = heddle_mesh_size(mesh) / g->n;
+    g->fibres_total = 1;
+    for (int d = 0; d < g->shape->ndim - 1; d++) {
+        int64_t longest = 0;
+        int full = 0;
+        int n = ranks_over(mesh, layout, 1U << d);
+        if (is_mixed(&g->stage, d)) {
+            continue;
+        }
+        for (int i = 0; i < n; i++) {
+            int64_t length = length_at(g, mesh, layout, 1U << d, i);
+            longest = length > longest ? length : longest;
+            full += length > 0;
+        }
+        most *= longest;
+        g->fibres_total *= g->shape->dim[d].extent;
+        busy = busy / n * full;
+    }
+    g->fibres_max = hd_saturated(most);
+    g->busy_groups = (int64_t)busy;
+    for (int a = 0; a < mesh->naxes; a++) {
+        g->fibres_total *= layout->dim_of_axis[a] == HEDDLE_REPLICATED ? mesh->axis[a].size : 1;
+    }
+}
+
+/* rows_before and full_before get n + 1 places: prefix sums, so that the rows of any run of members are one
+ * difference. */
+heddle_status hd_method_group_members(hd_method_group *out, int n, int inner)
+{
+    heddle_status st = HEDDLE_OK;
+    out->n = n;
+    out->inner = inner;
+    HD_TRY(hd_alloc((void **)&out->rows_before, (size_t)n + 1, sizeof *out->rows_before, "rows of a group"));
+    HD_TRY(hd_alloc((void **)&out->full_before, (size_t)n + 1, sizeof *out->full_before, "rows of a group"));
+out:
+    return st;
+}
+
+/* Comes with the rows of member m in rows_before[m + 1], leaves prefix sums there. A segment is `inner` members:
+ * what one Ulysses group of a 2-D method holds. */
+void hd_method_group_count(hd_method_group *group)
+{
+    for (int m = 0; m < group->n; m++) {
+        int64_t rows = group->rows_before[m + 1];
+        group->rows_most = rows > group->rows_most ? rows : group->rows_most;
+        group->full_before[m + 1] = group->full_before[m] + (rows > 0);
+        group->rows_before[m + 1] += group->rows_before[m];
+    }
+    for (int first = 0; first < group->n; first += group->inner) {
+        int64_t rows = hd_group_rows(group, first, group->inner);
+        group->segment_rows_most = rows > group->segment_rows_most ? rows : group->segment_rows_most;
+        group->full_segments += rows > 0;
+    }
+    group->sequence = group->rows_before[group->n];
+}
+
+/* What rules out every method but local. */
+static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    const heddle_shape *shape = g->shape;
+    const char *dim = shape->dim[g->stage.dim].name;
+    int64_t channels = shape->dim[shape->ndim - 1].extent;
+    size_t size = sizeof g->why_not;
+    if (g->naxes == 0) {
+        snprintf(g->why_not, size, "dim '%s' is whole on every rank", dim);
+    } else if (g->stage.heads < 1 || channels % g->stage.heads != 0) {
+        snprintf(g->why_not, size, "%lld heads do not divide %lld channels", (long long)g->stage.heads,
+                 (long long)channels);
+    } else if (g->stage.kv_heads > 0 && g->stage.heads % g->stage.kv_heads != 0) {
+        snprintf(g->why_not, size, "%lld key heads do not divide %lld query heads", (long long)g->stage.kv_heads,
+                 (long long)g->stage.heads);
+    } else if (g->stage.kind == HEDDLE_STAGE_LINEAR && channels / g->stage.heads > HD_LINEAR_WIDTH_MAX) {
+        snprintf(g->why_not, size, "heads of width %lld; linear attention takes up to %d",
+                 (long long)(channels / g->stage.heads), HD_LINEAR_WIDTH_MAX);
+    } else if (hd_method_takes_axes(g->why_not, dim, mesh, g->axis, g->naxes) == HEDDLE_OK) {
+        heddle_ignore(hd_method_takes_arrays(g->why_not, shape, mesh, layout, 2));
+    }
+}
+
+/* Members are neighbours on one axis or two with nothing between them: their ranks are evenly spaced. */
+static heddle_status list_members(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    int64_t text = g->stage.joined_rows;
+    heddle_status st = hd_method_group_members(g, g->n, g->naxes == 2 ? mesh->axis[g->axis[1]].size : 1);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    for (int m = 0; m < g->n; m++) {
+        g->rows_before[m + 1] =
+            length_at(g, mesh, layout, mixed_dims(&g->stage), m) + (text > 0 ? heddle_shard_len(text, g->n, m) : 0);
+    }
+    g->stride = 1;
+    for (int a = g->axis[g->naxes - 1] + 1; a < mesh->naxes; a++) {
+        g->stride *= mesh->axis[a].size;
+    }
+    hd_method_group_count(g);
+    return st;
+}
+
+/* A stage on a layout, as its methods see it. Where no method can run (why_not) only what local needs is filled in. */
+heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const hd_method_stage *stage)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(out, 0, sizeof *out);
+    out->shape = shape;
+    out->stage = *stage;
+    out->n = 1;
+    if (stage->dim < 0) {
+        return HEDDLE_OK;
+    }
+    out->naxes = hd_method_axes(out->axis, mesh, layout, mixed_dims(stage), 2);
+    out->n = ranks_over(mesh, layout, mixed_dims(stage));
+    judge(out, mesh, layout);
+    if (out->why_not[0] != '\0') {
+        return HEDDLE_OK;
+    }
+    out->heads = stage->heads;
+    out->kv_heads = stage->kv_heads > 0 ? stage->kv_heads : stage->heads;
+    out->heads_a_kv_head = out->heads / out->kv_heads;
+    out->fibres = 1;
+    out->width = shape->dim[shape->ndim - 1].extent / stage->heads;
+    out->width_v = out->padded_width_v = out->width;
+    out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
+    out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
+    HD_TRY(list_members(out, mesh, layout));
+    count_fibres(out, mesh, layout);
+out:
+    if (st != HEDDLE_OK) {
+        hd_method_group_free(out);
+    }
+    return st;
+}
+
+void hd_method_group_free(hd_method_group *group)
+{
+    hd_free(group->rows_before);
+    hd_free(group->full_before);
+    memset(group, 0, sizeof *group);
+}
