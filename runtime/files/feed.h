@@ -46,8 +46,8 @@ typedef struct feed {
 } feed;
 
 /* HEDDLE_ERR_ARG or HEDDLE_ERR_PARSE where the file is none, or (clip) smaller than a patch of patch[3] = frames,
- * height, width, each at least 1; HEDDLE_ERR_IO where it cannot be read. The feed is zeroed at first; feed_close frees it after a
- * failure, too. */
+ * height, width, each at least 1; HEDDLE_ERR_IO where it cannot be read. The feed is zeroed at first; feed_close frees
+ * it after a failure, too. */
 heddle_status feed_open_clip(feed *out, const char *path, const int patch[3]);
 heddle_status feed_open_array(feed *out, const char *path);
 heddle_status feed_open_weights(feed *out, const char *path);
