@@ -24,9 +24,6 @@ static heddle_status bench_main(heddle_comm *comm, void *arg)
 static int run(const cli_arguments *a)
 {
     request r = {.seconds = (double)a->seconds, .json = a->json};
-    if (a->projected > 0) {
-        return cli_usage_error("heddle bench attention times no projected keys");
-    }
     int ranks = 0, code = cli_attention_problem(&r.problem, &ranks, a);
     return code == CLI_OK ? cli_with_ranks(a, ranks, bench_main, &r) : code;
 }

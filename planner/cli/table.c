@@ -84,7 +84,7 @@ const cli_option cli_options[] = {
     {"zigzag", NULL, CLI_ATTENTION, FLAG, AT(zigzag), NULL, "rows placed so that this is balanced"},
     {"key-lengths", "A,B", CLI_ATTENTION, TEXT, AT(key_lengths), NULL, "keys seen per sample"},
     {"all-reduce", NULL, CLI_ATTENTION, FLAG, AT(all_reduce), NULL, "rsa: the paper's own sums"},
-    {"project", "M", CLI_ATTENTION, NUMBER, AT(projected), NULL, "rsa: keys and values projected to length M", 1,
+    {"project", "M", CLI_VERIFY_ATTENTION, NUMBER, AT(projected), NULL, "rsa: keys and values projected to length M", 1,
      INT_MAX},
     {"save", "DIR", CLI_VERIFY_ATTENTION, TEXT, AT(save), NULL,
      "writes q k v do o dq dk dv lse .npy: q and o [b s h d], k and v [b s kv-heads d]"},
