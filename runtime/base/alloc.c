@@ -1,9 +1,12 @@
 #include "runtime/base/base.h"
+#include "runtime/base/memory.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { SPARED_BYTES = 16 << 20 };
 
 static atomic_long fail_at; /* counts down to the allocation that fails; 0 = off */
 
@@ -15,6 +18,25 @@ void hd_alloc_fail_at(long n)
 static int injected_failure(void)
 {
     return atomic_load_explicit(&fail_at, memory_order_relaxed) > 0 && atomic_fetch_sub(&fail_at, 1) == 1;
+}
+
+heddle_status hd_check_available(size_t bytes, size_t others_bytes, const char *what)
+{
+    char where[HD_WHERE_BYTES], others[80] = "";
+    if (bytes < HD_CHECKED_FROM) {
+        return HEDDLE_OK;
+    }
+    size_t available =
+        hd_available_bytes(where, sizeof where, ""); /* stacks and tables of pages want some of it, too */
+    size_t left = available > SPARED_BYTES ? available - SPARED_BYTES : 0;
+    if (bytes <= left && others_bytes <= left - bytes) {
+        return HEDDLE_OK;
+    }
+    if (others_bytes > 0) {
+        snprintf(others, sizeof others, ", and other ranks just now take %zu", others_bytes);
+    }
+    return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu bytes, %s has %zu left%s", what, bytes, where, available,
+                   others);
 }
 
 heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor)

@@ -71,10 +71,8 @@ heddle_status hd_check_ms(int64_t ms, const char *name);
  */
 heddle_status hd_product(int64_t *out, const char *what, int n, const int64_t *factor);
 
-/* What this process may still have: of the machine's memory, and of each control group that it is in, of version 1 or
- * 2; where: who has the least. `root`: "", or a folder with a /proc and a /sys (tests). SIZE_MAX: nothing is known. */
-size_t hd_available_bytes(char *where, size_t where_bytes, const char *root);
-/* HEDDLE_ERR_NOMEM: that is too little for these bytes and those that others are about to use. To look takes a tenth of
+/* HEDDLE_ERR_NOMEM: what there still is (hd_available_bytes) is too little for these bytes and those that others are
+ * about to use. To look takes a tenth of
  * a millisecond, so for less than HD_CHECKED_FROM nobody does. */
 enum { HD_CHECKED_FROM = 4 << 20 };
 heddle_status hd_check_available(size_t bytes, size_t others_bytes, const char *what);

@@ -6,12 +6,13 @@
  * where the container's own group is mounted, is found. What a group holds of files can be taken back and is not
  * counted, as in MemAvailable.
  */
-#include "runtime/base/base.h"
+#include "runtime/base/memory.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SPARED_BYTES = 16 << 20, PATH_BYTES = 1024, WHERE_BYTES = 256 };
+enum { PATH_BYTES = 1024 };
 
 /* Where a version of control groups keeps what. */
 typedef struct cgroup_version {
@@ -146,23 +147,4 @@ size_t hd_available_bytes(char *where, size_t where_bytes, const char *root)
         look_at_groups(&least, root, &version_2, "/");
     }
     return least.bytes;
-}
-
-heddle_status hd_check_available(size_t bytes, size_t others_bytes, const char *what)
-{
-    char where[WHERE_BYTES], others[80] = "";
-    if (bytes < HD_CHECKED_FROM) {
-        return HEDDLE_OK;
-    }
-    size_t available =
-        hd_available_bytes(where, sizeof where, ""); /* stacks and tables of pages want some of it, too */
-    size_t left = available > SPARED_BYTES ? available - SPARED_BYTES : 0;
-    if (bytes <= left && others_bytes <= left - bytes) {
-        return HEDDLE_OK;
-    }
-    if (others_bytes > 0) {
-        snprintf(others, sizeof others, ", and other ranks just now take %zu", others_bytes);
-    }
-    return hd_fail(HEDDLE_ERR_NOMEM, "out of memory: %s, %zu bytes, %s has %zu left%s", what, bytes, where, available,
-                   others);
 }

@@ -334,7 +334,8 @@ heddle_status attention_check_memory(const attention_case *c)
 {
     const attention_extents n = attention_extents_of(c);
     char problem[256];
-    snprintf(problem, sizeof problem, "%lld rows, %lld heads of %lld, projected length %lld,",
+    snprintf(problem, sizeof problem, "the reference of %lld rows, %lld heads of %lld, projected length %lld",
              (long long)(n.batch * n.sequence), (long long)n.heads, (long long)n.width, (long long)n.projected);
-    return judge_check_memory(problem, 2 * attention_bytes(&n), heddle_mesh_size(&c->mesh));
+    const int ranks = heddle_mesh_size(&c->mesh);
+    return judge_check_memory(problem, ranks * 2 * attention_bytes(&n), ranks);
 }

@@ -50,8 +50,9 @@ heddle_status judge_first_problem(int *failed, int *speaks, heddle_comm *comm, i
 heddle_status judge_share(judge_error *error, int count, heddle_comm *comm);
 /* "o 2.3 of 20, lse 1.1 of 8" */
 void judge_list(char *out, size_t bytes, const judge_error *error, int count);
-/* HEDDLE_ERR_ARG, with both numbers, where the references of all ranks take more memory than this machine has left. */
-heddle_status judge_check_memory(const char *problem, double bytes_of_rank, int ranks);
+/* HEDDLE_ERR_ARG, with both numbers, where what all ranks together take is more than this machine, or a control group
+ * of this process, has left: the kernel would hand it out, and end somebody later. */
+heddle_status judge_check_memory(const char *what, double bytes, int ranks);
 /* HEDDLE_ERR_NOMEM in a sentence: so many bytes for what. */
 heddle_status judge_no_memory(const char *what, double bytes);
 

@@ -1,31 +1,16 @@
-/* What the reference takes on all ranks of a machine against what that machine has. */
+/* What judges take on all ranks of a machine against what that machine, or a control group, has left. */
+#include "runtime/base/memory.h"
 #include "runtime/verify/judge.h"
 
-#include <stdio.h>
+#include <stdint.h>
 
-/* Negative: this system does not say. */
-static double available_bytes(void)
+heddle_status judge_check_memory(const char *what, double bytes, int ranks)
 {
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[128];
-    double kib = -1;
-    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
-        if (sscanf(line, "MemAvailable: %lf", &kib) != 1) {
-            kib = -1;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return kib * 1024;
-}
-
-heddle_status judge_check_memory(const char *problem, double bytes_of_rank, int ranks)
-{
-    const double wanted = ranks * bytes_of_rank, available = available_bytes();
-    if (available < 0 || wanted <= available) {
+    char where[HD_WHERE_BYTES];
+    const size_t available = hd_available_bytes(where, sizeof where, "");
+    if (available == SIZE_MAX || bytes <= (double)available) {
         return HEDDLE_OK;
     }
-    return heddle_set_error(HEDDLE_ERR_ARG, "the reference of %s takes %.0f bytes on %d ranks, available are %.0f",
-                            problem, wanted, ranks, available);
+    return heddle_set_error(HEDDLE_ERR_ARG, "%s: %.0f bytes on %d ranks, available are %zu (%s)", what, bytes, ranks,
+                            available, where);
 }

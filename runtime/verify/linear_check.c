@@ -374,6 +374,7 @@ heddle_status linear_check_memory(const linear_case *c)
     const double dk = (double)dim[3].extent, dv = c->options.dv > 0 ? (double)c->options.dv : dk;
     const double arrays = ARRAYS / 2 * (dk + dv), elems = 2 * b * h * (s * arrays + dk * dv) + s * arrays;
     char problem[256];
-    snprintf(problem, sizeof problem, "%.0f rows, %.0f heads of %.0f and %.0f,", b * s, h, dk, dv);
-    return judge_check_memory(problem, elems * sizeof(double), heddle_mesh_size(&c->mesh));
+    snprintf(problem, sizeof problem, "the reference of %.0f rows, %.0f heads of %.0f and %.0f", b * s, h, dk, dv);
+    const int ranks = heddle_mesh_size(&c->mesh);
+    return judge_check_memory(problem, ranks * elems * sizeof(double), ranks);
 }

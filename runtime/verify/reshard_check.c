@@ -116,9 +116,35 @@ static heddle_status run_rounds(verify_trial *t)
     return st;
 }
 
+/* Arrays of a communicator's own memory are checked where they are made. Those of malloc are touched later, by all
+ * ranks, so that each rank looks at what the ranks of its host take together. */
+static heddle_status check_private(const verify_trial *t)
+{
+    double bytes = 0;
+    int here = 0;
+    for (int rank = 0; rank < heddle_comm_size(t->comm); rank++) {
+        heddle_peer peer = HEDDLE_EMPTY(heddle_peer);
+        heddle_box from, to;
+        heddle_status st = heddle_comm_get_peer(&peer, t->comm, rank);
+        st = st != HEDDLE_OK ? st : heddle_layout_box(&from, &t->line.shape, &t->line.mesh, &t->line.from, rank);
+        st = st != HEDDLE_OK ? st : heddle_layout_box(&to, &t->line.shape, &t->line.mesh, &t->line.to, rank);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        if (peer.link == HEDDLE_LINK_SELF || peer.link == HEDDLE_LINK_MEMORY) {
+            here++;
+            bytes += t->storage[0].private_memory ? (double)heddle_box_elems(&from) : 0;
+            bytes += t->storage[1].private_memory ? (double)heddle_box_elems(&to) : 0;
+        }
+    }
+    return judge_check_memory("arrays in private memory", bytes * (double)heddle_dtype_bytes(t->line.shape.dtype),
+                              here);
+}
+
 heddle_status verify_run(verify_trial *t)
 {
-    heddle_status st = judge_stream_create(&t->stream, t->comm);
+    heddle_status st = check_private(t);
+    st = st != HEDDLE_OK ? st : judge_stream_create(&t->stream, t->comm);
     if (heddle_comm_device(t->comm) >= 0) {
         t->options.space = HEDDLE_SPACE_DEVICE;
         t->options.device = heddle_comm_device(t->comm);

@@ -25,6 +25,8 @@ for transport in shm threads; do
         limited 1 "out of memory: a buffer, .* the control group .*${group##*/} has .* left" \
             verify 'f32[t=9000 s=15000] on [sp=3]: t@sp -> s@sp' --transport $transport
     done
+    limited 2 "arrays in private memory: 1080000000 bytes on 3 ranks, available are .* (the control group .*${group##*/})" \
+        verify 'f32[t=9000 s=15000] on [sp=3]: t@sp -> s@sp' --transport $transport --memory any
     limited 1 "the control group .*${group##*/} has" verify 'f32[t=5000 s=9000] on [sp=3]: t@sp -> s@sp' --transport $transport
 done
 limited 0 "bitwise right" verify 'f32[t=1500 s=3000] on [sp=3]: t@sp -> s@sp' --transport shm

@@ -2,6 +2,7 @@
 #include "case.h"
 
 #include "runtime/base/base.h"
+#include "runtime/base/memory.h"
 
 #include <errno.h>
 #include <ftw.h>
