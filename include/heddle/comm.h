@@ -50,10 +50,13 @@ typedef enum heddle_wire {
 
 typedef struct heddle_comm_options {
     size_t struct_bytes;
-    int64_t deadline_ms; /* every blocking wait; default 60000. Here and in all options 146 years at most */
-    heddle_bind bind;    /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
-    int force_messages;  /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
-    int pretend_hosts;   /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
+    /* Every blocking wait; default 60000. Here and in all options 146 years at most. A rank that gives up returns later
+     * than that while a peer is in the middle of a copy to or from its memory, which may not be freed yet: 60 s later
+     * between threads, 2 s between processes of one host, at most. */
+    int64_t deadline_ms;
+    heddle_bind bind;   /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
+    int force_messages; /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
+    int pretend_hosts;  /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
     /* Address space that each rank reserves for memory its peers reach (processes; every rank maps all ranks').
      * Default: the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS
      * leaves. More than these limits allow is HEDDLE_ERR_NOMEM, which names them. Pages are taken when a buffer is. */

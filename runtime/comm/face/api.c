@@ -51,7 +51,7 @@ out:
 size_t heddle_comm_shared_cache_bytes(const heddle_comm *comm)
 {
     (void)comm;
-    return hd_topology_cache_bytes(1);
+    return hd_topology_shared_cache_bytes();
 }
 
 /* A call that memory of other processes depends on. */

@@ -250,7 +250,7 @@ void hd_group_say_standing(char *out, size_t bytes, hd_group *group, int index);
 
 /* machine */
 void hd_topology_load(void); /* once per process; tens of milliseconds */
-size_t hd_topology_cache_bytes(int shared);
+size_t hd_topology_shared_cache_bytes(void);
 /* Restrict the calling thread to its share of the cores it may use. Returns the number of cores, 0: left alone. */
 int hd_topology_bind(heddle_bind bind, int index, int n, cpu_set_t *before);
 

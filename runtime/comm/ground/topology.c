@@ -6,20 +6,17 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { MAX_CORES = 4096, USUAL_SHARED = 32 << 20, USUAL_PRIVATE = 1 << 20 };
+enum { MAX_CORES = 4096, USUAL_SHARED = 32 << 20 };
 
-#ifdef _SC_LEVEL2_CACHE_SIZE
-#define LEVEL2_CACHE _SC_LEVEL2_CACHE_SIZE
+#ifdef _SC_LEVEL3_CACHE_SIZE
 #define LEVEL3_CACHE _SC_LEVEL3_CACHE_SIZE
 #else /* musl */
-#define LEVEL2_CACHE (-1)
 #define LEVEL3_CACHE (-1)
 #endif
 
 /* Filled once. Cores in the order of the machine, each with its hardware threads. */
 static struct {
     size_t shared_cache_bytes;
-    size_t private_cache_bytes;
     int ncores;
     cpu_set_t *core;
 } machine;
@@ -42,9 +39,7 @@ static void read_caches(hwloc_topology_t topology)
             continue;
         }
         size_t bytes = (size_t)o->attr->cache.size;
-        if (hwloc_bitmap_isequal(o->cpuset, core->cpuset)) {
-            machine.private_cache_bytes = bytes > machine.private_cache_bytes ? bytes : machine.private_cache_bytes;
-        } else {
+        if (!hwloc_bitmap_isequal(o->cpuset, core->cpuset)) { /* a core's own is no shared one */
             machine.shared_cache_bytes = bytes > machine.shared_cache_bytes ? bytes : machine.shared_cache_bytes;
         }
     }
@@ -61,12 +56,6 @@ static void read_cores(hwloc_topology_t topology)
         cpus_of(&machine.core[i], hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)i)->cpuset);
     }
     machine.ncores = n;
-}
-
-static size_t from_system(int name, size_t otherwise)
-{
-    long bytes = sysconf(name);
-    return bytes > 0 ? (size_t)bytes : otherwise;
 }
 
 /* Where a filter of system calls (seccomp) denies this one, hwloc asks for ever. EINVAL: more cores than fit the set,
@@ -91,11 +80,9 @@ static void load(void)
         }
         hwloc_topology_destroy(topology);
     }
-    if (machine.private_cache_bytes == 0) {
-        machine.private_cache_bytes = from_system(LEVEL2_CACHE, USUAL_PRIVATE);
-    }
     if (machine.shared_cache_bytes == 0) {
-        machine.shared_cache_bytes = from_system(LEVEL3_CACHE, USUAL_SHARED);
+        const long bytes = sysconf(LEVEL3_CACHE);
+        machine.shared_cache_bytes = bytes > 0 ? (size_t)bytes : USUAL_SHARED;
     }
 }
 
@@ -104,10 +91,10 @@ void hd_topology_load(void)
     pthread_once(&loaded, load);
 }
 
-size_t hd_topology_cache_bytes(int shared)
+size_t hd_topology_shared_cache_bytes(void)
 {
     hd_topology_load();
-    return shared ? machine.shared_cache_bytes : machine.private_cache_bytes;
+    return machine.shared_cache_bytes;
 }
 
 /* AUTO gives every rank an equal share of the cores, so that libraries with threads of their own keep several; where
