@@ -73,6 +73,8 @@ struct heddle_machine {
     int is_calibrated;
 };
 
+/* Per second at this size. */
+double hd_rate_at(const hd_rate *rate, double size);
 /* Seconds of one operation. amount: flops (bytes for MEMORY); size: see hd_work. 0 where amount is 0. */
 double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dtype dtype, double amount, double size);
 /* Seconds of one exchange among `group` ranks (all that take part, near or far) of which the busiest rank sends or

@@ -9,7 +9,7 @@ static double between(double x, double low, double high)
     return log(x / low) / log(high / low);
 }
 
-static double rate_at(const hd_rate *rate, double size)
+double hd_rate_at(const hd_rate *rate, double size)
 {
     int above = 0;
     while (above < rate->npoints && rate->size[above] < size) {
@@ -51,7 +51,7 @@ static const hd_work_rate *find_work(const heddle_machine *machine, hd_work work
 double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dtype dtype, double amount, double size)
 {
     const hd_work_rate *found = find_work(machine, work, dtype);
-    return amount > 0 && found != NULL ? found->start_s + amount / rate_at(&found->rate, size) : 0;
+    return amount > 0 && found != NULL ? found->start_s + amount / hd_rate_at(&found->rate, size) : 0;
 }
 
 /* An exchange without figures has those of the one that is most like it. */
@@ -85,11 +85,11 @@ double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchang
     while (above < found->ngroups - 1 && found->group[above].ranks < group) {
         above++;
     }
-    const double rate = rate_at(&found->group[above].rate, bytes);
+    const double rate = hd_rate_at(&found->group[above].rate, bytes);
     if (above == 0 || found->group[above].ranks <= group) {
         return found->group[above].start_s + bytes / rate;
     }
     const double part = between(group, found->group[above - 1].ranks, found->group[above].ranks);
-    const double below = rate_at(&found->group[above - 1].rate, bytes), start = found->group[above - 1].start_s;
+    const double below = hd_rate_at(&found->group[above - 1].rate, bytes), start = found->group[above - 1].start_s;
     return start + part * (found->group[above].start_s - start) + bytes / (below * pow(rate / below, part));
 }

@@ -34,7 +34,7 @@ static const hd_key level_keys[LEVEL_KEYS] = {
 
 int hd_machine_is_name(const char *text)
 {
-    return text[0] != '\0' &&
+    return strspn(text, "._+-") == 0 && text[0] != '\0' &&
            strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-") == strlen(text);
 }
 

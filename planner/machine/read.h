@@ -6,7 +6,7 @@
 
 extern const char *const hd_work_names[HD_WORKS], *const hd_exchange_names[HD_EXCHANGES];
 
-/* Letters, digits and . _ + -, one at the least. */
+/* Letters and digits, and behind the first . _ + - too. */
 int hd_machine_is_name(const char *text);
 /* A decimal number within low and high. HEDDLE_ERR_PARSE: no number; HEDDLE_ERR_LAYOUT: out of range. */
 heddle_status hd_machine_number(double *out, const hd_node *node, double low, double high, const char *what);

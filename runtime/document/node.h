@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HD_NODE_DEPTH = 16, HD_NODE_MAP_KEYS = 64, HD_NODE_QUOTE_BYTES = 56, HD_NODE_LABEL_BYTES = 64 };
+enum { HD_NODE_DEPTH = 16, HD_NODE_MAP_KEYS = 256, HD_NODE_QUOTE_BYTES = 56, HD_NODE_LABEL_BYTES = 64 };
 
 typedef enum hd_node_kind { HD_NODE_SCALAR, HD_NODE_LIST, HD_NODE_MAP } hd_node_kind;
 
