@@ -78,6 +78,25 @@ typedef struct heddle_preset_info {
 HEDDLE_API int heddle_model_presets(void); /* how many there are, ordered by name */
 /* HEDDLE_ERR_ARG: NULL, index outside 0 .. heddle_model_presets() - 1, struct_bytes. */
 HEDDLE_CHECKED heddle_status heddle_model_preset(heddle_preset_info *out, int index);
+/* The index of the preset that heddle_model_load takes for this name. HEDDLE_ERR_ARG: NULL, or there is none; the
+ * sentence has the nearest. */
+HEDDLE_CHECKED heddle_status heddle_model_find_preset(int *index, const char *name);
+
+typedef struct heddle_import_options {
+    size_t struct_bytes;
+    int64_t frames, height,
+        width; /* of the clip, in pixels, from which tokens follow; 0: what is usual for the model */
+} heddle_import_options;
+
+HEDDLE_API void heddle_import_options_init(heddle_import_options *options);
+
+enum { HEDDLE_IMPORT_BYTES = 4096 /* are always enough */ };
+/* The model file (YAML, with its 0 at the end) of the transformer that a config.json of diffusers describes. options may
+ * be NULL. HEDDLE_ERR_IO: the file cannot be read. HEDDLE_ERR_PARSE: it is no such config, or one of a class
+ * (_class_name) that is not known; the sentence has file:line:column and lists those that are. HEDDLE_ERR_ARG: NULL, a
+ * clip that this model cannot make, out_bytes are too few. HEDDLE_ERR_LAYOUT: the config contradicts itself. */
+HEDDLE_CHECKED heddle_status heddle_model_import(char *out, size_t out_bytes, const char *path,
+                                                 const heddle_import_options *options);
 
 /* HEDDLE_ERR_ARG: NULL argument, stage outside 0..nstages-1. Pointers live as long as the model. */
 HEDDLE_CHECKED heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *model);

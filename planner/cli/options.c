@@ -139,7 +139,7 @@ static int take_operand(cli_arguments *out, int count, char **operand)
 {
     const cli_command *command = out->command;
     const int wanted = out->random > 0 || out->list_kernels ? 0 : 1;
-    if (count == wanted) {
+    if (count == wanted || (count == 0 && command->may_lack_operand)) {
         out->operand = count == 1 ? operand[0] : NULL;
         return CLI_OK;
     }

@@ -14,7 +14,7 @@ struct cli_arguments {
     const cli_command *command;
     int argc; /* from the sub-command's name on, for mpirun, whose ranks read them again */
     char **argv;
-    const char *operand; /* the model, reshard line or problem; NULL with --random */
+    const char *operand; /* the model, reshard line or problem; NULL: none was given */
     /* ranks */
     long long ranks, hosts, deadline_s, arena_bytes;
     const char *transport, *device;
@@ -29,6 +29,8 @@ struct cli_arguments {
     long long random, seed, threads, kv_heads, projected, dv, chunk, iterations, seconds;
     int causal, zigzag, all_reduce, bidirectional, receive_first;
     int memory, tuning, list_kernels;
+    /* import */
+    long long frames, height, width;
     int json, help;
 };
 

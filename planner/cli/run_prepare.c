@@ -165,6 +165,21 @@ static int open_weights(run_job *job)
     return cli_report(st);
 }
 
+/* Some stages are planned alone. */
+static int check_stages(const run_job *job)
+{
+    for (int k = 0; k < job->task.info.nstages; k++) {
+        heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+        heddle_ignore(heddle_model_stage(&stage, job->model, k));
+        if (stage.refusal != NULL) {
+            return cli_usage_error("model '%s' can be planned, but not run: stage '%s' has %s, which no block of heddle "
+                                   "does yet",
+                                   job->task.info.name, stage.name, stage.refusal);
+        }
+    }
+    return CLI_OK;
+}
+
 int run_prepare(run_job *job, int ranks)
 {
     const cli_arguments *a = job->options;
@@ -174,6 +189,7 @@ int run_prepare(run_job *job, int ranks)
     if (code == CLI_OK) {
         code = cli_report(heddle_model_get_info(&task->info, job->model));
     }
+    code = code == CLI_OK ? check_stages(job) : code;
     if (code == CLI_OK && (task->info.batch_dim != 0 || task->info.channel_dim != task->info.shape.ndim - 1)) {
         return cli_usage_error("model '%s': heddle run wants the batch first and the channels last among the "
                                "activation's %d dims; they are number %d and %d (from 0)",

@@ -116,7 +116,13 @@ const cli_option cli_options[] = {
     {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
     {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},
     {"list-kernels", NULL, CLI_BENCH, FLAG, AT(list_kernels), NULL, "the copy kernels of this CPU"},
-    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME, FLAG, AT(json), NULL, "JSON instead of text"},
+    {"output", "FILE", CLI_IMPORT, TEXT, AT(output), NULL,
+     "write the model file there; - is standard output. Also -o FILE"},
+    {"frames", "N", CLI_IMPORT, NUMBER, AT(frames), NULL, "of the clip; the model's usual number without", 1, 1000000},
+    {"height", "N", CLI_IMPORT, NUMBER, AT(height), NULL, "of a picture; the model's usual number without", 1, 1000000},
+    {"width", "N", CLI_IMPORT, NUMBER, AT(width), NULL, "of a picture; the model's usual number without", 1, 1000000},
+    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME | CLI_PRESETS, FLAG, AT(json), NULL,
+     "JSON instead of text"},
     {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
     {NULL},
 };
@@ -131,6 +137,8 @@ const cli_command cli_commands[] = {
     {"bench", CLI_BENCH, "reshard line", &cli_bench},
     {"verify", CLI_VERIFY, "reshard line", &cli_verify},
     {"volume", CLI_VOLUME, "reshard line", &cli_volume},
+    {"presets", CLI_PRESETS, "name", &cli_presets, 1},
+    {"import", CLI_IMPORT, "config.json", &cli_import},
     {NULL},
 };
 
@@ -141,5 +149,7 @@ const char cli_overview[] =
     "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
     "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
     "  volume   bytes that every rank sends to every other, nothing is run\n"
+    "  presets  models and machines that are known by name\n"
+    "  import   the model file of a diffusers config.json\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

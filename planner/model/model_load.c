@@ -60,6 +60,22 @@ out:
     return st;
 }
 
+heddle_status heddle_model_find_preset(int *index, const char *name)
+{
+    heddle_status st = HEDDLE_OK;
+    char hint[512];
+    HD_TRY(HD_NEED(index, name));
+    const hd_model_preset *preset = hd_model_preset_find(name);
+    if (preset == NULL) {
+        hd_model_preset_hint(hint, sizeof hint, name);
+        return hd_fail(HEDDLE_ERR_ARG, "no model of the library has the name '%.60s'%s%s (heddle presets lists them)",
+                       name, hint[0] != '\0' ? ": " : "", hint);
+    }
+    *index = (int)(preset - hd_model_presets);
+out:
+    return st;
+}
+
 int heddle_model_presets(void)
 {
     int count = 0;

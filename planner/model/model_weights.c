@@ -88,7 +88,7 @@ const char *hd_model_stage_refusal(const heddle_model *m, int k)
         int is_so;
         const char *why;
     } known[] = {
-        {s->kind == HEDDLE_STAGE_MODULE, "a module of a framework, known by its figures alone"},
+        {s->kind == HEDDLE_STAGE_MODULE, "kind module, a framework's own"},
         {(s->mixed_dims & (s->mixed_dims - 1)) != 0, "attention over several dims at once"},
         {s->kv_heads != s->heads && s->kind == HEDDLE_STAGE_ATTENTION,
          "fewer heads of keys and values than of queries"},
