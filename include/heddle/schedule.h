@@ -50,7 +50,8 @@ typedef struct heddle_schedule_stage {
     /* What the method's object keeps from forward to backward and holds besides, without the room of the kernels, and
      * the products of one call (heddle_attention_info); of the rank that has most; 0 when local. */
     int64_t saved_bytes, workspace_bytes, forward_flops, backward_flops;
-    double predicted_s; /* of the pass that was planned for; 0 without a machine */
+    double predicted_s;  /* of the pass that was planned for; 0 without a machine */
+    const char *refusal; /* why no block runs it: it is planned alone (heddle_stage_info); NULL: one does. Static */
 } heddle_schedule_stage;
 
 typedef struct heddle_schedule_edge {

@@ -172,8 +172,7 @@ static int check_stages(const run_job *job)
         heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         heddle_ignore(heddle_model_stage(&stage, job->model, k));
         if (stage.refusal != NULL) {
-            return cli_usage_error("model '%s' can be planned, but not run: stage '%s' has %s, which no block of heddle "
-                                   "does yet",
+            return cli_usage_error("model '%s' can be planned, but not run: stage '%s' has %s, which no block does yet",
                                    job->task.info.name, stage.name, stage.refusal);
         }
     }

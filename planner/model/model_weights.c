@@ -2,6 +2,7 @@
 #include "planner/model/model.h"
 
 #include "runtime/base/base.h"
+#include "runtime/method/method.h"
 
 /* Those of heddle_block_create (heddle/block.h lists them), and the same arithmetic for what blocks do not do. */
 static __int128 parameters_of(const hd_model_stage *s)
@@ -83,26 +84,19 @@ static int has_window(const hd_model_stage *s)
 const char *hd_model_stage_refusal(const heddle_model *m, int k)
 {
     const hd_model_stage *s = &m->stage[k];
+    const hd_method_stage mixes = {.kind = s->kind,
+                                   .dim = s->mixed_dim,
+                                   .heads = s->heads,
+                                   .causal = s->causal,
+                                   .dims = s->mixed_dims,
+                                   .kv_heads = s->kv_heads,
+                                   .joined_rows = s->joined_rows};
     const int64_t channels = m->shape.dim[m->channel_dim].extent;
-    const struct {
-        int is_so;
-        const char *why;
-    } known[] = {
-        {s->kind == HEDDLE_STAGE_MODULE, "kind module, a framework's own"},
-        {(s->mixed_dims & (s->mixed_dims - 1)) != 0, "attention over several dims at once"},
-        {s->kv_heads != s->heads && s->kind == HEDDLE_STAGE_ATTENTION,
-         "fewer heads of keys and values than of queries"},
-        {s->causal && s->kind == HEDDLE_STAGE_ATTENTION, "causal softmax attention"},
-        {has_window(s), "attention within a window"},
-        {s->joins, "text that joins the sequence"},
-        {s->in_channels != channels || s->channels != channels, "another number of channels than the model's"},
-        {s->weights > 0, "other parameters than a block of its kind"},
-        {m->weights_sharded, "sharded weights"},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (known[i].is_so) {
-            return known[i].why;
-        }
-    }
-    return NULL;
+    const char *of_mixing = hd_method_stage_refusal(&mixes);
+    return of_mixing != NULL                                       ? of_mixing
+           : has_window(s)                                         ? "attention within a window"
+           : s->in_channels != channels || s->channels != channels ? "another number of channels than the model"
+           : s->weights > 0                                        ? "other parameters than a block of its kind"
+           : m->weights_sharded                                    ? "sharded weights"
+                                                                   : NULL;
 }

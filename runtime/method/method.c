@@ -139,3 +139,21 @@ double hd_method_head_waste_percent(const hd_method *method, const hd_method_gro
     int64_t most = over > 0 ? (group->heads + over - 1) / over : group->heads;
     return group->heads > 0 ? ((double)(most * over) / (double)group->heads - 1.0) * 100.0 : 0.0;
 }
+
+const char *hd_method_stage_refusal(const hd_method_stage *s)
+{
+    const int is_softmax = s->kind == HEDDLE_STAGE_ATTENTION;
+    const char *known[] = {
+        s->kind == HEDDLE_STAGE_MODULE ? "kind module, a framework's own" : NULL,
+        (s->dims & (s->dims - 1)) != 0 ? "attention over several dims at once" : NULL,
+        is_softmax && s->kv_heads > 0 && s->kv_heads != s->heads ? "fewer heads of keys than of queries" : NULL,
+        is_softmax && s->causal ? "causal softmax attention" : NULL,
+        s->joined_rows > 0 ? "text that joins the sequence" : NULL,
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (known[i] != NULL) {
+            return known[i];
+        }
+    }
+    return NULL;
+}

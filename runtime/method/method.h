@@ -53,6 +53,9 @@ typedef struct hd_method_stage {
     int64_t joined_rows; /* of text, sharded with the sequence */
 } hd_method_stage;
 
+/* Why no block runs such a stage: it is planned alone; NULL: one does. Static, and fits behind "has". */
+const char *hd_method_stage_refusal(const hd_method_stage *stage);
+
 /* Query heads q_lo..q_lo+nq of a group's heads, and the key heads they use. */
 typedef struct hd_head_part {
     int64_t q_lo, nq, kv_lo, nkv;

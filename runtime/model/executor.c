@@ -45,6 +45,11 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
                                  const heddle_block_options *options)
 {
     char wanted[HEDDLE_LINE_BYTES] = "?", found[HEDDLE_LINE_BYTES] = "?";
+    if (stage->refusal != NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "stage '%s' can be planned, but not run: it has %s, which no block does yet", stage->name,
+                       stage->refusal);
+    }
     heddle_ignore(heddle_shape_format(wanted, sizeof wanted, &e->info.shape));
     heddle_ignore(heddle_shape_format(found, sizeof found, &options->shape));
     if (strcmp(wanted, found) != 0) {

@@ -257,6 +257,7 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     made.workspace_bytes = run->cost.workspace_bytes;
     made.forward_flops = run->cost.forward_flops;
     made.backward_flops = run->cost.backward_flops;
+    made.refusal = hd_method_stage_refusal(&s->mixes);
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_stage, name));
 out:
     return st;

@@ -51,6 +51,7 @@ HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
  * the schedule's. comm and schedule are borrowed. options may be NULL.
  *   HEDDLE_ERR_ARG       NULL; an option out of its range; the other ranks get HEDDLE_ERR_PEER
  *   HEDDLE_ERR_MISMATCH  a stage's kind, shape or dim is not the schedule's; or as heddle_session_create
+ *   HEDDLE_ERR_UNSUPPORTED a stage is planned alone (refusal in heddle_schedule_stage)
  *   others               those of heddle_block_create, heddle_block_shard_attention, heddle_tape_create and
  *                        heddle_session_create
  * A rank that fails here or in a pass for a reason of its own aborts the communicator. */
