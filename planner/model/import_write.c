@@ -49,22 +49,22 @@ static void count_weights(int64_t *attention, int64_t *mlp, const hd_import *c)
 
 static void put_attention(hd_import *c, const char *name, const char *over, int64_t weights)
 {
-    put(c, "  - {name: %s, kind: attention, over: %s, heads: heads, modulate: true%s%s%s", name, over,
-        c->qk_norm ? ", qk_norm: true" : "", c->rope ? ", rope: true" : "",
-        c->of->text_is < HD_IMPORT_CROSS ? ", joins: text" : "");
+    put(c, "  - {name: %s, kind: attention, over: %s%s, heads: heads, modulate: true%s%s", name, over,
+        c->of->text_is < HD_IMPORT_CROSS ? ", joins: text" : "", c->qk_norm ? ", qk_norm: true" : "",
+        c->rope ? ", rope: true" : "");
     put(c, weights > 0 ? ",\n     weights: %lld}\n" : "}\n", (long long)weights);
 }
 
 static void put_mlp(hd_import *c, const char *name, int64_t weights)
 {
     const int64_t ratio = c->ratio_millionths;
-    put(c, "  - {name: %s, kind: mlp, ", name);
+    put(c, "  - {name: %s, kind: mlp%s, ", name, c->of->text_is < HD_IMPORT_CROSS ? ", joins: text" : "");
     put(c,
         c->ffn > 0             ? "width: %lld"
         : ratio % 1000000 == 0 ? "ratio: %lld"
                                : "ratio: %lld.%06lld",
         (long long)(c->ffn > 0 ? c->ffn : ratio / 1000000), (long long)(ratio % 1000000));
-    put(c, ", modulate: true%s", c->of->text_is < HD_IMPORT_CROSS ? ", joins: text" : "");
+    put(c, ", modulate: true");
     put(c, weights > 0 ? ", weights: %lld}\n" : "}\n", (long long)weights);
 }
 
@@ -105,7 +105,7 @@ void hd_import_write(hd_import *c)
     const hd_import_class *k = c->of;
     const int64_t area = c->patch_t * c->patch * c->patch, packed = k->packs > 1;
     const int divided = k->text_is == HD_IMPORT_DIVIDED;
-    const int64_t unit = (int64_t)k->vae_pixels * (packed ? k->packs : c->patch);
+    const int64_t patch = packed ? k->packs : c->patch, unit = k->vae_pixels * patch;
     put(c, "# %lld x %lld pixels", (long long)(c->height * unit), (long long)(c->width * unit));
     if (k->vae_frames > 0) {
         put(c, ", %lld frames", (long long)(c->options.frames > 0 ? c->options.frames : k->frames));
@@ -121,8 +121,9 @@ void hd_import_write(hd_import *c)
     put(c, "  c: {size: %lld, role: channel}\n  heads: {size: %lld, role: heads}\n  l: {size: %lld, role: text}\n",
         (long long)c->channels, (long long)c->heads, (long long)c->text);
     put(c, "tensors:\n  x: [b, %ss, c]\n  text: {dims: [b, l, c], const: true}\n", divided ? "t, " : "");
-    put(c, "patch: [%lld, %lld, %lld]\n", (long long)c->patch_t, (long long)(packed ? k->packs : c->patch),
-        (long long)(packed ? k->packs : c->patch));
+    if (c->patch_t * patch > 1) {
+        put(c, "patch: [%lld, %lld, %lld]\n", (long long)c->patch_t, (long long)patch, (long long)patch);
+    }
     put(c, "patch_channels: %lld\n", (long long)(packed ? c->in_channels : c->in_channels * area));
     put(c, "final: {channels: %lld}\n",
         (long long)(packed && c->out_channels == c->in_channels ? c->in_channels

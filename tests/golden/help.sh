@@ -23,7 +23,7 @@ cp "$work/out" "$work/heddle.bash"
 code 0 help zsh
 cp "$work/out" "$work/heddle.zsh"
 count=0
-for command in plan run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume; do
+for command in plan run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume presets import; do
     code 0 $command --help
     mv "$work/out" "$work/usage"
     for way in help --help -h; do
@@ -64,7 +64,7 @@ offers verify heddle ve
 offers "auto peer nccl host" heddle bench --wire ""
 offers "shm self" heddle run model.yaml --transport s
 offers "--kv-heads --key-lengths" heddle verify attention --k
-offers plan heddle help p
+offers "plan presets" heddle help p
 offers "" heddle run --output ""
 if command -v zsh >/dev/null; then
     zsh -n "$work/heddle.zsh" || fail "zsh cannot read its completion"

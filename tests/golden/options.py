@@ -16,12 +16,28 @@ from concurrent.futures import ThreadPoolExecutor
 HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
 WORK = tempfile.mkdtemp(dir=os.environ["WORK"])
 MODEL = os.path.join(SOURCE, "tests/golden/tiny.yaml")
+CONFIG = os.path.join(WORK, "config.json")
+with open(CONFIG, "w", encoding="utf-8") as config:
+    json.dump(
+        {
+            "_class_name": "WanTransformer3DModel",
+            "patch_size": [1, 2, 2],
+            "num_attention_heads": 12,
+            "attention_head_dim": 128,
+            "in_channels": 16,
+            "ffn_dim": 8960,
+            "num_layers": 30,
+        },
+        config,
+    )
 LINE, BIG = "f32[t=6 s=8 c=3] on [sp=2]: t@sp -> s@sp", "f32[t=600 s=800 c=3] on [sp=2]: t@sp -> s@sp"
 SOFTMAX = LINEAR = "f32[b=2 s=12 h=4 d=8] on [sp=2]"
 LARGE, STATES = "f32[b=2 s=16 h=16 d=256] on [sp=2]", "f32[b=2 s=8 h=16 d=128] on [sp=2]"
 CLI = {
     "plan": ["plan", MODEL],
     "volume": ["volume", LINE],
+    "presets": ["presets"],
+    "import": ["import", CONFIG],
     "verify": ["verify", LINE],
     "bench": ["bench", LINE, "--seconds", "0"],
     "run": ["run", MODEL, "--size", "t=3,s=9", "--layers", "1"],
@@ -121,6 +137,11 @@ TABLE = {
     ("plan", "output"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--output", "{}/s.json"], is_there("s.json")),
     ("plan", "json"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--json"], whole),
     ("volume", "json"): ([], ["--json"], whole),
+    ("presets", "json"): ([], ["--json"], whole),
+    ("import", "frames"): ([], ["--frames", "41"], out(r"s: \{size: (\d+)")),
+    ("import", "height"): ([], ["--height", "480"], out(r"s: \{size: (\d+)")),
+    ("import", "width"): ([], ["--width", "832"], out(r"s: \{size: (\d+)")),
+    ("import", "output"): ([], ["--output", "{}/m.yaml"], is_there("m.yaml")),
     ("verify", "random"): (
         ["-", "--ranks", "2", "--random", "3"],
         ["-", "--ranks", "2", "--random", "4"],
@@ -297,7 +318,7 @@ MORE = [
     ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like")),
 ]
 for command, base in CLI.items():  # where ranks run
-    if command in ("plan", "volume"):
+    if command in ("plan", "volume", "presets", "import"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
     large = {"run": ["--size", "t=15,s=405"], "verify": ["-", BIG], "bench": ["-", BIG, "--seconds", "0"]}.get(
