@@ -51,9 +51,9 @@ typedef struct heddle_forecast_info {
     const char *machine;
     double time_s;     /* of a pass (a training step) */
     double compute_s;  /* the busiest rank's own work, summed over the stages */
-    double transfer_s; /* all exchanges, hidden or not */
-    double hidden_s;   /* of them behind work: time_s = compute_s + transfer_s - hidden_s + serial_s */
-    double serial_s;   /* what every rank does alike once per pass (the model's serial part) */
+    double transfer_s; /* all exchanges, hidden or not; training: sums of the gradients of all ranks, too */
+    double hidden_s;   /* of them behind work: time_s = compute_s + transfer_s - hidden_s */
+    double serial_s;   /* what every rank does alike once per sample (the model's serial part); not in time_s */
     double sample_s;   /* a whole sample: steps of the model, its guidance and cache, serial parts; 0: no steps given */
     int nlinks;
     heddle_forecast_memory memory;

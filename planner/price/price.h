@@ -7,17 +7,14 @@
 #include "planner/model/model.h"
 #include "runtime/schedule/schedule_internal.h"
 
-typedef struct hd_link_bytes {
-    int64_t sent_max, received_max, total;
-} hd_link_bytes;
-
 typedef struct hd_price {
     int64_t time_ps; /* compute + transfer - hidden */
     int64_t compute_ps, transfer_ps, hidden_ps;
-    hd_edge_cost moved; /* of the pass that is priced: forward, and backward where that counts */
-    hd_link_bytes link[HEDDLE_MACHINE_LINKS];
-    int64_t kept_bytes;      /* from forward to backward, of the rank that has most */
-    int64_t workspace_bytes; /* while it runs, besides its input and output */
+    hd_edge_cost moved;                       /* of the pass that is priced: forward, and backward where that counts */
+    hd_link_bytes link[HEDDLE_MACHINE_LINKS]; /* by level of the machine, the innermost first */
+    int64_t input_bytes;     /* of the rank that has most: what the stage works on; what an edge moves from */
+    int64_t kept_bytes;      /* from forward to backward, of the same rank */
+    int64_t workspace_bytes; /* while it runs, besides its input; of an edge what it moves to */
 } hd_price;
 
 /* What stages and edges are priced for. machine NULL: bytes and messages alone, seconds are 0. */
@@ -25,8 +22,9 @@ typedef struct hd_pricer {
     const heddle_model *model;
     const heddle_machine *machine;
     const heddle_mesh *mesh;
-    int backward;  /* the way back counts, too */
-    int recompute; /* and runs the stages again */
+    int backward;     /* the way back counts, too */
+    int recompute;    /* and runs the stages again */
+    int64_t channels; /* of the activation on an edge; 0: those of the model's shape */
 } hd_pricer;
 
 /* Stage k of the model's list in `layout` by `method`, which may run there. */
