@@ -1,6 +1,7 @@
 /* How large the public structs are in this library. */
 #include "runtime/base/base.h"
 
+#include <heddle/forecast.h>
 #include <heddle/heddle.h>
 #include <string.h>
 
@@ -17,6 +18,11 @@
     X(heddle_comm_options)                                                                                             \
     X(heddle_conditioning)                                                                                             \
     X(heddle_dim)                                                                                                      \
+    X(heddle_forecast_info)                                                                                            \
+    X(heddle_forecast_link)                                                                                            \
+    X(heddle_forecast_memory)                                                                                          \
+    X(heddle_forecast_options)                                                                                         \
+    X(heddle_forecast_step)                                                                                            \
     X(heddle_layout)                                                                                                   \
     X(heddle_linear_attention_info)                                                                                    \
     X(heddle_linear_attention_options)                                                                                 \

@@ -181,7 +181,7 @@ void hd_sends_gathered(hd_sends *out, const hd_method_group *group, int member, 
     out->backward_messages += hd_group_full(group, among.first, among.count) - (here && mine > 0);
 }
 
-/* The way to the beginning is the mirror image of the way to the end, and what comes on one is what goes on the other. */
+/* The way to the beginning is the mirror image of the way to the end; what comes on one is what goes on the other. */
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, hd_members among, const hd_method *method)
 {
     const __int128 state = (__int128)group->heads * group->width * group->width_v * group->real_bytes * group->fibres;

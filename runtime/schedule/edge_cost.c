@@ -1,58 +1,26 @@
 /* What an edge moves, exactly, in closed form.
  *
  * Rank p sends peer q the part of p's source box that q's destination box needs, if p and q have the same coordinate on
- * every axis over which the source is replicated. A box is a product over dims, so the sum over a set of peers that is a
- * box of coordinates factors: per dim the overlaps summed over the set's coordinates on the axes that shard it in `to`,
- * times the set's replicas of `to`. What a rank receives factors in the same way over `from`. The sets of the levels lie
- * in one another, so what moves by the links of one level is the difference of two sums.
+ * every axis over which the source is replicated. A box is a product over dims, so the sum over a set of peers that is
+ * a box of coordinates factors: per dim the overlaps summed over the set's coordinates on the axes that shard it in
+ * `to`, times the set's replicas of `to`. What a rank receives factors in the same way over `from`. The sets of the
+ * levels lie in one another, so what moves by the links of one level is the difference of two sums.
  *
  * Balanced blocks have two lengths, those of a block cut again two as well; so along an axis there are few kinds of
  * coordinates, and one rank of each kind is looked at. Where two layouts cut a dim across each other, or blocks have
  * lengths of their own, every coordinate is a kind. Tests hold all this against heddle_reshard_sends; partial sums that
  * end replicated, and levels that are no boxes of coordinates, use that function itself.
  */
-#include "runtime/schedule/schedule_internal.h"
+#include "runtime/schedule/edge_internal.h"
 
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"
 
 #include <string.h>
 
-enum { KINDS = 64, LENGTHS = 4 };
-
 typedef struct range {
     int64_t lo, len;
 } range;
-
-/* How one layout cuts one dim: the axes that do, the major one first. */
-typedef struct cut {
-    int naxes;
-    int axis[HEDDLE_MAX_AXES];
-    const int64_t *lengths; /* of the first axis; NULL: balanced */
-} cut;
-
-typedef struct cut_dim {
-    int64_t extent;
-    cut from, to;
-} cut_dim;
-
-/* Coordinates from[i] .. from[i + 1] - 1 of an axis are alike; every: each is a kind of its own. */
-typedef struct kinds {
-    int every, count;
-    int from[KINDS];
-} kinds;
-
-typedef struct edge {
-    const heddle_mesh *mesh;
-    const heddle_layout *from, *to;
-    int is_free[HEDDLE_MAX_AXES]; /* ranks with another coordinate there exchange bytes */
-    int nlevels;
-    int width[HD_LEVELS][HEDDLE_MAX_AXES]; /* coordinates that a set of the level has on an axis */
-    kinds kind[HEDDLE_MAX_AXES];
-    int64_t row_bytes; /* of the dims that neither layout cuts */
-    int ndims;         /* the others */
-    cut_dim dim[HEDDLE_MAX_DIMS];
-} edge;
 
 /* Elements that two ranks have in common, and pairs of ranks that have any. */
 typedef struct tally {
@@ -68,7 +36,7 @@ static int64_t overlap(range a, range b)
 
 /* --- two layouts -------------------------------------------------------------------------------------------------- */
 
-static void cut_by(cut *c, const edge *e, const heddle_layout *layout, int dim)
+static void cut_by(hd_cut *c, const hd_edge *e, const heddle_layout *layout, int dim)
 {
     for (int a = 0; a < e->mesh->naxes; a++) {
         if (layout->dim_of_axis[a] == dim && e->mesh->axis[a].size > 1) {
@@ -78,11 +46,11 @@ static void cut_by(cut *c, const edge *e, const heddle_layout *layout, int dim)
     }
 }
 
-static void cut_dims(edge *e, const heddle_shape *shape)
+static void cut_dims(hd_edge *e, const heddle_shape *shape)
 {
     e->row_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     for (int d = 0; d < shape->ndim; d++) {
-        cut_dim c = {.extent = shape->dim[d].extent};
+        hd_cut_dim c = {.extent = shape->dim[d].extent};
         cut_by(&c.from, e, e->from, d);
         cut_by(&c.to, e, e->to, d);
         if (c.from.naxes > 0 || c.to.naxes > 0) {
@@ -94,7 +62,7 @@ static void cut_dims(edge *e, const heddle_shape *shape)
 }
 
 /* Without levels all ranks are one set. */
-static void set_widths(edge *e, const hd_levels *levels)
+static void set_widths(hd_edge *e, const hd_levels *levels)
 {
     e->nlevels = levels != NULL ? levels->count : 1;
     for (int level = 0; level < e->nlevels; level++) {
@@ -110,121 +78,10 @@ static void set_widths(edge *e, const hd_levels *levels)
     }
 }
 
-/* --- kinds of coordinates ----------------------------------------------------------------------------------------- */
-
-static void begin_kind(edge *e, int axis, int64_t coordinate)
-{
-    kinds *k = &e->kind[axis];
-    int at = 0;
-    if (k->every || coordinate >= e->mesh->axis[axis].size) {
-        return;
-    }
-    while (at < k->count && k->from[at] < coordinate) {
-        at++;
-    }
-    if (at < k->count && k->from[at] == coordinate) {
-        return;
-    }
-    if (k->count == KINDS) {
-        k->every = 1;
-        return;
-    }
-    memmove(&k->from[at + 1], &k->from[at], (size_t)(k->count - at) * sizeof k->from[0]);
-    k->from[at] = (int)coordinate;
-    k->count++;
-}
-
-/* Blocks before `rest` are one longer; a set of coordinates may have some of both. */
-static void begin_kinds(edge *e, int axis, int64_t rest)
-{
-    begin_kind(e, axis, rest);
-    for (int level = 0; level < e->nlevels; level++) {
-        int64_t width = e->width[level][axis], set = rest / width * width;
-        begin_kind(e, axis, set);
-        begin_kind(e, axis, set + width);
-    }
-}
-
-static void every_kind(edge *e, const cut *c, int first)
-{
-    for (int i = first; i < c->naxes; i++) {
-        e->kind[c->axis[i]].every = 1;
-    }
-}
-
-/* All lengths that a block of the axes so far may have are cut by the next one. */
-static void add_kinds(edge *e, const cut *c, int64_t extent)
-{
-    int64_t lengths[2 * LENGTHS] = {extent};
-    int count = 1;
-    if (c->lengths != NULL) {
-        every_kind(e, c, 0);
-        return;
-    }
-    for (int i = 0; i < c->naxes; i++) {
-        int64_t next[2 * LENGTHS] = {0};
-        int made = 0, size = e->mesh->axis[c->axis[i]].size;
-        for (int k = 0; k < count; k++) {
-            int64_t each = lengths[k] / size, rest = lengths[k] % size;
-            begin_kinds(e, c->axis[i], rest);
-            for (int64_t length = each; length <= each + (rest > 0); length++) {
-                int known = 0;
-                for (int j = 0; j < made; j++) {
-                    known |= next[j] == length;
-                }
-                next[made] = length;
-                made += !known;
-            }
-        }
-        count = made;
-        memcpy(lengths, next, sizeof lengths);
-        if (count > LENGTHS) {
-            every_kind(e, c, i + 1);
-            return;
-        }
-    }
-}
-
-/* Axes that cut the dim alike in both layouts, from the major one on. */
-static int cut_alike(const cut_dim *d, const heddle_mesh *mesh)
-{
-    int count = 0;
-    while (count < d->from.naxes && count < d->to.naxes && d->from.axis[count] == d->to.axis[count]) {
-        const int64_t *a = d->from.lengths, *b = d->to.lengths;
-        size_t bytes = (size_t)mesh->axis[d->from.axis[0]].size * sizeof *a;
-        if (count == 0 && a != b && (a == NULL || b == NULL || memcmp(a, b, bytes) != 0)) {
-            return 0;
-        }
-        count++;
-    }
-    return count;
-}
-
-static void list_kinds(edge *e)
-{
-    for (int a = 0; a < e->mesh->naxes; a++) {
-        begin_kinds(e, a, 0);
-        for (int level = 0; level < e->nlevels; level++) {
-            int width = e->width[level][a];
-            begin_kind(e, a, e->mesh->axis[a].size / width * width);
-        }
-    }
-    for (int i = 0; i < e->ndims; i++) {
-        const cut_dim *d = &e->dim[i];
-        int alike = cut_alike(d, e->mesh);
-        if (alike < d->from.naxes && alike < d->to.naxes) {
-            every_kind(e, &d->from, alike);
-            every_kind(e, &d->to, alike);
-        }
-        add_kinds(e, &d->from, d->extent);
-        add_kinds(e, &d->to, d->extent);
-    }
-}
-
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
 
 /* Block `coordinate` of `size` of `whole`. */
-static range block_of(const cut *c, int i, range whole, int size, int coordinate)
+static range block_of(const hd_cut *c, int i, range whole, int size, int coordinate)
 {
     if (i == 0 && c->lengths != NULL) {
         return (range){whole.lo + heddle_split_start(c->lengths, coordinate), c->lengths[coordinate]};
@@ -233,7 +90,7 @@ static range block_of(const cut *c, int i, range whole, int size, int coordinate
                    heddle_shard_len(whole.len, size, coordinate)};
 }
 
-static range own_block(const edge *e, const cut *c, int64_t extent, const int *coords)
+static range own_block(const hd_edge *e, const hd_cut *c, int64_t extent, const int *coords)
 {
     range block = {0, extent};
     for (int i = 0; i < c->naxes; i++) {
@@ -242,7 +99,7 @@ static range own_block(const edge *e, const cut *c, int64_t extent, const int *c
     return block;
 }
 
-static tally meet(const edge *e, const cut *c, int i, const range *peers, range want, range block);
+static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block);
 
 static void add_tally(tally *sum, int64_t times, tally one)
 {
@@ -251,7 +108,7 @@ static void add_tally(tally *sum, int64_t times, tally one)
 }
 
 /* Pieces `numbers` of a block of `len`, all of them wanted as a whole: they have two lengths. */
-static tally meet_whole(const edge *e, const cut *c, int i, const range *peers, int64_t len, range numbers)
+static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len, range numbers)
 {
     tally sum = {0, 0};
     int size = e->mesh->axis[c->axis[i]].size;
@@ -271,7 +128,7 @@ static tally meet_whole(const edge *e, const cut *c, int i, const range *peers, 
 
 /* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. Of balanced pieces
  * only the first and the last that it reaches may be wanted in part. */
-static tally meet(const edge *e, const cut *c, int i, const range *peers, range want, range block)
+static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block)
 {
     tally sum = {0, 0};
     int64_t elems = overlap(want, block);
@@ -295,7 +152,7 @@ static tally meet(const edge *e, const cut *c, int i, const range *peers, range 
 }
 
 /* What a rank at `coords` sends to the peers, itself included, or with `back` receives from them. */
-static tally exchanged(const edge *e, const int *coords, const range *peers, int back)
+static tally exchanged(const hd_edge *e, const int *coords, const range *peers, int back)
 {
     tally product = {1, 1};
     const heddle_layout *there = back ? e->from : e->to;
@@ -306,7 +163,7 @@ static tally exchanged(const edge *e, const int *coords, const range *peers, int
         }
     }
     for (int d = 0; d < e->ndims; d++) {
-        const cut_dim *dim = &e->dim[d];
+        const hd_cut_dim *dim = &e->dim[d];
         range own = own_block(e, back ? &dim->to : &dim->from, dim->extent, coords);
         tally one = meet(e, back ? &dim->from : &dim->to, 0, peers, own, (range){0, dim->extent});
         product.elems *= one.elems;
@@ -315,7 +172,7 @@ static tally exchanged(const edge *e, const int *coords, const range *peers, int
     return product;
 }
 
-static void list_peers(range *peers, const edge *e, const int *coords, int level)
+static void list_peers(range *peers, const hd_edge *e, const int *coords, int level)
 {
     for (int a = 0; a < e->mesh->naxes; a++) {
         int width = e->is_free[a] && level >= 0 ? e->width[level][a] : 1;
@@ -336,7 +193,7 @@ static void raise_to(int64_t *most, __int128 value)
 }
 
 /* `times` ranks like the one at `coords`. */
-static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const edge *e, const int *coords, int64_t times)
+static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, const int *coords, int64_t times)
 {
     range peers[HEDDLE_MAX_AXES];
     tally sent, received;
@@ -363,13 +220,13 @@ static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const edge *e, cons
 
 /* All ranks that have `coords` on the axes before `axis`. Of replicas that become partial sums the first has the sum,
  * the others add nothing. */
-static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const edge *e, int axis, int *coords, int64_t times)
+static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, int axis, int *coords, int64_t times)
 {
     if (axis == e->mesh->naxes) {
         add_rank(out, link, e, coords, times);
         return;
     }
-    const kinds *k = &e->kind[axis];
+    const hd_kinds *k = &e->kind[axis];
     int size = e->mesh->axis[axis].size;
     if (e->from->dim_of_axis[axis] == HEDDLE_REPLICATED && e->to->dim_of_axis[axis] == HEDDLE_PARTIAL) {
         coords[axis] = 0;
@@ -400,7 +257,7 @@ heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_
                                const heddle_layout *to)
 {
     heddle_status st = HEDDLE_OK;
-    edge e = {.mesh = mesh, .from = from, .to = to};
+    hd_edge e = {.mesh = mesh, .from = from, .to = to};
     int coords[HEDDLE_MAX_AXES] = {0};
     if (completes_everywhere(mesh, from, to) || (levels != NULL && !hd_levels_nest(levels, mesh))) {
         return hd_edge_links_listed(out, link, levels, shape, mesh, from, to);
@@ -413,7 +270,7 @@ heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_
     HD_TRY(heddle_layout_check(to, shape, mesh));
     cut_dims(&e, shape);
     set_widths(&e, levels);
-    list_kinds(&e);
+    hd_edge_kinds(&e);
     if (e.row_bytes > 0) {
         add_ranks(out, link, &e, 0, coords, 1);
     }

@@ -44,3 +44,91 @@ HD_CASE(prices_edges_exactly)
         }
     }
 }
+
+/* Sets of ranks in one another, of any sizes; two times in three such as the axes have. */
+static hd_levels random_levels(const heddle_mesh *mesh)
+{
+    hd_levels levels = {1 + below(HD_LEVELS), {0}};
+    int ranks = heddle_mesh_size(mesh), within = 1;
+    int axis = mesh->naxes - 1;
+    for (int l = 0; l + 1 < levels.count; l++) {
+        int times = 1 + below(3);
+        if (axis >= 0 && below(3) > 0) {
+            times = mesh->axis[axis--].size;
+        }
+        within = within * times < ranks ? within * times : ranks;
+        levels.within[l] = within;
+    }
+    levels.within[levels.count - 1] = ranks;
+    return levels;
+}
+
+static void compare_links(int trial, const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *a,
+                          const heddle_layout *b, const hd_levels *levels)
+{
+    hd_link_bytes closed[HD_LEVELS], listed[HD_LEVELS];
+    hd_edge_cost cost, list;
+    int64_t total = 0;
+    HD_OK(hd_edge_links_of(&cost, closed, levels, shape, mesh, a, b));
+    HD_OK(hd_edge_links_listed(&list, listed, levels, shape, mesh, a, b));
+    assert_memory_equal(&cost, &list, sizeof cost);
+    for (int l = 0; l < levels->count; l++) {
+        total += closed[l].total;
+        if (memcmp(&closed[l], &listed[l], sizeof closed[l]) != 0) {
+            char from[HEDDLE_LINE_BYTES], to[HEDDLE_LINE_BYTES];
+            HD_OK(heddle_layout_format(from, sizeof from, a, shape, mesh));
+            HD_OK(heddle_layout_format(to, sizeof to, b, shape, mesh));
+            fail_msg("trial %d, %s -> %s, level %d of %d ranks: %lld %lld %lld, listed %lld %lld %lld", trial, from, to,
+                     l, levels->within[l], (long long)closed[l].sent_max, (long long)closed[l].received_max,
+                     (long long)closed[l].total, (long long)listed[l].sent_max, (long long)listed[l].received_max,
+                     (long long)listed[l].total);
+        }
+    }
+    assert_int_equal(total, cost.bytes_total);
+}
+
+HD_CASE(prices_links_exactly)
+{
+    int nested = 0;
+    for (int trial = 0; trial < 6000; trial++) {
+        heddle_shape shape = {.dtype = HEDDLE_BF16, .ndim = 1 + below(3)};
+        heddle_mesh mesh = {.naxes = 1 + below(3)};
+        draw_extents(&shape, &mesh);
+        for (int a = 0; a < mesh.naxes && trial % 4 == 0; a++) { /* long axes have few kinds of coordinates */
+            mesh.axis[a].size = 1 + below(mesh.naxes == 1 ? 50 : mesh.naxes == 2 ? 9 : 4);
+        }
+        for (int d = 0; d < shape.ndim && trial % 4 == 0; d++) {
+            shape.dim[d].extent = 1 + below(120);
+        }
+        int with_partial = below(3) == 0;
+        heddle_layout a = random_layout(&shape, &mesh, with_partial);
+        heddle_layout b = random_layout(&shape, &mesh, with_partial && below(2) == 0);
+        const hd_levels levels = random_levels(&mesh);
+        nested += hd_levels_nest(&levels, &mesh);
+        compare_links(trial, &shape, &mesh, &a, &b, &levels);
+    }
+    assert_in_range(nested, 2000, 5900); /* both ways are taken often */
+}
+
+/* node=2 a=2 gpu=4: of a switch between nodes half the bytes cross, with the batch on the nodes none do. */
+HD_CASE(switches_inside_nodes_cross_none)
+{
+    heddle_shape shape;
+    heddle_mesh mesh;
+    hd_link_bytes link[2];
+    hd_edge_cost cost;
+    const hd_levels levels = {2, {8, 16}};
+    static const char *const moves[][2] = {{"t@node,t@a,t@gpu", "s@node,s@a,s@gpu"},
+                                           {"b@node,t@a,t@gpu", "b@node,s@a,s@gpu"}};
+    HD_OK(heddle_shape_parse(&shape, "bf16[b=2 t=64 s=3600 c=1152]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[node=2 a=2 gpu=4]"));
+    for (int i = 0; i < 2; i++) {
+        heddle_layout from, to;
+        HD_OK(heddle_layout_parse(&from, moves[i][0], &shape, &mesh));
+        HD_OK(heddle_layout_parse(&to, moves[i][1], &shape, &mesh));
+        HD_OK(hd_edge_links_of(&cost, link, &levels, &shape, &mesh, &from, &to));
+        int64_t part = INT64_C(2) * 64 * 3600 * 1152 * 2 / 16;
+        assert_int_equal(link[1].total, i == 0 ? part * 16 / 2 : 0);
+        assert_int_equal(link[0].sent_max, i == 0 ? part / 16 * 7 : part / 8 * 7);
+    }
+}
