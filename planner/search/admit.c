@@ -1,175 +1,26 @@
-/* What a stage admits: the methods that were asked for, the layouts in which they run, and the division of work. */
+/* What a stage admits: the layouts in which it may run and by which methods, and the division of work. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LOCAL_PERCENT = 150 };
 
-/* --- "STAGE=METHOD,..." ------------------------------------------------------------------------------------------- */
-
-typedef struct request {
-    char stage[HD_NODE_LABEL_BYTES], method[HD_NODE_LABEL_BYTES];
-} request;
-
-/* One entry of `text`, which ends at *end. */
-static heddle_status read_request(request *out, const char *text, const char **end)
-{
-    size_t stage = strcspn(text, "=,");
-    size_t method = text[stage] == '=' ? strcspn(text + stage + 1, "=,") : 0;
-    if (stage == 0 || stage >= sizeof out->stage || method == 0 || method >= sizeof out->method ||
-        text[stage + 1 + method] == '=') {
-        return hd_fail(HEDDLE_ERR_ARG, "methods must look like s.attn=ring,t.attn=local, found '%.60s'", text);
-    }
-    memcpy(out->stage, text, stage);
-    out->stage[stage] = '\0';
-    memcpy(out->method, text + stage + 1, method);
-    out->method[method] = '\0';
-    *end = text + stage + 1 + method;
-    if (**end == ',' && *++*end == '\0') {
-        return hd_fail(HEDDLE_ERR_ARG, "methods end with a comma: '%.60s'", text);
-    }
-    return HEDDLE_OK;
-}
-
-static void list_methods(char *out, size_t out_bytes, heddle_stage_kind kind)
-{
-    const hd_method *method = NULL;
-    size_t n = (size_t)snprintf(out, out_bytes, "auto");
-    for (int i = 0; (method = hd_method_at(kind, i)) != NULL && n < out_bytes; i++) {
-        n += (size_t)snprintf(out + n, out_bytes - n, ", %s", method->name);
-    }
-}
-
-static void list_stages(char *out, size_t out_bytes, const heddle_model *m)
-{
-    size_t n = 0;
-    out[0] = '\0';
-    for (int k = 0; k < m->nstages && n < out_bytes; k++) {
-        if (m->stage[k].mixed_dim >= 0) {
-            n += (size_t)snprintf(out + n, out_bytes - n, "%s%s", n > 0 ? ", " : "", m->stage[k].name);
-        }
-    }
-}
-
-static heddle_status refuse(const hd_search *s, const request *r, int stage, int takers)
-{
-    char names[512];
-    if (stage >= 0 && s->mixes[stage].dim < 0) {
-        return hd_fail(HEDDLE_ERR_ARG,
-                       "stage '%s' is of kind %s, which has no method; attention and linear-attention have", r->stage,
-                       hd_stage_kind_names[s->mixes[stage].kind]);
-    }
-    if (stage >= 0) {
-        list_methods(names, sizeof names, s->mixes[stage].kind);
-        return hd_fail(HEDDLE_ERR_ARG, "stage '%s' of kind %s has no method '%s'; there are %s", r->stage,
-                       hd_stage_kind_names[s->mixes[stage].kind], r->method, names);
-    }
-    if (takers == 0 && strcmp(r->stage, "*") == 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "no stage of model '%s' has a method '%s'", s->m->name, r->method);
-    }
-    list_stages(names, sizeof names, s->m);
-    return hd_fail(HEDDLE_ERR_ARG, "model '%s' has no stage '%s'; those with a method are %s", s->m->name, r->stage,
-                   names[0] != '\0' ? names : "none");
-}
-
-static heddle_status take_request(hd_search *s, const request *r)
-{
-    int takers = 0;
-    int is_auto = strcmp(r->method, "auto") == 0;
-    int is_any = strcmp(r->stage, "*") == 0;
-    for (int k = 0; k < s->m->nstages; k++) {
-        if (!is_any && strcmp(s->m->stage[k].name, r->stage) != 0) {
-            continue;
-        }
-        const hd_method *method = hd_method_find(s->mixes[k].kind, r->method);
-        if (s->mixes[k].dim >= 0 && (is_auto || method != NULL)) {
-            s->wanted[k] = is_auto ? NULL : method;
-            takers++;
-        } else if (!is_any) {
-            return refuse(s, r, k, 0);
-        }
-    }
-    int is_vacuous = is_any && (is_auto || strcmp(r->method, hd_method_local.name) == 0);
-    return takers > 0 || is_vacuous ? HEDDLE_OK : refuse(s, r, -1, takers);
-}
-
-heddle_status hd_search_methods(hd_search *s, const char *methods)
-{
-    heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages, sizeof *s->mixes, "stages"));
-    s->mixes = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages, sizeof *s->wanted, "stages"));
-    s->wanted = memory;
-    for (int k = 0; k < s->m->nstages; k++) {
-        const hd_model_stage *stage = &s->m->stage[k];
-        int is_linear = stage->kind == HEDDLE_STAGE_LINEAR;
-        s->mixes[k] = (hd_method_stage){.kind = stage->kind,
-                                        .dim = stage->mixed_dim,
-                                        .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
-                                        .causal = is_linear && stage->causal,
-                                        .decays = is_linear && stage->decay != 1};
-    }
-    methods = methods != NULL ? methods : "*=local";
-    while (*methods != '\0') {
-        request r;
-        HD_TRY(read_request(&r, methods, &methods));
-        HD_TRY(take_request(s, &r));
-    }
-    for (int k = 0; k < s->m->nstages && heddle_mesh_size(&s->mesh) == 1; k++) {
-        s->wanted[k] = NULL; /* nothing can be sharded, all of them are local */
-    }
-out:
-    return st;
-}
-
-/* --- layouts ------------------------------------------------------------------------------------------------------ */
-
-static int is_cheaper(const hd_search_node *a, const hd_search_node *b)
-{
-    return a->bytes_per_rank_max != b->bytes_per_rank_max ? a->bytes_per_rank_max < b->bytes_per_rank_max
-                                                          : a->bytes_total < b->bytes_total;
-}
-
-/* The cheapest method of stage k in the group's layout; reason: why there is none. */
-static void choose_method(hd_search_node *out, char *reason, const hd_search *s, int k, const hd_method_group *group)
-{
-    const hd_method *method = NULL;
-    const hd_method *wanted = s->wanted[k];
-    out->method = NULL;
-    for (int i = 0; (method = hd_method_at(s->mixes[k].kind, i)) != NULL; i++) {
-        char buffer[HD_METHOD_REASON_BYTES];
-        hd_method_cost cost;
-        if (wanted != NULL ? wanted != method : method->only_named) {
-            continue;
-        }
-        const char *why_not = hd_method_why_not(buffer, method, group);
-        if (why_not != NULL) {
-            if (group->naxes > 0 || reason[0] == '\0') {
-                snprintf(reason, HD_METHOD_REASON_BYTES, "%s", why_not);
-            }
-            continue;
-        }
-        if (wanted == NULL && hd_method_head_waste_percent(method, group) > s->slack_percent) {
-            continue;
-        }
-        hd_method_price(&cost, method, group);
-        hd_search_node node = {method, cost.forward.bytes_per_rank_max, cost.forward.bytes_total};
-        if (s->backward) {
-            node.bytes_per_rank_max = hd_add_saturated(node.bytes_per_rank_max, cost.backward.bytes_per_rank_max);
-            node.bytes_total = hd_add_saturated(node.bytes_total, cost.backward.bytes_total);
-        }
-        if (out->method == NULL || is_cheaper(&node, out)) {
-            *out = node;
-        }
-    }
-}
+/* A row while it is made: every way that may run, before work is divided. */
+typedef struct candidates {
+    hd_row *row;
+    int16_t *state; /* [row->nways], like the next */
+    char *is_base;  /* of the methods that are chosen among when nothing is forced */
+    int capacity_state, capacity_base;
+    int64_t best, best_local; /* elements of the busiest rank in the most even layout; by whole dims */
+    char reason[HD_METHOD_REASON_BYTES];
+} candidates;
 
 /* What the ranks together hold more than the tensor, when each works as long as the busiest one. */
-static double waste_percent(const hd_search *s, int64_t elems)
+double hd_search_waste_percent(const hd_search *s, int64_t elems)
 {
     double total = 1.0;
     for (int d = 0; d < s->m->shape.ndim; d++) {
@@ -178,91 +29,267 @@ static double waste_percent(const hd_search *s, int64_t elems)
     return total > 0 ? ((double)elems * heddle_mesh_size(&s->mesh) / total - 1.0) * 100.0 : 0.0;
 }
 
-static heddle_status refuse_stage(const hd_search *s, int k, int64_t best, const char *reason)
+static int wastes_too_much(const hd_search *s, int64_t elems)
+{
+    return s->max_waste_percent > 0 && hd_search_waste_percent(s, elems) > s->max_waste_percent + 1e-9;
+}
+
+static heddle_status add_way(candidates *c, int state, const hd_method *method, int is_base)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_row *row = c->row;
+    HD_TRY(hd_grow((void **)&c->state, &c->capacity_state, row->nways, sizeof *c->state, "ways"));
+    HD_TRY(hd_grow((void **)&c->is_base, &c->capacity_base, row->nways, sizeof *c->is_base, "ways"));
+    HD_TRY(hd_grow((void **)&row->way, &row->ways_capacity, row->nways, sizeof *row->way, "ways"));
+    c->state[row->nways] = (int16_t)state;
+    c->is_base[row->nways] = (char)is_base;
+    row->way[row->nways++] = (hd_way){.method = method};
+out:
+    return st;
+}
+
+/* One method in one layout, unless it cannot run there or leaves too many ranks without heads. */
+static heddle_status try_method(candidates *c, const hd_search *s, int state, const hd_method_group *group,
+                                const hd_method *method)
+{
+    char buffer[HD_METHOD_REASON_BYTES];
+    const hd_row *row = c->row;
+    const hd_force *force = row->force >= 0 ? &s->force[row->force] : NULL;
+    int is_base = row->wanted != NULL ? row->wanted == method : !method->only_named;
+    int is_forced = force != NULL && force->method == method;
+    int is_here = force == NULL || force->state < 0 || force->state == state;
+    if (!is_base && !is_forced) {
+        return HEDDLE_OK;
+    }
+    const char *why_not = hd_method_why_not(buffer, method, group);
+    if (why_not == NULL && row->wanted == NULL && !s->aim.is_time &&
+        hd_method_head_waste_percent(method, group) > s->slack_percent) {
+        snprintf(buffer, sizeof buffer, "%lld heads over %d ranks leave the busiest %.0f%% more work than an even share",
+                 (long long)group->heads, hd_group_spread(method, group), hd_method_head_waste_percent(method, group));
+        why_not = is_forced || force != NULL ? buffer : "";
+    }
+    if (why_not == NULL) {
+        return add_way(c, state, method, is_base);
+    }
+    if (why_not[0] != '\0' && is_here && (force == NULL || force->method == NULL || is_forced) &&
+        (group->naxes > 0 || c->reason[0] == '\0')) {
+        snprintf(c->reason, sizeof c->reason, "%s", why_not);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status gather(candidates *c, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_method_stage *mixes = &s->mixes[c->row->stage];
+    const hd_method *method = NULL;
+    for (int i = 0; i < s->nstates; i++) {
+        hd_method_group group;
+        HD_TRY(hd_method_group_make(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes));
+        for (int k = 0; st == HEDDLE_OK && (method = hd_method_at(mixes->kind, k)) != NULL; k++) {
+            st = try_method(c, s, i, &group, method);
+        }
+        hd_method_group_free(&group);
+        HD_TRY(st);
+    }
+    c->best = c->best_local = INT64_MAX;
+    for (int i = 0; i < c->row->nways; i++) {
+        int64_t elems = s->elems[c->state[i]];
+        int is_local = c->row->way[i].method == &hd_method_local;
+        c->best = c->is_base[i] && elems < c->best ? elems : c->best;
+        c->best_local = c->is_base[i] && is_local && elems < c->best_local ? elems : c->best_local;
+    }
+out:
+    return st;
+}
+
+static heddle_status refuse_stage(const candidates *c, const hd_search *s)
 {
     char shape[HEDDLE_LINE_BYTES];
     char mesh[256];
+    const hd_row *row = c->row;
     heddle_ignore(heddle_shape_format(shape, sizeof shape, &s->m->shape));
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
-    if (best == INT64_MAX) {
+    if (c->best == INT64_MAX) {
         return hd_fail(HEDDLE_ERR_INFEASIBLE, "stage '%s': no layout of %s on %s lets it run by method %s: %s",
-                       s->m->stage[k].name, shape, mesh, s->wanted[k] != NULL ? s->wanted[k]->name : "auto", reason);
+                       s->m->stage[row->stage].name, shape, mesh, row->wanted != NULL ? row->wanted->name : "auto",
+                       c->reason);
     }
     return hd_fail(HEDDLE_ERR_INFEASIBLE,
                    "stage '%s': the most even layout of %s on %s leaves the ranks %.1f%% more work than an even "
                    "split; at most %d%% is allowed",
-                   s->m->stage[k].name, shape, mesh, waste_percent(s, best), s->max_waste_percent);
+                   s->m->stage[row->stage].name, shape, mesh, hd_search_waste_percent(s, c->best),
+                   s->max_waste_percent);
 }
 
-static int wastes_too_much(const hd_search *s, int64_t elems)
+/* Layouts too uneven go: by the limit on waste, and where work has no price by the slack. Those with the whole dim are
+ * measured against one another: local results are those of one rank bit for bit, so a method must be worth it. Where
+ * even the best of them leaves half as much work again as a sharded dim would, or more waste than is allowed, they go
+ * too. */
+static int is_too_uneven(const candidates *c, const hd_search *s, int way)
 {
-    return s->max_waste_percent > 0 && waste_percent(s, elems) > s->max_waste_percent + 1e-9;
+    int64_t elems = s->elems[c->state[way]];
+    int is_local = c->row->way[way].method == &hd_method_local;
+    int drop_local =
+        (__int128)c->best_local * 100 >= (__int128)c->best * LOCAL_PERCENT || wastes_too_much(s, c->best_local);
+    int64_t measure = is_local && (c->best_local == c->best || !drop_local) ? c->best_local : c->best;
+    if (s->aim.is_time) {
+        return wastes_too_much(s, elems);
+    }
+    return (double)elems * 100.0 > (double)measure * (100.0 + s->slack_percent) || wastes_too_much(s, elems);
 }
 
-/* Layouts too uneven go: by the slack, and by the limit on waste. Those with the whole dim are measured against one
- * another: local results are those of one rank bit for bit, so a method must be worth it. Where even the best of them
- * leaves half as much work again as a sharded dim would, or more waste than is allowed, they go too. */
-static void divide_work(hd_search *s, hd_search_node *node, int64_t best_local, int64_t best)
+/* Whether a way is what was forced. */
+static int is_asked_for(const candidates *c, const hd_search *s, int way)
 {
-    int drop_local = (__int128)best_local * 100 >= (__int128)best * LOCAL_PERCENT || wastes_too_much(s, best_local);
-    for (int i = 0; i < s->nstates; i++) {
-        int is_local = node[i].method == &hd_method_local;
-        int64_t measure = is_local && (best_local == best || !drop_local) ? best_local : best;
-        if ((double)s->elems[i] * 100.0 > (double)measure * (100.0 + s->slack_percent) ||
-            wastes_too_much(s, s->elems[i])) {
-            node[i].method = NULL;
+    const hd_force *f = c->row->force >= 0 ? &s->force[c->row->force] : NULL;
+    if (f == NULL) {
+        return c->is_base[way];
+    }
+    return (f->state < 0 || f->state == c->state[way]) &&
+           (f->method != NULL ? f->method == c->row->way[way].method : c->is_base[way]);
+}
+
+static heddle_status refuse_force(candidates *c, const hd_search *s, int64_t uneven)
+{
+    const hd_force *f = &s->force[c->row->force];
+    const char *stage = s->m->stage[c->row->stage].name;
+    if (uneven != INT64_MAX) {
+        return hd_fail(HEDDLE_ERR_INFEASIBLE,
+                       "stage '%s' cannot run as '%s': the busiest rank has %lld elements, %lld in the most even "
+                       "layout, which is more than the %d%% that uneven layouts may have",
+                       stage, f->text, (long long)uneven, (long long)c->best, s->slack_percent);
+    }
+    return hd_fail(HEDDLE_ERR_INFEASIBLE, "stage '%s' cannot run as '%s': %s", stage, f->text,
+                   c->reason[0] != '\0' ? c->reason : "no method that may be chosen runs in that layout");
+}
+
+static int compare_ways(const void *a, const void *b)
+{
+    return hd_cost_compare(&((const hd_way *)a)->price.cost, &((const hd_way *)b)->price.cost);
+}
+
+/* Ways of one state, best first, those preferred first where equal: there are few. */
+static void sort_ways(hd_way *way, int n)
+{
+    for (int i = 1; i < n; i++) {
+        for (int k = i; k > 0 && compare_ways(&way[k - 1], &way[k]) > 0; k--) {
+            hd_way swap = way[k];
+            way[k] = way[k - 1];
+            way[k - 1] = swap;
         }
     }
 }
 
-static heddle_status admit_stage(hd_search *s, int k)
+/* What stays, in the order of states, with its price. */
+static heddle_status settle(candidates *c, hd_search *s)
 {
-    hd_search_node *node = s->node + (size_t)k * (size_t)s->nstates;
-    char reason[HD_METHOD_REASON_BYTES] = "";
-    int64_t best_local = INT64_MAX;
-    int64_t best = INT64_MAX;
-    for (int i = 0; i < s->nstates; i++) {
-        hd_method_group group;
-        heddle_status st = hd_method_group_make(&group, &s->m->shape, &s->mesh, &s->layout[i], &s->mixes[k]);
-        if (st != HEDDLE_OK) {
-            return st;
+    heddle_status st = HEDDLE_OK;
+    hd_row *row = c->row;
+    int kept = 0;
+    int seen = 0;
+    int64_t uneven = INT64_MAX;
+    row->least = hd_cost_none;
+    for (int state = 0; state < s->nstates; state++) {
+        int first = row->first[state] = kept;
+        for (; seen < row->nways && c->state[seen] == state; seen++) {
+            int asked = is_asked_for(c, s, seen);
+            if (!asked || is_too_uneven(c, s, seen)) {
+                uneven = asked && s->elems[state] < uneven ? s->elems[state] : uneven;
+                continue;
+            }
+            hd_way way = row->way[seen];
+            HD_TRY(hd_search_stage_price(&way.price, s, row->stage, state, way.method));
+            row->way[kept++] = way;
         }
-        choose_method(&node[i], reason, s, k, &group);
-        hd_method_group_free(&group);
-        best = node[i].method != NULL && s->elems[i] < best ? s->elems[i] : best;
-        best_local = node[i].method == &hd_method_local && s->elems[i] < best_local ? s->elems[i] : best_local;
+        sort_ways(&row->way[first], kept - first);
+        if (kept > first) {
+            row->admitted[row->nadmitted++] = (int16_t)state;
+            row->least = hd_cost_compare(&row->way[first].price.cost, &row->least) < 0 ? row->way[first].price.cost
+                                                                                        : row->least;
+        }
     }
-    if (best == INT64_MAX || wastes_too_much(s, best)) {
-        return refuse_stage(s, k, best, reason);
-    }
-    divide_work(s, node, best_local, best);
-    return HEDDLE_OK;
+    row->nways = row->first[s->nstates] = kept;
+    st = kept > 0 ? HEDDLE_OK : row->force >= 0 ? refuse_force(c, s, uneven) : refuse_stage(c, s);
+out:
+    return st;
 }
 
-/* An earlier stage with the same answers, or -1. */
-static int twin_of(const hd_search *s, int k)
+static heddle_status admit_row(hd_search *s, hd_row *row)
 {
-    for (int i = 0; i < k; i++) {
-        if (memcmp(&s->mixes[i], &s->mixes[k], sizeof s->mixes[k]) == 0 && s->wanted[i] == s->wanted[k]) {
-            return i;
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    candidates c = {.row = row};
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *row->admitted, "admitted layouts"));
+    row->admitted = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates + 1, sizeof *row->first, "admitted layouts"));
+    row->first = memory;
+    HD_TRY(gather(&c, s));
+    int is_forced = row->force >= 0;
+    if ((c.best == INT64_MAX && !is_forced) || (c.best != INT64_MAX && wastes_too_much(s, c.best))) {
+        st = refuse_stage(&c, s);
+        goto out;
+    }
+    st = settle(&c, s);
+out:
+    HD_FREE_ALL(c.state, c.is_base);
+    return st;
+}
+
+/* A model's stage without what makes no difference to its price. */
+static hd_model_stage nameless(const hd_model_stage *stage)
+{
+    hd_model_stage s = *stage;
+    memset(s.name, 0, sizeof s.name);
+    s.mark = (hd_mark){0, 0};
+    return s;
+}
+
+static int are_twins(const hd_search *s, int a, int b)
+{
+    const hd_model_stage x = nameless(&s->m->stage[a]);
+    const hd_model_stage y = nameless(&s->m->stage[b]);
+    return a == b || (s->wanted[a] == s->wanted[b] && memcmp(&x, &y, sizeof x) == 0);
+}
+
+/* The row of stage k under a force, made where no earlier stage has the same. */
+static heddle_status row_for(int *out, hd_search *s, int k, int force)
+{
+    for (int i = 0; i < s->nrows; i++) {
+        if (s->row[i].force == force && are_twins(s, s->row[i].stage, k)) {
+            *out = i;
+            return HEDDLE_OK;
         }
     }
-    return -1;
+    heddle_status st = hd_grow((void **)&s->row, &s->rows_capacity, s->nrows, sizeof *s->row, "rows of stages");
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    *out = s->nrows++;
+    s->row[*out] = (hd_row){.stage = k, .wanted = s->wanted[k], .force = force};
+    return admit_row(s, &s->row[*out]);
+}
+
+void hd_row_free(hd_row *row)
+{
+    HD_FREE_ALL(row->admitted, row->first, row->way);
 }
 
 heddle_status hd_search_admit(hd_search *s)
 {
-    for (int k = 0; k < s->m->nstages; k++) {
-        int twin = twin_of(s, k);
-        size_t row = (size_t)s->nstates;
-        if (twin >= 0) {
-            memcpy(s->node + (size_t)k * row, s->node + (size_t)twin * row, row * sizeof *s->node);
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *s->row_of, "steps"));
+    s->row_of = memory;
+    for (int i = 0; i < s->nsteps; i++) {
+        int period = s->m->nstages;
+        int force = hd_search_forced(s, i);
+        if (i >= period && force == hd_search_forced(s, i - period)) {
+            s->row_of[i] = s->row_of[i - period];
             continue;
         }
-        heddle_status st = admit_stage(s, k);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
+        HD_TRY(row_for(&s->row_of[i], s, i % period, force));
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }

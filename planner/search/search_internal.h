@@ -1,48 +1,193 @@
-/* The search's state, shared by the walk over the stages and the rules of what a stage admits. */
+/* The search's state, shared by its parts. A plan is a walk through the stages: in every step the activation is in one
+ * layout (a state) and the stage runs in one way (a method there). Stages and the edges between them have prices, the
+ * objective makes a cost of each price, and the walk with the least sum of costs is the plan. */
 #ifndef HD_SEARCH_INTERNAL_H
 #define HD_SEARCH_INTERNAL_H
 
-#include "planner/model/model.h"
-#include "runtime/schedule/schedule_internal.h"
+#include "planner/price/price.h"
 
-/* Compared in this order. */
-typedef struct hd_search_cost {
-    int64_t bytes_per_rank_max, bytes_total, methods, switches, elems; /* methods: stages that are not local */
-} hd_search_cost;
+enum { HD_SEARCH_STATES = 1296 };
 
-/* A stage in a layout: the cheapest method it may run by there, and what that sends. */
-typedef struct hd_search_node {
-    const hd_method *method; /* NULL: the stage does not admit the layout */
-    int64_t bytes_per_rank_max, bytes_total;
-} hd_search_node;
+/* --- costs (cost.c) ----------------------------------------------------------------------------------------------- */
+
+typedef enum hd_objective {
+    HD_OBJECTIVE_BYTES,
+    HD_OBJECTIVE_TIME,
+    HD_OBJECTIVE_SLOW_BYTES,
+    HD_OBJECTIVE_MEMORY,
+    HD_OBJECTIVE_GPU_SECONDS,
+    HD_OBJECTIVES
+} hd_objective;
+extern const char *const hd_objective_names[HD_OBJECTIVES];
+
+/* Compared in order; sums saturate at INT64_MAX. What stands where is the objective's. */
+enum { HD_COST_PARTS = 6 };
+typedef struct hd_cost {
+    int64_t part[HD_COST_PARTS];
+} hd_cost;
+
+/* Any sum of costs is less. */
+extern const hd_cost hd_cost_none;
+int hd_cost_compare(const hd_cost *a, const hd_cost *b);
+hd_cost hd_cost_add(const hd_cost *a, const hd_cost *b);
+
+/* What else counts of a stage or an edge. */
+typedef struct hd_extras {
+    int64_t methods, switches, elems; /* stages that are not local; edges that move; of the largest box */
+} hd_extras;
+
+typedef struct hd_aim {
+    hd_objective objective;
+    int is_time;   /* seconds come first: work is priced, so that no layout is left out for being uneven */
+    int slow_link; /* class of the links that the mesh's outermost level has; -1: no machine */
+    int has_machine;
+} hd_aim;
+
+heddle_status hd_aim_read(hd_aim *out, const heddle_plan_options *options, int nranks);
+hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *extras);
+/* The objective's value of a whole plan: seconds or bytes. */
+double hd_aim_value(const hd_aim *aim, const hd_cost *cost, int nranks);
+
+/* --- prices, each computed once (prices.c) -------------------------------------------------------------------------- */
+
+/* Of a stage or of an edge. need: bytes of the fullest rank while it runs, besides what is resident; kept: of these
+ * what stays for the way back. */
+typedef struct hd_priced {
+    hd_cost cost;
+    int64_t time_ps, kept, need;
+} hd_priced;
+
+enum { HD_PRICE_KEY = 24 };
+typedef struct hd_price_key {
+    int64_t part[HD_PRICE_KEY];
+} hd_price_key;
+
+/* Outlives one mesh: meshes of the same ranks have most prices in common. */
+typedef struct hd_prices {
+    int count, capacity; /* of key and priced */
+    hd_price_key *key;
+    hd_priced *priced;
+    int nslots; /* a power of two */
+    int *slot;  /* index + 1; 0: empty */
+} hd_prices;
+
+void hd_prices_free(hd_prices *prices);
+
+/* --- the search ----------------------------------------------------------------------------------------------------- */
+
+/* A way to run a stage in a state. */
+typedef struct hd_way {
+    const hd_method *method;
+    hd_priced price;
+} hd_way;
+
+/* Stages that cost and admit the same. */
+typedef struct hd_row {
+    int stage;               /* the first of them in the model's list */
+    const hd_method *wanted; /* NULL: whatever is best */
+    int force;               /* index in hd_search.force, -1: none */
+    int nadmitted;
+    int16_t *admitted; /* [nadmitted] states, ascending */
+    int *first;        /* [nstates + 1] ways of a state: way[first[state]] .. way[first[state + 1] - 1], best first */
+    int nways, ways_capacity;
+    hd_way *way;
+    hd_cost least; /* of any way */
+} hd_row;
+
+/* "STAGE#REPETITION=LAYOUT/METHOD" */
+typedef struct hd_force {
+    int stage, repetition;   /* repetition -1: all */
+    int state;               /* -1: any */
+    int any_method;          /* auto */
+    const hd_method *method; /* NULL: nothing was said, or auto */
+    char text[128];
+} hd_force;
 
 typedef struct hd_search {
     const heddle_model *m;
     heddle_mesh mesh;
+    hd_pricer pricer;
+    hd_aim aim;
     int slack_percent, max_waste_percent;
-    int backward;                /* bytes of the backward pass count too */
-    int nstates;                 /* layouts that stages may be in */
-    int nlayouts;                /* those, then the prologue's and the epilogue's */
-    heddle_layout *layout;       /* [HD_SEARCH_STATES + 2] */
-    int prologue, epilogue;      /* indices in layout, -1: free */
-    int64_t *elems;              /* [nstates] in the largest box */
-    hd_method_stage *mixes;      /* [period] */
-    const hd_method **wanted;    /* [period] NULL: whatever is cheapest */
-    hd_search_node *node;        /* [period][nstates] */
-    hd_edge_cost *edge;          /* [nlayouts][nlayouts], messages -1: not known yet */
-    hd_search_cost *here, *next; /* [nstates] cost to go */
-    int16_t *choice;             /* [stages][nstates] the state of the following stage */
+    int64_t resident, cap; /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
+    int nstates;           /* layouts that stages may be in */
+    int nlayouts;          /* those, then the prologue's and the epilogue's */
+    heddle_layout *layout; /* [HD_SEARCH_STATES + 2] */
+    int prologue, epilogue; /* indices in layout, -1: free */
+    heddle_box *box;        /* [nstates] the largest */
+    int64_t *elems;         /* [nstates] in it */
+    hd_method_stage *mixes; /* [period] */
+    const hd_method **wanted; /* [period] by the option `methods` */
+    int nforces, forces_capacity;
+    hd_force *force;
+    int nrows, rows_capacity;
+    hd_row *row;
+    int nsteps;
+    int *row_of; /* [nsteps] */
+    hd_prices *prices;
+    int *edge; /* [nlayouts][nlayouts] index in prices + 1; 0: not known yet */
 } hd_search;
 
-enum { HD_SEARCH_STATES = 1296 };
+/* A walk, made backwards: which way is taken in which state. */
+typedef struct hd_walk {
+    int16_t *state; /* [nsteps] */
+    const hd_method **method;
+    hd_cost cost, second; /* of this walk, and of the next best one; hd_cost_none: there is no other */
+    int64_t need;         /* bytes of the fullest rank, besides what is resident */
+} hd_walk;
 
-/* admit.c */
-/* Fills mixes and wanted from "STAGE=METHOD,...". */
+/* states.c */
+heddle_status hd_search_states(hd_search *search);
+/* The index of a layout as text, added to the table if no stage may be in it; `what` begins the sentence. */
+heddle_status hd_search_end(int *out, hd_search *search, const char *what, const char *text);
+
+/* methods.c: fills mixes and wanted from "STAGE=METHOD,...". */
 heddle_status hd_search_methods(hd_search *search, const char *methods);
-/* Fills node: which layouts a stage admits, and by which method. */
-heddle_status hd_search_admit(hd_search *search);
 
-/* write_down.c: the schedule that begins in state `first` and follows `choice`. */
-heddle_status hd_search_write_down(heddle_schedule **out, hd_search *search, int first);
+/* force.c */
+heddle_status hd_search_force(hd_search *search, const char *force);
+/* The entry that holds for a step, -1: none. */
+int hd_search_forced(const hd_search *search, int step);
+
+/* admit.c: fills the rows: which layouts a stage admits, and by which methods. */
+heddle_status hd_search_admit(hd_search *search);
+double hd_search_waste_percent(const hd_search *search, int64_t elems);
+void hd_row_free(hd_row *row);
+
+/* prices.c */
+heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
+/* state -> next; the edge behind the last stage is another one. */
+heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int from, int to);
+heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
+
+/* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */
+heddle_status hd_search_fit(hd_search *search);
+/* The least that the fullest rank needs besides what is resident; INT64_MAX: no walk. */
+heddle_status hd_search_least_need(int64_t *out, hd_search *search);
+heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
+
+/* walk.c: the best walk where nothing adds up but costs; labels.c: where kept bytes do, too. */
+heddle_status hd_search_walk(hd_walk *out, hd_search *search);
+heddle_status hd_search_labels(hd_walk *out, hd_search *search);
+
+/* bound.c: a cost that no walk is below. */
+hd_cost hd_search_floor(const hd_search *search);
+heddle_status hd_search_lower_bound(double *out, hd_search *search);
+
+/* plan.c */
+typedef struct hd_found {
+    hd_walk walk;
+    double lower_bound;
+} hd_found;
+heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_options *options);
+heddle_status hd_search_open(hd_search *out, const heddle_model *model, const heddle_mesh *mesh,
+                             const heddle_plan_options *options, hd_prices *prices);
+void hd_search_close(hd_search *search);
+/* bound: walks that are not below it are of no use; *found is 0 then. NULL: none. */
+heddle_status hd_search_run(hd_walk *out, int *found, hd_search *search, const hd_cost *bound);
+void hd_walk_free(hd_walk *walk);
+
+/* write_down.c */
+heddle_status hd_search_write_down(heddle_schedule **out, hd_search *search, const hd_walk *walk);
 
 #endif

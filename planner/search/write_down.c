@@ -27,25 +27,95 @@ static heddle_status set_note(heddle_schedule *schedule, const hd_search *s)
 {
     char note[1024];
     char methods[512];
-    int nstages = s->m->nstages * s->m->repeat;
+    static const char *const order[HD_OBJECTIVES] = {
+        [HD_OBJECTIVE_BYTES] = "bytes of the busiest rank summed over the edges and stages%s, then all bytes, then "
+                               "stages that are not local, then switches, then work",
+        [HD_OBJECTIVE_TIME] = "seconds of the busiest rank summed over the edges and stages%s, then bytes of the "
+                              "slowest links, then all bytes, then stages that are not local, then switches, then work",
+        [HD_OBJECTIVE_SLOW_BYTES] = "bytes of the slowest links summed over the edges and stages%s, then bytes of the "
+                                    "busiest rank, then all bytes, then stages that are not local, then switches",
+        [HD_OBJECTIVE_MEMORY] = "bytes of the fullest rank at the peak%s, then what the stages and edges cost",
+        [HD_OBJECTIVE_GPU_SECONDS] = "seconds of all ranks together summed over the edges and stages%s, then bytes of "
+                                     "the slowest links, then all bytes, then stages that are not local",
+    };
+    char what[512];
+    char slack[128] = "";
     note_methods(methods, sizeof methods, schedule);
-    snprintf(
-        note, sizeof note,
-        "exact minimum over every sequence of %d layouts through %d stage%s, with every method that a stage may run "
-        "by: bytes of the busiest rank summed over the edges and stages%s, then all bytes, then stages that are not "
-        "local, then switches, then "
-        "work; a stage's largest box may exceed its best layout's by %d%%%s",
-        s->nstates, nstages, nstages == 1 ? "" : "s", s->backward ? ", forward and backward" : "", s->slack_percent,
-        methods);
+    snprintf(what, sizeof what, order[s->aim.objective], s->pricer.backward ? ", forward and backward" : "");
+    if (!s->aim.is_time) {
+        snprintf(slack, sizeof slack, "; a stage's largest box may exceed its best layout's by %d%%", s->slack_percent);
+    }
+    snprintf(note, sizeof note,
+             "exact minimum over every sequence of %d layouts through %d stage%s, with every method that a stage may "
+             "run by: %s%s%s",
+             s->nstates, s->nsteps, s->nsteps == 1 ? "" : "s", what, slack, methods);
     return hd_schedule_set_note(schedule, note);
 }
 
-heddle_status hd_search_write_down(heddle_schedule **out, hd_search *s, int first)
+/* A plan's value, what no plan is below, and the next best: of the objective; of memory by the peak. */
+static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    int nranks = heddle_mesh_size(&s->mesh);
+    int has_second = hd_cost_compare(&walk->second, &hd_cost_none) < 0;
+    HD_TRY(hd_strdup(&schedule->objective, hd_objective_names[s->aim.objective]));
+    if (s->aim.objective == HD_OBJECTIVE_MEMORY) {
+        schedule->value = (double)hd_add_saturated(s->cap, s->resident);
+        schedule->lower_bound = (double)s->resident;
+        schedule->runner_up = has_second ? schedule->value : 0;
+        goto out;
+    }
+    schedule->value = hd_aim_value(&s->aim, &walk->cost, nranks);
+    schedule->runner_up = has_second ? hd_aim_value(&s->aim, &walk->second, nranks) : 0;
+    HD_TRY(hd_search_lower_bound(&schedule->lower_bound, s));
+out:
+    return st;
+}
+
+static double seconds(int64_t picoseconds)
+{
+    return (double)picoseconds / 1e12;
+}
+
+/* What each stage and edge takes, where a machine says so. */
+static heddle_status predict(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t sum = 0;
+    if (s->pricer.machine == NULL) {
+        return HEDDLE_OK;
+    }
+    heddle_machine_info info = HEDDLE_EMPTY(heddle_machine_info);
+    HD_TRY(heddle_machine_get_info(&info, s->pricer.machine));
+    HD_TRY(hd_strdup(&schedule->machine, info.name));
+    for (int i = 0; i <= s->nsteps; i++) {
+        int before = i > 0 ? walk->state[i - 1] : s->prologue;
+        const hd_priced *edge = NULL;
+        hd_priced own = {0};
+        if (i == s->nsteps) {
+            HD_TRY(hd_search_last_price(&own, s, before));
+            edge = &own;
+        } else if (before >= 0 && before != walk->state[i]) {
+            HD_TRY(hd_search_edge_price(&edge, s, before, walk->state[i]));
+        }
+        int64_t edge_ps = edge != NULL ? edge->time_ps : 0;
+        schedule->edge[i].predicted_s = seconds(edge_ps);
+        sum = hd_add_saturated(sum, edge_ps);
+        if (i < s->nsteps) {
+            HD_TRY(hd_search_stage_price(&own, s, s->row[s->row_of[i]].stage, walk->state[i], walk->method[i]));
+            schedule->run[i].predicted_s = seconds(own.time_ps);
+            sum = hd_add_saturated(sum, own.time_ps);
+        }
+    }
+    schedule->predicted_s = seconds(sum);
+out:
+    return st;
+}
+
+heddle_status hd_search_write_down(heddle_schedule **out, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
     heddle_schedule *schedule = NULL;
-    int nstages = s->m->nstages * s->m->repeat;
-    int state = first;
     int from = 0;
     int to = 0;
     HD_TRY(hd_schedule_new(&schedule, s->m->name, s->m->nstages, s->m->repeat));
@@ -55,19 +125,20 @@ heddle_status hd_search_write_down(heddle_schedule **out, hd_search *s, int firs
         memcpy(schedule->stage[k].name, s->m->stage[k].name, sizeof schedule->stage[k].name);
         schedule->stage[k].mixes = s->mixes[k];
     }
-    HD_TRY(hd_schedule_layout(&from, schedule, &s->layout[s->prologue >= 0 ? s->prologue : first]));
-    for (int i = 0; i < nstages; i++) {
-        HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[state]));
+    HD_TRY(hd_schedule_layout(&from, schedule, &s->layout[s->prologue >= 0 ? s->prologue : walk->state[0]]));
+    for (int i = 0; i < s->nsteps; i++) {
+        HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[walk->state[i]]));
         schedule->run[i].layout = to;
-        HD_TRY(hd_schedule_set_method(
-            schedule, i, s->node[(size_t)(i % s->m->nstages) * (size_t)s->nstates + (size_t)state].method));
+        HD_TRY(hd_schedule_set_method(schedule, i, walk->method[i]));
         HD_TRY(hd_schedule_set_edge(schedule, i, from, to, i == 0 && s->prologue < 0));
         from = to;
-        state = i + 1 < nstages ? s->choice[(size_t)i * (size_t)s->nstates + (size_t)state] : state;
     }
-    HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[s->epilogue >= 0 ? s->epilogue : state]));
-    HD_TRY(hd_schedule_set_edge(schedule, nstages, from, to, s->epilogue < 0));
+    int last = walk->state[s->nsteps - 1];
+    HD_TRY(hd_schedule_layout(&to, schedule, &s->layout[s->epilogue >= 0 ? s->epilogue : last]));
+    HD_TRY(hd_schedule_set_edge(schedule, s->nsteps, from, to, s->epilogue < 0));
     HD_TRY(hd_schedule_sum(schedule));
+    HD_TRY(set_certificate(schedule, s, walk));
+    HD_TRY(predict(schedule, s, walk));
     HD_TRY(set_note(schedule, s));
     *out = schedule;
     schedule = NULL;

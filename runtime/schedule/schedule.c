@@ -46,7 +46,7 @@ hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to,
 void heddle_schedule_destroy(heddle_schedule *schedule)
 {
     if (schedule != NULL) {
-        HD_FREE_ALL(schedule->model, schedule->note, schedule->stage, schedule->layout, schedule->run, schedule->edge,
+        HD_FREE_ALL(schedule->model, schedule->note, schedule->machine, schedule->objective, schedule->stage, schedule->layout, schedule->run, schedule->edge,
                     schedule);
     }
 }
@@ -221,7 +221,13 @@ heddle_status heddle_schedule_get_info(heddle_schedule_info *out, const heddle_s
                                        .bytes_total = schedule->bytes_total,
                                        .backward_bytes_per_rank_max = schedule->backward_bytes_per_rank_max,
                                        .backward_bytes_total = schedule->backward_bytes_total,
-                                       .note = schedule->note != NULL ? schedule->note : ""};
+                                       .note = schedule->note != NULL ? schedule->note : "",
+                                       .machine = schedule->machine,
+                                       .objective = schedule->objective,
+                                       .value = schedule->value,
+                                       .lower_bound = schedule->lower_bound,
+                                       .runner_up = schedule->runner_up,
+                                       .predicted_s = schedule->predicted_s};
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_schedule_info, model));
 out:
     return st;
@@ -258,6 +264,7 @@ heddle_status heddle_schedule_stage_at(heddle_schedule_stage *out, const heddle_
     made.forward_flops = run->cost.forward_flops;
     made.backward_flops = run->cost.backward_flops;
     made.refusal = hd_method_stage_refusal(&s->mixes);
+    made.predicted_s = run->predicted_s;
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_stage, name));
 out:
     return st;
@@ -280,6 +287,7 @@ heddle_status heddle_schedule_edge_at(heddle_schedule_edge *out, const heddle_sc
     made.bytes_total = e->cost.bytes_total;
     made.messages = e->cost.messages;
     made.bytes_received_max = e->cost.bytes_received_max;
+    made.predicted_s = e->predicted_s;
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_schedule_edge, to));
 out:
     return st;

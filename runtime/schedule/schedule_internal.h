@@ -34,17 +34,22 @@ typedef struct hd_schedule_run {
     int layout; /* index in layout[] */
     const hd_method *method;
     hd_method_cost cost;
+    double predicted_s; /* by the planner; 0: nothing was said */
 } hd_schedule_run;
 
 typedef struct hd_schedule_edge {
     int from, to; /* indices in layout[] */
     hd_edge_kind kind;
     hd_edge_cost cost, backward;
+    double predicted_s; /* as above */
 } hd_schedule_edge;
 
 struct heddle_schedule {
     char *model;
     char *note;
+    /* What the planner says of it; NULL and 0: nothing. Believed as it is read: no pass depends on it. */
+    char *machine, *objective;
+    double value, lower_bound, runner_up, predicted_s;
     heddle_shape shape;
     heddle_mesh mesh;
     int period, repeat;       /* stages of one repetition, repetitions */

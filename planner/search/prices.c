@@ -1,0 +1,242 @@
+/* Prices, each computed once. What a stage costs in a layout follows from its largest box and, by a method, from the
+ * axes that shard what it mixes; what an edge costs from what each axis does. So layouts of one mesh, and meshes of the
+ * same ranks, share most of them. */
+#include "planner/search/search_internal.h"
+
+#include "runtime/base/base.h"
+#include "runtime/base/hash.h"
+
+#include <string.h>
+
+enum { KEY_STAGE = 1, KEY_EDGE, KEY_LAST };
+
+void hd_prices_free(hd_prices *p)
+{
+    HD_FREE_ALL(p->key, p->priced, p->slot);
+    *p = (hd_prices){0};
+}
+
+static int *slot_of(const hd_prices *p, const hd_price_key *key)
+{
+    uint64_t at = hd_hash(HD_HASH_BASIS, key, sizeof *key);
+    int *slot = NULL;
+    do {
+        slot = &p->slot[at++ & (uint64_t)(p->nslots - 1)];
+    } while (*slot != 0 && memcmp(&p->key[*slot - 1], key, sizeof *key) != 0);
+    return slot;
+}
+
+/* Twice as many slots, at most half of them full. */
+static heddle_status more_slots(hd_prices *p)
+{
+    void *memory = NULL;
+    int nslots = p->nslots > 0 ? 2 * p->nslots : 1024;
+    heddle_status st = hd_alloc(&memory, (size_t)nslots, sizeof *p->slot, "prices");
+    if (st == HEDDLE_OK) {
+        hd_free(p->slot);
+        p->slot = memory;
+        p->nslots = nslots;
+        for (int i = 0; i < p->count; i++) {
+            *slot_of(p, &p->key[i]) = i + 1;
+        }
+    }
+    return st;
+}
+
+/* *out: where the price of `key` is; *is_new: it is to be filled. */
+static heddle_status price_at(int *out, int *is_new, hd_prices *p, const hd_price_key *key)
+{
+    heddle_status st = HEDDLE_OK;
+    int keys = p->capacity;
+    HD_TRY(2 * p->count >= p->nslots ? more_slots(p) : HEDDLE_OK);
+    int *slot = slot_of(p, key);
+    *is_new = *slot == 0;
+    if (*is_new) {
+        HD_TRY(hd_grow((void **)&p->key, &keys, p->count, sizeof *p->key, "prices"));
+        HD_TRY(hd_grow((void **)&p->priced, &p->capacity, p->count, sizeof *p->priced, "prices"));
+        p->key[p->count] = *key;
+        *slot = ++p->count;
+    }
+    *out = *slot - 1;
+out:
+    return st;
+}
+
+/* One that was to be filled and could not be: the last. */
+static void take_back(hd_prices *p)
+{
+    *slot_of(p, &p->key[p->count - 1]) = 0;
+    p->count--;
+}
+
+static int64_t activation_bytes(const hd_search *s, int layout)
+{
+    heddle_box box;
+    if (layout < s->nstates) {
+        box = s->box[layout];
+    } else if (heddle_layout_box(&box, &s->m->shape, &s->mesh, &s->layout[layout], 0) != HEDDLE_OK) {
+        return 0;
+    }
+    return heddle_box_elems(&box) * (int64_t)heddle_dtype_bytes(s->m->shape.dtype);
+}
+
+/* All blocks of the dim have one length: how they nest then makes no difference. */
+static int is_even(const hd_search *s, const heddle_layout *layout, int dim)
+{
+    int64_t blocks = 1;
+    for (int a = 0; dim >= 0 && a < s->mesh.naxes; a++) {
+        blocks *= layout->dim_of_axis[a] == dim ? s->mesh.axis[a].size : 1;
+    }
+    return dim < 0 || s->m->shape.dim[dim].extent % blocks == 0;
+}
+
+/* --- stages ------------------------------------------------------------------------------------------------------- */
+
+static int mixes_dim(const hd_method_stage *mixes, int dim)
+{
+    return dim >= 0 && (mixes->dim == dim || (mixes->dims >> dim & 1) != 0);
+}
+
+static hd_price_key stage_key(const hd_search *s, int stage, int state, const hd_method *method)
+{
+    hd_price_key key = {{KEY_STAGE, stage, (int64_t)(intptr_t)method}};
+    const heddle_layout *layout = &s->layout[state];
+    int n = 3;
+    int stride = heddle_mesh_size(&s->mesh);
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        key.part[n++] = s->box[state].len[d];
+    }
+    for (int a = 0; method != &hd_method_local && a < s->mesh.naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        stride /= s->mesh.axis[a].size;
+        if (mixes_dim(&s->mixes[stage], dim) && s->mesh.axis[a].size > 1) {
+            key.part[n++] = (int64_t)s->mesh.axis[a].size << 8 | dim;
+            key.part[n++] = stride;
+        }
+    }
+    return key;
+}
+
+static heddle_status price_stage(hd_priced *out, const hd_search *s, int stage, int state, const hd_method *method)
+{
+    hd_price price;
+    heddle_status st = hd_price_stage(&price, &s->pricer, stage, &s->layout[state], method);
+    if (st == HEDDLE_OK) {
+        const hd_extras extras = {.methods = method != &hd_method_local, .elems = s->elems[state]};
+        out->cost = hd_aim_cost(&s->aim, &price, &extras);
+        out->time_ps = price.time_ps;
+        out->kept = s->pricer.backward ? price.kept_bytes : 0;
+        out->need = hd_add_saturated(hd_add_saturated(activation_bytes(s, state), out->kept), price.workspace_bytes);
+    }
+    return st;
+}
+
+/* A method's ranks may lie otherwise on another mesh where blocks are uneven: then nothing is shared. */
+heddle_status hd_search_stage_price(hd_priced *out, hd_search *s, int stage, int state, const hd_method *method)
+{
+    heddle_status st = HEDDLE_OK;
+    int at = 0;
+    int is_new = 0;
+    int shared = 1;
+    for (int d = 0; method != &hd_method_local && d < s->m->shape.ndim; d++) {
+        shared = shared && is_even(s, &s->layout[state], d);
+    }
+    if (!shared) {
+        return price_stage(out, s, stage, state, method);
+    }
+    const hd_price_key key = stage_key(s, stage, state, method);
+    HD_TRY(price_at(&at, &is_new, s->prices, &key));
+    if (is_new) {
+        st = price_stage(&s->prices->priced[at], s, stage, state, method);
+        if (st != HEDDLE_OK) {
+            take_back(s->prices);
+            goto out;
+        }
+    }
+    *out = s->prices->priced[at];
+out:
+    return st;
+}
+
+/* --- edges -------------------------------------------------------------------------------------------------------- */
+
+static heddle_status price_edge(hd_priced *out, const hd_search *s, int from, int to, int is_last)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_price price;
+    hd_price forward;
+    hd_pricer there = s->pricer;
+    HD_TRY(hd_price_edge(&price, &s->pricer, &s->layout[from], &s->layout[to], is_last));
+    forward = price;
+    if (there.backward && from != to) {
+        there.backward = 0;
+        HD_TRY(hd_price_edge(&forward, &there, &s->layout[from], &s->layout[to], is_last));
+    }
+    const hd_extras extras = {.switches = from != to && forward.moved.bytes_total > 0};
+    int64_t ends = hd_add_saturated(activation_bytes(s, from), from != to ? activation_bytes(s, to) : 0);
+    out->cost = hd_aim_cost(&s->aim, &price, &extras);
+    out->time_ps = price.time_ps;
+    out->kept = 0;
+    out->need = hd_add_saturated(ends, price.workspace_bytes);
+out:
+    return st;
+}
+
+/* Neighbouring axes that do the same are one axis of more ranks, and an axis of one rank is none. */
+static hd_price_key edge_key(const hd_search *s, int from, int to)
+{
+    hd_price_key key = {{KEY_EDGE}};
+    const heddle_layout *a = &s->layout[from];
+    const heddle_layout *b = &s->layout[to];
+    int64_t *last = NULL;
+    int n = 1;
+    for (int axis = 0; axis < s->mesh.naxes; axis++) {
+        int64_t does = (int64_t)(a->dim_of_axis[axis] + 8) << 8 | (b->dim_of_axis[axis] + 8);
+        int size = s->mesh.axis[axis].size;
+        if (size == 1) {
+            continue;
+        }
+        if (last != NULL && last[1] == does && is_even(s, a, a->dim_of_axis[axis]) &&
+            is_even(s, b, b->dim_of_axis[axis])) {
+            last[0] *= size;
+        } else {
+            last = &key.part[n];
+            last[0] = size;
+            last[1] = does;
+            n += 2;
+        }
+    }
+    return key;
+}
+
+heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int from, int to)
+{
+    heddle_status st = HEDDLE_OK;
+    int *known = &s->edge[(size_t)from * (size_t)s->nlayouts + (size_t)to];
+    int at = *known - 1;
+    int is_new = 0;
+    if (*known == 0) {
+        hd_price_key key = edge_key(s, from, to);
+        if (from >= s->nstates || to >= s->nstates) {
+            key = (hd_price_key){{KEY_LAST, from, to}}; /* an end of its own */
+        }
+        HD_TRY(price_at(&at, &is_new, s->prices, &key));
+        if (is_new) {
+            st = price_edge(&s->prices->priced[at], s, from, to, 0);
+            if (st != HEDDLE_OK) {
+                take_back(s->prices);
+                goto out;
+            }
+        }
+        *known = at + 1;
+    }
+    *out = &s->prices->priced[at];
+out:
+    return st;
+}
+
+heddle_status hd_search_last_price(hd_priced *out, hd_search *s, int from)
+{
+    memset(out, 0, sizeof *out);
+    return s->epilogue >= 0 ? price_edge(out, s, from, s->epilogue, 1) : HEDDLE_OK;
+}

@@ -1,0 +1,81 @@
+/* The states: all layouts that put every mesh axis on a batch or sequence dim or replicate over it. */
+#include "planner/search/search_internal.h"
+
+#include "runtime/base/base.h"
+
+static int64_t power(int base, int exponent)
+{
+    int64_t result = 1;
+    while (exponent-- > 0) {
+        result *= base;
+    }
+    return result;
+}
+
+static heddle_status room(hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates + 2, sizeof *s->layout, "layouts"));
+    s->layout = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *s->box, "layouts"));
+    s->box = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *s->elems, "layouts"));
+    s->elems = memory;
+out:
+    return st;
+}
+
+/* Digit a of state i in base (shardable dims + 1) says what axis a does; replicated comes last. */
+heddle_status hd_search_states(hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    int dims[HEDDLE_MAX_DIMS];
+    int ndims = 0;
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        if (d != s->m->channel_dim) {
+            dims[ndims++] = d;
+        }
+    }
+    int64_t count = power(ndims + 1, s->mesh.naxes);
+    if (count > HD_SEARCH_STATES) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "%lld layouts of %d dims over %d mesh axes; the planner searches at most %d (meshes of one or "
+                       "two axes)",
+                       (long long)count, ndims, s->mesh.naxes, HD_SEARCH_STATES);
+    }
+    s->nstates = (int)count;
+    HD_TRY(room(s));
+    for (int i = 0; i < s->nstates; i++) {
+        int rest = i;
+        s->layout[i] = heddle_layout_replicated();
+        for (int a = 0; a < s->mesh.naxes; a++, rest /= ndims + 1) {
+            int digit = rest % (ndims + 1);
+            s->layout[i].dim_of_axis[a] = digit < ndims ? dims[digit] : HEDDLE_REPLICATED;
+        }
+        /* Balanced blocks: rank 0 has the largest. */
+        HD_TRY(heddle_layout_box(&s->box[i], &s->m->shape, &s->mesh, &s->layout[i], 0));
+        s->elems[i] = heddle_box_elems(&s->box[i]);
+    }
+    s->nlayouts = s->nstates;
+out:
+    return st;
+}
+
+heddle_status hd_search_end(int *out, hd_search *s, const char *what, const char *text)
+{
+    heddle_layout layout;
+    heddle_status st = heddle_layout_parse(&layout, text, &s->m->shape, &s->mesh);
+    if (st != HEDDLE_OK) {
+        return hd_fail_prefix(st, "%s", what);
+    }
+    for (int i = 0; i < s->nlayouts; i++) {
+        if (heddle_layout_equal(&s->layout[i], &layout, &s->mesh)) {
+            *out = i;
+            return HEDDLE_OK;
+        }
+    }
+    s->layout[s->nlayouts] = layout;
+    *out = s->nlayouts++;
+    return HEDDLE_OK;
+}
