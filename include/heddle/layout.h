@@ -38,7 +38,7 @@ enum {
     HEDDLE_MAX_AXES = 4,
     HEDDLE_NAME_BYTES = 16,   /* with the terminating 0; names are [a-z][a-z0-9_]* */
     HEDDLE_MAX_SHARDS = 128,  /* explicit shard lengths in one layout, all axes together */
-    HEDDLE_MAX_RANKS = 65536, /* ranks of a mesh */
+    HEDDLE_MAX_RANKS = 131072, /* ranks of a mesh */
     HEDDLE_LINE_BYTES = 6144  /* enough for any formatted text form */
 };
 

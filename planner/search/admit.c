@@ -64,7 +64,8 @@ static heddle_status try_method(candidates *c, const hd_search *s, int state, co
     const char *why_not = hd_method_why_not(buffer, method, group);
     if (why_not == NULL && row->wanted == NULL && !s->aim.is_time &&
         hd_method_head_waste_percent(method, group) > s->slack_percent) {
-        snprintf(buffer, sizeof buffer, "%lld heads over %d ranks leave the busiest %.0f%% more work than an even share",
+        snprintf(buffer, sizeof buffer,
+                 "%lld heads over %d ranks leave the busiest %.0f%% more work than an even share",
                  (long long)group->heads, hd_group_spread(method, group), hd_method_head_waste_percent(method, group));
         why_not = is_forced || force != NULL ? buffer : "";
     }
@@ -205,8 +206,8 @@ static heddle_status settle(candidates *c, hd_search *s)
         sort_ways(&row->way[first], kept - first);
         if (kept > first) {
             row->admitted[row->nadmitted++] = (int16_t)state;
-            row->least = hd_cost_compare(&row->way[first].price.cost, &row->least) < 0 ? row->way[first].price.cost
-                                                                                        : row->least;
+            row->least =
+                hd_cost_compare(&row->way[first].price.cost, &row->least) < 0 ? row->way[first].price.cost : row->least;
         }
     }
     row->nways = row->first[s->nstates] = kept;

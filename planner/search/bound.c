@@ -47,8 +47,8 @@ static heddle_status least_move(int64_t *out, hd_search *s, const hd_row *a, con
     for (int i = 0; i < a->nadmitted; i++) {
         for (int k = 0; k < b->nadmitted; k++) {
             hd_edge_cost cost;
-            HD_TRY(hd_edge_cost_of(&cost, &s->m->shape, &s->mesh, &s->layout[a->admitted[i]],
-                                   &s->layout[b->admitted[k]]));
+            HD_TRY(
+                hd_edge_cost_of(&cost, &s->m->shape, &s->mesh, &s->layout[a->admitted[i]], &s->layout[b->admitted[k]]));
             int64_t mean = (cost.bytes_total + nranks - 1) / nranks;
             *out = mean < *out ? mean : *out;
         }

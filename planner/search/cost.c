@@ -40,8 +40,9 @@ static heddle_status slow_link(int *out, const heddle_machine *machine, int nran
     heddle_machine_info info = HEDDLE_EMPTY(heddle_machine_info);
     heddle_status st = heddle_machine_get_info(&info, machine);
     if (st == HEDDLE_OK && nranks > info.ranks) {
-        st = hd_fail(HEDDLE_ERR_ARG, "the mesh has %d ranks, machine '%s' has %d; another number of hosts is written "
-                                     "in front, for example 4x%s",
+        st = hd_fail(HEDDLE_ERR_ARG,
+                     "the mesh has %d ranks, machine '%s' has %d; another number of hosts is written "
+                     "in front, for example 4x%s",
                      nranks, info.name, info.ranks, info.name);
     }
     if (st == HEDDLE_OK) {
@@ -86,8 +87,7 @@ hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *x
         return (hd_cost){{price->time_ps, slow, moved->bytes_per_rank_max, x->methods, x->switches, x->elems}};
     }
     if (aim->objective == HD_OBJECTIVE_SLOW_BYTES) {
-        return (hd_cost){
-            {slow, moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems}};
+        return (hd_cost){{slow, moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems}};
     }
     return (hd_cost){{moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems, 0}};
 }

@@ -9,8 +9,8 @@
 
 static heddle_status refuse_form(const char *entry)
 {
-    return hd_fail(HEDDLE_ERR_ARG, "a force must look like s.attn=t@sp/local, s.attn=/ring or s.attn#3=t@sp, found '%.80s'",
-                   entry);
+    return hd_fail(HEDDLE_ERR_ARG,
+                   "a force must look like s.attn=t@sp/local, s.attn=/ring or s.attn#3=t@sp, found '%.80s'", entry);
 }
 
 /* "STAGE" or "STAGE#3". */
@@ -64,10 +64,11 @@ static heddle_status read_layout(hd_force *f, hd_search *s, const char *text)
     heddle_status st = hd_search_end(&f->state, s, "a forced layout", text);
     if (st == HEDDLE_OK && f->state >= s->nstates) {
         s->nlayouts = known;
-        st = hd_fail(HEDDLE_ERR_INFEASIBLE,
-                     "stage '%s' cannot run as '%s': stages run in balanced layouts of batch and sequence dims, without "
-                     "explicit lengths and partial sums",
-                     s->m->stage[f->stage].name, f->text);
+        st =
+            hd_fail(HEDDLE_ERR_INFEASIBLE,
+                    "stage '%s' cannot run as '%s': stages run in balanced layouts of batch and sequence dims, without "
+                    "explicit lengths and partial sums",
+                    s->m->stage[f->stage].name, f->text);
     }
     return st;
 }

@@ -196,7 +196,6 @@ static heddle_status choose(hd_walk *out, int *first, labels *l)
             if (*first < 0 || hd_cost_compare(&whole.cost, &out->cost) < 0) {
                 out->second = *first < 0 ? out->second : out->cost;
                 out->cost = whole.cost;
-                out->need = whole.need;
                 *first = k;
             } else if (hd_cost_compare(&whole.cost, &out->second) < 0) {
                 out->second = whole.cost;

@@ -45,11 +45,12 @@ heddle_status hd_search_refuse_memory(const hd_search *s, int64_t least)
         }
         before = hd_add_saturated(before, kept);
     }
-    return hd_fail(HEDDLE_ERR_INFEASIBLE,
-                   "the fullest rank needs at least %lld bytes in stages and edges from '%s' to '%s' (%lld of them weights "
-                   "and what belongs to them); %lld are allowed",
-                   (long long)hd_add_saturated(least, s->resident), s->m->stage[0].name,
-                   s->m->stage[s->m->nstages - 1].name, (long long)s->resident, allowed);
+    return hd_fail(
+        HEDDLE_ERR_INFEASIBLE,
+        "the fullest rank needs at least %lld bytes in stages and edges from '%s' to '%s' (%lld of them weights "
+        "and what belongs to them); %lld are allowed",
+        (long long)hd_add_saturated(least, s->resident), s->m->stage[0].name, s->m->stage[s->m->nstages - 1].name,
+        (long long)s->resident, allowed);
 }
 
 /* Of one state, of what comes behind it: the least over the states there. */
@@ -144,6 +145,32 @@ heddle_status hd_search_least_need(int64_t *out, hd_search *s)
     st = least_before(out, s, need[1]);
 out:
     HD_FREE_ALL(need[0], need[1], need[2]);
+    return st;
+}
+
+/* Bytes that a walk needs besides what is resident. */
+heddle_status hd_search_need(int64_t *out, hd_search *s, const hd_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t kept = 0;
+    *out = 0;
+    for (int i = 0; i <= s->nsteps; i++) {
+        int before = i > 0 ? walk->state[i - 1] : s->prologue;
+        hd_priced own = {0};
+        const hd_priced *edge = &own;
+        if (i == s->nsteps) {
+            HD_TRY(hd_search_last_price(&own, s, before));
+        } else if (before >= 0 && before != walk->state[i]) {
+            HD_TRY(hd_search_edge_price(&edge, s, before, walk->state[i]));
+        }
+        *out = larger(*out, hd_add_saturated(kept, edge->need));
+        if (i < s->nsteps) {
+            HD_TRY(hd_search_stage_price(&own, s, s->row[s->row_of[i]].stage, walk->state[i], walk->method[i]));
+            *out = larger(*out, hd_add_saturated(kept, own.need));
+            kept = hd_add_saturated(kept, own.kept);
+        }
+    }
+out:
     return st;
 }
 

@@ -45,11 +45,10 @@ static heddle_status check_effort(const hd_search *s)
     }
     steps *= heddle_mesh_size(&s->mesh);
     if (steps > STEPS_MAX) {
-        return hd_fail(
-            HEDDLE_ERR_UNSUPPORTED,
-            "%d layouts through %d stages on %d ranks are %.1e steps of search; at most %.0e are taken (use "
-            "fewer mesh axes or fewer stages)",
-            s->nstates, s->m->nstages, heddle_mesh_size(&s->mesh), steps, (double)STEPS_MAX);
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "%d layouts through %d stages on %d ranks are %.1e steps of search; at most %.0e are taken (use "
+                       "fewer mesh axes or fewer stages)",
+                       s->nstates, s->m->nstages, heddle_mesh_size(&s->mesh), steps, (double)STEPS_MAX);
     }
     return HEDDLE_OK;
 }
@@ -139,21 +138,38 @@ out:
     return st;
 }
 
-/* With a way back kept bytes add up, unless all that may be kept fits. */
+/* Under a cap with a way back kept bytes add up. */
 static int adds_up(const hd_search *s)
 {
-    int64_t sum = 0;
-    int64_t most = 0;
-    for (int i = 0; i < s->nsteps && s->cap != INT64_MAX; i++) {
-        const hd_row *row = &s->row[s->row_of[i]];
-        int64_t kept = 0;
-        for (int w = 0; w < row->nways; w++) {
-            kept = row->way[w].price.kept > kept ? row->way[w].price.kept : kept;
-            most = row->way[w].price.need > most ? row->way[w].price.need : most;
+    int64_t kept = 0;
+    for (int i = 0; i < s->nrows && s->cap != INT64_MAX; i++) {
+        for (int w = 0; w < s->row[i].nways; w++) {
+            kept = s->row[i].way[w].price.kept > kept ? s->row[i].way[w].price.kept : kept;
         }
-        sum = hd_add_saturated(sum, kept);
     }
-    return sum > 0 && hd_add_saturated(sum, most) > s->cap;
+    return kept > 0;
+}
+
+/* The best walk of all, where it fits, is the best that fits; then labels are for the next best one alone, which is not
+ * known where there are too many of them. */
+static heddle_status walk_under_cap(hd_walk *out, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t need = 0;
+    HD_TRY(hd_search_walk(out, s));
+    const hd_cost best = out->cost;
+    if (hd_cost_compare(&best, &hd_cost_none) == 0) {
+        goto out;
+    }
+    HD_TRY(hd_search_need(&need, s, out));
+    out->cost = out->second = hd_cost_none;
+    st = hd_search_labels(out, s);
+    if (st == HEDDLE_ERR_UNSUPPORTED && need <= s->cap) {
+        st = hd_search_walk(out, s);
+        out->second = hd_cost_none;
+    }
+out:
+    return st;
 }
 
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cost *bound)
@@ -172,13 +188,13 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     out->state = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->method, "a walk"));
     out->method = memory;
-    HD_TRY(adds_up(s) ? hd_search_labels(out, s) : hd_search_walk(out, s));
+    HD_TRY(adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s));
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
     if (!*found) {
         HD_TRY(hd_search_least_need(&least, s));
-        st = least > s->cap ? hd_search_refuse_memory(s, least)
-                            : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' moves more than 2^63 bytes",
-                                      s->m->name);
+        st = least > s->cap
+                 ? hd_search_refuse_memory(s, least)
+                 : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' moves more than 2^63 bytes", s->m->name);
     }
 out:
     return st;

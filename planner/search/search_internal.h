@@ -109,14 +109,14 @@ typedef struct hd_search {
     hd_pricer pricer;
     hd_aim aim;
     int slack_percent, max_waste_percent;
-    int64_t resident, cap; /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
-    int nstates;           /* layouts that stages may be in */
-    int nlayouts;          /* those, then the prologue's and the epilogue's */
-    heddle_layout *layout; /* [HD_SEARCH_STATES + 2] */
-    int prologue, epilogue; /* indices in layout, -1: free */
-    heddle_box *box;        /* [nstates] the largest */
-    int64_t *elems;         /* [nstates] in it */
-    hd_method_stage *mixes; /* [period] */
+    int64_t resident, cap;    /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
+    int nstates;              /* layouts that stages may be in */
+    int nlayouts;             /* those, then the prologue's and the epilogue's */
+    heddle_layout *layout;    /* [HD_SEARCH_STATES + 2] */
+    int prologue, epilogue;   /* indices in layout, -1: free */
+    heddle_box *box;          /* [nstates] the largest */
+    int64_t *elems;           /* [nstates] in it */
+    hd_method_stage *mixes;   /* [period] */
     const hd_method **wanted; /* [period] by the option `methods` */
     int nforces, forces_capacity;
     hd_force *force;
@@ -133,7 +133,6 @@ typedef struct hd_walk {
     int16_t *state; /* [nsteps] */
     const hd_method **method;
     hd_cost cost, second; /* of this walk, and of the next best one; hd_cost_none: there is no other */
-    int64_t need;         /* bytes of the fullest rank, besides what is resident */
 } hd_walk;
 
 /* states.c */
@@ -164,6 +163,8 @@ heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
 heddle_status hd_search_fit(hd_search *search);
 /* The least that the fullest rank needs besides what is resident; INT64_MAX: no walk. */
 heddle_status hd_search_least_need(int64_t *out, hd_search *search);
+/* What a walk needs. */
+heddle_status hd_search_need(int64_t *out, hd_search *search, const hd_walk *walk);
 heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
 
 /* walk.c: the best walk where nothing adds up but costs; labels.c: where kept bytes do, too. */
@@ -175,10 +176,6 @@ hd_cost hd_search_floor(const hd_search *search);
 heddle_status hd_search_lower_bound(double *out, hd_search *search);
 
 /* plan.c */
-typedef struct hd_found {
-    hd_walk walk;
-    double lower_bound;
-} hd_found;
 heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_options *options);
 heddle_status hd_search_open(hd_search *out, const heddle_model *model, const heddle_mesh *mesh,
                              const heddle_plan_options *options, hd_prices *prices);

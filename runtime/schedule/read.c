@@ -4,6 +4,8 @@
 
 #include "runtime/base/base.h"
 
+#include <float.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -21,6 +23,12 @@ enum {
     TOP_BACKWARD_MAX,
     TOP_BACKWARD_TOTAL,
     TOP_NOTE,
+    TOP_MACHINE,
+    TOP_OBJECTIVE,
+    TOP_VALUE,
+    TOP_LOWER_BOUND,
+    TOP_RUNNER_UP,
+    TOP_PREDICTED,
     TOP_KEYS
 };
 static const hd_key top_keys[TOP_KEYS] = {
@@ -38,9 +46,25 @@ static const hd_key top_keys[TOP_KEYS] = {
     [TOP_BACKWARD_MAX] = {"backward_bytes_per_rank_max", 0},
     [TOP_BACKWARD_TOTAL] = {"backward_bytes_total", 0},
     [TOP_NOTE] = {"note", 0},
+    [TOP_MACHINE] = {"machine", 0},
+    [TOP_OBJECTIVE] = {"objective", 0},
+    [TOP_VALUE] = {"value", 0},
+    [TOP_LOWER_BOUND] = {"lower_bound", 0},
+    [TOP_RUNNER_UP] = {"runner_up", 0},
+    [TOP_PREDICTED] = {"predicted_s", 0},
 };
 
-enum { EDGE_FROM, EDGE_TO, EDGE_KIND, EDGE_BYTES_MAX, EDGE_RECEIVED_MAX, EDGE_BYTES_TOTAL, EDGE_MESSAGES, EDGE_KEYS };
+enum {
+    EDGE_FROM,
+    EDGE_TO,
+    EDGE_KIND,
+    EDGE_BYTES_MAX,
+    EDGE_RECEIVED_MAX,
+    EDGE_BYTES_TOTAL,
+    EDGE_MESSAGES,
+    EDGE_PREDICTED,
+    EDGE_KEYS
+};
 static const hd_key edge_keys[EDGE_KEYS] = {
     [EDGE_FROM] = {"from", 1},
     [EDGE_TO] = {"to", 1},
@@ -49,6 +73,7 @@ static const hd_key edge_keys[EDGE_KEYS] = {
     [EDGE_RECEIVED_MAX] = {"bytes_received_max", 0},
     [EDGE_BYTES_TOTAL] = {"bytes_total", 1},
     [EDGE_MESSAGES] = {"messages", 1},
+    [EDGE_PREDICTED] = {"predicted_s", 0},
 };
 /* A text form inside the file: its own sentence gets the place in front. */
 heddle_status hd_read_at(heddle_status st, const hd_node *node)
@@ -78,6 +103,47 @@ heddle_status hd_read_check(const hd_node *node, int64_t computed, const char *w
         st = hd_node_fail(HEDDLE_ERR_MISMATCH, node, "'%s' says %lld, but the layouts give %lld", what,
                           (long long)found, (long long)computed);
     }
+    return st;
+}
+
+heddle_status hd_read_number(double *out, const hd_node *node, const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    const char *text = NULL;
+    char *end = NULL;
+    if (node == NULL) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_node_text(&text, node, what));
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= 0 && value <= DBL_MAX)) {
+        char quoted[HD_NODE_QUOTE_BYTES];
+        return hd_node_fail(HEDDLE_ERR_PARSE, node, "'%s' must be a number of at least 0, found '%s'", what,
+                            hd_quote(quoted, sizeof quoted, text));
+    }
+    *out = value;
+out:
+    return st;
+}
+
+/* What the planner said is kept, not computed anew: neither machine nor model is here. */
+static heddle_status read_plan(heddle_schedule *s, const hd_node *const *value)
+{
+    heddle_status st = HEDDLE_OK;
+    char label[HD_NODE_LABEL_BYTES];
+    if (value[TOP_OBJECTIVE] != NULL) {
+        HD_TRY(hd_node_label(label, value[TOP_OBJECTIVE], "objective"));
+        HD_TRY(hd_strdup(&s->objective, label));
+    }
+    if (value[TOP_MACHINE] != NULL) {
+        HD_TRY(hd_node_label(label, value[TOP_MACHINE], "machine"));
+        HD_TRY(hd_strdup(&s->machine, label));
+    }
+    HD_TRY(hd_read_number(&s->value, value[TOP_VALUE], "value"));
+    HD_TRY(hd_read_number(&s->lower_bound, value[TOP_LOWER_BOUND], "lower_bound"));
+    HD_TRY(hd_read_number(&s->runner_up, value[TOP_RUNNER_UP], "runner_up"));
+    HD_TRY(hd_read_number(&s->predicted_s, value[TOP_PREDICTED], "predicted_s"));
+out:
     return st;
 }
 
@@ -121,6 +187,8 @@ static heddle_status read_edge(heddle_schedule *s, const hd_node *node, int inde
     HD_TRY(hd_read_check(value[EDGE_RECEIVED_MAX], s->edge[index].cost.bytes_received_max, "bytes_received_max"));
     HD_TRY(hd_read_check(value[EDGE_BYTES_TOTAL], s->edge[index].cost.bytes_total, "bytes_total"));
     HD_TRY(hd_read_check(value[EDGE_MESSAGES], s->edge[index].cost.messages, "messages"));
+    s->edge[index].predicted_s = 0;
+    HD_TRY(hd_read_number(&s->edge[index].predicted_s, value[EDGE_PREDICTED], "predicted_s"));
 out:
     return st;
 }
@@ -184,6 +252,7 @@ static heddle_status read_schedule(void *out, const hd_node *root)
     HD_TRY(hd_read_check(value[TOP_BACKWARD_TOTAL], s->backward_bytes_total, "backward_bytes_total"));
     HD_TRY(value[TOP_NOTE] != NULL ? hd_node_text(&note, value[TOP_NOTE], "note") : HEDDLE_OK);
     HD_TRY(hd_schedule_set_note(s, note));
+    HD_TRY(read_plan(s, value));
     *(heddle_schedule **)out = s;
     s = NULL;
 out:

@@ -24,6 +24,7 @@ enum {
     STAGE_BACKWARD_MAX,
     STAGE_BACKWARD_TOTAL,
     STAGE_BACKWARD_MESSAGES,
+    STAGE_PREDICTED,
     STAGE_KEYS
 };
 static const hd_key stage_keys[STAGE_KEYS] = {
@@ -42,6 +43,7 @@ static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_BACKWARD_MAX] = {"backward_bytes_per_rank_max", 0},
     [STAGE_BACKWARD_TOTAL] = {"backward_bytes_total", 0},
     [STAGE_BACKWARD_MESSAGES] = {"backward_messages", 0},
+    [STAGE_PREDICTED] = {"predicted_s", 0},
 };
 static heddle_status read_over(int *out, const heddle_schedule *s, const hd_node *node)
 {
@@ -190,6 +192,7 @@ static heddle_status read_run(heddle_schedule *s, const hd_method *method, const
     HD_TRY(hd_read_check(value[STAGE_BACKWARD_MAX], cost->backward.bytes_per_rank_max, "backward_bytes_per_rank_max"));
     HD_TRY(hd_read_check(value[STAGE_BACKWARD_TOTAL], cost->backward.bytes_total, "backward_bytes_total"));
     HD_TRY(hd_read_check(value[STAGE_BACKWARD_MESSAGES], cost->backward.messages, "backward_messages"));
+    HD_TRY(hd_read_number(&run->predicted_s, value[STAGE_PREDICTED], "predicted_s"));
 out:
     return st;
 }

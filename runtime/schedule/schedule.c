@@ -46,8 +46,8 @@ hd_edge_kind hd_edge_kind_of(const heddle_layout *from, const heddle_layout *to,
 void heddle_schedule_destroy(heddle_schedule *schedule)
 {
     if (schedule != NULL) {
-        HD_FREE_ALL(schedule->model, schedule->note, schedule->machine, schedule->objective, schedule->stage, schedule->layout, schedule->run, schedule->edge,
-                    schedule);
+        HD_FREE_ALL(schedule->model, schedule->note, schedule->machine, schedule->objective, schedule->stage,
+                    schedule->layout, schedule->run, schedule->edge, schedule);
     }
 }
 

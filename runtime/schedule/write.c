@@ -48,6 +48,14 @@ static void put_method(FILE *f, const hd_method_stage *stage, const hd_method_co
     put_cost(f, "backward", &cost->backward);
 }
 
+/* As many digits as read back the same; nothing where nothing was predicted. */
+static void put_number(FILE *f, const char *name, double value)
+{
+    if (value > 0) {
+        fprintf(f, ", \"%s\": %.17g", name, value);
+    }
+}
+
 static void put_stages(FILE *f, const heddle_schedule *s)
 {
     int nstages = s->period * s->repeat;
@@ -68,6 +76,7 @@ static void put_stages(FILE *f, const heddle_schedule *s)
         if (s->run[i].method != &hd_method_local) {
             put_method(f, &stage->mixes, &s->run[i].cost);
         }
+        put_number(f, "predicted_s", s->run[i].predicted_s);
         fprintf(f, "}%s\n", i + 1 < nstages ? "," : "");
     }
     fprintf(f, "  ],\n");
@@ -85,11 +94,32 @@ static void put_edges(FILE *f, const heddle_schedule *s)
         put_layout(f, s, e->to);
         fprintf(f,
                 ", \"kind\": \"%s\", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_received_max\": %" PRId64
-                ", \"bytes_total\": %" PRId64 ", \"messages\": %" PRId64 "}%s\n",
+                ", \"bytes_total\": %" PRId64 ", \"messages\": %" PRId64,
                 hd_edge_kind_names[e->kind], e->cost.bytes_per_rank_max, e->cost.bytes_received_max,
-                e->cost.bytes_total, e->cost.messages, i + 1 < nedges ? "," : "");
+                e->cost.bytes_total, e->cost.messages);
+        put_number(f, "predicted_s", e->predicted_s);
+        fprintf(f, "}%s\n", i + 1 < nedges ? "," : "");
     }
     fprintf(f, "  ],\n");
+}
+
+/* What the planner said of it, where it did. */
+static void put_plan(FILE *f, const heddle_schedule *s)
+{
+    if (s->objective == NULL) {
+        return;
+    }
+    fprintf(f, "  \"objective\": ");
+    put_text(f, s->objective);
+    if (s->machine != NULL) {
+        fprintf(f, ", \"machine\": ");
+        put_text(f, s->machine);
+    }
+    put_number(f, "value", s->value);
+    put_number(f, "lower_bound", s->lower_bound);
+    put_number(f, "runner_up", s->runner_up);
+    put_number(f, "predicted_s", s->predicted_s);
+    fprintf(f, ",\n");
 }
 
 static void put_schedule(FILE *f, const heddle_schedule *s)
@@ -107,6 +137,7 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
     fprintf(f, ",\n  \"period\": %d,\n  \"repeat\": %d,\n", s->period, s->repeat);
     put_stages(f, s);
     put_edges(f, s);
+    put_plan(f, s);
     fprintf(f, "  \"switches\": %d,\n  \"bytes_per_rank_max\": %" PRId64 ",\n  \"bytes_total\": %" PRId64 ",\n",
             s->switches, s->bytes_per_rank_max, s->bytes_total);
     fprintf(f,

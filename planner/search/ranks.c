@@ -1,0 +1,286 @@
+/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh, and a mesh whose stages alone cost
+ * as much as the best plan so far is not walked. */
+#include "planner/search/search_internal.h"
+
+#include "runtime/base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct best_mesh {
+    const heddle_model *model;
+    const heddle_plan_options *options;
+    hd_prices prices; /* of `ranks` ranks */
+    int ranks, found;
+    heddle_mesh mesh;
+    hd_cost cost;
+    int64_t peak; /* of objective memory */
+    heddle_status refused;
+    hd_sentence why; /* of the first mesh that was refused */
+} best_mesh;
+
+/* Does the axis that ends here hold whole units of every level, or lie within one? */
+static int nests(const heddle_machine_info *machine, int64_t ranks)
+{
+    for (int i = 0; i < machine->nlinks; i++) {
+        int64_t within = machine->ranks_within[i];
+        if (ranks % within != 0 && within % ranks != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Of all ranks together the cost of objective gpu-seconds is; of the busiest one that of the others. */
+static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
+{
+    hd_cost whole = *cost;
+    __int128 product = (__int128)cost->part[0] * ranks;
+    if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS) {
+        whole.part[0] = product > INT64_MAX ? INT64_MAX : (int64_t)product;
+    }
+    return whole;
+}
+
+/* Ways that alone are too dear for a better plan go. */
+static void drop_dear(hd_search *s, const hd_cost *bound)
+{
+    hd_cost floor = hd_search_floor(s);
+    for (int i = 0; i < s->nrows; i++) {
+        hd_row *row = &s->row[i];
+        int nadmitted = 0;
+        for (int k = 0; k < row->nadmitted; k++) {
+            const hd_way *best = &row->way[row->first[row->admitted[k]]];
+            hd_cost least = hd_cost_add(&floor, &best->price.cost);
+            for (int p = 0; p < HD_COST_PARTS; p++) {
+                least.part[p] -= row->least.part[p];
+            }
+            if (hd_cost_compare(&least, bound) < 0) {
+                row->admitted[nadmitted++] = row->admitted[k];
+            }
+        }
+        row->nadmitted = nadmitted;
+    }
+}
+
+static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks)
+{
+    hd_cost bound = b->cost;
+    if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS && bound.part[0] < INT64_MAX) {
+        bound.part[0] = bound.part[0] / ranks + 1;
+    }
+    return bound;
+}
+
+static void remember_refusal(best_mesh *b, heddle_status st)
+{
+    if (b->refused == HEDDLE_OK) {
+        b->refused = st;
+        b->why = hd_sentence_keep();
+    }
+}
+
+static int is_about_this_mesh(heddle_status st)
+{
+    return st == HEDDLE_ERR_INFEASIBLE || st == HEDDLE_ERR_UNSUPPORTED;
+}
+
+static heddle_status try_mesh(best_mesh *b, const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search s = {0};
+    hd_walk walk = {0};
+    int found = 0;
+    int ranks = heddle_mesh_size(mesh);
+    HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
+    int by_memory = s.aim.objective == HD_OBJECTIVE_MEMORY;
+    hd_cost bound = unscaled(b, &s, ranks);
+    int is_bound = b->found && !by_memory;
+    if (is_bound && s.cap == INT64_MAX) {
+        drop_dear(&s, &bound);
+    }
+    HD_TRY(hd_search_run(&walk, &found, &s, is_bound ? &bound : NULL));
+    hd_cost cost = scaled(&s, &walk.cost, ranks);
+    int64_t peak = by_memory ? hd_add_saturated(s.cap, s.resident) : 0;
+    int is_less = !b->found || peak < b->peak || (peak == b->peak && hd_cost_compare(&cost, &b->cost) < 0);
+    if (found && is_less) {
+        b->found = 1;
+        b->mesh = *mesh;
+        b->cost = cost;
+        b->peak = peak;
+    }
+out:
+    hd_walk_free(&walk);
+    hd_search_close(&s);
+    if (is_about_this_mesh(st)) {
+        remember_refusal(b, st);
+        st = HEDDLE_OK;
+    }
+    return st;
+}
+
+/* Meshes of exactly `naxes` axes, of which those before `axis` are made; `rest` ranks are left. */
+static heddle_status try_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
+                                 int rest)
+{
+    heddle_status st = HEDDLE_OK;
+    if (axis == mesh->naxes - 1) {
+        mesh->axis[axis].size = rest;
+        return rest > 1 || axis == 0 ? try_mesh(b, mesh) : HEDDLE_OK;
+    }
+    for (int size = 2; st == HEDDLE_OK && size <= rest / 2; size++) {
+        if (rest % size == 0 && nests(machine, rest / size)) {
+            mesh->axis[axis].size = size;
+            st = try_factors(b, machine, mesh, axis + 1, rest / size);
+        }
+    }
+    return st;
+}
+
+static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_prices_free(&b->prices);
+    for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
+        heddle_mesh mesh = {.naxes = naxes};
+        for (int a = 0; a < naxes; a++) {
+            snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis%d", a);
+        }
+        st = try_factors(b, machine, &mesh, 0, ranks);
+    }
+    return st;
+}
+
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+typedef struct uses {
+    int batch, sequence, ring, heads; /* in how many stages the axis shards what; of usp */
+} uses;
+
+static uses uses_of(const hd_search *s, const hd_walk *walk, int axis)
+{
+    uses u = {0, 0, 0, 0};
+    for (int i = 0; i < s->nsteps; i++) {
+        const heddle_layout *layout = &s->layout[walk->state[i]];
+        int dim = layout->dim_of_axis[axis];
+        int later = 0;
+        u.batch += dim >= 0 && dim == s->m->batch_dim;
+        u.sequence += dim >= 0 && dim != s->m->batch_dim;
+        for (int a = axis + 1; a < s->mesh.naxes; a++) {
+            later = later || (layout->dim_of_axis[a] == dim && s->mesh.axis[a].size > 1);
+        }
+        if (walk->method[i] == &hd_method_usp && dim == s->mixes[i % s->m->nstages].dim) {
+            u.ring += later;
+            u.heads += !later;
+        }
+    }
+    return u;
+}
+
+static const char *name_of(const hd_search *s, const uses *u, int stride, int sequences)
+{
+    if (u->ring + u->heads > 0) {
+        return u->ring > 0 ? "r" : "u";
+    }
+    if (u->sequence == 0) {
+        return u->batch == 0 ? "rep" : "b";
+    }
+    if (sequences == 1 || s->pricer.machine == NULL) {
+        return "sp";
+    }
+    return hd_machine_level(s->pricer.machine, 0, stride) > 0 ? "node" : "gpu";
+}
+
+/* Axes by what they shard; two of one name are numbered. */
+static void name_axes(hd_search *s, const hd_walk *walk)
+{
+    uses u[HEDDLE_MAX_AXES];
+    int sequences = 0;
+    int stride = heddle_mesh_size(&s->mesh);
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        u[a] = uses_of(s, walk, a);
+        sequences += u[a].sequence > 0 && u[a].ring + u[a].heads == 0;
+    }
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        stride /= s->mesh.axis[a].size;
+        const char *name = name_of(s, &u[a], s->mesh.axis[a].size > 1 ? stride : 0, sequences);
+        int same = 0;
+        for (int k = 0; k < a; k++) {
+            same += strncmp(s->mesh.axis[k].name, name, strlen(name)) == 0;
+        }
+        if (same == 0) {
+            snprintf(s->mesh.axis[a].name, sizeof s->mesh.axis[a].name, "%s", name);
+        } else {
+            snprintf(s->mesh.axis[a].name, sizeof s->mesh.axis[a].name, "%s%d", name, same + 1);
+        }
+    }
+}
+
+/* The best mesh once more, without a bound, so that the next best plan on it is known. */
+static heddle_status write_best(heddle_schedule **out, best_mesh *b)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search s = {0};
+    hd_walk walk = {0};
+    int found = 0;
+    HD_TRY(hd_search_open(&s, b->model, &b->mesh, b->options, &b->prices));
+    HD_TRY(hd_search_run(&walk, &found, &s, NULL));
+    name_axes(&s, &walk);
+    st = hd_search_write_down(out, &s, &walk);
+out:
+    hd_walk_free(&walk);
+    hd_search_close(&s);
+    return st;
+}
+
+static heddle_status refuse_axes(const char *what, const char *text)
+{
+    return hd_fail(HEDDLE_ERR_ARG,
+                   "%s '%.80s' names mesh axes, but the mesh is what is searched for; plan on a mesh (--mesh) instead",
+                   what, text);
+}
+
+static heddle_status check_options(heddle_machine_info *machine, const heddle_plan_options *o, int ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    if (ranks < 1 || ranks > HEDDLE_MAX_RANKS) {
+        return hd_fail(HEDDLE_ERR_ARG, "a plan for %d ranks; 1 to %d are possible", ranks, HEDDLE_MAX_RANKS);
+    }
+    const char *const text[] = {o->prologue, o->epilogue, o->force};
+    static const char *const what[] = {"prologue", "epilogue", "force"};
+    for (int i = 0; i < 3; i++) {
+        if (text[i] != NULL && strchr(text[i], '@') != NULL) {
+            return refuse_axes(what[i], text[i]);
+        }
+    }
+    *machine = HEDDLE_EMPTY(heddle_machine_info);
+    HD_TRY(o->machine != NULL ? heddle_machine_get_info(machine, o->machine) : HEDDLE_OK);
+out:
+    return st;
+}
+
+heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
+                                const heddle_plan_options *options)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_plan_options o;
+    heddle_machine_info machine;
+    best_mesh b = {.model = model, .options = &o, .cost = hd_cost_none};
+    HD_TRY(HD_NEED(out, model));
+    HD_TRY(hd_search_options(&o, options));
+    HD_TRY(check_options(&machine, &o, ranks));
+    HD_TRY(try_ranks(&b, &machine, ranks));
+    int fewer_count = o.objective != NULL && strcmp(o.objective, hd_objective_names[HD_OBJECTIVE_GPU_SECONDS]) == 0;
+    for (int fewer = ranks / 2; fewer_count && fewer >= 1; fewer--) {
+        HD_TRY(ranks % fewer == 0 ? try_ranks(&b, &machine, fewer) : HEDDLE_OK);
+    }
+    if (!b.found) {
+        st = hd_sentence_say(&b.why, b.refused);
+        goto out;
+    }
+    hd_prices_free(&b.prices);
+    st = write_best(out, &b);
+out:
+    hd_prices_free(&b.prices);
+    return st;
+}

@@ -1,0 +1,413 @@
+/* Plans against every walk there is: chains and models that repeat themselves, on one to three axes, with methods, by
+ * bytes and by seconds, under caps on memory, with stages forced. The judge has the prices of stages and edges from the
+ * one who prices them, and nothing from the search: it lists all walks. */
+#include "case.h"
+#include "draw.h"
+#include "plan_maker.h"
+
+#include "planner/price/price.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_STEPS = 8, MAX_WAYS = 512, MAX_LAYOUTS = 64, MOST_WALKS = 40000 };
+
+/* What a walk costs, in the order in which it is compared; parts that do not count are 0. */
+typedef struct sum {
+    int64_t part[4];
+} sum;
+
+typedef struct way {
+    int layout;
+    const char *method;
+    sum cost;
+    int64_t kept, need;
+} way;
+
+typedef struct judge {
+    heddle_model *model;
+    heddle_mesh mesh;
+    heddle_plan_options options;
+    hd_pricer pricer;
+    int is_time, nlayouts, period, nsteps;
+    heddle_layout layout[MAX_LAYOUTS];
+    int64_t bytes[MAX_LAYOUTS]; /* of the largest box */
+    int nways[MAX_STEPS];       /* by stage of a period */
+    way ways[MAX_STEPS][MAX_WAYS];
+    sum edge[MAX_LAYOUTS][MAX_LAYOUTS], last[MAX_LAYOUTS];
+    int64_t edge_need[MAX_LAYOUTS][MAX_LAYOUTS], last_need[MAX_LAYOUTS];
+    int64_t resident, cap;
+    /* forced: -1 and NULL: anything */
+    int force_stage, force_repetition, force_layout;
+    const char *force_method;
+    sum best, second;
+    int found;
+    int64_t least_peak, most_peak;
+} judge;
+
+static sum plus(sum a, sum b)
+{
+    for (int i = 0; i < 4; i++) {
+        a.part[i] += b.part[i];
+    }
+    return a;
+}
+
+static int compare(sum a, sum b)
+{
+    for (int i = 0; i < 4; i++) {
+        if (a.part[i] != b.part[i]) {
+            return a.part[i] < b.part[i] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+static sum sum_of(const judge *j, const hd_price *p, int is_method)
+{
+    return j->is_time ? (sum){{p->time_ps, 0, 0, 0}}
+                      : (sum){{p->moved.bytes_per_rank_max, p->moved.bytes_total, is_method, 0}};
+}
+
+static void list_ways(judge *j, int k)
+{
+    const hd_model_stage *stage = &j->model->stage[k];
+    const hd_method_stage mixes = {.kind = stage->kind,
+                                   .dim = stage->mixed_dim,
+                                   .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
+                                   .causal = stage->kind == HEDDLE_STAGE_LINEAR && stage->causal,
+                                   .decays = stage->kind == HEDDLE_STAGE_LINEAR && stage->decay != 1,
+                                   .dims = stage->mixed_dims,
+                                   .kv_heads = stage->kv_heads,
+                                   .joined_rows = stage->joined_rows};
+    const hd_method *method = NULL;
+    j->nways[k] = 0;
+    for (int i = 0; i < j->nlayouts; i++) {
+        hd_method_group group;
+        HD_OK(hd_method_group_make(&group, &j->model->shape, &j->mesh, &j->layout[i], &mixes));
+        for (int m = 0; (method = hd_method_at(mixes.kind, m)) != NULL; m++) {
+            char reason[HD_METHOD_REASON_BYTES];
+            hd_price price;
+            if (method->only_named || hd_method_why_not(reason, method, &group) != NULL) {
+                continue;
+            }
+            assert_true(j->nways[k] < MAX_WAYS);
+            HD_OK(hd_price_stage(&price, &j->pricer, k, &j->layout[i], method));
+            int64_t kept = j->options.backward ? price.kept_bytes : 0;
+            j->ways[k][j->nways[k]++] = (way){.layout = i,
+                                              .method = method->name,
+                                              .cost = sum_of(j, &price, method != &hd_method_local),
+                                              .kept = kept,
+                                              .need = j->bytes[i] + kept + price.workspace_bytes};
+        }
+        hd_method_group_free(&group);
+    }
+}
+
+static void list_edges(judge *j)
+{
+    const heddle_layout whole = heddle_layout_replicated();
+    int64_t whole_bytes = 1;
+    for (int d = 0; d < j->model->shape.ndim; d++) {
+        whole_bytes *= j->model->shape.dim[d].extent;
+    }
+    whole_bytes *= (int64_t)heddle_dtype_bytes(j->model->shape.dtype);
+    for (int i = 0; i < j->nlayouts; i++) {
+        hd_price price;
+        for (int k = 0; k < j->nlayouts; k++) {
+            HD_OK(hd_price_edge(&price, &j->pricer, &j->layout[i], &j->layout[k], 0));
+            j->edge[i][k] = i == k ? (sum){{0, 0, 0, 0}} : sum_of(j, &price, 0);
+            j->edge_need[i][k] = i == k ? 0 : j->bytes[i] + j->bytes[k] + price.workspace_bytes;
+        }
+        HD_OK(hd_price_edge(&price, &j->pricer, &j->layout[i], &whole, 1));
+        j->last[i] = j->options.epilogue != NULL ? (sum){{0, 0, 0, 0}} : sum_of(j, &price, 0);
+        j->last_need[i] = j->options.epilogue != NULL
+                              ? 0
+                              : j->bytes[i] + (j->bytes[i] < whole_bytes ? whole_bytes : 0) + price.workspace_bytes;
+    }
+}
+
+static void end_walk(judge *j, sum cost, int64_t peak)
+{
+    peak += j->resident;
+    j->least_peak = peak < j->least_peak ? peak : j->least_peak;
+    j->most_peak = peak > j->most_peak ? peak : j->most_peak;
+    if (j->cap > 0 && peak > j->cap) {
+        return;
+    }
+    if (j->found == 0 || compare(cost, j->best) < 0) {
+        j->second = j->best;
+        j->best = cost;
+    } else if (j->found == 1 || compare(cost, j->second) < 0) {
+        j->second = cost;
+    }
+    j->found += j->found < 2;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void try_all(judge *j, int step, int layout, sum so_far, int64_t kept, int64_t peak)
+{
+    if (step == j->nsteps) {
+        end_walk(j, plus(so_far, j->last[layout]), larger(peak, kept + j->last_need[layout]));
+        return;
+    }
+    int k = step % j->period;
+    int forced = k == j->force_stage && (j->force_repetition < 0 || j->force_repetition == step / j->period);
+    for (int i = 0; i < j->nways[k]; i++) {
+        const way *w = &j->ways[k][i];
+        if (forced && ((j->force_layout >= 0 && j->force_layout != w->layout) ||
+                       (j->force_method != NULL && strcmp(j->force_method, w->method) != 0))) {
+            continue;
+        }
+        sum cost = plus(so_far, w->cost);
+        int64_t most = peak;
+        if (step > 0) {
+            cost = plus(cost, j->edge[layout][w->layout]);
+            most = larger(most, kept + j->edge_need[layout][w->layout]);
+        }
+        try_all(j, step + 1, w->layout, cost, kept + w->kept, larger(most, kept + w->need));
+    }
+}
+
+static void judge_all(judge *j)
+{
+    j->found = 0;
+    j->least_peak = INT64_MAX;
+    j->most_peak = 0;
+    try_all(j, 0, 0, (sum){{0, 0, 0, 0}}, 0, 0);
+}
+
+static double value_of(const judge *j, sum cost)
+{
+    return j->is_time ? (double)cost.part[0] / 1e12 : (double)cost.part[0];
+}
+
+/* Last digits may be lost on the way through a double. */
+static void is_value(double found, double wanted, const char *what, int trial)
+{
+    double difference = found > wanted ? found - wanted : wanted - found;
+    if (difference > wanted * 1e-12) {
+        fail_msg("trial %d: %s is %.17g, %.17g by every walk", trial, what, found, wanted);
+    }
+}
+
+static heddle_machine *machine_of(int which)
+{
+    static const char *const names[] = {"8xh100-nvlink", "8xl40-pcie", "2x4xh100-nvlink+eth100"};
+    heddle_machine *machine = NULL;
+    HD_OK(heddle_machine_load(&machine, names[which]));
+    return machine;
+}
+
+static void open_judge(judge *j, heddle_machine *machine, int is_time, int backward)
+{
+    static const char *const meshes[] = {"[sp=2]",    "[sp=3]",    "[sp=4]",       "[sp=8]",
+                                         "[a=2 b=2]", "[a=2 b=4]", "[a=2 i=2 j=2]"};
+    static const char *const orders[] = {"t-s", "ts", "t", "s-", "st-s", "T-", "tS", "-"};
+    char dims[256];
+    double walks = 1;
+    memset(j, 0, sizeof *j);
+    HD_OK(heddle_mesh_parse(&j->mesh, meshes[below(7)]));
+    snprintf(dims, sizeof dims, "b: {size: %d, role: batch}, t: %d, s: %d, c: {size: %d, role: channel}", 1 + below(3),
+             1 + below(24), 1 + below(64), 64 * (1 + below(4)));
+    const char *order = orders[below(j->mesh.naxes > 1 ? 4 : 8)];
+    j->model =
+        make_model("bf16", dims, below(3) == 0 ? "t, s, c" : "b, t, s, c", order, 1 + below(3), 4 << below(2), "");
+    heddle_plan_options_init(&j->options);
+    j->options.methods = "";
+    j->options.epilogue = below(2) ? "any" : NULL;
+    j->options.slack_percent = 1000000000;
+    j->options.machine = is_time ? machine : NULL;
+    j->options.backward = backward;
+    j->options.training = backward;
+    j->is_time = is_time;
+    j->pricer = (hd_pricer){j->model, j->options.machine, &j->mesh, backward, 0};
+    j->nlayouts = all_layouts(j->layout, j->bytes, &j->model->shape, &j->mesh);
+    for (int i = 0; i < j->nlayouts; i++) {
+        j->bytes[i] *= 2;
+    }
+    j->period = j->model->nstages;
+    j->force_stage = -1;
+    for (int k = 0; k < j->period; k++) {
+        list_ways(j, k);
+        walks *= j->nways[k];
+    }
+    double period_walks = walks;
+    int repeat = 1;
+    while (repeat < j->model->repeat && walks * period_walks <= MOST_WALKS) {
+        walks *= period_walks;
+        repeat++;
+    }
+    HD_OK(heddle_model_resize(j->model, NULL, repeat));
+    j->nsteps = j->period * repeat;
+    list_edges(j);
+    HD_OK(hd_price_resident(&j->resident, &j->pricer));
+    if (walks > 4 * MOST_WALKS) { /* too many even once: another one */
+        heddle_model_destroy(j->model);
+        open_judge(j, machine, is_time, backward);
+    }
+}
+
+/* The plan is the best walk, and the next best is known; *out stays NULL where there is none. */
+static heddle_schedule *check_plan(judge *j, int trial)
+{
+    heddle_schedule *s = NULL;
+    heddle_status st = heddle_plan(&s, j->model, &j->mesh, &j->options);
+    if (j->found == 0) {
+        assert_int_equal(st, HEDDLE_ERR_INFEASIBLE);
+        return NULL;
+    }
+    if (st != HEDDLE_OK) {
+        fail_msg("trial %d: %s", trial, heddle_last_error());
+    }
+    heddle_schedule_info info = info_of(s);
+    is_value(info.value, value_of(j, j->best), "the value", trial);
+    is_value(info.runner_up, j->found > 1 ? value_of(j, j->second) : 0, "the runner-up", trial);
+    if (!j->is_time) {
+        int64_t total = info.bytes_total + (j->options.backward ? info.backward_bytes_total : 0);
+        assert_int_equal(total, j->best.part[1]);
+    }
+    assert_true(info.lower_bound <= info.value * (1 + 1e-12));
+    return s;
+}
+
+HD_CASE(equals_every_walk)
+{
+    static judge j;
+    for (int trial = 0; trial < hd_rounds(300); trial++) {
+        heddle_machine *machine = machine_of(trial % 3);
+        open_judge(&j, machine, trial % 2, trial % 4 == 3);
+        judge_all(&j);
+        heddle_schedule_destroy(check_plan(&j, trial));
+        heddle_model_destroy(j.model);
+        heddle_machine_destroy(machine);
+    }
+}
+
+/* Caps between the least and the most that any walk needs, and one below. */
+HD_CASE(fits_where_something_fits)
+{
+    static judge j;
+    int refused = 0;
+    for (int trial = 0; trial < hd_rounds(200); trial++) {
+        heddle_machine *machine = machine_of(trial % 3);
+        open_judge(&j, machine, trial % 4 < 3, trial % 2);
+        judge_all(&j);
+        j.cap = trial % 7 == 6 ? j.least_peak - 1 : between(j.least_peak, j.most_peak);
+        j.options.memory_bytes = j.cap;
+        int64_t least = j.least_peak;
+        judge_all(&j);
+        heddle_schedule *s = check_plan(&j, trial);
+        if (s == NULL) {
+            refused++;
+            assert_non_null(strstr(heddle_last_error(), "are allowed"));
+        } else {
+            heddle_schedule_destroy(s);
+            s = NULL;
+        }
+        j.options.memory_bytes = 0;
+        j.options.objective = "memory";
+        HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
+        is_value(info_of(s).value, (double)least, "the least peak", trial);
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(j.model);
+        heddle_machine_destroy(machine);
+    }
+    assert_true(refused > 0);
+}
+
+/* What one asks for instead costs exactly what it costs more: in bytes whole numbers. */
+HD_CASE(forced_stages_cost_their_regret)
+{
+    static judge j;
+    int dearer = 0;
+    for (int trial = 0; trial < hd_rounds(300); trial++) {
+        char force[HEDDLE_LINE_BYTES + 64];
+        char text[HEDDLE_LINE_BYTES];
+        heddle_machine *machine = machine_of(trial % 3);
+        open_judge(&j, machine, trial % 3 == 0, 0);
+        judge_all(&j);
+        sum free_best = j.best;
+        j.force_stage = below(j.period);
+        const way *w = &j.ways[j.force_stage][below(j.nways[j.force_stage])];
+        j.force_repetition = below(2) ? -1 : below(j.nsteps / j.period);
+        j.force_layout = below(4) == 0 ? -1 : w->layout;
+        j.force_method = below(3) == 0 ? NULL : w->method;
+        HD_OK(heddle_layout_format(text, sizeof text, &j.layout[w->layout], &j.model->shape, &j.mesh));
+        int n = snprintf(force, sizeof force, "%s", j.model->stage[j.force_stage].name);
+        n += j.force_repetition < 0 ? 0 : snprintf(force + n, sizeof force - (size_t)n, "#%d", j.force_repetition);
+        n += snprintf(force + n, sizeof force - (size_t)n, "=%s%s%s", j.force_layout >= 0 ? text : "",
+                      j.force_method != NULL ? "/" : "", j.force_method != NULL ? j.force_method : "");
+        if (force[n - 1] == '=') {
+            snprintf(force + n, sizeof force - (size_t)n, "/auto");
+        }
+        judge_all(&j);
+        j.options.force = force;
+        heddle_schedule *s = check_plan(&j, trial);
+        assert_non_null(s);
+        assert_true(compare(j.best, free_best) >= 0);
+        dearer += compare(j.best, free_best) > 0;
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(j.model);
+        heddle_machine_destroy(machine);
+    }
+    assert_true(dearer > hd_rounds(300) / 5);
+}
+
+/* The same, step by step without a look back, for walks too long to be listed. */
+static sum unrolled(const judge *j)
+{
+    sum to_end[MAX_LAYOUTS];
+    char has[MAX_LAYOUTS];
+    memset(has, 1, sizeof has);
+    memcpy(to_end, j->last, sizeof to_end);
+    for (int step = j->nsteps - 1; step >= 0; step--) {
+        sum before[MAX_LAYOUTS];
+        char had[MAX_LAYOUTS] = {0};
+        int k = step % j->period;
+        for (int i = 0; i < j->nways[k]; i++) {
+            const way *w = &j->ways[k][i];
+            for (int to = 0; to < j->nlayouts; to++) {
+                sum rest = step + 1 == j->nsteps ? j->last[w->layout] : plus(j->edge[w->layout][to], to_end[to]);
+                rest = plus(rest, w->cost);
+                if (has[to] && (!had[w->layout] || compare(rest, before[w->layout]) < 0)) {
+                    before[w->layout] = rest;
+                    had[w->layout] = 1;
+                }
+            }
+        }
+        memcpy(to_end, before, sizeof to_end);
+        memcpy(has, had, sizeof has);
+    }
+    int best = -1;
+    for (int i = 0; i < j->nlayouts; i++) {
+        best = has[i] && (best < 0 || compare(to_end[i], to_end[best]) < 0) ? i : best;
+    }
+    return to_end[best];
+}
+
+HD_CASE(long_models_are_their_unrolled_walk)
+{
+    static judge j;
+    for (int trial = 0; trial < hd_rounds(150); trial++) {
+        heddle_schedule *s = NULL;
+        heddle_machine *machine = machine_of(trial % 3);
+        open_judge(&j, machine, trial % 2, trial % 4 == 1);
+        int repeat = 3 + below(200);
+        HD_OK(heddle_model_resize(j.model, NULL, repeat));
+        j.nsteps = j.period * repeat;
+        HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
+        is_value(info_of(s).value, value_of(&j, unrolled(&j)), "the value", trial);
+        heddle_schedule_info info = info_of(s);
+        assert_true(j.is_time ||
+                    (int64_t)info.value ==
+                        info.bytes_per_rank_max + (j.options.backward ? info.backward_bytes_per_rank_max : 0));
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(j.model);
+        heddle_machine_destroy(machine);
+    }
+}
