@@ -19,6 +19,26 @@ hd_cost hd_search_floor(const hd_search *s)
     return sum;
 }
 
+void hd_search_drop_dear(hd_search *s, const hd_cost *bound, int keeps_equal)
+{
+    hd_cost floor = hd_search_floor(s);
+    for (int i = 0; i < s->nrows; i++) {
+        hd_row *row = &s->row[i];
+        int nadmitted = 0;
+        for (int k = 0; k < row->nadmitted; k++) {
+            const hd_way *best = &row->way[row->first[row->admitted[k]]];
+            hd_cost least = hd_cost_add(&floor, &best->price.cost);
+            for (int p = 0; p < HD_COST_PARTS; p++) {
+                least.part[p] -= row->least.part[p];
+            }
+            if (hd_cost_compare(&least, bound) < keeps_equal) {
+                row->admitted[nadmitted++] = row->admitted[k];
+            }
+        }
+        row->nadmitted = nadmitted;
+    }
+}
+
 /* 1 when a layout serves both: nothing has to move. */
 static int have_common(const hd_row *a, const hd_row *b)
 {

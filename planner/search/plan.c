@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000 };
+enum { DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000, NARROW_STATES = 32 };
 
 void heddle_plan_options_init(heddle_plan_options *options)
 {
@@ -103,8 +103,7 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts * (size_t)s->nlayouts, sizeof *s->edge, "edges"));
     s->edge = memory;
     HD_TRY(hd_search_admit(s));
-    HD_TRY(hd_search_fit(s));
-    st = check_effort(s);
+    st = hd_search_fit(s);
 out:
     return st;
 }
@@ -114,7 +113,7 @@ void hd_search_close(hd_search *s)
     for (int i = 0; i < s->nrows; i++) {
         hd_row_free(&s->row[i]);
     }
-    HD_FREE_ALL(s->layout, s->box, s->elems, s->mixes, s->wanted, s->force, s->row, s->row_of, s->edge);
+    HD_FREE_ALL(s->layout, s->box, s->elems, s->even, s->mixes, s->wanted, s->force, s->row, s->row_of, s->edge);
 }
 
 void hd_walk_free(hd_walk *walk)
@@ -172,6 +171,69 @@ out:
     return st;
 }
 
+/* Of every row the states that cost least by themselves. */
+static heddle_status narrow(hd_search *s, int16_t *admitted[], int nadmitted[])
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    for (int i = 0; i < s->nrows; i++) {
+        hd_row *row = &s->row[i];
+        int kept = 0;
+        admitted[i] = row->admitted;
+        nadmitted[i] = row->nadmitted;
+        HD_TRY(hd_alloc(&memory, (size_t)row->nadmitted, sizeof *row->admitted, "admitted layouts"));
+        row->admitted = memory;
+        for (int k = 0; k < nadmitted[i]; k++) {
+            const hd_way *way = &row->way[row->first[admitted[i][k]]];
+            int cheaper = 0;
+            for (int other = 0; other < nadmitted[i] && cheaper < NARROW_STATES; other++) {
+                const hd_way *rival = &row->way[row->first[admitted[i][other]]];
+                int order = hd_cost_compare(&rival->price.cost, &way->price.cost);
+                cheaper += order < 0 || (order == 0 && other < k);
+            }
+            if (cheaper < NARROW_STATES) {
+                row->admitted[kept++] = admitted[i][k];
+            }
+        }
+        row->nadmitted = kept;
+    }
+out:
+    return st;
+}
+
+static void widen(hd_search *s, int16_t *admitted[], const int nadmitted[])
+{
+    for (int i = 0; i < s->nrows; i++) {
+        if (admitted[i] != NULL) {
+            hd_free(s->row[i].admitted);
+            s->row[i].admitted = admitted[i];
+            s->row[i].nadmitted = nadmitted[i];
+        }
+    }
+}
+
+/* A walk through few states bounds what the best two of all cost, and with it the states that they may be in. */
+static heddle_status drop_hopeless(hd_walk *walk, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    int16_t **admitted = NULL;
+    int *nadmitted = NULL;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nrows, sizeof *admitted, "rows of stages"));
+    admitted = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nrows, sizeof *nadmitted, "rows of stages"));
+    nadmitted = memory;
+    st = narrow(s, admitted, nadmitted);
+    st = st == HEDDLE_OK ? hd_search_walk(walk, s) : st;
+    widen(s, admitted, nadmitted);
+    if (st == HEDDLE_OK && hd_cost_compare(&walk->second, &hd_cost_none) < 0) {
+        hd_search_drop_dear(s, &walk->second, 1);
+    }
+out:
+    HD_FREE_ALL(admitted, nadmitted);
+    return st;
+}
+
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
@@ -188,6 +250,10 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     out->state = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->method, "a walk"));
     out->method = memory;
+    if (s->aim.is_time && s->nstates > 2 * NARROW_STATES && !adds_up(s)) {
+        HD_TRY(drop_hopeless(out, s));
+    }
+    HD_TRY(check_effort(s));
     HD_TRY(adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s));
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
     if (!*found) {

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { KEY_STAGE = 1, KEY_EDGE, KEY_LAST };
+enum { KEY_STAGE = 1, KEY_EDGE, KEY_END };
 
 void hd_prices_free(hd_prices *p)
 {
@@ -18,8 +18,12 @@ void hd_prices_free(hd_prices *p)
 
 static int *slot_of(const hd_prices *p, const hd_price_key *key)
 {
-    uint64_t at = hd_hash(HD_HASH_BASIS, key, sizeof *key);
+    uint64_t at = 0;
     int *slot = NULL;
+    for (int i = 0; i < HD_PRICE_KEY; i++) {
+        at = (at ^ (uint64_t)key->part[i]) * (HD_HASH_BASIS | 1);
+        at ^= at >> 29;
+    }
     do {
         slot = &p->slot[at++ & (uint64_t)(p->nslots - 1)];
     } while (*slot != 0 && memcmp(&p->key[*slot - 1], key, sizeof *key) != 0);
@@ -80,16 +84,6 @@ static int64_t activation_bytes(const hd_search *s, int layout)
     return heddle_box_elems(&box) * (int64_t)heddle_dtype_bytes(s->m->shape.dtype);
 }
 
-/* All blocks of the dim have one length: how they nest then makes no difference. */
-static int is_even(const hd_search *s, const heddle_layout *layout, int dim)
-{
-    int64_t blocks = 1;
-    for (int a = 0; dim >= 0 && a < s->mesh.naxes; a++) {
-        blocks *= layout->dim_of_axis[a] == dim ? s->mesh.axis[a].size : 1;
-    }
-    return dim < 0 || s->m->shape.dim[dim].extent % blocks == 0;
-}
-
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
 static int mixes_dim(const hd_method_stage *mixes, int dim)
@@ -137,11 +131,8 @@ heddle_status hd_search_stage_price(hd_priced *out, hd_search *s, int stage, int
     heddle_status st = HEDDLE_OK;
     int at = 0;
     int is_new = 0;
-    int shared = 1;
-    for (int d = 0; method != &hd_method_local && d < s->m->shape.ndim; d++) {
-        shared = shared && is_even(s, &s->layout[state], d);
-    }
-    if (!shared) {
+    unsigned all = (1u << s->mesh.naxes) - 1;
+    if (method != &hd_method_local && s->even[state] != all) {
         return price_stage(out, s, stage, state, method);
     }
     const hd_price_key key = stage_key(s, stage, state, method);
@@ -196,8 +187,7 @@ static hd_price_key edge_key(const hd_search *s, int from, int to)
         if (size == 1) {
             continue;
         }
-        if (last != NULL && last[1] == does && is_even(s, a, a->dim_of_axis[axis]) &&
-            is_even(s, b, b->dim_of_axis[axis])) {
+        if (last != NULL && last[1] == does && (s->even[from] & s->even[to] & 1u << axis) != 0) {
             last[0] *= size;
         } else {
             last = &key.part[n];
@@ -216,10 +206,8 @@ heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int from
     int at = *known - 1;
     int is_new = 0;
     if (*known == 0) {
-        hd_price_key key = edge_key(s, from, to);
-        if (from >= s->nstates || to >= s->nstates) {
-            key = (hd_price_key){{KEY_LAST, from, to}}; /* an end of its own */
-        }
+        int is_end = from >= s->nstates || to >= s->nstates; /* a layout that no stage is in: like no other */
+        const hd_price_key key = is_end ? (hd_price_key){{KEY_END, from, to}} : edge_key(s, from, to);
         HD_TRY(price_at(&at, &is_new, s->prices, &key));
         if (is_new) {
             st = price_edge(&s->prices->priced[at], s, from, to, 0);

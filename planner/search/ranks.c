@@ -42,27 +42,6 @@ static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
     return whole;
 }
 
-/* Ways that alone are too dear for a better plan go. */
-static void drop_dear(hd_search *s, const hd_cost *bound)
-{
-    hd_cost floor = hd_search_floor(s);
-    for (int i = 0; i < s->nrows; i++) {
-        hd_row *row = &s->row[i];
-        int nadmitted = 0;
-        for (int k = 0; k < row->nadmitted; k++) {
-            const hd_way *best = &row->way[row->first[row->admitted[k]]];
-            hd_cost least = hd_cost_add(&floor, &best->price.cost);
-            for (int p = 0; p < HD_COST_PARTS; p++) {
-                least.part[p] -= row->least.part[p];
-            }
-            if (hd_cost_compare(&least, bound) < 0) {
-                row->admitted[nadmitted++] = row->admitted[k];
-            }
-        }
-        row->nadmitted = nadmitted;
-    }
-}
-
 static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks)
 {
     hd_cost bound = b->cost;
@@ -97,7 +76,7 @@ static heddle_status try_mesh(best_mesh *b, const heddle_mesh *mesh)
     hd_cost bound = unscaled(b, &s, ranks);
     int is_bound = b->found && !by_memory;
     if (is_bound && s.cap == INT64_MAX) {
-        drop_dear(&s, &bound);
+        hd_search_drop_dear(&s, &bound, 0);
     }
     HD_TRY(hd_search_run(&walk, &found, &s, is_bound ? &bound : NULL));
     hd_cost cost = scaled(&s, &walk.cost, ranks);

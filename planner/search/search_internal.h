@@ -116,6 +116,7 @@ typedef struct hd_search {
     int prologue, epilogue;   /* indices in layout, -1: free */
     heddle_box *box;          /* [nstates] the largest */
     int64_t *elems;           /* [nstates] in it */
+    unsigned *even;           /* [nstates] bit a: all blocks of the dim that axis a shards have one length */
     hd_method_stage *mixes;   /* [period] */
     const hd_method **wanted; /* [period] by the option `methods` */
     int nforces, forces_capacity;
@@ -173,6 +174,8 @@ heddle_status hd_search_labels(hd_walk *out, hd_search *search);
 
 /* bound.c: a cost that no walk is below. */
 hd_cost hd_search_floor(const hd_search *search);
+/* States go that no walk below `bound` (or at it, where `keeps_equal`) can be in. */
+void hd_search_drop_dear(hd_search *search, const hd_cost *bound, int keeps_equal);
 heddle_status hd_search_lower_bound(double *out, hd_search *search);
 
 /* plan.c */

@@ -22,8 +22,24 @@ static heddle_status room(hd_search *s)
     s->box = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *s->elems, "layouts"));
     s->elems = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *s->even, "layouts"));
+    s->even = memory;
 out:
     return st;
+}
+
+static unsigned even_axes(const hd_search *s, const heddle_layout *layout)
+{
+    unsigned even = 0;
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        int64_t blocks = 1;
+        for (int k = 0; dim >= 0 && k < s->mesh.naxes; k++) {
+            blocks *= layout->dim_of_axis[k] == dim ? s->mesh.axis[k].size : 1;
+        }
+        even |= (unsigned)(dim < 0 || s->m->shape.dim[dim].extent % blocks == 0) << a;
+    }
+    return even;
 }
 
 /* Digit a of state i in base (shardable dims + 1) says what axis a does; replicated comes last. */
@@ -56,6 +72,7 @@ heddle_status hd_search_states(hd_search *s)
         /* Balanced blocks: rank 0 has the largest. */
         HD_TRY(heddle_layout_box(&s->box[i], &s->m->shape, &s->mesh, &s->layout[i], 0));
         s->elems[i] = heddle_box_elems(&s->box[i]);
+        s->even[i] = even_axes(s, &s->layout[i]);
     }
     s->nlayouts = s->nstates;
 out:

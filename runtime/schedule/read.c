@@ -116,7 +116,7 @@ heddle_status hd_read_number(double *out, const hd_node *node, const char *what)
     }
     HD_TRY(hd_node_text(&text, node, what));
     double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= 0 && value <= DBL_MAX)) {
+    if (end == text || *end != '\0' || strpbrk(text, "xXnN") != NULL || !(value >= 0 && value <= DBL_MAX)) {
         char quoted[HD_NODE_QUOTE_BYTES];
         return hd_node_fail(HEDDLE_ERR_PARSE, node, "'%s' must be a number of at least 0, found '%s'", what,
                             hd_quote(quoted, sizeof quoted, text));

@@ -161,9 +161,11 @@ static inline void refuse_changed_digits(const heddle_schedule *schedule)
     static char text[FILE_BYTES];
     saved_text(text, schedule);
     size_t end = (size_t)(strstr(text, "\"note\"") - text);
+    size_t plan = (size_t)(strstr(text, "\"objective\"") - text); /* a line that is kept as it is */
+    size_t behind = plan + strcspn(text + plan, "\n");
     for (size_t i = 0; i < end; i++) {
         heddle_schedule *loaded = NULL;
-        if (text[i] < '0' || text[i] > '9') {
+        if (text[i] < '0' || text[i] > '9' || (i >= plan && i < behind)) {
             continue;
         }
         char old = text[i];

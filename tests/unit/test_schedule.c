@@ -80,6 +80,10 @@ static const lie lies[] = {
     {"\"messages\": 6", "\"messages\": 99999999999999999999", HEDDLE_ERR_PARSE, "from 0 to"},
     {"\"messages\": 6", "\"messages\": \"6\"", HEDDLE_ERR_PARSE, "whole number"},
     {"\"switches\": 4", "\"switches\": 3", HEDDLE_ERR_MISMATCH, "'switches' says 3"},
+    {"\"value\": ", "\"value\": -", HEDDLE_ERR_PARSE, "'value' must be a number of at least 0, found '-"},
+    {"\"value\": ", "\"value\": 1e999", HEDDLE_ERR_PARSE, "'value' must be a number"},
+    {"\"value\": ", "\"value\": 0x", HEDDLE_ERR_PARSE, "'value' must be a number"},
+    {"\"objective\": \"bytes\"", "\"objective\": \"\"", HEDDLE_ERR_PARSE, "1 to 63"},
     {"\"note\": \"", "\"note\": [\"", HEDDLE_ERR_PARSE, "s.json"},
     {"  \"note\"", "  \"model\": \"x\",\n  \"note\"", HEDDLE_ERR_PARSE, "duplicate key 'model'"},
 };
@@ -91,7 +95,7 @@ HD_CASE(refuses_lies)
     heddle_schedule_destroy(schedule);
 }
 
-/* Whatever byte count is changed, the load notices: no integer in the file is taken on trust. */
+/* Whatever byte count is changed, the load notices: none is taken on trust; only what the planner said is. */
 HD_CASE(notices_every_changed_digit)
 {
     heddle_schedule *schedule = make_schedule("[sp=3]", NULL);
