@@ -125,8 +125,7 @@ static void add_step(heddle_forecast *f, const hd_price *price)
     }
 }
 
-/* Text and conditioning of the rank's samples. */
-static int64_t conditioning(const heddle_model *m)
+int64_t hd_price_conditioning(const heddle_model *m)
 {
     int64_t samples = m->batch_dim >= 0 ? m->shape.dim[m->batch_dim].extent : 1;
     __int128 rows = (__int128)samples * m->text_tokens;
@@ -149,7 +148,7 @@ static void hold(heddle_forecast *f, int64_t *out, int64_t activations, int64_t 
  * stage is at its fullest on the way back, when its own is kept as well. */
 static heddle_status hold_all(heddle_forecast *f, const hd_pricer *p)
 {
-    int64_t always = conditioning(p->model);
+    int64_t always = hd_price_conditioning(p->model);
     int64_t kept = always;
     heddle_status st = hd_price_resident(&f->info.memory.weights, p);
     f->info.memory.struct_bytes = sizeof f->info.memory;

@@ -35,6 +35,8 @@ heddle_status hd_price_edge(hd_price *out, const hd_pricer *pricer, const heddle
                             int is_last);
 /* Bytes of a rank that do not depend on the schedule: weights, and with backward gradients and optimiser state. */
 heddle_status hd_price_resident(int64_t *bytes, const hd_pricer *pricer);
+/* Text and conditioning of the samples, which every rank holds all the time. */
+int64_t hd_price_conditioning(const heddle_model *model);
 /* Seconds and bytes of the model's ends (tokens in, final layer out), where the stages begin and end in these
  * layouts. */
 heddle_status hd_price_ends(hd_price *out, const hd_pricer *pricer, const heddle_layout *first,

@@ -34,19 +34,19 @@ hd_cost hd_cost_add(const hd_cost *a, const hd_cost *b)
     return sum;
 }
 
-/* The links that ranks 0 and the last one meet by; no machine has more ranks than its outermost level. */
+/* The level of links that ranks 0 and the last one meet on. */
 static heddle_status slow_link(int *out, const heddle_machine *machine, int nranks)
 {
     heddle_machine_info info = HEDDLE_EMPTY(heddle_machine_info);
     heddle_status st = heddle_machine_get_info(&info, machine);
     if (st == HEDDLE_OK && nranks > info.ranks) {
         st = hd_fail(HEDDLE_ERR_ARG,
-                     "the mesh has %d ranks, machine '%s' has %d; another number of hosts is written "
-                     "in front, for example 4x%s",
-                     nranks, info.name, info.ranks, info.name);
+                     "the mesh has %d ranks, machine '%s' has %d; the number of hosts is written in front, for example "
+                     "4x8xh100-nvlink+ib400",
+                     nranks, info.name, info.ranks);
     }
     if (st == HEDDLE_OK) {
-        *out = nranks > 1 ? machine->level[hd_machine_level(machine, 0, nranks - 1)].link : machine->level[0].link;
+        *out = nranks > 1 ? hd_machine_level(machine, 0, nranks - 1) : 0;
     }
     return st;
 }

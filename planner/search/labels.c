@@ -73,14 +73,14 @@ static heddle_status add_ways(labels *l, int step, int state, const hd_label *re
     return HEDDLE_OK;
 }
 
-static heddle_status over_edge(hd_label *rest, hd_search *s, int from, int to, const hd_label *behind)
+static heddle_status over_edge(hd_label *rest, hd_search *s, int step, int from, int to, const hd_label *behind)
 {
     *rest = *behind;
     if (from == to) {
         return HEDDLE_OK;
     }
     const hd_priced *edge = NULL;
-    heddle_status st = hd_search_edge_price(&edge, s, from, to);
+    heddle_status st = hd_search_edge_price(&edge, s, step, from, to);
     if (st == HEDDLE_OK) {
         rest->cost = hd_cost_add(&edge->cost, &behind->cost);
         rest->need = edge->need > behind->need ? edge->need : behind->need;
@@ -105,7 +105,7 @@ static heddle_status list_candidates(labels *l, int step, int state)
         int to = row->admitted[i];
         for (int k = l->first[to]; k < l->first[to + 1]; k++) {
             hd_label rest;
-            HD_TRY(over_edge(&rest, s, state, to, &l->label[k]));
+            HD_TRY(over_edge(&rest, s, step + 1, state, to, &l->label[k]));
             HD_TRY(add_ways(l, step, state, &rest, k));
         }
     }
@@ -189,7 +189,7 @@ static heddle_status choose(hd_walk *out, int *first, labels *l)
     for (int state = 0; state < s->nstates; state++) {
         for (int k = l->first[state]; k < l->first[state + 1]; k++) {
             hd_label whole;
-            HD_TRY(over_edge(&whole, s, s->prologue >= 0 ? s->prologue : state, state, &l->label[k]));
+            HD_TRY(over_edge(&whole, s, 0, s->prologue >= 0 ? s->prologue : state, state, &l->label[k]));
             if (whole.need > s->cap) {
                 continue;
             }

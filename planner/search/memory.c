@@ -54,14 +54,15 @@ heddle_status hd_search_refuse_memory(const hd_search *s, int64_t least)
 }
 
 /* Of one state, of what comes behind it: the least over the states there. */
-static heddle_status least_behind(int64_t *out, hd_search *s, int state, const hd_row *next, const int64_t *behind)
+static heddle_status least_behind(int64_t *out, hd_search *s, int step, int state, const int64_t *behind)
 {
+    const hd_row *next = &s->row[s->row_of[step + 1]];
     *out = behind[state];
     for (int i = 0; i < next->nadmitted; i++) {
         int to = next->admitted[i];
         if (to != state && behind[to] < *out) {
             const hd_priced *edge = NULL;
-            heddle_status st = hd_search_edge_price(&edge, s, state, to);
+            heddle_status st = hd_search_edge_price(&edge, s, step + 1, state, to);
             if (st != HEDDLE_OK) {
                 return st;
             }
@@ -83,7 +84,7 @@ static heddle_status least_of_step(int64_t *here, hd_search *s, int step, const 
         int state = row->admitted[i];
         int64_t rest = 0;
         if (step + 1 < s->nsteps) {
-            HD_TRY(least_behind(&rest, s, state, &s->row[s->row_of[step + 1]], behind));
+            HD_TRY(least_behind(&rest, s, step, state, behind));
         } else {
             hd_priced last;
             HD_TRY(hd_search_last_price(&last, s, state));
@@ -108,7 +109,7 @@ static heddle_status least_before(int64_t *out, hd_search *s, const int64_t *fir
         int64_t need = first[state];
         if (s->prologue >= 0 && s->prologue != state) {
             const hd_priced *edge = NULL;
-            heddle_status st = hd_search_edge_price(&edge, s, s->prologue, state);
+            heddle_status st = hd_search_edge_price(&edge, s, 0, s->prologue, state);
             if (st != HEDDLE_OK) {
                 return st;
             }
@@ -161,7 +162,7 @@ heddle_status hd_search_need(int64_t *out, hd_search *s, const hd_walk *walk)
         if (i == s->nsteps) {
             HD_TRY(hd_search_last_price(&own, s, before));
         } else if (before >= 0 && before != walk->state[i]) {
-            HD_TRY(hd_search_edge_price(&edge, s, before, walk->state[i]));
+            HD_TRY(hd_search_edge_price(&edge, s, i, before, walk->state[i]));
         }
         *out = larger(*out, hd_add_saturated(kept, edge->need));
         if (i < s->nsteps) {

@@ -75,6 +75,7 @@ static heddle_status read_memory(hd_search *s, const heddle_plan_options *o)
     s->cap = INT64_MAX;
     if (o->memory_bytes > 0 || s->aim.objective == HD_OBJECTIVE_MEMORY) {
         HD_TRY(hd_price_resident(&s->resident, &s->pricer));
+        s->resident = hd_add_saturated(s->resident, hd_price_conditioning(s->m));
     }
     if (o->memory_bytes > 0) {
         s->cap = o->memory_bytes - s->resident;
@@ -88,20 +89,18 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
                              const heddle_plan_options *o, hd_prices *prices)
 {
     heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
     *s = (hd_search){.m = model, .mesh = *mesh, .prices = prices};
     s->slack_percent = o->slack_percent;
     s->max_waste_percent = o->max_waste_percent;
     s->nsteps = model->nstages * model->repeat;
-    s->pricer = (hd_pricer){model, o->machine, &s->mesh, o->backward, o->recompute};
+    s->pricer = (hd_pricer){model, o->machine, &s->mesh, o->backward, o->recompute, 0};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
     HD_TRY(hd_search_states(s));
     HD_TRY(read_ends(s, o));
     HD_TRY(hd_search_methods(s, o->methods));
     HD_TRY(hd_search_force(s, o->force));
     HD_TRY(read_memory(s, o));
-    HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts * (size_t)s->nlayouts, sizeof *s->edge, "edges"));
-    s->edge = memory;
+    HD_TRY(hd_search_widths(s));
     HD_TRY(hd_search_admit(s));
     st = hd_search_fit(s);
 out:
@@ -113,7 +112,8 @@ void hd_search_close(hd_search *s)
     for (int i = 0; i < s->nrows; i++) {
         hd_row_free(&s->row[i]);
     }
-    HD_FREE_ALL(s->layout, s->box, s->elems, s->even, s->mixes, s->wanted, s->force, s->row, s->row_of, s->edge);
+    HD_FREE_ALL(s->layout, s->box, s->elems, s->even, s->mixes, s->wanted, s->force, s->row, s->row_of, s->width_of,
+                s->edge);
 }
 
 void hd_walk_free(hd_walk *walk)

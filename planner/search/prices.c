@@ -73,17 +73,6 @@ static void take_back(hd_prices *p)
     p->count--;
 }
 
-static int64_t activation_bytes(const hd_search *s, int layout)
-{
-    heddle_box box;
-    if (layout < s->nstates) {
-        box = s->box[layout];
-    } else if (heddle_layout_box(&box, &s->m->shape, &s->mesh, &s->layout[layout], 0) != HEDDLE_OK) {
-        return 0;
-    }
-    return heddle_box_elems(&box) * (int64_t)heddle_dtype_bytes(s->m->shape.dtype);
-}
-
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
 static int mixes_dim(const hd_method_stage *mixes, int dim)
@@ -120,7 +109,7 @@ static heddle_status price_stage(hd_priced *out, const hd_search *s, int stage, 
         out->cost = hd_aim_cost(&s->aim, &price, &extras);
         out->time_ps = price.time_ps;
         out->kept = s->pricer.backward ? price.kept_bytes : 0;
-        out->need = hd_add_saturated(hd_add_saturated(activation_bytes(s, state), out->kept), price.workspace_bytes);
+        out->need = hd_add_saturated(hd_add_saturated(price.input_bytes, out->kept), price.workspace_bytes);
     }
     return st;
 }
@@ -151,36 +140,57 @@ out:
 
 /* --- edges -------------------------------------------------------------------------------------------------------- */
 
-static heddle_status price_edge(hd_priced *out, const hd_search *s, int from, int to, int is_last)
+/* Stages before which the activation has as many channels have the same edges before them. */
+heddle_status hd_search_widths(hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages, sizeof *s->width_of, "stages"));
+    s->width_of = memory;
+    for (int k = 0; k < s->m->nstages; k++) {
+        int same = 0;
+        while (s->m->stage[same].in_channels != s->m->stage[k].in_channels) {
+            same++;
+        }
+        s->width_of[k] = same < k ? s->width_of[same] : s->nwidths++;
+    }
+    size_t layouts = (size_t)s->nlayouts;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nwidths * layouts * layouts, sizeof *s->edge, "edges"));
+    s->edge = memory;
+out:
+    return st;
+}
+
+static heddle_status price_edge(hd_priced *out, const hd_search *s, int64_t channels, int from, int to, int is_last)
 {
     heddle_status st = HEDDLE_OK;
     hd_price price;
     hd_price forward;
     hd_pricer there = s->pricer;
-    HD_TRY(hd_price_edge(&price, &s->pricer, &s->layout[from], &s->layout[to], is_last));
+    there.channels = channels;
+    HD_TRY(hd_price_edge(&price, &there, &s->layout[from], &s->layout[to], is_last));
     forward = price;
     if (there.backward && from != to) {
         there.backward = 0;
         HD_TRY(hd_price_edge(&forward, &there, &s->layout[from], &s->layout[to], is_last));
     }
     const hd_extras extras = {.switches = from != to && forward.moved.bytes_total > 0};
-    int64_t ends = hd_add_saturated(activation_bytes(s, from), from != to ? activation_bytes(s, to) : 0);
     out->cost = hd_aim_cost(&s->aim, &price, &extras);
     out->time_ps = price.time_ps;
     out->kept = 0;
-    out->need = hd_add_saturated(ends, price.workspace_bytes);
+    out->need = hd_add_saturated(price.input_bytes, price.workspace_bytes);
 out:
     return st;
 }
 
 /* Neighbouring axes that do the same are one axis of more ranks, and an axis of one rank is none. */
-static hd_price_key edge_key(const hd_search *s, int from, int to)
+static hd_price_key edge_key(const hd_search *s, int64_t channels, int from, int to)
 {
-    hd_price_key key = {{KEY_EDGE}};
+    hd_price_key key = {{KEY_EDGE, channels}};
     const heddle_layout *a = &s->layout[from];
     const heddle_layout *b = &s->layout[to];
     int64_t *last = NULL;
-    int n = 1;
+    int n = 2;
     for (int axis = 0; axis < s->mesh.naxes; axis++) {
         int64_t does = (int64_t)(a->dim_of_axis[axis] + 8) << 8 | (b->dim_of_axis[axis] + 8);
         int size = s->mesh.axis[axis].size;
@@ -199,18 +209,22 @@ static hd_price_key edge_key(const hd_search *s, int from, int to)
     return key;
 }
 
-heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int from, int to)
+heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int step, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    int *known = &s->edge[(size_t)from * (size_t)s->nlayouts + (size_t)to];
+    const int stage = step % s->m->nstages;
+    const size_t row = (size_t)s->width_of[stage] * (size_t)s->nlayouts + (size_t)from;
+    int *known = &s->edge[row * (size_t)s->nlayouts + (size_t)to];
     int at = *known - 1;
     int is_new = 0;
     if (*known == 0) {
+        int64_t channels = s->m->stage[stage].in_channels;
         int is_end = from >= s->nstates || to >= s->nstates; /* a layout that no stage is in: like no other */
-        const hd_price_key key = is_end ? (hd_price_key){{KEY_END, from, to}} : edge_key(s, from, to);
+        const hd_price_key key =
+            is_end ? (hd_price_key){{KEY_END, channels, from, to}} : edge_key(s, channels, from, to);
         HD_TRY(price_at(&at, &is_new, s->prices, &key));
         if (is_new) {
-            st = price_edge(&s->prices->priced[at], s, from, to, 0);
+            st = price_edge(&s->prices->priced[at], s, channels, from, to, 0);
             if (st != HEDDLE_OK) {
                 take_back(s->prices);
                 goto out;
@@ -226,5 +240,6 @@ out:
 heddle_status hd_search_last_price(hd_priced *out, hd_search *s, int from)
 {
     memset(out, 0, sizeof *out);
-    return s->epilogue >= 0 ? price_edge(out, s, from, s->epilogue, 1) : HEDDLE_OK;
+    return s->epilogue >= 0 ? price_edge(out, s, s->m->stage[s->m->nstages - 1].channels, from, s->epilogue, 1)
+                            : HEDDLE_OK;
 }

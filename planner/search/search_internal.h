@@ -39,7 +39,7 @@ typedef struct hd_extras {
 typedef struct hd_aim {
     hd_objective objective;
     int is_time;   /* seconds come first: work is priced, so that no layout is left out for being uneven */
-    int slow_link; /* class of the links that the mesh's outermost level has; -1: no machine */
+    int slow_link; /* level of the machine that the mesh reaches up to; -1: no machine */
     int has_machine;
 } hd_aim;
 
@@ -126,7 +126,8 @@ typedef struct hd_search {
     int nsteps;
     int *row_of; /* [nsteps] */
     hd_prices *prices;
-    int *edge; /* [nlayouts][nlayouts] index in prices + 1; 0: not known yet */
+    int nwidths, *width_of; /* [period] of how many kinds the channels before a stage are, and of which */
+    int *edge;              /* [nwidths][nlayouts][nlayouts] index in prices + 1; 0: not known yet */
 } hd_search;
 
 /* A walk, made backwards: which way is taken in which state. */
@@ -155,9 +156,10 @@ double hd_search_waste_percent(const hd_search *search, int64_t elems);
 void hd_row_free(hd_row *row);
 
 /* prices.c */
+heddle_status hd_search_widths(hd_search *search); /* makes the table of edges: layouts are known */
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
-/* state -> next; the edge behind the last stage is another one. */
-heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int from, int to);
+/* The edge into a step; that behind the last stage is another one. */
+heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int step, int from, int to);
 heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
 
 /* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */

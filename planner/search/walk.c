@@ -58,7 +58,7 @@ static int goes_first(int a, int b, int state)
 }
 
 /* The two cheapest ways from `state` to the end, this step's own cost aside. choice: -1: there is none. */
-static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, int state)
+static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, int step, int state)
 {
     static const hd_priced nothing = {{{0}}, 0, 0, 0};
     *out = (hd_to_end){hd_cost_none, hd_cost_none};
@@ -66,7 +66,7 @@ static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, in
     for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, &out->second) <= 0; i++) {
         int next = w->order[i].state;
         const hd_priced *edge = &nothing;
-        heddle_status st = next == state ? HEDDLE_OK : hd_search_edge_price(&edge, w->s, state, next);
+        heddle_status st = next == state ? HEDDLE_OK : hd_search_edge_price(&edge, w->s, step + 1, state, next);
         if (st != HEDDLE_OK) {
             return st;
         }
@@ -137,7 +137,7 @@ static heddle_status walk_step(walker *w, int step, int16_t *choices)
         int choice = state;
         hd_to_end rest = {hd_cost_none, hd_cost_none};
         if (step + 1 < s->nsteps) {
-            HD_TRY(look_ahead(&rest, &choice, w, state));
+            HD_TRY(look_ahead(&rest, &choice, w, step, state));
         } else {
             hd_priced last;
             HD_TRY(hd_search_last_price(&last, s, state));
@@ -260,7 +260,7 @@ static heddle_status begin(hd_to_end *out, int *state, walker *w)
         }
         if (w->s->prologue >= 0 && w->s->prologue != to) {
             const hd_priced *edge = NULL;
-            HD_TRY(hd_search_edge_price(&edge, w->s, w->s->prologue, to));
+            HD_TRY(hd_search_edge_price(&edge, w->s, 0, w->s->prologue, to));
             if (edge->need > w->s->cap) {
                 continue;
             }

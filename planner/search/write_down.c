@@ -96,7 +96,7 @@ static heddle_status predict(heddle_schedule *schedule, hd_search *s, const hd_w
             HD_TRY(hd_search_last_price(&own, s, before));
             edge = &own;
         } else if (before >= 0 && before != walk->state[i]) {
-            HD_TRY(hd_search_edge_price(&edge, s, before, walk->state[i]));
+            HD_TRY(hd_search_edge_price(&edge, s, i, before, walk->state[i]));
         }
         int64_t edge_ps = edge != NULL ? edge->time_ps : 0;
         schedule->edge[i].predicted_s = seconds(edge_ps);

@@ -31,8 +31,7 @@ typedef struct judge {
     hd_pricer pricer;
     int is_time, nlayouts, period, nsteps;
     heddle_layout layout[MAX_LAYOUTS];
-    int64_t bytes[MAX_LAYOUTS]; /* of the largest box */
-    int nways[MAX_STEPS];       /* by stage of a period */
+    int nways[MAX_STEPS]; /* by stage of a period */
     way ways[MAX_STEPS][MAX_WAYS];
     sum edge[MAX_LAYOUTS][MAX_LAYOUTS], last[MAX_LAYOUTS];
     int64_t edge_need[MAX_LAYOUTS][MAX_LAYOUTS], last_need[MAX_LAYOUTS];
@@ -98,7 +97,7 @@ static void list_ways(judge *j, int k)
                                               .method = method->name,
                                               .cost = sum_of(j, &price, method != &hd_method_local),
                                               .kept = kept,
-                                              .need = j->bytes[i] + kept + price.workspace_bytes};
+                                              .need = price.input_bytes + kept + price.workspace_bytes};
         }
         hd_method_group_free(&group);
     }
@@ -107,23 +106,16 @@ static void list_ways(judge *j, int k)
 static void list_edges(judge *j)
 {
     const heddle_layout whole = heddle_layout_replicated();
-    int64_t whole_bytes = 1;
-    for (int d = 0; d < j->model->shape.ndim; d++) {
-        whole_bytes *= j->model->shape.dim[d].extent;
-    }
-    whole_bytes *= (int64_t)heddle_dtype_bytes(j->model->shape.dtype);
     for (int i = 0; i < j->nlayouts; i++) {
         hd_price price;
         for (int k = 0; k < j->nlayouts; k++) {
             HD_OK(hd_price_edge(&price, &j->pricer, &j->layout[i], &j->layout[k], 0));
             j->edge[i][k] = i == k ? (sum){{0, 0, 0, 0}} : sum_of(j, &price, 0);
-            j->edge_need[i][k] = i == k ? 0 : j->bytes[i] + j->bytes[k] + price.workspace_bytes;
+            j->edge_need[i][k] = i == k ? 0 : price.input_bytes + price.workspace_bytes;
         }
         HD_OK(hd_price_edge(&price, &j->pricer, &j->layout[i], &whole, 1));
         j->last[i] = j->options.epilogue != NULL ? (sum){{0, 0, 0, 0}} : sum_of(j, &price, 0);
-        j->last_need[i] = j->options.epilogue != NULL
-                              ? 0
-                              : j->bytes[i] + (j->bytes[i] < whole_bytes ? whole_bytes : 0) + price.workspace_bytes;
+        j->last_need[i] = j->options.epilogue != NULL ? 0 : price.input_bytes + price.workspace_bytes;
     }
 }
 
@@ -210,6 +202,7 @@ static void open_judge(judge *j, heddle_machine *machine, int is_time, int backw
     static const char *const orders[] = {"t-s", "ts", "t", "s-", "st-s", "T-", "tS", "-"};
     char dims[256];
     double walks = 1;
+    int64_t elems[MAX_LAYOUTS];
     memset(j, 0, sizeof *j);
     HD_OK(heddle_mesh_parse(&j->mesh, meshes[below(7)]));
     snprintf(dims, sizeof dims, "b: {size: %d, role: batch}, t: %d, s: %d, c: {size: %d, role: channel}", 1 + below(3),
@@ -225,11 +218,8 @@ static void open_judge(judge *j, heddle_machine *machine, int is_time, int backw
     j->options.backward = backward;
     j->options.training = backward;
     j->is_time = is_time;
-    j->pricer = (hd_pricer){j->model, j->options.machine, &j->mesh, backward, 0};
-    j->nlayouts = all_layouts(j->layout, j->bytes, &j->model->shape, &j->mesh);
-    for (int i = 0; i < j->nlayouts; i++) {
-        j->bytes[i] *= 2;
-    }
+    j->pricer = (hd_pricer){j->model, j->options.machine, &j->mesh, backward, 0, 0};
+    j->nlayouts = all_layouts(j->layout, elems, &j->model->shape, &j->mesh);
     j->period = j->model->nstages;
     j->force_stage = -1;
     for (int k = 0; k < j->period; k++) {
@@ -246,6 +236,7 @@ static void open_judge(judge *j, heddle_machine *machine, int is_time, int backw
     j->nsteps = j->period * repeat;
     list_edges(j);
     HD_OK(hd_price_resident(&j->resident, &j->pricer));
+    j->resident += hd_price_conditioning(j->model);
     if (walks > 4 * MOST_WALKS) { /* too many even once: another one */
         heddle_model_destroy(j->model);
         open_judge(j, machine, is_time, backward);
