@@ -64,6 +64,38 @@ HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const ch
                                                   const char *name);
 /* The same machine with another number of ranks: fewer or more of its outermost level. HEDDLE_ERR_ARG: ranks < 1. */
 HEDDLE_CHECKED heddle_status heddle_machine_resize(heddle_machine *machine, int ranks);
+/* What a host shows of itself. matrix: a file with the text of `nvidia-smi topo -m`, whose GPUs become the ranks; gpu:
+ * which they are ("h100"; NULL: what the number of NVLinks suggests). Without a matrix a rank per core of this host, or
+ * of the one whose hwloc export `xml` is; figures are those of presets. A machine that is as a preset has its name.
+ * HEDDLE_ERR_ARG: no such gpu. HEDDLE_ERR_IO. HEDDLE_ERR_PARSE: no such text; begins with file:line. HEDDLE_ERR_LAYOUT:
+ * GPUs that are near one another are not neighbours by number, or groups are not alike. */
+HEDDLE_CHECKED heddle_status heddle_machine_discover(heddle_machine **out, const char *xml, const char *matrix,
+                                                     const char *gpu);
+
+/* Start and rate that times gave. */
+typedef struct heddle_import_row {
+    char link[HEDDLE_NAME_BYTES]; /* class whose figures they are */
+    const char *exchange;         /* "all_to_all", "ring", "all_gather", "reduce_scatter" */
+    int ranks, times;
+    double start_s, bytes_per_s;
+    double worst_error; /* of what the machine now says against the times */
+} heddle_import_row;
+
+enum { HEDDLE_IMPORT_ROWS = 32 };
+typedef struct heddle_import_info {
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
+    int nrows;
+    heddle_import_row row[HEDDLE_IMPORT_ROWS];
+} heddle_import_info;
+
+/* Measured times replace figures of links. format: "nccl-tests", the text that alltoall_perf, all_gather_perf,
+ * reduce_scatter_perf, all_reduce_perf and sendrecv_perf print, several behind one another too; or "galvatron", its
+ * JSON of all2all_size_8_64MB_time and allreduce_size_8_64MB_time (ms). A group's times belong to the level that holds
+ * so many ranks, and of their bytes those that cross it. info may be NULL. On an error the machine stays as it was.
+ * HEDDLE_ERR_ARG, HEDDLE_ERR_IO, HEDDLE_ERR_PARSE, HEDDLE_ERR_LAYOUT: more ranks than the machine has.
+ * HEDDLE_ERR_INFEASIBLE: times that no start and rate explain. */
+HEDDLE_CHECKED heddle_status heddle_machine_import(heddle_machine *machine, const char *format, const char *path,
+                                                   heddle_import_info *info);
 /* YAML that heddle_machine_load reads back. The file replaces what is there only when it is whole; "-" is standard
  * output. HEDDLE_ERR_IO. */
 HEDDLE_CHECKED heddle_status heddle_machine_save(const heddle_machine *machine, const char *path);

@@ -23,7 +23,8 @@ enum {
     CLI_VERIFY_LINEAR = 1 << 7,
     CLI_VOLUME = 1 << 8,
     CLI_PRESETS = 1 << 16,
-    CLI_IMPORT = 1 << 17
+    CLI_IMPORT = 1 << 17,
+    CLI_TOPO = 1 << 23
 };
 
 /* Those that run ranks; of others' interest is nothing that a launcher left in the environment. */
@@ -40,13 +41,14 @@ typedef struct cli_action {
 typedef struct cli_command {
     const char *name; /* "verify", "verify attention" */
     unsigned bit;
-    const char *operand; /* what it wants one of: "reshard line" */
+    const char *operand; /* what it wants one of: "reshard line"; NULL: nothing */
     const cli_action *action;
     int may_lack_operand;
 } cli_command;
 
 extern const cli_action cli_plan, cli_run, cli_volume;
 extern const cli_action cli_presets, cli_import;
+extern const cli_action cli_topo;
 extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;
 extern const cli_action cli_verify, cli_verify_attention, cli_verify_linear;
 

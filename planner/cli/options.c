@@ -138,10 +138,14 @@ static int refuse(const cli_command *command, int option, const char *text)
 static int take_operand(cli_arguments *out, int count, char **operand)
 {
     const cli_command *command = out->command;
-    const int wanted = out->random > 0 || out->list_kernels ? 0 : 1;
+    const int wanted = out->random > 0 || out->list_kernels || command->operand == NULL ? 0 : 1;
     if (count == wanted || (count == 0 && command->may_lack_operand)) {
         out->operand = count == 1 ? operand[0] : NULL;
         return CLI_OK;
+    }
+    if (command->operand == NULL) {
+        return cli_usage_error("heddle %s wants nothing but options, found '%s' (try: heddle %s --help)", command->name,
+                               operand[0], command->name);
     }
     if (row_of(command, "random") >= 0) {
         return cli_usage_error("heddle %s wants either one %s or --random, found %d %s%s%s (try: heddle %s --help)",

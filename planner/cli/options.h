@@ -31,6 +31,8 @@ struct cli_arguments {
     int memory, tuning, list_kernels;
     /* import */
     long long frames, height, width;
+    /* topo */
+    const char *machine, *xml, *matrix, *gpu, *nccl_tests, *galvatron;
     int json, help;
 };
 

@@ -116,12 +116,21 @@ const cli_option cli_options[] = {
     {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
     {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},
     {"list-kernels", NULL, CLI_BENCH, FLAG, AT(list_kernels), NULL, "the copy kernels of this CPU"},
-    {"output", "FILE", CLI_IMPORT, TEXT, AT(output), NULL,
-     "write the model file there; - is standard output. Also -o FILE"},
+    {"output", "FILE", CLI_IMPORT | CLI_TOPO, TEXT, AT(output), NULL,
+     "write the file there that is read back; - is standard output. Also -o FILE"},
     {"frames", "N", CLI_IMPORT, NUMBER, AT(frames), NULL, "of the clip; the model's usual number without", 1, 1000000},
     {"height", "N", CLI_IMPORT, NUMBER, AT(height), NULL, "of a picture; the model's usual number without", 1, 1000000},
     {"width", "N", CLI_IMPORT, NUMBER, AT(width), NULL, "of a picture; the model's usual number without", 1, 1000000},
-    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME | CLI_PRESETS, FLAG, AT(json), NULL,
+    {"machine", "NAME|FILE", CLI_TOPO, TEXT, AT(machine), NULL, "this machine instead of what the host shows"},
+    {"xml", "FILE", CLI_TOPO, TEXT, AT(xml), NULL, "another host, as `hwloc-ls FILE.xml` describes it there"},
+    {"matrix", "FILE", CLI_TOPO, TEXT, AT(matrix), NULL, "the text of `nvidia-smi topo -m`: GPUs and their links"},
+    {"gpu", "NAME", CLI_TOPO, TEXT, AT(gpu), NULL,
+     "which GPUs the matrix is of: h100 h200 h800 h20 a100 a800 l20 l40; without, what the number of NVLinks suggests"},
+    {"nccl-tests", "FILE", CLI_TOPO, TEXT, AT(nccl_tests), NULL,
+     "times of links, as alltoall_perf, all_gather_perf, reduce_scatter_perf, all_reduce_perf and sendrecv_perf print "
+     "them, several behind one another too"},
+    {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL, "times of links in Galvatron's JSON (sp_time)"},
+    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME | CLI_PRESETS | CLI_TOPO, FLAG, AT(json), NULL,
      "JSON instead of text"},
     {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
     {NULL},
@@ -139,6 +148,7 @@ const cli_command cli_commands[] = {
     {"volume", CLI_VOLUME, "reshard line", &cli_volume},
     {"presets", CLI_PRESETS, "name", &cli_presets, 1},
     {"import", CLI_IMPORT, "config.json", &cli_import},
+    {"topo", CLI_TOPO, NULL, &cli_topo},
     {NULL},
 };
 
@@ -151,5 +161,6 @@ const char cli_overview[] =
     "  volume   bytes that every rank sends to every other, nothing is run\n"
     "  presets  models and machines that are known by name\n"
     "  import   the model file of a diffusers config.json\n"
+    "  topo     what this host consists of, and the machine that is like it\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

@@ -12,7 +12,7 @@ static heddle_status make_preset(heddle_machine **out, const char *name, const h
     heddle_machine *machine = NULL;
     HD_TRY(hd_alloc((void **)&machine, 1, sizeof *machine, "a machine"));
     snprintf(machine->name, sizeof machine->name, "%s", name);
-    HD_TRY(preset != NULL ? hd_preset_fill(machine, preset) : hd_preset_fill_cpu(machine));
+    HD_TRY(preset != NULL ? hd_preset_fill(machine, preset) : hd_preset_fill_cpu(machine, NULL));
     *out = machine;
     machine = NULL;
 out:

@@ -40,7 +40,13 @@ typedef struct hd_preset {
 heddle_status hd_preset_parse(hd_preset *out, const char *text);
 /* Fills an empty machine. */
 heddle_status hd_preset_fill(heddle_machine *machine, const hd_preset *preset);
-/* This host: a rank per core. */
-heddle_status hd_preset_fill_cpu(heddle_machine *machine);
+/* A host, this one or that of hwloc's export: a rank per core. */
+heddle_status hd_preset_fill_cpu(heddle_machine *machine, const char *xml);
+
+/* How near GPUs of one host are to one another. */
+typedef enum hd_near { HD_NEAR_NVLINK, HD_NEAR_SWITCH, HD_NEAR_BRIDGE, HD_NEAR_SOCKETS, HD_NEARS } hd_near;
+/* One more level, `size` times what there is, which holds `within` GPUs then. */
+void hd_preset_add_near(heddle_machine *machine, hd_near near, int size, int within, double nvlink_ring,
+                        double nvlink_start_s);
 
 #endif

@@ -22,24 +22,30 @@ static void set_rate(hd_work_rate *work, double most, double half)
 }
 
 /* Without hwloc's answer, what the system says of processors. */
-static void ask(heddle_host_info *host)
+static heddle_status ask(heddle_host_info *host, const char *xml)
 {
     *host = (heddle_host_info){.struct_bytes = 0};
-    if (hd_host_read(host, NULL) != HEDDLE_OK) {
+    const heddle_status st = hd_host_read(host, xml);
+    if (st != HEDDLE_OK && xml == NULL) {
         const long n = sysconf(_SC_NPROCESSORS_ONLN);
         *host = (heddle_host_info){.cores = n > 0 ? (int)n : 1};
+        return HEDDLE_OK;
     }
+    return st;
 }
 
-heddle_status hd_preset_fill_cpu(heddle_machine *machine)
+heddle_status hd_preset_fill_cpu(heddle_machine *machine, const char *xml)
 {
     heddle_host_info host;
-    ask(&host);
+    const heddle_status st = ask(&host, xml);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
     hd_exchange_rate *all = machine->link[0].exchange;
     set_rate(&machine->work[HD_WORK_PRODUCT][HEDDLE_F32], flops_per_core, 16);
     set_rate(&machine->work[HD_WORK_ATTENTION][HEDDLE_F32], attention_part * flops_per_core, 16);
     set_rate(&machine->work[HD_WORK_LINEAR][HEDDLE_F32], linear_part * flops_per_core, 16);
-    set_rate(&machine->work[HD_WORK_MEMORY][HEDDLE_F32], memory_per_core, 0);
+    machine->work[HD_WORK_MEMORY][HEDDLE_F32] = (hd_work_rate){start_s, {1, {1}, {memory_per_core}}};
     for (hd_exchange e = 0; e < HD_EXCHANGES; e++) {
         all[e].ngroups = 1;
         all[e].group[0].ranks = 2;

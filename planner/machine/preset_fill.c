@@ -71,20 +71,20 @@ static hd_link *add_level(heddle_machine *machine, const char *level, int size, 
     return made;
 }
 
-static void fill_nvlink(hd_link *link, const hd_gpu *g, int gpus)
+static void fill_nvlink(hd_link *link, double most, double start_s, int gpus)
 {
     hd_exchange_rate *of = link->exchange;
     for (size_t i = 0; i < sizeof smaller_groups / sizeof smaller_groups[0]; i++) {
         const int n = smaller_groups[i].ranks;
-        const double ring = g->nvlink_ring * smaller_groups[i].part;
-        set_group(&of[HD_EXCHANGE_ALL_TO_ALL], n, g->start_s, all_to_all_part * ring);
+        const double ring = most * smaller_groups[i].part;
+        set_group(&of[HD_EXCHANGE_ALL_TO_ALL], n, start_s, all_to_all_part * ring);
         set_group(&of[HD_EXCHANGE_ALL_GATHER], n, base_s + (n - 1) * nvlink_step_s, ring);
         set_group(&of[HD_EXCHANGE_REDUCE_SCATTER], n, base_s + (n - 1) * nvlink_step_s, ring);
     }
-    set_group(&of[HD_EXCHANGE_RING], 2, base_s + nvlink_step_s, g->nvlink_ring);
+    set_group(&of[HD_EXCHANGE_RING], 2, base_s + nvlink_step_s, most);
     if (gpus > 8) {
-        set_group(&of[HD_EXCHANGE_ALL_GATHER], gpus, base_s + (gpus - 1) * nvlink_step_s, g->nvlink_ring);
-        set_group(&of[HD_EXCHANGE_REDUCE_SCATTER], gpus, base_s + (gpus - 1) * nvlink_step_s, g->nvlink_ring);
+        set_group(&of[HD_EXCHANGE_ALL_GATHER], gpus, base_s + (gpus - 1) * nvlink_step_s, most);
+        set_group(&of[HD_EXCHANGE_REDUCE_SCATTER], gpus, base_s + (gpus - 1) * nvlink_step_s, most);
     }
 }
 
@@ -148,34 +148,65 @@ static heddle_status write_source(heddle_machine *machine, const hd_preset *p)
 {
     char text[2048];
     snprintf(text, sizeof text,
-             "Published figures, which rank plans and do not predict seconds. %s%s%s%s Start times as NCCL's tuner has "
-             "them; %.3g of its time is lost where work and transfer run at once (Galvatron).",
+             "%s%s%s%s Start times as NCCL's tuner has them; work and transfer at once cost each other %.3g %% "
+             "(Galvatron). Published figures rank plans, heddle calibrate predicts seconds.",
              p->gpu->source,
              p->gpu->nvlink_ring > 0 ? " All-to-all 0.84 of a ring (Galvatron, SimAI)."
                                      : " PCIe: rough, computed back from published times of 8 L20 on two sockets.",
              p->network != NULL ? " " : "", p->network != NULL ? p->network->source : "",
-             machine->overlap_slowdown - 1);
+             100 * (machine->overlap_slowdown - 1));
     return hd_strdup(&machine->source, text);
+}
+
+/* Behind one switch everybody has a link to itself. */
+static void fill_switch(hd_link *link, int gpus)
+{
+    const double ring = 20e9, all_to_all = 16e9;
+    hd_exchange_rate *of = link->exchange;
+    const int n = gpus > 1 ? gpus : 2;
+    set_group(&of[HD_EXCHANGE_ALL_TO_ALL], n, base_s + n * pcie_step_s, all_to_all);
+    set_group(&of[HD_EXCHANGE_RING], 2, base_s + pcie_step_s, ring);
+    set_group(&of[HD_EXCHANGE_ALL_GATHER], n, base_s + (n - 1) * pcie_step_s, ring);
+    set_group(&of[HD_EXCHANGE_REDUCE_SCATTER], n, base_s + (n - 1) * pcie_step_s, ring);
+}
+
+void hd_preset_add_near(heddle_machine *machine, hd_near near, int size, int within, double nvlink_ring,
+                        double nvlink_start_s)
+{
+    static const char *const level[HD_NEARS] = {"gpu", "switch", "bridge", "socket"};
+    const char *name = machine->nlevels == 0 ? "gpu" : level[near];
+    switch (near) {
+    case HD_NEAR_NVLINK:
+        fill_nvlink(add_level(machine, name, size, "nvlink"), nvlink_ring, nvlink_start_s, within);
+        break;
+    case HD_NEAR_SWITCH:
+        fill_switch(add_level(machine, name, size, "switch"), within);
+        break;
+    case HD_NEAR_BRIDGE:
+        fill_pcie(add_level(machine, name, size, "pcie"), within);
+        break;
+    default:
+        fill_sockets(add_level(machine, name, size, "upi"), within);
+        break;
+    }
 }
 
 heddle_status hd_preset_fill(heddle_machine *machine, const hd_preset *p)
 {
-    const int sockets = p->gpu->nvlink_ring == 0 && p->gpus > 4 ? 2 : 1;
+    const hd_gpu *g = p->gpu;
+    const int sockets = g->nvlink_ring == 0 && p->gpus > 4 ? 2 : 1;
     const int near = (p->gpus + sockets - 1) / sockets;
-    fill_work(machine, p->gpu);
-    if (p->gpu->nvlink_ring > 0) {
-        fill_nvlink(add_level(machine, "gpu", near, "nvlink"), p->gpu, p->gpus);
-    } else {
-        fill_pcie(add_level(machine, "gpu", near, "pcie"), near);
-    }
+    fill_work(machine, g);
+    hd_preset_add_near(machine, g->nvlink_ring > 0 ? HD_NEAR_NVLINK : HD_NEAR_BRIDGE, near, near, g->nvlink_ring,
+                       g->start_s);
     if (sockets == 2) {
-        fill_sockets(add_level(machine, "socket", sockets, "upi"), p->gpus);
+        hd_preset_add_near(machine, HD_NEAR_SOCKETS, sockets, p->gpus, 0, 0);
     }
     if (p->network != NULL) {
         fill_network(add_level(machine, "host", p->hosts, p->network->name), p);
     }
     machine->ranks = p->hosts * p->gpus;
-    machine->memory_bytes = p->gpu->memory_mib << 20;
+    machine->memory_bytes = g->memory_mib << 20;
     machine->overlap_slowdown = 1.126; /* Galvatron's published coefficient */
     return write_source(machine, p);
 }

@@ -23,9 +23,13 @@
     X(heddle_forecast_memory)                                                                                          \
     X(heddle_forecast_options)                                                                                         \
     X(heddle_forecast_step)                                                                                            \
+    X(heddle_host_info)                                                                                                \
+    X(heddle_import_info)                                                                                              \
+    X(heddle_import_row)                                                                                               \
     X(heddle_layout)                                                                                                   \
     X(heddle_linear_attention_info)                                                                                    \
     X(heddle_linear_attention_options)                                                                                 \
+    X(heddle_machine_info)                                                                                             \
     X(heddle_mesh)                                                                                                     \
     X(heddle_model_info)                                                                                               \
     X(heddle_order)                                                                                                    \

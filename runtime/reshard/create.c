@@ -41,7 +41,7 @@ out:
 
 /* --- memory between phases ---------------------------------------------------------------------------------------- */
 
-static int64_t reserve(hd_work *work, int64_t bytes)
+static int64_t reserve(hd_workspace *work, int64_t bytes)
 {
     int64_t offset = work->bytes;
     work->bytes = (offset + bytes + 4095) / 4096 * 4096;
@@ -89,7 +89,7 @@ static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts
 {
     heddle_status st = HEDDLE_OK;
     const hd_problem *problem = &plan->problem;
-    hd_work *work = &plan->work;
+    hd_workspace *work = &plan->work;
     for (int p = 0; p < problem->nphases - 1; p++) {
         hd_place place = problem->phase[p].dst;
         work->offset[place == HD_PLACE_WORK1] = reserve(work, (int64_t)parts[p].spec.dst_bytes);

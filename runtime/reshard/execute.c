@@ -69,7 +69,7 @@ static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const
 
 const void *hd_plan_place(const heddle_reshard *plan, hd_place where)
 {
-    const hd_work *w = &plan->work;
+    const hd_workspace *w = &plan->work;
     switch (where) {
     case HD_PLACE_SRC:
         return w->src_offset >= 0 ? w->memory + w->src_offset : plan->src;

@@ -6,7 +6,7 @@
 
 static hd_push_place place_of(const heddle_reshard *plan, hd_place where)
 {
-    const hd_work *w = &plan->work;
+    const hd_workspace *w = &plan->work;
     switch (where) {
     case HD_PLACE_SRC:
         return w->src_offset >= 0 ? (hd_push_place){HD_PUSH_WORK, w->src_offset}
@@ -32,7 +32,7 @@ static void describe_phase(hd_push_phase *out, const heddle_reshard *plan, const
 
 static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine)
 {
-    const hd_work *w = &plan->work;
+    const hd_workspace *w = &plan->work;
     hd_push_spec spec = {.nphases = plan->nphases,
                          .work_bytes = w->bytes,
                          .dst_bytes = plan->request.dst_bytes,

@@ -47,13 +47,13 @@ heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_reques
 /* --- the plan ----------------------------------------------------------------------------------------------------- */
 
 /* Memory between two phases, and dense copies of strided arrays for phases that see flat ones. */
-typedef struct hd_work {
+typedef struct hd_workspace {
     char *memory; /* peers can reach it */
     int64_t bytes, offset[2];
     int64_t src_offset, dst_offset; /* of the dense copies; -1: flat phases read src and write dst as they are */
     hd_copy src_dense, dst_dense;
     hd_copy_by src_by, dst_by;
-} hd_work;
+} hd_workspace;
 
 /* Phases as lists of parts (parts.c): what hd_transfers_create takes. */
 typedef struct hd_phase_parts {
@@ -96,7 +96,7 @@ struct heddle_reshard {
     hd_channel *channel;
     hd_transfer *transfer[HD_MAX_LEGS]; /* one per phase */
     int nphases;
-    hd_work work;
+    hd_workspace work;
     const hd_wire_ops *wire; /* NULL: arrays of the host */
     hd_staging *staging;     /* wire host: the plan works on images in host memory */
     hd_mailed *mailed;       /* wire nccl */

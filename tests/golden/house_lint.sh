@@ -50,7 +50,7 @@ allowed() {
     examples/latte | examples/train_video) echo "runtime/files examples/common | runtime planner" ;;
     examples | examples/*) echo "| runtime planner" ;;
     planner/model) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model" ;;
-    planner/machine) echo "runtime/base runtime/layout runtime/document planner/machine runtime/files/output.h runtime/files/output.c" ;;
+    planner/machine) echo "runtime/base runtime/layout runtime/document planner/machine runtime/files/output.h runtime/files/output.c" ;; # written whole
     planner/price) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model planner/machine planner/price" ;;
     planner/search) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule planner/model planner/machine planner/price planner/search" ;;
     *) echo "unknown" ;;

@@ -13,7 +13,10 @@
 #include <heddle/train/executor.h>
 #include <heddle/train/pipeline.h>
 #include <heddle/train/tape.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static const char api_model_text[] = "model: small\n"
                                      "dtype: f32\n"
@@ -55,6 +58,26 @@ typedef struct api_objects {
     heddle_conditioning conditioning;
     float x[API_ELEMS], y[API_ELEMS], z[API_ELEMS], vector[API_VECTOR];
 } api_objects;
+
+/* A machine, and a file of measured times, which no disk has. */
+static inline heddle_machine *api_machine(void)
+{
+    static heddle_machine *machine;
+    if (machine == NULL) {
+        HD_OK(heddle_machine_load(&machine, "8xh100-nvlink"));
+    }
+    return machine;
+}
+
+static inline const char *api_times(void)
+{
+    static const char text[] = "{\"all2all_size_2_1MB_time\": 0.1, \"all2all_size_2_4MB_time\": 0.3}";
+    static char path[64];
+    const int fd = memfd_create("times", 0);
+    assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)(sizeof text - 1));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
 
 static inline void api_options_of_block(heddle_block_options *options, const api_objects *a)
 {

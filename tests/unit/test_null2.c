@@ -20,6 +20,25 @@ static double wide[4][API_ELEMS];
 static float square[API_ELEMS * API_ELEMS]; /* room for any state */
 
 /* function, arguments, neutral value, call */
+#define MACHINES(X)                                                                                                    \
+    X(heddle_host_get_info, "out xml?", NULL_STATUS,                                                                   \
+      heddle_host_get_info(P(0, &(heddle_host_info){.struct_bytes = sizeof(heddle_host_info)}), NULL))                 \
+    X(heddle_machine_load, "!out name", NULL_STATUS,                                                                   \
+      heddle_machine_load(P(0, &(heddle_machine *){NULL}), P(1, "/no/file")))                                          \
+    X(heddle_machine_parse, "!out text name", NULL_STATUS,                                                             \
+      heddle_machine_parse(P(0, &(heddle_machine *){NULL}), P(1, "x"), 1, P(2, "m")))                                  \
+    X(heddle_machine_discover, "!out xml? matrix? gpu?", NULL_STATUS,                                                  \
+      heddle_machine_discover(P(0, &(heddle_machine *){NULL}), P(1, "/no/file"), P(2, "/no/file"), "h100"))            \
+    X(heddle_machine_import, "!machine format path info?", NULL_STATUS,                                                \
+      heddle_machine_import(P(0, api_machine()), P(1, "galvatron"), P(2, "/no/file"), NULL))                           \
+    X(heddle_machine_get_info, "out machine", NULL_STATUS,                                                             \
+      heddle_machine_get_info(P(0, &(heddle_machine_info){.struct_bytes = sizeof(heddle_machine_info)}),               \
+                              P(1, api_machine())))                                                                    \
+    X(heddle_machine_resize, "machine", NULL_STATUS, heddle_machine_resize(P(0, api_machine()), 2))                    \
+    X(heddle_machine_save, "!machine path", NULL_STATUS,                                                               \
+      heddle_machine_save(P(0, api_machine()), P(1, "/no/folder/file")))                                               \
+    X(heddle_machine_destroy, "machine?", NULL_NOTHING, (heddle_machine_destroy(NULL), 0))
+
 #define SOFTMAX(X)                                                                                                     \
     X(heddle_attention_method_parse, "out text", NULL_STATUS,                                                          \
       heddle_attention_method_parse(P(0, &(heddle_attention_method){0}), P(1, "ring")))                                \
@@ -246,6 +265,7 @@ static const heddle_dense_pair_options *pair_options(void)
 }
 
 SOFTMAX(CALL)
+MACHINES(CALL)
 LINEAR(CALL)
 BLOCKS(CALL)
 TRAINING(CALL)
@@ -258,6 +278,7 @@ TRAINING(CALL)
     }
 
 CASE(softmax, SOFTMAX)
+CASE(machines, MACHINES)
 CASE(linear, LINEAR)
 CASE(blocks, BLOCKS)
 CASE(training, TRAINING)

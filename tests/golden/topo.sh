@@ -1,0 +1,154 @@
+#!/bin/bash
+# heddle topo: this host, others by their files, tables of links, measured times, machine files.
+set -u
+: "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
+command=topo
+. "$HEDDLE_SOURCE/tests/support/skip.sh"
+command -v python3 >/dev/null || skip_test python "no Python"
+. "${HEDDLE_SOURCE:?}/tests/support/says.sh"
+
+says "this host" 0 "machine   cpu: "
+says "its levels" 0 " by shm"
+says "json" 0 '"schema": "heddle-topo-1", "host": {"cpu": ' --json
+says "operand" 2 "heddle topo wants nothing but options, found 'x'" x
+
+# Another host, as hwloc wrote it: two packages of four cores.
+cat >"$folder/two.xml" <<'XML'
+<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0x0f" complete_cpuset="0x0f" allowed_cpuset="0x0f" nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">
+    <object type="Package" os_index="0" cpuset="0x03" complete_cpuset="0x03" nodeset="0x1" complete_nodeset="0x1" gp_index="2">
+      <info name="CPUModel" value="Made Up &#x9b;31m 2000"/>
+      <object type="NUMANode" os_index="0" cpuset="0x03" complete_cpuset="0x03" nodeset="0x1" complete_nodeset="0x1" gp_index="3" local_memory="64000000000"/>
+      <object type="Core" os_index="0" cpuset="0x01" complete_cpuset="0x01" nodeset="0x1" complete_nodeset="0x1" gp_index="4">
+        <object type="PU" os_index="0" cpuset="0x01" complete_cpuset="0x01" nodeset="0x1" complete_nodeset="0x1" gp_index="5"/>
+      </object>
+      <object type="Core" os_index="1" cpuset="0x02" complete_cpuset="0x02" nodeset="0x1" complete_nodeset="0x1" gp_index="6">
+        <object type="PU" os_index="1" cpuset="0x02" complete_cpuset="0x02" nodeset="0x1" complete_nodeset="0x1" gp_index="7"/>
+      </object>
+    </object>
+    <object type="Package" os_index="1" cpuset="0x0c" complete_cpuset="0x0c" nodeset="0x2" complete_nodeset="0x2" gp_index="8">
+      <object type="NUMANode" os_index="1" cpuset="0x0c" complete_cpuset="0x0c" nodeset="0x2" complete_nodeset="0x2" gp_index="9" local_memory="64000000000"/>
+      <object type="Core" os_index="0" cpuset="0x04" complete_cpuset="0x04" nodeset="0x2" complete_nodeset="0x2" gp_index="10">
+        <object type="PU" os_index="2" cpuset="0x04" complete_cpuset="0x04" nodeset="0x2" complete_nodeset="0x2" gp_index="11"/>
+      </object>
+      <object type="Core" os_index="1" cpuset="0x08" complete_cpuset="0x08" nodeset="0x2" complete_nodeset="0x2" gp_index="12">
+        <object type="PU" os_index="3" cpuset="0x08" complete_cpuset="0x08" nodeset="0x2" complete_nodeset="0x2" gp_index="13"/>
+      </object>
+    </object>
+  </object>
+</topology>
+XML
+says "another host" 0 "2 packages, 2 NUMA nodes, 4 cores, 4 threads, 128 GB" --xml "$folder/two.xml"
+says "its ranks" 0 "machine   host: 4 ranks, 32.0 GB each" --xml "$folder/two.xml"
+grep -q $'\x9b' "$folder/out" && { echo "FAILED: a control byte reaches the terminal"; failed=1; }
+says "no such file" 2 "none.xml cannot be read" --xml "$folder/none.xml"
+echo "<html>" >"$folder/bad.xml"
+says "no topology" 2 "bad.xml is no topology" --xml "$folder/bad.xml"
+
+# Tables of links: $1 GPUs, $2 the word for near ones, $3 how many are near, $4 the word for the others.
+matrix() {
+    local i j
+    printf '\t'
+    for ((i = 0; i < $1; i++)); do printf '\x1b[4mGPU%d\x1b[0m\t' "$i"; done
+    printf 'NIC0\tCPU Affinity\tNUMA Affinity\n'
+    for ((i = 0; i < $1; i++)); do
+        printf 'GPU%d' "$i"
+        for ((j = 0; j < $1; j++)); do
+            if ((i == j)); then printf '\t X '; elif ((i / $3 == j / $3)); then printf '\t%s' "$2"; else printf '\t%s' "$4"; fi
+        done
+        printf '\tPIX\t0-31\t0\n'
+    done
+    printf 'NIC0\tPIX\tX\n\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n'
+}
+matrix 8 NV18 8 - >"$folder/nv18"
+says "NVSwitch" 0 "machine   8xh100-nvlink: 8 ranks" --matrix "$folder/nv18"
+says "another GPU" 0 "machine   8xh200-nvlink: 8 ranks" --matrix "$folder/nv18" --gpu h200
+says "no such GPU" 2 "no GPU is called 'h300'" --matrix "$folder/nv18" --gpu h300
+matrix 8 NV12 8 - >"$folder/nv12"
+says "a100" 0 "machine   8xa100-nvlink" --matrix "$folder/nv12"
+matrix 8 NODE 4 SYS >"$folder/sockets"
+says "two sockets" 0 "machine   8xl20-pcie: 8 ranks" --matrix "$folder/sockets" --gpu l20
+says "their levels" 0 '"levels": [{"link": "pcie", "ranks_within": 4}, {"link": "upi", "ranks_within": 8}]' \
+    --matrix "$folder/sockets" --json
+matrix 4 NV4 2 SYS >"$folder/bridges"
+says "pairs" 0 '"levels": [{"link": "nvlink", "ranks_within": 2}, {"link": "upi", "ranks_within": 4}]' \
+    --matrix "$folder/bridges" --json --gpu a100
+says "pairs have a name" 0 "machine   4xa100-pcie-topo: 4 ranks" --matrix "$folder/bridges" --gpu a100
+printf '\tGPU0\tGPU1\tGPU2\nGPU0\tX\tSYS\tNV4\nGPU1\tSYS\tX\tSYS\nGPU2\tNV4\tSYS\tX\n' >"$folder/mixed"
+says "not in order" 2 "GPU0 and GPU2 are nearer than groups of 1 by number" --matrix "$folder/mixed"
+sed 's/NV18/NVL/' "$folder/nv18" >"$folder/bad"
+says "a word" 2 "bad:2: GPUs are linked by NV1 .. NV64, PIX, PXB, PHB, NODE or SYS, not by 'NVL'" --matrix "$folder/bad"
+head -5 "$folder/nv18" >"$folder/bad"
+says "cut" 2 "no whole table of nvidia-smi topo -m: 4 rows of 8 GPUs" --matrix "$folder/bad"
+printf '\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tNODE\tX\n' >"$folder/bad"
+says "one way" 2 "bad:3: GPU1 is linked to GPU0 by 'NODE', the other way round by another" --matrix "$folder/bad"
+printf '\tGPU0\tGPU1\nGPU0\tSYS\tX\nGPU1\tX\tSYS\n' >"$folder/bad"
+says "no diagonal" 2 "bad:2: a GPU and itself are X, not 'SYS'" --matrix "$folder/bad"
+says "no table" 2 "no whole table" --matrix /dev/null
+says "endless" 2 "/dev/zero:" --matrix /dev/zero
+says "no matrix" 2 "cannot be read" --matrix "$folder/none"
+says "a GPU alone" 2 "without a table of links" --gpu h100
+says "two machines" 2 "--machine names the machine" --machine cpu --matrix "$folder/nv18"
+
+# Times: eight ranks, t = 100 us + bytes 7/8 / 200 GB/s
+nccl() {
+    echo "# nccl-tests version 2.17.6"
+    echo "# Collective test starting: $1"
+    echo "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824 step: 4(factor)"
+    for r in 0 1 2 3 4 5 6 7; do echo "#  Rank  $r Group  0 Pid   77 on  h device  $r [0x1b] NVIDIA A100"; done
+    echo "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+    echo "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+    awk 'BEGIN { for (b = 1048576; b <= 1073741824; b *= 4) { t = 100 + b * 7 / 8 / 200e3; a = b / t / 1e3
+        printf "%12d %12d float none -1 %.2f %.2f %.2f 0 %.2f %.2f %.2f N/A\n", b, b / 4, t, a, a * 7 / 8, t, a, a * 7 / 8 } }'
+    echo "# Avg bus bandwidth    : 1"
+}
+{ nccl alltoall_perf; nccl all_gather_perf; } >"$folder/nccl"
+says "times" 0 '"link": "nvlink", "exchange": "all_to_all", "ranks": 8, "times": 6, "start_s": 0.0001' \
+    --machine 8xa100-nvlink --nccl-tests "$folder/nccl" --json
+python3 - "$folder/out" <<'PY' || { echo "FAILED: the rates are not those of the times"; failed=1; }
+import json, sys
+rows = json.load(open(sys.argv[1]))["times"]
+assert [r["exchange"] for r in rows] == ["all_to_all", "all_gather"], rows
+assert all(abs(r["bytes_per_s"] / 200e9 - 1) < 0.01 and abs(r["start_s"] / 100e-6 - 1) < 0.01 for r in rows), rows
+PY
+says "a machine of times" 0 "machine   8xa100-nvlink" --machine 8xa100-nvlink --nccl-tests "$folder/nccl" -o "$folder/m.yaml"
+says "is read back" 0 "Links: times in nccl" --machine "$folder/m.yaml"
+"$HEDDLE" topo --machine "$folder/m.yaml" -o - >"$folder/again.yaml"
+cmp -s "$folder/m.yaml" "$folder/again.yaml" || { echo "FAILED: a machine file comes back changed"; failed=1; }
+sed '/starting/d' "$folder/nccl" >"$folder/bad"
+says "no test is named" 2 "which test these times are of is not said" --machine 8xa100-nvlink --nccl-tests "$folder/bad"
+sed 's/alltoall_perf/gather_perf/' "$folder/nccl" >"$folder/bad"
+says "another test" 2 "bad:2: times of alltoall_perf" --machine 8xa100-nvlink --nccl-tests "$folder/bad"
+sed '/Rank  [67]/d' "$folder/nccl" >"$folder/bad"
+says "ranks are missing" 2 "alltoall_perf of 6 ranks has a bus rate of 0.833 times" --machine 8xa100-nvlink --nccl-tests "$folder/bad"
+says "more ranks" 2 "nccl has times of 8 ranks, machine '4xa100-nvlink' has 4" --machine 4xa100-nvlink --nccl-tests "$folder/nccl"
+says "no times" 2 "has no times in the format nccl-tests" --machine 8xa100-nvlink --nccl-tests /dev/null
+grep -vE '^ *(41|16|6|26|1073)[0-9]+ ' "$folder/nccl" >"$folder/bad"
+says "one size" 3 "a start and a rate want times of two sizes or more, found one" --machine 8xa100-nvlink --nccl-tests "$folder/bad"
+
+# Galvatron's published times of one node
+cat >"$folder/sp.json" <<'JSON'
+{"all2all_size_8_1MB_time": 0.1124, "all2all_size_8_4MB_time": 0.1109, "all2all_size_8_16MB_time": 0.2003,
+ "all2all_size_8_64MB_time": 0.3997, "all2all_size_8_256MB_time": 1.298, "all2all_size_8_1024MB_time": 4.815,
+ "allreduce_size_8_1MB_time": 0.0790, "allreduce_size_8_64MB_time": 0.6519, "allreduce_size_8_1024MB_time": 8.141}
+JSON
+says "Galvatron" 0 "all_to_all" --machine 8xa100-nvlink --galvatron "$folder/sp.json" --json
+python3 - "$folder/out" <<'PY' || { echo "FAILED: Galvatron's times are fitted otherwise"; failed=1; }
+import json, sys
+rows = {r["exchange"]: r for r in json.load(open(sys.argv[1]))["times"]}
+assert abs(rows["all_to_all"]["start_s"] / 104e-6 - 1) < 0.05, rows
+assert abs(rows["all_to_all"]["bytes_per_s"] / 197e9 - 1) < 0.05, rows
+assert abs(rows["all_gather"]["bytes_per_s"] / 231e9 - 1) < 0.05, rows
+PY
+says "the table" 0 "all_to_all           8      6      103.1      195.9      9.9 %" --machine 8xa100-nvlink --galvatron "$folder/sp.json"
+echo '{"all2all_size_8_1MB": 1}' >"$folder/bad"
+says "another key" 2 "bad:1:24: no time of Galvatron: 'all2all_size_8_1MB'" --machine 8xa100-nvlink --galvatron "$folder/bad"
+echo '{"all2all_size_8_1MB_time": 5, "all2all_size_8_64MB_time": 0.001}' >"$folder/bad"
+says "faster with more" 3 "do not grow with the bytes" --machine 8xa100-nvlink --galvatron "$folder/bad"
+says "two files of times" 2 "times are taken from one file" --nccl-tests a --galvatron b
+says "a name" 2 "did you mean '8xh100-nvlink'?" --machine 8h100-nvlink
+says "a place" 2 "/nowhere" --output /nowhere/m.yaml
+"$HEDDLE" topo -o - >/dev/full 2>"$folder/out" && { echo "FAILED: a full disk goes unnoticed"; failed=1; }
+exit $failed
