@@ -148,6 +148,10 @@ says "another key" 2 "bad:1:24: no time of Galvatron: 'all2all_size_8_1MB'" --ma
 echo '{"all2all_size_8_1MB_time": 5, "all2all_size_8_64MB_time": 0.001}' >"$folder/bad"
 says "faster with more" 3 "do not grow with the bytes" --machine 8xa100-nvlink --galvatron "$folder/bad"
 says "two files of times" 2 "times are taken from one file" --nccl-tests a --galvatron b
+
+# The example of the manual
+sed -n '/^## Machine file/,/^## /p' "$HEDDLE_SOURCE/docs/formats.md" | sed -n '/^```yaml/,/^```/p' | grep -v '^```' >"$folder/lab.yaml"
+says "the manual's example" 0 "machine   lab: 7 ranks, 85.9 GB each" --machine "$folder/lab.yaml"
 says "a name" 2 "did you mean '8xh100-nvlink'?" --machine 8h100-nvlink
 says "a place" 2 "/nowhere" --output /nowhere/m.yaml
 "$HEDDLE" topo -o - >/dev/full 2>"$folder/out" && { echo "FAILED: a full disk goes unnoticed"; failed=1; }
