@@ -91,8 +91,8 @@ typedef struct heddle_import_options {
 HEDDLE_API void heddle_import_options_init(heddle_import_options *options);
 
 enum { HEDDLE_IMPORT_BYTES = 4096 /* are always enough */ };
-/* The model file (YAML, with its 0 at the end) of the transformer that a config.json of diffusers describes. options may
- * be NULL. HEDDLE_ERR_IO: the file cannot be read. HEDDLE_ERR_PARSE: it is no such config, or one of a class
+/* The model file (YAML, with its 0 at the end) of the transformer that a config.json of diffusers describes. options
+ * may be NULL. HEDDLE_ERR_IO: the file cannot be read. HEDDLE_ERR_PARSE: it is no such config, or one of a class
  * (_class_name) that is not known; the sentence has file:line:column and lists those that are. HEDDLE_ERR_ARG: NULL, a
  * clip that this model cannot make, out_bytes are too few. HEDDLE_ERR_LAYOUT: the config contradicts itself. */
 HEDDLE_CHECKED heddle_status heddle_model_import(char *out, size_t out_bytes, const char *path,

@@ -1,5 +1,5 @@
-/* What follows from a model file's words: the activation's shape, heads, widths and parameters of the stages. Done again
- * when a size is overridden on the command line; then a complaint has no place in the file (with_marks 0). */
+/* What follows from a model file's words: the activation's shape, heads, widths and parameters of the stages. Done
+ * again when a size is overridden on the command line; then a complaint has no place in the file (with_marks 0). */
 #include "planner/model/model.h"
 
 #include "runtime/base/base.h"

@@ -26,6 +26,7 @@
     X(heddle_host_info)                                                                                                \
     X(heddle_import_info)                                                                                              \
     X(heddle_import_row)                                                                                               \
+    X(heddle_import_options)                                                                                           \
     X(heddle_layout)                                                                                                   \
     X(heddle_linear_attention_info)                                                                                    \
     X(heddle_linear_attention_options)                                                                                 \
@@ -37,6 +38,7 @@
     X(heddle_peer)                                                                                                     \
     X(heddle_peer_bytes)                                                                                               \
     X(heddle_plan_options)                                                                                             \
+    X(heddle_preset_info)                                                                                              \
     X(heddle_reshard_info)                                                                                             \
     X(heddle_reshard_line)                                                                                             \
     X(heddle_reshard_options)                                                                                          \

@@ -6,6 +6,9 @@
 #include "fake_transport.h"
 
 #include <heddle/sys/bench.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static api_objects a;
 
@@ -52,6 +55,21 @@ static heddle_status bench_into(void *s)
     heddle_bench_options_init(&options);
     options.min_rounds = options.max_rounds = 1;
     return heddle_bench_reshard(s, a.comm, &a.line, &options);
+}
+
+/* A config that lies in no folder. */
+static heddle_status import_with(void *s)
+{
+    static const char config[] = "{_class_name: WanTransformer3DModel, num_attention_heads: 2, attention_head_dim: 8, "
+                                 "in_channels: 4, num_layers: 1, patch_size: [1, 2, 2]}";
+    char text[HEDDLE_IMPORT_BYTES], path[64];
+    int fd = memfd_create("config", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    heddle_status st = write(fd, config, sizeof config - 1) == (ssize_t)sizeof config - 1
+                           ? heddle_model_import(text, sizeof text, path, s)
+                           : HEDDLE_ERR_IO;
+    close(fd);
+    return st;
 }
 
 /* A transport of one rank, whose every slot would be missed. */

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Layers, channels and heads of the published configs, and billions of parameters of the layers, which the models' names
- * and cards have with embeddings. */
+/* Layers, channels and heads of the published configs, and billions of parameters of the layers; cards of models count
+ * embeddings and encoders, too. */
 static const struct known {
     const char *name;
     int repeat, channels, heads;

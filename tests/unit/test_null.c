@@ -167,7 +167,7 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
     X(heddle_model_find_preset, "index name", NULL_STATUS, heddle_model_find_preset(P(0, &(int){0}), P(1, "latte")))   \
     X(heddle_import_options_init, "options", NULL_NOTHING,                                                             \
       (heddle_import_options_init(P(0, &(heddle_import_options){0})), 0))                                              \
-    X(heddle_model_import, "!out path options?", NULL_STATUS,                                                           \
+    X(heddle_model_import, "!out path options?", NULL_STATUS,                                                          \
       heddle_model_import(P(0, (char[8]){0}), 8, P(1, "/no/file"), NULL))                                              \
     X(heddle_model_get_info, "out model", NULL_STATUS,                                                                 \
       heddle_model_get_info(P(0, &(heddle_model_info){.struct_bytes = sizeof(heddle_model_info)}), P(1, a->model)))    \

@@ -65,6 +65,7 @@ FILL(linear_attention)
 FILL(bucket)
 FILL(adamw)
 FILL(executor)
+FILL(import)
 FILL(tape)
 
 static const struct row {
@@ -94,6 +95,7 @@ static const struct row {
     OPTIONS(heddle_block_options, mixed_dim, fill_block, block_with),
     OPTIONS(heddle_tape_options, recompute, fill_tape, tape_with),
     OPTIONS(heddle_executor_options, ctx, fill_executor, executor_with),
+    OPTIONS(heddle_import_options, width, fill_import, import_with),
     OPTIONS(heddle_bench_options, min_rounds, fill_bench, bench_with),
     OPTIONS(heddle_transport, destroy, fill_transport, transport_with),
     RESULT(heddle_bench_result, samples, bench_into),
