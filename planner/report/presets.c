@@ -127,14 +127,23 @@ heddle_status report_presets(int json)
     return st;
 }
 
+/* A machine's file is YAML alone. */
+static heddle_status print_machine(const char *name)
+{
+    heddle_machine *machine = NULL;
+    heddle_status st = heddle_machine_load(&machine, name);
+    st = st == HEDDLE_OK ? heddle_machine_save(machine, "-") : st;
+    heddle_machine_destroy(machine);
+    return st;
+}
+
 heddle_status report_preset(const char *name, int json)
 {
     preset_row row;
-    heddle_status st = HEDDLE_OK;
     int index = -1;
-    st = heddle_model_find_preset(&index, name);
-    if (st != HEDDLE_OK) {
-        return st;
+    heddle_status st = heddle_model_find_preset(&index, name);
+    if (st != HEDDLE_OK) { /* whose sentence it is where no machine has the name either */
+        return !json && print_machine(name) == HEDDLE_OK ? HEDDLE_OK : heddle_model_find_preset(&index, name);
     }
     st = read_row(&row, index);
     if (st == HEDDLE_OK && json) {

@@ -6,7 +6,8 @@
 
 /* All of them, as a table or as JSON. */
 heddle_status report_presets(int json);
-/* The model file of one: as it is, or in JSON with its figures. HEDDLE_ERR_ARG: there is none of that name. */
+/* The file of one: a model's as it is, or in JSON with its figures; a machine's. HEDDLE_ERR_ARG: there is none of that
+ * name. */
 heddle_status report_preset(const char *name, int json);
 
 #endif

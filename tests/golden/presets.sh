@@ -9,6 +9,7 @@ awk 'length > 100 { print "FAILED: a line of " length ": " $0; bad = 1 } END { e
 says "machines" 0 "8xh100-nvlink" presets
 says "a file" 0 "model: wan2.1-14b" presets Wan2.1-14B
 head -1 "$folder/out" | grep -q '^# Wan 2.1 14B, text to video' || { echo "FAILED: a preset without its comment"; failed=1; }
+says "a machine's file" 0 "nvlink" presets 8xh100-nvlink
 says "near" 2 "no model of the library has the name 'hunyuanvidoe': did you mean hunyuanvideo?" presets hunyuanvidoe
 says "none" 2 "no model of the library has the name 'llama' (heddle presets lists them)" presets llama
 says "two" 2 "presets wants one name, found 2" presets a b
