@@ -123,7 +123,7 @@ HEDDLE_CHECKED heddle_status heddle_comm_open(heddle_comm **out, const char *whe
 /* The processes of one host that name the same key are the ranks 0..size-1 of a communicator ("shm"): for a program
  * that knows its ranks otherwise, by a process group of its own say, and has told them a word that nobody else has. The
  * environment is not asked. Collective; options may be NULL. HEDDLE_ERR_ARG: out or key is NULL, key is empty, size
- * below 1 or above HEDDLE_MAX_RANKS, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
+ * below 1 or above HEDDLE_COMM_MAX_RANKS, or rank not in 0..size-1. Else as heddle_comm_open("shm"). */
 HEDDLE_CHECKED heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int size,
                                               const heddle_comm_options *options);
 

@@ -22,17 +22,6 @@ static int64_t wide_channels(const hd_model_stage *s)
     return s->in_channels + 2 * (s->kv_heads > 0 ? s->in_channels / s->heads * s->kv_heads : s->in_channels);
 }
 
-/* A method's object keeps and holds for itself what hd_method_price says. */
-static void add_method(hd_price *out, const hd_share *share, int64_t *kept)
-{
-    hd_method_cost cost;
-    if (share->group.n > 1 && share->method != &hd_method_local) {
-        hd_method_price(&cost, share->method, &share->group);
-        *kept = sum(*kept, cost.saved_bytes);
-        out->workspace_bytes = sum(out->workspace_bytes, cost.workspace_bytes);
-    }
-}
-
 /* Everything that a stage makes of its input; the input itself is not among it. */
 static int64_t made_by(const hd_share *share, const hd_pricer *p)
 {
@@ -57,13 +46,13 @@ static int64_t made_by(const hd_share *share, const hd_pricer *p)
     return 0;
 }
 
-void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *p)
+void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *p, const hd_method_cost *method)
 {
     const hd_model_stage *s = share->stage;
     int64_t elem = (int64_t)heddle_dtype_bytes(p->model->dtype);
-    int64_t made = made_by(share, p);
+    int64_t made = sum(made_by(share, p), method->saved_bytes);
     out->input_bytes = bytes_of(share->rows, s->in_channels, elem);
-    add_method(out, share, &made);
+    out->workspace_bytes = method->workspace_bytes;
     out->kept_bytes = p->backward ? out->input_bytes : 0;
     if (p->backward && !p->recompute) {
         out->kept_bytes = sum(out->kept_bytes, made);

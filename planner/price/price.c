@@ -50,7 +50,7 @@ heddle_status hd_price_stage(hd_price *out, const hd_pricer *p, int k, const hed
 {
     heddle_status st = HEDDLE_OK;
     hd_share share = {0};
-    hd_method_cost cost;
+    hd_method_cost cost = {0};
     memset(out, 0, sizeof *out);
     HD_TRY(hd_share_make(&share, p, k, layout, method));
     if (share.group.n > 1 && method != &hd_method_local) {
@@ -63,7 +63,7 @@ heddle_status hd_price_stage(hd_price *out, const hd_pricer *p, int k, const hed
             add_moved(&out->moved, &cost.forward);
         }
     }
-    hd_share_memory(out, &share, p);
+    hd_share_memory(out, &share, p, &cost);
     const hd_work_done work = hd_share_work(&share, p);
     out->compute_ps = hd_add_saturated(work.all_ps, hd_add_saturated(work.back_ps, work.again_ps));
     hd_price_method(out, &share, p, layout, 0, work.attention_ps);

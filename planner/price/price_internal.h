@@ -28,8 +28,8 @@ typedef struct hd_work_done {
 } hd_work_done;
 
 hd_work_done hd_share_work(const hd_share *share, const hd_pricer *pricer);
-/* Adds what the stage keeps and needs while it runs. */
-void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *pricer);
+/* What the stage keeps and needs while it runs; method: what its object does. */
+void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *pricer, const hd_method_cost *method);
 
 /* The machine's levels for a mesh: the last of them holds all ranks. */
 hd_levels hd_price_levels(const heddle_machine *machine, const heddle_mesh *mesh);

@@ -101,33 +101,26 @@ static range own_block(const hd_edge *e, const hd_cut *c, int64_t extent, const 
 
 static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block);
 
-static void add_tally(tally *sum, int64_t times, tally one)
-{
-    sum->elems += times * one.elems;
-    sum->count += times * one.count;
-}
-
-/* Pieces `numbers` of a block of `len`, all of them wanted as a whole: they have two lengths. */
-static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len, range numbers)
+/* The block is wanted as a whole: `count` pieces of it, of two lengths. */
+static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len)
 {
     tally sum = {0, 0};
-    int size = e->mesh->axis[c->axis[i]].size;
-    int64_t rest = len % size;
     range coords = peers[c->axis[i]];
-    coords = (range){coords.lo > numbers.lo ? coords.lo : numbers.lo, overlap(coords, numbers)};
-    int64_t long_ones = overlap(coords, (range){0, rest});
-    const int64_t number[2] = {coords.len - long_ones, long_ones};
+    int size = e->mesh->axis[c->axis[i]].size;
+    int64_t long_ones = overlap(coords, (range){0, len % size});
+    const int64_t number[2] = {long_ones, coords.len - long_ones};
     for (int k = 0; k < 2; k++) {
-        range piece = {0, len / size + k};
+        range piece = {0, len / size + (k == 0)};
         if (number[k] > 0) {
-            add_tally(&sum, number[k], meet(e, c, i + 1, peers, piece, piece));
+            tally one = meet(e, c, i + 1, peers, piece, piece);
+            sum.elems += number[k] * one.elems;
+            sum.count += number[k] * one.count;
         }
     }
     return sum;
 }
 
-/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. Of balanced pieces
- * only the first and the last that it reaches may be wanted in part. */
+/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. */
 static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block)
 {
     tally sum = {0, 0};
@@ -135,24 +128,28 @@ static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, 
     if (elems == 0 || i == c->naxes) {
         return (tally){elems, elems > 0};
     }
-    const range coords = peers[c->axis[i]];
-    const int size = e->mesh->axis[c->axis[i]].size, balanced = i > 0 || c->lengths == NULL;
-    const int64_t lo = want.lo > block.lo ? want.lo - block.lo : 0;
-    int64_t first = balanced ? heddle_shard_owner(block.len, size, lo) : 0;
-    int64_t last = balanced ? heddle_shard_owner(block.len, size, lo + elems - 1) : size - 1;
-    if (balanced) {
-        sum = meet_whole(e, c, i, peers, block.len, (range){first + 1, last > first ? last - first - 1 : 0});
+    int balanced = i > 0 || c->lengths == NULL;
+    if (elems == block.len && balanced) {
+        return meet_whole(e, c, i, peers, block.len);
     }
-    for (int64_t k = first; k <= last; k += balanced && last > first ? last - first : 1) {
-        if (k >= coords.lo && k < coords.lo + coords.len) {
-            add_tally(&sum, 1, meet(e, c, i + 1, peers, want, block_of(c, i, block, size, (int)k)));
+    range coords = peers[c->axis[i]];
+    int64_t size = e->mesh->axis[c->axis[i]].size, each = block.len / size, rest = block.len - each * size;
+    int64_t first = !balanced || want.lo <= block.lo ? 0 : (want.lo - block.lo) / (each + 1); /* or one after it */
+    for (int64_t k = first > coords.lo ? first : coords.lo; k < coords.lo + coords.len; k++) {
+        range piece = balanced ? (range){block.lo + k * each + (k < rest ? k : rest), each + (k < rest)}
+                               : block_of(c, i, block, (int)size, (int)k);
+        if (piece.lo >= want.lo + want.len) {
+            break;
         }
+        tally one = meet(e, c, i + 1, peers, want, piece);
+        sum.elems += one.elems;
+        sum.count += one.count;
     }
     return sum;
 }
 
-/* What a rank at `coords` sends to the peers, itself included, or with `back` receives from them. */
-static tally exchanged(const hd_edge *e, const int *coords, const range *peers, int back)
+/* What a rank with these blocks sends to the peers, itself included, or with `back` receives from them. */
+static tally exchanged(const hd_edge *e, const range *own, const range *peers, int back)
 {
     tally product = {1, 1};
     const heddle_layout *there = back ? e->from : e->to;
@@ -162,10 +159,9 @@ static tally exchanged(const hd_edge *e, const int *coords, const range *peers, 
             product.count *= peers[a].len;
         }
     }
-    for (int d = 0; d < e->ndims; d++) {
+    for (int d = 0; d < e->ndims && product.elems > 0; d++) {
         const hd_cut_dim *dim = &e->dim[d];
-        range own = own_block(e, back ? &dim->to : &dim->from, dim->extent, coords);
-        tally one = meet(e, back ? &dim->from : &dim->to, 0, peers, own, (range){0, dim->extent});
+        tally one = meet(e, back ? &dim->from : &dim->to, 0, peers, own[d], (range){0, dim->extent});
         product.elems *= one.elems;
         product.count *= one.count;
     }
@@ -175,7 +171,7 @@ static tally exchanged(const hd_edge *e, const int *coords, const range *peers, 
 static void list_peers(range *peers, const hd_edge *e, const int *coords, int level)
 {
     for (int a = 0; a < e->mesh->naxes; a++) {
-        int width = e->is_free[a] && level >= 0 ? e->width[level][a] : 1;
+        int width = e->is_free[a] ? e->width[level][a] : 1;
         int first = coords[a] / width * width, left = e->mesh->axis[a].size - first;
         peers[a] = (range){first, width < left ? width : left};
     }
@@ -195,15 +191,19 @@ static void raise_to(int64_t *most, __int128 value)
 /* `times` ranks like the one at `coords`. */
 static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, const int *coords, int64_t times)
 {
-    range peers[HEDDLE_MAX_AXES];
-    tally sent, received;
-    list_peers(peers, e, coords, -1); /* the rank itself */
-    const tally own = exchanged(e, coords, peers, 0);
+    range peers[HEDDLE_MAX_AXES], from[HEDDLE_MAX_DIMS], to[HEDDLE_MAX_DIMS];
+    tally sent, received, own = {1, 1};
+    for (int d = 0; d < e->ndims; d++) {
+        from[d] = own_block(e, &e->dim[d].from, e->dim[d].extent, coords);
+        to[d] = own_block(e, &e->dim[d].to, e->dim[d].extent, coords);
+        own.elems *= overlap(from[d], to[d]);
+    }
+    own.count = own.elems > 0;
     tally sent_below = own, received_below = own;
     for (int level = 0; level < e->nlevels; level++) {
         list_peers(peers, e, coords, level);
-        sent = exchanged(e, coords, peers, 0);
-        received = exchanged(e, coords, peers, 1);
+        sent = exchanged(e, from, peers, 0);
+        received = exchanged(e, to, peers, 1);
         if (link != NULL) {
             raise_to(&link[level].sent_max, (sent.elems - sent_below.elems) * e->row_bytes);
             raise_to(&link[level].received_max, (received.elems - received_below.elems) * e->row_bytes);

@@ -59,7 +59,7 @@ HD_CASE(what_is_refused)
     assert_non_null(strstr(heddle_last_error(), "rank 2 of 2"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", -1, 2, NULL));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 0, 0, NULL));
-    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 0, HEDDLE_MAX_RANKS + 1, NULL));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 0, HEDDLE_COMM_MAX_RANKS + 1, NULL));
     assert_non_null(strstr(heddle_last_error(), "65536"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "k", 0, INT_MAX, NULL)); /* asks for no memory before */
     HD_FAILS(HEDDLE_ERR_ARG, heddle_comm_join(&comm, "", 0, 1, NULL));

@@ -189,7 +189,7 @@ HD_CASE(sentences_of_values_made_by_hand)
         {"axis 1 has no valid name: [a-z][a-z0-9_]*, at most 15 characters", 5, 'Y'},
         {"dim 1 has no valid name: [a-z][a-z0-9_]*, at most 15 characters", 2, 0},
         {"axis 'y' has size 0, less than 1", 6, 0},
-        {"the mesh has 65538 ranks or more, at most 65536 are possible", 6, 32769},
+        {"the mesh has 1048578 ranks or more, at most 1048576 are possible", 6, 524289},
         {"axis 'x' shards dim 2, the shape has 2", 7, 2},
         {"axis 'x' shards dim -3, the shape has 2", 7, -3},
         {"axis 'x' has -1 block lengths but less than 0 is not possible", 8, -1},

@@ -81,8 +81,8 @@ HD_CASE(errors_have_columns)
     fails_with(HEDDLE_ERR_PARSE, "f32[t=1] on t",
                "reshard line, column 13: expected '[' where a mesh begins, found 't'");
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=1] on [x=0]", "reshard line, column 16: axis 'x' has size 0, less than 1");
-    fails_with(HEDDLE_ERR_LAYOUT, "f32[t=1] on [x=256 y=257]",
-               "reshard line, column 22: axis 'y' of size 257 makes more than 65536 ranks, the most possible");
+    fails_with(HEDDLE_ERR_LAYOUT, "f32[t=1] on [x=256 y=4097]",
+               "reshard line, column 22: axis 'y' of size 4097 makes more than 1048576 ranks, the most possible");
     fails_with(HEDDLE_ERR_LAYOUT, "f32[t=1] on [x=2 x=2]", "reshard line, column 18: axis 'x' appears twice");
     fails_with(HEDDLE_ERR_PARSE, "f32[t=1] on [a=1 b=1 c=1 d=1 e=1]",
                "reshard line, column 30: a mesh has at most 4 axes");

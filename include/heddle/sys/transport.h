@@ -39,7 +39,7 @@ typedef struct heddle_transport {
     size_t struct_bytes; /* set to sizeof(heddle_transport), see heddle/status.h */
     const char *name;    /* one word, for heddle_comm_describe; copied */
     int rank;            /* 0 <= rank < size */
-    int size;            /* 1..HEDDLE_MAX_RANKS */
+    int size;            /* 1..HEDDLE_COMM_MAX_RANKS */
 
     /* recv gets size * bytes in rank order; blocking, collective, also a barrier. Small data: kilobytes per rank.
      * Returns HEDDLE_ERR_TIMEOUT at the deadline and does not touch recv afterwards. */

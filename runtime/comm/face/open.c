@@ -37,11 +37,11 @@ heddle_status heddle_comm_join(heddle_comm **out, const char *key, int rank, int
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out, key));
-    if (key[0] == 0 || size < 1 || size > HEDDLE_MAX_RANKS || rank < 0 || rank >= size) {
+    if (key[0] == 0 || size < 1 || size > HEDDLE_COMM_MAX_RANKS || rank < 0 || rank >= size) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "heddle_comm_join: rank %d of %d, %s key: wanted a rank below the size, at most %d ranks, and a "
                        "key",
-                       rank, size, key[0] == 0 ? "an empty" : "a", HEDDLE_MAX_RANKS);
+                       rank, size, key[0] == 0 ? "an empty" : "a", HEDDLE_COMM_MAX_RANKS);
     }
     HD_TRY(hd_join_shm(out, key, rank, size, options));
 out:

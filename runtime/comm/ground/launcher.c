@@ -38,9 +38,9 @@ static heddle_status env_number(int *out, const char *name)
     }
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (*end != 0 || errno != 0 || value < 0 || value > HEDDLE_MAX_RANKS) {
+    if (*end != 0 || errno != 0 || value < 0 || value > HEDDLE_COMM_MAX_RANKS) {
         return hd_fail(HEDDLE_ERR_ARG, "the environment says %s='%.40s', wanted a whole number from 0 to %d", name,
-                       text, HEDDLE_MAX_RANKS);
+                       text, HEDDLE_COMM_MAX_RANKS);
     }
     *out = (int)value;
     return HEDDLE_OK;

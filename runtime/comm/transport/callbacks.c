@@ -290,9 +290,9 @@ static heddle_status take_table(heddle_transport *t, const heddle_transport *giv
     if (st != HEDDLE_OK) {
         return st;
     }
-    if (t->size < 1 || t->size > HEDDLE_MAX_RANKS || t->rank < 0 || t->rank >= t->size) {
+    if (t->size < 1 || t->size > HEDDLE_COMM_MAX_RANKS || t->rank < 0 || t->rank >= t->size) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_from_callbacks: rank %d of %d ranks; at most %d ranks", t->rank,
-                       t->size, HEDDLE_MAX_RANKS);
+                       t->size, HEDDLE_COMM_MAX_RANKS);
     }
     const struct {
         const char *name;

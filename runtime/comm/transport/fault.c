@@ -70,7 +70,7 @@ static const char *parse_item(item *out, const char *at)
             at += 2;
         } else if (at[0] == '@') {
             long rank = strtol(at + 1, &end, 10);
-            if (end == at + 1 || rank < 0 || rank > HEDDLE_MAX_RANKS) {
+            if (end == at + 1 || rank < 0 || rank > HEDDLE_COMM_MAX_RANKS) {
                 return NULL;
             }
             out->rank = (int)rank;

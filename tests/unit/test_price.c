@@ -1,0 +1,228 @@
+/* What stages, edges and schedules cost on a machine. Bytes against a plain count, seconds against what they may be. */
+#include "case.h"
+#include "draw.h"
+
+#include "planner/price/price.h"
+
+#include <heddle/forecast.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct bench {
+    heddle_model *model;
+    heddle_machine *machine;
+    heddle_mesh mesh;
+    hd_pricer pricer;
+} bench;
+
+static void make(bench *b, const char *model, const char *machine, const char *mesh)
+{
+    HD_OK(heddle_model_load(&b->model, model));
+    HD_OK(heddle_machine_load(&b->machine, machine));
+    HD_OK(heddle_mesh_parse(&b->mesh, mesh));
+    b->pricer = (hd_pricer){.model = b->model, .machine = b->machine, .mesh = &b->mesh};
+}
+
+static void unmake(bench *b)
+{
+    heddle_model_destroy(b->model);
+    heddle_machine_destroy(b->machine);
+}
+
+static hd_price stage_of(bench *b, int k, const char *layout, const hd_method *method)
+{
+    heddle_layout in;
+    hd_price price;
+    HD_OK(heddle_layout_parse(&in, layout, &b->model->shape, &b->mesh));
+    HD_OK(hd_price_stage(&price, &b->pricer, k, &in, method));
+    assert_int_equal(price.time_ps, price.compute_ps + price.transfer_ps - price.hidden_ps);
+    assert_in_range(price.hidden_ps, 0, price.transfer_ps);
+    return price;
+}
+
+/* 60 layers of HunyuanVideo on two hosts: the ring belongs between them. */
+HD_CASE(hunyuanvideo_on_two_hosts)
+{
+    bench b, other;
+    make(&b, "hunyuanvideo", "2x8xh100-nvlink+ib400", "[r=2 u=8]");
+    make(&other, "hunyuanvideo", "2x8xh100-nvlink+ib400", "[u=8 r=2]");
+    const hd_price good = stage_of(&b, 0, "s@r,s@u", &hd_method_usp);
+    const hd_price bad = stage_of(&other, 0, "s@u,s@r", &hd_method_usp);
+    /* m of (118800 + 256) tokens: 4 m 7 / 8 of heads inside, 2 m between; the other way round 4 m / 2 and 14 m */
+    const int64_t m = INT64_C(7441) * 3072 * 2;
+    assert_int_equal(good.link[0].sent_max, 4 * m * 7 / 8);
+    assert_int_equal(good.link[1].sent_max, 2 * m);
+    assert_in_range(good.moved.bytes_per_rank_max * 60, INT64_C(15000000000), INT64_C(15100000000));
+    assert_in_range(bad.moved.bytes_per_rank_max * 60, INT64_C(43700000000), INT64_C(44000000000));
+    assert_true(good.time_ps < bad.time_ps);
+    unmake(&b);
+    unmake(&other);
+}
+
+/* Without a machine the bytes are those that schedules have, and there are no seconds. */
+HD_CASE(bytes_are_those_of_schedules)
+{
+    bench b;
+    hd_price price;
+    hd_method_cost cost;
+    hd_method_group group;
+    heddle_layout t, s;
+    make(&b, HEDDLE_SOURCE "/examples/models/stdit3-xl2.yaml", "cpu", "[sp=8]");
+    HD_OK(heddle_layout_parse(&t, "t@sp", &b.model->shape, &b.mesh));
+    HD_OK(heddle_layout_parse(&s, "s@sp", &b.model->shape, &b.mesh));
+    for (int k = 0; k < b.model->nstages; k++) {
+        const hd_model_stage *stage = &b.model->stage[k];
+        if (stage->kind == HEDDLE_STAGE_ATTENTION) {
+            const hd_method_stage mixes = {.kind = stage->kind, .dim = stage->mixed_dim, .heads = stage->heads};
+            const heddle_layout *cut = stage->mixed_dim == 1 ? &t : &s;
+            HD_OK(hd_method_group_make(&group, &b.model->shape, &b.mesh, cut, &mixes));
+            for (int i = 1; i <= 3; i += 2) { /* ulysses, ring */
+                const hd_method *method = hd_method_at(stage->kind, i);
+                b.pricer.machine = NULL;
+                hd_method_price(&cost, method, &group);
+                HD_OK(hd_price_stage(&price, &b.pricer, k, cut, method));
+                assert_memory_equal(&price.moved, &cost.forward, sizeof price.moved);
+                assert_int_equal(price.time_ps, 0);
+                b.pricer.machine = b.machine;
+                HD_OK(hd_price_stage(&price, &b.pricer, k, cut, method));
+                assert_int_equal(price.link[0].total, cost.forward.bytes_total);
+                assert_true(price.time_ps > 0);
+            }
+            hd_method_group_free(&group);
+        }
+    }
+    hd_edge_cost edge;
+    HD_OK(hd_edge_cost_of(&edge, &b.model->shape, &b.mesh, &t, &s));
+    HD_OK(hd_price_edge(&price, &b.pricer, &t, &s, 0));
+    assert_memory_equal(&price.moved, &edge, sizeof edge);
+    assert_int_equal(price.link[0].received_max, edge.bytes_received_max);
+    unmake(&b);
+}
+
+/* A stage is never faster than an even share of it, a ring whose hops hide costs at most its work slowed down, and what
+ * the way back adds is more than the way there. */
+HD_CASE(seconds_are_within_bounds)
+{
+    bench b, alone;
+    make(&b, "hunyuanvideo", "8xh100-nvlink", "[sp=8]");
+    make(&alone, "hunyuanvideo", "8xh100-nvlink", "[sp=1]");
+    const hd_price one = stage_of(&alone, 0, "*", &hd_method_local);
+    const hd_price ring = stage_of(&b, 0, "s@sp", &hd_method_ring);
+    const hd_price ulysses = stage_of(&b, 0, "s@sp", &hd_method_ulysses);
+    assert_true(ring.compute_ps >= one.compute_ps / 8 && ulysses.compute_ps >= one.compute_ps / 8);
+    assert_true(ring.hidden_ps > 0 && ulysses.hidden_ps == 0);
+    assert_true((double)ring.time_ps <= (double)ring.compute_ps * b.machine->overlap_slowdown);
+    b.pricer.backward = 1;
+    const hd_price both = stage_of(&b, 0, "s@sp", &hd_method_ring);
+    assert_true(both.time_ps > 3 * ring.time_ps && both.kept_bytes > both.input_bytes);
+    b.pricer.recompute = 1;
+    const hd_price again = stage_of(&b, 0, "s@sp", &hd_method_ring);
+    assert_true(again.compute_ps > both.compute_ps && again.kept_bytes == again.input_bytes);
+    unmake(&b);
+    unmake(&alone);
+}
+
+/* Heads that do not divide: the fullest rank's seconds count. 24 heads on 16 ranks are 2 on some. */
+HD_CASE(idle_heads_are_priced)
+{
+    bench b, even;
+    make(&b, "hunyuanvideo", "2x8xh100-nvlink+ib400", "[sp=16]");
+    make(&even, "hunyuanvideo", "2x8xh100-nvlink+ib400", "[r=2 u=8]");
+    const hd_price idle = stage_of(&b, 0, "s@sp", &hd_method_ulysses);
+    const hd_price full = stage_of(&even, 0, "s@r,s@u", &hd_method_usp);
+    assert_true((double)idle.compute_ps > 1.2 * (double)full.compute_ps);
+    unmake(&b);
+    unmake(&even);
+}
+
+/* An edge's seconds do not fall when a dim grows. */
+HD_CASE(more_bytes_take_no_less)
+{
+    bench b;
+    hd_price small, large;
+    make(&b, HEDDLE_SOURCE "/examples/models/stdit3-xl2.yaml", "2x8xh100-nvlink+ib400", "[node=2 gpu=8]");
+    for (int trial = 0; trial < 300; trial++) {
+        static const char *const layouts[] = {"t@node,t@gpu", "s@node,s@gpu", "b@node,t@gpu", "s@gpu", "*"};
+        char sizes[64];
+        heddle_layout from, to;
+        const char *a = layouts[below(5)], *c = layouts[below(5)];
+        int t = 1 + below(60);
+        snprintf(sizes, sizeof sizes, "t=%d", t);
+        HD_OK(heddle_model_resize(b.model, sizes, 0));
+        HD_OK(heddle_layout_parse(&from, a, &b.model->shape, &b.mesh));
+        HD_OK(heddle_layout_parse(&to, c, &b.model->shape, &b.mesh));
+        HD_OK(hd_price_edge(&small, &b.pricer, &from, &to, 0));
+        snprintf(sizes, sizeof sizes, "t=%d", 16 * t);
+        HD_OK(heddle_model_resize(b.model, sizes, 0));
+        HD_OK(hd_price_edge(&large, &b.pricer, &from, &to, 0));
+        assert_true(large.time_ps >= small.time_ps && large.input_bytes >= small.input_bytes);
+        assert_true((small.moved.bytes_total > 0) == (small.time_ps > 0));
+    }
+    unmake(&b);
+}
+
+/* A parameter takes 2 bytes of bf16, 18 with gradients and Adam, and with sharded weights a rank's part of that. */
+HD_CASE(weights_are_counted)
+{
+    bench b;
+    int64_t bytes = 0;
+    make(&b, "hunyuanvideo", "8xh100-nvlink", "[sp=8]");
+    HD_OK(hd_price_resident(&bytes, &b.pricer));
+    assert_int_equal(bytes, 2 * b.model->nweights);
+    b.pricer.backward = 1;
+    HD_OK(hd_price_resident(&bytes, &b.pricer));
+    assert_int_equal(bytes, 18 * b.model->nweights);
+    b.model->weights_sharded = 1;
+    HD_OK(hd_price_resident(&bytes, &b.pricer));
+    assert_int_equal(bytes, 18 * ((b.model->nweights + 7) / 8));
+    unmake(&b);
+}
+
+/* A forecast is the sum of its steps, and refuses what is not the model's. */
+HD_CASE(a_forecast_adds_up)
+{
+    bench b;
+    heddle_schedule *schedule = NULL;
+    heddle_forecast *forecast = NULL;
+    heddle_forecast_info info = HEDDLE_EMPTY(heddle_forecast_info);
+    heddle_forecast_step step = HEDDLE_EMPTY(heddle_forecast_step);
+    heddle_forecast_link link = HEDDLE_EMPTY(heddle_forecast_link);
+    heddle_schedule_info known = HEDDLE_EMPTY(heddle_schedule_info);
+    double time_s = 0;
+    int64_t total = 0, peak = 0;
+    make(&b, HEDDLE_SOURCE "/examples/models/stdit3-xl2.yaml", "2x8xh100-nvlink+ib400", "[node=2 gpu=8]");
+    HD_OK(heddle_plan(&schedule, b.model, &b.mesh, NULL));
+    HD_OK(heddle_forecast_create(&forecast, b.model, schedule, b.machine, NULL));
+    HD_OK(heddle_forecast_get_info(&info, forecast));
+    HD_OK(heddle_schedule_get_info(&known, schedule));
+    for (int i = 0; i < known.nedges; i++) {
+        HD_OK(heddle_forecast_edge(&step, forecast, i));
+        time_s += step.time_s;
+        peak = step.memory_bytes > peak ? step.memory_bytes : peak;
+        if (i < known.nstages) {
+            HD_OK(heddle_forecast_stage(&step, forecast, i));
+            time_s += step.time_s;
+            peak = step.memory_bytes > peak ? step.memory_bytes : peak;
+        }
+    }
+    assert_true(info.time_s > 0 && time_s > info.time_s * 0.999999 && time_s < info.time_s * 1.000001);
+    assert_int_equal(peak, info.memory.total);
+    assert_int_equal(info.nlinks, 2);
+    for (int l = 0; l < info.nlinks; l++) {
+        HD_OK(heddle_forecast_link_at(&link, forecast, l));
+        total += link.total;
+    }
+    assert_int_equal(total, known.bytes_total);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_forecast_stage(&step, forecast, known.nstages));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_forecast_edge(&step, forecast, -1));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_forecast_link_at(&link, forecast, info.nlinks));
+    heddle_forecast *none = NULL;
+    HD_OK(heddle_machine_resize(b.machine, 8));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_forecast_create(&none, b.model, schedule, b.machine, NULL));
+    HD_OK(heddle_machine_resize(b.machine, 16));
+    HD_OK(heddle_model_resize(b.model, "t=17", 0));
+    HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_forecast_create(&none, b.model, schedule, b.machine, NULL));
+    heddle_forecast_destroy(forecast);
+    heddle_schedule_destroy(schedule);
+    unmake(&b);
+}
