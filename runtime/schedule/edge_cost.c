@@ -101,26 +101,33 @@ static range own_block(const hd_edge *e, const hd_cut *c, int64_t extent, const 
 
 static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block);
 
-/* The block is wanted as a whole: `count` pieces of it, of two lengths. */
-static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len)
+static void add_tally(tally *sum, int64_t times, tally one)
+{
+    sum->elems += times * one.elems;
+    sum->count += times * one.count;
+}
+
+/* Pieces `numbers` of a block of `len`, all of them wanted as a whole: they have two lengths. */
+static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len, range numbers)
 {
     tally sum = {0, 0};
-    range coords = peers[c->axis[i]];
     int size = e->mesh->axis[c->axis[i]].size;
-    int64_t long_ones = overlap(coords, (range){0, len % size});
-    const int64_t number[2] = {long_ones, coords.len - long_ones};
+    int64_t rest = len % size;
+    range coords = peers[c->axis[i]];
+    coords = (range){coords.lo > numbers.lo ? coords.lo : numbers.lo, overlap(coords, numbers)};
+    int64_t long_ones = overlap(coords, (range){0, rest});
+    const int64_t number[2] = {coords.len - long_ones, long_ones};
     for (int k = 0; k < 2; k++) {
-        range piece = {0, len / size + (k == 0)};
+        range piece = {0, len / size + k};
         if (number[k] > 0) {
-            tally one = meet(e, c, i + 1, peers, piece, piece);
-            sum.elems += number[k] * one.elems;
-            sum.count += number[k] * one.count;
+            add_tally(&sum, number[k], meet(e, c, i + 1, peers, piece, piece));
         }
     }
     return sum;
 }
 
-/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. */
+/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. Of balanced pieces
+ * only the first and the last that it reaches may be wanted in part. */
 static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block)
 {
     tally sum = {0, 0};
@@ -128,22 +135,18 @@ static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, 
     if (elems == 0 || i == c->naxes) {
         return (tally){elems, elems > 0};
     }
-    int balanced = i > 0 || c->lengths == NULL;
-    if (elems == block.len && balanced) {
-        return meet_whole(e, c, i, peers, block.len);
+    const range coords = peers[c->axis[i]];
+    const int size = e->mesh->axis[c->axis[i]].size, balanced = i > 0 || c->lengths == NULL;
+    const int64_t lo = want.lo > block.lo ? want.lo - block.lo : 0;
+    int64_t first = balanced ? heddle_shard_owner(block.len, size, lo) : 0;
+    int64_t last = balanced ? heddle_shard_owner(block.len, size, lo + elems - 1) : size - 1;
+    if (balanced) {
+        sum = meet_whole(e, c, i, peers, block.len, (range){first + 1, last > first ? last - first - 1 : 0});
     }
-    range coords = peers[c->axis[i]];
-    int64_t size = e->mesh->axis[c->axis[i]].size, each = block.len / size, rest = block.len - each * size;
-    int64_t first = !balanced || want.lo <= block.lo ? 0 : (want.lo - block.lo) / (each + 1); /* or one after it */
-    for (int64_t k = first > coords.lo ? first : coords.lo; k < coords.lo + coords.len; k++) {
-        range piece = balanced ? (range){block.lo + k * each + (k < rest ? k : rest), each + (k < rest)}
-                               : block_of(c, i, block, (int)size, (int)k);
-        if (piece.lo >= want.lo + want.len) {
-            break;
+    for (int64_t k = first; k <= last; k += balanced && last > first ? last - first : 1) {
+        if (k >= coords.lo && k < coords.lo + coords.len) {
+            add_tally(&sum, 1, meet(e, c, i + 1, peers, want, block_of(c, i, block, size, (int)k)));
         }
-        tally one = meet(e, c, i + 1, peers, want, piece);
-        sum.elems += one.elems;
-        sum.count += one.count;
     }
     return sum;
 }
