@@ -81,6 +81,7 @@ lacking() {
     cpu_has avx512_bf16 || echo avx512_bf16
     command -v clang-format-14 >/dev/null || echo clang-format
     command -v musl-gcc >/dev/null || echo musl
+    command -v chromium >/dev/null || echo chromium
     [ -r /proc/self/smaps_rollup ] || echo smaps
     in_namespace() { PATH=$PATH:/usr/sbin:/sbin unshare --net "$@" 2>/dev/null; }
     in_namespace ip link add name left type veth peer name right || echo netns

@@ -24,7 +24,8 @@ enum {
     CLI_VOLUME = 1 << 8,
     CLI_PRESETS = 1 << 16,
     CLI_IMPORT = 1 << 17,
-    CLI_TOPO = 1 << 23
+    CLI_TOPO = 1 << 23,
+    CLI_DRAW = 1 << 20
 };
 
 /* Those that run ranks; of others' interest is nothing that a launcher left in the environment. */
@@ -47,8 +48,8 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_action cli_plan, cli_run, cli_volume;
-extern const cli_action cli_presets, cli_import;
 extern const cli_action cli_topo;
+extern const cli_action cli_presets, cli_import, cli_draw;
 extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;
 extern const cli_action cli_verify, cli_verify_attention, cli_verify_linear;
 

@@ -21,6 +21,7 @@ struct cli_arguments {
     int messages, wire;
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
+    const char *machine, *measured;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     long long layers, slack_percent, max_waste_percent, passes;
     int dtype, backward, recompute, check;

@@ -26,22 +26,30 @@ const cli_option cli_options[] = {
     {"arena", "BYTES", CLI_RANKS, BYTES, AT(arena_bytes), NULL,
      "address space reserved per rank for what its peers reach, 512M say; the machine's memory, less where a limit "
      "(ulimit -v, ulimit -f) says so"},
-    {"mesh", "MESH", CLI_PLAN | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
-    {"layers", "L", CLI_PLAN | CLI_RUN, NUMBER, AT(layers), NULL,
+    {"mesh", "MESH", CLI_PLAN | CLI_DRAW | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
+    {"layers", "L", CLI_PLAN | CLI_DRAW | CLI_RUN, NUMBER, AT(layers), NULL,
      "run the model's stages L times over; its own number without", 1, 65536},
-    {"size", "t=16,s=256", CLI_PLAN | CLI_RUN, TEXT, AT(sizes), NULL, "extents instead of the model's"},
-    {"prologue", "LAYOUT", CLI_PLAN, TEXT, AT(prologue), NULL, "layout the activation arrives in (free choice)"},
-    {"epilogue", "LAYOUT", CLI_PLAN, TEXT, AT(epilogue), NULL, "layout it must end in, or 'any' (*, replicated)"},
-    {"method", "STAGE=METHOD", CLI_PLAN | CLI_RUN, METHODS, AT(methods), NULL,
+    {"size", "t=16,s=256", CLI_PLAN | CLI_DRAW | CLI_RUN, TEXT, AT(sizes), NULL, "extents instead of the model's"},
+    {"prologue", "LAYOUT", CLI_PLAN | CLI_DRAW, TEXT, AT(prologue), NULL,
+     "layout the activation arrives in (free choice)"},
+    {"epilogue", "LAYOUT", CLI_PLAN | CLI_DRAW, TEXT, AT(epilogue), NULL,
+     "layout it must end in, or 'any' (*, replicated)"},
+    {"method", "STAGE=METHOD", CLI_PLAN | CLI_DRAW | CLI_RUN, METHODS, AT(methods), NULL,
      "how an attention runs over a sharded dim, several with commas; STAGE is a name or *, METHOD one "
      "of " ATTENTION_METHODS "or auto; for linear attention of " LINEAR_METHODS "or auto (auto)"},
     {"backward", NULL, CLI_PLAN, FLAG, AT(backward), NULL, "the bytes of the backward pass count too"},
-    {"slack", "P", CLI_PLAN, NUMBER, AT(slack_percent), "25",
+    {"slack", "P", CLI_PLAN | CLI_DRAW, NUMBER, AT(slack_percent), "25",
      "a stage's largest part may exceed that of its most even layout by P%", 0, 1000000},
-    {"max-waste", "P", CLI_PLAN, NUMBER, AT(max_waste_percent), NULL,
+    {"max-waste", "P", CLI_PLAN | CLI_DRAW, NUMBER, AT(max_waste_percent), NULL,
      "infeasible (exit 3) when a stage must waste more than P%", 1, 1000000},
     {"output", "FILE", CLI_PLAN, TEXT, AT(output), NULL,
      "save the schedule as JSON; - is standard output. Also -o FILE"},
+    {"output", "FILE", CLI_DRAW, TEXT, AT(output), NULL,
+     "a picture (.svg), a report (.html) or a timeline (.json, for Perfetto or chrome://tracing). Also -o FILE"},
+    {"machine", "NAME|FILE", CLI_DRAW, TEXT, AT(machine), NULL, "whose times and memory are drawn"},
+    {"measured", "RUN.json", CLI_DRAW, TEXT, AT(measured), NULL,
+     "timeline: what heddle run --json printed of this schedule, beside the forecast"},
+    {"schedule", "FILE", CLI_DRAW, TEXT, AT(schedule), NULL, "of the model, drawn instead of the best plan"},
     {"schedule", "FILE", CLI_RUN, TEXT, AT(schedule), NULL,
      "run this schedule (heddle plan --output) instead of planning"},
     {"input", "FILE", CLI_RUN, TEXT, AT(input), NULL,
@@ -149,6 +157,7 @@ const cli_command cli_commands[] = {
     {"presets", CLI_PRESETS, "name", &cli_presets, 1},
     {"import", CLI_IMPORT, "config.json", &cli_import},
     {"topo", CLI_TOPO, NULL, &cli_topo},
+    {"draw", CLI_DRAW, "model or schedule", &cli_draw},
     {NULL},
 };
 
@@ -162,5 +171,6 @@ const char cli_overview[] =
     "  presets  models and machines that are known by name\n"
     "  import   the model file of a diffusers config.json\n"
     "  topo     what this host consists of, and the machine that is like it\n"
+    "  draw     a schedule as a picture, a report or a timeline\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

@@ -98,13 +98,13 @@ static int same_repetition(const schedule_view *v, int a, int b)
         heddle_schedule_edge eb = HEDDLE_EMPTY(heddle_schedule_edge);
         heddle_schedule_stage sa = HEDDLE_EMPTY(heddle_schedule_stage);
         heddle_schedule_stage sb = HEDDLE_EMPTY(heddle_schedule_stage);
+        const int has_edge = i > 0 || !v->is_stages_alone;
         if (heddle_schedule_stage_at(&sa, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
             heddle_schedule_stage_at(&sb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
-            strcmp(sa.method, sb.method) != 0 ||
+            strcmp(sa.method, sb.method) != 0 || !heddle_layout_equal(&sa.layout, &sb.layout, &v->info.mesh) ||
             heddle_schedule_edge_at(&ea, v->schedule, a * v->info.period + i) != HEDDLE_OK ||
             heddle_schedule_edge_at(&eb, v->schedule, b * v->info.period + i) != HEDDLE_OK ||
-            strcmp(ea.kind, eb.kind) != 0 || !heddle_layout_equal(&ea.from, &eb.from, &v->info.mesh) ||
-            !heddle_layout_equal(&ea.to, &eb.to, &v->info.mesh)) {
+            (has_edge && (strcmp(ea.kind, eb.kind) != 0 || !heddle_layout_equal(&ea.from, &eb.from, &v->info.mesh)))) {
             return 0;
         }
     }

@@ -13,6 +13,7 @@ typedef struct schedule_view {
     double elems, bytes; /* of the whole tensor */
     /* The same plan with enough repetitions for a steady state, for comparisons; NULL: none could be made. */
     const heddle_schedule *long_run;
+    int is_stages_alone; /* repetitions are alike whose stages are, whatever leads into the first of them */
 } schedule_view;
 
 enum { REPORT_LONG_RUN = 24 /* repetitions */ };

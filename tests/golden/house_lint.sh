@@ -154,7 +154,7 @@ done < <(grep '^bad' "$work/calls" | sort)
 # with runtime/base/memory.c.)
 while read -r name from; do
     say "$from: $name is in no public header"
-done < <(awk '$2 ~ /^(planner\/(cli|report)|runtime\/(files|verify)|examples)/ && $3 !~ /^(planner\/(cli|report)|runtime\/(files|verify)|examples)/ { print $4, $5 }' "$work/calls" |
+done < <(awk '$2 ~ /^(planner\/(cli|report|draw)|runtime\/(files|verify)|examples)/ && $3 !~ /^(planner\/(cli|report|draw)|runtime\/(files|verify)|examples)/ { print $4, $5 }' "$work/calls" |
     sort -u | grep -vw hd_available_bytes | grep -vwFf <(grep -rhoE '\bheddle_[a-z0-9_]+' include | sort -u))
 awk '{ print $2, $3 }' "$work/calls" >>"$work/arrows"
 sort -u -o "$work/arrows" "$work/arrows"
