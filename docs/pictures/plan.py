@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MACHINE = ["--machine", "2x8xh100-nvlink+ib400"]
 PICTURES = {
-    "stdit3.svg": ["examples/models/stdit3-xl2.yaml", "--mesh", "cfg=2,sp=4", "--size", "b=2", "--epilogue", "any",
+    "stdit3.svg": ["examples/models/stdit3-xl2.yaml", "--mesh", "cfg=2,sp=4", "--size", "b=2", "--epilogue", "any", "--method", "*=local",
                    *MACHINE],
     "hunyuanvideo.svg": ["hunyuanvideo", "--mesh", "r=2,u=8", "--epilogue", "any", *MACHINE],
 }

@@ -20,6 +20,7 @@ typedef struct drawing {
     draw_plan plan;
     draw_measured measured;
     draw_alternative *alternatives;
+    draw_sweep_point *points;
 } drawing;
 
 static form form_of(const char *path)
@@ -87,6 +88,39 @@ static heddle_status prepare(drawing *d)
     return st == HEDDLE_OK && a->measured != NULL ? draw_measured_load(&d->measured, a->measured) : st;
 }
 
+/* The best plan of every number of ranks up to -n: those that the machine has and that can be planned. */
+static heddle_status sweep(drawing *d, draw_extras *extras)
+{
+    const int most = (int)d->a->draw_ranks;
+    d->points = calloc((size_t)most + 1, sizeof *d->points);
+    if (d->points == NULL) {
+        return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %d plans", most);
+    }
+    for (int n = 1; n <= most; n++) {
+        heddle_schedule *schedule = NULL;
+        heddle_forecast *forecast = NULL;
+        heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+        heddle_forecast_info cost = HEDDLE_EMPTY(heddle_forecast_info);
+        draw_sweep_point *point = &d->points[extras->npoints];
+        heddle_status st = heddle_plan_ranks(&schedule, d->model, n, &d->options);
+        st = st == HEDDLE_OK ? heddle_forecast_create(&forecast, d->model, schedule, d->machine, NULL) : st;
+        st = st == HEDDLE_OK ? heddle_forecast_get_info(&cost, forecast) : st;
+        st = st == HEDDLE_OK ? heddle_schedule_get_info(&info, schedule) : st;
+        st = st == HEDDLE_OK ? heddle_mesh_format(point->mesh, sizeof point->mesh, &info.mesh) : st;
+        if (st == HEDDLE_OK) {
+            point->ranks = n;
+            point->time_s = cost.time_s;
+            point->memory_bytes = (double)cost.memory.total;
+            point->bytes = (double)info.bytes_per_rank_max;
+            extras->npoints++;
+        }
+        heddle_forecast_destroy(forecast);
+        heddle_schedule_destroy(schedule);
+    }
+    extras->point = d->points;
+    return HEDDLE_OK;
+}
+
 static heddle_status write_page(FILE *to, drawing *d)
 {
     draw_extras extras = {0};
@@ -94,6 +128,9 @@ static heddle_status write_page(FILE *to, drawing *d)
     if (d->model != NULL && d->a->schedule == NULL) {
         st = draw_alternatives(&d->alternatives, &extras.nalternatives, &d->plan, &d->options);
         extras.alternative = d->alternatives;
+    }
+    if (st == HEDDLE_OK && d->machine != NULL && d->model != NULL && d->a->draw_ranks > 0) {
+        st = sweep(d, &extras);
     }
     return st == HEDDLE_OK ? draw_page(to, &d->plan, &extras) : st;
 }
@@ -140,6 +177,7 @@ static int run(const cli_arguments *a)
         code = code == CLI_OK ? write_file(&d) : code;
     }
     free(d.alternatives);
+    free(d.points);
     draw_measured_free(&d.measured);
     draw_plan_free(&d.plan);
     heddle_forecast_destroy(d.forecast);

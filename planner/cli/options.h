@@ -22,6 +22,7 @@ struct cli_arguments {
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
     const char *machine, *measured;
+    long long draw_ranks;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     long long layers, slack_percent, max_waste_percent, passes;
     int dtype, backward, recompute, check;

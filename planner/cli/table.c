@@ -49,6 +49,8 @@ const cli_option cli_options[] = {
     {"machine", "NAME|FILE", CLI_DRAW, TEXT, AT(machine), NULL, "whose times and memory are drawn"},
     {"measured", "RUN.json", CLI_DRAW, TEXT, AT(measured), NULL,
      "timeline: what heddle run --json printed of this schedule, beside the forecast"},
+    {"ranks", "N", CLI_DRAW, NUMBER, AT(draw_ranks), NULL,
+     "report: the best plan of every number of ranks up to N, too; wants --machine", 1, 1024},
     {"schedule", "FILE", CLI_DRAW, TEXT, AT(schedule), NULL, "of the model, drawn instead of the best plan"},
     {"schedule", "FILE", CLI_RUN, TEXT, AT(schedule), NULL,
      "run this schedule (heddle plan --output) instead of planning"},

@@ -157,11 +157,12 @@ static void put_cell(place *p, place_pen *at, place_cell *c, double pad)
 static void put_block(place *p, place_pen *at, place_block *b)
 {
     place_cell *first = &p->cell[b->cell];
-    const double gap = b->cell == 0 ? 0 : first->gap > 0 ? first->gap : PLACE_NEXT;
+    double gap = b->cell == 0 ? 0 : first->gap > 0 ? first->gap : PLACE_NEXT;
     const double width = cells_width(p, b->cell, b->ncells) + 2 * PLACE_PAD;
     if (at->x > row_left && at->x + gap + width > row_right) {
         at->row++;
         at->x = row_left;
+        gap = first->gap;
     }
     /* Rows of about the same length, the last one not a stub. */
     const int nrows = (int)(width / (row_right - row_left)) + 1;

@@ -64,7 +64,7 @@ class Page(html.parser.HTMLParser):
 page = Page()
 page.feed((folder / "xl.html").read_text())
 check(not page.open, f"page: {page.open} stay open")
-check(page.count.get("table", 0) >= 3 and page.count.get("svg", 0) == 2, f"page: {page.count}")
+check(page.count.get("table", 0) >= 4 and page.count.get("svg", 0) == 3, f"page: {page.count}")
 check_harmless("xl.html", (folder / "xl.html").read_text(), 1)
 
 

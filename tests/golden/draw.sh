@@ -39,7 +39,7 @@ draws() { # WHAT ARGUMENTS...: it exits with 0 and says nothing
     draws "two axes" "$xl" --mesh node=2,sp=4 --size b=2 -o "$folder/two.svg"
     draws "with seconds" "$models/axial-3d.yaml" --mesh sp=4 $h100 -o "$folder/axial.svg"
     draws "rows" "$models/hybrid-mixed.yaml" --mesh sp=8 $h100 -o "$folder/hybrid.svg"
-    draws "report" "$xl" --mesh sp=4 $h100 -o "$folder/xl.html"
+    draws "report" "$xl" --mesh sp=4 $h100 --ranks 4 -o "$folder/xl.html"
     draws "timeline" "$xl" --mesh sp=4 $h100 -o "$folder/xl.json"
 }
 "$HEDDLE" plan "$xl" --mesh sp=4 -o "$folder/s.json" >/dev/null || failed=1
