@@ -35,7 +35,7 @@ static void ask(search *s, const heddle_schedule_stage *stage, const char *layou
     }
     snprintf(a->stage, sizeof a->stage, "%s", stage->name);
     snprintf(a->otherwise, sizeof a->otherwise, "%s%s%s", layout, method[0] != '\0' ? " by " : "", method);
-    snprintf(force, sizeof force, "%s=%s/%s", stage->name, layout, method);
+    snprintf(force, sizeof force, "%s=%s%s%s", stage->name, layout, method[0] != '\0' ? "/" : "", method);
     options.force = force;
     heddle_status st = heddle_plan(&found, s->plan->view.model, &s->plan->view.info.mesh, &options);
     st = st == HEDDLE_OK ? heddle_schedule_get_info(&info, found) : st;

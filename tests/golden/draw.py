@@ -65,6 +65,8 @@ page = Page()
 page.feed((folder / "xl.html").read_text())
 check(not page.open, f"page: {page.open} stay open")
 check(page.count.get("table", 0) >= 4 and page.count.get("svg", 0) == 3, f"page: {page.count}")
+why = (folder / "xl.html").read_text().split("Why not?")[1].split("</table>")[0]
+check("has no method" not in why and "s@sp</td>" in why and " %</td>" in why, f"page: why-not is {why}")
 check_harmless("xl.html", (folder / "xl.html").read_text(), 1)
 
 
