@@ -22,11 +22,22 @@ enum {
     CLI_VERIFY_ATTENTION = 1 << 6,
     CLI_VERIFY_LINEAR = 1 << 7,
     CLI_VOLUME = 1 << 8,
+    CLI_EXPLAIN = 1 << 9,
+    CLI_COMPARE = 1 << 10,
+    CLI_SWEEP = 1 << 11,
+    CLI_MEMORY = 1 << 12,
+    CLI_SIMULATE = 1 << 13,
+    CLI_DIFF = 1 << 14,
     CLI_PRESETS = 1 << 16,
     CLI_IMPORT = 1 << 17,
     CLI_TOPO = 1 << 23,
     CLI_DRAW = 1 << 20
 };
+
+/* Those that ask the planner (ask.h), of one mesh or of all that so many ranks have. */
+#define CLI_ASKS (CLI_PLAN | CLI_EXPLAIN | CLI_COMPARE | CLI_SWEEP | CLI_FORECASTS)
+/* Those that take a schedule from a file as well. */
+#define CLI_FORECASTS (CLI_VOLUME | CLI_MEMORY | CLI_SIMULATE)
 
 /* Those that run ranks; of others' interest is nothing that a launcher left in the environment. */
 #define CLI_RANKS (CLI_RUN | CLI_PROBLEMS)
@@ -45,9 +56,11 @@ typedef struct cli_command {
     const char *operand; /* what it wants one of: "reshard line"; NULL: nothing */
     const cli_action *action;
     int may_lack_operand;
+    int operands; /* how many it wants; 0: one */
 } cli_command;
 
 extern const cli_action cli_plan, cli_run, cli_volume;
+extern const cli_action cli_explain, cli_compare, cli_sweep, cli_memory, cli_simulate, cli_diff;
 extern const cli_action cli_topo;
 extern const cli_action cli_presets, cli_import, cli_draw;
 extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;

@@ -138,9 +138,11 @@ static int refuse(const cli_command *command, int option, const char *text)
 static int take_operand(cli_arguments *out, int count, char **operand)
 {
     const cli_command *command = out->command;
-    const int wanted = out->random > 0 || out->list_kernels || command->operand == NULL ? 0 : 1;
+    const int most = command->operands > 0 ? command->operands : 1;
+    const int wanted = out->random > 0 || out->list_kernels || command->operand == NULL ? 0 : most;
     if (count == wanted || (count == 0 && command->may_lack_operand)) {
-        out->operand = count == 1 ? operand[0] : NULL;
+        out->operand = count > 0 ? operand[0] : NULL;
+        out->second = count > 1 ? operand[1] : NULL;
         return CLI_OK;
     }
     if (command->operand == NULL) {
@@ -152,14 +154,15 @@ static int take_operand(cli_arguments *out, int count, char **operand)
                                command->name, command->operand, count, command->operand, report_s(count),
                                out->random > 0 ? " and --random" : "", command->name);
     }
-    return cli_usage_error("heddle %s wants one %s, found %d (try: heddle %s --help)", command->name, command->operand,
-                           count, command->name);
+    return cli_usage_error("heddle %s wants %s %s%s, found %d (try: heddle %s --help)", command->name,
+                           wanted == 2 ? "two" : "one", command->operand, report_s(wanted), count, command->name);
 }
 
 int cli_parse(cli_arguments *out, const cli_command *command, int first, int argc, char **argv)
 {
     struct option options[OPTIONS_AT_MOST + 1];
-    const int output = row_of(command, "output"), help = row_of(command, "help");
+    const int output = row_of(command, "output"), ranks = row_of(command, "ranks"), help = row_of(command, "help");
+    char letters[8] = ":h";
     int code = CLI_OK;
     *out = (cli_arguments){.command = command, .argc = argc, .argv = argv, .seed = -1};
     for (int i = 0; cli_options[i].name != NULL && code == CLI_OK; i++) {
@@ -168,20 +171,22 @@ int cli_parse(cli_arguments *out, const cli_command *command, int first, int arg
         }
     }
     list_options(options, command);
+    strcat(letters, output >= 0 ? "o:" : "");
+    strcat(letters, ranks >= 0 ? "n:" : "");
     optind = 0;
     opterr = 0;
     argc -= first;
     argv += first;
     while (code == CLI_OK) {
         optopt = 0;
-        int option = getopt_long(argc, argv, output >= 0 ? ":ho:" : ":h", options, NULL);
+        int option = getopt_long(argc, argv, letters, options, NULL);
         if (option == -1) {
             break;
         }
         if (option == '?' || option == ':') {
             return refuse(command, option, argv[optind - 1]);
         }
-        const int row = option == 'h' ? help : option == 'o' ? output : option - CHAR_MAX - 1;
+        const int row = option == 'h' ? help : option == 'o' ? output : option == 'n' ? ranks : option - CHAR_MAX - 1;
         code = take(out, &cli_options[row], optarg);
     }
     return code != CLI_OK || out->help ? code : take_operand(out, argc - optind, argv + optind);

@@ -8,6 +8,7 @@ enum { CLI_METHODS_BYTES = 4096 };
 
 /* Words to choose from, by number; 0: nothing was said. */
 enum { CLI_FIRST = 1, CLI_SECOND = 2 };
+#define CLI_OBJECTIVES "time|bytes|slow-bytes|memory|gpu-seconds"
 
 /* Numbers that were not given are 0 (seed: -1), texts NULL, unless the table has a default. */
 struct cli_arguments {
@@ -15,15 +16,18 @@ struct cli_arguments {
     int argc; /* from the sub-command's name on, for mpirun, whose ranks read them again */
     char **argv;
     const char *operand; /* the model, reshard line or problem; NULL: none was given */
+    const char *second;  /* of two operands; else NULL */
     /* ranks */
     long long ranks, hosts, deadline_s, arena_bytes;
     const char *transport, *device;
     int messages, wire;
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
-    const char *machine, *measured;
+    const char *machine, *measured, *force, *why_not, *listed, *baseline, *meshes, *sweep;
     long long draw_ranks;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
+    long long memory_bytes, top;
+    int objective, training, csv;
     long long layers, slack_percent, max_waste_percent, passes;
     int dtype, backward, recompute, check;
     /* problems */
@@ -34,7 +38,7 @@ struct cli_arguments {
     /* import */
     long long frames, height, width;
     /* topo */
-    const char *machine, *xml, *matrix, *gpu, *nccl_tests, *galvatron;
+    const char *xml, *matrix, *gpu, *nccl_tests, *galvatron;
     int json, help;
 };
 

@@ -1,6 +1,7 @@
 /* From options to a job: model, input, schedule, weights; everything that can be wrong is found first. */
 #include "run.h"
 
+#include "ask.h"
 #include "launch.h"
 
 #include <stdio.h>
@@ -92,26 +93,35 @@ static int check_schedule(run_job *job, int ranks)
     return CLI_OK;
 }
 
-/* Here a mismatch is one within the file. */
-static int load_schedule(heddle_schedule **out, const char *path)
+/* By bytes, unless a machine or an objective was asked for. */
+static int plan(run_job *job)
 {
-    heddle_status st = heddle_schedule_load(out, path);
-    int code = cli_report(st);
-    return st == HEDDLE_ERR_MISMATCH ? CLI_BAD_INPUT : code;
+    const cli_arguments *a = job->options;
+    heddle_plan_options options;
+    heddle_machine *machine = NULL;
+    char from[ASK_TEXT_BYTES];
+    int code = CLI_OK;
+    heddle_plan_options_init(&options);
+    options.methods = a->methods;
+    options.backward = a->backward;
+    options.objective = cli_objective(a);
+    if (a->machine != NULL || (options.objective != NULL && strcmp(options.objective, "bytes") != 0)) {
+        code = cli_open_machine(&machine, from, sizeof from, a->machine);
+        options.machine = machine;
+    }
+    code = code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->task.mesh, &options));
+    heddle_machine_destroy(machine);
+    return code;
 }
 
 static int make_schedule(run_job *job, int ranks)
 {
     if (job->options->schedule != NULL) {
-        int code = load_schedule(&job->schedule, job->options->schedule);
+        int code = cli_load_schedule(&job->schedule, job->options->schedule);
         return code != CLI_OK ? code : check_schedule(job, ranks);
     }
-    int code = make_mesh(job, ranks);
-    heddle_plan_options options;
-    heddle_plan_options_init(&options);
-    options.methods = job->options->methods;
-    options.backward = job->options->backward;
-    return code != CLI_OK ? code : cli_report(heddle_plan(&job->schedule, job->model, &job->task.mesh, &options));
+    const int code = make_mesh(job, ranks);
+    return code != CLI_OK ? code : plan(job);
 }
 
 /* The number of ranks: --ranks, else the mesh's or the schedule's, else the launcher's. */
@@ -128,7 +138,7 @@ int run_count_ranks(int *ranks, const cli_arguments *o)
     } else if (asked == 0 && o->schedule != NULL) {
         heddle_schedule *schedule = NULL;
         heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
-        int code = load_schedule(&schedule, o->schedule);
+        int code = cli_load_schedule(&schedule, o->schedule);
         if (code == CLI_OK) {
             code = cli_report(heddle_schedule_get_info(&info, schedule));
             asked = heddle_mesh_size(&info.mesh);

@@ -26,27 +26,57 @@ const cli_option cli_options[] = {
     {"arena", "BYTES", CLI_RANKS, BYTES, AT(arena_bytes), NULL,
      "address space reserved per rank for what its peers reach, 512M say; the machine's memory, less where a limit "
      "(ulimit -v, ulimit -f) says so"},
-    {"mesh", "MESH", CLI_PLAN | CLI_DRAW | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
-    {"layers", "L", CLI_PLAN | CLI_DRAW | CLI_RUN, NUMBER, AT(layers), NULL,
+    {"ranks", "N", CLI_ASKS & ~CLI_SWEEP, NUMBER, AT(ranks), NULL,
+     "the best of all meshes of N ranks, where --mesh names none; else those of --machine. Also -n N", 1, 1 << 20},
+    {"ranks", "1..64", CLI_SWEEP, TEXT, AT(sweep), NULL,
+     "these numbers of ranks: 1..64, 8..64:8 or 1,2,4; without, those of the mesh or the machine. Also -n 1..64"},
+    {"mesh", "MESH", CLI_ASKS | CLI_DRAW | CLI_RUN, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
+    {"machine", "NAME|FILE", CLI_ASKS | CLI_DRAW | CLI_RUN, TEXT, AT(machine), NULL,
+     "whose seconds, links and memory count: 8xh100-nvlink, 2x8xh100-nvlink+ib400, cpu, or a file of heddle calibrate; "
+     "without, what heddle calibrate saved, else cpu (run: bytes alone)"},
+    {"objective", CLI_OBJECTIVES, CLI_ASKS | CLI_RUN, CHOICE, AT(objective), NULL,
+     "what is made smallest (time; run without --machine: bytes)"},
+    {"memory", "BYTES", CLI_ASKS, BYTES, AT(memory_bytes), NULL,
+     "no rank may need more, 76G say; infeasible (exit 3) where no plan fits"},
+    {"training", NULL, CLI_ASKS, FLAG, AT(training), NULL,
+     "a training step: the way back, gradients and the optimiser's state count too"},
+    {"recompute", NULL, CLI_ASKS, FLAG, AT(recompute), NULL,
+     "with --training: stages keep their inputs alone and run again on the way back"},
+    {"force", "STAGE=LAYOUT/METHOD", CLI_ASKS, TEXT, AT(force), NULL,
+     "stages that must run so, several with ';': 's.attn=s@sp/ring', 's.attn=/ring', 't.attn#3=s@sp'"},
+    {"layers", "L", CLI_ASKS | CLI_DRAW | CLI_RUN, NUMBER, AT(layers), NULL,
      "run the model's stages L times over; its own number without", 1, 65536},
-    {"size", "t=16,s=256", CLI_PLAN | CLI_DRAW | CLI_RUN, TEXT, AT(sizes), NULL, "extents instead of the model's"},
-    {"prologue", "LAYOUT", CLI_PLAN | CLI_DRAW, TEXT, AT(prologue), NULL,
+    {"size", "t=16,s=256", (CLI_ASKS & ~CLI_SWEEP) | CLI_DRAW | CLI_RUN, TEXT, AT(sizes), NULL,
+     "extents instead of the model's"},
+    {"size", "t=15..120:15", CLI_SWEEP, TEXT, AT(sizes), NULL,
+     "extents instead of the model's; one of them may be a range, FIRST..LAST:STEP, which is swept"},
+    {"prologue", "LAYOUT", CLI_ASKS | CLI_DRAW, TEXT, AT(prologue), NULL,
      "layout the activation arrives in (free choice)"},
-    {"epilogue", "LAYOUT", CLI_PLAN | CLI_DRAW, TEXT, AT(epilogue), NULL,
-     "layout it must end in, or 'any' (*, replicated)"},
-    {"method", "STAGE=METHOD", CLI_PLAN | CLI_DRAW | CLI_RUN, METHODS, AT(methods), NULL,
+    {"epilogue", "LAYOUT", CLI_ASKS | CLI_DRAW, TEXT, AT(epilogue), NULL,
+     "layout it must end in, or 'any' (*, replicated; any where the model has a final layer)"},
+    {"method", "STAGE=METHOD", CLI_ASKS | CLI_DRAW | CLI_RUN, METHODS, AT(methods), NULL,
      "how an attention runs over a sharded dim, several with commas; STAGE is a name or *, METHOD one "
      "of " ATTENTION_METHODS "or auto; for linear attention of " LINEAR_METHODS "or auto (auto)"},
-    {"backward", NULL, CLI_PLAN, FLAG, AT(backward), NULL, "the bytes of the backward pass count too"},
-    {"slack", "P", CLI_PLAN | CLI_DRAW, NUMBER, AT(slack_percent), "25",
-     "a stage's largest part may exceed that of its most even layout by P%", 0, 1000000},
-    {"max-waste", "P", CLI_PLAN | CLI_DRAW, NUMBER, AT(max_waste_percent), NULL,
+    {"backward", NULL, CLI_ASKS & ~CLI_FORECASTS, FLAG, AT(backward), NULL, "the bytes of the backward pass count too"},
+    {"slack", "P", CLI_ASKS | CLI_DRAW, NUMBER, AT(slack_percent), "25",
+     "where bytes are the objective a stage's largest part may exceed that of its most even layout by P%", 0, 1000000},
+    {"max-waste", "P", CLI_ASKS | CLI_DRAW, NUMBER, AT(max_waste_percent), NULL,
      "infeasible (exit 3) when a stage must waste more than P%", 1, 1000000},
     {"output", "FILE", CLI_PLAN, TEXT, AT(output), NULL,
      "save the schedule as JSON; - is standard output. Also -o FILE"},
+    {"why-not", "STAGE=LAYOUT/METHOD", CLI_EXPLAIN, TEXT, AT(why_not), NULL,
+     "what would happen if this stage ran so in every repetition, several with ';'; 't.attn#3=...': in repetition 3"},
+    {"top", "N", CLI_EXPLAIN, NUMBER, AT(top), "3", "so many alternatives of every stage", 0, 100},
+    {"methods", "LIST", CLI_COMPARE, TEXT, AT(listed), "best,dsp,ulysses,ring,usp",
+     "rows: best, dsp, ulysses, ring, usp, rsa, gather-kv, lasp, lasp2, scan, megatron-sp"},
+    {"meshes", "MESH,MESH", CLI_COMPARE, TEXT, AT(meshes), NULL,
+     "rows: the best plan on each of these meshes instead, 'sp=16,cfg=2 sp=8'"},
+    {"baseline", "ROW", CLI_COMPARE, TEXT, AT(baseline), NULL, "the row that the last column compares with"},
+    {"csv", NULL, CLI_COMPARE | CLI_SWEEP, FLAG, AT(csv), NULL, "comma-separated values instead of text"},
+    {"schedule", "FILE", CLI_FORECASTS, TEXT, AT(schedule), NULL,
+     "of this schedule (heddle plan --output) instead of planning"},
     {"output", "FILE", CLI_DRAW, TEXT, AT(output), NULL,
      "a picture (.svg), a report (.html) or a timeline (.json, for Perfetto or chrome://tracing). Also -o FILE"},
-    {"machine", "NAME|FILE", CLI_DRAW, TEXT, AT(machine), NULL, "whose times and memory are drawn"},
     {"measured", "RUN.json", CLI_DRAW, TEXT, AT(measured), NULL,
      "timeline: what heddle run --json printed of this schedule, beside the forecast"},
     {"ranks", "N", CLI_DRAW, NUMBER, AT(draw_ranks), NULL,
@@ -140,7 +170,7 @@ const cli_option cli_options[] = {
      "times of links, as alltoall_perf, all_gather_perf, reduce_scatter_perf, all_reduce_perf and sendrecv_perf print "
      "them, several behind one another too"},
     {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL, "times of links in Galvatron's JSON (sp_time)"},
-    {"json", NULL, CLI_PLAN | CLI_RUN | BENCHES | CLI_VOLUME | CLI_PRESETS | CLI_TOPO, FLAG, AT(json), NULL,
+    {"json", NULL, CLI_ASKS | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO, FLAG, AT(json), NULL,
      "JSON instead of text"},
     {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
     {NULL},
@@ -151,11 +181,17 @@ const cli_command cli_commands[] = {
     {"verify linear-attention", CLI_VERIFY_LINEAR, "problem", &cli_verify_linear},
     {"bench attention", CLI_BENCH_ATTENTION, "problem", &cli_bench_attention},
     {"bench linear-attention", CLI_BENCH_LINEAR, "problem", &cli_bench_linear},
-    {"plan", CLI_PLAN, "model file", &cli_plan},
-    {"run", CLI_RUN, "model file", &cli_run},
+    {"plan", CLI_PLAN, "model", &cli_plan},
+    {"explain", CLI_EXPLAIN, "model", &cli_explain},
+    {"compare", CLI_COMPARE, "model", &cli_compare},
+    {"sweep", CLI_SWEEP, "model", &cli_sweep},
+    {"memory", CLI_MEMORY, "model", &cli_memory},
+    {"simulate", CLI_SIMULATE, "model", &cli_simulate},
+    {"diff", CLI_DIFF, "schedule", &cli_diff, 0, 2},
+    {"run", CLI_RUN, "model", &cli_run},
     {"bench", CLI_BENCH, "reshard line", &cli_bench},
     {"verify", CLI_VERIFY, "reshard line", &cli_verify},
-    {"volume", CLI_VOLUME, "reshard line", &cli_volume},
+    {"volume", CLI_VOLUME, "reshard line or model", &cli_volume},
     {"presets", CLI_PRESETS, "name", &cli_presets, 1},
     {"import", CLI_IMPORT, "config.json", &cli_import},
     {"topo", CLI_TOPO, NULL, &cli_topo},
@@ -165,14 +201,20 @@ const cli_command cli_commands[] = {
 
 const char cli_overview[] =
     "usage: heddle COMMAND ...   (heddle help COMMAND, or heddle COMMAND --help, for each)\n\n"
-    "  plan     layout and method of every stage of a model, and what each of them moves\n"
+    "  plan     layout and method of every stage of a model, and what each of them moves and takes\n"
+    "  explain  why a plan is as it is, and what another layout or method would cost\n"
+    "  compare  methods or meshes side by side\n"
+    "  sweep    plans for many numbers of ranks, or many lengths\n"
+    "  memory   what the fullest rank holds, and when\n"
+    "  simulate seconds and memory of one plan, part by part\n"
+    "  diff     where two plans differ\n"
     "  run      run a model's blocks on several ranks, switching between stages\n"
     "  bench    time a reshard against a contiguous copy of the same bytes, or an attention method\n"
     "  verify   run a reshard or an attention method, or random ones, and check every element and byte count\n"
-    "  volume   bytes that every rank sends to every other, nothing is run\n"
     "  presets  models and machines that are known by name\n"
     "  import   the model file of a diffusers config.json\n"
     "  topo     what this host consists of, and the machine that is like it\n"
     "  draw     a schedule as a picture, a report or a timeline\n"
+    "  volume   bytes that every rank sends to every other, or those of a model's edges; nothing is run\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

@@ -2,6 +2,7 @@
 #ifndef HD_REPORT_SCHEDULE_TABLE_H
 #define HD_REPORT_SCHEDULE_TABLE_H
 
+#include <heddle/forecast.h>
 #include <heddle/heddle.h>
 
 /* The schedule with everything the table wants to know about it. */
@@ -10,7 +11,12 @@ typedef struct schedule_view {
     const heddle_schedule *schedule;
     heddle_schedule_info info;
     int nranks;
-    double elems, bytes; /* of the whole tensor */
+    double elems, bytes;             /* of the whole tensor */
+    const heddle_forecast *forecast; /* NULL: none */
+    heddle_forecast_info of;
+    heddle_machine_info on;   /* what it is a forecast for */
+    const char *machine_from; /* why this machine */
+    int is_step;              /* the way back counts, too */
     /* The same plan with enough repetitions for a steady state, for comparisons; NULL: none could be made. */
     const heddle_schedule *long_run;
     int is_stages_alone; /* repetitions are alike whose stages are, whatever leads into the first of them */
@@ -20,6 +26,24 @@ enum { REPORT_LONG_RUN = 24 /* repetitions */ };
 
 void report_schedule(const schedule_view *view);
 
+/* schedule_json.c: heddle-plan-1 (docs/formats.md), with the schedule in it. */
+heddle_status report_schedule_json(const schedule_view *view);
+
+/* schedule_totals.c: what is below the table. */
+void report_totals(const schedule_view *view);
+/* The value of an objective with its unit: "12.3 ms", "82.1 GB". Returns `out`. */
+const char *report_value(char *out, size_t out_bytes, const char *objective, double value);
+
+/* schedule_facts.c: what table, JSON and explain say of one stage. */
+/* By how much the busiest rank's part is larger than an even one, per cent. */
+double report_waste(const schedule_view *view, const heddle_layout *layout);
+const char *report_layout(char *out, size_t out_bytes, const schedule_view *view, const heddle_layout *layout);
+/* A sentence: why stage i runs as it does. Returns `out`. */
+const char *report_reason(char *out, size_t out_bytes, const schedule_view *view, int i);
+/* What stage k of the model leaves idle in a layout by a method, "24 heads over 16 ranks: 33 % of the work idle"; ""
+ * where nothing. */
+const char *report_idle(char *out, size_t out_bytes, const schedule_view *view, int k, const heddle_layout *layout,
+                        const char *method);
 /* schedule_compare.c: the schedule beside published methods, where these have formulas. */
 void report_comparison(const schedule_view *view);
 

@@ -41,3 +41,20 @@ const char *report_si(char *out, size_t out_bytes, double bytes)
     snprintf(out, out_bytes, "%.*f %s", places, bytes, units[unit]);
     return out;
 }
+
+const char *report_seconds(char *out, size_t out_bytes, double seconds)
+{
+    static const char *const units[] = {"s", "ms", "us", "ns"};
+    int unit = 0;
+    if (seconds <= 0) {
+        snprintf(out, out_bytes, "0 s");
+        return out;
+    }
+    while (seconds < 0.9995 && unit < 3) {
+        seconds *= 1000.0;
+        unit++;
+    }
+    const int places = seconds >= 99.95 ? 0 : seconds >= 9.995 ? 1 : 2;
+    snprintf(out, out_bytes, "%.*f %s", places, seconds, units[unit]);
+    return out;
+}

@@ -19,4 +19,7 @@ static inline const char *report_s(long long count)
 /* Three figures and an SI unit; whole bytes below 1 kB. Returns `out`. */
 const char *report_si(char *out, size_t out_bytes, double bytes);
 
+/* Three figures and a unit of time. Returns `out`. */
+const char *report_seconds(char *out, size_t out_bytes, double seconds);
+
 #endif

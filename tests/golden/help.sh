@@ -23,7 +23,7 @@ cp "$work/out" "$work/heddle.bash"
 code 0 help zsh
 cp "$work/out" "$work/heddle.zsh"
 count=0
-for command in plan run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume presets import topo; do
+for command in plan explain compare sweep memory simulate diff run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume presets import topo; do
     code 0 $command --help
     mv "$work/out" "$work/usage"
     for way in help --help -h; do

@@ -122,7 +122,7 @@ def plan():
         ("timesformer-base.yaml", "a=2 b=2"),
     ):
         s, where = (
-            json.loads(run("plan", os.path.join(MODELS, model), "--mesh", mesh, "--json")),
+            json.loads(run("plan", os.path.join(MODELS, model), "--mesh", mesh, "--objective", "bytes", "-o", "-")),
             f"plan {model} {mesh}",
         )
         need(where, "stages", len(s["stages"]), s["period"] * s["repeat"])
@@ -158,7 +158,7 @@ def plan():
 def a_run():
     tiny = os.path.join(os.environ["HEDDLE_SOURCE"], "tests/golden/tiny.yaml")
     for more in (["--mesh", "sp=2"], ["--mesh", "sp=3", "--size", "t=4,s=10"]):
-        planned = json.loads(run("plan", tiny, *more, "--json"))
+        planned = json.loads(run("plan", tiny, *more, "--objective", "bytes", "-o", "-"))
         r, where = json.loads(run("run", tiny, *more, "--backward", "--json")), f"run {more}"
         back = r["backward"]
         for part, name in ((r, "forward"), (back, "backward")):

@@ -30,11 +30,18 @@ with open(CONFIG, "w", encoding="utf-8") as config:
         },
         config,
     )
+SAVED = os.path.join(WORK, "saved.json")
 LINE, BIG = "f32[t=6 s=8 c=3] on [sp=2]: t@sp -> s@sp", "f32[t=600 s=800 c=3] on [sp=2]: t@sp -> s@sp"
 SOFTMAX = LINEAR = "f32[b=2 s=12 h=4 d=8] on [sp=2]"
 LARGE, STATES = "f32[b=2 s=16 h=16 d=256] on [sp=2]", "f32[b=2 s=8 h=16 d=128] on [sp=2]"
 CLI = {
     "plan": ["plan", MODEL],
+    "explain": ["explain", MODEL, "--mesh", "sp=2"],
+    "compare": ["compare", MODEL, "--mesh", "sp=2"],
+    "sweep": ["sweep", MODEL, "-n", "2"],
+    "memory": ["memory", MODEL, "--mesh", "sp=2"],
+    "simulate": ["simulate", MODEL, "--mesh", "sp=2"],
+    "diff": ["diff", SAVED, SAVED],
     "volume": ["volume", LINE],
     "presets": ["presets"],
     "import": ["import", CONFIG],
@@ -102,46 +109,21 @@ METHODS = lambda a, _: [s["method"] for s in json.loads(a[1])["stages"]]  # noqa
 # (sub-command, option): arguments, other arguments (or Fails), what to read. {} is a folder of the command's own.
 TABLE = {
     ("plan", "mesh"): (["--mesh", "sp=2"], ["--mesh", "sp=3"], whole),
-    ("plan", "layers"): (
-        ["--mesh", "sp=2", "--json", "--layers", "1"],
-        ["--mesh", "sp=2", "--json", "--layers", "3"],
-        field("repeat"),
-    ),
-    ("plan", "size"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--size", "t=6"], field("shape")),
-    ("plan", "prologue"): (
-        ["--mesh", "sp=2", "--json"],
-        ["--mesh", "sp=2", "--json", "--prologue", "*"],
-        field("edges", 0),
-    ),
-    ("plan", "epilogue"): (
-        ["--mesh", "sp=2", "--json"],
-        ["--mesh", "sp=2", "--json", "--epilogue", "any"],
-        field("edges", -1),
-    ),
-    ("plan", "method"): (["--mesh", "sp=2", "--json"], ["--mesh", "sp=2", "--json", "--method", "*=ring"], METHODS),
-    ("plan", "backward"): (
-        ["--mesh", "sp=2", "--json", "--epilogue", "s@sp"],
-        ["--mesh", "sp=2", "--json", "--epilogue", "s@sp", "--backward"],
-        field("note"),
-    ),
-    ("plan", "slack"): (
-        ["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "0"],
-        ["--mesh", "sp=2", "--json", "--size", "t=3,s=9", "--slack", "60"],
-        LAYOUTS,
-    ),
-    ("plan", "max-waste"): (
-        ["--mesh", "sp=2", "--size", "t=3,s=9"],
-        ["--mesh", "sp=2", "--size", "t=3,s=9", "--max-waste", "1"],
-        code,
-    ),
     ("plan", "output"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--output", "{}/s.json"], is_there("s.json")),
     ("plan", "json"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--json"], whole),
-    ("volume", "json"): ([], ["--json"], whole),
     ("presets", "json"): ([], ["--json"], whole),
     ("import", "frames"): ([], ["--frames", "41"], out(r"s: \{size: (\d+)")),
     ("import", "height"): ([], ["--height", "480"], out(r"s: \{size: (\d+)")),
     ("import", "width"): ([], ["--width", "832"], out(r"s: \{size: (\d+)")),
     ("import", "output"): ([], ["--output", "{}/m.yaml"], is_there("m.yaml")),
+    ("explain", "why-not"): ([], ["--why-not", "nothing=/ring"], Fails(2, "no such stage")),
+    ("explain", "top"): ([], ["--top", "0"], whole),
+    ("compare", "methods"): ([], ["--methods", "best"], whole),
+    ("compare", "meshes"): ([], ["--meshes", "sp=2,sp=3"], whole),
+    ("compare", "baseline"): ([], ["--baseline", "best"], whole),
+    ("compare", "csv"): ([], ["--csv"], whole),
+    ("sweep", "csv"): ([], ["--csv"], whole),
+    ("diff", "json"): ([], ["--json"], whole),
     ("verify", "random"): (
         ["-", "--ranks", "2", "--random", "3"],
         ["-", "--ranks", "2", "--random", "4"],
@@ -171,6 +153,8 @@ TABLE = {
     ("bench", "list-kernels"): (["-", "--list-kernels"], [], out(r"runs of at least")),
     ("bench", "json"): ([], ["--json"], out(r"^\{")),
     ("run", "mesh"): (["--json", "--mesh", "sp=2"], ["--json", "--mesh", "a=2 b=1"], field("mesh")),
+    ("run", "machine"): (["--ranks", "2"], ["--ranks", "2", "--machine", "nothing"], Fails(2, "nothing")),
+    ("run", "objective"): (["--ranks", "2"], ["--ranks", "2", "--objective", "nothing"], Fails(2, "--objective")),
     ("run", "layers"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--layers", "3"], field("layers")),
     ("run", "size"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--size", "t=4"], field("shape")),
     ("run", "method"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--method", "*=ring"], METHODS),
@@ -205,6 +189,47 @@ TABLE = {
     ("run", "wire"): (["--ranks", "2"], ["--ranks", "2", "--wire", "nccl"], Fails(2, "--device is needed")),
     ("run", "json"): (["--ranks", "2"], ["--ranks", "2", "--json"], out(r"^\{")),
 }
+# What every command that asks the planner has: answers, or refusals, that differ.
+for command in ("plan", "explain", "compare", "sweep", "memory", "simulate", "volume"):
+    begin = ["-", MODEL, "--json"] if command == "volume" else ["--json"]
+    on = [] if command == "sweep" else ["--mesh", "sp=2"]
+    small, by_bytes = ["--size", "t=3,s=9"], ["--objective", "bytes"]
+    for option, first, second in (
+        ("ranks", [], ["-n", "3"]),
+        ("machine", [], ["--machine", "8xh100-nvlink"]),
+        ("objective", [], ["--objective", "nothing"]),
+        ("memory", [], ["--memory", "1K"]),
+        ("training", [], ["--training"]),
+        ("recompute", [], ["--recompute"]),
+        ("force", [], ["--force", "nothing=/ring"]),
+        ("layers", [], ["--layers", "5"]),
+        ("size", [], ["--size", "t=9"]),
+        ("mesh", [], ["--mesh", "sp=3"]),
+        ("prologue", [], ["--prologue", "q@sp"]),
+        ("epilogue", [], ["--epilogue", "q@sp"]),
+        ("method", [], ["--method", "nothing=ring"]),
+        ("backward", [], ["--backward"]),
+        ("slack", [], ["--slack", "x"]),
+        ("max-waste", small, [*small, "--max-waste", "1", "--method", "*=local"]),
+        ("json", [], None),
+    ) + ((("schedule", [], ["--schedule", "{}/none.json"]),) if command in ("volume", "memory", "simulate") else ()):
+        if option == "backward" and command in ("volume", "memory", "simulate"):
+            continue
+        if option == "ranks" and command != "sweep":
+            first, second = ["--mesh", "sp=2"], ["--mesh", "sp=2", "-n", "3"]
+        elif option == "mesh" and command == "sweep":
+            first, second = [], ["--mesh", "sp=2"]
+        elif option == "mesh":
+            first = ["--mesh", "sp=2"]
+        elif command in ("plan", "volume"):
+            first, second = on + first, None if second is None else on + second
+        said = lambda a, _: (a[0], re.sub(r'"(backward_)?note": .*', "", a[1]))  # noqa: E731
+        rest = begin[:-1] + on if option == "json" and command == "volume" else on if option == "json" else None
+        TABLE[command, option] = (
+            (rest if command in ("plan", "volume") else [], (rest if command in ("plan", "volume") else []) + ["--json"], whole)
+            if option == "json"
+            else (begin + first, begin + second, said)
+        )
 for kind, values, sizes in (
     ("attention", "q k v do", "o dq dk dv lse"),
     ("linear-attention", "q k v do", "o dq dk dv"),
@@ -318,7 +343,7 @@ MORE = [
     ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like")),
 ]
 for command, base in CLI.items():  # where ranks run
-    if command in ("plan", "volume", "presets", "import"):
+    if command in ("plan", "volume", "explain", "compare", "sweep", "memory", "simulate", "diff", "presets", "import"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
     large = {"run": ["--size", "t=15,s=405"], "verify": ["-", BIG], "bench": ["-", BIG, "--seconds", "0"]}.get(
@@ -382,6 +407,7 @@ def try_line(command, option, first, second, reads):
 
 def main():
     wrong, told = [], set()
+    run(["plan", MODEL, "--mesh", "sp=2", "-o", SAVED])
     for command in CLI:
         for option in re.findall(r"(?m)^  --([a-z-]+)", run(command.split() + ["--help"])[1]):
             told.add((command, option))

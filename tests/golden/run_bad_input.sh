@@ -19,8 +19,8 @@ refuses() {
 }
 
 # Options.
-refuses 2 'one model file, found 0'
-refuses 2 'one model file, found 2' "$model" "$model"
+refuses 2 'one model, found 0'
+refuses 2 'one model, found 2' "$model" "$model"
 refuses 2 "'--rank" "$model" --rankz 4
 refuses 2 'this option wants a value' "$model" --ranks
 refuses 2 "not '0'" "$model" --ranks 0

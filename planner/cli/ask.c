@@ -1,0 +1,180 @@
+#include "ask.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *cli_objective(const cli_arguments *a)
+{
+    static const char *const names[] = {NULL, "time", "bytes", "slow-bytes", "memory", "gpu-seconds"};
+    return names[a->objective];
+}
+
+/* Where heddle calibrate saves; "": nowhere. */
+static void calibrated_path(char *out, size_t out_bytes)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    out[0] = '\0';
+    if (config != NULL && config[0] != '\0') {
+        snprintf(out, out_bytes, "%s/heddle/machine.yaml", config);
+    } else if (home != NULL && home[0] != '\0') {
+        snprintf(out, out_bytes, "%s/.config/heddle/machine.yaml", home);
+    }
+}
+
+int cli_open_machine(heddle_machine **out, char *from, size_t from_bytes, const char *asked)
+{
+    char path[ASK_TEXT_BYTES];
+    if (asked != NULL) {
+        snprintf(from, from_bytes, "as asked");
+        return cli_report(heddle_machine_load(out, asked));
+    }
+    calibrated_path(path, sizeof path);
+    if (path[0] != '\0' && access(path, F_OK) == 0) {
+        snprintf(from, from_bytes, "from %s, for want of --machine", path);
+        return cli_report(heddle_machine_load(out, path));
+    }
+    snprintf(from, from_bytes, "the preset, for want of --machine and of a file of heddle calibrate");
+    return cli_report(heddle_machine_load(out, "cpu"));
+}
+
+int cli_fit_machine(cli_question *q, int ranks)
+{
+    if (ranks <= q->on.ranks) {
+        return CLI_OK;
+    }
+    if (q->is_machine_asked) {
+        return cli_usage_error("machine '%s' has %d ranks, %d are asked for (presets of several hosts look like "
+                               "2x8xh100-nvlink+ib400)",
+                               q->a->machine, q->on.ranks, ranks);
+    }
+    heddle_status st = heddle_machine_resize(q->machine, ranks);
+    return cli_report(st == HEDDLE_OK ? heddle_machine_get_info(&q->on, q->machine) : st);
+}
+
+static void set_options(cli_question *q, const cli_arguments *a)
+{
+    heddle_plan_options *o = &q->options;
+    heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
+    const int has_ends = q->model != NULL && heddle_model_get_info(&model, q->model) == HEDDLE_OK &&
+                         (model.final_channels > 0 || model.patch_channels > 0);
+    heddle_plan_options_init(o);
+    heddle_forecast_options_init(&q->way);
+    o->methods = a->methods;
+    o->prologue = a->prologue != NULL ? a->prologue : o->prologue;
+    o->epilogue = a->epilogue != NULL ? a->epilogue : has_ends ? "any" : NULL; /* its ends are priced apart */
+    o->slack_percent = (int)a->slack_percent;
+    o->max_waste_percent = (int)a->max_waste_percent;
+    o->backward = a->backward || a->training;
+    o->machine = q->machine;
+    o->objective = cli_objective(a);
+    o->memory_bytes = a->memory_bytes;
+    o->training = q->way.training = a->training;
+    o->recompute = q->way.recompute = a->recompute;
+    o->force = a->force;
+}
+
+/* --mesh, else -n, else the ranks of the machine that was asked for. */
+static int set_ranks(cli_question *q, const cli_arguments *a)
+{
+    if (a->mesh != NULL) {
+        heddle_status st = cli_parse_mesh(&q->mesh, a->mesh);
+        int ranks = 0;
+        const int code = st == HEDDLE_OK ? cli_mesh_ranks(&ranks, a, &q->mesh) : cli_report(st);
+        return code != CLI_OK ? code : cli_fit_machine(q, ranks);
+    }
+    if (a->ranks == 0 && !q->is_machine_asked) {
+        return cli_usage_error("heddle %s wants --mesh, for example --mesh sp=4, or -n 4: the best mesh of 4 ranks",
+                               a->command->name);
+    }
+    q->ranks = a->ranks > 0 ? (int)a->ranks : q->on.ranks;
+    return cli_fit_machine(q, q->ranks);
+}
+
+int cli_ask(cli_question *q, const cli_arguments *a)
+{
+    *q = (cli_question){.a = a, .on = HEDDLE_EMPTY(heddle_machine_info), .is_machine_asked = a->machine != NULL};
+    if (a->recompute && !a->training) {
+        return cli_usage_error("--recompute is of --training: without a way back nothing is kept");
+    }
+    int code = cli_report(heddle_model_load(&q->model, a->operand));
+    code = code != CLI_OK ? code : cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
+    code = code != CLI_OK ? code : cli_report(heddle_machine_get_info(&q->on, q->machine));
+    set_options(q, a);
+    if (a->command->bit == CLI_SWEEP) { /* its ranges are its own matter */
+        q->ranks = -1;
+        return code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, NULL, (int)a->layers));
+    }
+    code = code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, a->sizes, (int)a->layers));
+    return code != CLI_OK || a->schedule != NULL ? code : set_ranks(q, a);
+}
+
+void cli_ask_end(cli_question *q)
+{
+    heddle_machine_destroy(q->machine);
+    heddle_model_destroy(q->model);
+}
+
+heddle_status cli_ask_plan(heddle_schedule **out, const cli_question *q, const heddle_plan_options *options)
+{
+    return q->ranks > 0 ? heddle_plan_ranks(out, q->model, q->ranks, options)
+                        : heddle_plan(out, q->model, &q->mesh, options);
+}
+
+/* Takes the schedule, also where this fails. */
+static heddle_status describe(cli_answer *out, heddle_schedule *schedule, const cli_question *q,
+                              const heddle_plan_options *options)
+{
+    schedule_view *v = &out->view;
+    *out = (cli_answer){.schedule = schedule};
+    *v = (schedule_view){.model = q->model,
+                         .schedule = schedule,
+                         .info = HEDDLE_EMPTY(heddle_schedule_info),
+                         .of = HEDDLE_EMPTY(heddle_forecast_info),
+                         .on = q->on,
+                         .machine_from = q->machine_from,
+                         .is_step = options->backward};
+    heddle_status st = heddle_schedule_get_info(&v->info, schedule);
+    st = st == HEDDLE_OK ? heddle_forecast_create(&out->forecast, q->model, schedule, q->machine, &q->way) : st;
+    st = st == HEDDLE_OK ? heddle_forecast_get_info(&v->of, out->forecast) : st;
+    if (st != HEDDLE_OK) {
+        cli_answer_end(out);
+        return st;
+    }
+    v->forecast = out->forecast;
+    v->nranks = heddle_mesh_size(&v->info.mesh);
+    v->elems = 1;
+    for (int d = 0; d < v->info.shape.ndim; d++) {
+        v->elems *= (double)v->info.shape.dim[d].extent;
+    }
+    v->bytes = v->elems * (double)heddle_dtype_bytes(v->info.shape.dtype);
+    return HEDDLE_OK;
+}
+
+heddle_status cli_answer_plan(cli_answer *out, const cli_question *q, const heddle_plan_options *options)
+{
+    heddle_schedule *schedule = NULL;
+    *out = (cli_answer){0};
+    heddle_status st = cli_ask_plan(&schedule, q, options);
+    return st == HEDDLE_OK ? describe(out, schedule, q, options) : st;
+}
+
+int cli_answer_to(cli_answer *out, const cli_question *q)
+{
+    heddle_schedule *schedule = NULL;
+    *out = (cli_answer){0};
+    if (q->a->schedule == NULL) {
+        return cli_report(cli_answer_plan(out, q, &q->options));
+    }
+    const int code = cli_load_schedule(&schedule, q->a->schedule);
+    return code != CLI_OK ? code : cli_report(describe(out, schedule, q, &q->options));
+}
+
+void cli_answer_end(cli_answer *answer)
+{
+    heddle_forecast_destroy(answer->forecast);
+    heddle_schedule_destroy(answer->schedule);
+    answer->forecast = NULL;
+    answer->schedule = NULL;
+}

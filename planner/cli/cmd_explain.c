@@ -1,0 +1,172 @@
+/* heddle explain: a line of reason for every stage and what else it might do; --why-not: one other way of one stage. */
+#include "planner/report/text.h"
+#include "why_not.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALTERNATIVES = 100 };
+
+static void print_verdict(const schedule_view *plan, const why_not *w)
+{
+    char value[32], regret[32];
+    const char *objective = plan->info.objective;
+    printf("%s: %s", w->asked, cli_verdict_name(w->verdict));
+    if (w->verdict == VERDICT_UNAVAILABLE) {
+        printf(": %s\n", w->reason);
+        return;
+    }
+    if (w->verdict == VERDICT_ELSEWHERE) {
+        printf(": %s instead of ", report_value(value, sizeof value, objective, w->value));
+        printf("%s, regret %s (%.1f %%)", report_value(value, sizeof value, objective, plan->info.value),
+               report_value(regret, sizeof regret, objective, w->regret),
+               plan->info.value > 0 ? w->regret / plan->info.value * 100 : 0.0);
+    } else if (w->verdict == VERDICT_TIE) {
+        printf(": the same %s", report_value(value, sizeof value, objective, w->value));
+    }
+    if (w->chosen > 0 && w->chosen < w->repeats) {
+        printf("; the plan does so in %d of %d repetitions", w->chosen, w->repeats);
+    }
+    printf("%s%s\n", w->reason[0] != '\0' ? "; " : "", w->reason);
+}
+
+static void print_verdict_json(const why_not *w, const char *front)
+{
+    printf("%s{", front);
+    report_json_string("asked", w->asked, ", ");
+    report_json_string("verdict", cli_verdict_name(w->verdict), ", ");
+    if (w->verdict == VERDICT_UNAVAILABLE) {
+        printf("\"value\": null, \"regret\": null, \"layout\": null, \"method\": null, ");
+    } else {
+        printf("\"value\": %.15g, \"regret\": %.15g, ", w->value, w->regret);
+        report_json_string("layout", w->layout, ", ");
+        report_json_string("method", w->method, ", ");
+    }
+    report_json_string("reason", w->reason, "}");
+}
+
+static int answer_why_not(const cli_question *q, const schedule_view *plan)
+{
+    char *list = strdup(q->a->why_not), *rest = NULL;
+    int code = list != NULL ? CLI_OK : CLI_FAILED, n = 0;
+    for (char *one = list != NULL ? strtok_r(list, ";", &rest) : NULL; one != NULL && code == CLI_OK;
+         one = strtok_r(NULL, ";", &rest)) {
+        why_not w;
+        code = cli_why_not(&w, q, plan, one);
+        if (code == CLI_OK && q->a->json) {
+            print_verdict_json(&w, n++ > 0 ? ",\n  " : "\n  ");
+        } else if (code == CLI_OK) {
+            print_verdict(plan, &w);
+        }
+    }
+    free(list);
+    return code;
+}
+
+static int has_same_stage(const schedule_view *plan, int i, int before)
+{
+    heddle_schedule_stage a = HEDDLE_EMPTY(heddle_schedule_stage), b = HEDDLE_EMPTY(heddle_schedule_stage);
+    return before >= 0 && heddle_schedule_stage_at(&a, plan->schedule, i) == HEDDLE_OK &&
+           heddle_schedule_stage_at(&b, plan->schedule, before) == HEDDLE_OK && strcmp(a.method, b.method) == 0 &&
+           heddle_layout_equal(&a.layout, &b.layout, &plan->info.mesh);
+}
+
+/* Stage k: how it runs, with the repetitions that differ from the one before. */
+static void print_stage(const schedule_view *plan, int k)
+{
+    for (int r = 0; r < plan->info.repeat; r++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        const int i = r * plan->info.period + k;
+        char layout[128], reason[1024];
+        if (heddle_schedule_stage_at(&stage, plan->schedule, i) == HEDDLE_OK &&
+            (r == 0 || !has_same_stage(plan, i, i - plan->info.period))) {
+            printf("%s%s from repetition %d: %s/%s: %s\n", r > 0 ? "  " : "", stage.name, r + 1,
+                   report_layout(layout, sizeof layout, plan, &stage.layout), stage.method,
+                   report_reason(reason, sizeof reason, plan, i));
+        }
+    }
+}
+
+static void explain_all(const cli_question *q, const schedule_view *plan)
+{
+    const int most = q->a->top < ALTERNATIVES ? (int)q->a->top : ALTERNATIVES, json = q->a->json;
+    why_not *other = calloc(ALTERNATIVES, sizeof *other);
+    for (int k = 0; k < plan->info.period && other != NULL; k++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        char text[1024];
+        const int n = cli_alternatives(other, most, q, plan, k);
+        heddle_ignore(heddle_schedule_stage_at(&stage, plan->schedule, k));
+        if (!json) {
+            print_stage(plan, k);
+        } else {
+            printf("%s{", k > 0 ? ",\n  " : "\n  ");
+            report_json_string("stage", stage.name, ", ");
+            report_json_string("layout", report_layout(text, sizeof text, plan, &stage.layout), ", ");
+            report_json_string("method", stage.method, ", ");
+            report_json_string("reason", report_reason(text, sizeof text, plan, k), ", \"alternatives\": [");
+        }
+        for (int i = 0; i < n; i++) {
+            if (json) {
+                print_verdict_json(&other[i], i > 0 ? ", " : "");
+            } else {
+                snprintf(other[i].asked, sizeof other[i].asked, "  %.127s/%.31s", other[i].layout, other[i].method);
+                print_verdict(plan, &other[i]);
+            }
+        }
+        printf("%s", json ? "]}" : "");
+    }
+    free(other);
+}
+
+static int explain(const cli_question *q, const schedule_view *plan)
+{
+    char mesh[HEDDLE_LINE_BYTES] = "", value[32];
+    const heddle_schedule_info *s = &plan->info;
+    heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
+    int code = CLI_OK;
+    if (!q->a->json) {
+        printf("%s on %s: %s %s, machine %s, %s\n", s->model, mesh, s->objective != NULL ? s->objective : "bytes",
+               report_value(value, sizeof value, s->objective, s->value), plan->on.name, plan->machine_from);
+    } else {
+        printf("{\"schema\": \"heddle-explain-1\", ");
+        report_json_string("model", s->model, ", ");
+        report_json_string("mesh", mesh, ", ");
+        report_json_string("machine", plan->on.name, ", ");
+        report_json_string("objective", s->objective != NULL ? s->objective : "bytes", ", ");
+        printf("\"value\": %.15g,\n \"%s\": [", s->value, q->a->why_not != NULL ? "why_not" : "stages");
+    }
+    if (q->a->why_not != NULL) {
+        code = answer_why_not(q, plan);
+    } else {
+        explain_all(q, plan);
+    }
+    printf("%s", q->a->json && code == CLI_OK ? "]}\n" : "");
+    return code;
+}
+
+static int run(const cli_arguments *a)
+{
+    cli_question q;
+    cli_answer answer = {0};
+    int code = cli_ask(&q, a);
+    code = code != CLI_OK ? code : cli_answer_to(&answer, &q);
+    code = code != CLI_OK ? code : explain(&q, &answer.view);
+    cli_answer_end(&answer);
+    cli_ask_end(&q);
+    return code;
+}
+
+const cli_action cli_explain = {
+    .synopsis = "usage: heddle explain MODEL -n 16 [--machine X] [--why-not STAGE=LAYOUT/METHOD] [options]\n"
+                "\n"
+                "  heddle explain hunyuanvideo --mesh sp=16 --machine 2x8xh100-nvlink+ib400 --why-not attn=/ulysses\n"
+                "\n"
+                "Why every stage of the plan runs as it does, with the nearest alternatives; or what one of them would "
+                "cost.\n",
+    .notes =
+        "Verdicts: CHOSEN, the plan does so; TIE, another plan of the same value does; CHEAPER ELSEWHERE, with the\n"
+        "regret: the best plan that does so less the plan; UNAVAILABLE, with the reason.\n"
+        "exit codes: 0 done, 2 bad input, 3 infeasible\n",
+    .run = run,
+};

@@ -1,0 +1,29 @@
+/* Plans side by side: what compare and sweep put into a row, and how rows are printed. */
+#ifndef HD_CLI_ROWS_H
+#define HD_CLI_ROWS_H
+
+#include "ask.h"
+
+enum { ROW_NAME_BYTES = 64 };
+
+typedef struct plan_row {
+    char name[ROW_NAME_BYTES];
+    char mesh[256];
+    char refusal[1024]; /* "": there is a plan */
+    char size[96];      /* of a sweep */
+    int ranks, nlinks;
+    heddle_forecast_link link[HEDDLE_MACHINE_LINKS]; /* names are those of the machine */
+    int64_t sent_max, total, memory_bytes;
+    double value, time_s, compute_s;
+} plan_row;
+
+/* Of the plan by these options, with its name; HEDDLE_OK also where the row says why there is none: infeasible, or too
+ * much for the search. */
+heddle_status cli_row_of(plan_row *out, const cli_question *q, const heddle_plan_options *options, const char *name);
+/* Megatron-SP gathers the rows before every attention and every MLP, whose weights and work are split evenly over the
+ * ranks, and reduce-scatters behind it: 4 such exchanges a layer. `even`: a row whose work is split evenly. */
+heddle_status cli_row_of_megatron(plan_row *out, const cli_question *q, const plan_row *even);
+/* `text` as a CSV cell. */
+void cli_print_cell(const char *text);
+
+#endif

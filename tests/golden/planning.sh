@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# heddle explain, compare, sweep, memory, simulate, volume of a model, diff: verdicts, rows, JSON and its keys, refusals.
+set -u
+: "${HEDDLE:?}" "${HEDDLE_SOURCE:?}"
+export XDG_CONFIG_HOME=/nonexistent
+. "$HEDDLE_SOURCE/tests/support/skip.sh"
+. "$HEDDLE_SOURCE/tests/support/says.sh"
+command -v python3 >/dev/null || skip_test python "no python3"
+two="--machine 2x8xh100-nvlink+ib400"
+
+# The first things that a new user types.
+says "plan" 0 "objective time" plan hunyuanvideo -n 16 $two
+says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyuanvideo -n 16 $two
+says "the machine's ranks" 0 "on [r=2 u=8]" plan hunyuanvideo $two
+says "default machine" 0 "the preset, for want of --machine" plan hunyuanvideo -n 2
+mkdir -p "$folder/heddle"
+printf 'nonsense: 1\n' >"$folder/heddle/machine.yaml"
+XDG_CONFIG_HOME=$folder says "calibrated machine" 2 "$folder/heddle/machine.yaml:1:1" plan hunyuanvideo -n 2
+says "no ranks" 2 "wants --mesh, for example --mesh sp=4, or -n 4" plan hunyuanvideo
+says "too few ranks" 2 "has 16 ranks, 32 are asked for" plan hunyuanvideo -n 32 $two
+says "two numbers" 2 "--ranks 8, but the mesh" plan hunyuanvideo -n 8 --mesh sp=4 $two
+says "unknown preset" 2 "hunyuanvide" plan hunyuanvide -n 8
+says "unknown machine" 2 "8xh100-nvlik" plan hunyuanvideo -n 8 --machine 8xh100-nvlik
+says "objective" 2 "--objective wants 'time', 'bytes'" plan hunyuanvideo -n 8 --objective speed
+says "does not fit" 3 "GB" plan hunyuanvideo -n 8 --memory 1G $two
+says "recompute" 2 "--recompute is of --training" plan hunyuanvideo -n 8 --recompute $two
+
+# Why not: four verdicts.
+why="explain hunyuanvideo --mesh sp=16 $two --why-not"
+says "elsewhere" 0 "24 heads over 16 ranks: 33 % of the work idle" $why attn=/ulysses
+says "regret" 0 "CHEAPER ELSEWHERE" $why attn=s@sp/ring
+says "chosen" 0 "attn=s@sp/ulysses: CHOSEN" explain hunyuanvideo --mesh sp=8 $two --why-not attn=s@sp/ulysses
+says "unavailable" 0 "UNAVAILABLE: " $why attn=s@sp/local
+says "no such stage" 2 "STAGE is one of attn, mlp" $why atn=/ring
+says "no such layout" 2 "LAYOUT is '*' or DIM@AXIS" $why attn=q@sp
+says "no form" 2 "it wants STAGE=LAYOUT/METHOD" $why attn
+says "reasons" 0 "attends over s, which is sharded" explain hunyuanvideo -n 16 $two
+
+says "compare" 0 "megatron-sp" compare hunyuanvideo -n 16 $two --methods best,ulysses,megatron-sp --baseline ulysses
+says "no linear attention" 0 "lasp         no plan: the model has no linear" compare hunyuanvideo -n 16 $two --methods best,lasp
+says "unknown method" 2 "is none of best, dsp" compare hunyuanvideo -n 16 $two --methods best,magic
+says "baseline" 2 "is no row" compare hunyuanvideo -n 16 $two --baseline rsa
+says "meshes" 0 "cfg=2 sp=8" compare hunyuanvideo $two --size b=2 --meshes 'sp=16,cfg=2 sp=8'
+says "sweep" 0 "knee: " sweep hunyuanvideo -n 1..8 $two
+says "sweep of extents" 0 "t=30" sweep stdit3-xl2 --size t=15..30:15 --mesh sp=2 $two
+for bad in 4..1 1..x 0..4 1..99999999 , ''; do
+    says "range '$bad'" 2 "wants" sweep hunyuanvideo -n "$bad" $two
+done
+says "memory" 0 "the peak is at" memory hunyuanvideo -n 8 $two
+says "simulate" 0 "all repetitions" simulate hunyuanvideo --mesh sp=8 $two --method '*=ulysses'
+says "volume" 0 "ib400" volume hunyuanvideo -n 16 $two
+for shown in "plan hunyuanvideo -n 16" "explain hunyuanvideo -n 16" "compare hunyuanvideo -n 16 --baseline ulysses" \
+    "sweep hunyuanvideo -n 1..16" "memory hunyuanvideo -n 16" "simulate hunyuanvideo -n 16"; do
+    # shellcheck disable=SC2086
+    says "$shown" 0 "" $shown $two
+    awk 'length($0) > 100 { print; bad = 1 } END { exit bad }' <(grep -v -e 'no plan' -e 'attends' -e ELSEWHERE "$folder/out") || {
+        echo "FAILED $shown: more than 100 columns"
+        failed=1
+    }
+done
+"$HEDDLE" plan hunyuanvideo --mesh sp=8 $two --json >"$folder/a.json" || failed=1
+"$HEDDLE" plan hunyuanvideo --mesh sp=8 $two --objective bytes --method '*=ring' -o "$folder/b.json" >/dev/null || failed=1
+says "diff" 0 "60 of 120 stages differ" diff "$folder/a.json" "$folder/b.json"
+says "no difference" 0 "0 of 120 stages differ" diff "$folder/a.json" "$folder/a.json"
+says "one operand" 2 "wants two schedules, found 1" diff "$folder/a.json"
+says "a saved schedule" 0 "all repetitions" simulate hunyuanvideo --schedule "$folder/b.json" $two
+python3 - "$HEDDLE" <<'PY' || failed=1
+import json, subprocess, sys
+
+TWO = ["--machine", "2x8xh100-nvlink+ib400"]
+
+
+def ask(*words):
+    return json.loads(subprocess.run([sys.argv[1], *words, *TWO, "--json"], capture_output=True, check=True).stdout)
+
+
+p = ask("plan", "hunyuanvideo", "-n", "16")
+for key in "schema model mesh machine objective time_s memory_bytes_per_rank bytes_per_rank_max bytes_total links schedule stages".split():
+    assert key in p, key
+assert p["schema"] == "heddle-plan-1" and p["schedule"]["schema"] == "heddle-schedule-1"
+o = p["objective"]
+assert o["name"] == "time" and o["lower_bound"] <= o["value"] <= o["runner_up"], o
+assert set(p["links"][0]) == {"class", "sent_max", "received_max", "total"}
+assert all({"name", "repeat", "layout", "method", "time_s", "reason"} <= set(s) for s in p["stages"])
+assert sum(s["repeat"] for s in p["stages"]) == len(p["schedule"]["stages"])
+# Bytes are those of the schedule, and its links have no more and no less.
+b = ask("plan", "hunyuanvideo", "--mesh", "sp=8", "--objective", "bytes")
+assert b["objective"]["value"] == b["bytes_per_rank_max"] == b["schedule"]["bytes_per_rank_max"], b["objective"]
+assert sum(link["total"] for link in b["links"]) == b["bytes_total"]
+s = ask("simulate", "hunyuanvideo", "-n", "16")
+assert s["time_s"] == p["time_s"] and s["memory_bytes_per_rank"] == p["memory_bytes_per_rank"]
+parts = sum(part["time_s"] for part in s["breakdown"]) + s["serial_s"]
+assert abs(parts - s["time_s"]) < 1e-6 * parts, (parts, s["time_s"])
+m = ask("memory", "hunyuanvideo", "-n", "16")
+assert m["memory_bytes_per_rank"] == p["memory_bytes_per_rank"]
+# Regret is what is lost: forced plan less plan. A comparison's rows are plans; its ratios theirs.
+e = ask("explain", "hunyuanvideo", "--mesh", "sp=16", "--why-not", "attn=/ulysses;attn=s@sp/ring")
+forced = ask("plan", "hunyuanvideo", "--mesh", "sp=16", "--force", "attn=/ulysses")
+assert e["why_not"][0]["value"] == forced["objective"]["value"]
+assert abs(e["why_not"][0]["regret"] - (forced["objective"]["value"] - e["value"])) < 1e-12
+assert {w["verdict"] for w in e["why_not"]} == {"CHEAPER ELSEWHERE"}
+assert ask("explain", "hunyuanvideo", "-n", "16")["stages"][0]["alternatives"]
+c = ask("compare", "hunyuanvideo", "-n", "16", "--methods", "best,ulysses,ring,lasp", "--baseline", "ulysses")
+rows = {r["name"]: r for r in c["rows"]}
+assert rows["best"]["time_s"] == p["time_s"] and "refusal" in rows["lasp"]
+assert abs(rows["ring"]["to_baseline"] - rows["ring"]["time_s"] / rows["ulysses"]["time_s"]) < 1e-4
+w = ask("sweep", "hunyuanvideo", "-n", "1,8,16")
+assert [x["ranks"] for x in w["points"]] == [1, 8, 16] and w["points"][2]["time_s"] == p["time_s"]
+assert all(x["mesh"] and x["gpu_seconds"] == x["time_s"] * x["ranks"] or x["gpu_seconds"] > 0 for x in w["points"])
+v = ask("volume", "hunyuanvideo", "-n", "16")
+for i, link in enumerate(p["links"]):
+    assert sum(x["links"][i]["total"] for x in v["moves"]) == link["total"]
+d = subprocess.run([sys.argv[1], "sweep", "hunyuanvideo", "-n", "1..4", *TWO, "--csv"], capture_output=True, text=True)
+assert len(d.stdout.splitlines()) == 5 and d.stdout.startswith("ranks,size,mesh,time_s")
+PY
+exit $failed
