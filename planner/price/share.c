@@ -148,9 +148,9 @@ int64_t hd_price_ps(double seconds)
     return ps >= 9.2e18 ? INT64_MAX : (int64_t)ps;
 }
 
-static double product_s(const hd_pricer *p, double rows, double k, double n)
+static double product_s(const hd_pricer *p, heddle_dtype dtype, double rows, double k, double n)
 {
-    return hd_machine_work_s(p->machine, HD_WORK_PRODUCT, p->model->dtype, 2 * rows * k * n, rows);
+    return hd_machine_work_s(p->machine, HD_WORK_PRODUCT, dtype, 2 * rows * k * n, rows);
 }
 
 /* `passes` arrays of the activation's size, read or written. */
@@ -190,14 +190,17 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
     const hd_model_stage *s = share->stage;
     double rows = (double)share->rows, c = (double)s->in_channels, out = (double)s->channels;
     double text = (double)share->samples * (double)p->model->text_tokens;
+    const heddle_dtype dtype = p->model->dtype;
+    /* Linear attention takes the weights in front of it whole, which costs bf16 what f32 costs. */
+    const heddle_dtype first = s->kind == HEDDLE_STAGE_LINEAR ? HEDDLE_F32 : dtype;
     stage_s t = {.passes = passes_s(p, share, 2), .last_pass = passes_s(p, share, 3)};
     switch (s->kind) {
     case HEDDLE_STAGE_ATTENTION:
     case HEDDLE_STAGE_LINEAR: {
         double kv = s->heads > 0 && s->kv_heads > 0 ? c * (double)s->kv_heads / (double)s->heads : c;
         int turns = s->qk_norm || s->rope;
-        t.products = product_s(p, rows, c, c + 2 * kv);
-        t.last_product = product_s(p, rows, c, out);
+        t.products = product_s(p, first, rows, c, c + 2 * kv);
+        t.last_product = product_s(p, dtype, rows, c, out);
         t.passes += turns ? passes_s(p, share, 2 * (1 + kv / c)) : 0;
         t.passes += s->kind == HEDDLE_STAGE_LINEAR ? passes_s(p, share, 2) : 0; /* the norm of its results */
         t.attention = attention_s(p, share, 0);
@@ -205,15 +208,15 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
         break;
     }
     case HEDDLE_STAGE_CROSS:
-        t.products = product_s(p, rows, c, c) + product_s(p, text, c, 2 * c);
-        t.last_product = product_s(p, rows, c, out);
+        t.products = product_s(p, dtype, rows, c, c) + product_s(p, dtype, text, c, 2 * c);
+        t.last_product = product_s(p, dtype, rows, c, out);
         t.attention = hd_machine_work_s(p->machine, HD_WORK_ATTENTION, p->model->dtype,
                                         4 * rows * (double)p->model->text_tokens * c, (double)p->model->text_tokens);
         t.attention_back = t.attention * 2.5;
         break;
     case HEDDLE_STAGE_MLP:
-        t.products = product_s(p, rows, c, (double)s->mlp_channels);
-        t.last_product = product_s(p, rows, (double)s->mlp_channels, out);
+        t.products = product_s(p, dtype, rows, c, (double)s->mlp_channels);
+        t.last_product = product_s(p, dtype, rows, (double)s->mlp_channels, out);
         t.passes += passes_s(p, share, 2 * (double)s->mlp_channels / c); /* the activation function */
         break;
     case HEDDLE_STAGE_MODULE:
