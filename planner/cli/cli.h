@@ -31,7 +31,8 @@ enum {
     CLI_PRESETS = 1 << 16,
     CLI_IMPORT = 1 << 17,
     CLI_TOPO = 1 << 23,
-    CLI_DRAW = 1 << 20
+    CLI_DRAW = 1 << 20,
+    CLI_CALIBRATE = 1 << 22
 };
 
 /* Those that ask the planner (ask.h), of one mesh or of all that so many ranks have. */
@@ -40,7 +41,7 @@ enum {
 #define CLI_FORECASTS (CLI_VOLUME | CLI_MEMORY | CLI_SIMULATE)
 
 /* Those that run ranks; of others' interest is nothing that a launcher left in the environment. */
-#define CLI_RANKS (CLI_RUN | CLI_PROBLEMS)
+#define CLI_RANKS (CLI_RUN | CLI_PROBLEMS | CLI_CALIBRATE)
 #define CLI_PROBLEMS (CLI_BENCH | CLI_VERIFY | CLI_ATTENTION | CLI_LINEAR)
 #define CLI_ATTENTION (CLI_BENCH_ATTENTION | CLI_VERIFY_ATTENTION)
 #define CLI_LINEAR (CLI_BENCH_LINEAR | CLI_VERIFY_LINEAR)
@@ -63,6 +64,7 @@ extern const cli_action cli_plan, cli_run, cli_volume;
 extern const cli_action cli_explain, cli_compare, cli_sweep, cli_memory, cli_simulate, cli_diff;
 extern const cli_action cli_topo;
 extern const cli_action cli_presets, cli_import, cli_draw;
+extern const cli_action cli_calibrate;
 extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;
 extern const cli_action cli_verify, cli_verify_attention, cli_verify_linear;
 

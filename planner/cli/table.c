@@ -144,6 +144,9 @@ const cli_option cli_options[] = {
     {"iterations", "N", CLI_BENCH_LINEAR, NUMBER, AT(iterations), NULL,
      "calls timed; as many as fit --seconds, at least 10", 1, SAMPLES_AT_MOST},
     {"seconds", "S", BENCHES, NUMBER, AT(seconds), "3", "time to spend", 0, 86400},
+    {"seconds", "S", CLI_CALIBRATE, NUMBER, AT(seconds), "20", "time to spend on times, about", 1, 3600},
+    {"output", "FILE", CLI_CALIBRATE, TEXT, AT(output), NULL,
+     "save the machine there; - is standard output, and nothing else is printed. Also -o FILE"},
     {"memory", "peer|any", CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
      "any: private buffers, which peers cannot reach"},
     {"device", "KIND[:N]", CLI_BENCH | CLI_VERIFY, TEXT, AT(device), NULL,
@@ -170,8 +173,8 @@ const cli_option cli_options[] = {
      "times of links, as alltoall_perf, all_gather_perf, reduce_scatter_perf, all_reduce_perf and sendrecv_perf print "
      "them, several behind one another too"},
     {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL, "times of links in Galvatron's JSON (sp_time)"},
-    {"json", NULL, CLI_ASKS | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO, FLAG, AT(json), NULL,
-     "JSON instead of text"},
+    {"json", NULL, CLI_ASKS | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO | CLI_CALIBRATE, FLAG, AT(json),
+     NULL, "JSON instead of text"},
     {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
     {NULL},
 };
@@ -196,6 +199,7 @@ const cli_command cli_commands[] = {
     {"import", CLI_IMPORT, "config.json", &cli_import},
     {"topo", CLI_TOPO, NULL, &cli_topo},
     {"draw", CLI_DRAW, "model or schedule", &cli_draw},
+    {"calibrate", CLI_CALIBRATE, NULL, &cli_calibrate},
     {NULL},
 };
 
@@ -216,5 +220,6 @@ const char cli_overview[] =
     "  topo     what this host consists of, and the machine that is like it\n"
     "  draw     a schedule as a picture, a report or a timeline\n"
     "  volume   bytes that every rank sends to every other, or those of a model's edges; nothing is run\n"
+    "  calibrate  measure this machine's ranks, for plans and forecasts in seconds\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

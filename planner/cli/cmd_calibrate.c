@@ -1,0 +1,210 @@
+/* heddle calibrate: times of operations, and the machine that they make. */
+#include "launch.h"
+#include "options.h"
+#include "planner/report/calibrate.h"
+#include "runtime/files/output.h"
+#include "runtime/verify/samples.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOISY_PERCENT = 20 };
+
+typedef struct request {
+    const cli_arguments *options;
+    char file[PATH_MAX];
+    heddle_host_info host;
+    int cores; /* that this process may use; 0: not known */
+} request;
+
+/* --- where it goes ------------------------------------------------------------------------------------------------ */
+
+/* --output, else the file that the planner looks for. */
+static int choose_file(request *r)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    int length = 0;
+    if (r->options->output != NULL) {
+        length = snprintf(r->file, sizeof r->file, "%s", r->options->output);
+    } else if (config != NULL && config[0] != '\0') {
+        length = snprintf(r->file, sizeof r->file, "%s/heddle/machine.yaml", config);
+    } else if (home != NULL && home[0] != '\0') {
+        length = snprintf(r->file, sizeof r->file, "%s/.config/heddle/machine.yaml", home);
+    } else {
+        return cli_usage_error("neither XDG_CONFIG_HOME nor HOME says where the machine goes: --output FILE is needed");
+    }
+    return length < (int)sizeof r->file ? CLI_OK : cli_usage_error("the file's name has %d bytes", length);
+}
+
+/* The folders of the default file. */
+static int make_folders(char *file)
+{
+    for (char *slash = strchr(file + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        const int failed = mkdir(file, 0777) != 0 && errno != EEXIST, why = errno;
+        if (failed) {
+            const int code =
+                cli_usage_error("cannot make the folder %s: %s (--output FILE writes elsewhere)", file, strerror(why));
+            *slash = '/';
+            return code;
+        }
+        *slash = '/';
+    }
+    return CLI_OK;
+}
+
+/* Before a minute of measuring. */
+static int check_file(request *r)
+{
+    int code = choose_file(r);
+    if (code == CLI_OK && cli_speaks() && strcmp(r->file, "-") != 0) {
+        code = r->options->output == NULL ? make_folders(r->file) : CLI_OK;
+        code = code == CLI_OK ? cli_report(file_output_check(r->file)) : code;
+    }
+    return code;
+}
+
+/* --- on the ranks ------------------------------------------------------------------------------------------------- */
+
+/* On a terminal over the one before, elsewhere a line now and then. */
+static void show_sample(const calibrate_sample *sample, int done, int of)
+{
+    enum { QUIET_S = 10 };
+    static time_t next; /* by rank 0 alone */
+    const int is_terminal = isatty(STDERR_FILENO);
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    next = next == 0 ? now.tv_sec + QUIET_S : next;
+    fprintf(stderr, "%s", is_terminal ? "\r\033[K" : "");
+    if (sample == NULL || (!is_terminal && now.tv_sec < next)) {
+        return;
+    }
+    next = now.tv_sec + QUIET_S;
+    fprintf(stderr, "calibrate: %d/%d  %s, %s%s", done + 1, of, sample->kind, sample->what, is_terminal ? "" : "\n");
+    fflush(stderr);
+}
+
+static int oversubscribes(const request *r, int ranks)
+{
+    return r->cores > 0 && ranks > r->cores;
+}
+
+static heddle_status fit(heddle_machine **out, calibrate_result *result, const request *r, heddle_comm *comm)
+{
+    char source[512], day[32], name[64] = "host";
+    const int ranks = heddle_comm_size(comm);
+    const char *joined = heddle_comm_describe(comm);
+    const time_t now = time(NULL);
+    struct tm when;
+    heddle_measured *measured = calloc((size_t)result->samples, sizeof *measured);
+    heddle_calibration about = HEDDLE_EMPTY(heddle_calibration);
+    if (measured == NULL) {
+        return HEDDLE_ERR_NOMEM;
+    }
+    for (int i = 0; i < result->samples; i++) {
+        measured[i] = result->sample[i].about;
+    }
+    (void)gethostname(name, sizeof name - 1);
+    strftime(day, sizeof day, "%Y-%m-%d %H:%M", gmtime_r(&now, &when));
+    snprintf(source, sizeof source, "heddle calibrate, %s UTC, %s, %s%s", day, r->host.cpu, joined,
+             oversubscribes(r, ranks) ? "; ranks shared cores" : "");
+    about.name = name;
+    about.source = source;
+    about.link = r->options->transport;
+    about.ranks = ranks;
+    about.memory_bytes = r->host.memory_bytes / ranks;
+    about.overlap_slowdown = result->overlap_slowdown;
+    heddle_status st = heddle_machine_fit(out, measured, result->samples, &about);
+    for (int i = 0; i < result->samples && st == HEDDLE_OK; i++) {
+        result->sample[i].about.fitted = measured[i].fitted;
+    }
+    free(measured);
+    return st;
+}
+
+/* Rates of a machine that other programs use, too, are theirs as well. */
+static void warn_of_noise(const calibrate_result *result)
+{
+    int noisy = 0, worst = 0;
+    for (int i = 0; i < result->samples; i++) {
+        noisy += result->sample[i].about.spread > NOISY_PERCENT / 100.0;
+        worst = result->sample[i].about.spread > result->sample[worst].about.spread ? i : worst;
+    }
+    if (4 * noisy > result->samples) {
+        cli_say("the machine is not quiet: times of %d of %d operations vary by more than %d %% (%s, %s: %.0f %%); "
+                "predictions will be as far off",
+                noisy, result->samples, (int)NOISY_PERCENT, result->sample[worst].kind, result->sample[worst].what,
+                result->sample[worst].about.spread * 100);
+    }
+}
+
+static heddle_status conclude(const request *r, calibrate_result *result, heddle_comm *comm, double seconds)
+{
+    heddle_machine *machine = NULL;
+    heddle_machine_info info = HEDDLE_EMPTY(heddle_machine_info);
+    heddle_status st = fit(&machine, result, r, comm);
+    st = st == HEDDLE_OK ? heddle_machine_get_info(&info, machine) : st;
+    if (st == HEDDLE_OK) {
+        const int code = cli_report_written(heddle_machine_save(machine, r->file));
+        cli_verdict(code);
+        warn_of_noise(result);
+        if (code == CLI_OK && strcmp(r->file, "-") != 0) {
+            const calibrate_told about = {info.name, heddle_comm_describe(comm), r->file, info.ranks, r->cores,
+                                          seconds};
+            report_calibrate(&about, result, r->options->json);
+        }
+    }
+    heddle_machine_destroy(machine);
+    fflush(stdout);
+    return st;
+}
+
+static heddle_status calibrate_main(heddle_comm *comm, void *arg)
+{
+    const request *r = arg;
+    const int ranks = heddle_comm_size(comm);
+    const double start = samples_now_ms();
+    const calibrate_options options = {.seconds = (double)r->options->seconds, .watch = show_sample};
+    calibrate_result result;
+    if (heddle_comm_rank(comm) == 0 && oversubscribes(r, ranks)) {
+        cli_say("%d ranks share %d core%s: the machine will be as slow as this", ranks, r->cores,
+                r->cores == 1 ? "" : "s");
+    }
+    heddle_status st = calibrate_measure(&result, comm, &options);
+    if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {
+        st = conclude(r, &result, comm, (samples_now_ms() - start) * 1e-3);
+    }
+    calibrate_free(&result);
+    return st;
+}
+
+static int run(const cli_arguments *a)
+{
+    request r = {.options = a, .host = HEDDLE_EMPTY(heddle_host_info)};
+    cpu_set_t allowed;
+    int ranks = (int)a->ranks;
+    r.cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+    if (heddle_host_get_info(&r.host, NULL) != HEDDLE_OK) {
+        r.host = (heddle_host_info){.struct_bytes = sizeof r.host}; /* not known here */
+    }
+    if (ranks == 0 && cli_launcher(NULL, NULL) == NULL && strcmp(a->transport, "self") != 0) {
+        ranks = r.cores > 0 ? r.cores : 1;
+    }
+    const int code = check_file(&r);
+    return code == CLI_OK ? cli_with_ranks(a, ranks, calibrate_main, &r) : code;
+}
+
+const cli_action cli_calibrate = {
+    .synopsis = "usage: heddle calibrate [--ranks N] [--transport threads|shm|mpi|auto] [options]\n\n"
+                "Measures what this machine's ranks compute and exchange, and saves the machine that plans and\n"
+                "forecasts go by. Operations are measured, never a model; best on an otherwise idle machine.\n",
+    .notes = "Without --ranks as many as there are cores. Without --output the file is\n"
+             "$XDG_CONFIG_HOME/heddle/machine.yaml, else ~/.config/heddle/machine.yaml, where heddle plan looks for\n"
+             "it. The fit's own error is told by operation: how far its rates are from the times they were made of.\n",
+    .run = run,
+};

@@ -1,0 +1,154 @@
+/* Turns through the list of operations, and what their times come to. */
+#include "runtime/verify/calibrate.h"
+#include "runtime/verify/attention_bench.h"
+#include "runtime/verify/samples.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TURNS = 3, LEAST = 2 };
+
+static const double SHORT_MS = 0.2; /* runs that take less are timed several at once */
+
+/* Is there operation `index`? It is described in run->sample. */
+static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_options *o, calibrate_sample *sample,
+                    int index)
+{
+    calibrate_sample described = {.times = sample->times};
+    memcpy(described.ms, sample->ms, sizeof described.ms);
+    *sample = described;
+    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < TURNS};
+    int works = 0;
+    if (calibrate_work_at(run, index)) {
+        return 1;
+    }
+    calibrate_sample unused = {.times = 0};
+    calibrate_run counting = {.sample = &unused};
+    while (calibrate_work_at(&counting, works)) {
+        unused.about.nterms = 0;
+        works++;
+    }
+    return calibrate_exchange_at(run, heddle_comm_size(comm), index - works);
+}
+
+/* Runs between a barrier and the clock: of the slowest rank. */
+static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
+{
+    heddle_status st = heddle_comm_barrier(run->comm);
+    const double start = samples_now_ms();
+    for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
+        st = run->operation->once(run);
+    }
+    *ms = (samples_now_ms() - start) / (double)repeats;
+    return st;
+}
+
+/* As many times as fit `budget_ms`; the ranks agree on the number by the first run, which warms up, too. */
+static heddle_status time_operation(calibrate_run *run, double budget_ms)
+{
+    calibrate_sample *s = run->sample;
+    double first = 0;
+    heddle_status st = run->operation->open(run);
+    st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
+    st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
+    st = st == HEDDLE_OK ? samples_slowest(&first, 1, run->comm) : st;
+    const int64_t repeats = first < SHORT_MS ? (int64_t)(SHORT_MS / fmax(first, SHORT_MS / 1000)) + 1 : 1;
+    int times = (int)fmin(budget_ms / fmax(first * (double)repeats, 1e-3), CALIBRATE_TIMES / TURNS);
+    times = times > LEAST ? times : LEAST;
+    const int before = s->times;
+    for (int i = 0; i < times && st == HEDDLE_OK; i++) {
+        st = time_runs(&s->ms[s->times++], run, repeats);
+    }
+    st = st == HEDDLE_OK ? samples_slowest(&s->ms[before], s->times - before, run->comm) : st;
+    st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st; /* nobody reads what a rank frees */
+    run->operation->close(run);
+    return st;
+}
+
+/* What others do on the machine only adds: of all times a quarter is faster than what counts. The spread is from
+ * there to the median. */
+static void conclude(calibrate_sample *s)
+{
+    const double median = samples_median(s->ms, s->times), quick = s->ms[s->times / 4];
+    s->about.seconds = quick * 1e-3;
+    s->about.spread = (median - quick) / quick;
+}
+
+static heddle_status turn(calibrate_result *out, heddle_comm *comm, const calibrate_options *o, int number, int turns)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
+        calibrate_run run;
+        (void)describe(&run, comm, o, &out->sample[i], i);
+        if (o->watch != NULL && heddle_comm_rank(comm) == 0) {
+            o->watch(&out->sample[i], number * out->samples + i, turns * out->samples);
+        }
+        st = time_operation(&run, o->seconds * 1e3 / (turns * out->samples) / 2); /* opening takes as long */
+    }
+    return st;
+}
+
+/* A ring hides hops behind work where ranks do not move bytes themselves: by how much is seen in attention, its work
+ * and its hops, alone and together. */
+static heddle_status time_overlap(double *out, heddle_comm *comm, double seconds)
+{
+    attention_case *c = calloc(1, sizeof *c);
+    attention_bench bench = {.samples = 0};
+    char text[64];
+    if (c == NULL) {
+        return judge_no_memory("a problem to time", sizeof *c);
+    }
+    snprintf(text, sizeof text, "bf16[b=1 s=%d h=%d d=64]", 256 * heddle_comm_size(comm), 2 * heddle_comm_size(comm));
+    heddle_status st = heddle_shape_parse(&c->shape, text);
+    snprintf(text, sizeof text, "[sp=%d]", heddle_comm_size(comm));
+    st = st == HEDDLE_OK ? heddle_mesh_parse(&c->mesh, text) : st;
+    c->layout = heddle_layout_replicated();
+    c->layout.dim_of_axis[0] = 1;
+    heddle_attention_options_init(&c->options);
+    c->options.method = HEDDLE_ATTENTION_RING;
+    st = st == HEDDLE_OK ? attention_time(&bench, comm, c, seconds) : st;
+    if (st == HEDDLE_OK) {
+        const double longer = fmax(bench.forward.local_min_ms, bench.forward.moving_min_ms);
+        const double shorter = fmin(bench.forward.local_min_ms, bench.forward.moving_min_ms);
+        *out = fmin(fmax(1 + (bench.forward.min_ms - longer) / shorter, 1), 2);
+        st = samples_slowest(out, 1, comm);
+    }
+    free(c);
+    return st;
+}
+
+heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
+{
+    const int turns = options->seconds >= TURNS ? TURNS : 1;
+    heddle_status st = HEDDLE_OK;
+    calibrate_run run;
+    *out = (calibrate_result){.sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1};
+    if (out->sample == NULL) {
+        return judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
+    }
+    while (out->samples < CALIBRATE_SAMPLES &&
+           describe(&run, comm, options, &out->sample[out->samples], out->samples)) {
+        out->samples++;
+    }
+    for (int i = 0; i < turns && st == HEDDLE_OK; i++) {
+        st = turn(out, comm, options, i, turns);
+    }
+    for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
+        conclude(&out->sample[i]);
+    }
+    if (st == HEDDLE_OK && heddle_comm_size(comm) > 1) {
+        st = time_overlap(&out->overlap_slowdown, comm, options->seconds / 20);
+    }
+    if (options->watch != NULL && heddle_comm_rank(comm) == 0) {
+        options->watch(NULL, 0, 0);
+    }
+    return st;
+}
+
+void calibrate_free(calibrate_result *result)
+{
+    free(result->sample);
+    *result = (calibrate_result){.sample = NULL};
+}

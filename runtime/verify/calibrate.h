@@ -1,0 +1,70 @@
+/* Operations that a machine is known by, timed on the ranks of a communicator: blocks on parts of several sizes,
+ * copies, switches, hops, gathers and sums among groups of several sizes. Never a model. */
+#ifndef HD_VERIFY_CALIBRATE_H
+#define HD_VERIFY_CALIBRATE_H
+
+#include <heddle/heddle.h>
+#include <heddle/sys/calibrate.h>
+
+enum { CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 160 };
+
+/* An operation and its times. */
+typedef struct calibrate_sample {
+    heddle_measured about;           /* what the fit is told; seconds: undisturbed */
+    const char *kind;                /* "mlp", "attention" ...: errors are told by kind */
+    char what[CALIBRATE_WHAT_BYTES]; /* "bf16 1024 rows x 512" */
+    double ms[CALIBRATE_TIMES];      /* of the slowest rank */
+    int times;
+} calibrate_sample;
+
+typedef struct calibrate_run calibrate_run;
+
+/* Collective, all three. */
+typedef struct calibrate_operation {
+    heddle_status (*open)(calibrate_run *run); /* close is called in any case */
+    heddle_status (*once)(calibrate_run *run);
+    void (*close)(calibrate_run *run);
+} calibrate_operation;
+
+/* An operation at one size, and what it holds while it is open. */
+struct calibrate_run {
+    const calibrate_operation *operation;
+    heddle_comm *comm;
+    calibrate_sample *sample;
+    int is_rough;                         /* small operations alone */
+    heddle_stage_kind kind;               /* of a block */
+    int64_t rows, length, channels, text; /* of the block's part of the activation; length: of a fibre */
+    heddle_dtype dtype;
+    int64_t bytes; /* sent by a rank */
+    heddle_block *block;
+    heddle_tensor x;
+    heddle_box box;
+    heddle_conditioning conditioning;
+    heddle_reshard *reshard;
+    heddle_comm *ring;
+    void *held[3];
+    size_t held_bytes;
+};
+
+/* The list; run number `index`, its sample described. 0 behind the last. */
+int calibrate_work_at(calibrate_run *run, int index);
+int calibrate_exchange_at(calibrate_run *run, int ranks, int index);
+
+/* What is told while it lasts, by rank 0. */
+typedef struct calibrate_options {
+    double seconds;                                                  /* to spend on times */
+    void (*watch)(const calibrate_sample *sample, int done, int of); /* NULL: nobody watches; sample NULL: the end */
+} calibrate_options;
+
+typedef struct calibrate_result {
+    calibrate_sample *sample;
+    int samples;
+    double overlap_slowdown; /* as in heddle_calibration; 1 of one rank */
+} calibrate_result;
+
+/* Collective, the same on every rank: every operation several times, all ranks at the same time, in three turns through
+ * the list, because a machine's speed drifts. calibrate_free in any case. */
+heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
+void calibrate_free(calibrate_result *result);
+
+#endif

@@ -1,0 +1,211 @@
+/* Work: blocks on a rank's own part, and copies. */
+#include "runtime/verify/calibrate.h"
+#include "runtime/verify/judge.h"
+#include "runtime/verify/judge_array.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD = 64, RATIO = 4, ROWS = 1024, WIDTH = 512, ROUGH_ROWS = 256, COPY_BYTES = 4 << 20 };
+
+static const heddle_dtype dtypes[] = {HEDDLE_F32, HEDDLE_BF16};
+
+/* What blocks are timed on; rows / length fibres. */
+static const struct work {
+    heddle_stage_kind kind;
+    int64_t rows, length, channels, text;
+} works[] = {
+    {HEDDLE_STAGE_MLP, 16, 1, WIDTH, 0},
+    {HEDDLE_STAGE_MLP, 64, 1, WIDTH, 0},
+    {HEDDLE_STAGE_MLP, 256, 1, WIDTH, 0},
+    {HEDDLE_STAGE_MLP, ROWS, 1, WIDTH, 0},
+    {HEDDLE_STAGE_MLP, ROWS, 1, 256, 0},
+    {HEDDLE_STAGE_MLP, 256, 1, 1024, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 4, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 16, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 64, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 256, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, ROWS, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, 256, 16, WIDTH, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 64, 256, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, 256, 256, 0},
+    {HEDDLE_STAGE_ATTENTION, ROWS, ROWS, 256, 0},
+    {HEDDLE_STAGE_CROSS, ROWS, 1, WIDTH, 64},
+    {HEDDLE_STAGE_CROSS, ROWS, 1, WIDTH, 256},
+    {HEDDLE_STAGE_CROSS, 256, 1, WIDTH, 64},
+    {HEDDLE_STAGE_LINEAR, ROWS, 64, WIDTH, 0},
+    {HEDDLE_STAGE_LINEAR, ROWS, 256, WIDTH, 0},
+    {HEDDLE_STAGE_LINEAR, ROWS, ROWS, WIDTH, 0},
+    {HEDDLE_STAGE_LINEAR, ROWS, 256, 256, 0},
+};
+
+enum { WORKS = sizeof works / sizeof works[0], DTYPES = 2, COPIES = 1 };
+
+/* --- blocks ------------------------------------------------------------------------------------------------------- */
+
+static const char *kind_name(heddle_stage_kind kind)
+{
+    return kind == HEDDLE_STAGE_MLP         ? "mlp"
+           : kind == HEDDLE_STAGE_ATTENTION ? "attention"
+           : kind == HEDDLE_STAGE_CROSS     ? "cross"
+                                            : "linear";
+}
+
+static void fill(void *to, heddle_dtype dtype, size_t elems)
+{
+    for (size_t i = 0; i < elems; i++) {
+        judge_store((char *)to + i * heddle_dtype_bytes(dtype), dtype, (double)(i * 7919 % 1999) / 1000 - 1);
+    }
+}
+
+static heddle_status hold(void **out, heddle_dtype dtype, size_t elems)
+{
+    const size_t bytes = (elems * heddle_dtype_bytes(dtype) + 63) / 64 * 64;
+    *out = aligned_alloc(64, bytes);
+    if (*out == NULL) {
+        return judge_no_memory("an operation to time", (double)bytes);
+    }
+    fill(*out, dtype, elems);
+    return HEDDLE_OK;
+}
+
+static heddle_status open_block(calibrate_run *run)
+{
+    heddle_block_options options;
+    heddle_mesh mesh;
+    char line[128];
+    const heddle_layout whole = heddle_layout_replicated();
+    heddle_block_options_init(&options);
+    snprintf(line, sizeof line, "%s[b=1 t=%lld s=%lld c=%lld]", heddle_dtype_name(run->dtype),
+             (long long)(run->rows / run->length), (long long)run->length, (long long)run->channels);
+    heddle_status st = heddle_shape_parse(&options.shape, line);
+    options.kind = run->kind;
+    options.mixed_dim = 2;
+    options.heads = (int)(run->channels / HEAD);
+    options.mlp_channels = RATIO * run->channels;
+    options.text_tokens = run->text > 0 ? run->text : 1;
+    options.modulate = run->kind != HEDDLE_STAGE_CROSS;
+    options.qk_norm = run->kind == HEDDLE_STAGE_ATTENTION;
+    options.causal = 1;
+    options.decay = 0;
+    st = st == HEDDLE_OK ? heddle_mesh_parse(&mesh, "[sp=1]") : st;
+    st = st == HEDDLE_OK ? heddle_block_create(&run->block, &options) : st;
+    st = st == HEDDLE_OK ? heddle_block_seed(run->block, 1) : st;
+    st = st == HEDDLE_OK ? hold(&run->held[0], run->dtype, (size_t)(run->rows * run->channels)) : st;
+    st = st == HEDDLE_OK ? hold(&run->held[1], HEDDLE_F32, (size_t)(6 * run->channels)) : st;
+    st = st == HEDDLE_OK ? hold(&run->held[2], HEDDLE_F32, (size_t)((run->text + 1) * run->channels)) : st;
+    run->conditioning = (heddle_conditioning){run->held[1], run->held[2], NULL};
+    st = st == HEDDLE_OK ? heddle_tensor_init(&run->x, run->held[0], &options.shape, &mesh, &whole, NULL, 0) : st;
+    return st == HEDDLE_OK ? heddle_layout_box(&run->box, &options.shape, &mesh, &whole, 0) : st;
+}
+
+static heddle_status run_block(calibrate_run *run)
+{
+    return heddle_block_forward(run->block, &run->x, &run->box, &run->conditioning, HEDDLE_NO_STREAM);
+}
+
+static void close_block(calibrate_run *run)
+{
+    heddle_block_destroy(run->block);
+    for (int i = 0; i < 3; i++) {
+        free(run->held[i]);
+    }
+}
+
+static void add(heddle_measured *m, heddle_work work, heddle_dtype dtype, double amount, double size)
+{
+    if (amount > 0) {
+        m->term[m->nterms++] = (heddle_measured_term){work, dtype, amount, size};
+    }
+}
+
+/* Pairs inside chunks, states made and used: heddle_linear_attention's chunked form, in chunks of 128 rows. */
+static double linear_flops(double rows, double length, double channels)
+{
+    const double chunk = length < 128 ? length : 128;
+    return rows * channels * (2 * (chunk + 1) + 4.0 * HEAD);
+}
+
+/* As the planner counts them (planner/price/share.c). Weights of linear attention's first product are taken whole,
+ * which costs bf16 what f32 costs. All passes over memory have one rate: a block's chunks stay in the cache. */
+static void describe_block(calibrate_run *run)
+{
+    heddle_measured *m = &run->sample->about;
+    const double rows = (double)run->rows, c = (double)run->channels, text = (double)run->text;
+    double products = 0, passes = 5; /* norm: two, gated residual: three */
+    switch (run->kind) {
+    case HEDDLE_STAGE_MLP:
+        products = 4 * rows * c * c * RATIO;
+        passes += 2 * RATIO;
+        break;
+    case HEDDLE_STAGE_CROSS:
+        products = 4 * rows * c * c;
+        add(m, HEDDLE_WORK_PRODUCT, run->dtype, 4 * text * c * c, text);
+        add(m, HEDDLE_WORK_ATTENTION, run->dtype, 4 * rows * text * c, text);
+        break;
+    case HEDDLE_STAGE_ATTENTION:
+        products = 8 * rows * c * c;
+        passes += 4;
+        add(m, HEDDLE_WORK_ATTENTION, run->dtype, 4 * rows * (double)run->length * c, (double)run->length);
+        break;
+    default:
+        products = 2 * rows * c * c;
+        passes += 2;
+        add(m, HEDDLE_WORK_PRODUCT, HEDDLE_F32, 6 * rows * c * c, rows);
+        add(m, HEDDLE_WORK_LINEAR, run->dtype, linear_flops(rows, (double)run->length, c), (double)run->length);
+    }
+    add(m, HEDDLE_WORK_PRODUCT, run->dtype, products, rows);
+    add(m, HEDDLE_WORK_MEMORY, HEDDLE_F32, passes * rows * c * (double)heddle_dtype_bytes(run->dtype), COPY_BYTES);
+    run->sample->kind = kind_name(run->kind);
+    snprintf(run->sample->what, sizeof run->sample->what, "%s %lld x %lld", heddle_dtype_name(run->dtype),
+             (long long)run->rows, (long long)run->channels);
+    if (run->length > 1 || run->text > 0) {
+        const size_t used = strlen(run->sample->what);
+        snprintf(run->sample->what + used, sizeof run->sample->what - used, ", %lld keys",
+                 (long long)(run->text > 0 ? run->text : run->length));
+    }
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status open_copy(calibrate_run *run)
+{
+    heddle_status st = hold(&run->held[0], HEDDLE_U8, (size_t)run->bytes);
+    return st == HEDDLE_OK ? hold(&run->held[1], HEDDLE_U8, (size_t)run->bytes) : st;
+}
+
+static heddle_status run_copy(calibrate_run *run)
+{
+    memcpy(run->held[1], run->held[0], (size_t)run->bytes);
+    __asm__ volatile("" : : "r"(run->held[1]) : "memory"); /* somebody may read it */
+    return HEDDLE_OK;
+}
+
+static const calibrate_operation block = {open_block, run_block, close_block};
+static const calibrate_operation copy = {open_copy, run_copy, close_block};
+
+int calibrate_work_at(calibrate_run *run, int index)
+{
+    if (index >= WORKS * DTYPES + COPIES) {
+        return 0;
+    }
+    if (index >= WORKS * DTYPES) {
+        run->operation = &copy;
+        run->bytes = COPY_BYTES;
+        run->sample->kind = "copy";
+        snprintf(run->sample->what, sizeof run->sample->what, "%lld KiB", (long long)(run->bytes >> 10));
+        add(&run->sample->about, HEDDLE_WORK_MEMORY, HEDDLE_F32, 2 * (double)run->bytes, (double)run->bytes);
+        return 1;
+    }
+    const struct work *w = &works[index % WORKS];
+    run->operation = &block;
+    run->dtype = dtypes[index / WORKS];
+    run->kind = w->kind;
+    run->rows = run->is_rough && w->rows > ROUGH_ROWS ? ROUGH_ROWS : w->rows;
+    run->length = w->length < run->rows ? w->length : run->rows;
+    run->channels = w->channels;
+    run->text = w->text;
+    describe_block(run);
+    return 1;
+}

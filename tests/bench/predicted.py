@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Predicted against measured seconds of `heddle run`, after `heddle calibrate` in the same sitting.
+
+    predicted.py BUILD [--cases A:B] [--passes N] [--machine FILE] [--seconds S] [--stages] [--candidates]
+
+A machine is calibrated for every transport (or taken from FILE), models are planned, forecast and run: the fastest of N
+passes, three times over, and the median of these. Exit 1 where the median error is above 6 % or the worst above 15 %.
+--candidates instead: of five small models every method and layout that can be asked for is run, and the plan by time
+must be within 5 % of the fastest. Timed: on a machine that does nothing else.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+MEDIAN, WORST, REGRET, ROUNDS = 0.06, 0.15, 0.05, 3
+
+HEAD = """model: {name}
+dtype: {dtype}
+dims:
+  b: {{size: {b}, role: batch}}
+  {dims}
+  c: {{size: {c}, role: channel}}
+  l: {{size: {text}, role: text}}
+tensors:
+  x: [b, {order}, c]
+  text: {{dims: [b, l, c], const: true}}
+repeat: {layers}
+stages:
+"""
+ATTENTION = "  - {{name: {0}.attn, kind: attention, over: {0}, heads: {1}, modulate: true, qk_norm: true}}\n"
+CROSS = "  - {{name: {0}.cross, kind: cross, reads: text, heads: {1}}}\n"
+MLP = "  - {{name: {0}.mlp, kind: mlp, ratio: 4, modulate: true}}\n"
+LINEAR = ("  - {{name: {0}.lin, kind: linear-attention, over: {0}, heads: {1}, modulate: true, causal: true, "
+          "decay: slopes}}\n")
+KINDS = {"stdit": ("ts", [ATTENTION, CROSS, MLP]), "latte": ("ts", [ATTENTION, MLP]),
+         "full": ("s", [ATTENTION, CROSS, MLP]), "axial": ("thw", [ATTENTION]), "linear": ("ts", None)}
+
+
+def model(kind, dtype, extents, c, text=64, b=1, layers=2):
+    dims, parts = KINDS[kind]
+    heads = c // 64
+    out = HEAD.format(name=kind, dtype=dtype, b=b, c=c, text=text, layers=layers, order=", ".join(dims),
+                      dims="\n  ".join(f"{d}: {{size: {n}, role: seq}}" for d, n in zip(dims, extents)))
+    if kind == "linear":
+        return out + ATTENTION.format("s", heads) + MLP.format("s") + LINEAR.format("t", heads) + MLP.format("t")
+    for d in reversed(dims):
+        out += "".join(part.format(d, heads) for part in parts)
+    return out + (MLP.format("x") if kind == "axial" else "")
+
+
+SHAPES = [("stdit", "f32", (16, 64), 512), ("stdit", "bf16", (16, 64), 512), ("stdit", "bf16", (8, 256), 384),
+          ("stdit", "f32", (32, 48), 256), ("latte", "bf16", (16, 256), 256), ("latte", "f32", (8, 128), 512),
+          ("latte", "bf16", (16, 128), 640), ("full", "bf16", (1024,), 512), ("full", "f32", (768,), 384),
+          ("full", "bf16", (2048,), 256), ("axial", "f32", (8, 16, 16), 384), ("axial", "bf16", (16, 16, 16), 256),
+          ("axial", "bf16", (8, 16, 32), 512), ("linear", "f32", (256, 8), 384), ("linear", "bf16", (512, 4), 512)]
+PLACES = [("threads", 1), ("shm", 2), ("mpi", 2)]
+# Two places of three for every shape, by turns: 30 runs.
+CASES = [(shape, PLACES[(i + k) % 3]) for i, shape in enumerate(SHAPES) for k in (0, 1)]
+
+
+class Sitting:
+    def __init__(self, options, folder):
+        self.options, self.folder, self.machines = options, folder, {}
+        self.heddle = os.path.join(options.build, "heddle")
+        self.forecaster = os.path.join(options.build, "tests", "bench_forecast")
+        if not os.path.exists(self.forecaster):
+            self.forecaster = os.path.join(options.build, "bench_forecast")
+
+    def call(self, *words):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)} exits {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def machine(self, transport):
+        if self.options.machine:
+            return self.options.machine
+        if transport not in self.machines:
+            path = self.machines[transport] = self.path(transport + ".yaml")
+            told = json.loads(self.call(self.heddle, "calibrate", "--transport", transport, "--ranks", "2", "--seconds",
+                                        str(self.options.seconds), "--output", path, "--json"))
+            for kind in told["errors"]:
+                print(f"# {transport}: {kind['operation']:10} fit error median {100 * kind['median']:.1f} %, worst "
+                      f"{100 * kind['worst']:.1f} %")
+        return self.machines[transport]
+
+    def plan(self, text, ranks, method=None):
+        with open(self.path("model.yaml"), "w", encoding="utf-8") as file:
+            file.write(text)
+        words = ["--method", method] if method else []
+        self.call(self.heddle, "plan", self.path("model.yaml"), "--mesh", f"sp={ranks}", *words, "--output",
+                  self.path("plan.json"))
+
+    def predict(self, transport):
+        return json.loads(self.call(self.forecaster, self.path("model.yaml"), self.path("plan.json"),
+                                    self.machine(transport)))
+
+    def measure(self, transport, ranks):
+        runs = [json.loads(self.call(self.heddle, "run", self.path("model.yaml"), "--schedule", self.path("plan.json"),
+                                     "--ranks", str(ranks), "--transport", transport, "--passes",
+                                     str(self.options.passes), "--json")) for _ in range(ROUNDS)]
+        return sorted(runs, key=lambda run: run["forward_ms"])[len(runs) // 2]
+
+
+def show_stages(forecast, run):
+    names = {}
+    for stage in forecast["stages"]:
+        one = names.setdefault(stage["stage"], [0, 0])
+        one[0] += stage["block_s"] * 1e3
+        one[1] += stage["switch_s"] * 1e3
+    for stage in run["stages"]:
+        block, switch = names.get(stage["stage"], (0, 0))
+        print(f"#     {stage['stage']:8} {stage['layout']:8} {stage['method']:8} block {block:8.2f} "
+              f"{stage['block_ms']:8.2f}  switch {switch:8.3f} {stage['switch_ms']:8.3f} ms")
+
+
+def compare(sitting, cases):
+    errors = []
+    print(f"{'model':28} {'ranks':12} {'predicted ms':>13} {'measured ms':>12} {'error %':>8}", flush=True)
+    for (kind, dtype, extents, c), (transport, ranks) in cases:
+        sitting.plan(model(kind, dtype, extents, c), ranks)
+        forecast, run = sitting.predict(transport), sitting.measure(transport, ranks)
+        errors.append(forecast["time_s"] * 1e3 / run["forward_ms"] - 1)
+        name = f"{kind} {dtype} {'x'.join(map(str, extents))} c={c}"
+        print(f"{name:28} {ranks} {transport:10} {forecast['time_s'] * 1e3:13.2f} {run['forward_ms']:12.2f} "
+              f"{100 * errors[-1]:8.1f}", flush=True)
+        if sitting.options.stages:
+            show_stages(forecast, run)
+    sizes = sorted(abs(e) for e in errors)
+    median, worst = statistics.median(sizes), sizes[-1]
+    print(f"{len(sizes)} runs: median error {100 * median:.1f} %, worst {100 * worst:.1f} %")
+    return median <= MEDIAN and worst <= WORST
+
+
+def choose(sitting):
+    good = True
+    for kind, dtype, extents, c in (SHAPES[1], SHAPES[4], SHAPES[7], SHAPES[10], SHAPES[14]):
+        text, found = model(kind, dtype, extents, c), []
+        methods = ["*=local"] if kind in ("stdit", "latte", "axial") else []
+        softmax = ["*=auto", "*=ulysses", "*=ring", "*=gather-kv"]
+        methods += ["t.lin=lasp", "t.lin=lasp2"] if kind == "linear" else softmax
+        for method in methods:
+            sitting.plan(text, 2, method)
+            found.append((sitting.predict("shm")["time_s"], sitting.measure("shm", 2)["forward_ms"], method))
+        best, chosen = min(m for _, m, _ in found), min(found)
+        good &= chosen[1] <= (1 + REGRET) * best
+        print(f"{kind} {dtype} c={c}: chosen {chosen[2]} {chosen[1]:.2f} ms, best {best:.2f} ms of {len(found)}: "
+              f"{100 * (chosen[1] / best - 1):.1f} % above", flush=True)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--cases", default=":")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--machine")
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--candidates", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sitting = Sitting(options, folder)
+        first, last = options.cases.split(":")
+        cases = CASES[int(first or 0):int(last or len(CASES))]
+        good = choose(sitting) if options.candidates else compare(sitting, cases)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+# heddle calibrate: a rough machine of every transport, its table, its JSON, its file and where that goes; complaints.
+# Nothing is said of how long anything takes.
+set -u
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+command -v python3 >/dev/null || not_here python "no python3: JSON is not read back"
+failed=0
+fail() {
+    echo "FAILED: $*" >&2
+    failed=1
+}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export XDG_CONFIG_HOME=$folder/config HOME=$folder/home
+
+# Where it goes: --output, the folder for settings, the one below the home.
+file=$folder/config/heddle/machine.yaml
+"$HEDDLE" calibrate --ranks 2 --transport threads --seconds 1 >"$folder/table" 2>"$folder/said" ||
+    fail "exit $? of threads: $(cat "$folder/said")"
+grep -q "^saved to $file after" "$folder/table" || fail "the table does not say where: $(tail -1 "$folder/table")"
+for operation in mlp attention cross linear copy switch hop gather sum all; do
+    grep -Eq "^$operation +[0-9]+ +[0-9.]+% +[0-9.]+%$" "$folder/table" || fail "no error of $operation is told"
+done
+awk 'length > 116 { exit 1 }' "$folder/table" || fail "the table is wider than 116 columns"
+grep -q '^calibrated: true' "$file" || fail "the file does not say that it is calibrated"
+grep -q '^ranks: 2' "$file" || fail "the file has other ranks"
+grep -q 'link: threads' "$file" || fail "the file has no link of threads"
+(
+    unset XDG_CONFIG_HOME
+    "$HEDDLE" calibrate --ranks 1 --transport self --seconds 1 >"$folder/table" 2>&1 || exit 1
+    grep -q "^saved to $HOME/.config/heddle/machine.yaml after" "$folder/table"
+) || fail "one rank, below the home: $(tail -1 "$folder/table")"
+
+json=$("$HEDDLE" calibrate --ranks 2 --transport shm --seconds 1 --json --output "$folder/shm.yaml" 2>"$folder/said") ||
+    fail "exit $? of shm: $(cat "$folder/said")"
+echo "$json" | python3 -c '
+import json, sys
+told = json.load(sys.stdin)
+assert told["schema"] == "heddle-calibrate-1" and told["ranks"] == 2 and told["file"].endswith("shm.yaml"), told
+assert 1 <= told["overlap_slowdown"] <= 2
+operations = told["operations"]
+assert {o["operation"] for o in operations} == set("mlp attention cross linear copy switch hop gather sum".split())
+for o in operations:
+    assert o["time_s"] > 0 and o["fitted_s"] > 0 and o["times"] >= 2, o
+    assert abs(o["fitted_s"] / o["time_s"] - 1 - o["error"]) < 1e-3, o
+    assert (o["ranks"] == 2) == (o["operation"] in ("switch", "hop", "gather", "sum")), o
+for e in told["errors"]:
+    kind = [abs(o["error"]) for o in operations if e["operation"] in ("all", o["operation"])]
+    assert e["sizes"] == len(kind) and abs(e["worst"] - max(kind)) < 1e-3 and e["median"] <= e["worst"], e
+' || fail "not the JSON that was promised: $json"
+"$HEDDLE" calibrate --ranks 1 --transport self --seconds 1 --output - 2>/dev/null | grep -q '^machine: ' ||
+    fail "--output - prints no machine"
+
+# Ranks that share cores are told of; what they keep each other from may be more than a fit explains.
+if command -v taskset >/dev/null; then
+    first=$(taskset -cp $$ | sed 's/.*: *//; s/[,-].*//')
+    taskset -c "$first" "$HEDDLE" calibrate --ranks 2 --transport threads --seconds 1 --output "$folder/one.yaml" \
+        >/dev/null 2>"$folder/said"
+    code=$?
+    [ $code -eq 0 ] || [ $code -eq 3 ] || fail "exit $code on one core"
+    grep -q '2 ranks share 1 core' "$folder/said" || fail "shared cores are not told of: $(cat "$folder/said")"
+    [ $code -ne 0 ] || grep -q 'ranks shared cores' "$folder/one.yaml" || fail "the file does not say so"
+    [ $code -ne 3 ] || grep -q 'no rates explain them' "$folder/said" || fail "the file is missed without a reason"
+fi
+
+refuses() {
+    local want=$1
+    shift
+    "$HEDDLE" calibrate "$@" >/dev/null 2>"$folder/said"
+    code=$?
+    [ $code -eq 2 ] || fail "calibrate $* exits $code, not 2"
+    grep -q -- "$want" "$folder/said" || fail "calibrate $* does not say '$want': $(cat "$folder/said")"
+    [ "$(wc -l <"$folder/said")" -eq 1 ] || fail "calibrate $* complains in more than one line"
+}
+refuses 'nothing but options' model.yaml
+refuses 'unknown transport' --transport pigeons
+refuses '--seconds wants' --seconds 0
+refuses 'no-such-folder' --output "$folder/no-such-folder/m.yaml"
+touch "$folder/plain"
+XDG_CONFIG_HOME=$folder/plain refuses 'cannot make the folder' --ranks 1
+(
+    unset XDG_CONFIG_HOME HOME
+    refuses '--output FILE is needed' --ranks 1
+    exit $failed
+) || failed=1
+exit $failed
