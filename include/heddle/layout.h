@@ -38,7 +38,7 @@ enum {
     HEDDLE_MAX_AXES = 4,
     HEDDLE_NAME_BYTES = 16,        /* with the terminating 0; names are [a-z][a-z0-9_]* */
     HEDDLE_MAX_SHARDS = 128,       /* explicit shard lengths in one layout, all axes together */
-    HEDDLE_MAX_RANKS = 1 << 20,    /* ranks of a mesh: one may be planned for that nobody has yet */
+    HEDDLE_MAX_RANKS = 1048576,    /* ranks of a mesh: one may be planned for that nobody has yet */
     HEDDLE_COMM_MAX_RANKS = 65536, /* ranks of a communicator */
     HEDDLE_LINE_BYTES = 6144       /* enough for any formatted text form */
 };

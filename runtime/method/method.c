@@ -79,6 +79,16 @@ static __int128 larger(__int128 a, __int128 b)
     return a > b ? a : b;
 }
 
+/* Holds and does what the member before it does. */
+static int is_like_the_last(const hd_method_group *g, int member, int spread)
+{
+    if (member == 0 || hd_group_rows(g, member, 1) != hd_group_rows(g, member - 1, 1)) {
+        return 0;
+    }
+    hd_head_part a = hd_group_part(g, spread, member % spread), b = hd_group_part(g, spread, (member - 1) % spread);
+    return spread == 1 || (member % spread > 0 && a.nq == b.nq && a.nkv == b.nkv);
+}
+
 /* What the busiest rank holds and does. */
 static void price_work(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
 {
@@ -88,6 +98,9 @@ static void price_work(hd_method_cost *out, const hd_method *method, const hd_me
     for (int m = 0; m < group->n; m++) {
         hd_memory memory;
         hd_flops flops;
+        if (is_like_the_last(group, m, spread)) {
+            continue;
+        }
         __int128 queries = hd_group_rows(group, m / spread * spread, spread);
         hd_method_memory(&memory, method, group, m);
         hd_method_flops(&flops, method, group, m, queries * group->sequence);
