@@ -185,5 +185,5 @@ void report_totals(const schedule_view *v)
     print_memory(v);
     print_proof(v);
     printf("machine %s, %s:\n  %s\n", v->on.name, v->machine_from,
-           v->on.is_calibrated ? "measured by heddle calibrate" : "published figures, which rank plans");
+           v->on.is_calibrated ? "measured by heddle calibrate" : "not measured, these figures rank plans");
 }
