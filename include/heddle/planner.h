@@ -163,11 +163,11 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  *
  * The schedule says its value, what no schedule can be below, and the value of the next best one
  * (heddle_schedule_info). With a cap on memory and training the next best is not known where too many partial plans
- * would have to be kept; then it is 0. The caller owns *out, which keeps nothing of model, mesh and machine. options may
- * be NULL.
+ * would have to be kept; then it is 0. The caller owns *out, which keeps nothing of model, mesh and machine. options
+ * may be NULL.
  *
- * HEDDLE_ERR_INFEASIBLE: max_waste_percent, memory_bytes, a forced stage, or a method that no layout of its stage allows;
- * names the stage and says why not. HEDDLE_ERR_ARG: methods or force names no stage, a token-wise one or no method of
+ * HEDDLE_ERR_INFEASIBLE: max_waste_percent, memory_bytes, a forced stage, or a method that no layout of its stage
+ * allows; names the stage and says why not. HEDDLE_ERR_ARG: methods or force names no stage, a token-wise one or no method of
  * its kind (the sentence lists what there is), or does not follow the form; no such objective, or one that needs a
  * machine; more ranks than the machine. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue, epilogue, force or mesh.
  * HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched), more than 10^9 steps
@@ -175,10 +175,10 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
 HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
                                          const heddle_plan_options *options);
 /* The best schedule over all meshes of `ranks` ranks: every ordered factorisation into up to four axes that nests with
- * the machine's levels, but those of more than 1296 layouts. By gpu-seconds also over those of every divisor of `ranks`.
- * Axes are named for what they shard: b the batch; sp a sequence dim, or node and gpu where several do and a machine says
- * how they lie; r and u the ring and the heads of usp; rep nothing; a name that is taken gets a number. Ties go to fewer
- * axes. Errors as heddle_plan, those of one mesh where no other has a plan. HEDDLE_ERR_ARG: prologue, epilogue or force
+ * the machine's levels, but those of more than 1296 layouts. By gpu-seconds also over those of every divisor of
+ * `ranks`. Axes are named for what they shard: b the batch; sp a sequence dim, or node and gpu where several do and a
+ * machine says how they lie; r and u the ring and the heads of usp; rep nothing; a name that is taken gets a number.
+ * Ties go to fewer axes. Errors as heddle_plan, those of one mesh where no other has a plan. HEDDLE_ERR_ARG: prologue, epilogue or force
  * names axes; ranks < 1. */
 HEDDLE_CHECKED heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
                                                const heddle_plan_options *options);

@@ -1,5 +1,5 @@
-/* What no plan can be below, proven without a walk: edges are left out, but where the layouts of two stages have nothing
- * in common.
+/* What no plan can be below, proven without a walk: edges are left out, but where the layouts of two stages have
+ * nothing in common.
  *
  * Between two stages that mix, whatever the layouts in between are, every rank must receive what it holds at the second
  * and did not hold at the first, so all ranks together send at least the bytes of the direct move; the busiest sends at

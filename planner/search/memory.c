@@ -1,7 +1,7 @@
 /* What the fullest rank needs, and what does not fit.
  *
- * In a forward pass a stage or an edge needs its own bytes, and only the largest counts: what passes the cap is left out
- * before the walk, which stays exact. With a way back every stage keeps some, so that
+ * In a forward pass a stage or an edge needs its own bytes, and only the largest counts: what passes the cap is left
+ * out before the walk, which stays exact. With a way back every stage keeps some, so that
  *     need(step, ...) = max(own(step), kept(step) + need(step + 1, ...)),
  * which grows with the need behind it: the least is found by a walk like that of costs, with this instead of a sum. */
 #include "planner/search/search_internal.h"

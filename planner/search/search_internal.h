@@ -48,7 +48,7 @@ hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *e
 /* The objective's value of a whole plan: seconds or bytes. */
 double hd_aim_value(const hd_aim *aim, const hd_cost *cost, int nranks);
 
-/* --- prices, each computed once (prices.c) -------------------------------------------------------------------------- */
+/* --- prices, each computed once (prices.c) ------------------------------------------------------------------------ */
 
 /* Of a stage or of an edge. need: bytes of the fullest rank while it runs, besides what is resident; kept: of these
  * what stays for the way back. */
@@ -73,7 +73,7 @@ typedef struct hd_prices {
 
 void hd_prices_free(hd_prices *prices);
 
-/* --- the search ----------------------------------------------------------------------------------------------------- */
+/* --- the search --------------------------------------------------------------------------------------------------- */
 
 /* A way to run a stage in a state. */
 typedef struct hd_way {

@@ -1,5 +1,5 @@
-/* The best walk where only costs add up: Viterbi, backwards, so that the way forward may put a switch off for as long as
- * it costs nothing.
+/* The best walk where only costs add up: Viterbi, backwards, so that the way forward may put a switch off for as long
+ * as it costs nothing.
  *
  * Per state two costs to the end are kept, of the best walk and of the next best one. States of the step behind are
  * tried in the order of their costs; an edge costs nothing or more, so the first one that is dearer than what was found

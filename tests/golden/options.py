@@ -226,7 +226,8 @@ for command in ("plan", "explain", "compare", "sweep", "memory", "simulate", "vo
         said = lambda a, _: (a[0], re.sub(r'"(backward_)?note": .*', "", a[1]))  # noqa: E731
         rest = begin[:-1] + on if option == "json" and command == "volume" else on if option == "json" else None
         TABLE[command, option] = (
-            (rest if command in ("plan", "volume") else [], (rest if command in ("plan", "volume") else []) + ["--json"], whole)
+            ((rest if command in ("plan", "volume") else []),
+             (rest if command in ("plan", "volume") else []) + ["--json"], whole)
             if option == "json"
             else (begin + first, begin + second, said)
         )

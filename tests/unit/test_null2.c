@@ -1,6 +1,9 @@
 /* As test_null.c, for attention, blocks, gradients and pipelines. */
 #include "null_calls.h"
 
+#include <heddle/forecast.h>
+#include <heddle/sys/calibrate.h>
+
 #define SHAPE (&a->line.shape)
 #define MESH (&a->line.mesh)
 #define LAYOUT (&a->line.from)
@@ -37,7 +40,29 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_machine_resize, "machine", NULL_STATUS, heddle_machine_resize(P(0, api_machine()), 2))                    \
     X(heddle_machine_save, "!machine path", NULL_STATUS,                                                               \
       heddle_machine_save(P(0, api_machine()), P(1, "/no/folder/file")))                                               \
-    X(heddle_machine_destroy, "machine?", NULL_NOTHING, (heddle_machine_destroy(NULL), 0))
+    X(heddle_machine_destroy, "machine?", NULL_NOTHING, (heddle_machine_destroy(NULL), 0))                             \
+    X(heddle_machine_fit, "!out measured about", NULL_STATUS,                                                          \
+      heddle_machine_fit(P(0, &(heddle_machine *){NULL}), P(1, &(heddle_measured){0}), 1, P(2, &api_calibration)))     \
+    X(heddle_plan_ranks, "out model options?", NULL_STATUS,                                                            \
+      heddle_plan_ranks(P(0, &(heddle_schedule *){NULL}), P(1, a->model), 1, NULL))                                    \
+    X(heddle_forecast_options_init, "options", NULL_NOTHING,                                                           \
+      (heddle_forecast_options_init(P(0, &(heddle_forecast_options){0})), 0))                                          \
+    X(heddle_forecast_create, "out model schedule machine options?", NULL_STATUS,                                      \
+      heddle_forecast_create(P(0, &(heddle_forecast *){NULL}), P(1, a->model), P(2, a->schedule), P(3, api_machine()), \
+                             NULL))                                                                                    \
+    X(heddle_forecast_destroy, "forecast?", NULL_NOTHING, (heddle_forecast_destroy(NULL), 0))                          \
+    X(heddle_forecast_get_info, "out forecast", NULL_STATUS,                                                           \
+      heddle_forecast_get_info(P(0, &(heddle_forecast_info){.struct_bytes = sizeof(heddle_forecast_info)}),            \
+                               P(1, api_forecast(a))))                                                                 \
+    X(heddle_forecast_stage, "out forecast", NULL_STATUS,                                                              \
+      heddle_forecast_stage(P(0, &(heddle_forecast_step){.struct_bytes = sizeof(heddle_forecast_step)}),               \
+                            P(1, api_forecast(a)), 0))                                                                 \
+    X(heddle_forecast_edge, "out forecast", NULL_STATUS,                                                               \
+      heddle_forecast_edge(P(0, &(heddle_forecast_step){.struct_bytes = sizeof(heddle_forecast_step)}),                \
+                           P(1, api_forecast(a)), 0))                                                                  \
+    X(heddle_forecast_link_at, "out forecast", NULL_STATUS,                                                            \
+      heddle_forecast_link_at(P(0, &(heddle_forecast_link){.struct_bytes = sizeof(heddle_forecast_link)}),             \
+                              P(1, api_forecast(a)), 0))
 
 #define SOFTMAX(X)                                                                                                     \
     X(heddle_attention_method_parse, "out text", NULL_STATUS,                                                          \
@@ -254,6 +279,18 @@ static heddle_block *another_block(const api_objects *a)
     heddle_block *block = NULL;
     HD_OK(heddle_block_create(&block, block_options(a)));
     return block;
+}
+
+static const heddle_calibration api_calibration = {
+    .struct_bytes = sizeof(heddle_calibration), .name = "one", .source = "none", .link = "shm", .ranks = 1};
+
+static const heddle_forecast *api_forecast(const api_objects *a)
+{
+    static heddle_forecast *forecast;
+    if (forecast == NULL) {
+        HD_OK(heddle_forecast_create(&forecast, a->model, a->schedule, api_machine(), NULL));
+    }
+    return forecast;
 }
 
 static const heddle_dense_pair_options *pair_options(void)
