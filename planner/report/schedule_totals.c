@@ -109,7 +109,7 @@ static void print_seconds(const schedule_view *v)
            report_seconds(transfer, sizeof transfer, f->transfer_s),
            report_seconds(hidden, sizeof hidden, f->hidden_s));
     if (f->serial_s > 0) {
-        printf("\n  and %s on every rank alike, once", report_seconds(work, sizeof work, f->serial_s));
+        printf("\n  and once a sample %s on every rank alike", report_seconds(work, sizeof work, f->serial_s));
     }
     printf("\n");
     if (f->sample_s > 0) {

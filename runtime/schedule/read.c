@@ -131,13 +131,14 @@ static heddle_status read_plan(heddle_schedule *s, const hd_node *const *value)
 {
     heddle_status st = HEDDLE_OK;
     char label[HD_NODE_LABEL_BYTES];
+    const char *machine = NULL; /* "2x8xh100-nvlink+ib400", or a file's name */
     if (value[TOP_OBJECTIVE] != NULL) {
         HD_TRY(hd_node_label(label, value[TOP_OBJECTIVE], "objective"));
         HD_TRY(hd_strdup(&s->objective, label));
     }
     if (value[TOP_MACHINE] != NULL) {
-        HD_TRY(hd_node_label(label, value[TOP_MACHINE], "machine"));
-        HD_TRY(hd_strdup(&s->machine, label));
+        HD_TRY(hd_node_text(&machine, value[TOP_MACHINE], "machine"));
+        HD_TRY(hd_strdup(&s->machine, machine));
     }
     HD_TRY(hd_read_number(&s->value, value[TOP_VALUE], "value"));
     HD_TRY(hd_read_number(&s->lower_bound, value[TOP_LOWER_BOUND], "lower_bound"));

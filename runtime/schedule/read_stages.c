@@ -152,7 +152,8 @@ static heddle_status read_mixing(hd_method_stage *out, const hd_method *method, 
             return hd_node_fail(HEDDLE_ERR_PARSE, node, "a stage of kind %s and method %s has no '%s'",
                                 hd_stage_kind_names[out->kind], method->name, stage_keys[k].name);
         }
-        if (value[k] != NULL && (!has_method || (!is_linear && (k == STAGE_CAUSAL || k == STAGE_DECAYS)))) {
+        if (value[k] != NULL && k != STAGE_PREDICTED &&
+            (!has_method || (!is_linear && (k == STAGE_CAUSAL || k == STAGE_DECAYS)))) {
             return hd_node_fail(HEDDLE_ERR_PARSE, value[k], "a stage of kind %s and method %s takes no '%s'",
                                 hd_stage_kind_names[out->kind], method->name, stage_keys[k].name);
         }

@@ -224,10 +224,9 @@ for command in ("plan", "explain", "compare", "sweep", "memory", "simulate", "vo
         elif command in ("plan", "volume"):
             first, second = on + first, None if second is None else on + second
         said = lambda a, _: (a[0], re.sub(r'"(backward_)?note": .*', "", a[1]))  # noqa: E731
-        rest = begin[:-1] + on if option == "json" and command == "volume" else on if option == "json" else None
+        rest = {"plan": on, "volume": begin[:-1] + on}.get(command)
         TABLE[command, option] = (
-            ((rest if command in ("plan", "volume") else []),
-             (rest if command in ("plan", "volume") else []) + ["--json"], whole)
+            (rest or [], (rest or []) + ["--json"], whole)
             if option == "json"
             else (begin + first, begin + second, said)
         )
