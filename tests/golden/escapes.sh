@@ -52,7 +52,7 @@ clean "a dtype of NumPy" "no letter, digit or sign" run "$model" --input "$work/
 sed 's/name: s.attn/name: "s\\e[31m"/' "$model" >"$work/a.yaml"
 cmp -s "$model" "$work/a.yaml" && echo "FAILED: tiny.yaml has no stage s.attn" && failed=1
 clean "a stage" "must be 1 to 63 letters" plan "$work/a.yaml" --mesh sp=2
-"$HEDDLE" plan "$model" --mesh sp=2 -o "$work/s.json" >/dev/null || failed=1
+"$HEDDLE" plan "$model" --mesh sp=2 --objective bytes -o "$work/s.json" >/dev/null || failed=1
 sed 's/"s.attn"/"s\\u001b[31m"/' "$work/s.json" >"$work/t.json"
 clean "a stage of a schedule" "must be 1 to 63 letters" run "$model" --ranks 2 --schedule "$work/t.json"
 sed 's/"model": "[^"]*"/"model": "m\\u001b[31m"/' "$work/s.json" >"$work/t.json"
