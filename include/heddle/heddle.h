@@ -13,8 +13,10 @@
 #include <heddle/attention.h>
 #include <heddle/block.h>
 #include <heddle/comm.h>
+#include <heddle/forecast.h>
 #include <heddle/layout.h>
 #include <heddle/linear_attention.h>
+#include <heddle/machine.h>
 #include <heddle/peers.h>
 #include <heddle/planner.h>
 #include <heddle/pool.h>

@@ -167,9 +167,9 @@ HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);
  * may be NULL.
  *
  * HEDDLE_ERR_INFEASIBLE: max_waste_percent, memory_bytes, a forced stage, or a method that no layout of its stage
- * allows; names the stage and says why not. HEDDLE_ERR_ARG: methods or force names no stage, a token-wise one or no method of
- * its kind (the sentence lists what there is), or does not follow the form; no such objective, or one that needs a
- * machine; more ranks than the machine. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue, epilogue, force or mesh.
+ * allows; names the stage and says why not. HEDDLE_ERR_ARG: methods or force names no stage, a token-wise one or no
+ * method of its kind (the sentence lists what there is), or does not follow the form; no such objective, or one that
+ * needs a machine; more ranks than the machine. HEDDLE_ERR_LAYOUT, HEDDLE_ERR_PARSE: prologue, epilogue, force or mesh.
  * HEDDLE_ERR_UNSUPPORTED: more than 1296 layouts (meshes of one and two axes are always searched), more than 10^9 steps
  * of search, more than 2^20 partial plans under a cap on memory, or more than 2^63 bytes moved. */
 HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_model *model, const heddle_mesh *mesh,
@@ -178,8 +178,8 @@ HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_mod
  * the machine's levels, but those of more than 1296 layouts. By gpu-seconds also over those of every divisor of
  * `ranks`. Axes are named for what they shard: b the batch; sp a sequence dim, or node and gpu where several do and a
  * machine says how they lie; r and u the ring and the heads of usp; rep nothing; a name that is taken gets a number.
- * Ties go to fewer axes. Errors as heddle_plan, those of one mesh where no other has a plan. HEDDLE_ERR_ARG: prologue, epilogue or force
- * names axes; ranks < 1. */
+ * Ties go to fewer axes. Errors as heddle_plan, those of one mesh where no other has a plan. HEDDLE_ERR_ARG: prologue,
+ * epilogue or force names axes; ranks < 1. */
 HEDDLE_CHECKED heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
                                                const heddle_plan_options *options);
 

@@ -298,24 +298,24 @@ out:
 }
 
 heddle_status heddle_machine_fit(heddle_machine **out, heddle_measured *measured, int count,
-                                 const heddle_calibration *given)
+                                 const heddle_calibration *about)
 {
     heddle_status st = HEDDLE_OK;
     heddle_machine *machine = NULL;
-    heddle_calibration about = HEDDLE_EMPTY(heddle_calibration);
-    HD_TRY(HD_NEED(out, measured, given));
-    HD_TRY(hd_struct_take(&about, given, HD_STRUCT(heddle_calibration, ranks)));
-    HD_TRY(HD_NEED(about.name, about.link));
-    if (count < 1 || count > HEDDLE_MEASURED_MAX || about.ranks < 1 || about.ranks > HD_MACHINE_MAX_RANKS) {
+    heddle_calibration taken = HEDDLE_EMPTY(heddle_calibration);
+    HD_TRY(HD_NEED(out, measured, about));
+    HD_TRY(hd_struct_take(&taken, about, HD_STRUCT(heddle_calibration, ranks)));
+    HD_TRY(HD_NEED(taken.name, taken.link));
+    if (count < 1 || count > HEDDLE_MEASURED_MAX || taken.ranks < 1 || taken.ranks > HD_MACHINE_MAX_RANKS) {
         st = hd_fail(HEDDLE_ERR_ARG, "a fit of %d times for %d ranks; it wants 1 to %d times and 1 to %d ranks", count,
-                     about.ranks, (int)HEDDLE_MEASURED_MAX, (int)HD_MACHINE_MAX_RANKS);
+                     taken.ranks, (int)HEDDLE_MEASURED_MAX, (int)HD_MACHINE_MAX_RANKS);
         goto out;
     }
     for (int i = 0; i < count; i++) {
         HD_TRY(check(&measured[i], i));
     }
     HD_TRY(hd_alloc((void **)&machine, 1, sizeof *machine, "a machine"));
-    HD_TRY(describe(machine, &about));
+    HD_TRY(describe(machine, &taken));
     HD_TRY(fit_work(machine, measured, count));
     for (int e = 0; e < (int)HD_EXCHANGES; e++) {
         HD_TRY(fit_exchange(&machine->link[0].exchange[e], (heddle_exchange)e, measured, count));

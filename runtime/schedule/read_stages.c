@@ -3,10 +3,11 @@
 
 #include "runtime/base/base.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADS_MAX = 1 << 30 };
+enum { HEADS_MAX = 1 << 30, ROWS_MAX = 1 << 30 };
 
 enum {
     STAGE_NAME,
@@ -18,6 +19,9 @@ enum {
     STAGE_HEADS,
     STAGE_CAUSAL,
     STAGE_DECAYS,
+    STAGE_MIXES,
+    STAGE_KV_HEADS,
+    STAGE_JOINED_ROWS,
     STAGE_FORWARD_MAX,
     STAGE_FORWARD_TOTAL,
     STAGE_FORWARD_MESSAGES,
@@ -37,6 +41,9 @@ static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_HEADS] = {"heads", 0},
     [STAGE_CAUSAL] = {"causal", 0},
     [STAGE_DECAYS] = {"decays", 0},
+    [STAGE_MIXES] = {"mixes", 0},
+    [STAGE_KV_HEADS] = {"kv_heads", 0},
+    [STAGE_JOINED_ROWS] = {"joined_rows", 0},
     [STAGE_FORWARD_MAX] = {"forward_bytes_per_rank_max", 0},
     [STAGE_FORWARD_TOTAL] = {"forward_bytes_total", 0},
     [STAGE_FORWARD_MESSAGES] = {"forward_messages", 0},
@@ -139,9 +146,29 @@ static heddle_status read_method(const hd_method **out, heddle_stage_kind kind, 
     return st;
 }
 
+/* All dims that a stage mixes; 'over' is the first of them. */
+static heddle_status read_dims(unsigned *out, const heddle_schedule *s, int over, const hd_node *list)
+{
+    heddle_status st = hd_node_list(list, 2, HEDDLE_MAX_DIMS, "mixes");
+    unsigned dims = 0;
+    for (const hd_node *node = list->child; st == HEDDLE_OK && node != NULL; node = node->next) {
+        int dim = -1;
+        st = read_over(&dim, s, node);
+        if (st == HEDDLE_OK && (dim < 0 || (dims >> dim & 1) != 0)) {
+            st = hd_node_fail(HEDDLE_ERR_PARSE, node, "'mixes' has no such dim, or has it twice");
+        }
+        dims |= dim >= 0 ? 1U << dim : 0;
+    }
+    if (st == HEDDLE_OK && (over < 0 || dims == 0 || __builtin_ctz(dims) != over)) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, list, "'over' is not the first dim of 'mixes'");
+    }
+    *out = dims;
+    return st;
+}
+
 /* What the bytes of a method follow from; needed where there is one. */
-static heddle_status read_mixing(hd_method_stage *out, const hd_method *method, const hd_node *node,
-                                 const hd_node *const *value)
+static heddle_status read_mixing(hd_method_stage *out, const heddle_schedule *s, const hd_method *method,
+                                 const hd_node *node, const hd_node *const *value)
 {
     heddle_status st = HEDDLE_OK;
     int has_method = method != &hd_method_local;
@@ -159,6 +186,17 @@ static heddle_status read_mixing(hd_method_stage *out, const hd_method *method, 
         }
     }
     HD_TRY(has_method ? hd_node_int(&out->heads, value[STAGE_HEADS], 1, HEADS_MAX, "heads") : HEDDLE_OK);
+    HD_TRY(value[STAGE_MIXES] ? read_dims(&out->dims, s, out->dim, value[STAGE_MIXES]) : HEDDLE_OK);
+    HD_TRY(value[STAGE_KV_HEADS] ? hd_node_int(&out->kv_heads, value[STAGE_KV_HEADS], 1, out->heads, "kv_heads")
+                                 : HEDDLE_OK);
+    HD_TRY(value[STAGE_JOINED_ROWS]
+               ? hd_node_int(&out->joined_rows, value[STAGE_JOINED_ROWS], 1, ROWS_MAX, "joined_rows")
+               : HEDDLE_OK);
+    if (out->kv_heads > 0 && out->heads % out->kv_heads != 0) {
+        st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_KV_HEADS], "%" PRId64 " key heads do not divide %" PRId64,
+                          out->kv_heads, out->heads);
+        goto out;
+    }
     if (has_method && is_linear) {
         HD_TRY(hd_node_bool(&out->causal, value[STAGE_CAUSAL], "causal"));
         HD_TRY(hd_node_bool(&out->decays, value[STAGE_DECAYS], "decays"));
@@ -219,7 +257,7 @@ heddle_status hd_read_stage(heddle_schedule *s, const hd_node *node, int index)
     stage.mixes.kind = (heddle_stage_kind)choice;
     HD_TRY(read_over(&stage.mixes.dim, s, value[STAGE_OVER]));
     HD_TRY(read_method(&method, stage.mixes.kind, value[STAGE_METHOD]));
-    HD_TRY(read_mixing(&stage.mixes, method, node, value));
+    HD_TRY(read_mixing(&stage.mixes, s, method, node, value));
     HD_TRY(take_stage(s, value, index, &stage));
     HD_TRY(read_run(s, method, value, index));
 out:

@@ -36,10 +36,34 @@ static void put_cost(FILE *f, const char *direction, const hd_edge_cost *cost)
             direction, cost->bytes_per_rank_max, direction, cost->bytes_total, direction, cost->messages);
 }
 
+/* All dims that a stage mixes, where they are several. */
+static void put_dims(FILE *f, const heddle_shape *shape, unsigned dims)
+{
+    const char *comma = "";
+    if ((dims & (dims - 1)) == 0) {
+        return;
+    }
+    fprintf(f, ", \"mixes\": [");
+    for (int d = 0; d < shape->ndim; d++) {
+        if ((dims >> d & 1) != 0) {
+            fprintf(f, "%s\"%s\"", comma, shape->dim[d].name);
+            comma = ", ";
+        }
+    }
+    fputc(']', f);
+}
+
 /* What the bytes of a method follow from, and the bytes. */
-static void put_method(FILE *f, const hd_method_stage *stage, const hd_method_cost *cost)
+static void put_method(FILE *f, const heddle_shape *shape, const hd_method_stage *stage, const hd_method_cost *cost)
 {
     fprintf(f, ", \"heads\": %" PRId64, stage->heads);
+    put_dims(f, shape, stage->dims);
+    if (stage->kv_heads != 0 && stage->kv_heads != stage->heads) {
+        fprintf(f, ", \"kv_heads\": %" PRId64, stage->kv_heads);
+    }
+    if (stage->joined_rows > 0) {
+        fprintf(f, ", \"joined_rows\": %" PRId64, stage->joined_rows);
+    }
     if (stage->kind == HEDDLE_STAGE_LINEAR) {
         fprintf(f, ", \"causal\": %s, \"decays\": %s", stage->causal ? "true" : "false",
                 stage->decays ? "true" : "false");
@@ -74,7 +98,7 @@ static void put_stages(FILE *f, const heddle_schedule *s)
         fprintf(f, ", \"method\": \"%s\", \"layout\": ", s->run[i].method->name);
         put_layout(f, s, s->run[i].layout);
         if (s->run[i].method != &hd_method_local) {
-            put_method(f, &stage->mixes, &s->run[i].cost);
+            put_method(f, &s->shape, &stage->mixes, &s->run[i].cost);
         }
         put_number(f, "predicted_s", s->run[i].predicted_s);
         fprintf(f, "}%s\n", i + 1 < nstages ? "," : "");

@@ -20,8 +20,8 @@ says "inside groups" 0 "between 12 pairs of ranks; a rank sends to at most 2 oth
     'u8[t=12 s=12] on [n=2 g=3]: t@n,s@g -> t@n,t@g'
 says "help" 0 "usage: heddle volume" --help
 says "position" 2 "reshard line, column 28: unknown dim 'q' (dims: t s)" 'u8[t=9 s=7] on [x=3]: * -> q@x'
-says "nothing" 2 "volume wants one reshard line, found 0"
-says "two" 2 "volume wants one reshard line, found 2" a b
+says "nothing" 2 "volume wants one reshard line or model, found 0"
+says "two" 2 "volume wants one reshard line or model, found 2" a b
 says "option" 2 "'--bogus': unknown option" --bogus
 says "too much" 2 "more than 2^62 bytes could move" 'u8[t=4611686018427387904] on [x=4]: t@x -> *'
 says "much, but it stays" 0 "total 0 bytes" 'i8[b=4611686018427387903] on [sp=1]: * -> b@sp'

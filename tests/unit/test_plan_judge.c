@@ -1,6 +1,5 @@
 /* Plans against every walk there is: chains and models that repeat themselves, on one to three axes, with methods, by
- * bytes and by seconds, under caps on memory, with stages forced. The judge has the prices of stages and edges from the
- * one who prices them, and nothing from the search: it lists all walks. */
+ * bytes and by seconds, under caps on memory, with stages forced. Prices are the planner's own; the walks are listed. */
 #include "case.h"
 #include "draw.h"
 #include "plan_maker.h"
@@ -392,11 +391,10 @@ HD_CASE(long_models_are_their_unrolled_walk)
         HD_OK(heddle_model_resize(j.model, NULL, repeat));
         j.nsteps = j.period * repeat;
         HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
-        is_value(info_of(s).value, value_of(&j, unrolled(&j)), "the value", trial);
-        heddle_schedule_info info = info_of(s);
-        assert_true(j.is_time ||
-                    (int64_t)info.value ==
-                        info.bytes_per_rank_max + (j.options.backward ? info.backward_bytes_per_rank_max : 0));
+        const heddle_schedule_info info = info_of(s);
+        const int64_t back = j.options.backward ? info.backward_bytes_per_rank_max : 0;
+        is_value(info.value, value_of(&j, unrolled(&j)), "the value", trial);
+        assert_true(j.is_time || (int64_t)info.value == info.bytes_per_rank_max + back);
         heddle_schedule_destroy(s);
         heddle_model_destroy(j.model);
         heddle_machine_destroy(machine);
