@@ -50,6 +50,7 @@ for words, call in [
         ("'first' (Linear): Split(what='input', dims='b c', over='q', optional=False): 'b c' has no dim 'q'",
          made({"first": Split("input", "b c", "q")})),
         ("over is 3, wanted the name", made({"first": Count("input", 3)})),
+        ("over is 'S', wanted the name", made({"first": Extent("input", "S")})),
         ("over is (), wanted", lambda: Attend(())),
         ("over is None, wanted", lambda: Attend(None)),
         ("saved_forwards is 'x', wanted 1", lambda: Attend("s", "ring", "x")),

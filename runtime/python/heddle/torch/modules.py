@@ -19,7 +19,7 @@ from .agreement import agree
 from .attending import Attend
 from .boundary import Entering, Leaving, Telling
 from .hooks import hooked, matching
-from .ranks import Dims, Ranks, is_name
+from .ranks import Dims, Ranks, need_name
 from .reshard import resharded
 from .texts import texts_of
 
@@ -131,8 +131,7 @@ class Count:
     wants: ClassVar[type] = int
 
     def _made(self, ranks: Ranks) -> Callable[[int], int]:
-        if not is_name(self.over):
-            raise ArgumentError(f"over is {self.over!r}, wanted the name of a dim")
+        need_name(self.over)
 
         def apply(count: int) -> int:
             lo, length = ranks.part(self.over)
@@ -151,8 +150,7 @@ class Extent:
     wants: ClassVar[type] = int
 
     def _made(self, ranks: Ranks) -> Callable[[int], int]:
-        if not is_name(self.over):
-            raise ArgumentError(f"over is {self.over!r}, wanted the name of a dim")
+        need_name(self.over)
 
         def apply(extent: int) -> int:
             length = ranks.part(self.over)[1]

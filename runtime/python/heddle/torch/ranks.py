@@ -20,6 +20,12 @@ def is_name(name: Any) -> bool:
     return isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]{0,14}", name) is not None
 
 
+def need_name(over: Any) -> None:
+    """Of the dim that a step is over."""
+    if not is_name(over):
+        raise ArgumentError(f"over is {over!r}, wanted the name of a dim")
+
+
 class Dims:
     """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name."""
 
