@@ -2,6 +2,7 @@
  *
  *   status comm peers pool layout tensor ranks, shapes, layouts, arrays, errors
  *   reshard session schedule planner     moving between layouts: by hand, by stage, as planned
+ *   machine forecast                     what a plan costs: seconds, bytes by link, memory
  *   attention linear_attention block     computing on what a rank holds
  *
  * Included by themselves: heddle/train/ (tape, bucket, adamw, dense_pair, pipeline), heddle/sys/ for those who extend

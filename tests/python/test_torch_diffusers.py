@@ -403,3 +403,74 @@ with heddle.Comm.open() as comm:
         assert (far - forward(model, inputs)).abs().max() <= 1e-5
 print("ok", flush=True)
 """, 3)
+
+
+def test_the_planner_decides_where_there_is_a_machine(tmp_path):
+    fork(tmp_path, COMMON + f"""
+FOLDER = {str(tmp_path)!r}
+""" + """
+import re
+
+def machine(slow):
+    '''A preset whose links are slow at these operations.'''
+    made, path = heddle.Machine("8xh100-nvlink"), os.path.join(FOLDER, f"{'-'.join(slow)}.{comm.rank}.yaml")
+    made.save(path)
+    text = open(path).read()
+    for operation in slow:
+        text, n = re.subn(f"(?s)( {operation}:.*?rates: )[0-9.e+]+", "\\\\g<1>1000000", text, count=1)
+        assert n == 1
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+def milliseconds(why):
+    return [float(found) for found in re.findall("([0-9.e+-]+) ms", why)]
+
+with heddle.Comm.open() as comm, torch.no_grad():
+    links = {"ulysses": machine(["ring", "all_gather"]), "ring": machine(["all_to_all", "all_gather"]),
+             "gather-kv": machine(["ring", "all_to_all"])}
+    for model, inputs in ((wan(), given(wan(), 1, 3, 6, 10, torch.float32)),
+                          (cogvideox(), given_cogvideox(1, torch.float32)), (sd3(), given_sd3(1, torch.float32)),
+                          (hunyuan(), given_hunyuan(1, 35, torch.float32))):
+        one, has_ring = forward(model, inputs), not isinstance(model, HunyuanVideoTransformer3DModel)
+        for method, where in links.items():
+            if method == "ring" and not has_ring:
+                continue
+            asked = heddle.diffusers.parallelize(model, comm, machine=where, tokens=45)
+            assert f"{method}, since the planner predicts " in asked.why, (method, asked.why)
+            times = milliseconds(asked.why)
+            assert len(times) == 2 + has_ring and times == sorted(times) and "s=45 " in asked.why, asked.why
+            assert ("ring" in asked.why) == has_ring and (method == "ulysses") == ("the same bits" in asked.why)
+            got = forward(model, inputs)
+            asked.remove()
+            named = heddle.diffusers.parallelize(model, comm, method)
+            assert torch.equal(forward(model, inputs), got) and (got - one).abs().max() <= 1e-5
+            named.remove()
+    model = latte(frames=6)
+    handle = heddle.diffusers.parallelize(model, comm, machine="8xh100-nvlink", tokens=6 * 15)
+    assert "switch, since the planner predicts" in handle.why and "t=6 s=15 " in handle.why, handle.why
+    inputs = given(model, 1, 6, 6, 10, torch.float32)
+    got = forward(model, inputs)
+    handle.remove()
+    assert torch.equal(forward(model, inputs), got)
+    usual = heddle.diffusers.parallelize(wan().bfloat16(), comm, machine="8xh100-nvlink")
+    assert "bf16[b=2 s=75600 " in usual.why, usual.why
+    usual.remove()
+
+    for kind, words, model, named in (
+            (heddle.ArgumentError, "method is 'ring', which leaves nothing for a machine", wan(),
+             dict(method="ring", machine="8xh100-nvlink")),
+            (heddle.ArgumentError, "tokens is 45, which a machine alone asks for", wan(), dict(tokens=45)),
+            (heddle.ArgumentError, "tokens is 0, wanted", wan(), dict(machine="8xh100-nvlink", tokens=0)),
+            (heddle.ArgumentError, "tokens is '45', wanted", wan(), dict(machine="8xh100-nvlink", tokens="45")),
+            (heddle.ArgumentError, "wanted a multiple of the 6 frames", latte(frames=6),
+             dict(machine="8xh100-nvlink", tokens=91)),
+            (heddle.ArgumentError, "nvlnk", wan(), dict(machine="8xh100-nvlnk")),
+            (heddle.ArgumentError, "the machine is a int", wan(), dict(machine=3)),
+            (heddle.ArgumentError, "the mesh has 2 ranks, machine", wan(), dict(machine="1xh100-nvlink")),
+            (heddle.UnsupportedError, "asked for AllegroTransformer3DModel, whose config", allegro(),
+             dict(machine="8xh100-nvlink"))):
+        refused(kind, words, heddle.diffusers.parallelize, model, comm, **named)
+        assert not model._forward_pre_hooks
+print("ok", flush=True)
+""", 2)

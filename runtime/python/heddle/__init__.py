@@ -13,14 +13,17 @@ from .comm import Comm
 from .errors import (ArgumentError, DeadlineError, DeviceError, Error, FileError, InfeasibleError, InternalError,
                      InterruptedWait, LayoutError, MismatchError, NoMemoryError, ParseError, PeerError, TransportError,
                      UnsupportedError)
+from .forecast import Forecast, forecast
 from .line import Line, volume
+from .machine import Machine
+from .model import import_config
 from .pool import Pool
 from .reshard import Reshard, ReshardInfo, strides_of
 from .schedule import Edge, Schedule, Stage, plan
 
 __version__ = version()
 __all__ = ["ArgumentError", "Attention", "Comm", "DeadlineError", "DeviceError", "Edge", "Error", "FileError",
-           "InfeasibleError", "InternalError", "InterruptedWait", "LayoutError", "Line", "LinearAttention",
-           "MismatchError", "NoMemoryError", "ParseError", "PeerError", "Pool", "Reshard", "ReshardInfo",
-           "Schedule", "Stage", "TransportError", "UnsupportedError", "plan", "strides_of", "version",
-           "volume"]
+           "Forecast", "InfeasibleError", "InternalError", "InterruptedWait", "LayoutError", "Line", "LinearAttention",
+           "Machine", "MismatchError", "NoMemoryError", "ParseError", "PeerError", "Pool", "Reshard", "ReshardInfo",
+           "Schedule", "Stage", "TransportError", "UnsupportedError", "forecast", "import_config", "plan", "strides_of",
+           "version", "volume"]

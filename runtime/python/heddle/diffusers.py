@@ -7,11 +7,18 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
+import re
+import tempfile
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from .attention import check_saved
 from .comm import Comm
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError, InfeasibleError, ParseError, UnsupportedError
+from .machine import Machine, MachineLike, machine_of
+from .model import import_config
+from .schedule import Schedule, plan
 from .torch.attending import Attend
 from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, Without, put_on
 
@@ -19,7 +26,9 @@ _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
 _SAME = "the same bits as one process, as far as torch's kernels give a row its bits whatever stands beside it"
 
-def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: int = 1) -> Parallel:
+
+def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: int = 1, *,
+                machine: Optional[MachineLike] = None, tokens: Optional[int] = None) -> Parallel:
     """Puts heddle's hooks on a model of diffusers; `handle.remove()` takes them off, `handle.why` says what was chosen.
     Arguments and results are whole on every rank. With "switch" and "ulysses" every row goes through torch's kernels as
     in one process: the same bits where a kernel gives a row the same bits whatever other rows stand beside it, else
@@ -31,11 +40,21 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
                     (transformer, transformer_2). Another wrapper is refused, with the name of what is in it
     method          "auto", or how attention over all tokens runs, where the model has it: "ulysses" "ring" "gather-kv"
     saved_forwards  of heddle.Attention, for methods of the library: as many as layers save a second forward
+    machine         of "auto": a heddle.Machine, or its name or file, on which heddle.plan predicts the seconds of a
+                    pass by each method that the model has; the fewest are taken, and `handle.why` has them all. None:
+                    ulysses where heads are enough for the ranks, else gather-kv
+    tokens          of the sequence (of a video: frames times places), for the machine; None: those of the clip that is
+                    usual for the model
+
+    ArgumentError: a method that this model does not have, a machine or tokens where nothing is left to decide, more
+    ranks than the machine has; and what heddle.Machine raises. Of a model that `heddle import` does not know
+    (AllegroTransformer3DModel) a machine is refused with UnsupportedError.
     """
+    on = _machine_of(method, machine, tokens)
     handles: List[Parallel] = []
     try:
         for each in _models_of(model):
-            made = functools.partial(_plan_of, each, comm, method, saved_forwards)
+            made = functools.partial(_plan_of, each, comm, method, saved_forwards, on, tokens)
             handles.append(put_on(each, made, comm))
     except BaseException:
         for handle in handles:
@@ -44,13 +63,27 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
     return Parallel.together(handles)
 
 
-def _plan_of(model: Any, comm: Comm, method: str, saved_forwards: int) -> Tuple[_Plan, str]:
+def _machine_of(method: str, machine: Optional[MachineLike], tokens: Optional[int]) -> Optional[Machine]:
+    if machine is not None and method != "auto":
+        raise ArgumentError(f"method is {method!r}, which leaves nothing for a machine to decide: wanted method='auto', "
+                            "or no machine")
+    if tokens is not None and machine is None:
+        raise ArgumentError(f"tokens is {tokens!r}, which a machine alone asks for: wanted one, machine='8xh100-nvlink'")
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
+        raise ArgumentError(f"tokens is {tokens!r}, wanted a number of at least 1")
+    return None if machine is None else machine_of(machine)
+
+
+def _plan_of(model: Any, comm: Comm, method: str, saved_forwards: int, machine: Optional[Machine],
+             tokens: Optional[int]) -> Tuple[_Plan, str]:
     name = _known(model)
     if name is None:
         raise UnsupportedError(f"heddle.diffusers knows no {type(model).__name__}: it knows {', '.join(_PLANS)}. "
                                f"{_model_in(model)}")
     check_saved("heddle.diffusers.parallelize", saved_forwards)
-    steps, why = _PLANS[name](model, comm, method, saved_forwards)
+    chosen, why = (_method(name, model, comm, method) if machine is None else
+                   _fastest(name, model, comm, machine, tokens))
+    steps, why = _PLANS[name](model, chosen, why, saved_forwards)
     return steps, f"{name} on {comm.mesh}: {why}"
 
 
@@ -86,10 +119,7 @@ def _model_in(model: Any) -> str:
     return "heddle.torch.parallelize takes a plan of your own"
 
 
-def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    if method not in ("auto", "switch"):
-        raise ArgumentError("LatteTransformer3DModel attends over frames and places in turn: its method is switch, not "
-                            f"{method}")
+def _latte(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     later: _Plan = {"transformer_blocks.[1-9]*": Switch("hidden_states", "(b t) s c", "s", "t")}
     return {
         "": Sizes("hidden_states", "b _ t _ _"),
@@ -99,11 +129,10 @@ def _latte(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]
                                  Switch("output", "(b t) s c", "t", "s")),
         "temporal_transformer_blocks.*": Split("timestep", "(b s) g", "s"),
         "proj_out": Gather("output", "(b t) s o", "s"),
-    }, f"switch: spatial blocks have whole frames, temporal blocks whole fibres of time: {_SAME}"
+    }, why
 
 
-def _wan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _wan(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     return {
         "rope": (Split("output.0", "_ s _ _", "s"), Split("output.1", "_ s _ _", "s")),
         "condition_embedder": (Split("output.0", "b s g", "s", optional=True),  # a timestep for every token
@@ -114,8 +143,7 @@ def _wan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     }, why
 
 
-def _ltx(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _ltx(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     return {
         "": Sizes("hidden_states", "b s _"),
         "rope": (Split("output.0", "b s _", "s"), Split("output.1", "b s _", "s")),
@@ -127,11 +155,7 @@ def _ltx(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     }, why
 
 
-def _hunyuan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
-    if chosen == "ring":
-        raise ArgumentError("HunyuanVideoTransformer3DModel attends with a mask of text, which ring does not know: "
-                            "ulysses and gather-kv do")
+def _hunyuan(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     blocks, joint = "transformer_blocks", ("s", "l")
     plan: _Plan = {
         "rope": (Split("output.0", "s _", "s"), Split("output.1", "s _", "s")),
@@ -145,8 +169,7 @@ def _hunyuan(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, st
     return plan, f"over video and text, both cut, with the text's mask: {why}"
 
 
-def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _cogvideox(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     return {
         "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         "transformer_blocks.*": (Split("image_rotary_emb.0", "s _", "s"), Split("image_rotary_emb.1", "s _", "s")),
@@ -155,8 +178,7 @@ def _cogvideox(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, 
     }, f"over text and video, both cut: {why}"
 
 
-def _allegro(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _allegro(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     unmasked, more = _unmasked(chosen, "attention_mask")
     return {
         **unmasked,
@@ -168,8 +190,7 @@ def _allegro(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, st
     }, why + more
 
 
-def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _flux(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     plan: _Plan = {
         "": (Split("hidden_states", "b s i", "s"), Split("img_ids", "s _", "s"),
              Split("encoder_hidden_states", "b l e", "l"), Split("txt_ids", "l _", "l")),
@@ -181,8 +202,7 @@ def _flux(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     return plan, f"over text and image, both cut: {why}"
 
 
-def _qwen(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _qwen(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     unmasked, more = _unmasked(chosen, "encoder_hidden_states_mask")
     return {
         **unmasked,
@@ -194,8 +214,7 @@ def _qwen(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
     }, f"over text and image, both cut: {why}{more}"
 
 
-def _sd3(model: Any, comm: Comm, method: str, saved: int) -> Tuple[_Plan, str]:
-    chosen, why = _method(model.config.num_attention_heads, comm, method)
+def _sd3(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     plan: _Plan = {
         "pos_embed": Split("output", "b s c", "s"),
         "context_embedder": Split("output", "b l e", "l"),
@@ -214,18 +233,86 @@ def _unmasked(method: str, mask: str) -> Tuple[_Plan, str]:
     return {"": Without(mask, "attention by ring knows no mask, ulysses and gather-kv do")}, f"; {mask} must be None"
 
 
-def _method(heads: int, comm: Comm, method: str) -> Tuple[str, str]:
+def _methods(name: str) -> Tuple[str, ...]:
+    """That the model has."""
+    return {"LatteTransformer3DModel": ("switch",),
+            "HunyuanVideoTransformer3DModel": ("ulysses", "gather-kv")}.get(name, ("ulysses", "ring", "gather-kv"))
+
+
+def _reason(method: str) -> str:
+    """What a result by this method is, beside one process's."""
+    if method == "switch":
+        return f"spatial blocks have whole frames, temporal blocks whole fibres of time: {_SAME}"
+    return _SAME if method == "ulysses" else "within rounding of one process"
+
+
+def _method(name: str, model: Any, comm: Comm, method: str) -> Tuple[str, str]:
+    """By the number of heads alone."""
+    heads, methods = model.config.num_attention_heads, _methods(name)
+    if methods == ("switch",) and method in ("auto", "switch"):
+        return "switch", f"switch: {_reason('switch')}"
+    if methods == ("switch",):
+        raise ArgumentError(f"{name} attends over frames and places in turn: its method is switch, not {method}")
     if method == "auto" and heads >= comm.size:
-        return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: {_SAME}"
+        return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: {_reason('ulysses')}"
     if method == "auto":
-        return "gather-kv", (f"gather-kv, since {heads} heads are not enough for {comm.size} ranks by ulysses: within "
-                             "rounding of one process")
-    if method not in ("ulysses", "ring", "gather-kv"):
+        return "gather-kv", (f"gather-kv, since {heads} heads are not enough for {comm.size} ranks by ulysses: "
+                             f"{_reason('gather-kv')}")
+    if method == "ring" and method not in methods:
+        raise ArgumentError(f"{name} attends with a mask of text, which ring does not know: {' and '.join(methods)} do")
+    if method not in methods:
         raise ArgumentError(f"method is '{method}', wanted auto, ulysses, ring or gather-kv")
     return method, f"{method}, as asked for"
 
 
-_PLANS: Dict[str, Callable[[Any, Comm, str, int], Tuple[_Plan, str]]] = {
+def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Optional[int]) -> Tuple[str, str]:
+    """By the seconds of a pass that the planner predicts for each method, tokens cut as the hooks cut them."""
+    text, sizes = _text_of(name, model), ""
+    if tokens is not None and name == "LatteTransformer3DModel":
+        frames = model.config.video_length
+        if tokens % frames != 0:
+            raise ArgumentError(f"tokens is {tokens}, wanted a multiple of the {frames} frames of the model")
+        sizes = f"t={frames},s={tokens // frames}"
+    elif tokens is not None:
+        sizes = f"s={tokens}"
+    axis = comm.mesh.strip("[]").split("=")[0]
+    plans: Dict[str, Schedule] = {}
+    refused: Dict[str, str] = {}
+    for method in _methods(name):
+        # Between two blocks of Latte rows are of places where the temporal one has run, and of frames behind it.
+        cut = {"s.": f"t@{axis}"} if method == "switch" else {}
+        stages = re.findall(r"^ *- \{name: ([^,]+),", text, re.M)
+        force = ";".join(f"{stage}={cut.get(stage[:2], f's@{axis}')}" for stage in stages)
+        try:
+            plans[method] = plan(text, comm.mesh, sizes=sizes, machine=machine, force=force, epilogue="any",
+                                 methods="*=local" if method == "switch" else f"*={method}")
+        except InfeasibleError as error:
+            refused[method] = str(error)
+    if not plans:
+        raise InfeasibleError(f"{name} on {comm.mesh}: {'; '.join(refused.values())}")
+    first, *others = sorted(plans, key=lambda method: plans[method].predicted_s)
+    words = [f"{method} {plans[method].predicted_s * 1e3:.3g} ms" for method in others]
+    beside = f", {', '.join(words)}" if words else ""
+    return first, (f"{first}, since the planner predicts {plans[first].predicted_s * 1e3:.3g} ms of a pass on "
+                   f"{machine.name} by it{beside}, with {plans[first].shape}: {_reason(first)}")
+
+
+def _text_of(name: str, model: Any) -> str:
+    """The model as the planner reads it, from its config."""
+    config = {**model.config, "_class_name": name}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "config.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file, default=str)
+        try:
+            return import_config(path)
+        except ParseError as error:
+            why = str(error).replace(path, "config.json")
+    raise UnsupportedError(f"no machine can be asked for {name}, whose config the planner does not read: {why}. Without "
+                           "one the number of heads decides, or method=")
+
+
+_PLANS: Dict[str, Callable[[Any, str, str, int], Tuple[_Plan, str]]] = {
     "LatteTransformer3DModel": _latte,
     "WanTransformer3DModel": _wan,
     "LTXVideoTransformer3DModel": _ltx,

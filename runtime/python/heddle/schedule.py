@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional
 
 from . import _abi
-from ._library import check, lib, made
+from ._library import check, encoded, lib, made
 from .errors import ArgumentError
 from .gone import when_gone
 from .line import Line, layout_text, mesh_of
+from .machine import MachineLike, machine_of
+from .model import ModelLike, opened
 
 _KINDS = {_abi.HEDDLE_STAGE_ATTENTION: "attention", _abi.HEDDLE_STAGE_CROSS: "cross", _abi.HEDDLE_STAGE_MLP: "mlp",
-          _abi.HEDDLE_STAGE_LINEAR: "linear"}
+          _abi.HEDDLE_STAGE_LINEAR: "linear", _abi.HEDDLE_STAGE_MODULE: "module"}
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Stage:
 
     name: str
     repetition: int
-    kind: str  #: "attention" "cross" "mlp" "linear"
+    kind: str  #: "attention" "cross" "mlp" "linear" "module"
     method: str  #: "local", or the method by which it runs over a sharded dim
     layout: str
     forward_bytes_total: int  #: that the method sends, all ranks
     backward_bytes_total: int
+    predicted_s: float = 0.0  #: of the pass that was planned for; 0 without a machine
+    refusal: Optional[str] = None  #: why no block of the library runs it, but a framework may; None: one does
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,15 @@ class Edge:
     bytes_per_rank_max: int
     bytes_total: int
     messages: int
+    predicted_s: float = 0.0  #: of the pass that was planned for; 0 without a machine
 
 
 class Schedule:
     """Made by `heddle.plan`, `load` or `parse`. Immutable.
 
-    `stages[i]` runs in the layout that `edges[i]` leads to; `edges[-1]` is the epilogue.
+    `stages[i]` runs in the layout that `edges[i]` leads to; `edges[-1]` is the epilogue. `value` is what `objective`
+    comes to, in seconds or bytes; no schedule is below `lower_bound`, and `runner_up` is the best of those that differ
+    in a layout or a method of some stage. Seconds are those of `heddle.forecast` on the machine that was planned for.
     """
 
     def __init__(self, handle: int):
@@ -59,7 +66,13 @@ class Schedule:
         self.bytes_per_rank_max: int = raw.bytes_per_rank_max
         self.bytes_total: int = raw.bytes_total
         self.backward_bytes_total: int = raw.backward_bytes_total
-        self.note: str = raw.note.decode()
+        self.note: str = raw.note.decode()  #: why it is the best
+        self.machine: Optional[str] = _said(raw.machine)  #: that was planned for; None: bytes alone, or not known
+        self.objective: Optional[str] = _said(raw.objective)  #: "time" "bytes" ...; None: of a file that has none
+        self.value: float = raw.value
+        self.lower_bound: float = raw.lower_bound
+        self.runner_up: float = raw.runner_up  #: 0: there is no other
+        self.predicted_s: float = raw.predicted_s  #: of a pass; 0 without a machine
         self.stages: List[Stage] = [self._stage(i, raw) for i in range(raw.nstages)]
         self.edges: List[Edge] = [self._edge(i, raw) for i in range(raw.nedges)]
 
@@ -104,7 +117,7 @@ class Schedule:
         check(lib.heddle_schedule_edge_at(ctypes.byref(raw), self._handle, index))
         line = _abi.heddle_reshard_line(shape=info.shape, mesh=info.mesh, from_=raw.from_, to=raw.to)
         return Edge(kind=raw.kind.decode(), line=Line._made(line), bytes_per_rank_max=raw.bytes_per_rank_max,
-                    bytes_total=raw.bytes_total, messages=raw.messages)
+                    bytes_total=raw.bytes_total, messages=raw.messages, predicted_s=raw.predicted_s)
 
 
 def _text(format_: Callable[..., int], value: ctypes.Structure) -> str:
@@ -113,42 +126,59 @@ def _text(format_: Callable[..., int], value: ctypes.Structure) -> str:
     return out.value.decode()
 
 
-def _model(model: "str | os.PathLike[str]") -> ctypes.c_void_p:
-    out = ctypes.c_void_p()
-    if isinstance(model, str) and "\n" in model:
-        raw = model.encode()
-        check(lib.heddle_model_parse(ctypes.byref(out), raw, len(raw), b"model"))
-    else:
-        check(lib.heddle_model_load(ctypes.byref(out), os.fsencode(model)))
-    return out
+def _said(text: Optional[bytes]) -> Optional[str]:
+    return None if text is None else text.decode()
 
 
-def plan(model: "str | os.PathLike[str]", mesh: str, *, sizes: str = "", repeat: int = 0,
+def plan(model: ModelLike, mesh: Optional[str] = None, *, ranks: Optional[int] = None, sizes: str = "", repeat: int = 0,
+         dtype: Optional[str] = None, machine: Optional[MachineLike] = None, objective: Optional[str] = None,
+         memory_bytes: int = 0, training: bool = False, recompute: bool = False, force: Optional[str] = None,
          prologue: Optional[str] = None, epilogue: Optional[str] = None, methods: Optional[str] = None,
          slack_percent: Optional[int] = None, backward: bool = False, max_waste_percent: int = 0) -> Schedule:
-    """The schedule that sends the fewest bytes. Needs no ranks.
+    """The best schedule of all. Needs no ranks.
 
-    model     path of a model file (docs/formats.md), or its text (of more than one line)
-    mesh      `[sp=4]`
-    sizes     other extents, `t=16,s=256`; repeat: another number of repetitions
-    prologue  layout in which the activation arrives; None: a free choice
-    epilogue  layout in which it must end; None: whole on every rank; "any": a free choice
-    methods   `STAGE=METHOD,...`; None: every stage has whole fibres, as a framework's own modules want them
+        heddle.plan("stdit3-xl2", "[sp=4]")                                               # the fewest bytes
+        heddle.plan("hunyuanvideo", ranks=16, machine="2x8xh100-nvlink+ib400", methods="")  # the fewest seconds
+
+    model         a preset's name, the path of a model file (docs/formats.md), or its text (of more than one line)
+    mesh, ranks   one of them: `[sp=4]`, or so many ranks on whatever mesh of them is best
+    sizes         other extents, `t=16,s=256`; repeat: another number of repetitions; dtype: "f32" or "bf16"
+    machine       whose seconds and links count: a `heddle.Machine`, or its name or file; None: bytes alone
+    objective     what is made smallest: "time" (None, with a machine), "bytes" (None, without one), "slow-bytes",
+                  "memory", "gpu-seconds"
+    memory_bytes  that a rank may need at most; 0: no limit
+    training      a forward and a backward pass, gradients and the optimiser's state; recompute: stages keep their
+                  inputs alone and run again on the way back
+    force         `STAGE=LAYOUT/METHOD;...`: these stages run so, whatever it costs
+    prologue      layout in which the activation arrives; None: a free choice
+    epilogue      layout in which it must end; None: whole on every rank; "any": a free choice
+    methods       `STAGE=METHOD,...`; None: every stage has whole fibres, as a framework's own modules want them;
+                  "": whatever method is best
     The others are those of heddle_plan_options in heddle/planner.h.
+
+    InfeasibleError: no schedule fits the memory, the waste, or what is forced; the sentence names the stage, with the
+    reason. ArgumentError: what the model, the machine or the options do not know; the sentence has what they do.
+    UnsupportedError: more to search than is taken.
     """
-    options, out, grid = _abi.heddle_plan_options(), ctypes.c_void_p(), mesh_of(mesh)
+    if (mesh is None) == (ranks is None):
+        raise ArgumentError(f"mesh is {mesh!r}, ranks {ranks!r}: wanted one of them")
+    if ranks is not None and (not isinstance(ranks, int) or not 0 < ranks < 2 ** 31):
+        raise ArgumentError(f"ranks is {ranks!r}, wanted a number of at least 1")
+    options, out = _abi.heddle_plan_options(), ctypes.c_void_p()
     lib.heddle_plan_options_init(ctypes.byref(options))
-    options.prologue = None if prologue is None else prologue.encode()
-    options.epilogue = None if epilogue is None else epilogue.encode()
-    options.methods = None if methods is None else methods.encode()
-    options.backward, options.max_waste_percent = int(backward), max_waste_percent
+    for name, text in (("prologue", prologue), ("epilogue", epilogue), ("methods", methods), ("objective", objective),
+                       ("force", force)):
+        setattr(options, name, None if text is None else encoded(name, text))
+    options.backward, options.training, options.recompute = int(backward), int(training), int(recompute)
+    options.max_waste_percent, options.memory_bytes = max_waste_percent, memory_bytes
     if slack_percent is not None:
         options.slack_percent = slack_percent
-    handle = _model(model)
-    try:
-        if sizes or repeat:
-            check(lib.heddle_model_resize(handle, sizes.encode(), repeat))
-        check(lib.heddle_plan(ctypes.byref(out), handle, ctypes.byref(grid), ctypes.byref(options)))
-    finally:
-        lib.heddle_model_destroy(handle)
+    on = None if machine is None else machine_of(machine)  # which the options borrow
+    options.machine = None if on is None else on._handle
+    with opened(model, sizes, repeat, dtype) as handle:
+        if mesh is not None:
+            grid = mesh_of(mesh)
+            check(lib.heddle_plan(ctypes.byref(out), handle, ctypes.byref(grid), ctypes.byref(options)))
+        else:
+            check(lib.heddle_plan_ranks(ctypes.byref(out), handle, ranks, ctypes.byref(options)))
     return Schedule(made(out))
