@@ -1,6 +1,7 @@
 """What needs no second rank: the mirrored structs, errors, lines, volumes, schedules."""
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -137,6 +138,125 @@ def test_a_model_from_text_and_options_that_do_not_fit():
         heddle.plan(text, "[sp=4]", sizes="nothere=3")
     with pytest.raises(heddle.ArgumentError):
         heddle.plan(text, "[sp=4]", methods="s.attn=nomethod")
+
+
+def test_a_machine_is_a_name_or_a_file(tmp_path):
+    machine = heddle.Machine("2x8xh100-nvlink+ib400")
+    assert (machine.name, machine.ranks, machine.is_calibrated) == ("2x8xh100-nvlink+ib400", 16, False)
+    assert machine.levels == (("nvlink", 8), ("ib400", 16)) and machine.memory_bytes > 2 ** 36
+    assert "NVLink" in machine.source and "16 by ib400" in repr(machine)
+    machine.resize(32)
+    assert machine.ranks == 32 and machine.levels[-1].ranks == 32
+    machine.save(tmp_path / "machine.yaml")
+    read = heddle.Machine(tmp_path / "machine.yaml")
+    assert (read.levels, read.memory_bytes, read.source) == (machine.levels, machine.memory_bytes, machine.source)
+    again = [heddle.plan("stdit3-xl2", ranks=16, machine=each).predicted_s for each in (machine, read)]
+    assert again[0] == again[1] > 0
+    (tmp_path / "bad.yaml").write_text("machine: 3\nranks: many\n")
+    for kind, words, name in ((heddle.ArgumentError, "did you mean 'nvlink'", "8xh100-nvlnk"),
+                              (heddle.ParseError, "bad.yaml:", tmp_path / "bad.yaml"),
+                              (heddle.ArgumentError, "the machine is a NoneType", None)):
+        with pytest.raises(kind, match=words):
+            heddle.Machine(name)
+    for ranks in (0, -1, 2 ** 31, "8", True):
+        with pytest.raises(heddle.ArgumentError, match="ranks is"):
+            machine.resize(ranks)
+    with pytest.raises(heddle.FileError):
+        machine.save(tmp_path / "nowhere" / "machine.yaml")
+    assert machine.ranks == 32
+
+
+def test_a_plan_on_a_machine_says_what_it_takes():
+    machine = "2x8xh100-nvlink+ib400"
+    given = dict(machine=machine, methods="", epilogue="any")
+    schedule = heddle.plan("hunyuanvideo", ranks=16, **given)
+    assert (schedule.machine, schedule.objective) == (machine, "time")
+    parts = [part.predicted_s for part in (*schedule.stages, *schedule.edges)]
+    assert schedule.value == schedule.predicted_s and abs(sum(parts) - schedule.value) <= 1e-9 * schedule.value
+    assert 0 < schedule.lower_bound <= schedule.value <= schedule.runner_up
+    fixed = heddle.plan("hunyuanvideo", "[sp=16]", **given)
+    assert schedule.value < fixed.value and fixed.mesh == "[sp=16]"
+    ring = heddle.plan("hunyuanvideo", "[sp=16]", force="attn=s@sp/ring", **given)
+    assert ring.value >= fixed.value and {s.method for s in ring.stages if s.name == "attn"} == {"ring"}
+    fewest = heddle.plan("hunyuanvideo", ranks=16, objective="slow-bytes", **given)
+    assert fewest.objective == "slow-bytes" and fewest.value == int(fewest.value)
+    with pytest.raises(heddle.InfeasibleError, match="attn|memory|bytes"):
+        heddle.plan("hunyuanvideo", ranks=16, memory_bytes=1 << 20, **given)
+    with pytest.raises(heddle.ArgumentError, match="objective"):
+        heddle.plan("hunyuanvideo", ranks=16, **{**given, "objective": "speed"})
+    with pytest.raises(heddle.ArgumentError, match="32 ranks"):
+        heddle.plan("hunyuanvideo", ranks=32, **given)
+    without = heddle.plan("stdit3-xl2", "[sp=4]")
+    assert (without.machine, without.objective, without.predicted_s) == (None, "bytes", 0)
+    assert without.value == without.bytes_per_rank_max and without.stages[0].predicted_s == 0
+    half, whole = (heddle.plan("stdit3-xl2", "[sp=4]", dtype=dtype).bytes_total for dtype in ("bf16", "f32"))
+    assert whole == 2 * half
+    module = heddle.plan("consisid", "[sp=4]", methods="", epilogue="any")
+    assert {"module"} < {stage.kind for stage in module.stages}
+    assert any(stage.refusal for stage in module.stages if stage.kind == "module")
+    for words, call in (("wanted one of them", lambda: heddle.plan("stdit3-xl2")),
+                        ("wanted one of them", lambda: heddle.plan("stdit3-xl2", "[sp=4]", ranks=4)),
+                        ("ranks is 0", lambda: heddle.plan("stdit3-xl2", ranks=0)),
+                        ("the model is a int", lambda: heddle.plan(3, "[sp=4]")),
+                        ("dtype is 'half'", lambda: heddle.plan("stdit3-xl2", "[sp=4]", dtype="half")),
+                        ("the machine is a int", lambda: heddle.plan("stdit3-xl2", "[sp=4]", machine=8)),
+                        ("wanted a text", lambda: heddle.plan("stdit3-xl2", "[sp=4]", force=3))):
+        with pytest.raises(heddle.ArgumentError, match=words):
+            call()
+
+
+def test_a_forecast_is_what_the_planner_predicted():
+    machine = heddle.Machine("2x8xh100-nvlink+ib400")
+    schedule = heddle.plan("hunyuanvideo", ranks=16, machine=machine, methods="", epilogue="any")
+    seen = heddle.forecast("hunyuanvideo", schedule, machine)
+    assert abs(seen.time_s - schedule.predicted_s) <= 1e-9 * seen.time_s
+    assert abs(seen.compute_s + seen.transfer_s - seen.hidden_s - seen.time_s) <= 1e-9 * seen.time_s
+    for steps, parts in ((seen.stages, schedule.stages), (seen.edges, schedule.edges)):
+        assert [step.time_s for step in steps] == pytest.approx([part.predicted_s for part in parts], rel=1e-9)
+    assert sum(link.total for link in seen.links) == schedule.bytes_total
+    for link in seen.links:
+        steps = (*seen.stages, *seen.edges)
+        assert link.sent_max == sum(step.sent_max[link.name] for step in steps)
+        assert link.total == sum(step.total[link.name] for step in steps)
+    assert [link.name for link in seen.links] == ["nvlink", "ib400"] and seen.sample_s > seen.time_s
+    assert seen.memory.total >= seen.memory.weights + seen.memory.activations > 0
+    slow = heddle.forecast("hunyuanvideo", schedule, "2x8xl40-pcie+eth100")
+    assert slow.time_s > seen.time_s and slow.memory == seen.memory
+    kept, again = (heddle.forecast("hunyuanvideo", schedule, machine, training=True, recompute=recompute)
+                   for recompute in (False, True))
+    assert kept.memory.activations > again.memory.activations and kept.time_s < again.time_s
+    with pytest.raises(AttributeError):
+        seen.time_s = 0.0
+    with pytest.raises(heddle.LayoutError):
+        heddle.forecast("stdit3-xl2", schedule, machine)
+    with pytest.raises(heddle.ArgumentError, match="16 ranks"):
+        heddle.forecast("hunyuanvideo", schedule, "8xh100-nvlink")
+    with pytest.raises(heddle.ArgumentError, match="the schedule is a str"):
+        heddle.forecast("hunyuanvideo", "schedule.json", machine)
+
+
+def test_a_config_of_diffusers_is_a_model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"_class_name": "WanTransformer3DModel", "attention_head_dim": 128, "ffn_dim": 8960, '
+                    '"in_channels": 16, "num_attention_heads": 12, "num_layers": 30, "patch_size": [1, 2, 2]}')
+    text = heddle.import_config(path, height=480, width=832)
+    preset, read = (heddle.plan(model, "[sp=4]", methods="", epilogue="any") for model in ("wan2.1-1.3b", text))
+    assert (read.shape, read.bytes_total) == (preset.shape, preset.bytes_total)
+    with pytest.raises(heddle.ArgumentError, match="481 pixels"):
+        heddle.import_config(path, height=481)
+    with pytest.raises(heddle.FileError, match="none.json"):
+        heddle.import_config(tmp_path / "none.json")
+
+
+def test_the_documents_plan_and_forecast(monkeypatch):
+    """What docs/python.md shows of the planner runs as it stands, without ranks."""
+    monkeypatch.chdir(SOURCE)
+    section = (SOURCE / "docs/python.md").read_text().split("## Which layout when")[1].split("\n## ")[0]
+    shown = [code for code in re.findall(r"```python\n(.*?)```", section, re.S) if "comm." not in code]
+    there = {"heddle": heddle}
+    for code in shown:
+        exec(code, there)
+    assert len(shown) == 2 and there["seen"].time_s == pytest.approx(there["schedule"].predicted_s)
 
 
 def test_one_rank_is_a_communicator_too():

@@ -291,10 +291,14 @@ def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Option
     if not plans:
         raise InfeasibleError(f"{name} on {comm.mesh}: {'; '.join(refused.values())}")
     first, *others = sorted(plans, key=lambda method: plans[method].predicted_s)
-    words = [f"{method} {plans[method].predicted_s * 1e3:.3g} ms" for method in others]
+    words = [f"{method} {_seconds(plans[method].predicted_s)}" for method in others]
     beside = f", {', '.join(words)}" if words else ""
-    return first, (f"{first}, since the planner predicts {plans[first].predicted_s * 1e3:.3g} ms of a pass on "
+    return first, (f"{first}, since the planner predicts {_seconds(plans[first].predicted_s)} of a pass on "
                    f"{machine.name} by it{beside}, with {plans[first].shape}: {_reason(first)}")
+
+
+def _seconds(time_s: float) -> str:
+    return f"{time_s:.3g} s" if time_s >= 1 else f"{time_s * 1e3:.3g} ms"
 
 
 def _text_of(name: str, model: Any) -> str:

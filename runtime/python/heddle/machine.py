@@ -73,7 +73,7 @@ class Machine:
 
     def resize(self, ranks: int) -> None:
         """From now on the machine has so many ranks: fewer or more of its outermost level. ArgumentError: none."""
-        if not isinstance(ranks, int) or not 0 < ranks < 2 ** 31:
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or not 0 < ranks < 2 ** 31:
             raise ArgumentError(f"ranks is {ranks!r}, wanted a number of at least 1")
         check(lib.heddle_machine_resize(self._handle, ranks))
 

@@ -30,8 +30,8 @@ class Stage:
     layout: str
     forward_bytes_total: int  #: that the method sends, all ranks
     backward_bytes_total: int
-    predicted_s: float = 0.0  #: of the pass that was planned for; 0 without a machine
-    refusal: Optional[str] = None  #: why no block of the library runs it, but a framework may; None: one does
+    predicted_s: float  #: of the pass that was planned for; 0 without a machine
+    refusal: Optional[str]  #: why no block of the library runs it, but a framework may; None: one does
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Edge:
     bytes_per_rank_max: int
     bytes_total: int
     messages: int
-    predicted_s: float = 0.0  #: of the pass that was planned for; 0 without a machine
+    predicted_s: float  #: of the pass that was planned for; 0 without a machine
 
 
 class Schedule:
@@ -110,7 +110,8 @@ class Schedule:
         check(lib.heddle_schedule_stage_at(ctypes.byref(raw), self._handle, index))
         return Stage(name=raw.name.decode(), repetition=raw.repetition, kind=_KINDS[raw.kind],
                      method=raw.method.decode(), layout=layout_text(raw.layout, info.shape, info.mesh),
-                     forward_bytes_total=raw.forward_bytes_total, backward_bytes_total=raw.backward_bytes_total)
+                     forward_bytes_total=raw.forward_bytes_total, backward_bytes_total=raw.backward_bytes_total,
+                     predicted_s=raw.predicted_s, refusal=_said(raw.refusal))
 
     def _edge(self, index: int, info: _abi.heddle_schedule_info) -> Edge:
         raw = _abi.heddle_schedule_edge(struct_bytes=ctypes.sizeof(_abi.heddle_schedule_edge))
