@@ -65,10 +65,11 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
 
 def _machine_of(method: str, machine: Optional[MachineLike], tokens: Optional[int]) -> Optional[Machine]:
     if machine is not None and method != "auto":
-        raise ArgumentError(f"method is {method!r}, which leaves nothing for a machine to decide: wanted method='auto', "
-                            "or no machine")
+        raise ArgumentError(f"method is {method!r}, which leaves nothing for a machine to decide: wanted "
+                            "method='auto', or no machine")
     if tokens is not None and machine is None:
-        raise ArgumentError(f"tokens is {tokens!r}, which a machine alone asks for: wanted one, machine='8xh100-nvlink'")
+        raise ArgumentError(f"tokens is {tokens!r}, which a machine alone asks for: wanted one, "
+                            "machine='8xh100-nvlink'")
     if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
         raise ArgumentError(f"tokens is {tokens!r}, wanted a number of at least 1")
     return None if machine is None else machine_of(machine)
@@ -268,6 +269,7 @@ def _method(name: str, model: Any, comm: Comm, method: str) -> Tuple[str, str]:
 def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Optional[int]) -> Tuple[str, str]:
     """By the seconds of a pass that the planner predicts for each method, tokens cut as the hooks cut them."""
     text, sizes = _text_of(name, model), ""
+    dtype = "bf16" if model.dtype.itemsize == 2 else "f32"
     if tokens is not None and name == "LatteTransformer3DModel":
         frames = model.config.video_length
         if tokens % frames != 0:
@@ -284,14 +286,15 @@ def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Option
         stages = re.findall(r"^ *- \{name: ([^,]+),", text, re.M)
         force = ";".join(f"{stage}={cut.get(stage[:2], f's@{axis}')}" for stage in stages)
         try:
-            plans[method] = plan(text, comm.mesh, sizes=sizes, machine=machine, force=force, epilogue="any",
-                                 methods="*=local" if method == "switch" else f"*={method}")
+            plans[method] = plan(text, comm.mesh, sizes=sizes, dtype=dtype, machine=machine, force=force,
+                                 epilogue="any", methods="*=local" if method == "switch" else f"*={method}")
         except InfeasibleError as error:
             refused[method] = str(error)
     if not plans:
         raise InfeasibleError(f"{name} on {comm.mesh}: {'; '.join(refused.values())}")
     first, *others = sorted(plans, key=lambda method: plans[method].predicted_s)
     words = [f"{method} {_seconds(plans[method].predicted_s)}" for method in others]
+    words += [f"{method} not at all ({why})" for method, why in refused.items()]
     beside = f", {', '.join(words)}" if words else ""
     return first, (f"{first}, since the planner predicts {_seconds(plans[first].predicted_s)} of a pass on "
                    f"{machine.name} by it{beside}, with {plans[first].shape}: {_reason(first)}")
@@ -312,8 +315,8 @@ def _text_of(name: str, model: Any) -> str:
             return import_config(path)
         except ParseError as error:
             why = str(error).replace(path, "config.json")
-    raise UnsupportedError(f"no machine can be asked for {name}, whose config the planner does not read: {why}. Without "
-                           "one the number of heads decides, or method=")
+    raise UnsupportedError(f"no machine can be asked for {name}, whose config the planner does not read: {why}. "
+                           "Without one the number of heads decides, or method=")
 
 
 _PLANS: Dict[str, Callable[[Any, str, str, int], Tuple[_Plan, str]]] = {

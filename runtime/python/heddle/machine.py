@@ -1,4 +1,4 @@
-"""Machines as the planner sees them: how fast a rank computes, how fast ranks exchange bytes, how much memory one has."""
+"""Machines as the planner sees them: how fast a rank computes and exchanges bytes, and how much memory it has."""
 from __future__ import annotations
 
 import ctypes
