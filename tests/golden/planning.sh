@@ -63,6 +63,10 @@ done
 says "diff" 0 "of 168 stages differ" diff "$folder/a.json" "$folder/b.json"
 says "no difference" 0 "0 of 168 stages differ" diff "$folder/a.json" "$folder/a.json"
 says "one operand" 2 "wants two schedules, found 1" diff "$folder/a.json"
+for model in hunyuanvideo gpt-like axial-3d pangu-like; do # joined text, key heads, several dims
+    "$HEDDLE" plan $model -n 8 $two --method '*=auto' -o "$folder/read.json" >/dev/null || failed=1
+    says "$model, read back" 0 "$model on" diff "$folder/read.json" "$folder/read.json"
+done
 says "a saved schedule" 0 "all repetitions" simulate stdit3-xl2 --schedule "$folder/b.json" $two
 python3 - "$HEDDLE" <<'PY' || failed=1
 import json, subprocess, sys

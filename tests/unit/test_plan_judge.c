@@ -1,5 +1,5 @@
 /* Plans against every walk there is: chains and models that repeat themselves, on one to three axes, with methods, by
- * bytes and by seconds, under caps on memory, with stages forced. Prices are the planner's own; the walks are listed. */
+ * bytes and by seconds, under caps on memory, with stages forced. Prices are the planner's own, the walks are not. */
 #include "case.h"
 #include "draw.h"
 #include "plan_maker.h"
@@ -265,6 +265,13 @@ static heddle_schedule *check_plan(judge *j, int trial)
     return s;
 }
 
+static void close_judge(judge *j, heddle_machine *machine, heddle_schedule *schedule)
+{
+    heddle_schedule_destroy(schedule);
+    heddle_model_destroy(j->model);
+    heddle_machine_destroy(machine);
+}
+
 HD_CASE(equals_every_walk)
 {
     static judge j;
@@ -272,9 +279,7 @@ HD_CASE(equals_every_walk)
         heddle_machine *machine = machine_of(trial % 3);
         open_judge(&j, machine, trial % 2, trial % 4 == 3);
         judge_all(&j);
-        heddle_schedule_destroy(check_plan(&j, trial));
-        heddle_model_destroy(j.model);
-        heddle_machine_destroy(machine);
+        close_judge(&j, machine, check_plan(&j, trial));
     }
 }
 
@@ -303,9 +308,7 @@ HD_CASE(fits_where_something_fits)
         j.options.objective = "memory";
         HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
         is_value(info_of(s).value, (double)least, "the least peak", trial);
-        heddle_schedule_destroy(s);
-        heddle_model_destroy(j.model);
-        heddle_machine_destroy(machine);
+        close_judge(&j, machine, s);
     }
     assert_true(refused > 0);
 }
@@ -341,9 +344,7 @@ HD_CASE(forced_stages_cost_their_regret)
         assert_non_null(s);
         assert_true(compare(j.best, free_best) >= 0);
         dearer += compare(j.best, free_best) > 0;
-        heddle_schedule_destroy(s);
-        heddle_model_destroy(j.model);
-        heddle_machine_destroy(machine);
+        close_judge(&j, machine, s);
     }
     assert_true(dearer > hd_rounds(300) / 5);
 }
@@ -387,16 +388,13 @@ HD_CASE(long_models_are_their_unrolled_walk)
         heddle_schedule *s = NULL;
         heddle_machine *machine = machine_of(trial % 3);
         open_judge(&j, machine, trial % 2, trial % 4 == 1);
-        int repeat = 3 + below(200);
-        HD_OK(heddle_model_resize(j.model, NULL, repeat));
-        j.nsteps = j.period * repeat;
+        j.nsteps = j.period * (3 + below(200));
+        HD_OK(heddle_model_resize(j.model, NULL, j.nsteps / j.period));
         HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
         const heddle_schedule_info info = info_of(s);
         const int64_t back = j.options.backward ? info.backward_bytes_per_rank_max : 0;
         is_value(info.value, value_of(&j, unrolled(&j)), "the value", trial);
         assert_true(j.is_time || (int64_t)info.value == info.bytes_per_rank_max + back);
-        heddle_schedule_destroy(s);
-        heddle_model_destroy(j.model);
-        heddle_machine_destroy(machine);
+        close_judge(&j, machine, s);
     }
 }
