@@ -48,6 +48,9 @@ typedef enum heddle_wire {
     HEDDLE_WIRE_HOST = 3  /* through host memory, with what the communicator has; calls wait for their bytes */
 } heddle_wire;
 
+/* name, text in sentences and on the command line; in the order of the numbers */
+#define HEDDLE_WIRE_LIST(X) X(AUTO, "auto") X(PEER, "peer") X(NCCL, "nccl") X(HOST, "host")
+
 typedef struct heddle_comm_options {
     size_t struct_bytes;
     /* Every blocking wait; default 60000. Here and in all options 146 years at most. A rank that gives up returns later

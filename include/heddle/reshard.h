@@ -55,9 +55,11 @@ typedef enum heddle_memory {
     HEDDLE_MEMORY_PEER = 0, /* src and dst come from heddle_buffer_alloc of this communicator (threads: any memory) */
     HEDDLE_MEMORY_ANY = 1   /* may be private memory of the process: staging is reserved, info says what it costs */
 } heddle_memory;
+#define HEDDLE_MEMORY_LIST(X) X(PEER, "peer") X(ANY, "any") /* name, text; in the order of the numbers */
 
 /* RULES: kernel and direction from run length and cache sizes alone; nothing is timed. */
 typedef enum heddle_tuning { HEDDLE_TUNING_TRIALS = 0, HEDDLE_TUNING_RULES = 1 } heddle_tuning;
+#define HEDDLE_TUNING_LIST(X) X(TRIALS, "trials") X(RULES, "rules")
 
 typedef struct heddle_reshard_options {
     size_t struct_bytes;

@@ -70,8 +70,8 @@ static int run(const cli_arguments *a)
         return code;
     }
     heddle_reshard_options_init(&request.reshard);
-    request.reshard.memory = a->memory == CLI_SECOND ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
-    request.reshard.tuning = a->tuning == CLI_SECOND ? HEDDLE_TUNING_RULES : HEDDLE_TUNING_TRIALS;
+    request.reshard.memory = (heddle_memory)cli_choice(a->memory);
+    request.reshard.tuning = (heddle_tuning)cli_choice(a->tuning);
     request.reshard.kernel = a->kernel;
     heddle_bench_options_init(&request.options);
     request.options.budget_ms = a->seconds * 1000;

@@ -104,7 +104,7 @@ static int run(const cli_arguments *a)
 {
     request asks = {.random = (int)a->random,
                     .seed = a->seed < 0 ? 1 : (uint64_t)a->seed,
-                    .memory = a->memory == CLI_SECOND ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER,
+                    .memory = (heddle_memory)cli_choice(a->memory),
                     .save = a->save};
     npy_array input = {.data = NULL};
     int ranks = 0, code = CLI_OK;

@@ -59,8 +59,6 @@ int cli_speaks(void)
 
 static heddle_comm_options comm_options(const cli_arguments *a)
 {
-    static const heddle_wire wires[] = {HEDDLE_WIRE_AUTO, HEDDLE_WIRE_AUTO, HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL,
-                                        HEDDLE_WIRE_HOST}; /* --wire not said, then its words */
     heddle_comm_options out;
     heddle_comm_options_init(&out);
     out.force_messages = a->messages;
@@ -68,7 +66,7 @@ static heddle_comm_options comm_options(const cli_arguments *a)
     out.deadline_ms = a->deadline_s > 0 ? a->deadline_s * 1000 : out.deadline_ms;
     out.arena_bytes = a->arena_bytes;
     out.device = a->device;
-    out.wire = wires[a->wire];
+    out.wire = (heddle_wire)cli_choice(a->wire);
     if (a->command->bit == CLI_RUN && a->threads > 1) {
         out.bind = HEDDLE_BIND_NONE; /* a rank bound to one core would keep its threads there */
     }

@@ -7,7 +7,13 @@
 enum { CLI_METHODS_BYTES = 4096 };
 
 /* Words to choose from, by number; 0: nothing was said. */
-enum { CLI_FIRST = 1, CLI_SECOND = 2 };
+enum { CLI_FIRST = 1 };
+
+/* The place of the word among the option's words; the first where nothing was said. */
+static inline int cli_choice(int number)
+{
+    return number > 0 ? number - 1 : 0;
+}
 #define CLI_OBJECTIVES "time|bytes|slow-bytes|memory|gpu-seconds"
 
 /* Numbers that were not given are 0 (seed: -1), texts NULL, unless the table has a default. */

@@ -8,6 +8,8 @@
 #define BENCHES (CLI_BENCH | CLI_BENCH_ATTENTION | CLI_BENCH_LINEAR)
 #define VERIFIES (CLI_VERIFY | CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR)
 #define NAME_OF(name, text) " " text
+#define WORD_OF(name, text) "|" text
+#define WORDS(LIST) &LIST(WORD_OF)[1] /* "peer|any" */
 #define ATTENTION_METHODS HEDDLE_ATTENTION_METHOD_LIST(NAME_OF)
 #define LINEAR_METHODS HEDDLE_LINEAR_METHOD_LIST(NAME_OF)
 #define AT(field) offsetof(cli_arguments, field)
@@ -147,16 +149,16 @@ const cli_option cli_options[] = {
     {"seconds", "S", CLI_CALIBRATE, NUMBER, AT(seconds), "20", "time to spend on times, about", 1, 3600},
     {"output", "FILE", CLI_CALIBRATE, TEXT, AT(output), NULL,
      "save the machine there; - is standard output, and nothing else is printed. Also -o FILE"},
-    {"memory", "peer|any", CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
+    {"memory", WORDS(HEDDLE_MEMORY_LIST), CLI_BENCH | CLI_VERIFY, CHOICE, AT(memory), "peer",
      "any: private buffers, which peers cannot reach"},
     {"device", "KIND[:N]", CLI_BENCH | CLI_VERIFY, TEXT, AT(device), NULL,
      "arrays lie in this device's memory: cuda, each rank's own, or cuda:1; exit 77 where there is none"},
     {"device", "KIND[:N]", CLI_RUN, TEXT, AT(device), NULL,
      "switches are done in this device's memory, blocks on the CPU, and what goes between is copied: cuda, each rank's "
      "own, or cuda:1; exit 77 where there is none"},
-    {"wire", "auto|peer|nccl|host", CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
+    {"wire", WORDS(HEDDLE_WIRE_LIST), CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
      "how bytes go from device to device"},
-    {"tuning", "trials|rules", CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
+    {"tuning", WORDS(HEDDLE_TUNING_LIST), CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},
     {"kernel", "NAME", CLI_BENCH, TEXT, AT(kernel), NULL, "this copy kernel instead of the chosen one"},
     {"list-kernels", NULL, CLI_BENCH, FLAG, AT(list_kernels), NULL, "the copy kernels of this CPU"},
     {"output", "FILE", CLI_IMPORT | CLI_TOPO, TEXT, AT(output), NULL,

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const wire_names[] = {"auto", "peer", "nccl", "host"};
+#define NAME_OF(name, text) [HEDDLE_WIRE_##name] = text,
+static const char *const wire_names[] = {HEDDLE_WIRE_LIST(NAME_OF)};
 
 hd_device *hd_comm_device(const heddle_comm *comm)
 {

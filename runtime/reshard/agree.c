@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MEMORY_NAME(name, text) [HEDDLE_MEMORY_##name] = text,
+#define TUNING_NAME(name, text) [HEDDLE_TUNING_##name] = text,
+static const char *const memory_names[] = {HEDDLE_MEMORY_LIST(MEMORY_NAME)};
+static const char *const tuning_names[] = {HEDDLE_TUNING_LIST(TUNING_NAME)};
+
 static void add_order(hd_fields *fields, const char *name, const heddle_order *order)
 {
     char text[HEDDLE_MAX_DIMS * 12] = "";
@@ -46,8 +51,8 @@ static void describe(hd_fields *fields, const hd_request *request)
     hd_fields_add(fields, "to layout", "%s", text);
     add_order(fields, "from order", &line->from_order);
     add_order(fields, "to order", &line->to_order);
-    hd_fields_add(fields, "memory option", "%s", o->memory == HEDDLE_MEMORY_ANY ? "any" : "peer");
-    hd_fields_add(fields, "tuning option", "%s", o->tuning == HEDDLE_TUNING_RULES ? "rules" : "trials");
+    hd_fields_add(fields, "memory option", "%s", memory_names[o->memory]);
+    hd_fields_add(fields, "tuning option", "%s", tuning_names[o->tuning]);
     hd_fields_add(fields, "kernel", "%s", request->kernel != NULL ? request->kernel->name : "chosen");
     hd_fields_add(fields, "space", "%d", (int)o->space);
 }
