@@ -95,6 +95,8 @@ heddle_status hd_host_read(heddle_host_info *out, const char *xml)
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc may not be asked what this host consists of");
     }
     hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    /* Its reader of PCI devices by a library never gives its memory back; Linux tells the same by files. */
+    (void)hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
     if ((xml != NULL && hwloc_topology_set_xml(topology, xml) != 0) || hwloc_topology_load(topology) != 0) {
         st = xml != NULL ? hd_fail(HEDDLE_ERR_PARSE, "%s is no topology as `hwloc-ls FILE.xml` writes it", xml)
                          : hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc finds nothing out about this host");

@@ -117,7 +117,9 @@ out:
 static heddle_status keep_best(labels *l)
 {
     int64_t least[2] = {INT64_MAX, INT64_MAX};
-    qsort(l->candidate, (size_t)l->ncandidates, sizeof *l->candidate, by_cost);
+    if (l->ncandidates > 0) {
+        qsort(l->candidate, (size_t)l->ncandidates, sizeof *l->candidate, by_cost);
+    }
     for (int i = 0; i < l->ncandidates; i++) {
         const hd_label *c = &l->candidate[i];
         if (c->need >= least[1] && least[1] != INT64_MAX) {
