@@ -88,10 +88,9 @@ static void fill_nvlink(hd_link *link, double most, double start_s, int gpus)
     }
 }
 
-/* Behind one socket, over the host bridge: a ring has the links to itself, an all-to-all shares the bridge. */
-static void fill_pcie(hd_link *link, int gpus)
+/* By PCIe: a ring has the links to itself, an all-to-all shares what lies between. */
+static void fill_pcie(hd_link *link, int gpus, double ring, double all_to_all)
 {
-    const double ring = 16e9, all_to_all = 8e9;
     hd_exchange_rate *of = link->exchange;
     const int n = gpus > 1 ? gpus : 2;
     set_group(&of[HD_EXCHANGE_ALL_TO_ALL], n, base_s + n * pcie_step_s, all_to_all);
@@ -158,18 +157,6 @@ static heddle_status write_source(heddle_machine *machine, const hd_preset *p)
     return hd_strdup(&machine->source, text);
 }
 
-/* Behind one switch everybody has a link to itself. */
-static void fill_switch(hd_link *link, int gpus)
-{
-    const double ring = 20e9, all_to_all = 16e9;
-    hd_exchange_rate *of = link->exchange;
-    const int n = gpus > 1 ? gpus : 2;
-    set_group(&of[HD_EXCHANGE_ALL_TO_ALL], n, base_s + n * pcie_step_s, all_to_all);
-    set_group(&of[HD_EXCHANGE_RING], 2, base_s + pcie_step_s, ring);
-    set_group(&of[HD_EXCHANGE_ALL_GATHER], n, base_s + (n - 1) * pcie_step_s, ring);
-    set_group(&of[HD_EXCHANGE_REDUCE_SCATTER], n, base_s + (n - 1) * pcie_step_s, ring);
-}
-
 void hd_preset_add_near(heddle_machine *machine, hd_near near, int size, int within, double nvlink_ring,
                         double nvlink_start_s)
 {
@@ -180,10 +167,10 @@ void hd_preset_add_near(heddle_machine *machine, hd_near near, int size, int wit
         fill_nvlink(add_level(machine, name, size, "nvlink"), nvlink_ring, nvlink_start_s, within);
         break;
     case HD_NEAR_SWITCH:
-        fill_switch(add_level(machine, name, size, "switch"), within);
+        fill_pcie(add_level(machine, name, size, "switch"), within, 20e9, 16e9); /* everybody has a link to itself */
         break;
     case HD_NEAR_BRIDGE:
-        fill_pcie(add_level(machine, name, size, "pcie"), within);
+        fill_pcie(add_level(machine, name, size, "pcie"), within, 16e9, 8e9); /* one socket, over the host bridge */
         break;
     default:
         fill_sockets(add_level(machine, name, size, "upi"), within);

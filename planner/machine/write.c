@@ -22,22 +22,6 @@ static void put_number(FILE *f, double value)
     fputs(text, f);
 }
 
-/* In double quotes, as YAML and JSON read it. */
-static void put_text(FILE *f, const char *text)
-{
-    fputc('"', f);
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
-        if (*p == '"' || *p == '\\') {
-            fprintf(f, "\\%c", *p);
-        } else if (*p < 0x20 || *p == 0x7f) {
-            fprintf(f, "\\u%04x", *p);
-        } else {
-            fputc(*p, f);
-        }
-    }
-    fputc('"', f);
-}
-
 static void put_rate(FILE *f, double start_s, const hd_rate *rate)
 {
     fprintf(f, "start_s: ");
@@ -100,9 +84,9 @@ static void put_links(FILE *f, const heddle_machine *m)
 static void put_machine(FILE *f, const heddle_machine *m)
 {
     fprintf(f, "machine: ");
-    put_text(f, m->name);
+    hd_put_quoted(f, m->name);
     fprintf(f, "\nsource: ");
-    put_text(f, m->source != NULL ? m->source : "");
+    hd_put_quoted(f, m->source != NULL ? m->source : "");
     fprintf(f, "\ncalibrated: %s\nranks: %d\nmemory_bytes: %lld        # of a rank; 0: not known\noverlap_slowdown: ",
             m->is_calibrated ? "true" : "false", m->ranks, (long long)m->memory_bytes);
     put_number(f, m->overlap_slowdown);

@@ -6,6 +6,7 @@
 #define HD_MODEL_H
 
 #include "runtime/document/node.h"
+#include "runtime/method/method.h"
 
 #include <heddle/planner.h>
 
@@ -91,6 +92,8 @@ struct heddle_model {
 /* Everything that follows from the extents, checked. Sentences name the place in the file while `with_marks`. */
 heddle_status hd_model_derive(heddle_model *model, int with_marks);
 int hd_model_dim_index(const heddle_model *model, const char *name);
+/* What a method has to know of the stage. */
+hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage);
 /* Why `heddle run` and blocks cannot run stage k; NULL: they can. */
 const char *hd_model_stage_refusal(const heddle_model *model, int k);
 

@@ -158,3 +158,16 @@ heddle_status hd_model_derive(heddle_model *model, int with_marks)
 out:
     return st;
 }
+
+hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage)
+{
+    const int is_linear = stage->kind == HEDDLE_STAGE_LINEAR;
+    return (hd_method_stage){.kind = stage->kind,
+                             .dim = stage->mixed_dim,
+                             .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
+                             .causal = is_linear && stage->causal,
+                             .decays = is_linear && stage->decay != 1,
+                             .dims = stage->mixed_dims,
+                             .kv_heads = stage->kv_heads,
+                             .joined_rows = stage->joined_rows};
+}

@@ -37,15 +37,9 @@ int64_t hd_price_rows(const heddle_shape *shape, const heddle_mesh *mesh, const 
 /* A module is dealt out like softmax attention where it admits its methods. */
 static hd_method_stage mixes_of(const hd_model_stage *s)
 {
-    int is_linear = s->kind == HEDDLE_STAGE_LINEAR;
-    return (hd_method_stage){.kind = is_linear ? s->kind : HEDDLE_STAGE_ATTENTION,
-                             .dim = s->mixed_dim,
-                             .heads = s->mixed_dim >= 0 ? s->heads : 0,
-                             .causal = is_linear && s->causal,
-                             .decays = is_linear && s->decay != 1,
-                             .dims = s->mixed_dims,
-                             .kv_heads = s->kv_heads,
-                             .joined_rows = s->joined_rows};
+    hd_method_stage mixes = hd_model_stage_mixes(s);
+    mixes.kind = s->kind == HEDDLE_STAGE_LINEAR ? s->kind : HEDDLE_STAGE_ATTENTION;
+    return mixes;
 }
 
 /* A whole fibre as a group of one, so that the same formulas serve. */

@@ -101,16 +101,7 @@ heddle_status hd_search_methods(hd_search *s, const char *methods)
     HD_TRY(hd_alloc(&memory, (size_t)s->m->nstages, sizeof *s->wanted, "stages"));
     s->wanted = memory;
     for (int k = 0; k < s->m->nstages; k++) {
-        const hd_model_stage *stage = &s->m->stage[k];
-        int is_linear = stage->kind == HEDDLE_STAGE_LINEAR;
-        s->mixes[k] = (hd_method_stage){.kind = stage->kind,
-                                        .dim = stage->mixed_dim,
-                                        .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
-                                        .causal = is_linear && stage->causal,
-                                        .decays = is_linear && stage->decay != 1,
-                                        .dims = stage->mixed_dims,
-                                        .kv_heads = stage->kv_heads,
-                                        .joined_rows = stage->joined_rows};
+        s->mixes[k] = hd_model_stage_mixes(&s->m->stage[k]);
     }
     methods = methods != NULL ? methods : "*=local";
     while (*methods != '\0') {

@@ -381,3 +381,18 @@ heddle_status hd_document_load(hd_document_reader read, void *out, const char *p
     hd_free(text);
     return st;
 }
+
+void hd_put_quoted(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+        char code[8] = {(char)*p};
+        if (*p == '"' || *p == '\\') {
+            snprintf(code, sizeof code, "\\%c", *p);
+        } else if (*p < 0x20 || *p == 0x7f) {
+            snprintf(code, sizeof code, "\\u%04x", *p);
+        }
+        fputs(code, f);
+    }
+    fputc('"', f);
+}

@@ -10,6 +10,7 @@
 #include <heddle/status.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { HD_NODE_DEPTH = 16, HD_NODE_MAP_KEYS = 256, HD_NODE_QUOTE_BYTES = 56, HD_NODE_LABEL_BYTES = 64 };
 
@@ -70,5 +71,8 @@ heddle_status hd_node_text(const char **out, const hd_node *node, const char *wh
 heddle_status hd_node_label(char *out, const hd_node *node, const char *what);
 heddle_status hd_node_choice(int *out, const hd_node *node, const char *const *names, int nnames, const char *what);
 heddle_status hd_node_list(const hd_node *node, int low, int high, const char *what);
+
+/* In double quotes, as YAML and JSON read it. */
+void hd_put_quoted(FILE *f, const char *text);
 
 #endif

@@ -8,26 +8,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-static void put_text(FILE *f, const char *text)
-{
-    fputc('"', f);
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
-        if (*p == '"' || *p == '\\') {
-            fprintf(f, "\\%c", *p);
-        } else if (*p < 0x20 || *p == 0x7f) {
-            fprintf(f, "\\u%04x", *p);
-        } else {
-            fputc(*p, f);
-        }
-    }
-    fputc('"', f);
-}
-
 static void put_layout(FILE *f, const heddle_schedule *s, int layout)
 {
     char text[HEDDLE_LINE_BYTES] = "";
     heddle_ignore(heddle_layout_format(text, sizeof text, &s->layout[layout], &s->shape, &s->mesh));
-    put_text(f, text);
+    hd_put_quoted(f, text);
 }
 
 static void put_cost(FILE *f, const char *direction, const hd_edge_cost *cost)
@@ -87,11 +72,11 @@ static void put_stages(FILE *f, const heddle_schedule *s)
     for (int i = 0; i < nstages; i++) {
         const hd_schedule_stage *stage = &s->stage[i % s->period];
         fprintf(f, "    {\"name\": ");
-        put_text(f, stage->name);
+        hd_put_quoted(f, stage->name);
         fprintf(f, ", \"repetition\": %d, \"kind\": \"%s\", \"over\": ", i / s->period,
                 hd_stage_kind_names[stage->mixes.kind]);
         if (stage->mixes.dim >= 0) {
-            put_text(f, s->shape.dim[stage->mixes.dim].name);
+            hd_put_quoted(f, s->shape.dim[stage->mixes.dim].name);
         } else {
             fprintf(f, "null");
         }
@@ -134,10 +119,10 @@ static void put_plan(FILE *f, const heddle_schedule *s)
         return;
     }
     fprintf(f, "  \"objective\": ");
-    put_text(f, s->objective);
+    hd_put_quoted(f, s->objective);
     if (s->machine != NULL) {
         fprintf(f, ", \"machine\": ");
-        put_text(f, s->machine);
+        hd_put_quoted(f, s->machine);
     }
     put_number(f, "value", s->value);
     put_number(f, "lower_bound", s->lower_bound);
@@ -153,11 +138,11 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
     heddle_ignore(heddle_shape_format(shape, sizeof shape, &s->shape));
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
     fprintf(f, "{\n  \"schema\": \"" HD_SCHEDULE_SCHEMA "\",\n  \"model\": ");
-    put_text(f, s->model);
+    hd_put_quoted(f, s->model);
     fprintf(f, ",\n  \"shape\": ");
-    put_text(f, shape);
+    hd_put_quoted(f, shape);
     fprintf(f, ",\n  \"mesh\": ");
-    put_text(f, mesh);
+    hd_put_quoted(f, mesh);
     fprintf(f, ",\n  \"period\": %d,\n  \"repeat\": %d,\n", s->period, s->repeat);
     put_stages(f, s);
     put_edges(f, s);
@@ -167,7 +152,7 @@ static void put_schedule(FILE *f, const heddle_schedule *s)
     fprintf(f,
             "  \"backward_bytes_per_rank_max\": %" PRId64 ",\n  \"backward_bytes_total\": %" PRId64 ",\n  \"note\": ",
             s->backward_bytes_per_rank_max, s->backward_bytes_total);
-    put_text(f, s->note != NULL ? s->note : "");
+    hd_put_quoted(f, s->note != NULL ? s->note : "");
     fprintf(f, "\n}\n");
 }
 
