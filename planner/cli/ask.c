@@ -32,10 +32,10 @@ int cli_open_machine(heddle_machine **out, char *from, size_t from_bytes, const 
     }
     calibrated_path(path, sizeof path);
     if (path[0] != '\0' && access(path, F_OK) == 0) {
-        snprintf(from, from_bytes, "from %s, for want of --machine", path);
+        snprintf(from, from_bytes, "calibrated, %s", path);
         return cli_report(heddle_machine_load(out, path));
     }
-    snprintf(from, from_bytes, "the preset, for want of --machine and of a file of heddle calibrate");
+    snprintf(from, from_bytes, "a preset: none was named or calibrated");
     return cli_report(heddle_machine_load(out, "cpu"));
 }
 

@@ -224,6 +224,27 @@ static int crosses(const sweep *s, int i)
     return 0;
 }
 
+/* The rows at which other axes win than in the row before: a dozen are enough, the table has them all. */
+static void print_crossovers(const sweep *s)
+{
+    const char *const head = "other axes win at:";
+    int column = 0;
+    for (int i = 0, n = 0; i < s->rows && n <= 12; i++) {
+        if (!crosses(s, i)) {
+            continue;
+        }
+        const char *const where = n == 12 ? "..." : s->row[i].size[0] != '\0' ? s->row[i].size : s->row[i].mesh;
+        if (column == 0) {
+            column = printf("%s", head);
+        } else if (column + 1 + (int)strlen(where) > 100) {
+            column = printf("\n ") - 1;
+        }
+        column += printf(" %s", where);
+        n++;
+    }
+    printf("%s", column > 0 ? "\n" : "");
+}
+
 static void print_table(const sweep *s)
 {
     printf("  %6s %-12s %-24s %9s %12s %9s %9s %10s\n", "ranks", s->dim, "mesh", "time", "gpu-seconds", "sent max",
@@ -247,13 +268,7 @@ static void print_table(const sweep *s)
     if (at >= 0) {
         printf("knee: %d ranks, the most of which each is worth half of one of the first point\n", s->row[at].ranks);
     }
-    for (int i = 0, n = 0; i < s->rows; i++) {
-        if (crosses(s, i)) { /* a dozen are enough: the table has them all */
-            printf("%s", n == 0 ? "other axes win at:" : n == 12 ? " ..." : "");
-            n++ < 12 ? printf(" %s", s->row[i].size[0] != '\0' ? s->row[i].size : s->row[i].mesh) : 0;
-        }
-        printf("%s", i + 1 == s->rows && n > 0 ? "\n" : "");
-    }
+    print_crossovers(s);
 }
 
 static void print_json(const sweep *s, const char *model)

@@ -12,7 +12,7 @@ two="--machine 2x8xh100-nvlink+ib400"
 says "plan" 0 "objective time" plan hunyuanvideo -n 16 $two
 says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyuanvideo -n 16 $two
 says "the machine's ranks" 0 "on [r=2 u=8]" plan hunyuanvideo $two
-says "default machine" 0 "the preset, for want of --machine" plan hunyuanvideo -n 2
+says "default machine" 0 "machine cpu, a preset: none was named or calibrated" plan hunyuanvideo -n 2
 mkdir -p "$folder/heddle"
 printf 'nonsense: 1\n' >"$folder/heddle/machine.yaml"
 XDG_CONFIG_HOME=$folder says "calibrated machine" 2 "$folder/heddle/machine.yaml:1:1" plan hunyuanvideo -n 2
