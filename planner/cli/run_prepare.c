@@ -199,10 +199,10 @@ int run_prepare(run_job *job, int ranks)
         code = cli_report(heddle_model_get_info(&task->info, job->model));
     }
     code = code == CLI_OK ? check_stages(job) : code;
-    if (code == CLI_OK && (task->info.batch_dim != 0 || task->info.channel_dim != task->info.shape.ndim - 1)) {
-        return cli_usage_error("model '%s': heddle run wants the batch first and the channels last among the "
-                               "activation's %d dims; they are number %d and %d (from 0)",
-                               task->info.name, task->info.shape.ndim, task->info.batch_dim, task->info.channel_dim);
+    if (code == CLI_OK && task->info.batch_dim < 0) { /* the reader has put it in front, and the channels last */
+        return cli_usage_error("model '%s': heddle run wants a batch dim in front of the activation's %d dims; one of "
+                               "size 1 does",
+                               task->info.name, task->info.shape.ndim);
     }
     code = code != CLI_OK ? code : run_open_input(job);
     code = code != CLI_OK ? code : run_fit_model(job);

@@ -112,6 +112,26 @@ static void print_commands(int is_second)
     }
 }
 
+/* The command and the option as a pattern; an option's name may mean another thing to another command. */
+static void print_where(const cli_option *option)
+{
+    int rows = 0;
+    for (const cli_option *o = cli_options; o->name != NULL; o++) {
+        rows += strcmp(o->name, option->name) == 0;
+    }
+    if (rows == 1) {
+        printf("*:--%s", option->name);
+        return;
+    }
+    const char *before = "";
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        if ((option->commands & command->bit) != 0) {
+            printf("%s\"%s\":--%s", before, command->name, option->name);
+            before = "|";
+        }
+    }
+}
+
 /* The same lines for both shells: `all` becomes the words that may stand at the cursor, by the word before it and the
  * command, `first`, with the word behind it, `second`. */
 static void print_choice(void)
@@ -123,10 +143,13 @@ static void print_choice(void)
     print_commands(0);
     printf("\" ;;\n");
     for (const cli_option *o = cli_options; o->name != NULL; o++) {
-        if (o->kind == CHOICE) {
-            printf("*:--%s) all='%s' all=${all//|/ } ;;\n", o->name, o->value);
-        } else if (o->kind != FLAG) { /* of a text nothing is known, perhaps it is a file */
-            printf("*:--%s) all=\"%s\" ;;\n", o->name, o->kind == TRANSPORT ? CLI_TRANSPORTS : "");
+        if (o->kind != FLAG) {
+            print_where(o);
+            if (o->kind == CHOICE) {
+                printf(") all='%s' all=${all//|/ } ;;\n", o->value);
+            } else { /* of a text nothing is known, perhaps it is a file */
+                printf(") all=\"%s\" ;;\n", o->kind == TRANSPORT ? CLI_TRANSPORTS : "");
+            }
         }
     }
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {

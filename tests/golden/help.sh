@@ -66,6 +66,8 @@ offers "shm self" heddle run model.yaml --transport s
 offers "--kv-heads --key-lengths" heddle verify attention --k
 offers "plan presets" heddle help p
 offers "" heddle run --output ""
+offers "peer any" heddle bench --memory ""
+offers "" heddle plan --memory ""
 if command -v zsh >/dev/null; then
     zsh -n "$work/heddle.zsh" || fail "zsh cannot read its completion"
 fi

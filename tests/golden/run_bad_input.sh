@@ -82,6 +82,9 @@ sed 's/\<t\([:,]\)/f\1/g; s/over: t/over: f/' "$model" >"$work/named.yaml"
 refuses 2 "a clip needs a model with dims t and s, or t, h and w; 'stdit3-tiny' has others" "$work/named.yaml" \
     --input "$work/e.y4m"
 
+sed -e '/role: batch/d' -e 's/\[b, */[/' "$model" >"$work/no-batch.yaml"
+refuses 2 "heddle run wants a batch dim in front of the activation's 3 dims" "$work/no-batch.yaml" --ranks 2
+
 # Arrays.
 npy() { # FILE HEADER BYTES-OF-DATA
     local length=${#2}
