@@ -63,35 +63,33 @@ static inline heddle_status crossed_plan(heddle_reshard **out, heddle_comm *comm
     return crossed_plan_within(out, comm, what, 0);
 }
 
+/* What attention is asked about: its sequence over all ranks. */
+static inline heddle_status crossed_line(heddle_reshard_line *line, const heddle_comm *comm)
+{
+    char text[256];
+    snprintf(text, sizeof text, "f32[b=1 s=16 h=4 d=8] on [sp=%d]: s@sp -> s@sp", heddle_comm_size(comm));
+    return heddle_reshard_parse(line, text);
+}
+
 static inline heddle_status crossed_attention(heddle_attention **out, heddle_comm *comm, heddle_attention_method method)
 {
-    heddle_status st = HEDDLE_OK;
-    char text[256];
-    heddle_reshard_line line;
+    heddle_reshard_line l;
     heddle_attention_options options;
+    const heddle_status st = crossed_line(&l, comm);
     heddle_attention_options_init(&options);
     options.method = method;
-    snprintf(text, sizeof text, "f32[b=1 s=16 h=4 d=8] on [sp=%d]: s@sp -> s@sp", heddle_comm_size(comm));
-    HD_TRY(heddle_reshard_parse(&line, text));
-    HD_TRY(heddle_attention_create(out, comm, &line.shape, &line.mesh, &line.from, &options));
-out:
-    return st;
+    return st != HEDDLE_OK ? st : heddle_attention_create(out, comm, &l.shape, &l.mesh, &l.from, &options);
 }
 
 static inline heddle_status crossed_linear(heddle_linear_attention **out, heddle_comm *comm,
                                            heddle_linear_method method)
 {
-    heddle_status st = HEDDLE_OK;
-    char text[256];
-    heddle_reshard_line line;
+    heddle_reshard_line l;
     heddle_linear_attention_options options;
+    const heddle_status st = crossed_line(&l, comm);
     heddle_linear_attention_options_init(&options);
     options.method = method;
-    snprintf(text, sizeof text, "f32[b=1 s=16 h=4 d=8] on [sp=%d]: s@sp -> s@sp", heddle_comm_size(comm));
-    HD_TRY(heddle_reshard_parse(&line, text));
-    HD_TRY(heddle_linear_attention_create(out, comm, &line.shape, &line.mesh, &line.from, &options));
-out:
-    return st;
+    return st != HEDDLE_OK ? st : heddle_linear_attention_create(out, comm, &l.shape, &l.mesh, &l.from, &options);
 }
 
 /* Two axes where the number of ranks is even. */
