@@ -20,13 +20,14 @@ struct hd_trial {
     heddle_reshard *plan, *twin; /* that is decided for; that is timed, may be the same */
     void *src, *dst;             /* of the twin */
     int is_cached;               /* the tensor may lie in the caches, in a state that the way before has left */
+    int by_messages;             /* a network may be in it, next to which caches are nothing: few executions do */
     /* what is tried */
     heddle_status (*use)(const hd_trial *trial, heddle_reshard *plan, int way); /* by all ranks in the same order */
     heddle_status (*run)(const hd_trial *trial, int executions, int64_t *ns);   /* of the twin; ns: all together */
     const void *of_use;
     int ways; /* way 0 is the rule's */
     /* what came of it */
-    int nfinalists, finalist[HD_TRIAL_FINALISTS]; /* ways, ascending, 0 among them */
+    int nfinalists, finalist[HD_TRIAL_FINALISTS]; /* ways, ascending, 0 among them; none: an execution takes too long */
     int64_t said_ns[HD_TRIAL_FINALISTS];          /* median of the rounds */
     double share[HD_TRIAL_FINALISTS];             /* of the rule's time, at most so much in three rounds of four */
     int rounds, looks;

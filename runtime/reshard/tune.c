@@ -41,6 +41,11 @@ static void note(heddle_reshard *plan, const hd_trial *t, int winner, const char
 {
     int best = 0; /* the winner, or what came nearest to the rule's way */
     say(plan, "%s", plan->trials[0] == 0 ? "timed " : "; ");
+    if (t->nfinalists == 0) {
+        say(plan, "%s %.2f us, too long to try %d other way%s", name[0], (double)t->alone_ns / 1000, t->ways - 1,
+            t->ways > 2 ? "s" : "");
+        return;
+    }
     if (t->ways > t->nfinalists) {
         say(plan, "%d ways, at length ", t->ways);
     }
@@ -311,11 +316,8 @@ static heddle_status tune_mail(heddle_reshard *plan, hd_trial *t)
 {
     static const char *const name[] = {"typed messages", "packed messages"};
     heddle_status st = HEDDLE_OK;
-    int winner, any = 0;
-    for (int p = 0; p < plan->nphases; p++) {
-        any |= info_of(plan, p).any_mail;
-    }
-    if (!any) {
+    int winner;
+    if (!t->by_messages) {
         goto out;
     }
     HD_TRY(open_spare(t->twin));
@@ -358,6 +360,9 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
     memset(t.src, ANY_DATA, (size_t)t.twin->request.src_bytes);
     hd_copy_hint hint = info_of(t.twin, 0).hint;
     t.is_cached = hint.footprint_bytes <= hint.shared_cache_bytes;
+    for (int p = 0; p < plan->nphases; p++) {
+        t.by_messages |= info_of(plan, p).any_mail;
+    }
     HD_TRY(tune_mail(plan, &t));
     HD_TRY(tune_reach(plan, &t));
     HD_TRY(tune_sum(plan, &t));
