@@ -1,0 +1,152 @@
+"""What ranks send: element by element of their boxes, as docs/formats.md and docs/attention.md say it."""
+import itertools
+
+from judge.model import BYTES, blocks, volume
+
+
+class Moved:
+    """Elements that go from rank to rank."""
+
+    def __init__(self):
+        self.pairs = {}
+
+    def add(self, sender, receiver, amount):
+        if sender != receiver and amount > 0:
+            self.pairs[sender, receiver] = self.pairs.get((sender, receiver), 0) + amount
+
+    def back(self):
+        out = Moved()
+        for (sender, receiver), amount in self.pairs.items():
+            out.add(receiver, sender, amount)
+        return out
+
+    def busiest(self, side):
+        """What the rank that sends (side 0) or receives (1) most does."""
+        sums = {}
+        for pair, amount in self.pairs.items():
+            sums[pair[side]] = sums.get(pair[side], 0) + amount
+        return max(sums.values(), default=0)
+
+    def sent_max(self):
+        return self.busiest(0)
+
+    def total(self):
+        return sum(self.pairs.values())
+
+
+def edge(layouts, before, after, unit):
+    """Every rank gets what it lacks from the ranks that differ from it only along axes which shard it before."""
+    out, grid = Moved(), layouts.grid
+    if before == after:
+        return out
+    for r, receiver in enumerate(grid.ranks):
+        wanted = layouts.boxes[after][r]
+        for s, sender in enumerate(grid.ranks):
+            if s != r and all(sender[a] == receiver[a] for a, dim in enumerate(before) if dim is None):
+                has = layouts.boxes[before][s]
+                common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(wanted, has)]
+                out.add(s, r, volume(common) * unit)
+    return out
+
+
+class Group:
+    """The ranks that share fibres of a sharded dim: in their order, with the rows of each, and so many fibres."""
+
+    def __init__(self, members, rows, fibres):
+        self.members, self.rows, self.fibres = members, rows, fibres
+
+
+def groups_of(layouts, layout, dim):
+    grid, found = layouts.grid, {}
+    for r, rank in enumerate(grid.ranks):
+        found.setdefault(tuple(c for c, d in zip(rank, layout) if d != dim), []).append(r)
+    for members in found.values():
+        boxes = [layouts.boxes[layout][r] for r in members]
+        fibres = volume([part for d, part in enumerate(boxes[0]) if d != dim])
+        yield Group(members, [box[dim][1] - box[dim][0] for box in boxes], fibres)
+
+
+def key_heads(stage, share):
+    group = stage.heads // stage.kv_heads
+    return len({head // group for head in range(*share)})
+
+
+def heads_to_and_fro(out, back, stage, width, group, unit, real):
+    """Ulysses in one group: q, k, v from rows to heads, the result from heads to rows; and the way back."""
+    shares = blocks(stage.heads, len(group.members))
+    for i, sender in enumerate(group.members):
+        for j, receiver in enumerate(group.members):
+            if i != j:
+                query = group.fibres * width * group.rows[i] * (shares[j][1] - shares[j][0])
+                keys = group.fibres * width * group.rows[i] * key_heads(stage, shares[j]) * 2
+                out.add(sender, receiver, (query + keys) * unit)  # rows of i, heads of j
+                out.add(receiver, sender, query * unit)
+                back.add(sender, receiver, query * unit)
+                back.add(receiver, sender, (query + keys) * unit)
+
+
+def round_the_ring(out, back, heads, width, members, rows, fibres, unit, real):
+    """Blocks of k and v visit all ranks; gradients follow from the rank behind their owner home to it."""
+    n = len(members)
+    for owner in range(n):
+        block = 2 * heads * width * rows[owner] * fibres
+        for hop in range(n - 1):
+            at, to = members[(owner + hop) % n], members[(owner + hop + 1) % n]
+            out.add(at, to, block * unit)
+            back.add(at, to, block * unit)
+            back.add(members[(owner + hop + 1) % n], members[(owner + hop + 2) % n], block * real)
+
+
+def method_bytes(method, stage, model, layouts, layout):
+    """What a stage sends by a method: forward and backward, in bytes."""
+    out, back = Moved(), Moved()
+    unit, real = BYTES[model.dtype], 4
+    width = model.channels // stage.heads
+    dim = model.names.index(stage.over)
+    for group in groups_of(layouts, layout, dim):
+        n = len(group.members)
+        if method == "ulysses":
+            heads_to_and_fro(out, back, stage, width, group, unit, real)
+        elif method == "ring":
+            round_the_ring(out, back, stage.kv_heads, width, group.members, group.rows, group.fibres, unit, real)
+        elif method == "gather-kv":
+            for i, j in itertools.permutations(range(n), 2):
+                block = 2 * stage.kv_heads * width * group.rows[i] * group.fibres
+                out.add(group.members[i], group.members[j], block * unit)
+                back.add(group.members[j], group.members[i], block * real)
+        elif method == "usp":
+            inner = layouts.grid.axes[[a for a, d in enumerate(layout) if d == dim][1]][1]
+            shares = blocks(stage.heads, inner)
+            for r in range(n // inner):
+                part = slice(r * inner, (r + 1) * inner)
+                heads_to_and_fro(out, back, stage, width, Group(group.members[part], group.rows[part], group.fibres),
+                                 unit, real)
+            for u in range(inner):
+                rows = [sum(group.rows[r * inner:(r + 1) * inner]) for r in range(n // inner)]
+                round_the_ring(out, back, key_heads(stage, shares[u]), width, group.members[u::inner], rows,
+                               group.fibres, unit, real)
+        else:
+            states(out, back, method, stage, group, stage.heads * width * width * group.fibres * 4)
+    return out, back
+
+
+def states(out, back, method, stage, group, state):
+    """Linear attention: one state per direction, however many rows a rank has."""
+    n = len(group.members)
+    for there in (True,) if stage.causal else (True, False):
+        ranks = group.members if there else group.members[::-1]
+        if method == "lasp":
+            hops = [(i, i + 1) for i in range(n - 1)]
+        elif method == "lasp2":
+            if not there and stage.decay == 1.0:  # one gather is enough for both directions
+                continue
+            hops = list(itertools.permutations(range(n), 2))
+        else:
+            hops = [(p, p + 2 ** k) for k in range(8) for p in range(n) if p + 2 ** k < n and 2 ** k < n]
+        for i, j in hops:
+            out.add(ranks[i], ranks[j], state)
+            back.add(ranks[j], ranks[i], state)
+
+
+def axes_of(layout, dim):
+    return [a for a, d in enumerate(layout) if d == dim]
