@@ -1,4 +1,4 @@
-"""A few of what tests/long/every_walk.sh has thousands of: plans against every walk, by prices that are counted apart."""
+"""Plans against every walk, by prices that are counted apart; tests/long/every_walk.sh has thousands of them."""
 import os
 
 import pytest
@@ -8,6 +8,6 @@ os.environ.setdefault("HEDDLE", os.path.join(os.environ["HEDDLE_BUILD"], "heddle
 from judge.cases import judge  # noqa: E402
 
 
-@pytest.mark.parametrize("kind, count", [("bytes", 90), ("time", 60), ("memory", 80), ("regret", 40)])
+@pytest.mark.parametrize("kind, count", [("bytes", 60), ("time", 50), ("memory", 60), ("regret", 30)])
 def test_plans_are_the_best_walk(kind, count):
     assert judge(kind, count, os.environ.get("HEDDLE_SEED", "1")) == 0

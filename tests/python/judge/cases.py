@@ -162,7 +162,8 @@ def memory_case(draw, by_time):
     try:
         plan = case.plan(memory_bytes=cap)
     except heddle.InfeasibleError as error:
-        said = any(f"'{stage.name}'" in str(error) for stage in case.model.stages) and f"{cap} are allowed" in str(error)
+        said = any(f"'{stage.name}'" in str(error) for stage in case.model.stages)
+        said = said and f"{cap} are allowed" in str(error)
         return (not fitting and said) or case.complain(f"cap {cap} of {least}..{most}: {error}", fitting[:2])
     smallest = case.plan(objective="memory")
     return (bool(fitting) and case.agrees(plan, fitting) and smallest.value == least) or case.complain(
