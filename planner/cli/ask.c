@@ -92,14 +92,14 @@ static int set_ranks(cli_question *q, const cli_arguments *a)
     return cli_fit_machine(q, q->ranks);
 }
 
-int cli_ask(cli_question *q, const cli_arguments *a)
+int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
 {
-    *q = (cli_question){.a = a, .on = HEDDLE_EMPTY(heddle_machine_info), .is_machine_asked = a->machine != NULL};
+    *q = (cli_question){
+        .a = a, .model = model, .on = HEDDLE_EMPTY(heddle_machine_info), .is_machine_asked = a->machine != NULL};
     if (a->recompute && !a->training) {
         return cli_usage_error("--recompute is of --training: without a way back nothing is kept");
     }
-    int code = cli_report(heddle_model_load(&q->model, a->operand));
-    code = code != CLI_OK ? code : cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
+    int code = cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
     code = code != CLI_OK ? code : cli_report(heddle_machine_get_info(&q->on, q->machine));
     set_options(q, a);
     if (a->command->bit == CLI_SWEEP) { /* its ranges are its own matter */
@@ -108,6 +108,14 @@ int cli_ask(cli_question *q, const cli_arguments *a)
     }
     code = code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, a->sizes, (int)a->layers));
     return code != CLI_OK || a->schedule != NULL ? code : set_ranks(q, a);
+}
+
+int cli_ask(cli_question *q, const cli_arguments *a)
+{
+    heddle_model *model = NULL;
+    *q = (cli_question){.a = a};
+    const int code = cli_report(heddle_model_load(&model, a->operand));
+    return code != CLI_OK ? code : cli_ask_of(q, model, a);
 }
 
 void cli_ask_end(cli_question *q)

@@ -23,6 +23,8 @@ typedef struct cli_question {
 
 /* CLI_OK or complained. cli_ask_end in any case. */
 int cli_ask(cli_question *q, const cli_arguments *a);
+/* The same of a model that is there, which the question takes. */
+int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a);
 void cli_ask_end(cli_question *q);
 /* The machine of --machine, else the calibrated one, else the preset `cpu`; `from` says which. */
 int cli_open_machine(heddle_machine **out, char *from, size_t from_bytes, const char *asked);

@@ -28,8 +28,10 @@ enum {
     CLI_MEMORY = 1 << 12,
     CLI_SIMULATE = 1 << 13,
     CLI_DIFF = 1 << 14,
+    CLI_SIMULATE_ATTENTION = 1 << 15,
     CLI_PRESETS = 1 << 16,
     CLI_IMPORT = 1 << 17,
+    CLI_SIMULATE_LINEAR = 1 << 18,
     CLI_TOPO = 1 << 23,
     CLI_DRAW = 1 << 20,
     CLI_CALIBRATE = 1 << 22
@@ -45,6 +47,8 @@ enum {
 #define CLI_PROBLEMS (CLI_BENCH | CLI_VERIFY | CLI_ATTENTION | CLI_LINEAR)
 #define CLI_ATTENTION (CLI_BENCH_ATTENTION | CLI_VERIFY_ATTENTION)
 #define CLI_LINEAR (CLI_BENCH_LINEAR | CLI_VERIFY_LINEAR)
+/* Those that price one problem as the planner does. */
+#define CLI_STAGES (CLI_SIMULATE_ATTENTION | CLI_SIMULATE_LINEAR)
 
 typedef struct cli_action {
     const char *synopsis, *notes;         /* of its usage, before and behind the options; notes may be "" */
@@ -62,6 +66,7 @@ typedef struct cli_command {
 
 extern const cli_action cli_plan, cli_run, cli_volume;
 extern const cli_action cli_explain, cli_compare, cli_sweep, cli_memory, cli_simulate, cli_diff;
+extern const cli_action cli_simulate_attention, cli_simulate_linear;
 extern const cli_action cli_topo;
 extern const cli_action cli_presets, cli_import, cli_draw;
 extern const cli_action cli_calibrate;

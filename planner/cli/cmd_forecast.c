@@ -37,12 +37,14 @@ const cli_action cli_memory = {
 };
 
 const cli_action cli_simulate = {
-    .synopsis = "usage: heddle simulate MODEL --mesh sp=8 [--machine X] [--method '*=ulysses'] [options]\n"
-                "       heddle simulate MODEL --schedule FILE [--machine X] [options]\n"
-                "\n"
-                "  heddle simulate hunyuanvideo --mesh sp=8 --machine 8xh100-nvlink --method '*=ulysses'\n"
-                "\n"
-                "The seconds of a pass under the best plan, or by the methods that are given, part by part.\n",
+    .synopsis =
+        "usage: heddle simulate MODEL --mesh sp=8 [--machine X] [--method '*=ulysses'] [options]\n"
+        "       heddle simulate MODEL --schedule FILE [--machine X] [options]\n"
+        "       heddle simulate attention PROBLEM, heddle simulate linear-attention PROBLEM: one stage by itself\n"
+        "\n"
+        "  heddle simulate hunyuanvideo --mesh sp=8 --machine 8xh100-nvlink --method '*=ulysses'\n"
+        "\n"
+        "The seconds of a pass under the best plan, or by the methods that are given, part by part.\n",
     .notes = "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run_simulate,
 };

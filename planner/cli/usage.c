@@ -105,7 +105,8 @@ static void print_commands(int is_second)
         if (!is_second && space == NULL) {
             printf("%s%s", before, command->name);
             before = " ";
-        } else if (is_second && space != NULL && strncmp(command->name, "verify", 6) == 0) { /* those of bench, too */
+        } else if (is_second && space != NULL &&
+                   strncmp(command->name, "verify", 6) == 0) { /* those of bench and simulate, too */
             printf("%s%s", before, space + 1);
             before = " ";
         }
@@ -159,7 +160,8 @@ static void print_choice(void)
                 printf("--%s ", o->name);
             }
         }
-        if (strcmp(command->name, "verify") == 0 || strcmp(command->name, "bench") == 0) {
+        if (strcmp(command->name, "verify") == 0 || strcmp(command->name, "bench") == 0 ||
+            strcmp(command->name, "simulate") == 0) {
             print_commands(1);
         }
         printf("\" ;;\n");

@@ -53,6 +53,7 @@ typedef struct hd_model_stage {
     int zigzag;                       /* causal rows are placed so that ranks are balanced */
     int64_t channels_fixed;           /* 0: they stay */
     int64_t in_channels, channels;    /* of the activation before and behind this stage; derived */
+    int core;                         /* q, k and v are given: attention alone, no product, norm or residual */
     int64_t weights;                  /* parameters, where they are not a block's; 0: nothing was said */
     int64_t token_flops, token_bytes; /* MODULE: by token; token_bytes are kept from forward to backward */
     unsigned methods; /* MODULE: by index of hd_method_at for ATTENTION; bit 0, local, is always there */

@@ -30,6 +30,7 @@ enum {
     STAGE_METHODS,
     STAGE_TOKEN_FLOPS,
     STAGE_TOKEN_BYTES,
+    STAGE_CORE,
     STAGE_WEIGHTS,
     STAGE_KEYS
 };
@@ -55,6 +56,7 @@ static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_METHODS] = {"methods", 0},
     [STAGE_TOKEN_FLOPS] = {"token_flops", 0},
     [STAGE_TOKEN_BYTES] = {"token_bytes", 0},
+    [STAGE_CORE] = {"core", 0},
     [STAGE_WEIGHTS] = {"weights", 0},
 };
 /* Which keys a kind takes besides name, kind and in: 1 = may, 2 = must. */
@@ -69,6 +71,7 @@ static const char stage_takes[][STAGE_KEYS] = {
                                 [STAGE_CAUSAL] = 1,
                                 [STAGE_PLACEMENT] = 1,
                                 [STAGE_WINDOW] = 1,
+                                [STAGE_CORE] = 1,
                                 [STAGE_WEIGHTS] = 1},
     [HEDDLE_STAGE_CROSS] = {[STAGE_READS] = 2, [STAGE_HEADS] = 2, [STAGE_WEIGHTS] = 1},
     [HEDDLE_STAGE_MLP] = {[STAGE_WIDTH] = 1,
@@ -83,6 +86,7 @@ static const char stage_takes[][STAGE_KEYS] = {
                              [STAGE_ROPE] = 1,
                              [STAGE_CAUSAL] = 1,
                              [STAGE_DECAY] = 1,
+                             [STAGE_CORE] = 1,
                              [STAGE_WEIGHTS] = 1},
     [HEDDLE_STAGE_MODULE] = {[STAGE_OVER] = 1,
                              [STAGE_HEADS] = 1,
@@ -251,6 +255,7 @@ static const struct {
     [STAGE_CAUSAL] = {NULL, offsetof(hd_model_stage, causal)},
     [STAGE_PLACEMENT] = {read_placement},
     [STAGE_DECAY] = {read_decay},
+    [STAGE_CORE] = {NULL, offsetof(hd_model_stage, core)},
     [STAGE_METHODS] = {read_methods},
     [STAGE_TOKEN_FLOPS] = {NULL, offsetof(hd_model_stage, token_flops), INT64_MAX},
     [STAGE_TOKEN_BYTES] = {NULL, offsetof(hd_model_stage, token_bytes), INT64_MAX},

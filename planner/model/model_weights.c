@@ -9,6 +9,9 @@ static __int128 parameters_of(const hd_model_stage *s)
 {
     const __int128 c = s->in_channels, width = s->kind == HEDDLE_STAGE_MLP ? 0 : c / s->heads;
     const __int128 qkv = c + 2 * width * s->kv_heads, norms = s->qk_norm ? 2 * width : 0;
+    if (s->core) {
+        return 0;
+    }
     switch (s->kind) {
     case HEDDLE_STAGE_ATTENTION:
     case HEDDLE_STAGE_LINEAR:
@@ -94,6 +97,7 @@ const char *hd_model_stage_refusal(const heddle_model *m, int k)
     const int64_t channels = m->shape.dim[m->channel_dim].extent;
     const char *of_mixing = hd_method_stage_refusal(&mixes);
     return of_mixing != NULL                                       ? of_mixing
+           : s->core                                               ? "no products of its own"
            : has_window(s)                                         ? "attention within a window"
            : s->in_channels != channels || s->channels != channels ? "another number of channels than the model"
            : s->weights > 0                                        ? "other parameters than a block of its kind"

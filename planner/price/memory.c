@@ -28,12 +28,13 @@ static int64_t made_by(const hd_share *share, const hd_pricer *p)
     const hd_model_stage *s = share->stage;
     int64_t elem = (int64_t)heddle_dtype_bytes(p->model->dtype), rows = share->rows;
     int is_local = share->group.n <= 1;
+    int64_t made_here = !s->core; /* q, k and v; else they are its input */
     switch (s->kind) {
     case HEDDLE_STAGE_ATTENTION:
-        return sum(bytes_of(rows, wide_channels(s) + s->in_channels, elem),
+        return sum(bytes_of(rows, made_here * wide_channels(s) + s->in_channels, elem),
                    is_local ? bytes_of(rows, 2 * s->heads, 4) : 0);
     case HEDDLE_STAGE_LINEAR:
-        return sum(bytes_of(rows, 3 * s->in_channels, 4),
+        return sum(bytes_of(rows, made_here * 3 * s->in_channels, 4),
                    sum(bytes_of(rows, s->in_channels, elem), bytes_of(rows, s->heads, 4)));
     case HEDDLE_STAGE_CROSS:
         return sum(sum(bytes_of(rows, 2 * s->in_channels, elem), bytes_of(rows, 2 * s->heads, 4)),
@@ -51,7 +52,7 @@ void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *p, c
     const hd_model_stage *s = share->stage;
     int64_t elem = (int64_t)heddle_dtype_bytes(p->model->dtype);
     int64_t made = sum(made_by(share, p), method->saved_bytes);
-    out->input_bytes = bytes_of(share->rows, s->in_channels, elem);
+    out->input_bytes = bytes_of(share->rows, s->core ? wide_channels(s) : s->in_channels, elem);
     out->workspace_bytes = method->workspace_bytes;
     out->kept_bytes = p->backward ? out->input_bytes : 0;
     if (p->backward && !p->recompute) {

@@ -197,6 +197,7 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
         t.last_product = product_s(p, dtype, rows, c, out);
         t.passes += turns ? passes_s(p, share, 2 * (1 + kv / c)) : 0;
         t.passes += s->kind == HEDDLE_STAGE_LINEAR ? passes_s(p, share, 2) : 0; /* the norm of its results */
+        t = s->core ? (stage_s){0} : t;
         t.attention = attention_s(p, share, 0);
         t.attention_back = attention_s(p, share, 1);
         break;

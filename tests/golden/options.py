@@ -41,6 +41,8 @@ CLI = {
     "sweep": ["sweep", MODEL, "-n", "2"],
     "memory": ["memory", MODEL, "--mesh", "sp=2"],
     "simulate": ["simulate", MODEL, "--mesh", "sp=2"],
+    "simulate attention": ["simulate", "attention", "b=2 s=4096 h=8 d=64"],
+    "simulate linear-attention": ["simulate", "linear-attention", "b=2 s=4096 h=8 d=64"],
     "diff": ["diff", SAVED, SAVED],
     "volume": ["volume", LINE],
     "presets": ["presets"],
@@ -190,7 +192,8 @@ TABLE = {
     ("run", "json"): (["--ranks", "2"], ["--ranks", "2", "--json"], out(r"^\{")),
 }
 # What every command that asks the planner has: answers, or refusals, that differ.
-for command in ("plan", "explain", "compare", "sweep", "memory", "simulate", "volume"):
+PLANNING = ("plan", "explain", "compare", "sweep", "memory", "simulate", "volume")
+for command in PLANNING:
     begin = ["-", MODEL, "--json"] if command == "volume" else ["--json"]
     on = [] if command == "sweep" else ["--mesh", "sp=2"]
     small, by_bytes = ["--size", "t=3,s=9"], ["--objective", "bytes"]
@@ -230,6 +233,25 @@ for command in ("plan", "explain", "compare", "sweep", "memory", "simulate", "vo
             if option == "json"
             else (begin + first, begin + second, said)
         )
+# One problem of each kind, priced.
+for command, method, other in (
+    ("simulate attention", "ring", "ulysses"),
+    ("simulate linear-attention", "lasp", "lasp2"),
+):
+    on = ["--mesh", "sp=4", "--method", method]
+    TABLE.update(
+        {
+            (command, "mesh"): (on, ["--mesh", "sp=2", *on[2:]], whole),
+            (command, "machine"): (on, [*on, "--machine", "8xh100-nvlink"], whole),
+            (command, "method"): (on, [*on[:2], "--method", other], whole),
+            (command, "backward"): (on, [*on, "--backward"], whole),
+            (command, "json"): (on, [*on, "--json"], whole),
+        }
+    )
+on = ["--mesh", "sp=4", "--method", "ring"]
+TABLE["simulate attention", "kv-heads"] = (on, [*on, "--kv-heads", "2"], whole)
+TABLE["simulate attention", "causal"] = (on, [*on, "--causal"], whole)
+TABLE["simulate attention", "zigzag"] = ([*on, "--causal"], [*on, "--causal", "--zigzag"], whole)
 for kind, values, sizes in (
     ("attention", "q k v do", "o dq dk dv lse"),
     ("linear-attention", "q k v do", "o dq dk dv"),
@@ -343,7 +365,7 @@ MORE = [
     ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like")),
 ]
 for command, base in CLI.items():  # where ranks run
-    if command in ("plan", "volume", "explain", "compare", "sweep", "memory", "simulate", "diff", "presets", "import"):
+    if command.split()[0] in (*PLANNING, "diff", "presets", "import"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
     large = {"run": ["--size", "t=15,s=405"], "verify": ["-", BIG], "bench": ["-", BIG, "--seconds", "0"]}.get(

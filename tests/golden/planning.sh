@@ -48,6 +48,23 @@ for bad in 4..1 1..x 0..4 1..99999999 , ''; do
 done
 says "memory" 0 "the peak is at" memory hunyuanvideo -n 8 $two
 says "simulate" 0 "all repetitions" simulate hunyuanvideo --mesh sp=8 $two --method '*=ulysses'
+one="simulate attention"
+says "an attention" 0 "a rank sends at most 319 MB" $one 'b=1 s=118800 h=24 d=128' --mesh sp=8 --method ulysses --machine 8xh100-nvlink
+says "a line of bench" 0 "ring on 2 ranks" bench attention 'f32[b=1 s=64 h=4 d=8] on [sp=2]' --method ring --seconds 0
+says "the same line" 0 "attention on [sp=2]" $one 'f32[b=1 s=64 h=4 d=8] on [sp=2]' --method ring
+says "another layout" 0 "attention on [dp=2 sp=4]" $one 'bf16[n=2 rows=1800 h=8 d=64] on [dp=2 sp=4]: n@dp,rows@sp' --method ring --causal --zigzag --kv-heads 2 --backward $two
+says "linear attention" 0 "a rank sends at most 1.05 MB" simulate linear-attention 'b=1 s=2097152 h=16 d=128' --mesh sp=16 $two
+says "one rank" 0 "attention on [sp=1]" $one 'b=1 s=4096 h=24 d=128' --machine 8xh100-nvlink
+says "idle ranks" 0 "attention on [sp=16]" $one 'b=1 s=118800 h=24 d=128' --mesh sp=16 --method ulysses $two
+says "a sharded dim" 2 "local wants dim 's' whole" $one 'b=1 s=4096 h=24 d=128' --mesh sp=8
+says "two meshes" 2 "another one in --mesh" $one 'f32[b=1 s=64 h=4 d=8] on [sp=2]' --mesh sp=2
+says "three dims" 2 "attention wants 4 dims" $one 'b=1 s=64 h=4' --method ring
+says "one axis" 2 "over two mesh axes" $one 'b=1 s=64 h=4 d=8' --mesh sp=2 --method usp
+says "no method" 2 "no attention method is called 'zing'" $one 'b=1 s=64 h=4 d=8' --method zing
+says "linear attention's own" 2 "lasp" $one 'b=1 s=64 h=4 d=8' --method lasp
+says "few ranks" 2 "has 8 ranks, 16 are asked for" $one 'b=1 s=64 h=16 d=8' --mesh sp=16 --method ring --machine 8xh100-nvlink
+printf 'model: m\ndtype: f32\ndims:\n  s: 8\n  c: {size: 8, role: channel}\ntensors:\n  x: [s, c]\nstages:\n  - {name: a, kind: attention, over: s, heads: 2, core: true}\n' >"$folder/core.yaml"
+says "nothing runs it" 2 "no products of its own" run "$folder/core.yaml" --ranks 2
 says "volume" 0 "ib400" volume hunyuanvideo -n 16 $two
 for shown in "plan hunyuanvideo -n 16" "explain hunyuanvideo -n 16" "compare hunyuanvideo -n 16 --baseline ulysses" \
     "sweep hunyuanvideo -n 1..16" "memory hunyuanvideo -n 16" "simulate hunyuanvideo -n 16"; do
