@@ -10,5 +10,5 @@ esac
 [ -e "$HEDDLE_BUILD/python/heddle" ] || skip_test python "the package is not built"
 some() { echo $((($1 * ${HEDDLE_LONG_PERCENT:-100} + 99) / 100)); }
 export PYTHONPATH=$HEDDLE_BUILD/python:$HEDDLE_SOURCE/tests/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
-exec timeout 550 python3 -m judge.cases --seed "${HEDDLE_SEED:-1}" --bytes "$(some 2700)" --time "$(some 1500)" \
-    --memory "$(some 800)" --regret "$(some 300)"
+exec timeout 550 python3 -m judge.cases --seed "${HEDDLE_SEED:-1}" --bytes "$(some 2700)" --time "$(some 900)" \
+    --long "$(some 250)" --memory "$(some 850)" --regret "$(some 300)"

@@ -1,7 +1,7 @@
 """Plans against every walk through small random models, by prices that are counted here: the elements that each rank
 holds, one box after the other. Nothing is shared with the planner but docs/formats.md, which it was written from.
 
-    python3 -m judge.cases [--seed N] [--bytes N] [--time N] [--memory N] [--regret N]
+    python3 -m judge.cases [--seed N] [--bytes N] [--time N] [--long N] [--memory N] [--regret N]
 
 so many cases of each kind. A failing one prints its model and both answers.
 """
@@ -132,9 +132,43 @@ def free_case(draw, by_time):
     if case.walks() > MOST_WALKS:
         return None
     plan, walks = case.plan(), case.every_walk()
-    return case.agrees(plan, walks) or case.complain(
+    right = case.agrees(plan, walks) or case.complain(
         f"the plan: {plan.value} {plan.runner_up}", [(s.layout, s.method, s.predicted_s) for s in plan.stages],
         f"every walk: {walks[:2]}")
+    if by_time:  # what is never chosen has a price, too
+        stage = draw.randrange(len(case.ways))
+        method = draw.choice(sorted({way[1] for way in case.ways[stage]}))
+        layout = draw.choice([way[0] for way in case.ways[stage] if way[1] == method])
+        asked = f"{case.model.stages[stage].name}={case.layouts.text(layout)}/{method}"
+        plan, walks = case.plan(force=asked), case.every_walk(
+            lambda step: [way for way in case.ways[step % len(case.ways)]
+                          if step % len(case.ways) != stage or way[:2] == (layout, method)])
+        right = (case.agrees(plan, walks) or case.complain(
+            f"{asked}: {plan.value} {plan.runner_up}", f"every walk: {walks[:2]}")) and right
+    return right
+
+
+def long_case(draw, by_time):
+    """Models that repeat themselves too often for every walk: the two best ways to each layout, step by step."""
+    case = Case(draw, by_time)
+    if case.walks() > MOST_WALKS * 100:
+        return None
+    case.model.repeat = draw.randint(4, 120)
+    best = {}  # layout: the least two costs of all walks to it
+    for layout, _, cost in case.ways[0]:
+        best.setdefault(layout, []).append(cost)
+    for step in range(1, case.model.repeat * len(case.ways)):
+        behind = {}
+        for layout, _, cost in case.ways[step % len(case.ways)]:
+            for last, so_far in best.items():
+                edge = case.prices.edge(last, layout)
+                behind.setdefault(layout, []).extend(tuple(map(sum, zip(one, edge, cost))) for one in so_far)
+        best = {layout: sorted(costs)[:2] for layout, costs in behind.items()}
+    walks = sorted(tuple(map(sum, zip(cost, case.prices.end(layout)))) for layout, costs in best.items()
+                   for cost in costs)
+    plan = case.plan()
+    return case.agrees(plan, walks) or case.complain(
+        f"the plan: {plan.value} {plan.runner_up}", f"the best of all walks: {walks[:2]}")
 
 
 def memory_case(draw, by_time):
@@ -220,6 +254,7 @@ def judge(kind, count, seed):
     with tempfile.TemporaryDirectory() as folder:
         while done < count and wrong < 3:
             result = {"bytes": lambda: free_case(draw, False), "time": lambda: free_case(draw, True),
+                      "long": lambda: long_case(draw, draw.random() < 0.5),
                       "memory": lambda: memory_case(draw, draw.random() < 0.7),
                       "regret": lambda: regret_case(draw, folder)}[kind]()
             done += result is not None
@@ -231,7 +266,7 @@ def judge(kind, count, seed):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", default="1")
-    kinds = ("bytes", "time", "memory", "regret")
+    kinds = ("bytes", "time", "long", "memory", "regret")
     for kind in kinds:
         parser.add_argument(f"--{kind}", type=int, default=0)
     asked = parser.parse_args()
