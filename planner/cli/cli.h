@@ -38,7 +38,7 @@ enum {
 };
 
 /* Those that ask the planner (ask.h), of one mesh or of all that so many ranks have. */
-#define CLI_ASKS (CLI_PLAN | CLI_EXPLAIN | CLI_COMPARE | CLI_SWEEP | CLI_FORECASTS)
+#define CLI_ASKS (CLI_PLAN | CLI_EXPLAIN | CLI_COMPARE | CLI_SWEEP | CLI_DRAW | CLI_FORECASTS)
 /* Those that take a schedule from a file as well. */
 #define CLI_FORECASTS (CLI_VOLUME | CLI_MEMORY | CLI_SIMULATE)
 

@@ -1,5 +1,5 @@
 /* heddle draw: a schedule as a picture, a report or a timeline. */
-#include "options.h"
+#include "ask.h"
 #include "planner/draw/draw.h"
 #include "runtime/files/output.h"
 
@@ -12,11 +12,9 @@ typedef enum form { FORM_NONE, FORM_PICTURE, FORM_PAGE, FORM_TRACE } form;
 typedef struct drawing {
     const cli_arguments *a;
     form form;
-    heddle_plan_options options;
-    heddle_model *model; /* NULL: a schedule's file alone */
-    heddle_machine *machine;
-    heddle_schedule *schedule;
-    heddle_forecast *forecast;
+    cli_question q;           /* empty where a schedule's file alone is drawn */
+    cli_answer answer;        /* of the question */
+    heddle_schedule *of_file; /* where it is drawn */
     draw_plan plan;
     draw_measured measured;
     draw_alternative *alternatives;
@@ -33,7 +31,7 @@ static form form_of(const char *path)
                                        : FORM_NONE;
 }
 
-/* Is it a schedule's file? Its first line says so; a model's never does. */
+/* Is it a schedule's file, or what heddle plan --json printed? The first line says so; a model's never does. */
 static int is_schedule(const char *path)
 {
     char start[256] = "";
@@ -42,56 +40,31 @@ static int is_schedule(const char *path)
         start[fread(start, 1, sizeof start - 1, file)] = '\0';
         fclose(file);
     }
-    return strstr(start, "\"heddle-schedule-") != NULL;
+    return strstr(start, "\"heddle-schedule-") != NULL || strstr(start, "\"heddle-plan-") != NULL;
 }
 
-static heddle_status open_model(drawing *d)
+static int prepare(drawing *d)
 {
-    const cli_arguments *a = d->a;
-    const heddle_status st = heddle_model_load(&d->model, a->operand);
-    return st == HEDDLE_OK ? heddle_model_resize(d->model, a->sizes, (int)a->layers) : st;
-}
-
-static heddle_status make_plan(drawing *d)
-{
-    const cli_arguments *a = d->a;
-    heddle_mesh mesh;
-    d->options.methods = a->methods;
-    d->options.prologue = a->prologue != NULL ? a->prologue : d->options.prologue;
-    d->options.epilogue = a->epilogue != NULL ? a->epilogue : d->options.epilogue;
-    d->options.slack_percent = (int)a->slack_percent;
-    d->options.max_waste_percent = (int)a->max_waste_percent;
-    d->options.machine = d->machine;
-    if (a->schedule != NULL) {
-        return heddle_schedule_load(&d->schedule, a->schedule);
-    }
-    const heddle_status st = cli_parse_mesh(&mesh, a->mesh);
-    return st == HEDDLE_OK ? heddle_plan(&d->schedule, d->model, &mesh, &d->options) : st;
-}
-
-static heddle_status prepare(drawing *d)
-{
-    const cli_arguments *a = d->a;
+    int code;
     heddle_status st = HEDDLE_OK;
-    heddle_plan_options_init(&d->options);
-    if (is_schedule(a->operand)) {
-        st = heddle_schedule_load(&d->schedule, a->operand);
+    if (is_schedule(d->a->operand)) {
+        code = cli_load_schedule(&d->of_file, d->a->operand);
+        st = code == CLI_OK ? draw_plan_make(&d->plan, NULL, d->of_file, NULL, NULL) : HEDDLE_OK;
     } else {
-        st = open_model(d);
-        st = st == HEDDLE_OK && a->machine != NULL ? heddle_machine_load(&d->machine, a->machine) : st;
-        st = st == HEDDLE_OK ? make_plan(d) : st;
-        st = st == HEDDLE_OK && d->machine != NULL
-                 ? heddle_forecast_create(&d->forecast, d->model, d->schedule, d->machine, NULL)
-                 : st;
+        code = cli_ask(&d->q, d->a);
+        code = code != CLI_OK ? code : cli_answer_to(&d->answer, &d->q);
+        st = code == CLI_OK ? draw_plan_make(&d->plan, d->q.model, d->answer.schedule, d->q.machine, d->answer.forecast)
+                            : HEDDLE_OK;
     }
-    st = st == HEDDLE_OK ? draw_plan_make(&d->plan, d->model, d->schedule, d->machine, d->forecast) : st;
-    return st == HEDDLE_OK && a->measured != NULL ? draw_measured_load(&d->measured, a->measured) : st;
+    code = code != CLI_OK ? code : cli_report(st);
+    return code != CLI_OK || d->a->measured == NULL ? code
+                                                    : cli_report(draw_measured_load(&d->measured, d->a->measured));
 }
 
-/* The best plan of every number of ranks up to -n: those that the machine has and that can be planned. */
+/* The best plan of every number of ranks up to --curves: those that the machine has and that can be planned. */
 static heddle_status sweep(drawing *d, draw_extras *extras)
 {
-    const int most = (int)d->a->draw_ranks;
+    const int most = (int)d->a->curves;
     d->points = calloc((size_t)most + 1, sizeof *d->points);
     if (d->points == NULL) {
         return heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %d plans", most);
@@ -102,8 +75,8 @@ static heddle_status sweep(drawing *d, draw_extras *extras)
         heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
         heddle_forecast_info cost = HEDDLE_EMPTY(heddle_forecast_info);
         draw_sweep_point *point = &d->points[extras->npoints];
-        heddle_status st = heddle_plan_ranks(&schedule, d->model, n, &d->options);
-        st = st == HEDDLE_OK ? heddle_forecast_create(&forecast, d->model, schedule, d->machine, NULL) : st;
+        heddle_status st = heddle_plan_ranks(&schedule, d->q.model, n, &d->q.options);
+        st = st == HEDDLE_OK ? heddle_forecast_create(&forecast, d->q.model, schedule, d->q.machine, &d->q.way) : st;
         st = st == HEDDLE_OK ? heddle_forecast_get_info(&cost, forecast) : st;
         st = st == HEDDLE_OK ? heddle_schedule_get_info(&info, schedule) : st;
         st = st == HEDDLE_OK ? heddle_mesh_format(point->mesh, sizeof point->mesh, &info.mesh) : st;
@@ -125,11 +98,11 @@ static heddle_status write_page(FILE *to, drawing *d)
 {
     draw_extras extras = {0};
     heddle_status st = HEDDLE_OK;
-    if (d->model != NULL && d->a->schedule == NULL) {
-        st = draw_alternatives(&d->alternatives, &extras.nalternatives, &d->plan, &d->options);
+    if (d->q.model != NULL && d->a->schedule == NULL) {
+        st = draw_alternatives(&d->alternatives, &extras.nalternatives, &d->plan, &d->q.options);
         extras.alternative = d->alternatives;
     }
-    if (st == HEDDLE_OK && d->machine != NULL && d->model != NULL && d->a->draw_ranks > 0) {
+    if (st == HEDDLE_OK && d->q.model != NULL && d->a->curves > 0) {
         st = sweep(d, &extras);
     }
     return st == HEDDLE_OK ? draw_page(to, &d->plan, &extras) : st;
@@ -161,9 +134,6 @@ static int check(drawing *d)
     if (a->measured != NULL && d->form != FORM_TRACE) {
         return cli_usage_error("--measured is for a timeline: -o FILE.json");
     }
-    if (a->mesh == NULL && a->schedule == NULL && !is_schedule(a->operand)) {
-        return cli_usage_error("heddle draw wants the --mesh of a model, for example --mesh sp=4, or a --schedule");
-    }
     return cli_report(file_output_check(a->output));
 }
 
@@ -171,31 +141,27 @@ static int run(const cli_arguments *a)
 {
     drawing d = {.a = a, .form = form_of(a->output)};
     int code = check(&d);
-    if (code == CLI_OK) {
-        const heddle_status st = prepare(&d);
-        code = st == HEDDLE_ERR_MISMATCH ? (cli_report(st), CLI_BAD_INPUT) : cli_report(st);
-        code = code == CLI_OK ? write_file(&d) : code;
-    }
+    code = code != CLI_OK ? code : prepare(&d);
+    code = code != CLI_OK ? code : write_file(&d);
     free(d.alternatives);
     free(d.points);
     draw_measured_free(&d.measured);
     draw_plan_free(&d.plan);
-    heddle_forecast_destroy(d.forecast);
-    heddle_schedule_destroy(d.schedule);
-    heddle_machine_destroy(d.machine);
-    heddle_model_destroy(d.model);
+    heddle_schedule_destroy(d.of_file);
+    cli_answer_end(&d.answer);
+    cli_ask_end(&d.q);
     return code;
 }
 
 const cli_action cli_draw = {
     .synopsis =
-        "usage: heddle draw MODEL --mesh sp=4 -o FILE [options]\n"
+        "usage: heddle draw MODEL -n 16 [--machine 2x8xh100-nvlink+ib400] -o FILE [options]\n"
         "       heddle draw SCHEDULE.json -o FILE\n\n"
         "What heddle plan found, to look at: FILE.svg is a picture, FILE.html a report in one page, FILE.json a "
         "timeline for\n"
-        "Perfetto or chrome://tracing. Nothing in them is loaded from elsewhere. Times want --machine, or a schedule "
-        "that was\n"
-        "planned for one.\n",
+        "Perfetto or chrome://tracing. Nothing in them is loaded from elsewhere. SCHEDULE.json is what heddle plan "
+        "--output\n"
+        "saved or --json printed; its times are those that it was planned with.\n",
     .notes = "In the picture a lane is a mesh axis and its colour the dim that it shards, hatched where the activation "
              "is replicated.\n"
              "Crossing threads are moves between ranks.\n"

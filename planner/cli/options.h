@@ -30,7 +30,7 @@ struct cli_arguments {
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
     const char *machine, *measured, *force, *why_not, *listed, *baseline, *meshes, *sweep;
-    long long draw_ranks;
+    long long curves;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     long long memory_bytes, top;
     int objective, training, csv;

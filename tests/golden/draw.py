@@ -38,7 +38,7 @@ check("\u00d7 28" in texts("xl.svg"), "xl.svg: 28 repetitions are not one")
 check("\u00d7 14" in texts("axial.svg"), "axial.svg: repeats every two layers, 14 times")
 check("2.80 MB" in texts("xl.svg"), "xl.svg: the bytes of a switch")
 is_time = re.compile(r"[0-9.]+ (s|ms|\u00b5s|ns)").fullmatch
-check("switch" in texts("xl.svg") and not any(map(is_time, texts("xl.svg"))), "xl.svg: seconds without a machine")
+check("switch" in texts("xl.svg") and not any(map(is_time, texts("xl.svg"))), "xl.svg: seconds that its file has not")
 check(any(map(is_time, texts("axial.svg"))), "axial.svg: no seconds")
 check_harmless("evil.html", (folder / "evil.html").read_text(), 1)
 note = "&#60;script&#62;alert(1)&#60;/script&#62;&#38;&#34;&#39;\ufffd"

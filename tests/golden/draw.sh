@@ -13,9 +13,11 @@ h100="--machine 2x8xh100-nvlink+ib400"
 
 says "no output" 2 "wants -o FILE, which ends in .svg" "$xl" --mesh sp=4
 says "another form" 2 "not '$folder/a.png'" "$xl" --mesh sp=4 -o "$folder/a.png"
-says "no mesh" 2 "wants the --mesh" "$xl" -o "$folder/a.svg"
+says "no mesh" 2 "wants --mesh, for example" "$xl" -o "$folder/a.svg"
 says "measured" 2 "--measured is for a timeline" "$xl" --mesh sp=4 -o "$folder/a.svg" --measured "$folder/none"
-says "no seconds" 2 "a timeline wants seconds" "$xl" --mesh sp=4 -o "$folder/a.json"
+"$HEDDLE" plan "$xl" --mesh sp=4 --objective bytes -o "$folder/s.json" >/dev/null || failed=1
+sed -E 's/, "predicted_s": [0-9.e-]+//' "$folder/s.json" >"$folder/bare.json"
+says "no seconds" 2 "a timeline wants seconds" "$folder/bare.json" -o "$folder/a.json"
 says "no folder" 2 "cannot be written" "$xl" --mesh sp=4 -o "$folder/none/a.svg"
 if [ -e "$folder/a.json" ]; then
     echo "FAILED a timeline that could not be drawn is left"
@@ -35,15 +37,18 @@ draws() { # WHAT ARGUMENTS...: it exits with 0 and says nothing
 }
 # shellcheck disable=SC2086
 {
-    draws "picture" "$xl" --mesh sp=4 -o "$folder/xl.svg"
+    draws "picture" "$folder/bare.json" -o "$folder/xl.svg"
+    draws "the best mesh" hunyuanvideo -n 16 $h100 --training -o "$folder/ranks.svg"
     draws "two axes" "$xl" --mesh node=2,sp=4 --size b=2 -o "$folder/two.svg"
     draws "with seconds" "$models/axial-3d.yaml" --mesh sp=4 $h100 -o "$folder/axial.svg"
     draws "rows" "$models/hybrid-mixed.yaml" --mesh sp=8 $h100 -o "$folder/hybrid.svg"
-    draws "report" "$xl" --mesh sp=4 $h100 --ranks 4 -o "$folder/xl.html"
+    draws "report" "$xl" --mesh sp=4 $h100 --curves 4 -o "$folder/xl.html"
     draws "timeline" "$xl" --mesh sp=4 $h100 -o "$folder/xl.json"
 }
-"$HEDDLE" plan "$xl" --mesh sp=4 -o "$folder/s.json" >/dev/null || failed=1
 draws "a schedule's file" "$folder/s.json" -o "$folder/file.svg"
+"$HEDDLE" plan hunyuanvideo -n 16 $h100 --json >"$folder/plan.json" || failed=1
+draws "what plan printed" "$folder/plan.json" -o "$folder/printed.svg"
+says "does not fit" 3 "are allowed" hunyuanvideo -n 16 $h100 --memory 1G -o "$folder/a.svg"
 
 # What a text from a file may hold does no harm.
 sed 's/"note": "[^"]*"/"note": "<script>alert(1)<\/script>\&\\"'"'"'\\u0001"/' "$folder/s.json" >"$folder/evil.json"

@@ -17,5 +17,5 @@ draw "$models/axial-3d.yaml" --mesh sp=4 --machine 2x8xh100-nvlink+ib400 -o "$fo
 draw "$models/hybrid-mixed.yaml" --mesh sp=8 --machine 2x8xh100-nvlink+ib400 -o "$folder/rows.svg"
 draw "$models/stdit3-xl2.yaml" --mesh sp=4 --method s.attn=ring --machine 8xh100-nvlink -o "$folder/method.svg"
 draw hunyuanvideo --mesh r=2,u=8 --machine 2x8xh100-nvlink+ib400 -o "$folder/fused.svg"
-draw "$models/stdit3-xl2.yaml" --mesh sp=4 --machine 8xh100-nvlink --ranks 8 -o "$folder/report.html"
+draw "$models/stdit3-xl2.yaml" --mesh sp=4 --machine 8xh100-nvlink --curves 8 -o "$folder/report.html"
 python3 "$HEDDLE_SOURCE/tests/golden/draw_browser.py" "$folder"
