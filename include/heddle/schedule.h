@@ -45,7 +45,7 @@ typedef struct heddle_schedule_stage {
     int64_t forward_bytes_per_rank_max, forward_bytes_total, forward_messages;
     int64_t backward_bytes_per_rank_max, backward_bytes_total, backward_messages;
     int heads;  /* of the attention; 0 where a schedule from a file does not say, then so are the next */
-    int causal; /* LINEAR */
+    int causal; /* a token sees itself and those before it */
     int decays; /* LINEAR, 1: some head's decay is not 1 */
     /* What the method's object keeps from forward to backward and holds besides, without the room of the kernels, and
      * the products of one call (heddle_attention_info); of the rank that has most; 0 when local. */

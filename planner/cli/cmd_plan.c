@@ -1,9 +1,13 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
 #include "ask.h"
+#include "planner/report/text.h"
 #include "runtime/files/output.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { LEFT_OUT_PERCENT = 100 }; /* with more work than that fewer bytes are of no interest */
 
 /* The model repeated often enough for a steady state; NULL where that is more than the planner takes. */
 static heddle_schedule *plan_long_run(const heddle_plan_options *options, heddle_model *model,
@@ -15,6 +19,65 @@ static heddle_schedule *plan_long_run(const heddle_plan_options *options, heddle
         return NULL;
     }
     return schedule;
+}
+
+/* By how much the busiest rank of a stage works longer in the schedule `b`, at most; *stage: where, of the model's. */
+static double most_work(int *stage, const schedule_view *a, const heddle_schedule *b)
+{
+    double most = 0;
+    for (int i = 0; i < a->info.nstages; i++) {
+        heddle_schedule_stage one = HEDDLE_EMPTY(heddle_schedule_stage), other = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_ignore(heddle_schedule_stage_at(&one, a->schedule, i));
+        heddle_ignore(heddle_schedule_stage_at(&other, b, i));
+        const double more = (100 + report_waste(a, &other.layout)) / (100 + report_waste(a, &one.layout)) - 1;
+        if (more > most) {
+            most = more;
+            *stage = i % a->info.period;
+        }
+    }
+    return most * 100;
+}
+
+/* The value of the best plan by other options; that of the plan where there is none. */
+static double value_by(heddle_schedule **out, const cli_question *q, const schedule_view *v,
+                       const heddle_plan_options *options)
+{
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+    heddle_schedule_destroy(*out);
+    *out = NULL;
+    return heddle_plan(out, q->model, &v->info.mesh, options) == HEDDLE_OK &&
+                   heddle_schedule_get_info(&info, *out) == HEDDLE_OK
+               ? info.value
+               : v->info.value;
+}
+
+/* By bytes the slack may leave out whole fibres that send less: then this says so, and what takes them. */
+static void tell_left_out(schedule_view *v, const cli_question *q)
+{
+    heddle_plan_options options = q->options;
+    heddle_schedule *other = NULL;
+    const char *objective = v->info.objective;
+    if (q->a->schedule != NULL || objective == NULL ||
+        (strcmp(objective, "bytes") != 0 && strcmp(objective, "slow-bytes") != 0)) {
+        return;
+    }
+    options.methods = "*=local";
+    if (value_by(&other, q, v, &options) < v->info.value) {
+        const double more = most_work(&v->left_out_of, v, other);
+        options.methods = q->options.methods;
+        options.slack_percent = (int)ceil(more - 1e-9);
+        const double least = more > 0 && more <= LEFT_OUT_PERCENT ? value_by(&other, q, v, &options) : v->info.value;
+        if (least < v->info.value) {
+            heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+            char bytes[16];
+            heddle_ignore(heddle_schedule_stage_at(&stage, v->schedule, v->left_out_of));
+            snprintf(v->left_out, sizeof v->left_out,
+                     "whole fibres: %s, left out by slack %d %%: %.0f %% more work in %s; --slack %d takes them",
+                     report_si(bytes, sizeof bytes, least), q->options.slack_percent, more, stage.name,
+                     options.slack_percent);
+        }
+    }
+    heddle_schedule_destroy(other);
 }
 
 static int saves(const cli_arguments *a)
@@ -29,6 +92,7 @@ static int show(const cli_question *q, schedule_view *v)
     if (st != HEDDLE_OK) {
         return cli_report_written(st);
     }
+    tell_left_out(v, q);
     if (a->json || (a->output != NULL && !saves(a))) {
         st = a->json ? report_schedule_json(v) : heddle_schedule_save(v->schedule, "-");
         return st == HEDDLE_OK ? CLI_OK : cli_printed(CLI_FAILED);

@@ -165,7 +165,7 @@ hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage)
     return (hd_method_stage){.kind = stage->kind,
                              .dim = stage->mixed_dim,
                              .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
-                             .causal = is_linear && stage->causal,
+                             .causal = stage->causal,
                              .decays = is_linear && stage->decay != 1,
                              .dims = stage->mixed_dims,
                              .kv_heads = stage->kv_heads,

@@ -87,13 +87,7 @@ static int has_window(const hd_model_stage *s)
 const char *hd_model_stage_refusal(const heddle_model *m, int k)
 {
     const hd_model_stage *s = &m->stage[k];
-    const hd_method_stage mixes = {.kind = s->kind,
-                                   .dim = s->mixed_dim,
-                                   .heads = s->heads,
-                                   .causal = s->causal,
-                                   .dims = s->mixed_dims,
-                                   .kv_heads = s->kv_heads,
-                                   .joined_rows = s->joined_rows};
+    const hd_method_stage mixes = hd_model_stage_mixes(s);
     const int64_t channels = m->shape.dim[m->channel_dim].extent;
     const char *of_mixing = hd_method_stage_refusal(&mixes);
     return of_mixing != NULL                                       ? of_mixing

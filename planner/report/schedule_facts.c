@@ -127,7 +127,10 @@ const char *report_reason(char *out, size_t out_bytes, const schedule_view *v, i
     }
     report_idle(idle, sizeof idle, v, k, &runs.layout, runs.method);
     if (idle[0] != '\0' && used > 0 && (size_t)used < out_bytes) {
-        snprintf(out + used, out_bytes - (size_t)used, "; %s", idle);
+        used += snprintf(out + used, out_bytes - (size_t)used, "; %s", idle);
+    }
+    if (v->left_out[0] != '\0' && v->left_out_of == k && used > 0 && (size_t)used < out_bytes) {
+        snprintf(out + used, out_bytes - (size_t)used, "; %s", v->left_out);
     }
     return out;
 }

@@ -19,6 +19,8 @@ typedef struct schedule_view {
     int is_step;              /* the way back counts, too */
     /* The same plan with enough repetitions for a steady state, for comparisons; NULL: none could be made. */
     const heddle_schedule *long_run;
+    char left_out[256];  /* what the slack left out, though it sends less; "": nothing that is known */
+    int left_out_of;     /* stage of the model that has more work then */
     int is_stages_alone; /* repetitions are alike whose stages are, whatever leads into the first of them */
 } schedule_view;
 

@@ -172,6 +172,9 @@ static void print_proof(const schedule_view *v)
         }
     }
     printf("\n");
+    if (v->left_out[0] != '\0') {
+        printf("%s\n", v->left_out);
+    }
 }
 
 void report_totals(const schedule_view *v)

@@ -89,7 +89,7 @@ hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *x
     if (aim->objective == HD_OBJECTIVE_SLOW_BYTES) {
         return (hd_cost){{slow, moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems}};
     }
-    return (hd_cost){{moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems, 0}};
+    return (hd_cost){{moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems, slow}};
 }
 
 double hd_aim_value(const hd_aim *aim, const hd_cost *cost, int nranks)

@@ -46,7 +46,7 @@ typedef struct hd_method_stage {
     heddle_stage_kind kind;
     int dim;             /* mixed, -1: token-wise */
     int64_t heads;       /* 0: not known */
-    int causal;          /* LINEAR */
+    int causal;          /* a token sees itself and those before it */
     int decays;          /* LINEAR: some head's decay is not 1 */
     unsigned dims;       /* all that are mixed, a bit each; 0: `dim` alone */
     int64_t kv_heads;    /* 0: as many as heads */

@@ -179,8 +179,7 @@ static heddle_status read_mixing(hd_method_stage *out, const heddle_schedule *s,
             return hd_node_fail(HEDDLE_ERR_PARSE, node, "a stage of kind %s and method %s has no '%s'",
                                 hd_stage_kind_names[out->kind], method->name, stage_keys[k].name);
         }
-        if (value[k] != NULL && k != STAGE_PREDICTED &&
-            (!has_method || (!is_linear && (k == STAGE_CAUSAL || k == STAGE_DECAYS)))) {
+        if (value[k] != NULL && k != STAGE_PREDICTED && (!has_method || (!is_linear && k == STAGE_DECAYS))) {
             return hd_node_fail(HEDDLE_ERR_PARSE, value[k], "a stage of kind %s and method %s takes no '%s'",
                                 hd_stage_kind_names[out->kind], method->name, stage_keys[k].name);
         }
@@ -197,10 +196,8 @@ static heddle_status read_mixing(hd_method_stage *out, const heddle_schedule *s,
                           out->kv_heads, out->heads);
         goto out;
     }
-    if (has_method && is_linear) {
-        HD_TRY(hd_node_bool(&out->causal, value[STAGE_CAUSAL], "causal"));
-        HD_TRY(hd_node_bool(&out->decays, value[STAGE_DECAYS], "decays"));
-    }
+    HD_TRY(value[STAGE_CAUSAL] ? hd_node_bool(&out->causal, value[STAGE_CAUSAL], "causal") : HEDDLE_OK);
+    HD_TRY(value[STAGE_DECAYS] ? hd_node_bool(&out->decays, value[STAGE_DECAYS], "decays") : HEDDLE_OK);
 out:
     return st;
 }

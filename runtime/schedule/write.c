@@ -49,9 +49,11 @@ static void put_method(FILE *f, const heddle_shape *shape, const hd_method_stage
     if (stage->joined_rows > 0) {
         fprintf(f, ", \"joined_rows\": %" PRId64, stage->joined_rows);
     }
+    if (stage->kind == HEDDLE_STAGE_LINEAR || stage->causal) {
+        fprintf(f, ", \"causal\": %s", stage->causal ? "true" : "false");
+    }
     if (stage->kind == HEDDLE_STAGE_LINEAR) {
-        fprintf(f, ", \"causal\": %s, \"decays\": %s", stage->causal ? "true" : "false",
-                stage->decays ? "true" : "false");
+        fprintf(f, ", \"decays\": %s", stage->decays ? "true" : "false");
     }
     put_cost(f, "forward", &cost->forward);
     put_cost(f, "backward", &cost->backward);

@@ -1,0 +1,137 @@
+"""What the planner once answered wrongly: properties of its answers, each by its own name."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+HEDDLE = os.environ["HEDDLE"]
+TWO = ["--machine", "2x8xh100-nvlink+ib400"]
+MANY = ["--machine", "8x8xh100-nvlink+ib400"]
+STDIT = ["stdit3-xl2", "--epilogue", "any"]
+WHOLE = "s.attn=/local;t.attn=/local"
+failed = 0
+
+
+def say(*words):
+    return subprocess.run([HEDDLE, *words], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def ask(command, *words):
+    return json.loads(say(command, *words, "--json"))
+
+
+def mixing(plan):
+    return [s for s in plan["stages"] if s["reason"].startswith("attends")]
+
+
+def sent(plan, link):
+    return sum(x["sent_max"] for x in plan["links"] if x["class"] == link)
+
+
+def need(what, is_so, found=""):
+    global failed
+    if not is_so:
+        failed = 1
+        print("FAILED", what, found)
+
+
+def neighbours(where, seconds):
+    """No number of ranks is so much worse than its better neighbour, seconds times ranks."""
+    for n in seconds:
+        others = [seconds[m] * m for m in (n - 1, n + 1) if m in seconds]
+        worse = seconds[n] * n / min(others) if others else 1
+        need(f"{where}, {n} ranks: {worse:.2f} of a neighbour", worse <= 1.3)
+
+
+def ranks_that_do_not_divide():
+    one_host = [ask("plan", *STDIT, "--mesh", f"sp={n}", "--machine", "8xh100-nvlink") for n in range(2, 9)]
+    plans = one_host + [ask("plan", *STDIT, "--mesh", f"sp={n}", *MANY) for n in range(9, 65)]
+    neighbours("sp=N of GPUs", {n: plan["time_s"] for n, plan in enumerate(plans, 2)})
+    points = ask("sweep", *STDIT, "-n", "2..64")["points"]
+    neighbours("-n N of cores", {p["ranks"]: p["time_s"] for p in points})
+    for n in (11, 12, 15):
+        mesh = ["--mesh", f"sp={n}", *TWO]
+        forced = ask("plan", *STDIT, *mesh, "--force", WHOLE)
+        need(f"whole fibres are forced on {n}", all(s["method"] == "local" for s in mixing(forced)))
+        need(f"no slower than whole fibres on {n}", plans[n - 2]["time_s"] <= forced["time_s"] * (1 + 1e-9))
+
+
+def bytes_say_what_the_slack_left_out():
+    for n, of_fibres in ((11, 79.7), (12, 77.5), (13, 75.1), (15, 47.9)):
+        asked = [*STDIT, "--mesh", f"sp={n}", *TWO, "--objective", "bytes"]
+        plan, text = ask("plan", *asked), say("plan", *asked)
+        told = re.search(r"whole fibres: .* left out by slack 25 %: (\d+) % more work in (\S+); --slack (\d+)", text)
+        need(f"told on {n}", bool(told) == (plan["bytes_per_rank_max"] > 1e8), text[-300:])
+        if told:
+            in_reasons = [s["name"] for s in plan["stages"] if "left out by slack" in s["reason"]]
+            need(f"the stage's reason on {n}", set(in_reasons) == {told[2]}, in_reasons)
+            plan = ask("plan", *asked, "--slack", told[3])
+            less = ask("plan", *asked, "--slack", str(int(told[3]) - 1))
+            need(f"no less slack does on {n}", less["bytes_per_rank_max"] > plan["bytes_per_rank_max"])
+        need(f"whole fibres on {n}", abs(plan["bytes_per_rank_max"] / 1e6 - of_fibres) < 0.06)
+
+
+def no_rank_idles():
+    for model, size in (("full-3d", "b=2,s=17776"), ("cogvideox-5b", "b=2")):
+        plan = ask("plan", model, "--size", size, "--mesh", "sp=3", *TWO)
+        batch = ask("plan", model, "--size", size, "--mesh", "sp=3", *TWO, "--force", "attn=b@sp/local")
+        need(f"{model} shards its sequence", all("s@sp" in s["layout"] for s in mixing(plan)), plan["stages"])
+        need(f"{model} is faster so", plan["time_s"] < 0.8 * batch["time_s"])
+
+
+def heads_that_do_not_divide():
+    plan = ask("plan", "hunyuanvideo", "-n", "16", *TWO)
+    need("16 ranks", plan["bytes_per_rank_max"] <= 15.1e9, plan["bytes_per_rank_max"])
+    other = ask("plan", "hunyuanvideo", "--mesh", "u=8 r=2", *TWO, "--method", "*=usp")
+    need("r=2 u=8, not u=8 r=2", 43e9 < other["bytes_per_rank_max"] < 44.5e9, other["bytes_per_rank_max"])
+    plan = ask("plan", "hunyuanvideo", "-n", "16", "--size", "b=2", *TWO)
+    need("16 ranks, guidance", plan["bytes_per_rank_max"] < 19.25e9, plan["bytes_per_rank_max"])
+    need("guidance over the outer axis", all("b@" in s["layout"] for s in plan["stages"]), plan["mesh"])
+    why = [a["reason"] for a in ask("explain", "hunyuanvideo", "-n", "16", *TWO)["stages"][0]["alternatives"]]
+    need("what was not taken has a reason", any("24 heads over 16 ranks: 33 % of the work idle" in w for w in why), why)
+
+
+def batch_over_the_slow_links():
+    for objective in ("time", "slow-bytes", "bytes"):
+        words = ["stdit3-720p-204f", "--size", "b=2", "--mesh", "node=2 a=2 gpu=4", "--epilogue", "any", *TWO]
+        plan = ask("plan", *words, "--objective", objective)
+        need(f"{objective}: nodes", sent(plan, "ib400") == 0 < sent(plan, "nvlink"), plan["links"])
+        need(f"{objective}: batch over nodes", all("b@node" in s["layout"] for s in plan["stages"]))
+
+
+def ends_apart():
+    plan = ask("plan", "transnormerllm-1b", "--mesh", "sp=64", *MANY, "--method", "*=lasp")
+    state = 16 * 128 * 128 * 4  # heads, width, width, f32
+    need("states alone", plan["bytes_per_rank_max"] == 16 * state, plan["bytes_per_rank_max"])
+    need("ends are narrow, and apart", 0 < plan["end_bytes_per_rank_max"] < 8.6e9 / 64, plan["end_bytes_per_rank_max"])
+    wide = ask("plan", "transnormerllm-1b", "--mesh", "sp=64", *MANY, "--method", "*=lasp", "--epilogue", "*")
+    need("a wide end is asked for", wide["bytes_per_rank_max"] > 8.4e9, wide["bytes_per_rank_max"])
+
+
+def steady_state():
+    for layers in ("1", "2", "28"):
+        text = say("plan", *STDIT, "--mesh", "sp=4", *TWO, "--layers", layers, "--objective", "bytes")
+        ratio = re.search(r"Ulysses where the sharded dim is attended +\S+ \w+ +(\S+)x", text)
+        need(f"{layers} layers against Ulysses", ratio and ratio[1] == "2.00", text[-500:])
+
+
+def counts():
+    for model, switches in (("axial-3d", 41), ("stdit3-xl2", 55)):
+        plan = ask("plan", model, "--epilogue", "any", "--mesh", "sp=4", *TWO, "--objective", "bytes")
+        need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
+
+
+for check in (
+    ranks_that_do_not_divide,
+    bytes_say_what_the_slack_left_out,
+    no_rank_idles,
+    heads_that_do_not_divide,
+    batch_over_the_slow_links,
+    ends_apart,
+    steady_state,
+    counts,
+):
+    check()
+sys.exit(failed)
