@@ -67,38 +67,90 @@ static heddle_status one_member(hd_method_group *g, const hd_share *share, const
     return st;
 }
 
-/* Tokens of the window round a query; at the borders there are fewer, which is left out. */
-static double keys_in_window(const hd_model_stage *s, const heddle_shape *shape, double keys)
+/* The sum of min(i, most) over i < x. */
+static int64_t sum_to(int64_t x, int64_t most)
 {
-    double seen = 1;
-    int is_windowed = 0;
-    for (int d = 0; d < shape->ndim - 1; d++) {
-        int mixed = s->mixed_dims != 0 ? (s->mixed_dims >> d & 1) != 0 : d == s->mixed_dim;
-        int64_t extent = shape->dim[d].extent, window = s->window[d];
-        if (mixed) {
-            seen *= (double)(window > 0 && 2 * window + 1 < extent ? 2 * window + 1 : extent);
-            is_windowed |= window > 0;
-        }
-    }
-    seen += (double)s->joined_rows;
-    return is_windowed && seen < keys ? seen : keys;
+    return x <= most + 1 ? x * (x - 1) / 2 : most * (most + 1) / 2 + (x - most - 1) * most;
 }
 
-/* Rows in order: those of the last rank see nearly all keys, unless zigzag deals early and late ones alike. */
-static void count_attention(hd_share *share, const heddle_shape *shape)
+/* Keys along one dim of `extent` tokens that the first `queries` of them see together: themselves, those before them
+ * and, unless causal, behind them, up to `window` tokens each way; at the borders there are fewer. */
+static int64_t keys_of(int64_t queries, int64_t extent, int64_t window, int causal)
+{
+    const int64_t most = window > 0 && window < extent ? window : extent;
+    const int64_t behind = sum_to(extent, most) - sum_to(extent - queries, most);
+    return queries + sum_to(queries, most) + (causal ? 0 : behind);
+}
+
+/* Of the block of dim d that sees most: these keys, by query of the longest block. */
+static double keys_along(const hd_pricer *p, const hd_model_stage *s, const heddle_layout *layout, int d)
+{
+    const heddle_shape *shape = &p->model->shape;
+    const int64_t extent = shape->dim[d].extent;
+    int blocks = 1;
+    double most = 0;
+    heddle_box box;
+    for (int a = 0; a < p->mesh->naxes; a++) {
+        blocks *= layout->dim_of_axis[a] == d ? p->mesh->axis[a].size : 1;
+    }
+    for (int i = 0; i < blocks; i++) {
+        int coords[HEDDLE_MAX_AXES] = {0};
+        for (int a = p->mesh->naxes - 1, rest = i; a >= 0; a--) {
+            coords[a] = layout->dim_of_axis[a] == d ? rest % p->mesh->axis[a].size : 0;
+            rest /= layout->dim_of_axis[a] == d ? p->mesh->axis[a].size : 1;
+        }
+        hd_layout_box(&box, shape, p->mesh, layout, coords);
+        const int64_t to = keys_of(box.lo[d] + box.len[d], extent, s->window[d], s->causal);
+        const double keys = (double)(to - keys_of(box.lo[d], extent, s->window[d], s->causal));
+        most = keys > most ? keys : most;
+    }
+    return most / (double)longest(shape, p->mesh, layout, d);
+}
+
+/* What a query sees on average on the rank that sees most. Zigzag deals early and late rows alike, so that all ranks
+ * see what the whole sequence does on average; a method that deals heads has the rows of its ranks together. */
+static double keys_seen(const hd_share *share, const hd_pricer *p, const heddle_layout *layout)
 {
     const hd_method_group *g = &share->group;
     const hd_model_stage *s = share->stage;
+    heddle_layout own = *layout;
+    int spread = hd_group_spread(share->method, g);
+    double seen = 1;
+    for (int i = g->naxes - 1; i >= 0 && spread > 1; i--) {
+        own.dim_of_axis[g->axis[i]] = HEDDLE_REPLICATED;
+        spread /= p->mesh->axis[g->axis[i]].size;
+    }
+    for (int d = 0; d < p->model->shape.ndim - 1; d++) {
+        for (int a = 0; a < p->mesh->naxes && s->zigzag; a++) {
+            own.dim_of_axis[a] = own.dim_of_axis[a] == d ? HEDDLE_REPLICATED : own.dim_of_axis[a];
+        }
+        const int is_mixed = s->mixed_dims != 0 ? (s->mixed_dims >> d & 1) != 0 : d == s->mixed_dim;
+        seen *= is_mixed ? keys_along(p, s, &own, d) : 1;
+    }
+    return seen + (double)s->joined_rows;
+}
+
+static int is_windowed(const hd_model_stage *s)
+{
+    int64_t any = 0;
+    for (int d = 0; d < HEDDLE_MAX_DIMS; d++) {
+        any |= s->window[d];
+    }
+    return any != 0;
+}
+
+static void count_attention(hd_share *share, const hd_pricer *p, const heddle_layout *layout)
+{
+    const hd_method_group *g = &share->group;
     int spread = hd_group_spread(share->method, g);
     int64_t rows = spread > 1 ? hd_group_rows(g, 0, spread) : g->rows_most;
     rows = g->segment_rows_most > rows && spread > 1 ? g->segment_rows_most : rows;
-    double keys = (double)g->sequence;
     share->queries = hd_saturated((__int128)rows * g->fibres_max);
     share->heads = (g->heads + spread - 1) / spread;
-    if (s->kind == HEDDLE_STAGE_ATTENTION && s->causal) {
-        keys = s->zigzag || rows == g->sequence ? (keys + 1) / 2 : keys - ((double)rows - 1) / 2;
+    share->keys = (double)g->sequence;
+    if (is_windowed(share->stage) || (share->stage->kind == HEDDLE_STAGE_ATTENTION && share->stage->causal)) {
+        share->keys = keys_seen(share, p, layout);
     }
-    share->keys = keys_in_window(s, shape, keys);
 }
 
 heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const heddle_layout *layout,
@@ -126,7 +178,7 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const hedd
     } else {
         out->rows = hd_saturated((__int128)out->group.rows_most * out->group.fibres_max);
     }
-    count_attention(out, shape);
+    count_attention(out, p, layout);
 out:
     return st;
 }

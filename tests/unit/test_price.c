@@ -2,7 +2,7 @@
 #include "case.h"
 #include "draw.h"
 
-#include "planner/price/price.h"
+#include "planner/price/price_internal.h"
 
 #include <heddle/forecast.h>
 #include <stdio.h>
@@ -225,4 +225,122 @@ HD_CASE(a_forecast_adds_up)
     heddle_forecast_destroy(forecast);
     heddle_schedule_destroy(schedule);
     unmake(&b);
+}
+
+/* --- what a query sees, counted token by token -------------------------------------------------------------------- */
+
+static heddle_model *model_of_windows(const int64_t *extent, const int64_t *window, int is_one, const char *more)
+{
+    char text[1024], wide[64];
+    heddle_model *model = NULL;
+    if (is_one) {
+        snprintf(wide, sizeof wide, "%lld", (long long)window[0]);
+    } else {
+        snprintf(wide, sizeof wide, "[%lld, %lld]", (long long)window[0], (long long)window[1]);
+    }
+    snprintf(text, sizeof text,
+             "model: m\ndtype: bf16\ndims: {t: %lld, s: %lld, c: {size: 8, role: channel}}\n"
+             "tensors: {x: [t, s, c]}\nstages:\n"
+             "  - {name: a, kind: attention, over: %s, heads: 4, window: %s%s}\n",
+             (long long)extent[0], (long long)extent[1], is_one ? "t" : "[t, s]", wide, more);
+    HD_OK(heddle_model_parse(&model, text, strlen(text), "text"));
+    return model;
+}
+
+static int is_near(int64_t q, int64_t k, int64_t window, int causal)
+{
+    return (window == 0 || (k <= q + window && q <= k + window)) && (!causal || k <= q);
+}
+
+/* Queries and keys that meet on the rank at `lo`, `len`; the dims that are not mixed count once. */
+static int64_t meetings(const int64_t *extent, const int64_t *window, const heddle_box *box, int dims, int causal)
+{
+    int64_t all = 1;
+    for (int d = 0; d < dims; d++) {
+        int64_t along = 0;
+        for (int64_t q = box->lo[d]; q < box->lo[d] + box->len[d]; q++) {
+            for (int64_t k = 0; k < extent[d]; k++) {
+                along += is_near(q, k, window[d], causal);
+            }
+        }
+        all *= along;
+    }
+    return all;
+}
+
+HD_CASE(windows_end_at_the_borders)
+{
+    int by_ring = 0;
+    for (int trial = 0; trial < 400; trial++) {
+        const int is_one = below(2), causal = is_one && below(2), placed = causal && below(3) == 0;
+        const int64_t extent[2] = {1 + below(30), 1 + below(12)};
+        const int64_t window[2] = {below(10), below(5)};
+        heddle_mesh mesh;
+        heddle_layout layout = heddle_layout_replicated();
+        heddle_box box;
+        hd_share share;
+        int64_t most = 0, whole = 1;
+        HD_OK(heddle_mesh_parse(&mesh, trial % 2 ? "[a=3]" : "[a=2 b=2]"));
+        const int dim = below(2);
+        for (int a = 0; a < mesh.naxes; a++) {
+            layout.dim_of_axis[a] = dim;
+        }
+        heddle_model *model = model_of_windows(extent, window, is_one,
+                                               placed   ? ", causal: true, placement: zigzag"
+                                               : causal ? ", causal: true"
+                                                        : "");
+        const int is_local = is_one && dim == 1;
+        const hd_method *method = is_local ? &hd_method_local : below(2) ? &hd_method_ring : &hd_method_ulysses;
+        const hd_pricer pricer = {.model = model, .mesh = &mesh};
+        HD_OK(hd_share_make(&share, &pricer, 0, &layout, method));
+        heddle_layout own = method == &hd_method_ulysses || placed ? heddle_layout_replicated() : layout;
+        for (int r = 0; r < heddle_mesh_size(&mesh); r++) {
+            HD_OK(heddle_layout_box(&box, &model->shape, &mesh, &own, r));
+            const int64_t found = meetings(extent, window, &box, is_one ? 1 : 2, causal);
+            most = found > most ? found : most;
+        }
+        HD_OK(heddle_layout_box(&box, &model->shape, &mesh, &own, 0));
+        for (int d = 0; d < (is_one ? 1 : 2); d++) {
+            whole *= box.len[d];
+        }
+        by_ring += method == &hd_method_ring;
+        assert_true(share.keys * (double)whole > (double)most - 1e-6 &&
+                    share.keys * (double)whole < (double)most + 1e-6);
+        hd_share_free(&share);
+        heddle_model_destroy(model);
+    }
+    assert_true(by_ring > 50);
+}
+
+/* Contiguous rows leave the last of 8 ranks 15/16 of all keys for each of its queries, zigzag a half. */
+HD_CASE(causal_placement_is_priced)
+{
+    static const char *const placed[] = {"", ", placement: zigzag"};
+    int64_t ps[2];
+    for (int i = 0; i < 2; i++) {
+        char text[512];
+        bench b = {.model = NULL};
+        heddle_schedule *s = NULL;
+        heddle_plan_options o;
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        HD_OK(heddle_machine_load(&b.machine, "8xh100-nvlink"));
+        HD_OK(heddle_mesh_parse(&b.mesh, "[sp=8]"));
+        snprintf(text, sizeof text,
+                 "model: m\ndtype: bf16\ndims: {s: 262144, c: {size: 1024, role: channel}}\ntensors: {x: [s, c]}\n"
+                 "stages: [{name: a, kind: attention, over: s, heads: 8, causal: true%s}]\n",
+                 placed[i]);
+        HD_OK(heddle_model_parse(&b.model, text, strlen(text), "text"));
+        b.pricer = (hd_pricer){.model = b.model, .machine = b.machine, .mesh = &b.mesh};
+        ps[i] = stage_of(&b, 0, "s@sp", &hd_method_ring).compute_ps;
+        /* A schedule knows why nobody runs it, so that blocks of a caller's own are refused, too. */
+        heddle_plan_options_init(&o);
+        o.methods = "*=ring";
+        HD_OK(heddle_plan(&s, b.model, &b.mesh, &o));
+        HD_OK(heddle_schedule_stage_at(&stage, s, 0));
+        assert_true(stage.causal);
+        assert_non_null(strstr(stage.refusal, "causal"));
+        heddle_schedule_destroy(s);
+        unmake(&b);
+    }
+    assert_true((double)ps[0] / (double)ps[1] > 1.75 && (double)ps[0] / (double)ps[1] < 1.88);
 }

@@ -74,7 +74,7 @@ static const lie lies[] = {
     {"\"heads\": 2", "\"heads\": 0", HEDDLE_ERR_PARSE, "from 1 to"},
     {"\"heads\": 2", "\"heads\": 4", HEDDLE_ERR_MISMATCH, "or differs in kind, over or heads"},
     {", \"heads\": 2", "", HEDDLE_ERR_PARSE, "has no 'heads'"},
-    {"\"heads\": 2", "\"heads\": 2, \"causal\": true", HEDDLE_ERR_PARSE, "takes no 'causal'"},
+    {"\"heads\": 2", "\"heads\": 2, \"causal\": true", HEDDLE_ERR_MISMATCH, "differs in kind"},
     {"\"causal\": true", "\"causal\": false", HEDDLE_ERR_MISMATCH, "but the layouts give"},
     {"\"causal\": true", "\"causal\": 1", HEDDLE_ERR_PARSE, "true or false"},
     {"\"decays\": true, ", "", HEDDLE_ERR_PARSE, "has no 'decays'"},
