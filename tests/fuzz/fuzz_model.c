@@ -1,5 +1,6 @@
-/* libFuzzer: a model file of any bytes; what is taken must also resize and plan without a crash: by bytes and by seconds, by
- * every method, forward and back. A forecast agrees with the plan. Start it with examples/models as the corpus. */
+/* libFuzzer: a model file of any bytes; what is taken must also resize and plan without a crash: by bytes and by
+ * seconds, by every method, forward and back. A forecast agrees with the plan. Start it with examples/models as the
+ * corpus. */
 #include <heddle/forecast.h>
 #include <heddle/planner.h>
 #include <math.h>

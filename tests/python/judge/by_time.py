@@ -6,6 +6,13 @@ from judge.model import BYTES, blocks, volume
 from judge.moved import Group, Moved, axes_of, edge, groups_of, heads_to_and_fro, key_heads, method_bytes
 
 
+def nested(low, high, sizes):
+    """Of rows low to high: axis by axis, each within the blocks of the one before."""
+    if not sizes:
+        return [(low, high)]
+    return [part for a, b in blocks(high - low, sizes[0]) for part in nested(low + a, low + b, sizes[1:])]
+
+
 class Rate:
     """A number, or pairs of size and rate: between two the logarithms are interpolated."""
 
@@ -33,7 +40,7 @@ class Machine:
     WORK = {"product": ("bf16", "f32"), "attention": ("bf16", "f32"), "linear": ("bf16", "f32"), "memory": None}
 
     def __init__(self, draw, ranks):
-        self.slowdown = draw.choice([1, 1.125, 1.5, 2.25])
+        self.slowdown, self.calibrated = draw.choice([1, 1.125, 1.5, 2.25]), draw.random() < 0.5
         self.sizes = draw.choice([[ranks], [2, (ranks + 1) // 2], [4, 4], [2, 2, 2]]) if ranks > 1 else [1]
         self.work, self.links = {}, []
         for name, dtypes in self.WORK.items():
@@ -47,7 +54,8 @@ class Machine:
             self.links.append(link)
 
     def text(self):
-        out = f"machine: random\noverlap_slowdown: {self.slowdown}\nlevels:\n"
+        out = f"machine: random\ncalibrated: {str(self.calibrated).lower()}\n"
+        out += f"overlap_slowdown: {self.slowdown}\nlevels:\n"
         for l, size in enumerate(self.sizes):
             out += f"  - {{name: level{l}, size: {size}, link: link{l}}}\n"
         out += "work:\n"
@@ -190,7 +198,8 @@ class Times(Bytes):
             attention = machine.work_ps("attention", dtype, 4 * rows * model.text_rows * c, model.text_rows)
             return first, last + product(rows, c), attention, 2.5 * attention
         share = stage.kv_heads / stage.heads
-        first += product(rows, c * (1 + 2 * share), "f32" if stage.kind == "linear-attention" else dtype)
+        is_whole = stage.kind == "linear-attention" and machine.calibrated
+        first += product(rows, c * (1 + 2 * share), "f32" if is_whole else dtype)
         first += memory(2 * (1 + share)) if stage.rope else 0
         last += product(rows, c)
         if stage.kind == "linear-attention":
@@ -221,7 +230,10 @@ class Times(Bytes):
                 "local": whole}.get(method, part)
         keys = whole
         if stage.causal:
-            keys = (whole + 1) / 2 if stage.zigzag or rows == whole else whole - (rows - 1) / 2
+            apart = {"ulysses": 1, "usp": sizes[0] if sizes else 1, "local": 1}.get(method)
+            parts = nested(0, whole, sizes) if apart is None else blocks(whole, apart)
+            seen = max(sum(range(low + 1, high + 1)) for low, high in parts)
+            keys = (whole + 1) / 2 if stage.zigzag else seen / rows
         flops = 4 * rows * fibres * -(-stage.heads // spread) * keys * d
         return [hops * self.machine.work_ps("attention", dtype, f / hops, keys / hops) for f in (flops, 2.5 * flops)]
 
