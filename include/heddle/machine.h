@@ -48,8 +48,10 @@ typedef struct heddle_host_info {
     char gpu[64]; /* model of the first GPU */
 } heddle_host_info;
 
-/* Of this host (xml NULL), or of the host on which `hwloc-ls FILE.xml` wrote this file. Any thread. HEDDLE_ERR_IO: no
- * such file. HEDDLE_ERR_PARSE: it is no topology. HEDDLE_ERR_UNSUPPORTED: this process may not ask. */
+/* Of this host (xml NULL), or of the host on which `hwloc-ls FILE.xml` wrote this file. Any thread. hwloc
+ * reads a file in a child process of at most 20 seconds, for it does not survive every file. HEDDLE_ERR_IO: no such
+ * file. HEDDLE_ERR_PARSE: it is no topology. HEDDLE_ERR_NOMEM: no child. HEDDLE_ERR_UNSUPPORTED: this process may not
+ * ask. */
 HEDDLE_CHECKED heddle_status heddle_host_get_info(heddle_host_info *out, const char *xml);
 
 /* A preset's name, or else a file (YAML or JSON; at most 1 MiB). The caller owns *out. HEDDLE_ERR_ARG: neither; the

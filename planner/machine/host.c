@@ -2,12 +2,17 @@
 #include "runtime/base/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <hwloc.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { PCI_DISPLAY = 3, PCI_ACCELERATOR = 0x12 };
+enum { PCI_DISPLAY = 3, PCI_ACCELERATOR = 0x12, XML_SECONDS = 20 };
 
 /* Where a filter of system calls denies this one, hwloc asks for ever. EINVAL: more cores than fit the set. hwloc loads
  * plug-ins from where its own variables say, whoever has set them. */
@@ -80,10 +85,90 @@ static void describe(heddle_host_info *out, hwloc_topology_t topology)
     find_gpus(out, topology);
 }
 
-heddle_status hd_host_read(heddle_host_info *out, const char *xml)
+static heddle_status refuse_xml(const char *xml)
+{
+    return hd_fail(HEDDLE_ERR_PARSE, "%s is no topology as `hwloc-ls FILE.xml` writes it", xml);
+}
+
+static heddle_status read_here(heddle_host_info *out, const char *xml)
 {
     heddle_status st = HEDDLE_OK;
     hwloc_topology_t topology = NULL;
+    if (hwloc_topology_init(&topology) != 0) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc finds no memory");
+    }
+    hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    /* Its reader of PCI devices by a library never gives its memory back; Linux tells the same by files. */
+    (void)hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
+    if ((xml != NULL && hwloc_topology_set_xml(topology, xml) != 0) || hwloc_topology_load(topology) != 0) {
+        st = xml != NULL ? refuse_xml(xml) : hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc finds nothing out about this host");
+        goto out;
+    }
+    describe(out, topology);
+out:
+    hwloc_topology_destroy(topology);
+    return st;
+}
+
+typedef struct answer {
+    heddle_status status;
+    heddle_host_info host;
+} answer;
+
+_Noreturn static void answer_to(int pipe, const char *xml)
+{
+    static const int deadly[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM};
+    const struct rlimit no_core = {0, 0};
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    answer a = {.host = {.struct_bytes = 0}};
+    sigset_t none;
+    sigemptyset(&none);
+    for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
+        signal(deadly[i], SIG_DFL);
+    }
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    setrlimit(RLIMIT_CORE, &no_core);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    alarm(XML_SECONDS);
+    a.status = read_here(&a.host, xml);
+    _exit(write(pipe, &a, sizeof a) == (ssize_t)sizeof a ? 0 : 1);
+}
+
+/* hwloc believes what an XML file says: some files it writes to standard error about, and some it does not survive. So
+ * it reads them in a process of its own. The answer fits a pipe, and is there when that process has ended. */
+static heddle_status read_apart(heddle_host_info *out, const char *xml)
+{
+    heddle_status st = HEDDLE_OK;
+    answer a = {.status = HEDDLE_ERR_PARSE};
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "%s: no pipe to a process that reads it: %s", xml, strerror(errno));
+    }
+    const pid_t pid = fork();
+    if (pid == 0) {
+        answer_to(ends[1], xml);
+    }
+    if (pid < 0) {
+        st = hd_fail(HEDDLE_ERR_NOMEM, "%s: no process that reads it: %s", xml, strerror(errno));
+        goto out;
+    }
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    if (read(ends[0], &a, sizeof a) != (ssize_t)sizeof a || a.status != HEDDLE_OK) {
+        st = refuse_xml(xml);
+        goto out;
+    }
+    *out = a.host;
+out:
+    close(ends[0]);
+    close(ends[1]);
+    return st;
+}
+
+heddle_status hd_host_read(heddle_host_info *out, const char *xml)
+{
+    heddle_status st = HEDDLE_OK;
     FILE *file = xml != NULL ? fopen(xml, "re") : NULL;
     if (xml != NULL && file == NULL) {
         return hd_fail(HEDDLE_ERR_IO, "%s cannot be read: %s", xml, strerror(errno));
@@ -91,23 +176,14 @@ heddle_status hd_host_read(heddle_host_info *out, const char *xml)
     if (file != NULL) {
         fclose(file);
     }
-    if (!may_ask() || hwloc_topology_init(&topology) != 0) {
+    if (!may_ask()) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc may not be asked what this host consists of");
     }
-    hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    /* Its reader of PCI devices by a library never gives its memory back; Linux tells the same by files. */
-    (void)hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
-    if ((xml != NULL && hwloc_topology_set_xml(topology, xml) != 0) || hwloc_topology_load(topology) != 0) {
-        st = xml != NULL ? hd_fail(HEDDLE_ERR_PARSE, "%s is no topology as `hwloc-ls FILE.xml` writes it", xml)
-                         : hd_fail(HEDDLE_ERR_UNSUPPORTED, "hwloc finds nothing out about this host");
-        goto out;
-    }
-    describe(out, topology);
+    HD_TRY(xml != NULL ? read_apart(out, xml) : read_here(out, NULL));
     if (out->cores < 1) {
         st = hd_fail(HEDDLE_ERR_PARSE, "%s has no cores", xml != NULL ? xml : "this host");
     }
 out:
-    hwloc_topology_destroy(topology);
     return st;
 }
 

@@ -46,6 +46,8 @@ grep -q $'\x9b' "$folder/out" && { echo "FAILED: a control byte reaches the term
 says "no such file" 2 "none.xml cannot be read" --xml "$folder/none.xml"
 echo "<html>" >"$folder/bad.xml"
 says "no topology" 2 "bad.xml is no topology" --xml "$folder/bad.xml"
+sed 's/ complete_cpuset="[^"]*"//' "$folder/two.xml" >"$folder/bad.xml" # which hwloc does not survive
+says "an attribute is missing" 2 "bad.xml is no topology" --xml "$folder/bad.xml"
 
 # Tables of links: $1 GPUs, $2 the word for near ones, $3 how many are near, $4 the word for the others.
 matrix() {
