@@ -228,14 +228,18 @@ class Times(Bytes):
         hops = {"ring": math.prod(sizes), "usp": sizes[0] if sizes else 1}.get(method, 1)
         rows = {"ulysses": whole, "usp": blocks(whole, sizes[0])[0][1] if sizes else whole,
                 "local": whole}.get(method, part)
-        keys = whole
-        if stage.causal:
-            apart = {"ulysses": 1, "usp": sizes[0] if sizes else 1, "local": 1}.get(method)
-            parts = nested(0, whole, sizes) if apart is None else blocks(whole, apart)
-            seen = max(sum(range(low + 1, high + 1)) for low, high in parts)
-            keys = (whole + 1) / 2 if stage.zigzag else seen / rows
+        keys = self.keys(stage, whole, sizes[:1] if method == "usp" else [] if spread > 1 else sizes)
         flops = 4 * rows * fibres * -(-stage.heads // spread) * keys * d
         return [hops * self.machine.work_ps("attention", dtype, f / hops, keys / hops) for f in (flops, 2.5 * flops)]
+
+    def keys(self, stage, whole, sizes):
+        """That a query sees on average, of the block that sees most; zigzag makes blocks alike."""
+        parts = [(0, whole)]
+        for size in sizes if not stage.zigzag else []:
+            parts = [(low + a, low + b) for low, high in parts for a, b in blocks(high - low, size)]
+        reach = stage.window or whole
+        seen = [1 + min(i, reach) + (0 if stage.causal else min(whole - 1 - i, reach)) for i in range(whole)]
+        return max(sum(seen[low:high]) for low, high in parts) / max(high - low for low, high in parts)
 
     def method_ps(self, stage, layout, method, n, moved, attention, is_back):
         machine = self.machine

@@ -29,7 +29,7 @@ def random_stage(draw, name, kind, over, heads, channels):
         kv = draw.choice([d for d in range(1, heads + 1) if heads % d == 0]) if draw.random() < 0.3 else heads
         causal = draw.random() < 0.3
         return Stage(name, kind, over, heads, kv, causal, rope=draw.random() < 0.3 and channels // heads % 2 == 0,
-                     zigzag=causal and draw.random() < 0.5)
+                     zigzag=causal and draw.random() < 0.5, window=draw.randint(1, 9) if draw.random() < 0.2 else 0)
     if kind == "linear-attention":
         return Stage(name, kind, over, heads, causal=draw.random() < 0.5, decay=draw.choice([1.0, 0.5]))
     if kind == "mlp":

@@ -16,10 +16,10 @@ def blocks(length, parts):
 
 class Stage:
     def __init__(self, name, kind, over=None, heads=0, kv_heads=0, causal=False, decay=1.0, ratio=0, rope=False,
-                 zigzag=False):
+                 zigzag=False, window=0):
         self.name, self.kind, self.over, self.heads, self.ratio = name, kind, over, heads, ratio
         self.kv_heads, self.causal, self.decay = kv_heads or heads, causal, decay
-        self.rope, self.zigzag = rope, zigzag
+        self.rope, self.zigzag, self.window = rope, zigzag, window
 
     def text(self):
         out = f"{{name: {self.name}, kind: {self.kind}"
@@ -37,6 +37,8 @@ class Stage:
             out += ", causal: true"
         if self.rope:
             out += ", rope: true"
+        if self.window:
+            out += f", window: {self.window}"
         if self.zigzag:
             out += ", placement: zigzag"
         if self.decay != 1.0:
