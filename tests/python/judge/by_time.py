@@ -6,13 +6,6 @@ from judge.model import BYTES, blocks, volume
 from judge.moved import Group, Moved, axes_of, edge, groups_of, heads_to_and_fro, key_heads, method_bytes
 
 
-def nested(low, high, sizes):
-    """Of rows low to high: axis by axis, each within the blocks of the one before."""
-    if not sizes:
-        return [(low, high)]
-    return [part for a, b in blocks(high - low, sizes[0]) for part in nested(low + a, low + b, sizes[1:])]
-
-
 class Rate:
     """A number, or pairs of size and rate: between two the logarithms are interpolated."""
 
@@ -40,7 +33,8 @@ class Machine:
     WORK = {"product": ("bf16", "f32"), "attention": ("bf16", "f32"), "linear": ("bf16", "f32"), "memory": None}
 
     def __init__(self, draw, ranks):
-        self.slowdown, self.calibrated = draw.choice([1, 1.125, 1.5, 2.25]), draw.random() < 0.5
+        self.slowdown = draw.choice([1, 1.125, 1.5, 2.25])
+        self.is_calibrated = draw.random() < 0.5
         self.sizes = draw.choice([[ranks], [2, (ranks + 1) // 2], [4, 4], [2, 2, 2]]) if ranks > 1 else [1]
         self.work, self.links = {}, []
         for name, dtypes in self.WORK.items():
@@ -54,8 +48,8 @@ class Machine:
             self.links.append(link)
 
     def text(self):
-        out = f"machine: random\ncalibrated: {str(self.calibrated).lower()}\n"
-        out += f"overlap_slowdown: {self.slowdown}\nlevels:\n"
+        out = f"machine: random\noverlap_slowdown: {self.slowdown}\n"
+        out += "calibrated: true\nlevels:\n" if self.is_calibrated else "levels:\n"
         for l, size in enumerate(self.sizes):
             out += f"  - {{name: level{l}, size: {size}, link: link{l}}}\n"
         out += "work:\n"
@@ -198,8 +192,8 @@ class Times(Bytes):
             attention = machine.work_ps("attention", dtype, 4 * rows * model.text_rows * c, model.text_rows)
             return first, last + product(rows, c), attention, 2.5 * attention
         share = stage.kv_heads / stage.heads
-        is_whole = stage.kind == "linear-attention" and machine.calibrated
-        first += product(rows, c * (1 + 2 * share), "f32" if is_whole else dtype)
+        is_ours = stage.kind == "linear-attention" and machine.is_calibrated
+        first += product(rows, c * (1 + 2 * share), "f32" if is_ours else dtype)
         first += memory(2 * (1 + share)) if stage.rope else 0
         last += product(rows, c)
         if stage.kind == "linear-attention":
