@@ -29,7 +29,7 @@ struct cli_arguments {
     int messages, wire;
     /* models */
     const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
-    const char *machine, *measured, *force, *why_not, *listed, *baseline, *meshes, *sweep;
+    const char *machine, *measured, *force, *why_not, *longest, *listed, *baseline, *meshes, *sweep;
     long long curves;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     long long memory_bytes, top;

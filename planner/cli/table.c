@@ -40,6 +40,8 @@ const cli_option cli_options[] = {
      "what is made smallest (time; run without --machine: bytes)"},
     {"memory", "BYTES", CLI_ASKS, BYTES, AT(memory_bytes), NULL,
      "no rank may need more, 76G say; infeasible (exit 3) where no plan fits"},
+    {"longest", "DIM", CLI_MEMORY, TEXT, AT(longest), NULL,
+     "the largest extent of this dim whose best plan fits --memory, else what a rank of the machine has"},
     {"training", NULL, CLI_ASKS, FLAG, AT(training), NULL,
      "a training step: the way back, gradients and the optimiser's state count too"},
     {"recompute", NULL, CLI_ASKS, FLAG, AT(recompute), NULL,

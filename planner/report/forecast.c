@@ -56,11 +56,45 @@ static void print_part(const char *name, int64_t bytes, int64_t total)
            total > 0 ? (double)bytes * 100 / (double)total : 0.0);
 }
 
+/* "s.attn=t@sp/local;t.attn=s@sp/local": what mixes, in the first repetition, as --force takes it. */
+static const char *plan_name(char *out, size_t out_bytes, const schedule_view *v)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int k = 0; k < v->info.period && used < out_bytes; k++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        char layout[128];
+        if (heddle_schedule_stage_at(&stage, v->schedule, k) == HEDDLE_OK && stage.mixed_dim >= 0) {
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%s=%s/%s", used > 0 ? ";" : "", stage.name,
+                                     report_layout(layout, sizeof layout, v, &stage.layout), stage.method);
+        }
+    }
+    return out;
+}
+
+static void print_longest(const schedule_view *v, int json)
+{
+    char text[16], plan[1024];
+    plan_name(plan, sizeof plan, v);
+    if (json) {
+        printf("\"longest\": {");
+        report_json_string("dim", v->longest_dim, ", ");
+        report_json_string("plan", plan, ", ");
+        printf("\"extent\": %" PRId64 ", \"fits_bytes\": %" PRId64 "},\n ", v->longest, v->longest_bytes);
+        return;
+    }
+    printf("longest %s whose best plan fits %s of a rank: %" PRId64 "\n  by %s\n\n", v->longest_dim,
+           report_si(text, sizeof text, (double)v->longest_bytes), v->longest, plan);
+}
+
 heddle_status report_memory(const schedule_view *v, int json)
 {
     const heddle_forecast_memory *m = &v->of.memory;
     char name[NAME_BYTES], text[16];
     print_front(v, "heddle-memory-1", json);
+    if (v->longest > 0) {
+        print_longest(v, json);
+    }
     if (json) {
         printf("\"memory_bytes_per_rank\": %" PRId64 ", \"weights\": %" PRId64 ", \"activations\": %" PRId64
                ", \"workspace\": %" PRId64 ", \"rank_has\": %" PRId64 ",\n \"peak_stage\": %d, \"stages\": [",

@@ -19,8 +19,10 @@ typedef struct schedule_view {
     int is_step;              /* the way back counts, too */
     /* The same plan with enough repetitions for a steady state, for comparisons; NULL: none could be made. */
     const heddle_schedule *long_run;
-    char left_out[256];  /* what the slack left out, though it sends less; "": nothing that is known */
-    int left_out_of;     /* stage of the model that has more work then */
+    char longest_dim[HEDDLE_NAME_BYTES]; /* "": not asked for */
+    int64_t longest, longest_bytes;      /* its largest extent that fits so many bytes of a rank */
+    char left_out[256];                  /* what the slack left out, though it sends less; "": nothing that is known */
+    int left_out_of;                     /* stage of the model that has more work then */
     int is_stages_alone; /* repetitions are alike whose stages are, whatever leads into the first of them */
 } schedule_view;
 

@@ -138,6 +138,11 @@ TABLE = {
     ),
     ("verify", "input"): ([], ["--input", "{}/none.npy"], Fails(2, "none.npy")),
     ("verify", "save"): ([], ["--save", "{}"], is_there("to-1.npy")),
+    ("memory", "longest"): (
+        ["--mesh", "sp=2", "--json"],
+        ["--mesh", "sp=2", "--json", "--memory", "1G", "--longest", "t"],
+        out("longest"),
+    ),
     ("verify", "memory"): (["--memory", "peer", "--transport", "shm"], ["--memory", "some"], Fails(2, "--memory")),
     ("verify", "device"): ([], ["--device", "cuda:99"], code),
     ("verify", "wire"): ([], ["--wire", "nccl"], Fails(2, "--device is needed")),

@@ -47,6 +47,10 @@ for bad in 4..1 1..x 0..4 1..99999999 , ''; do
     says "range '$bad'" 2 "wants" sweep hunyuanvideo -n "$bad" $two
 done
 says "memory" 0 "the peak is at" memory hunyuanvideo -n 8 $two
+says "longest" 0 "by attn=s@" memory hunyuanvideo -n 8 $two --longest s
+says "longest that does not fit" 3 "1073741824 are allowed" memory stdit3-xl2 -n 8 $two --longest t --memory 1G
+says "longest of no dim" 2 "no batch or sequence dim" memory stdit3-xl2 -n 8 $two --longest c
+says "longest by bytes" 2 "plans by time, gpu-seconds or memory" memory stdit3-xl2 -n 8 $two --longest t --objective bytes
 says "simulate" 0 "all repetitions" simulate hunyuanvideo --mesh sp=8 $two --method '*=ulysses'
 one="simulate attention"
 says "an attention" 0 "a rank sends at most 319 MB" $one 'b=1 s=118800 h=24 d=128' --mesh sp=8 --method ulysses --machine 8xh100-nvlink
@@ -114,6 +118,22 @@ parts = sum(part["time_s"] for part in s["breakdown"])
 assert abs(parts - s["time_s"]) < 1e-6 * parts, (parts, s["time_s"])
 m = ask("memory", "hunyuanvideo", "-n", "16")
 assert m["memory_bytes_per_rank"] == p["memory_bytes_per_rank"]
+# The longest that fits: the last of all that fit, one by one.
+for words, dim, cap, end in (
+    (["stdit3-xl2", "--mesh", "sp=4"], "t", "2310M", 50),
+    (["stdit3-xl2", "--mesh", "sp=3", "--training"], "t", "24G", 40),
+    (["axial-3d", "-n", "4", "--size", "h=5,w=7"], "t", "284M", 90),
+    (["full-3d", "--mesh", "sp=3", "--size", "s=200"], "b", "1160M", 50),
+):
+    limit = ["--memory", cap]
+    found = ask("memory", *words, *limit, "--longest", dim)["longest"]
+    sizes = [i for i, w in enumerate(words) if w.startswith("h=") or w.startswith("s=")]
+    fits = []
+    for n in range(1, end):
+        this = [w + f",{dim}={n}" if i in sizes else w for i, w in enumerate(words)]
+        this += [] if sizes else ["--size", f"{dim}={n}"]
+        fits += [n] if subprocess.run([sys.argv[1], "plan", *this, *limit, *TWO], capture_output=True).returncode == 0 else []
+    assert fits == list(range(1, found["extent"] + 1)) and 1 < len(fits) < end - 1, (words, found, fits)
 # Regret is what is lost: forced plan less plan. A comparison's rows are plans; its ratios theirs.
 e = ask("explain", "hunyuanvideo", "--mesh", "sp=16", "--why-not", "attn=/ulysses;attn=s@sp/ring")
 forced = ask("plan", "hunyuanvideo", "--mesh", "sp=16", "--force", "attn=/ulysses")
