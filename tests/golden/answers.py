@@ -101,6 +101,19 @@ def batch_over_the_slow_links():
         need(f"{objective}: batch over nodes", all("b@node" in s["layout"] for s in plan["stages"]))
 
 
+def batch_and_frames_nest():
+    """Where the ranks are a multiple of the batch, two axes cut b x t as evenly as one over both dims would."""
+    for n in (4, 8, 16, 24, 40):
+        words = ["stdit3-720p-204f", "--size", "b=2", "-n", str(n), "--epilogue", "any", "--method", "*=local", *MANY]
+        plan = ask("plan", *words, "--objective", "bytes")
+        axes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", plan["mesh"])}
+        most = {"b": 2, "t": 60}
+        layout = next(s["layout"] for s in plan["stages"] if s["name"] == "s.attn")
+        for dim, axis in re.findall(r"(\w+)@(\w+)", layout):
+            most[dim] = -(-most[dim] // axes[axis])
+        need(f"fibres on {n}", most["b"] * most["t"] == -(-120 // n) and "b@" in layout, (plan["mesh"], layout))
+
+
 def ends_apart():
     plan = ask("plan", "transnormerllm-1b", "--mesh", "sp=64", *MANY, "--method", "*=lasp")
     state = 16 * 128 * 128 * 4  # heads, width, width, f32
@@ -129,6 +142,7 @@ for check in (
     no_rank_idles,
     heads_that_do_not_divide,
     batch_over_the_slow_links,
+    batch_and_frames_nest,
     ends_apart,
     steady_state,
     counts,
