@@ -68,17 +68,17 @@ static heddle_status one_member(hd_method_group *g, const hd_share *share, const
 }
 
 /* The sum of min(i, most) over i < x. */
-static int64_t sum_to(int64_t x, int64_t most)
+static __int128 sum_to(__int128 x, __int128 most)
 {
     return x <= most + 1 ? x * (x - 1) / 2 : most * (most + 1) / 2 + (x - most - 1) * most;
 }
 
 /* Keys along one dim of `extent` tokens that the first `queries` of them see together: themselves, those before them
  * and, unless causal, behind them, up to `window` tokens each way; at the borders there are fewer. */
-static int64_t keys_of(int64_t queries, int64_t extent, int64_t window, int causal)
+static __int128 keys_of(int64_t queries, int64_t extent, int64_t window, int causal)
 {
     const int64_t most = window > 0 && window < extent ? window : extent;
-    const int64_t behind = sum_to(extent, most) - sum_to(extent - queries, most);
+    const __int128 behind = sum_to(extent, most) - sum_to(extent - queries, most);
     return queries + sum_to(queries, most) + (causal ? 0 : behind);
 }
 
@@ -100,7 +100,7 @@ static double keys_along(const hd_pricer *p, const hd_model_stage *s, const hedd
             rest /= layout->dim_of_axis[a] == d ? p->mesh->axis[a].size : 1;
         }
         hd_layout_box(&box, shape, p->mesh, layout, coords);
-        const int64_t to = keys_of(box.lo[d] + box.len[d], extent, s->window[d], s->causal);
+        const __int128 to = keys_of(box.lo[d] + box.len[d], extent, s->window[d], s->causal);
         const double keys = (double)(to - keys_of(box.lo[d], extent, s->window[d], s->causal));
         most = keys > most ? keys : most;
     }
