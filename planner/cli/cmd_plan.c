@@ -1,5 +1,5 @@
 /* heddle plan: the schedule of a model on a mesh, as a table or as JSON. */
-#include "ask.h"
+#include "analyze.h"
 #include "planner/report/text.h"
 #include "runtime/files/output.h"
 
@@ -115,7 +115,7 @@ static int run(const cli_arguments *a)
     }
     code = cli_ask(&q, a);
     code = code != CLI_OK ? code : cli_answer_to(&answer, &q);
-    code = code != CLI_OK ? code : show(&q, &answer.view);
+    code = code != CLI_OK ? code : a->analyze ? cli_analyze(&q, &answer) : show(&q, &answer.view);
     cli_answer_end(&answer);
     cli_ask_end(&q);
     return code;

@@ -161,13 +161,13 @@ static void show_step(const run_task *task, int pass, int step)
     fflush(stderr);
 }
 
-static int run_ranks(run_job *job, int ranks)
+int run_on_ranks(run_job *job, int ranks, heddle_rank_main fn)
 {
     const size_t bytes = (size_t)ranks * sizeof(int);
     void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     job->task.step_of = place == MAP_FAILED ? NULL : place;
     job->task.watch = show_step;
-    const int code = cli_with_ranks(job->options, ranks, run_main, job);
+    const int code = cli_with_ranks(job->options, ranks, fn, job);
     if (code == CLI_FAILED) {
         say_place(job, ranks);
     }
@@ -189,7 +189,7 @@ static int run(const cli_arguments *a)
     if (code == CLI_OK && a->input != NULL && strcmp(a->input, "-") == 0 && cli_will_exec(a->transport)) {
         code = stage_standard_input(&job, a->argc, a->argv);
     }
-    code = code == CLI_OK ? run_ranks(&job, ranks) : code;
+    code = code == CLI_OK ? run_on_ranks(&job, ranks, run_main) : code;
     run_release_job(&job);
     return code;
 }

@@ -75,13 +75,23 @@ static int help_on(int argc, char **words)
                            argc > 1 ? words[1] : "");
 }
 
+/* heddle plan has ranks where it runs what it planned; a launcher's others are not asked. */
+static int has_ranks(const cli_command *command, int argc, char **argv)
+{
+    int is_run = (command->bit & CLI_RANKS) != 0;
+    for (int i = 0; i < argc && command->bit == CLI_PLAN; i++) {
+        is_run |= strcmp(argv[i], "--analyze") == 0;
+    }
+    return is_run;
+}
+
 static int run_command(int argc, char **argv)
 {
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
         const int words = names(command, argc, argv);
         if (words > 0) {
             cli_arguments arguments;
-            cli_read_job((command->bit & CLI_RANKS) != 0);
+            cli_read_job(has_ranks(command, argc, argv));
             int code = cli_parse(&arguments, command, words - 1, argc, argv);
             if (code == CLI_OK && arguments.help) {
                 cli_print_usage(command);

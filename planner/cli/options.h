@@ -33,7 +33,7 @@ struct cli_arguments {
     long long curves;
     char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
     long long memory_bytes, top;
-    int objective, training, csv;
+    int objective, training, csv, analyze;
     long long layers, slack_percent, max_waste_percent, passes;
     int dtype, backward, recompute, check;
     /* problems */

@@ -3,6 +3,7 @@
 #ifndef HD_CLI_RUN_H
 #define HD_CLI_RUN_H
 
+#include "launch.h"
 #include "options.h"
 #include "runtime/verify/run.h"
 
@@ -14,7 +15,10 @@ typedef struct run_job {
     run_task task; /* on model, schedule and feed */
 } run_job;
 
-/* run_prepare.c */
+/* cmd_run.c: an exit code, complained; where ranks fail it is said in which stage. */
+int run_on_ranks(run_job *job, int ranks, heddle_rank_main fn);
+
+/* run_prepare.c; a schedule that is there already is taken */
 /* --ranks, else the ranks of the mesh or the schedule, else the launcher's. */
 int run_count_ranks(int *ranks, const cli_arguments *options);
 int run_prepare(run_job *job, int ranks); /* run_release_job afterwards in any case */

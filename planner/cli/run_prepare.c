@@ -116,6 +116,9 @@ static int plan(run_job *job)
 
 static int make_schedule(run_job *job, int ranks)
 {
+    if (job->schedule != NULL) {
+        return check_schedule(job, ranks);
+    }
     if (job->options->schedule != NULL) {
         int code = cli_load_schedule(&job->schedule, job->options->schedule);
         return code != CLI_OK ? code : check_schedule(job, ranks);

@@ -29,7 +29,7 @@ static void stage_texts(run_row *out, const run_report *report, int step)
     }
 }
 
-static int in_row(const run_report *report, const run_row *r, int step)
+int run_row_has(const run_report *report, const run_row *r, int step)
 {
     run_row other;
     stage_texts(&other, report, step);
@@ -47,7 +47,7 @@ static void sum_row(run_row *r, const run_report *report, int back)
         r->runs = 0;
         for (int i = 0; i < nsteps; i++) {
             const run_step *s = &(back ? report->back : report->steps)[rank * nsteps + i];
-            if (!in_row(report, r, i)) {
+            if (!run_row_has(report, r, i)) {
                 continue;
             }
             sum.planned += s->planned;
@@ -105,7 +105,7 @@ run_way run_way_of(const run_report *report, int back)
     for (int i = 0; way.row != NULL && i < report->mine.nsteps && way.rows < MAX_ROWS; i++) {
         int known = 0;
         for (int j = 0; j < way.rows && !known; j++) {
-            known = in_row(report, &way.row[j], i);
+            known = run_row_has(report, &way.row[j], i);
         }
         if (!known) {
             stage_texts(&way.row[way.rows], report, i);

@@ -32,6 +32,8 @@ typedef struct run_way {
 /* back 0: forward, 1: the way back. run_way_free in any case. */
 run_way run_way_of(const run_report *report, int back);
 void run_way_free(run_way *way);
+/* Is the step one of this row? */
+int run_row_has(const run_report *report, const run_row *row, int step);
 
 /* The sum of the gradients, and the way back's time: of all ranks, of the slowest, of the one that sends most. */
 typedef struct run_step_sum {

@@ -112,6 +112,12 @@ METHODS = lambda a, _: [s["method"] for s in json.loads(a[1])["stages"]]  # noqa
 TABLE = {
     ("plan", "mesh"): (["--mesh", "sp=2"], ["--mesh", "sp=3"], whole),
     ("plan", "output"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--output", "{}/s.json"], is_there("s.json")),
+    ("plan", "analyze"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--analyze"], out("in the fastest of")),
+    ("plan", "transport"): (
+        ["--mesh", "sp=2", "--analyze"],
+        ["--mesh", "sp=2", "--analyze", "--transport", "shm"],
+        out(r"(?m)^(\w+): 2 ranks"),
+    ),
     ("plan", "json"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--json"], whole),
     ("presets", "json"): ([], ["--json"], whole),
     ("import", "frames"): ([], ["--frames", "41"], out(r"s: \{size: (\d+)")),

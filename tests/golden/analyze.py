@@ -1,0 +1,72 @@
+"""heddle plan --analyze: bytes of every stage as planned, each stage in a row; and the activations that heddle run
+keeps are those of the forecast, byte by byte."""
+
+import json
+import os
+import subprocess
+import sys
+
+HEDDLE = os.environ["HEDDLE"]
+SOURCE = os.environ["HEDDLE_SOURCE"]
+TINY = f"{SOURCE}/tests/golden/tiny.yaml"
+failed = 0
+
+
+def check(is_right, what):
+    global failed
+    if not is_right:
+        failed = 1
+        print(f"FAILED {what}")
+
+
+def ask(*words):
+    out = subprocess.run([HEDDLE, *words, "--json"], stdout=subprocess.PIPE, timeout=120, check=True, cwd="/")
+    return json.loads(out.stdout)
+
+
+def analyzed(transport, *words):
+    plan = ask("plan", TINY, *words)
+    of = ask("plan", TINY, *words, "--analyze", "--transport", transport)
+    what = f"{transport} {' '.join(words)}"
+    stages, edges = plan["schedule"]["stages"], plan["schedule"]["edges"]
+    check(of["schema"] == "heddle-analysis-1" and of["mesh"] == plan["mesh"], f"{what}: {of['schema']} {of['mesh']}")
+    check(of["bytes_agree"] and of["bytes_sent"] == of["bytes_planned"] == plan["bytes_total"] > 0,
+          f"{what}: {of['bytes_sent']} bytes sent, {of['bytes_planned']} to send, {plan['bytes_total']} planned")
+    check(abs(of["predicted_s"] - plan["time_s"]) <= 1e-9 * plan["time_s"], f"{what}: predicted {of['predicted_s']}")
+    check(sum(r["runs"] for r in of["stages"]) == len(stages) + 1, f"{what}: rows of {len(stages)} stages")
+    check(abs(sum(r["predicted_s"] for r in of["stages"]) - plan["time_s"]) <= 1e-9 * plan["time_s"],
+          f"{what}: rows do not add up to what is predicted")
+    for row in of["stages"]:
+        check(row["bytes_sent"] == row["bytes_planned"], f"{what}: {row}")
+        check(row["measured_s"] > 0 or row["stage"] == "end", f"{what}: {row} takes no time")
+        if row["stage"] != "end":
+            own = [i for i, s in enumerate(stages) if (s["name"], s["layout"], s["method"]) ==
+                   (row["stage"], row["layout"], row["method"])]
+            moved = [edges[i].get("forward_bytes_per_rank_max", edges[i].get("bytes_per_rank_max", 0)) for i in own]
+            check(len(own) == row["runs"] and (row["bytes_planned"] > 0 or not any(moved)), f"{what}: {row}, {moved}")
+    check(0 < of["memory_predicted_bytes"] < of["memory_peak_bytes"], f"{what}: memory {of['memory_peak_bytes']}")
+
+
+def kept(*words):
+    """Activations of a forecast: the one on its way, its text, and what is kept for the way back."""
+    run = ask("run", TINY, *words, "--objective", "bytes", "--backward")
+    recompute = [w for w in words if w == "--recompute"]
+    planned = [w for w in words if w not in recompute] + ["--objective", "bytes", "--training", *recompute]
+    plan = ask("memory", TINY, *planned)
+    ranks = int(words[1].split("=")[1])
+    largest = max(-(-15 // ranks) * 405, 15 * -(-405 // ranks)) * 48 * 4
+    smallest = min(-(-15 // ranks) * 405, 15 * -(-405 // ranks)) * 48 * 4
+    text = 20 * 48 * 4
+    rest = plan["activations"] - run["backward"]["kept_bytes_max"]
+    check(rest in (largest + text, smallest + text),
+          f"{words}: {plan['activations']} bytes of activations planned, {run['backward']['kept_bytes_max']} kept")
+
+
+for transport in ("threads", "shm"):
+    analyzed(transport, "--mesh", "sp=2")
+analyzed("shm", "--mesh", "sp=3", "--objective", "bytes")
+analyzed("threads", "--mesh", "sp=2", "--method", "*=ring", "--force", "s.attn=s@sp")
+for ranks in (1, 2, 3, 5):
+    kept("--mesh", f"sp={ranks}")
+    kept("--mesh", f"sp={ranks}", "--recompute")
+sys.exit(failed)

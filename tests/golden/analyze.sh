@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# heddle plan --analyze: a plan that is run, beside what was predicted; what cannot be run is refused.
+. "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
+. "$HEDDLE_SOURCE/tests/support/says.sh"
+export XDG_CONFIG_HOME=/nonexistent
+tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
+
+says "table" 0 "times measured of the slowest one, in the fastest of 5 passes" plan "$tiny" --mesh sp=2 --analyze
+says "no block" 2 "can be planned, but not run" plan flux.1-dev --mesh sp=2 --analyze
+says "a step" 2 "goes without --training" plan "$tiny" --mesh sp=2 --analyze --training
+says "to a file" 2 "goes without --output" plan "$tiny" --mesh sp=2 --analyze -o "$folder/a.json"
+says "transport" 2 "unknown transport" plan "$tiny" --mesh sp=2 --analyze --transport carrier-pigeon
+if have_mpi; then
+    says "mpi" 0 "memory: " plan "$tiny" --mesh sp=2 --analyze --transport mpi
+fi
+if command -v python3 >/dev/null; then
+    python3 "$HEDDLE_SOURCE/tests/golden/analyze.py" || failed=1
+else
+    not_here python "no python3: JSON is not read back"
+fi
+exit $failed
