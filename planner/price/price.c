@@ -108,8 +108,8 @@ static heddle_status add_move(hd_price *out, const hd_pricer *p, const heddle_sh
     if (heddle_layout_equal(from, to, p->mesh)) {
         return HEDDLE_OK;
     }
-    HD_TRY(hd_edge_links_of(&moved, levels.count > 0 ? link : NULL, levels.count > 0 ? &levels : NULL, shape, p->mesh,
-                            from, to));
+    HD_TRY(hd_edge_links_by(&moved, levels.count > 0 ? link : NULL, levels.count > 0 ? &levels : NULL, shape, p->mesh,
+                            from, to, p->parts));
     add_moved(&out->moved, &moved);
     if (p->machine != NULL) {
         hd_exchange op = kind_of(&group, p->mesh, from, to);

@@ -25,6 +25,7 @@ typedef struct hd_pricer {
     int backward;     /* the way back counts, too */
     int recompute;    /* and runs the stages again */
     int64_t channels; /* of the activation on an edge; 0: those of the model's shape */
+    hd_edge_parts *parts; /* of edges without the channels; NULL: none are kept */
 } hd_pricer;
 
 /* Stage k of the model's list in `layout` by `method`, which may run there. */

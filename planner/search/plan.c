@@ -93,7 +93,7 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     s->slack_percent = o->slack_percent;
     s->max_waste_percent = o->max_waste_percent;
     s->nsteps = model->nstages * model->repeat;
-    s->pricer = (hd_pricer){model, o->machine, &s->mesh, o->backward, o->recompute, 0};
+    s->pricer = (hd_pricer){model, o->machine, &s->mesh, o->backward, o->recompute, 0, NULL};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
     HD_TRY(hd_search_states(s));
     HD_TRY(read_ends(s, o));
@@ -101,6 +101,7 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     HD_TRY(hd_search_force(s, o->force));
     HD_TRY(read_memory(s, o));
     HD_TRY(hd_search_widths(s));
+    HD_TRY(hd_edge_parts_new(&s->pricer.parts));
     HD_TRY(hd_search_admit(s));
     st = hd_search_fit(s);
 out:
@@ -114,6 +115,7 @@ void hd_search_close(hd_search *s)
     }
     HD_FREE_ALL(s->layout, s->box, s->elems, s->even, s->mixes, s->wanted, s->force, s->row, s->row_of, s->width_of,
                 s->edge);
+    hd_edge_parts_free(s->pricer.parts);
 }
 
 void hd_walk_free(hd_walk *walk)

@@ -18,21 +18,10 @@
 
 #include <string.h>
 
-typedef struct range {
-    int64_t lo, len;
-} range;
-
 /* Elements that two ranks have in common, and pairs of ranks that have any. */
 typedef struct tally {
     __int128 elems, count;
 } tally;
-
-static int64_t overlap(range a, range b)
-{
-    int64_t lo = a.lo > b.lo ? a.lo : b.lo;
-    int64_t hi = a.lo + a.len < b.lo + b.len ? a.lo + a.len : b.lo + b.len;
-    return hi > lo ? hi - lo : 0;
-}
 
 /* --- two layouts -------------------------------------------------------------------------------------------------- */
 
@@ -46,8 +35,9 @@ static void cut_by(hd_cut *c, const hd_edge *e, const heddle_layout *layout, int
     }
 }
 
-static void cut_dims(hd_edge *e, const heddle_shape *shape)
+static heddle_status cut_dims(hd_edge *e, const heddle_shape *shape, hd_edge_parts *parts)
 {
+    heddle_status st = HEDDLE_OK;
     e->row_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     for (int d = 0; d < shape->ndim; d++) {
         hd_cut_dim c = {.extent = shape->dim[d].extent};
@@ -55,10 +45,12 @@ static void cut_dims(hd_edge *e, const heddle_shape *shape)
         cut_by(&c.to, e, e->to, d);
         if (c.from.naxes > 0 || c.to.naxes > 0) {
             e->dim[e->ndims++] = c;
+            st = parts != NULL && st == HEDDLE_OK ? hd_edge_parts_find(e, parts, e->ndims - 1, d) : st;
         } else {
             e->row_bytes *= c.extent;
         }
     }
+    return st;
 }
 
 /* Without levels all ranks are one set. */
@@ -80,103 +72,23 @@ static void set_widths(hd_edge *e, const hd_levels *levels)
 
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
 
-/* Block `coordinate` of `size` of `whole`. */
-static range block_of(const hd_cut *c, int i, range whole, int size, int coordinate)
+int hd_edge_peers(int *first, const hd_edge *e, int axis, int coordinate, int level)
 {
-    if (i == 0 && c->lengths != NULL) {
-        return (range){whole.lo + heddle_split_start(c->lengths, coordinate), c->lengths[coordinate]};
-    }
-    return (range){whole.lo + heddle_shard_start(whole.len, size, coordinate),
-                   heddle_shard_len(whole.len, size, coordinate)};
+    int width = e->is_free[axis] ? e->width[level][axis] : 1;
+    *first = coordinate / width * width;
+    int left = e->mesh->axis[axis].size - *first;
+    return width < left ? width : left;
 }
 
-static range own_block(const hd_edge *e, const hd_cut *c, int64_t extent, const int *coords)
+/* Replicas: every one of them has all of it. */
+static void times_replicas(tally *product, const hd_edge *e, const heddle_layout *there, const int *coords, int level)
 {
-    range block = {0, extent};
-    for (int i = 0; i < c->naxes; i++) {
-        block = block_of(c, i, block, e->mesh->axis[c->axis[i]].size, coords[c->axis[i]]);
-    }
-    return block;
-}
-
-static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block);
-
-static void add_tally(tally *sum, int64_t times, tally one)
-{
-    sum->elems += times * one.elems;
-    sum->count += times * one.count;
-}
-
-/* Pieces `numbers` of a block of `len`, all of them wanted as a whole: they have two lengths. */
-static tally meet_whole(const hd_edge *e, const hd_cut *c, int i, const range *peers, int64_t len, range numbers)
-{
-    tally sum = {0, 0};
-    int size = e->mesh->axis[c->axis[i]].size;
-    int64_t rest = len % size;
-    range coords = peers[c->axis[i]];
-    coords = (range){coords.lo > numbers.lo ? coords.lo : numbers.lo, overlap(coords, numbers)};
-    int64_t long_ones = overlap(coords, (range){0, rest});
-    const int64_t number[2] = {coords.len - long_ones, long_ones};
-    for (int k = 0; k < 2; k++) {
-        range piece = {0, len / size + k};
-        if (number[k] > 0) {
-            add_tally(&sum, number[k], meet(e, c, i + 1, peers, piece, piece));
-        }
-    }
-    return sum;
-}
-
-/* What of `want` lies in those pieces of `block`, cut by the axes from i on, that the peers hold. Of balanced pieces
- * only the first and the last that it reaches may be wanted in part. */
-static tally meet(const hd_edge *e, const hd_cut *c, int i, const range *peers, range want, range block)
-{
-    tally sum = {0, 0};
-    int64_t elems = overlap(want, block);
-    if (elems == 0 || i == c->naxes) {
-        return (tally){elems, elems > 0};
-    }
-    const range coords = peers[c->axis[i]];
-    const int size = e->mesh->axis[c->axis[i]].size, balanced = i > 0 || c->lengths == NULL;
-    const int64_t lo = want.lo > block.lo ? want.lo - block.lo : 0;
-    int64_t first = balanced ? heddle_shard_owner(block.len, size, lo) : 0;
-    int64_t last = balanced ? heddle_shard_owner(block.len, size, lo + elems - 1) : size - 1;
-    if (balanced) {
-        sum = meet_whole(e, c, i, peers, block.len, (range){first + 1, last > first ? last - first - 1 : 0});
-    }
-    for (int64_t k = first; k <= last; k += balanced && last > first ? last - first : 1) {
-        if (k >= coords.lo && k < coords.lo + coords.len) {
-            add_tally(&sum, 1, meet(e, c, i + 1, peers, want, block_of(c, i, block, size, (int)k)));
-        }
-    }
-    return sum;
-}
-
-/* What a rank with these blocks sends to the peers, itself included, or with `back` receives from them. */
-static tally exchanged(const hd_edge *e, const range *own, const range *peers, int back)
-{
-    tally product = {1, 1};
-    const heddle_layout *there = back ? e->from : e->to;
     for (int a = 0; a < e->mesh->naxes; a++) {
         if (there->dim_of_axis[a] < 0) {
-            product.elems *= peers[a].len;
-            product.count *= peers[a].len;
+            int first = 0, count = hd_edge_peers(&first, e, a, coords[a], level);
+            product->elems *= count;
+            product->count *= count;
         }
-    }
-    for (int d = 0; d < e->ndims && product.elems > 0; d++) {
-        const hd_cut_dim *dim = &e->dim[d];
-        tally one = meet(e, back ? &dim->from : &dim->to, 0, peers, own[d], (range){0, dim->extent});
-        product.elems *= one.elems;
-        product.count *= one.count;
-    }
-    return product;
-}
-
-static void list_peers(range *peers, const hd_edge *e, const int *coords, int level)
-{
-    for (int a = 0; a < e->mesh->naxes; a++) {
-        int width = e->is_free[a] ? e->width[level][a] : 1;
-        int first = coords[a] / width * width, left = e->mesh->axis[a].size - first;
-        peers[a] = (range){first, width < left ? width : left};
     }
 }
 
@@ -194,19 +106,23 @@ static void raise_to(int64_t *most, __int128 value)
 /* `times` ranks like the one at `coords`. */
 static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, const int *coords, int64_t times)
 {
-    range peers[HEDDLE_MAX_AXES], from[HEDDLE_MAX_DIMS], to[HEDDLE_MAX_DIMS];
-    tally sent, received, own = {1, 1};
+    hd_edge_part room[HEDDLE_MAX_DIMS];
+    const hd_edge_part *part[HEDDLE_MAX_DIMS];
+    __int128 own = 1;
     for (int d = 0; d < e->ndims; d++) {
-        from[d] = own_block(e, &e->dim[d].from, e->dim[d].extent, coords);
-        to[d] = own_block(e, &e->dim[d].to, e->dim[d].extent, coords);
-        own.elems *= overlap(from[d], to[d]);
+        part[d] = hd_edge_part_of(&room[d], e, d, coords);
+        own *= part[d]->own;
     }
-    own.count = own.elems > 0;
-    tally sent_below = own, received_below = own;
+    tally sent_below = {own, own > 0}, received_below = {own, own > 0};
     for (int level = 0; level < e->nlevels; level++) {
-        list_peers(peers, e, coords, level);
-        sent = exchanged(e, from, peers, 0);
-        received = exchanged(e, to, peers, 1);
+        tally sent = {1, 1}, received = {1, 1};
+        times_replicas(&sent, e, e->to, coords, level);
+        times_replicas(&received, e, e->from, coords, level);
+        for (int d = 0; d < e->ndims; d++) {
+            sent.elems *= part[d]->sent[level];
+            sent.count *= part[d]->messages[level];
+            received.elems *= part[d]->received[level];
+        }
         if (link != NULL) {
             raise_to(&link[level].sent_max, (sent.elems - sent_below.elems) * e->row_bytes);
             raise_to(&link[level].received_max, (received.elems - received_below.elems) * e->row_bytes);
@@ -215,10 +131,10 @@ static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, c
         sent_below = sent;
         received_below = received;
     }
-    raise_to(&out->bytes_per_rank_max, (sent_below.elems - own.elems) * e->row_bytes);
-    raise_to(&out->bytes_received_max, (received_below.elems - own.elems) * e->row_bytes);
-    add_times(&out->bytes_total, (sent_below.elems - own.elems) * e->row_bytes, times);
-    add_times(&out->messages, sent_below.count - own.count, times);
+    raise_to(&out->bytes_per_rank_max, (sent_below.elems - own) * e->row_bytes);
+    raise_to(&out->bytes_received_max, (received_below.elems - own) * e->row_bytes);
+    add_times(&out->bytes_total, (sent_below.elems - own) * e->row_bytes, times);
+    add_times(&out->messages, sent_below.count - (own > 0), times);
 }
 
 /* All ranks that have `coords` on the axes before `axis`. Of replicas that become partial sums the first has the sum,
@@ -255,9 +171,9 @@ static int completes_everywhere(const heddle_mesh *mesh, const heddle_layout *fr
     return 0;
 }
 
-heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
+heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
-                               const heddle_layout *to)
+                               const heddle_layout *to, hd_edge_parts *parts)
 {
     heddle_status st = HEDDLE_OK;
     hd_edge e = {.mesh = mesh, .from = from, .to = to};
@@ -271,14 +187,21 @@ heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_
     }
     HD_TRY(heddle_layout_check(from, shape, mesh));
     HD_TRY(heddle_layout_check(to, shape, mesh));
-    cut_dims(&e, shape);
     set_widths(&e, levels);
+    HD_TRY(cut_dims(&e, shape, parts));
     hd_edge_kinds(&e);
     if (e.row_bytes > 0) {
         add_ranks(out, link, &e, 0, coords, 1);
     }
 out:
     return st;
+}
+
+heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
+                               const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
+                               const heddle_layout *to)
+{
+    return hd_edge_links_by(out, link, levels, shape, mesh, from, to, NULL);
 }
 
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,

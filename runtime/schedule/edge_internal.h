@@ -13,9 +13,18 @@ typedef struct hd_cut {
     const int64_t *lengths; /* of the first axis; NULL: balanced */
 } hd_cut;
 
+/* Of one dim, what a rank at some coordinates has in common with itself, and with all peers of a level's set. */
+typedef struct hd_edge_part {
+    int64_t own;
+    int64_t sent[HD_LEVELS], received[HD_LEVELS]; /* elements */
+    int64_t messages[HD_LEVELS];                  /* peers that it sends any */
+} hd_edge_part;
+
 typedef struct hd_cut_dim {
     int64_t extent;
     hd_cut from, to;
+    hd_edge_part *parts; /* kept: [coordinates times strides]; NULL: none */
+    int stride[HEDDLE_MAX_AXES];
 } hd_cut_dim;
 
 /* Coordinates from[i] .. from[i + 1] - 1 of an axis are alike; every: each is a kind of its own. */
@@ -35,6 +44,14 @@ typedef struct hd_edge {
     int ndims;         /* the others */
     hd_cut_dim dim[HEDDLE_MAX_DIMS];
 } hd_edge;
+
+/* The coordinates on an axis of what belongs to the same set of a level: how many, and the first of them. */
+int hd_edge_peers(int *first, const hd_edge *edge, int axis, int coordinate, int level);
+
+/* The part of edge->dim[dim], kept or made in `room` (edge_parts.c). */
+const hd_edge_part *hd_edge_part_of(hd_edge_part *room, const hd_edge *edge, int dim, const int *coords);
+/* Sets edge->dim[dim].parts where such parts are kept; it is dim `at` of the shape. */
+heddle_status hd_edge_parts_find(hd_edge *edge, hd_edge_parts *parts, int dim, int at);
 
 /* Fills kind[]: which coordinates of an axis are alike (edge_kinds.c). */
 void hd_edge_kinds(hd_edge *edge);
