@@ -80,6 +80,8 @@ double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dty
 /* Seconds of one exchange among `group` ranks (all that take part, near or far) of which the busiest rank sends or
  * receives `bytes` by links of this class. 0 where bytes is 0. */
 double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchange exchange, int group, double bytes);
+/* Whether no exchange of more bytes takes less, which figures that were measured need not obey. */
+int hd_machine_is_monotone(const heddle_machine *machine);
 /* The level that two different ranks meet on: the innermost that holds both; the outermost, where none does. */
 int hd_machine_level(const heddle_machine *machine, int rank, int other);
 /* An hd_document_reader; out: heddle_machine **. */

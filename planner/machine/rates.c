@@ -93,3 +93,27 @@ double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchang
     const double below = hd_rate_at(&found->group[above - 1].rate, bytes), start = found->group[above - 1].start_s;
     return start + part * (found->group[above].start_s - start) + bytes / (below * pow(rate / below, part));
 }
+
+static int is_monotone(const hd_exchange_rate *exchange)
+{
+    for (int g = 0; g < exchange->ngroups; g++) {
+        const hd_rate *rate = &exchange->group[g].rate;
+        for (int i = 1; i < rate->npoints; i++) {
+            if (rate->size[i] / rate->per_second[i] < rate->size[i - 1] / rate->per_second[i - 1]) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+int hd_machine_is_monotone(const heddle_machine *machine)
+{
+    int all = 1;
+    for (int l = 0; l < machine->nlinks; l++) {
+        for (int x = 0; x < HD_EXCHANGES; x++) {
+            all = all && is_monotone(&machine->link[l].exchange[x]);
+        }
+    }
+    return all;
+}

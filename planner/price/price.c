@@ -109,7 +109,7 @@ static heddle_status add_move(hd_price *out, const hd_pricer *p, const heddle_sh
         return HEDDLE_OK;
     }
     HD_TRY(hd_edge_links_by(&moved, levels.count > 0 ? link : NULL, levels.count > 0 ? &levels : NULL, shape, p->mesh,
-                            from, to, p->parts));
+                            from, to, p->parts, p->of_few));
     add_moved(&out->moved, &moved);
     if (p->machine != NULL) {
         hd_exchange op = kind_of(&group, p->mesh, from, to);

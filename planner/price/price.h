@@ -26,6 +26,7 @@ typedef struct hd_pricer {
     int recompute;    /* and runs the stages again */
     int64_t channels; /* of the activation on an edge; 0: those of the model's shape */
     hd_edge_parts *parts; /* of edges without the channels; NULL: none are kept */
+    int of_few;           /* with parts: seconds and bytes of the busiest of an edge are a bound from below */
 } hd_pricer;
 
 /* Stage k of the model's list in `layout` by `method`, which may run there. */

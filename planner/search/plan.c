@@ -93,7 +93,11 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     s->slack_percent = o->slack_percent;
     s->max_waste_percent = o->max_waste_percent;
     s->nsteps = model->nstages * model->repeat;
-    s->pricer = (hd_pricer){model, o->machine, &s->mesh, o->backward, o->recompute, 0, NULL};
+    s->pricer = (hd_pricer){.model = model,
+                            .machine = o->machine,
+                            .mesh = &s->mesh,
+                            .backward = o->backward,
+                            .recompute = o->recompute};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
     HD_TRY(hd_search_states(s));
     HD_TRY(read_ends(s, o));
@@ -114,7 +118,7 @@ void hd_search_close(hd_search *s)
         hd_row_free(&s->row[i]);
     }
     HD_FREE_ALL(s->layout, s->box, s->elems, s->even, s->mixes, s->wanted, s->force, s->row, s->row_of, s->width_of,
-                s->edge);
+                s->edge, s->least);
     hd_edge_parts_free(s->pricer.parts);
 }
 

@@ -93,8 +93,7 @@ static hd_price_key stage_key(const hd_search *s, int stage, int state, const hd
         int dim = layout->dim_of_axis[a];
         stride /= s->mesh.axis[a].size;
         if (mixes_dim(&s->mixes[stage], dim) && s->mesh.axis[a].size > 1) {
-            key.part[n++] = (int64_t)s->mesh.axis[a].size << 8 | dim;
-            key.part[n++] = stride;
+            key.part[n++] = (int64_t)s->mesh.axis[a].size << 32 | (int64_t)stride << 8 | dim;
         }
     }
     return key;
@@ -157,6 +156,10 @@ heddle_status hd_search_widths(hd_search *s)
     size_t layouts = (size_t)s->nlayouts;
     HD_TRY(hd_alloc(&memory, (size_t)s->nwidths * layouts * layouts, sizeof *s->edge, "edges"));
     s->edge = memory;
+    if (s->pricer.machine == NULL || hd_machine_is_monotone(s->pricer.machine)) {
+        HD_TRY(hd_alloc(&memory, (size_t)s->nwidths * layouts * layouts, sizeof *s->least, "edges"));
+        s->least = memory;
+    }
 out:
     return st;
 }
@@ -197,24 +200,27 @@ static hd_price_key edge_key(const hd_search *s, int64_t channels, int from, int
         if (size == 1) {
             continue;
         }
-        if (last != NULL && last[1] == does && (s->even[from] & s->even[to] & 1u << axis) != 0) {
-            last[0] *= size;
+        if (last != NULL && (*last & 0xffff) == does && (s->even[from] & s->even[to] & 1u << axis) != 0) {
+            *last = (*last >> 16) * size << 16 | does;
         } else {
-            last = &key.part[n];
-            last[0] = size;
-            last[1] = does;
-            n += 2;
+            last = &key.part[n++];
+            *last = (int64_t)size << 16 | does;
         }
     }
     return key;
+}
+
+static size_t edge_at(const hd_search *s, int step, int from, int to)
+{
+    const size_t row = (size_t)s->width_of[step % s->m->nstages] * (size_t)s->nlayouts + (size_t)from;
+    return row * (size_t)s->nlayouts + (size_t)to;
 }
 
 heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int step, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
     const int stage = step % s->m->nstages;
-    const size_t row = (size_t)s->width_of[stage] * (size_t)s->nlayouts + (size_t)from;
-    int *known = &s->edge[row * (size_t)s->nlayouts + (size_t)to];
+    int *known = &s->edge[edge_at(s, step, from, to)];
     int at = *known - 1;
     int is_new = 0;
     if (*known == 0) {
@@ -233,6 +239,31 @@ heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int step
         *known = at + 1;
     }
     *out = &s->prices->priced[at];
+out:
+    return st;
+}
+
+/* Of a few ranks; one less, for the last digit of a product of powers. */
+heddle_status hd_search_edge_least(int64_t *out, hd_search *s, int step, int from, int to)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t at = edge_at(s, step, from, to);
+    *out = 0;
+    if (s->edge[at] != 0) {
+        *out = s->prices->priced[s->edge[at] - 1].cost.part[0];
+    } else if (s->least != NULL && s->least[at] != 0) {
+        *out = s->least[at] - 1;
+    } else if (s->least != NULL) {
+        hd_price price;
+        hd_pricer few = s->pricer;
+        const hd_extras extras = {0, 0, 0};
+        few.channels = s->m->stage[step % s->m->nstages].in_channels;
+        few.of_few = 1;
+        HD_TRY(hd_price_edge(&price, &few, &s->layout[from], &s->layout[to], 0));
+        hd_cost cost = hd_aim_cost(&s->aim, &price, &extras);
+        *out = cost.part[0] - (cost.part[0] > 0);
+        s->least[at] = *out + 1;
+    }
 out:
     return st;
 }

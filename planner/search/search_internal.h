@@ -57,7 +57,7 @@ typedef struct hd_priced {
     int64_t time_ps, kept, need;
 } hd_priced;
 
-enum { HD_PRICE_KEY = 24 };
+enum { HD_PRICE_KEY = 16 };
 typedef struct hd_price_key {
     int64_t part[HD_PRICE_KEY];
 } hd_price_key;
@@ -128,6 +128,7 @@ typedef struct hd_search {
     hd_prices *prices;
     int nwidths, *width_of; /* [period] of how many kinds the channels before a stage are, and of which */
     int *edge;              /* [nwidths][nlayouts][nlayouts] index in prices + 1; 0: not known yet */
+    int64_t *least;         /* the same size: what hd_search_edge_least found + 1; NULL: nothing is below a price */
 } hd_search;
 
 /* A walk, made backwards: which way is taken in which state. */
@@ -160,6 +161,8 @@ heddle_status hd_search_widths(hd_search *search); /* makes the table of edges: 
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
 /* The edge into a step; that behind the last stage is another one. */
 heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int step, int from, int to);
+/* The first part of that price's cost is not below this, which is found much faster. */
+heddle_status hd_search_edge_least(int64_t *out, hd_search *search, int step, int from, int to);
 heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
 
 /* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */

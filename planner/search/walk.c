@@ -66,7 +66,12 @@ static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, in
     for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, &out->second) <= 0; i++) {
         int next = w->order[i].state;
         const hd_priced *edge = &nothing;
-        heddle_status st = next == state ? HEDDLE_OK : hd_search_edge_price(&edge, w->s, step + 1, state, next);
+        int64_t least = 0;
+        heddle_status st = next == state ? HEDDLE_OK : hd_search_edge_least(&least, w->s, step + 1, state, next);
+        if (st == HEDDLE_OK && hd_add_saturated(least, w->order[i].cost.part[0]) > out->second.part[0]) {
+            continue;
+        }
+        st = st == HEDDLE_OK && next != state ? hd_search_edge_price(&edge, w->s, step + 1, state, next) : st;
         if (st != HEDDLE_OK) {
             return st;
         }

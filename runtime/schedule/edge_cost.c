@@ -160,6 +160,21 @@ static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, 
     }
 }
 
+/* The first rank, which has the largest boxes, and others that lie across it where two layouts cut a dim by different
+ * axes. */
+static void add_few(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e)
+{
+    static const unsigned last[] = {0, 5, 6, 3}; /* of which axes the last coordinate: a bit each */
+    for (size_t i = 0; i < sizeof last / sizeof last[0]; i++) {
+        int coords[HEDDLE_MAX_AXES] = {0};
+        for (int a = 0; a < e->mesh->naxes; a++) {
+            int is_one = e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL;
+            coords[a] = (last[i] >> a & 1) != 0 && !is_one ? e->mesh->axis[a].size - 1 : 0;
+        }
+        add_rank(out, link, e, coords, 1);
+    }
+}
+
 /* Partial sums into a replicated layout go in two phases, which have no closed form here. */
 static int completes_everywhere(const heddle_mesh *mesh, const heddle_layout *from, const heddle_layout *to)
 {
@@ -173,7 +188,7 @@ static int completes_everywhere(const heddle_mesh *mesh, const heddle_layout *fr
 
 heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
-                               const heddle_layout *to, hd_edge_parts *parts)
+                               const heddle_layout *to, hd_edge_parts *parts, int of_few)
 {
     heddle_status st = HEDDLE_OK;
     hd_edge e = {.mesh = mesh, .from = from, .to = to};
@@ -185,10 +200,14 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
     if (link != NULL) {
         memset(link, 0, (size_t)levels->count * sizeof *link);
     }
-    HD_TRY(heddle_layout_check(from, shape, mesh));
-    HD_TRY(heddle_layout_check(to, shape, mesh));
+    HD_TRY(parts == NULL ? heddle_layout_check(from, shape, mesh) : HEDDLE_OK);
+    HD_TRY(parts == NULL ? heddle_layout_check(to, shape, mesh) : HEDDLE_OK);
     set_widths(&e, levels);
     HD_TRY(cut_dims(&e, shape, parts));
+    if (of_few && e.row_bytes > 0) {
+        add_few(out, link, &e);
+        goto out;
+    }
     hd_edge_kinds(&e);
     if (e.row_bytes > 0) {
         add_ranks(out, link, &e, 0, coords, 1);
@@ -201,7 +220,7 @@ heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_
                                const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
                                const heddle_layout *to)
 {
-    return hd_edge_links_by(out, link, levels, shape, mesh, from, to, NULL);
+    return hd_edge_links_by(out, link, levels, shape, mesh, from, to, NULL, 0);
 }
 
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,

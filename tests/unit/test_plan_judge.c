@@ -217,7 +217,7 @@ static void open_judge(judge *j, heddle_machine *machine, int is_time, int backw
     j->options.backward = backward;
     j->options.training = backward;
     j->is_time = is_time;
-    j->pricer = (hd_pricer){j->model, j->options.machine, &j->mesh, backward, 0, 0, NULL};
+    j->pricer = (hd_pricer){.model = j->model, .machine = j->options.machine, .mesh = &j->mesh, .backward = backward};
     j->nlayouts = all_layouts(j->layout, elems, &j->model->shape, &j->mesh);
     j->period = j->model->nstages;
     j->force_stage = -1;
