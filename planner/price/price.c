@@ -135,6 +135,12 @@ static heddle_shape with_channels(const hd_pricer *p, int64_t channels)
     return shape;
 }
 
+heddle_status hd_pricer_keep(hd_pricer *p)
+{
+    const hd_levels levels = hd_price_levels(p->machine, p->mesh);
+    return hd_edge_parts_new(&p->parts, p->mesh, levels.count > 0 ? &levels : NULL);
+}
+
 heddle_status hd_price_edge(hd_price *out, const hd_pricer *p, const heddle_layout *from, const heddle_layout *to,
                             int is_last)
 {
@@ -147,8 +153,10 @@ heddle_status hd_price_edge(hd_price *out, const hd_pricer *p, const heddle_layo
         hd_edge_backward(&behind, &before, p->mesh, from, to, is_last);
         HD_TRY(add_move(out, p, &shape, &behind, &before));
     }
-    out->input_bytes = part_bytes(&shape, p->mesh, from);
-    out->workspace_bytes = heddle_layout_equal(from, to, p->mesh) ? 0 : part_bytes(&shape, p->mesh, to);
+    if (!p->of_few) {
+        out->input_bytes = part_bytes(&shape, p->mesh, from);
+        out->workspace_bytes = heddle_layout_equal(from, to, p->mesh) ? 0 : part_bytes(&shape, p->mesh, to);
+    }
     set_time(out);
 out:
     return st;

@@ -105,7 +105,7 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     HD_TRY(hd_search_force(s, o->force));
     HD_TRY(read_memory(s, o));
     HD_TRY(hd_search_widths(s));
-    HD_TRY(hd_edge_parts_new(&s->pricer.parts));
+    HD_TRY(hd_pricer_keep(&s->pricer));
     HD_TRY(hd_search_admit(s));
     st = hd_search_fit(s);
 out:

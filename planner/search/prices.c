@@ -237,6 +237,10 @@ heddle_status hd_search_edge_price(const hd_priced **out, hd_search *s, int step
             }
         }
         *known = at + 1;
+        if (s->least != NULL) {
+            int64_t first = s->prices->priced[at].cost.part[0];
+            s->least[edge_at(s, step, from, to)] = first < INT64_MAX ? first + 1 : first;
+        }
     }
     *out = &s->prices->priced[at];
 out:
@@ -247,13 +251,9 @@ out:
 heddle_status hd_search_edge_least(int64_t *out, hd_search *s, int step, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t at = edge_at(s, step, from, to);
+    int64_t *known = s->least != NULL ? &s->least[edge_at(s, step, from, to)] : NULL;
     *out = 0;
-    if (s->edge[at] != 0) {
-        *out = s->prices->priced[s->edge[at] - 1].cost.part[0];
-    } else if (s->least != NULL && s->least[at] != 0) {
-        *out = s->least[at] - 1;
-    } else if (s->least != NULL) {
+    if (known != NULL && *known == 0) {
         hd_price price;
         hd_pricer few = s->pricer;
         const hd_extras extras = {0, 0, 0};
@@ -261,9 +261,9 @@ heddle_status hd_search_edge_least(int64_t *out, hd_search *s, int step, int fro
         few.of_few = 1;
         HD_TRY(hd_price_edge(&price, &few, &s->layout[from], &s->layout[to], 0));
         hd_cost cost = hd_aim_cost(&s->aim, &price, &extras);
-        *out = cost.part[0] - (cost.part[0] > 0);
-        s->least[at] = *out + 1;
+        *known = cost.part[0] > 1 ? cost.part[0] : 1;
     }
+    *out = known != NULL ? *known - 1 : 0;
 out:
     return st;
 }

@@ -57,40 +57,63 @@ static int goes_first(int a, int b, int state)
     return a == state || (b != state && a < b);
 }
 
-/* The two cheapest ways from `state` to the end, this step's own cost aside. choice: -1: there is none. */
+/* One more way to go on from `state`: to `next`. The first part of an edge's cost is looked at alone where it rules the
+ * edge out. */
+static heddle_status consider(hd_to_end *out, int *choice, const walker *w, int step, int state, int next)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search *s = w->s;
+    const hd_to_end *behind = &w->behind[next];
+    const hd_priced *edge = NULL;
+    hd_to_end total = *behind;
+    int64_t least = 0;
+    if (next != state) {
+        HD_TRY(hd_search_edge_least(&least, s, step + 1, state, next));
+        if (hd_add_saturated(least, behind->best.part[0]) > out->second.part[0]) {
+            return HEDDLE_OK;
+        }
+        HD_TRY(hd_search_edge_price(&edge, s, step + 1, state, next));
+        if (edge->need > s->cap) {
+            return HEDDLE_OK;
+        }
+        total = (hd_to_end){hd_cost_add(&edge->cost, &behind->best), hd_cost_add(&edge->cost, &behind->second)};
+    }
+    int order = hd_cost_compare(&total.best, &out->best);
+    if (*choice < 0 || order < 0 || (order == 0 && goes_first(next, *choice, state))) {
+        lower(&out->second, &out->best);
+        out->best = total.best;
+        *choice = next;
+    } else {
+        lower(&out->second, &total.best);
+    }
+    lower(&out->second, &total.second);
+out:
+    return st;
+}
+
+/* The two cheapest ways from `state` to the end, this step's own cost aside. choice: -1: there is none. To stay and
+ * what was best a repetition ago are tried first: they bound what the others may cost. */
 static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, int step, int state)
 {
-    static const hd_priced nothing = {{{0}}, 0, 0, 0};
+    heddle_status st = HEDDLE_OK;
+    int period = w->s->m->nstages;
+    const int16_t *ago = w->done > 0 ? w->choice[w->done - 1] + (size_t)(step % period) * (size_t)w->s->nstates : NULL;
+    int likely = ago != NULL ? ago[state] : -1;
+    likely = likely != state && likely >= 0 && !is_none(&w->behind[likely].best) ? likely : -1;
     *out = (hd_to_end){hd_cost_none, hd_cost_none};
     *choice = -1;
+    if (!is_none(&w->behind[state].best)) {
+        HD_TRY(consider(out, choice, w, step, state, state));
+    }
+    HD_TRY(likely >= 0 ? consider(out, choice, w, step, state, likely) : HEDDLE_OK);
     for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, &out->second) <= 0; i++) {
         int next = w->order[i].state;
-        const hd_priced *edge = &nothing;
-        int64_t least = 0;
-        heddle_status st = next == state ? HEDDLE_OK : hd_search_edge_least(&least, w->s, step + 1, state, next);
-        if (st == HEDDLE_OK && hd_add_saturated(least, w->order[i].cost.part[0]) > out->second.part[0]) {
-            continue;
+        if (next != state && next != likely) {
+            HD_TRY(consider(out, choice, w, step, state, next));
         }
-        st = st == HEDDLE_OK && next != state ? hd_search_edge_price(&edge, w->s, step + 1, state, next) : st;
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        if (edge->need > w->s->cap) {
-            continue;
-        }
-        hd_cost total = hd_cost_add(&edge->cost, &w->order[i].cost);
-        hd_cost other = hd_cost_add(&edge->cost, &w->behind[next].second);
-        int order = hd_cost_compare(&total, &out->best);
-        if (*choice < 0 || order < 0 || (order == 0 && goes_first(next, *choice, state))) {
-            lower(&out->second, &out->best);
-            out->best = total;
-            *choice = next;
-        } else {
-            lower(&out->second, &total);
-        }
-        lower(&out->second, &other);
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 /* The cheapest way in a state goes with the best rest; next best is another way, or another rest. */

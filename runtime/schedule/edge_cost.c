@@ -54,16 +54,26 @@ static heddle_status cut_dims(hd_edge *e, const heddle_shape *shape, hd_edge_par
 }
 
 /* Without levels all ranks are one set. */
-static void set_widths(hd_edge *e, const hd_levels *levels)
+void hd_edge_widths(int width[HD_LEVELS][HEDDLE_MAX_AXES], const heddle_mesh *mesh, const hd_levels *levels)
 {
-    e->nlevels = levels != NULL ? levels->count : 1;
-    for (int level = 0; level < e->nlevels; level++) {
-        int left = levels != NULL ? levels->within[level] : heddle_mesh_size(e->mesh);
-        for (int a = e->mesh->naxes - 1; a >= 0; a--) {
-            int size = e->mesh->axis[a].size, is_whole = left % size == 0;
-            e->width[level][a] = is_whole ? size : left < size ? left : size;
+    int nlevels = levels != NULL ? levels->count : 1;
+    for (int level = 0; level < nlevels; level++) {
+        int left = levels != NULL ? levels->within[level] : heddle_mesh_size(mesh);
+        for (int a = mesh->naxes - 1; a >= 0; a--) {
+            int size = mesh->axis[a].size, is_whole = left % size == 0;
+            width[level][a] = is_whole ? size : left < size ? left : size;
             left = is_whole ? left / size : 1;
         }
+    }
+}
+
+static void set_widths(hd_edge *e, const hd_levels *levels, const hd_edge_parts *parts)
+{
+    e->nlevels = levels != NULL ? levels->count : 1;
+    if (parts != NULL) {
+        memcpy(e->width, parts->width, sizeof e->width);
+    } else {
+        hd_edge_widths(e->width, e->mesh, levels);
     }
     for (int a = 0; a < e->mesh->naxes; a++) {
         e->is_free[a] = e->from->dim_of_axis[a] != HEDDLE_REPLICATED && e->to->dim_of_axis[a] != HEDDLE_PARTIAL;
@@ -193,7 +203,8 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
     heddle_status st = HEDDLE_OK;
     hd_edge e = {.mesh = mesh, .from = from, .to = to};
     int coords[HEDDLE_MAX_AXES] = {0};
-    if (completes_everywhere(mesh, from, to) || (levels != NULL && !hd_levels_nest(levels, mesh))) {
+    int nests = parts != NULL ? parts->nests : levels == NULL || hd_levels_nest(levels, mesh);
+    if (!nests || completes_everywhere(mesh, from, to)) {
         return hd_edge_links_listed(out, link, levels, shape, mesh, from, to);
     }
     memset(out, 0, sizeof *out);
@@ -202,7 +213,7 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
     }
     HD_TRY(parts == NULL ? heddle_layout_check(from, shape, mesh) : HEDDLE_OK);
     HD_TRY(parts == NULL ? heddle_layout_check(to, shape, mesh) : HEDDLE_OK);
-    set_widths(&e, levels);
+    set_widths(&e, levels, parts);
     HD_TRY(cut_dims(&e, shape, parts));
     if (of_few && e.row_bytes > 0) {
         add_few(out, link, &e);

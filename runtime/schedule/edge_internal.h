@@ -45,6 +45,15 @@ typedef struct hd_edge {
     hd_cut_dim dim[HEDDLE_MAX_DIMS];
 } hd_edge;
 
+/* slot[dim, cut in `from`, cut in `to`, free: a bit an axis]: parts by the coordinates on the axes that cut. */
+struct hd_edge_parts {
+    int nests; /* hd_levels_nest */
+    int width[HD_LEVELS][HEDDLE_MAX_AXES];
+    int count; /* of all slots */
+    hd_edge_part *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
+};
+
+void hd_edge_widths(int width[HD_LEVELS][HEDDLE_MAX_AXES], const heddle_mesh *mesh, const hd_levels *levels);
 /* The coordinates on an axis of what belongs to the same set of a level: how many, and the first of them. */
 int hd_edge_peers(int *first, const hd_edge *edge, int axis, int coordinate, int level);
 

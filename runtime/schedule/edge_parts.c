@@ -8,12 +8,6 @@
 
 enum { AXES_MASK = (1 << HEDDLE_MAX_AXES) - 1, PART_RANKS_MAX = 1 << 12, PARTS_MAX = 1 << 19, UNKNOWN = -1 };
 
-/* slot[dim][cut in `from`, cut in `to`, free: a bit an axis]: parts by the coordinates on the axes that cut. */
-struct hd_edge_parts {
-    int count; /* of all slots */
-    hd_edge_part *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
-};
-
 /* Elements that two ranks have in common, and pairs of ranks that have any. */
 typedef struct tally {
     int64_t elems, count;
@@ -138,11 +132,15 @@ const hd_edge_part *hd_edge_part_of(hd_edge_part *room, const hd_edge *e, int di
     return part;
 }
 
-heddle_status hd_edge_parts_new(hd_edge_parts **out)
+heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, const hd_levels *levels)
 {
     void *memory = NULL;
     heddle_status st = hd_alloc(&memory, 1, sizeof **out, "parts of edges");
     *out = memory;
+    if (st == HEDDLE_OK) {
+        (*out)->nests = levels == NULL || hd_levels_nest(levels, mesh);
+        hd_edge_widths((*out)->width, mesh, levels);
+    }
     return st;
 }
 

@@ -85,7 +85,7 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
 /* Parts of the prices of edges, kept from one to the next: all of them of one mesh, the same levels, and a shape that
  * differs in dims that none of them cuts alone. */
 typedef struct hd_edge_parts hd_edge_parts;
-heddle_status hd_edge_parts_new(hd_edge_parts **out);
+heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, const hd_levels *levels);
 void hd_edge_parts_free(hd_edge_parts *parts);
 /* hd_edge_links_of by kept parts; the layouts have been checked. of_few: of the ranks a few alone are looked at, so that
  * the busiest of them may do less than the busiest of all; totals and messages are not to be used. */
