@@ -93,11 +93,8 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     s->slack_percent = o->slack_percent;
     s->max_waste_percent = o->max_waste_percent;
     s->nsteps = model->nstages * model->repeat;
-    s->pricer = (hd_pricer){.model = model,
-                            .machine = o->machine,
-                            .mesh = &s->mesh,
-                            .backward = o->backward,
-                            .recompute = o->recompute};
+    s->pricer = (hd_pricer){
+        .model = model, .machine = o->machine, .mesh = &s->mesh, .backward = o->backward, .recompute = o->recompute};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
     HD_TRY(hd_search_states(s));
     HD_TRY(read_ends(s, o));

@@ -268,6 +268,11 @@ out:
     return st;
 }
 
+const int64_t *hd_search_edge_known(const hd_search *s, int step, int from)
+{
+    return s->least != NULL ? &s->least[edge_at(s, step, from, 0)] : NULL;
+}
+
 heddle_status hd_search_last_price(hd_priced *out, hd_search *s, int from)
 {
     memset(out, 0, sizeof *out);

@@ -163,6 +163,8 @@ heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage
 heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int step, int from, int to);
 /* The first part of that price's cost is not below this, which is found much faster. */
 heddle_status hd_search_edge_least(int64_t *out, hd_search *search, int step, int from, int to);
+/* What of that is known already: of every `to` one more, 0: nothing yet. NULL: never is. */
+const int64_t *hd_search_edge_known(const hd_search *search, int step, int from);
 heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
 
 /* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */

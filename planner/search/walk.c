@@ -106,9 +106,11 @@ static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, in
         HD_TRY(consider(out, choice, w, step, state, state));
     }
     HD_TRY(likely >= 0 ? consider(out, choice, w, step, state, likely) : HEDDLE_OK);
+    const int64_t *least = hd_search_edge_known(w->s, step + 1, state);
     for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, &out->second) <= 0; i++) {
         int next = w->order[i].state;
-        if (next != state && next != likely) {
+        int is_dear = least != NULL && least[next] - 1 > out->second.part[0] - w->order[i].cost.part[0];
+        if (next != state && next != likely && !is_dear) {
             HD_TRY(consider(out, choice, w, step, state, next));
         }
     }

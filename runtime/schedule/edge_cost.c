@@ -104,7 +104,7 @@ static void times_replicas(tally *product, const hd_edge *e, const heddle_layout
 
 static void add_times(int64_t *sum, __int128 value, int64_t times)
 {
-    *sum = hd_add_saturated(*sum, hd_saturated((__int128)hd_saturated(value) * times));
+    *sum = times == 0 ? *sum : hd_add_saturated(*sum, hd_saturated((__int128)hd_saturated(value) * times));
 }
 
 static void raise_to(int64_t *most, __int128 value)
@@ -170,18 +170,17 @@ static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, 
     }
 }
 
-/* The first rank, which has the largest boxes, and others that lie across it where two layouts cut a dim by different
+/* The first rank, which has the largest boxes, and one that lies across it where two layouts cut a dim by different
  * axes. */
 static void add_few(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e)
 {
-    static const unsigned last[] = {0, 5, 6, 3}; /* of which axes the last coordinate: a bit each */
-    for (size_t i = 0; i < sizeof last / sizeof last[0]; i++) {
+    for (int across = 0; across < 2; across++) {
         int coords[HEDDLE_MAX_AXES] = {0};
-        for (int a = 0; a < e->mesh->naxes; a++) {
+        for (int a = 0; across && a < e->mesh->naxes; a++) {
             int is_one = e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL;
-            coords[a] = (last[i] >> a & 1) != 0 && !is_one ? e->mesh->axis[a].size - 1 : 0;
+            coords[a] = a % 3 != 0 && !is_one ? e->mesh->axis[a].size - 1 : 0;
         }
-        add_rank(out, link, e, coords, 1);
+        add_rank(out, link, e, coords, 0);
     }
 }
 
@@ -201,7 +200,7 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
                                const heddle_layout *to, hd_edge_parts *parts, int of_few)
 {
     heddle_status st = HEDDLE_OK;
-    hd_edge e = {.mesh = mesh, .from = from, .to = to};
+    hd_edge e;
     int coords[HEDDLE_MAX_AXES] = {0};
     int nests = parts != NULL ? parts->nests : levels == NULL || hd_levels_nest(levels, mesh);
     if (!nests || completes_everywhere(mesh, from, to)) {
@@ -213,14 +212,20 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
     }
     HD_TRY(parts == NULL ? heddle_layout_check(from, shape, mesh) : HEDDLE_OK);
     HD_TRY(parts == NULL ? heddle_layout_check(to, shape, mesh) : HEDDLE_OK);
+    e.mesh = mesh;
+    e.from = from;
+    e.to = to;
+    e.ndims = 0;
     set_widths(&e, levels, parts);
     HD_TRY(cut_dims(&e, shape, parts));
     if (of_few && e.row_bytes > 0) {
         add_few(out, link, &e);
         goto out;
     }
-    hd_edge_kinds(&e);
     if (e.row_bytes > 0) {
+        hd_kinds kinds[HEDDLE_MAX_AXES] = {{0, 0, {0}}};
+        e.kind = kinds;
+        hd_edge_kinds(&e);
         add_ranks(out, link, &e, 0, coords, 1);
     }
 out:

@@ -39,9 +39,9 @@ typedef struct hd_edge {
     int is_free[HEDDLE_MAX_AXES]; /* ranks with another coordinate there exchange bytes */
     int nlevels;
     int width[HD_LEVELS][HEDDLE_MAX_AXES]; /* coordinates that a set of the level has on an axis */
-    hd_kinds kind[HEDDLE_MAX_AXES];
-    int64_t row_bytes; /* of the dims that neither layout cuts */
-    int ndims;         /* the others */
+    hd_kinds *kind;                        /* of every axis */
+    int64_t row_bytes;                     /* of the dims that neither layout cuts */
+    int ndims;                             /* the others */
     hd_cut_dim dim[HEDDLE_MAX_DIMS];
 } hd_edge;
 

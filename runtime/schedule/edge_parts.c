@@ -181,9 +181,9 @@ heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int 
     if (d->from.lengths != NULL || d->to.lengths != NULL) {
         return HEDDLE_OK;
     }
-    hd_edge_part **slot = &parts->slot[(((unsigned)at << HEDDLE_MAX_AXES | from) << HEDDLE_MAX_AXES | to)
-                                           << HEDDLE_MAX_AXES |
-                                       (is_free & AXES_MASK)];
+    hd_edge_part **slot =
+        &parts->slot[(((unsigned)at << HEDDLE_MAX_AXES | from) << HEDDLE_MAX_AXES | to) << HEDDLE_MAX_AXES |
+                     (is_free & AXES_MASK)];
     if (*slot == NULL && count + parts->count <= PARTS_MAX) {
         HD_TRY(hd_alloc(&memory, (size_t)count, sizeof **slot, "parts of edges"));
         *slot = memory;
