@@ -87,8 +87,8 @@ heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, cons
 typedef struct hd_edge_parts hd_edge_parts;
 heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, const hd_levels *levels);
 void hd_edge_parts_free(hd_edge_parts *parts);
-/* hd_edge_links_of by kept parts; the layouts have been checked. of_few: of the ranks a few alone are looked at, so that
- * the busiest of them may do less than the busiest of all; totals and messages are not to be used. */
+/* hd_edge_links_of by kept parts; the layouts have been checked. of_few: of the ranks a few alone are looked at, so
+ * that the busiest of them may do less than the busiest of all; totals and messages are not to be used. */
 heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
                                const heddle_layout *to, hd_edge_parts *parts, int of_few);

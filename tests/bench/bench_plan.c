@@ -1,5 +1,6 @@
 /* How long plans take: the planner's aims beside what this machine needs, the fastest of a few tries and their median.
- * A plan that is refused has its reason in its row. Arguments: presets and model files to plan on 2 to 64 ranks each. */
+ * A plan that is refused has its reason in its row. Arguments: presets and model files to plan on 2 to 64 ranks each.
+ */
 #include <heddle/planner.h>
 #include <stdio.h>
 #include <stdlib.h>
