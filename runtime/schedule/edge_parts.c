@@ -1,6 +1,6 @@
 /* What two layouts do to one dim, as seen by one rank. It depends on the rank's coordinates on the axes that cut the
- * dim alone, and of the other axes on nothing but which of the cutting ones are free: edges between a few hundred layouts
- * have a few hundred such parts a dim, so a search keeps them. */
+ * dim alone, and of the other axes on nothing but which of the cutting ones are free: edges between a few hundred
+ * layouts have a few hundred such parts a dim, so a search keeps them. */
 #include "runtime/schedule/edge_internal.h"
 
 #include "runtime/base/base.h"
