@@ -48,6 +48,7 @@ typedef struct hd_edge {
 /* slot[dim, cut in `from`, cut in `to`, free: a bit an axis]: parts by the coordinates on the axes that cut. */
 struct hd_edge_parts {
     int nests; /* hd_levels_nest */
+    int64_t extent[HEDDLE_MAX_DIMS];
     int width[HD_LEVELS][HEDDLE_MAX_AXES];
     int count; /* of all slots */
     hd_edge_part *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];

@@ -161,7 +161,7 @@ static unsigned axes_of(const hd_cut *c)
     return axes;
 }
 
-/* Lengths of blocks are the layout's own: nothing to keep. */
+/* Lengths of blocks are the layout's own, and so is another extent than the first one seen: nothing to keep. */
 heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int at)
 {
     heddle_status st = HEDDLE_OK;
@@ -178,7 +178,8 @@ heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int 
             return HEDDLE_OK;
         }
     }
-    if (d->from.lengths != NULL || d->to.lengths != NULL) {
+    parts->extent[at] = parts->extent[at] != 0 ? parts->extent[at] : d->extent;
+    if (d->from.lengths != NULL || d->to.lengths != NULL || d->extent != parts->extent[at]) {
         return HEDDLE_OK;
     }
     hd_edge_part **slot =

@@ -82,8 +82,7 @@ heddle_status hd_edge_links_of(hd_edge_cost *out, hd_link_bytes *link, const hd_
                                const heddle_layout *to);
 heddle_status hd_edge_cost_of(hd_edge_cost *out, const heddle_shape *shape, const heddle_mesh *mesh,
                               const heddle_layout *from, const heddle_layout *to);
-/* Parts of the prices of edges, kept from one to the next: all of them of one mesh, the same levels, and a shape that
- * differs in dims that none of them cuts alone. */
+/* Parts of the prices of edges, kept from one to the next: all of them of one mesh and the same levels. */
 typedef struct hd_edge_parts hd_edge_parts;
 heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, const hd_levels *levels);
 void hd_edge_parts_free(hd_edge_parts *parts);

@@ -227,4 +227,7 @@ HD_CASE(looks_up_between_points)
     near(hd_machine_exchange_s(&m, 0, HD_EXCHANGE_RING, 64, 1e9), 1.75, "more");
     near(hd_machine_exchange_s(&m, 0, HD_EXCHANGE_RING, 1, 1e9), 1.5, "fewer");
     near(hd_machine_exchange_s(&m, 0, HD_EXCHANGE_ALL_TO_ALL, 8, 1e9), 1.75, "what is not known is as a ring");
+    assert_true(hd_machine_is_monotone(&m));
+    ring->group[1].rate.per_second[1] = 1e13; /* 1e9 bytes in 0.1 ms, 1e3 in 1 ms */
+    assert_true(!hd_machine_is_monotone(&m));
 }

@@ -110,6 +110,41 @@ HD_CASE(prices_links_exactly)
     assert_in_range(nested, 2000, 5900); /* both ways are taken often */
 }
 
+/* Many pairs of layouts by the same kept parts: as without them, and never below what a few ranks show. */
+HD_CASE(kept_parts_change_no_price)
+{
+    int tight = 0;
+    for (int trial = 0; trial < 400; trial++) {
+        heddle_shape shape = {.dtype = HEDDLE_BF16, .ndim = 1 + below(3)};
+        heddle_mesh mesh = {.naxes = 1 + below(3)};
+        hd_edge_parts *parts = NULL;
+        draw_extents(&shape, &mesh);
+        const hd_levels levels = random_levels(&mesh);
+        const int64_t last = shape.dim[shape.ndim - 1].extent;
+        HD_OK(hd_edge_parts_new(&parts, &mesh, &levels));
+        for (int pair = 0; pair < 40; pair++) {
+            hd_link_bytes plain[HD_LEVELS], kept[HD_LEVELS], few[HD_LEVELS];
+            hd_edge_cost cost, by_parts, of_few;
+            int with_partial = below(3) == 0;
+            shape.dim[shape.ndim - 1].extent = last + below(2); /* stages that change channels */
+            heddle_layout a = random_layout(&shape, &mesh, with_partial);
+            heddle_layout b = random_layout(&shape, &mesh, with_partial && below(2) == 0);
+            HD_OK(hd_edge_links_of(&cost, plain, &levels, &shape, &mesh, &a, &b));
+            HD_OK(hd_edge_links_by(&by_parts, kept, &levels, &shape, &mesh, &a, &b, parts, 0));
+            HD_OK(hd_edge_links_by(&of_few, few, &levels, &shape, &mesh, &a, &b, parts, 1));
+            assert_memory_equal(&cost, &by_parts, sizeof cost);
+            assert_memory_equal(plain, kept, (size_t)levels.count * sizeof *plain);
+            for (int l = 0; l < levels.count; l++) {
+                assert_true(few[l].sent_max <= plain[l].sent_max && few[l].received_max <= plain[l].received_max);
+            }
+            assert_true(of_few.bytes_per_rank_max <= cost.bytes_per_rank_max);
+            tight += of_few.bytes_per_rank_max == cost.bytes_per_rank_max;
+        }
+        hd_edge_parts_free(parts);
+    }
+    assert_in_range(tight, 400 * 40 / 2, 400 * 40); /* a bound that is far off rules nothing out */
+}
+
 /* node=2 a=2 gpu=4: of a switch between nodes half the bytes cross, with the batch on the nodes none do. */
 HD_CASE(switches_inside_nodes_cross_none)
 {
