@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Predicted against measured seconds of `heddle run`, after `heddle calibrate` in the same sitting.
 
-    predicted.py BUILD [--cases A:B] [--passes N] [--machine FILE] [--seconds S] [--stages] [--candidates]
+    predicted.py BUILD [--record FILE [--budget S]] [--cases A:B] [--passes N] [--machine FILE] [--seconds S] [--stages]
+    predicted.py BUILD --candidates
 
 A machine is calibrated for every transport (or taken from FILE), models are planned, forecast and run: the fastest of N
 passes, three times over, and the median of these. Exit 1 where the median error is above 6 % or the worst above 15 %.
+--record does it in slices, each of about S seconds: a call calibrates for one transport, the one with the fewest runs
+in FILE, runs models by it while the time lasts, those with the fewest runs first, and adds them to FILE. At the end
+the table is of all runs in FILE: of a model run several times the medians. --budget 0 tells the table alone.
 --candidates instead: of five small models every method and layout that can be asked for is run, and the plan by time
 must be within 5 % of the fastest. Timed: on a machine that does nothing else.
 """
@@ -15,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 MEDIAN, WORST, REGRET, ROUNDS = 0.06, 0.15, 0.05, 3
 
@@ -109,37 +114,76 @@ class Sitting:
         return sorted(runs, key=lambda run: run["forward_ms"])[len(runs) // 2]
 
 
-def show_stages(forecast, run):
-    names = {}
+def title(case):
+    (kind, dtype, extents, c), (transport, ranks) = case
+    return f"{kind} {dtype} {'x'.join(map(str, extents))} c={c}", f"{ranks} {transport}"
+
+
+def run_case(sitting, case):
+    shape, (transport, ranks) = case
+    sitting.plan(model(*shape), ranks)
+    forecast, run = sitting.predict(transport), sitting.measure(transport, ranks)
+    names, stages = {}, []
     for stage in forecast["stages"]:
         one = names.setdefault(stage["stage"], [0, 0])
         one[0] += stage["block_s"] * 1e3
         one[1] += stage["switch_s"] * 1e3
     for stage in run["stages"]:
         block, switch = names.get(stage["stage"], (0, 0))
-        print(f"#     {stage['stage']:8} {stage['layout']:8} {stage['method']:8} block {block:8.2f} "
-              f"{stage['block_ms']:8.2f}  switch {switch:8.3f} {stage['switch_ms']:8.3f} ms")
+        stages.append([stage["stage"], stage["layout"], stage["method"], block, stage["block_ms"], switch,
+                       stage["switch_ms"]])
+    return {"case": title(case), "predicted_ms": forecast["time_s"] * 1e3, "measured_ms": run["forward_ms"],
+            "stages": stages}
 
 
-def compare(sitting, cases):
+def middle(records, key):
+    return statistics.median(record[key] for record in records)
+
+
+def show(records, with_stages):
+    """`records` of each case; errors are of a sitting, so that theirs is the median, not that of the medians."""
     errors = []
-    print(f"{'model':28} {'ranks':12} {'predicted ms':>13} {'measured ms':>12} {'error %':>8}", flush=True)
-    for (kind, dtype, extents, c), (transport, ranks) in cases:
-        sitting.plan(model(kind, dtype, extents, c), ranks)
-        forecast, run = sitting.predict(transport), sitting.measure(transport, ranks)
-        errors.append(forecast["time_s"] * 1e3 / run["forward_ms"] - 1)
-        name = f"{kind} {dtype} {'x'.join(map(str, extents))} c={c}"
-        print(f"{name:28} {ranks} {transport:10} {forecast['time_s'] * 1e3:13.2f} {run['forward_ms']:12.2f} "
-              f"{100 * errors[-1]:8.1f}", flush=True)
-        if sitting.options.stages:
-            show_stages(forecast, run)
+    print(f"{'model':28} {'ranks':12} {'runs':>4} {'predicted ms':>13} {'measured ms':>12} {'error %':>8}")
+    for of in records:
+        name, place = of[0]["case"]
+        errors.append(statistics.median(r["predicted_ms"] / r["measured_ms"] - 1 for r in of))
+        print(f"{name:28} {place:12} {len(of):4} {middle(of, 'predicted_ms'):13.2f} {middle(of, 'measured_ms'):12.2f} "
+              f"{100 * errors[-1]:8.1f}")
+        for i, (stage, layout, method, *_) in enumerate(of[-1]["stages"] if with_stages else []):
+            block, block_ms, switch, switch_ms = (statistics.median(r["stages"][i][k] for r in of) for k in range(3, 7))
+            print(f"#     {stage:8} {layout:8} {method:8} block {block:8.2f} {block_ms:8.2f}  switch {switch:8.3f} "
+                  f"{switch_ms:8.3f} ms")
     sizes = sorted(abs(e) for e in errors)
     median, worst = statistics.median(sizes), sizes[-1]
-    print(f"{len(sizes)} runs: median error {100 * median:.1f} %, worst {100 * worst:.1f} %")
+    print(f"{len(sizes)} of {len(CASES)} cases: median error {100 * median:.1f} %, worst {100 * worst:.1f} %")
     return median <= MEDIAN and worst <= WORST
 
 
-def choose(sitting):
+def compare(sitting, cases):
+    records = []
+    for case in cases:
+        records.append([run_case(sitting, case)])
+        print(f"# {' '.join(title(case))}", flush=True)
+    return show(records, sitting.options.stages)
+
+
+def compare_slice(sitting, cases):
+    start, path, records = time.monotonic(), sitting.options.record, {title(case): [] for case in cases}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                record = json.loads(line)
+                records.setdefault(tuple(record["case"]), []).append(record)
+    place = min(PLACES, key=lambda p: sum(len(records[title(case)]) for case in cases if case[1] == p))
+    for case in sorted((case for case in cases if case[1] == place), key=lambda case: len(records[title(case)])):
+        if time.monotonic() - start < sitting.options.budget:
+            records[title(case)].append(run_case(sitting, case))
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(records[title(case)][-1]) + "\n")
+    return show([of for of in records.values() if of], sitting.options.stages)
+
+
+def choose(sitting, _):
     good = True
     for kind, dtype, extents, c in (SHAPES[1], SHAPES[4], SHAPES[7], SHAPES[10], SHAPES[14]):
         text, found = model(kind, dtype, extents, c), []
@@ -159,6 +203,8 @@ def choose(sitting):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
+    parser.add_argument("--record")
+    parser.add_argument("--budget", type=float, default=70)
     parser.add_argument("--cases", default=":")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--machine")
@@ -170,7 +216,8 @@ def main():
         sitting = Sitting(options, folder)
         first, last = options.cases.split(":")
         cases = CASES[int(first or 0):int(last or len(CASES))]
-        good = choose(sitting) if options.candidates else compare(sitting, cases)
+        how = choose if options.candidates else compare_slice if options.record else compare
+        good = how(sitting, cases)
     sys.exit(0 if good else 1)
 
 
