@@ -1,4 +1,6 @@
-/* Flows, made: memory for states, and the channels and transfers of a method. */
+/* Flows, made: memory for states, and the channels and transfers of a method. A flow carries the states of linear
+ * attention along the ranks in one direction: rightward those of the rows before, leftward those of the rows behind, or
+ * gradients. */
 #include "runtime/attention/linear_internal.h"
 
 const hd_flow_method *hd_flow_method_of(heddle_linear_method method)
@@ -26,6 +28,7 @@ hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset)
     return (hd_part){.peer = peer, .copy = {.dst_offset_bytes = dst_offset, .run_bytes = flow->problem->state_bytes}};
 }
 
+/* Collective. A rank without states (no heads, no samples) takes part with empty transfers. */
 heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_spec *spec, int ntransfers)
 {
     heddle_status st = HEDDLE_OK;
@@ -56,6 +59,7 @@ heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_p
         flow->comm = comm;
         flow->leftward = leftward;
         flow->n = problem->nranks;
+        /* its place in the flow, counted from where the flow begins */
         flow->p = leftward ? problem->nranks - 1 - problem->me : problem->me;
         flow->twin = twin;
         mine = hd_flow_alloc(&flow->own, flow, problem->state_bytes);

@@ -1,3 +1,5 @@
+/* What attention and linear attention have in common as objects of a communicator: what ranks compare when they make
+ * one, what a failure leaves behind, what an array must be. */
 #include "runtime/attention/object.h"
 
 #include "runtime/base/base.h"
@@ -17,6 +19,7 @@ void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const hedd
     hd_fields_add(fields, "layout", "%s", text);
 }
 
+/* Ranks that wait for this one are told; alone there is nobody to tell. `why` keeps the sentence for later calls. */
 static heddle_status leave(heddle_comm *comm, int nranks, heddle_status st, char *why, size_t bytes)
 {
     if (nranks > 1) {
@@ -33,6 +36,7 @@ heddle_status hd_object_give_up(hd_broken *broken, heddle_comm *comm, int nranks
     return leave(comm, nranks, st, broken->why, sizeof broken->why);
 }
 
+/* heddle_comm_reset makes the communicator anew, and with it what broke before. */
 int hd_object_is_broken(hd_broken *broken, const heddle_comm *comm)
 {
     if (broken->status != HEDDLE_OK && broken->resets != hd_comm_resets(comm)) {
@@ -58,6 +62,7 @@ heddle_status hd_object_check_array(const hd_object_array *x, int rank)
         return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL on rank %d, which holds %lld rows of it", x->function, x->name,
                        rank, (long long)(x->len[0] * x->len[1]));
     }
+    /* Dense arrays end where their extents say; strides may reach anywhere, and written rows must not overlap. */
     heddle_status st = hd_array_is_dense(x->array)
                            ? HEDDLE_OK
                            : hd_box_reach(&bytes, &box, x->array->stride_elems, x->shape, x->is_written);

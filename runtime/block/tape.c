@@ -60,6 +60,7 @@ static heddle_status check_tape(const heddle_block *block, const heddle_tape *ta
     return HEDDLE_OK;
 }
 
+/* The same stages as without a tape, and what backward needs goes into it; with recompute the input alone. */
 static heddle_status forward(heddle_block *block, hd_block_view *view, heddle_tape *tape)
 {
     heddle_status st = HEDDLE_OK;
@@ -92,7 +93,7 @@ heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor
         goto out;
     }
     HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning, (hd_call_names){__func__, "x"}));
-    tape->filled = 0;
+    tape->filled = 0; /* a forward that fails leaves no tape of the one before */
     for (int i = 0; i < HD_KEEPS; i++) {
         tape->keep.used_bytes[i] = 0;
     }
@@ -100,7 +101,7 @@ heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor
         HD_TRY(forward(block, &view, tape));
     }
     tape->box = *box;
-    tape->commits = block->commits;
+    tape->commits = block->commits; /* gradients of weights that have changed since would be wrong */
     tape->filled = 1;
 out:
     return st == HEDDLE_OK || block == NULL ? st : hd_sharded_give_up(block, st);
@@ -130,7 +131,7 @@ heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx
     if (idle) {
         return HEDDLE_OK;
     }
-    HD_TRY(hd_back_pack(block));
+    HD_TRY(hd_back_pack(block)); /* the transposed weights, once after each commit */
     HD_TRY(hd_back_gradients(block));
     HD_TRY(hd_back_keep(&kept, block, &view, tape));
     kept.again = tape->recompute;

@@ -1,4 +1,5 @@
-/* Whole score rows, written once for f32 and f64: part of scalar.h, included after it. */
+/* Whole score rows, written once for f32 and f64: part of scalar.h, included after it. RSA stores all scores of its
+ * queries (Ring Self-Attention, section 3.2), so these work on rows [queries][all keys]. */
 
 #ifndef ATTN_ROWS_ONLY
 static void ATTN(scores)(const hd_attn_block *block, const hd_attn_matrix *s, double hidden, void *scratch)
@@ -14,6 +15,7 @@ static void ATTN(scores)(const hd_attn_block *block, const hd_attn_matrix *s, do
 }
 #endif
 
+/* In place. `seen` 0: the rows see no key at all, their weights are 0 and their log-sum-exp is -inf. */
 static void ATTN(softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns, void *lse, int seen)
 {
     for (int64_t i = 0; i < rows; i++) {
@@ -36,6 +38,7 @@ static void ATTN(softmax)(const hd_attn_matrix *s, int64_t rows, int64_t columns
     }
 }
 
+/* dp becomes ds = p (dp - p . dp) times the scale of the scores. */
 static void ATTN(softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp, int64_t rows, int64_t columns,
                                double factor)
 {
@@ -49,6 +52,7 @@ static void ATTN(softmax_back)(const hd_attn_matrix *p, const hd_attn_matrix *dp
     }
 }
 
+/* out += s b: of keys that the mask hides nothing. */
 static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out)
 {
     int64_t d = mask->d;
@@ -66,6 +70,7 @@ static void ATTN(mix)(const hd_attn_block *mask, const hd_attn_matrix *s, const 
     }
 }
 
+/* out += s^T b. */
 static void ATTN(mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, const void *b, void *out)
 {
     int64_t d = mask->d;
@@ -83,6 +88,7 @@ static void ATTN(mix_back)(const hd_attn_block *mask, const hd_attn_matrix *s, c
     }
 }
 
+/* dst += a b^T. */
 static void ATTN(add_dots)(void *dst, const void *a, int64_t na, const void *b, int64_t nb, int64_t d)
 {
     for (int64_t i = 0; i < na; i++) {

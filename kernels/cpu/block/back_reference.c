@@ -1,4 +1,4 @@
-/* The judge of the gradients: one plain loop per operation. */
+/* The judge of the gradients: one plain loop per operation, sums in f64. Formulas: docs/blocks.md, "Backward". */
 #include "kernels/cpu/block/internal.h"
 #include "kernels/small_float.h"
 
@@ -25,6 +25,8 @@ static void scale_rows(float *dst, const float *src, int64_t rows, int64_t c, co
     }
 }
 
+/* y = (x - mean) / deviation, m = y (1 + scale) + shift, g = dm (1 + scale):
+ * dx += (g - mean(g) - y mean(g y)) / deviation. */
 static void norm_back(void *dx, int64_t dx_stride, const void *src, heddle_dtype dtype, const float *dy, int64_t rows,
                       int64_t c, const float *scale, float *dshift, float *dscale)
 {
@@ -57,6 +59,8 @@ static void norm_back(void *dx, int64_t dx_stride, const void *src, heddle_dtype
     }
 }
 
+/* gelu(x) = x s with s = 1 / (1 + exp(-2u)), u = HD_GELU_SLOPE (x + HD_GELU_CUBIC x^3): s + x s (1 - s) 2u'. The
+ * forward's value comes out as well, for the gradient of the layer behind it. */
 static void gelu_back(float *dy, float *active, const void *src, heddle_dtype dtype, int64_t elems)
 {
     for (int64_t i = 0; i < elems; i++) {
@@ -68,6 +72,7 @@ static void gelu_back(float *dy, float *active, const void *src, heddle_dtype dt
     }
 }
 
+/* n = x / rms, y = n w: dw += dy n, dx = (dy w - n mean(dy w n)) / rms. */
 static void rms_back(float *dy, const void *src, heddle_dtype dtype, int64_t at, int64_t d, const float *weight,
                      float *dweight)
 {
@@ -91,6 +96,7 @@ static void norm_rotate_back(float *dy, const void *src, heddle_dtype dtype, int
                              const float *weight, const float *cos_sin, float *dweight)
 {
     for (int64_t h = 0; h < heads; h++) {
+        /* the forward turned each pair by an angle, so its gradient turns back */
         for (int64_t i = 0; i + 1 < d && cos_sin != NULL; i += 2) {
             float a = dy[h * d + i], b = dy[h * d + i + 1];
             dy[h * d + i] = a * cos_sin[i] + b * cos_sin[i + 1];
@@ -120,6 +126,7 @@ static void add_columns_bf16(float *dst, const uint16_t *src, int64_t rows, int6
     }
 }
 
+/* dst += factor src; the result is src . other. */
 static float add_scaled(float *dst, const float *src, const float *other, int64_t elems, float factor)
 {
     double sum = 0;
