@@ -237,16 +237,30 @@ out:
     return st;
 }
 
+/* Is every walk at least as dear as `bound`? */
+static heddle_status is_hopeless(int *out, hd_search *s, const hd_cost *bound)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_cost floor = hd_search_floor(s);
+    if (hd_cost_compare(&floor, bound) < 0 && s->least != NULL) {
+        HD_TRY(hd_search_walk_floor(&floor, s));
+    }
+    *out = hd_cost_compare(&floor, bound) >= 0;
+out:
+    return st;
+}
+
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     int64_t least = 0;
+    int hopeless = 0;
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
     HD_TRY(s->aim.objective == HD_OBJECTIVE_MEMORY ? take_least_memory(s) : HEDDLE_OK);
-    hd_cost floor = hd_search_floor(s);
-    if (bound != NULL && hd_cost_compare(&floor, bound) >= 0) {
+    HD_TRY(bound != NULL ? is_hopeless(&hopeless, s, bound) : HEDDLE_OK);
+    if (hopeless) {
         goto out;
     }
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->state, "a walk"));

@@ -177,6 +177,8 @@ heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
 
 /* walk.c: the best walk where nothing adds up but costs; labels.c: where kept bytes do, too. */
 heddle_status hd_search_walk(hd_walk *out, hd_search *search);
+/* A cost that no walk is below, by what edges cost at least: dearer to find than hd_search_floor, and nearer. */
+heddle_status hd_search_walk_floor(hd_cost *out, hd_search *search);
 heddle_status hd_search_labels(hd_walk *out, hd_search *search);
 
 /* bound.c: a cost that no walk is below. */

@@ -25,6 +25,7 @@ typedef struct hd_candidate {
 
 typedef struct walker {
     hd_search *s;
+    int is_floor;        /* edges at what they cost at least, and no next best walk */
     hd_to_end *history;  /* [HISTORY][nstates] before the first stage of a repetition, counted from the last one */
     hd_to_end *here;     /* [nstates] of this step */
     hd_to_end *behind;   /* [nstates] of the step behind */
@@ -57,6 +58,12 @@ static int goes_first(int a, int b, int state)
     return a == state || (b != state && a < b);
 }
 
+/* What another way must not cost more than, to be looked at. */
+static const hd_cost *worst(const walker *w, const hd_to_end *found)
+{
+    return w->is_floor ? &found->best : &found->second;
+}
+
 /* One more way to go on from `state`: to `next`. The first part of an edge's cost is looked at alone where it rules the
  * edge out. */
 static heddle_status consider(hd_to_end *out, int *choice, const walker *w, int step, int state, int next)
@@ -69,9 +76,13 @@ static heddle_status consider(hd_to_end *out, int *choice, const walker *w, int 
     int64_t least = 0;
     if (next != state) {
         HD_TRY(hd_search_edge_least(&least, s, step + 1, state, next));
-        if (hd_add_saturated(least, behind->best.part[0]) > out->second.part[0]) {
+        if (hd_add_saturated(least, behind->best.part[0]) > worst(w, out)->part[0]) {
             return HEDDLE_OK;
         }
+    }
+    if (next != state && w->is_floor) {
+        total.best.part[0] = hd_add_saturated(least, behind->best.part[0]);
+    } else if (next != state) {
         HD_TRY(hd_search_edge_price(&edge, s, step + 1, state, next));
         if (edge->need > s->cap) {
             return HEDDLE_OK;
@@ -107,9 +118,9 @@ static heddle_status look_ahead(hd_to_end *out, int *choice, const walker *w, in
     }
     HD_TRY(likely >= 0 ? consider(out, choice, w, step, state, likely) : HEDDLE_OK);
     const int64_t *least = hd_search_edge_known(w->s, step + 1, state);
-    for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, &out->second) <= 0; i++) {
+    for (int i = 0; i < w->norder && hd_cost_compare(&w->order[i].cost, worst(w, out)) <= 0; i++) {
         int next = w->order[i].state;
-        int is_dear = least != NULL && least[next] - 1 > out->second.part[0] - w->order[i].cost.part[0];
+        int is_dear = least != NULL && least[next] - 1 > worst(w, out)->part[0] - w->order[i].cost.part[0];
         if (next != state && next != likely && !is_dear) {
             HD_TRY(consider(out, choice, w, step, state, next));
         }
@@ -345,6 +356,14 @@ out:
     return st;
 }
 
+static void walker_close(walker *w)
+{
+    for (int i = 0; w->choice != NULL && i < w->s->m->repeat; i++) {
+        hd_free(w->choice[i]);
+    }
+    HD_FREE_ALL(w->history, w->here, w->behind, w->order, w->choice);
+}
+
 heddle_status hd_search_walk(hd_walk *out, hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
@@ -360,9 +379,21 @@ heddle_status hd_search_walk(hd_walk *out, hd_search *s)
         follow(out, &w, state);
     }
 out:
-    for (int i = 0; w.choice != NULL && i < s->m->repeat; i++) {
-        hd_free(w.choice[i]);
-    }
-    HD_FREE_ALL(w.history, w.here, w.behind, w.order, w.choice);
+    walker_close(&w);
+    return st;
+}
+
+heddle_status hd_search_walk_floor(hd_cost *out, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    walker w = {.s = s, .is_floor = 1};
+    hd_to_end total;
+    int state = 0;
+    HD_TRY(walker_open(&w));
+    HD_TRY(walk_repetitions(&w));
+    HD_TRY(begin(&total, &state, &w));
+    *out = total.best;
+out:
+    walker_close(&w);
     return st;
 }
